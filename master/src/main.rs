@@ -1,0 +1,3 @@
+//! `mc-master`: one of the masters of a pool.
+
+fn main() {}

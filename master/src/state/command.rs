@@ -1,0 +1,311 @@
+//! What is replicated: commands, and what applying them answers.
+//!
+//! The encoding is one format byte, then postcard. It is strict: unknown variants, missing fields and trailing bytes
+//! are errors, so that a replica can never skip what it does not understand. Golden files in `testdata/` hold every
+//! variant; a change of encoding is a new format byte.
+
+use bytes::Bytes;
+use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, SegmentNumber, StoreId};
+use mc_proto::v1::Code;
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+const COMMAND_FORMAT: u8 = 1;
+
+/// One log entry: what the leader stamped and what is to be done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Command {
+    /// Facts that are not in the state.
+    pub stamp: Stamp,
+    /// What to do.
+    pub op: Op,
+}
+
+/// Facts from outside the state, stamped by the leader so that every replica sees the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    /// Cluster time as the leader counts it; `apply` takes the maximum of this and its own.
+    pub now: ClusterTime,
+    /// Term of the leader whose soft state (leases, store liveness) this was decided from. An entry of another term
+    /// does nothing: what was decided from soft state dies with it.
+    pub term: u64,
+    /// Random bits for placement.
+    pub seed: u64,
+    /// Stores that are suspect: not placed on, and their replicas not counted as present.
+    pub suspects: Vec<StoreId>,
+}
+
+/// Operations. Each is a batch where a batch makes sense; each item gets its own answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Op {
+    /// Nothing but time: an idle leader logs one a second. Ended puts past their deadline are freed by any command.
+    Tick,
+    /// Allocate for puts. Answers [`Response::PutStarted`].
+    PutStart {
+        /// Tenant of all items; empty is the default one.
+        tenant: String,
+        /// The puts.
+        items: Vec<PutStartItem>,
+    },
+    /// Make puts visible. Answers [`Response::PutEnded`].
+    PutEnd {
+        /// Tenant of all items.
+        tenant: String,
+        /// The puts.
+        items: Vec<PutEndItem>,
+    },
+    /// Give puts up and free their bytes. Answers [`Response::Codes`]: `Ok` (also for an unknown id), `InvalidWrite`
+    /// for one that has ended.
+    PutRevoke {
+        /// The puts.
+        puts: Vec<PutId>,
+    },
+    /// Remove objects. Answers [`Response::Codes`]: `Ok`, `ObjectNotFound`, `VersionChanged`.
+    Remove {
+        /// Tenant of all items.
+        tenant: String,
+        /// The objects.
+        items: Vec<RemoveItem>,
+    },
+    /// A store lends memory. Answers [`Response::Codes`] with one code: `Ok` (also when this epoch is mounted
+    /// already), `StoreEpochDead`, `InvalidParams`. A new epoch of a known store replaces the old one, whose replicas
+    /// become invisible at once.
+    MountStore(MountStore),
+    /// A store's memory is gone (unmounted or expired): its replicas are invisible from this entry on. Answers
+    /// [`Response::Codes`] with one code: `Ok`, also when that epoch is not mounted.
+    DropStore {
+        /// The store.
+        store: StoreId,
+        /// The epoch that ends; another one is left alone.
+        epoch: SegmentEpoch,
+    },
+    /// Free a slice of what dropped stores held. Answers [`Response::Swept`].
+    Sweep {
+        /// Most objects to visit.
+        limit: u32,
+    },
+    /// Replace the replicated settings.
+    SetSettings(Settings),
+    /// Raise the cluster version; lower or equal ones do nothing.
+    SetClusterVersion(u32),
+}
+
+/// What a put asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutStartItem {
+    /// The put, which becomes the object's version.
+    pub put: PutId,
+    /// 1 B to 4 KiB.
+    #[serde(with = "serde_bytes")]
+    pub key: Vec<u8>,
+    /// Bytes, at least 1.
+    pub size: u64,
+    /// What happens when the key is there.
+    pub mode: PutMode,
+    /// How many replicas, at least 1. Fewer are placed when fewer stores have room.
+    pub replicas: u8,
+    /// The put is ended at this time if it has not ended itself.
+    pub deadline: ClusterTime,
+    /// Stores to try first, in this order.
+    pub preferred: SmallVec<[StoreId; 2]>,
+    /// Stores that failed the caller just now.
+    pub avoid: SmallVec<[StoreId; 2]>,
+}
+
+/// What happens when the key of a put exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PutMode {
+    /// The object stays; the put answers `ObjectAlreadyExists`.
+    IfAbsent,
+    /// The put's version replaces the object when it ends; the old bytes are held until `reuse_at` of the end.
+    Upsert,
+}
+
+/// What ends a put.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PutEndItem {
+    /// The put.
+    pub put: PutId,
+    /// Its key, by which a repeated end finds the object that it made.
+    #[serde(with = "serde_bytes")]
+    pub key: Vec<u8>,
+    /// CRC-64/NVME of the value.
+    pub checksum: u64,
+    /// Replicas, by their place in the start's answer, that were not written: they are freed.
+    pub failed: SmallVec<[u8; 2]>,
+    /// End of the last lease on the version that an upsert replaces.
+    pub reuse_at: ClusterTime,
+}
+
+/// What is removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoveItem {
+    /// The object's key.
+    #[serde(with = "serde_bytes")]
+    pub key: Vec<u8>,
+    /// The version that the leader saw; another one is left alone.
+    pub version: PutId,
+    /// End of the last lease granted on it: its bytes are held until then.
+    pub reuse_at: ClusterTime,
+}
+
+/// A store and the memory it lends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountStore {
+    /// The store.
+    pub store: StoreId,
+    /// This allocation of its memory.
+    pub epoch: SegmentEpoch,
+    /// For people.
+    pub name: String,
+    /// Key of its grants.
+    pub grant_key: GrantKey,
+    /// Where its bytes are served, in order of preference.
+    pub endpoints: Vec<Endpoint>,
+    /// Bytes of each segment; the place in the list is the [`SegmentNumber`].
+    pub segments: Vec<u64>,
+    /// host:port of its HTTP.
+    pub http: String,
+}
+
+/// One way to reach a store's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoint {
+    /// `tcp`.
+    pub transport: String,
+    /// host:port.
+    pub address: String,
+    /// What the transport needs besides.
+    pub attributes: Vec<(String, String)>,
+}
+
+/// Replicated settings: everything that changes what `apply` or a leader answers. Seeded at formation from flags.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Longest deadline of a put, in ms.
+    pub put_deadline_max_ms: u64,
+    /// Length of a read lease, in ms.
+    pub read_lease_ms: u64,
+    /// A store that is silent for so long is dropped, in ms.
+    pub store_ttl_ms: u64,
+    /// Heartbeats of stores, in ms.
+    pub store_heartbeat_ms: u64,
+    /// A store that is silent for so long is suspect, in ms.
+    pub store_suspect_ms: u64,
+    /// Raft heartbeat, in ms.
+    pub raft_heartbeat_ms: u64,
+    /// Raft election timeout, lower end, in ms.
+    pub raft_election_min_ms: u64,
+    /// Raft election timeout, upper end, in ms; also the leader lease.
+    pub raft_election_max_ms: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            put_deadline_max_ms: 600_000,
+            read_lease_ms: 10_000,
+            store_ttl_ms: 600_000,
+            store_heartbeat_ms: 200,
+            store_suspect_ms: 800,
+            raft_heartbeat_ms: 50,
+            raft_election_min_ms: 150,
+            raft_election_max_ms: 300,
+        }
+    }
+}
+
+/// What applying a command answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Response {
+    /// Nothing to say (ticks, settings, blank and membership entries, entries of another term's soft state when the
+    /// operation has no items).
+    Done,
+    /// One per item of a [`Op::PutStart`].
+    PutStarted(Vec<PutStarted>),
+    /// One per item of a [`Op::PutEnd`].
+    PutEnded(Vec<PutEnded>),
+    /// One per item.
+    Codes(Vec<Code>),
+    /// Whether objects of dropped stores are left to sweep.
+    Swept {
+        /// More slices are needed.
+        more: bool,
+    },
+    /// The stamp's term is not the entry's: nothing was done.
+    WrongTerm,
+}
+
+/// The answer to a put's start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutStarted {
+    /// `Ok`, `ObjectAlreadyExists`, `NoAvailableHandle`, `ObjectTooLarge`, `InvalidKey`, `InvalidParams`.
+    pub code: Code,
+    /// Where to write; empty unless `Ok`.
+    pub replicas: SmallVec<[PlacedReplica; 1]>,
+}
+
+/// The answer to a put's end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutEnded {
+    /// `Ok`, `ObjectAlreadyExists` (a success: another put-if-absent of the key was first), `PutGone`,
+    /// `TransferFail` when every replica failed.
+    pub code: Code,
+    /// The version that an upsert replaced.
+    pub replaced: Option<PutId>,
+}
+
+/// One replica's place and the log index of the entry that allocated it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacedReplica {
+    /// Store.
+    pub store: StoreId,
+    /// Its memory.
+    pub epoch: SegmentEpoch,
+    /// Segment within the store.
+    pub segment: SegmentNumber,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Log index of the allocation.
+    pub index: u64,
+}
+
+/// Why bytes are not a command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Written by a newer build.
+    #[error(
+        "command format {0} is newer than this build's {COMMAND_FORMAT}: upgrade this master before it goes on"
+    )]
+    Format(u8),
+    /// Not decodable to the last byte.
+    #[error("command is malformed: {0}")]
+    Malformed(String),
+}
+
+impl Command {
+    /// Encodes the command for the log.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let out = vec![COMMAND_FORMAT];
+        postcard::to_extend(self, out).expect("a command of plain values always encodes").into()
+    }
+
+    /// Reads what [`Self::encode`] wrote.
+    ///
+    /// # Errors
+    /// [`DecodeError`] for another format, an unknown variant or trailing bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        match bytes.split_first() {
+            Some((&COMMAND_FORMAT, body)) => match postcard::take_from_bytes(body) {
+                Ok((command, [])) => Ok(command),
+                Ok((_, rest)) => Err(DecodeError::Malformed(format!("{} bytes too many", rest.len()))),
+                Err(err) => Err(DecodeError::Malformed(err.to_string())),
+            },
+            Some((&format, _)) => Err(DecodeError::Format(format)),
+            None => Err(DecodeError::Malformed("empty".into())),
+        }
+    }
+}

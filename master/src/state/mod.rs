@@ -1,0 +1,13 @@
+//! The index: a pure, deterministic, synchronous state machine.
+//!
+//! `State::apply(index, term, &Command) -> Response`, and read-only queries. No clock, no random numbers, no I/O, no
+//! log lines: whatever is not in the state (time, a seed, the stores to avoid) the leader stamps into the command.
+//! Determinism: no iteration over hash maps, no floats, no `usize` in hashes, and no panic: a panic here would kill
+//! every master at the same entry, so bad input is a result code.
+
+mod command;
+
+pub use command::{
+    Command, DecodeError, Endpoint, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
+    PutStartItem, PutStarted, RemoveItem, Response, Settings, Stamp,
+};

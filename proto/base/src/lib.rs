@@ -1,0 +1,29 @@
+//! What every mc process shares and none of them owns.
+//!
+//! - [`ids`]: the identifiers that travel on the wire and stand in logs.
+//! - [`Grant`]: the short-lived permission that a master gives a client for ranges of a store's memory.
+//! - [`net`]: listeners and channels, each made in one place.
+//! - [`ByteSize`], [`Span`]: sizes and durations as people write them.
+//! - [`ClusterTime`], [`Clock`]: the cluster's time and the injected monotonic clock beneath it.
+
+mod clock;
+mod grant;
+pub mod ids;
+pub mod net;
+mod size;
+
+pub use clock::{Clock, ClusterTime};
+pub use grant::{Access, Grant, GrantError, GrantKey, GrantedRange, SealedGrant};
+pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
+pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};
+
+/// Longest key, in bytes.
+pub const MAX_KEY_LEN: usize = 4096;
+/// Longest tenant name, in bytes. The empty name is the default tenant.
+pub const MAX_TENANT_LEN: usize = 64;
+/// Most items in one call on the wire; the client library splits longer ones.
+pub const MAX_ITEMS: usize = 4096;
+/// Most bytes in one replicated command. A larger request is refused before it is proposed.
+pub const MAX_COMMAND_BYTES: usize = 1 << 20;
+/// Alignment of every allocation in a segment, in bytes.
+pub const ALLOCATION_ALIGN: u64 = 64;

@@ -1,0 +1,155 @@
+//! Listeners and channels, each made in one place: TLS goes under these two functions, and a simulation replaces both.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::Stream;
+use futures::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tonic::transport::server::Connected;
+use tonic::transport::{Channel, Endpoint};
+
+/// An accepted connection, whatever is under it.
+pub struct Connection(Pin<Box<dyn Duplex>>);
+
+trait Duplex: AsyncRead + AsyncWrite + Send {}
+impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
+
+impl Connection {
+    /// Wraps a stream of bytes.
+    pub fn new(io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        Self(Box::pin(io))
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.as_mut().poll_write(cx, buf)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_flush(cx)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.as_mut().poll_shutdown(cx)
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = ();
+    fn connect_info(&self) {}
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connection")
+    }
+}
+
+/// A bound listener: where it listens, and the connections that come in.
+pub struct Listener {
+    /// The bound address, with the port that was picked when 0 was asked for.
+    pub address: std::net::SocketAddr,
+    /// Accepted connections.
+    pub incoming: Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>,
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Listener").field(&self.address).finish()
+    }
+}
+
+/// How a gRPC channel behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct ChannelOptions {
+    /// A connect that takes longer has failed.
+    pub connect_timeout: Duration,
+    /// A call that takes longer has failed, whatever its own deadline; `None` for streams.
+    pub call_timeout: Option<Duration>,
+}
+
+impl Default for ChannelOptions {
+    fn default() -> Self {
+        Self { connect_timeout: Duration::from_millis(300), call_timeout: None }
+    }
+}
+
+/// Listens and connects. [`TcpNetwork`] is the real one.
+pub trait Network: Send + Sync + fmt::Debug {
+    /// Binds `address` (`ip:port`; port 0 picks a free one).
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Listener>>;
+
+    /// A channel to `address` (`host:port`, IPv6 in brackets) that connects at its first call, reconnects by itself and
+    /// resolves the name again each time.
+    ///
+    /// # Errors
+    /// When `address` is not a host and a port.
+    fn channel(&self, address: &str, options: ChannelOptions) -> Result<Channel, tonic::transport::Error>;
+}
+
+/// Sockets of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpNetwork;
+
+impl TcpNetwork {
+    /// The network, ready to be shared.
+    #[must_use]
+    pub fn shared() -> Arc<dyn Network> {
+        Arc::new(Self)
+    }
+}
+
+impl Network for TcpNetwork {
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Listener>> {
+        Box::pin(async move {
+            let listener = tokio::net::TcpListener::bind(address).await?;
+            let address = listener.local_addr()?;
+            let incoming = futures::stream::unfold(listener, |listener| async move {
+                let accepted = listener.accept().await.map(|(stream, _)| {
+                    // A refused option is a slower connection, not a broken one.
+                    let _ = stream.set_nodelay(true);
+                    Connection::new(stream)
+                });
+                Some((accepted, listener))
+            });
+            Ok(Listener { address, incoming: Box::pin(incoming) })
+        })
+    }
+
+    fn channel(&self, address: &str, options: ChannelOptions) -> Result<Channel, tonic::transport::Error> {
+        Ok(endpoint(address, options)?.connect_lazy())
+    }
+}
+
+/// HTTP/2 settings that hold for every channel (reference: tonic's throughput needs larger windows than its defaults).
+///
+/// # Errors
+/// When `address` is not a host and a port.
+pub fn endpoint(address: &str, options: ChannelOptions) -> Result<Endpoint, tonic::transport::Error> {
+    let mut endpoint = Endpoint::from_shared(format!("http://{address}"))?
+        .connect_timeout(options.connect_timeout)
+        .tcp_nodelay(true)
+        .initial_stream_window_size(1 << 20)
+        .initial_connection_window_size(4 << 20)
+        .http2_keep_alive_interval(Duration::from_secs(1))
+        .keep_alive_timeout(Duration::from_secs(1))
+        .keep_alive_while_idle(true);
+    if let Some(timeout) = options.call_timeout {
+        endpoint = endpoint.timeout(timeout);
+    }
+    Ok(endpoint)
+}

@@ -1,0 +1,43 @@
+//! The gRPC services of mc and the codes they answer with, generated from `proto/mc/v1/*.proto`; nothing else.
+//!
+//! [`v1`] holds the messages, the clients and the servers. [`VERSIONS`] is the range of protocol versions that
+//! this build speaks: both ends show theirs at connect, and skew is an error that names both.
+
+mod status;
+
+pub use status::{detail_of, status_of};
+
+/// Generated from `mc/v1/master.proto` and `mc/v1/raft.proto`.
+#[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, rustdoc::all)]
+pub mod v1 {
+    tonic::include_proto!("mc.v1");
+}
+
+/// Protocol versions that this build speaks, lowest and highest.
+pub const VERSIONS: std::ops::RangeInclusive<u32> = 1..=1;
+
+/// The highest version that both ranges contain, or `None` when they do not meet.
+#[must_use]
+pub fn common_version(
+    ours: std::ops::RangeInclusive<u32>,
+    theirs: std::ops::RangeInclusive<u32>,
+) -> Option<u32> {
+    let highest = *ours.end().min(theirs.end());
+    (highest >= *ours.start() && highest >= *theirs.start()).then_some(highest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_meet_at_the_highest_common_one() {
+        assert_eq!(common_version(1..=3, 2..=5), Some(3));
+        assert_eq!(common_version(1..=1, 2..=5), None);
+        assert_eq!(
+            common_version(4..=5, 0..=0),
+            None,
+            "an absent version (zero) is skew, not the oldest version"
+        );
+    }
+}

@@ -1,0 +1,128 @@
+use std::fmt;
+
+use futures::future::BoxFuture;
+use mc_base::{ClusterId, SealedGrant, SegmentEpoch, StoreId};
+use tokio::time::Instant;
+
+/// CRC-64/NVME of some bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checksum(pub u64);
+
+/// A store's memory as the far end of transfers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Cluster that the grants come from.
+    pub cluster: ClusterId,
+    /// The store.
+    pub store: StoreId,
+    /// The allocation of its memory that is meant; another one is refused at the hello.
+    pub epoch: SegmentEpoch,
+    /// Ways to reach it, in the store's order of preference.
+    pub endpoints: Vec<PeerEndpoint>,
+}
+
+/// One way to reach a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerEndpoint {
+    /// `tcp`.
+    pub transport: String,
+    /// host:port; the name is resolved again at each connect.
+    pub address: String,
+    /// What the transport needs besides.
+    pub attributes: Vec<(String, String)>,
+}
+
+/// Read part of a granted range into local buffers.
+pub struct ReadOp<'a> {
+    /// Place of the range in the grant.
+    pub range: u32,
+    /// First byte, counted from the start of the range.
+    pub offset: u64,
+    /// Where the bytes go, in order; their lengths add up to the bytes read.
+    pub into: Vec<&'a mut [u8]>,
+}
+
+/// Write local buffers to part of a granted range.
+pub struct WriteOp<'a> {
+    /// Place of the range in the grant.
+    pub range: u32,
+    /// First byte, counted from the start of the range.
+    pub offset: u64,
+    /// Where the bytes come from, in order.
+    pub from: Vec<&'a [u8]>,
+}
+
+/// Moves batches of bytes to and from stores.
+///
+/// A call ends by its deadline. The caller's buffers are not touched after it has returned, nor after its future
+/// was dropped. A write that answers `Ok` is applied in the store's memory. Each answer carries the checksum of the
+/// bytes of that operation, computed while they were in the cache.
+pub trait Transport: Send + Sync + fmt::Debug {
+    /// Reads; one answer per operation, in order.
+    fn read<'a>(
+        &'a self,
+        peer: &'a Peer,
+        grant: &'a SealedGrant,
+        ops: &'a mut [ReadOp<'_>],
+        deadline: Instant,
+    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>>;
+
+    /// Writes; one answer per operation, in order.
+    fn write<'a>(
+        &'a self,
+        peer: &'a Peer,
+        grant: &'a SealedGrant,
+        ops: &'a [WriteOp<'_>],
+        deadline: Instant,
+    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>>;
+}
+
+/// Why a transfer failed. A failed read left unspecified bytes in the caller's buffers; a failed write may or may not
+/// have reached the store's memory, where nothing reads it until its put is ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TransferError {
+    /// No connection could be made.
+    #[error("cannot connect to store {store} at {address}: {reason}")]
+    Connect {
+        /// The store.
+        store: StoreId,
+        /// Where.
+        address: String,
+        /// Why.
+        reason: String,
+    },
+    /// The connection broke or answered nonsense.
+    #[error("connection to store {store} at {address} broke: {reason}")]
+    Broken {
+        /// The store.
+        store: StoreId,
+        /// Where.
+        address: String,
+        /// Why.
+        reason: String,
+    },
+    /// The deadline passed.
+    #[error("store {store} at {address} did not finish by the deadline")]
+    Deadline {
+        /// The store.
+        store: StoreId,
+        /// Where.
+        address: String,
+    },
+    /// The store refused: the grant is expired or superseded, or the memory is another.
+    #[error("store {store} refused: {reason}")]
+    Refused {
+        /// The store.
+        store: StoreId,
+        /// Why.
+        reason: String,
+    },
+    /// The store offers no transport that this client speaks.
+    #[error("store {store} offers no usable endpoint: {offered}")]
+    NoEndpoint {
+        /// The store.
+        store: StoreId,
+        /// What it offers.
+        offered: String,
+    },
+}

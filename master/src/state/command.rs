@@ -182,7 +182,7 @@ pub struct Endpoint {
 /// Replicated settings: everything that changes what `apply` or a leader answers. Seeded at formation from flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Longest deadline of a put, in ms.
+    /// Longest deadline of a put, in ms; at most [`mc_base::MAX_GRANT_LIFETIME`].
     pub put_deadline_max_ms: u64,
     /// Length of a read lease, in ms.
     pub read_lease_ms: u64,
@@ -203,7 +203,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            put_deadline_max_ms: 600_000,
+            put_deadline_max_ms: 60_000,
             read_lease_ms: 10_000,
             store_ttl_ms: 600_000,
             store_heartbeat_ms: 200,

@@ -3,9 +3,12 @@
 //! It belongs to one term. Whatever is decided from it is stamped with that term and does nothing in an entry of
 //! another, so it dies with the leadership.
 
+mod coordinator;
+pub(crate) mod duties;
 mod leases;
 mod leading;
 mod liveness;
 
+pub(crate) use coordinator::Coordinator;
 pub(crate) use leading::Leading;
 pub(crate) use liveness::StoreState;

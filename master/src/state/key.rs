@@ -55,7 +55,9 @@ mod tests {
 
     #[test]
     fn tenants_never_meet_and_lengths_are_checked() {
-        let key = |tenant, key| IndexKey::new(tenant, key).map(|key| key.bytes().to_vec());
+        fn key(tenant: &str, key: &[u8]) -> Option<Vec<u8>> {
+            IndexKey::new(tenant, key).map(|key| key.bytes().to_vec())
+        }
         assert_ne!(key("a", b"b"), key("", b"ab"));
         assert_ne!(key("", b"\x01ab"), key("a", b"b"));
         assert!(key("", b"").is_none() && key("", &[0; MAX_KEY_LEN]).is_some());

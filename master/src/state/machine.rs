@@ -152,7 +152,7 @@ impl State {
 
     fn remove(&mut self, tenant: &str, item: &RemoveItem) -> Code {
         let Some(key) = IndexKey::new(tenant, &item.key) else { return Code::ObjectNotFound };
-        let Some(object) = self.objects.get(&key).filter(|object| self.has_live_replica(object)) else {
+        let Some(object) = self.visible(&key) else {
             return Code::ObjectNotFound;
         };
         if object.version != item.version {

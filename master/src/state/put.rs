@@ -78,7 +78,7 @@ impl State {
             Some(PutState::Ended(_)) => return refused(Code::ObjectAlreadyExists),
             None => {}
         }
-        if let Some(object) = self.objects.get(&key) {
+        if let Some(object) = self.visible(&key) {
             let stays = item.mode == PutMode::IfAbsent && self.is_present(object, suspects);
             if stays || object.version == item.put {
                 return refused(Code::ObjectAlreadyExists);
@@ -113,7 +113,7 @@ impl State {
             Some(PutState::InFlight(_)) => return gone,
             Some(PutState::Ended(ended)) => return PutEnded::of(ended.outcome),
             // The record of the end is forgotten at the put's deadline; the object remembers who made it.
-            None => match self.objects.get(&key) {
+            None => match self.visible(&key) {
                 Some(object) if object.version == item.put => {
                     return PutEnded::of(Outcome::Visible { replaced: None });
                 }
@@ -149,14 +149,14 @@ impl State {
         if written.is_empty() {
             return Outcome::Failed;
         }
-        let there = self.objects.get(key);
+        let there = self.visible(key);
         if put.mode == PutMode::IfAbsent && there.is_some_and(|object| self.is_present(object, suspects)) {
             for replica in &written {
                 self.segments.free(replica.segment, replica.offset, put.size);
             }
             return Outcome::Exists;
         }
-        let replaced = there.filter(|object| self.has_live_replica(object)).map(|object| object.version);
+        let replaced = there.map(|object| object.version);
         for replica in &written {
             self.segments.settle(replica.segment, replica.offset, key.shard());
         }
@@ -179,9 +179,10 @@ impl State {
         }
     }
 
-    /// Whether a replica is left.
-    pub(super) fn has_live_replica(&self, object: &Object) -> bool {
-        object.replicas.iter().any(|replica| self.segments.live(replica.segment).is_some())
+    /// The object of a key, if a replica of it is left. One that only waits to be swept is not there.
+    pub(super) fn visible(&self, key: &IndexKey) -> Option<&Object> {
+        let live = |replica: &Replica| self.segments.live(replica.segment).is_some();
+        self.objects.get(key).filter(|object| object.replicas.iter().any(live))
     }
 
     /// Whether a replica is left on a store that is not suspect.

@@ -56,6 +56,9 @@ async fn an_append_is_not_acknowledged_before_its_sync() {
     let (mut store, _) = LogStore::open(move || Ok(Box::new(own)), LogOptions::default()).await.unwrap();
     store.save_vote(&vote(1)).await.unwrap();
 
+    while disk.unsynced() > 0 {
+        tokio::task::yield_now().await;
+    }
     disk.set_faults(|faults| faults.hold_sync = true);
     let syncs = disk.syncs();
     let mut done = append(&mut store, [entry(1, 0, 100)]).await;
@@ -75,7 +78,9 @@ async fn a_vote_is_durable_when_save_vote_returns() {
     let disk = MemoryDisk::new();
     let own = disk.clone();
     let (mut store, _) = LogStore::open(move || Ok(Box::new(own)), LogOptions::default()).await.unwrap();
-    for term in 1..50 {
+    // Slow, so that one acknowledged too early is caught.
+    disk.set_faults(|faults| faults.slow_sync = Duration::from_millis(2));
+    for term in 1..20 {
         store.save_vote(&vote(term)).await.unwrap();
         assert_eq!(open(&disk.crash()).unwrap().2.vote, Some(vote(term)));
     }

@@ -11,10 +11,13 @@ mod fence;
 mod memory_limit;
 mod registration;
 mod segment;
+mod server;
 mod transport;
+mod wire;
 
 pub use authority::Authority;
 pub use checksum::Checksum;
 pub use registration::{RegisterError, RegisteredMemory};
 pub use segment::{AllocateError, Segment};
+pub use server::{Counters, DataServer, DataServerConfig, Timeouts};
 pub use transport::{Peer, PeerEndpoint, ReadOp, TransferError, Transport, WriteOp};

@@ -25,7 +25,7 @@ pub(super) struct FenceMap<P> {
     /// Stamp and first byte of each piece, in the order in which they were made. A piece that has been replaced or
     /// stamped anew is found not to match when its turn comes.
     order: VecDeque<(ClusterTime, u64)>,
-    /// Entries whose end is at or before this time are forgotten, or may be.
+    /// Entries may have been forgotten against which a grant that expires at or before this time must be checked.
     horizon: ClusterTime,
 }
 
@@ -47,10 +47,13 @@ impl<P: Supersede> FenceMap<P> {
         &mut self,
         range: Range<u64>,
         index: u64,
-        now: ClusterTime,
-        heard: ClusterTime,
+        expires: ClusterTime,
+        (now, heard): (ClusterTime, ClusterTime),
     ) -> Result<P, Fenced> {
         self.forget(heard);
+        if expires <= self.horizon {
+            return Err(Fenced::Forgotten);
+        }
         if range.is_empty() {
             return Ok(P::default());
         }
@@ -226,7 +229,8 @@ mod tests {
         let range = (0..LEN, 1..=LEN).prop_map(|(start, len)| start..(start + len).min(LEN));
         let index = 1..12u64;
         prop_oneof![
-            4 => (range.clone(), index.clone()).prop_map(|(range, index)| Step::Write { range, index }),
+            4 => (range.clone(), index.clone(), 1..KEEP_MS / 2)
+                .prop_map(|(range, index, life)| Step::Write { range, index, life }),
             4 => (range, index, 1..KEEP_MS / 2)
                 .prop_map(|(range, index, life)| Step::Read { range, index, life }),
             1 => (1..KEEP_MS).prop_map(Step::Elapse),
@@ -244,11 +248,11 @@ mod tests {
                 match step {
                     Step::Elapse(ms) => now += ms,
                     Step::Hear => heard = now,
-                    Step::Write { range, index } => {
+                    Step::Write { range, index, life } => {
                         let must_refuse = model.must_refuse(&range, index, heard);
                         let must_admit = model.must_admit(&range, index);
                         let answer =
-                            map.admit_write(range.clone(), index, ClusterTime(now), ClusterTime(heard));
+                            map.admit_write(range.clone(), index, ClusterTime(heard + life), (ClusterTime(now), ClusterTime(heard)));
                         match answer {
                             Ok(pass) => {
                                 prop_assert!(!must_refuse, "{range:?} {index}");
@@ -283,7 +287,7 @@ mod tests {
     }
 
     fn write(map: &mut FenceMap<Flag>, range: Range<u64>, index: u64, ms: u64) -> Result<Flag, Fenced> {
-        map.admit_write(range, index, ClusterTime(ms), ClusterTime(ms))
+        map.admit_write(range, index, ClusterTime(ms + 1), (ClusterTime(ms), ClusterTime(ms)))
     }
 
     #[test]
@@ -307,6 +311,8 @@ mod tests {
         let expired = ClusterTime(KEEP_MS);
         assert_eq!(map.check_read(0..8, 1, expired), Err(Fenced::Forgotten));
         assert_eq!(map.check_read(0..8, 1, ClusterTime(KEEP_MS + 1)), Ok(()));
+        let now = ClusterTime(KEEP_MS);
+        assert_eq!(map.admit_write(0..8, 1, expired, (now, now)).unwrap_err(), Fenced::Forgotten);
     }
 
     #[test]

@@ -21,8 +21,9 @@
 //! write arrived, so it expires within one grant lifetime of then by the cluster's time. An entry is stamped with the
 //! time known here, which may lag by as long as a heartbeat takes; twice the lifetime covers that with plenty. It goes
 //! only when a *master has said* a time past its end: the local clock runs on while the cluster's stands still, and
-//! then would forget the entry while grants are yet to expire. What is in flight for so long that its own entry goes
-//! is refused: writes by a mark on their pass, reads by [`map::FenceMap::check_read`] against the horizon.
+//! then would forget the entry while grants are yet to expire. What is under way for so long that an entry which it
+//! must be checked against may be gone is refused: a write in flight by a mark on its pass when its own entry goes,
+//! everything else because its grant expired before the horizon up to which entries have been forgotten.
 
 mod map;
 
@@ -50,11 +51,16 @@ pub(crate) enum Fenced {
         "the grant is superseded: its range was allocated again by log entry {by}, the grant is of {index}"
     )]
     Superseded { index: u64, by: u64 },
+    /// The same, noticed while its bytes came in.
+    #[error(
+        "the grant of log entry {index} was superseded while its bytes came in: its range was allocated again"
+    )]
+    Ended { index: u64 },
     /// One allocation, two different ranges that overlap: no master grants that.
     #[error("the range overlaps another one of the same log entry {index}")]
     Overlap { index: u64 },
-    /// A read so long that what it must be checked against is forgotten.
-    #[error("the grant expired while its bytes were read")]
+    /// So late that what it must be checked against may be forgotten.
+    #[error("the grant expired while its request was under way")]
     Forgotten,
 }
 
@@ -121,6 +127,8 @@ mod tests {
         Times { cluster: ClusterId(1), heard: ClusterTime(ms), now: ClusterTime(ms) }
     }
 
+    const LATER: ClusterTime = ClusterTime(10_000);
+
     fn fence() -> Fence {
         Fence::new(Duration::from_secs(10))
     }
@@ -128,13 +136,13 @@ mod tests {
     #[test]
     fn a_later_write_ends_an_earlier_one_in_mid_transfer() {
         let fence = fence();
-        let old = fence.admit_write(0..100, 5, at(0)).unwrap();
+        let old = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
         assert!(old.while_current(|| ()).is_some());
-        let new = fence.admit_write(50..150, 6, at(0)).unwrap();
+        let new = fence.admit_write(50..150, 6, LATER, at(0)).unwrap();
         assert!(old.while_current(|| ()).is_none(), "superseded, also where the ranges don't overlap");
         assert!(new.while_current(|| ()).is_some());
         assert_eq!(
-            fence.admit_write(0..100, 5, at(0)).unwrap_err(),
+            fence.admit_write(0..100, 5, LATER, at(0)).unwrap_err(),
             Fenced::Superseded { index: 5, by: 6 },
             "and it does not come back"
         );
@@ -143,8 +151,8 @@ mod tests {
     #[test]
     fn writers_of_one_put_do_not_fence_each_other() {
         let fence = fence();
-        let first = fence.admit_write(0..100, 5, at(0)).unwrap();
-        let second = fence.admit_write(0..100, 5, at(0)).unwrap();
+        let first = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
+        let second = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
         // Both at once: neither excludes the other while it receives.
         let both = first.while_current(|| second.while_current(|| ()).is_some());
         assert_eq!(both, Some(true));
@@ -156,7 +164,7 @@ mod tests {
     fn no_receive_of_an_older_write_runs_once_a_newer_one_is_admitted() {
         for round in 0..200 {
             let fence = fence();
-            let old = fence.admit_write(0..64, 1, at(0)).unwrap();
+            let old = fence.admit_write(0..64, 1, LATER, at(0)).unwrap();
             let (owner, stop) = (AtomicU64::new(1), AtomicBool::new(false));
             thread::scope(|scope| {
                 let writing = scope.spawn(|| {
@@ -183,7 +191,7 @@ mod tests {
                 while !stop.load(Ordering::SeqCst) {
                     thread::yield_now();
                 }
-                fence.admit_write(0..64, 2, at(0)).unwrap();
+                fence.admit_write(0..64, 2, LATER, at(0)).unwrap();
                 owner.store(2, Ordering::SeqCst);
                 assert!(writing.join().unwrap() > 0);
             });
@@ -195,19 +203,19 @@ mod tests {
     fn a_reader_that_saw_a_newer_byte_is_refused() {
         for _ in 0..200 {
             let (fence, byte) = (fence(), AtomicU64::new(0));
-            fence.admit_write(0..8, 1, at(0)).unwrap();
+            fence.admit_write(0..8, 1, LATER, at(0)).unwrap();
             thread::scope(|scope| {
                 let reading = scope.spawn(|| {
                     loop {
                         let seen = byte.load(Ordering::Relaxed);
-                        let verdict = fence.check_read(0..8, 1, ClusterTime(10_000));
+                        let verdict = fence.check_read(0..8, 1, LATER);
                         assert!(seen == 0 || verdict.is_err(), "read a newer byte and was not told");
                         if verdict.is_err() {
                             break;
                         }
                     }
                 });
-                fence.admit_write(0..8, 2, at(0)).unwrap();
+                fence.admit_write(0..8, 2, LATER, at(0)).unwrap();
                 byte.store(1, Ordering::Relaxed);
                 reading.join().unwrap();
             });

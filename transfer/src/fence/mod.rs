@@ -93,9 +93,10 @@ impl Fence {
         &self,
         range: Range<u64>,
         index: u64,
+        expires: ClusterTime,
         times: Times,
     ) -> Result<WritePass, Fenced> {
-        let pass = self.map.lock().admit_write(range, index, times.now, times.heard)?;
+        let pass = self.map.lock().admit_write(range, index, expires, (times.now, times.heard))?;
         // Pairs with the fence in `check_read`: whoever sees a byte that is written after this sees the registration.
         atomic::fence(Ordering::SeqCst);
         Ok(pass)

@@ -12,6 +12,7 @@ mod memory_limit;
 mod registration;
 mod segment;
 mod server;
+mod tcp;
 mod transport;
 mod wire;
 
@@ -20,4 +21,5 @@ pub use checksum::Checksum;
 pub use registration::{RegisterError, RegisteredMemory};
 pub use segment::{AllocateError, Segment};
 pub use server::{Counters, DataServer, DataServerConfig, Timeouts};
+pub use tcp::{TcpOptions, TcpTransport};
 pub use transport::{Peer, PeerEndpoint, ReadOp, TransferError, Transport, WriteOp};

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use mc_base::addr::HostPort;
 use mc_base::config::FileOptions;
 use mc_base::telemetry::LogOptions;
 use mc_base::{ByteSize, Span};
@@ -26,8 +25,8 @@ pub const HTTP_PORT: u16 = 9003;
 #[command(name = "mc-master", version, after_help = "Example: mc-master --peers a,b,c")]
 pub struct MasterArgs {
     /// Raft addresses of all masters of the cluster, this one included: host or host:port, with commas
-    #[arg(long, value_name = "ADDRESSES", conflicts_with = "single")]
-    pub peers: Option<String>,
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', conflicts_with = "single")]
+    pub peers: Vec<String>,
     /// A cluster of one
     #[arg(long)]
     pub single: bool,
@@ -50,7 +49,7 @@ pub struct MasterArgs {
     #[arg(long, value_name = "DIR", default_value = "./mc-data/master")]
     pub data_dir: PathBuf,
     /// When a log write counts as durable: after fdatasync, or (not safe over power loss) after the write
-    #[arg(long, value_enum, default_value = "fdatasync")]
+    #[arg(long, value_name = "fdatasync|none", default_value = "fdatasync")]
     pub log_sync: LogSync,
     /// A snapshot is taken after so many bytes of log
     #[arg(long, value_name = "SIZE", default_value = "64mb")]
@@ -150,15 +149,10 @@ impl MasterArgs {
             let value = self.read_lease.to_string();
             return Err(MasterConfigError::Bounds { flag: "read-lease", value, why: "100ms to 60s" });
         }
-        match &self.peers {
-            Some(peers) => Ok(Some(PeerList::parse(peers, self.cluster_size)?)),
-            None => Ok(None),
+        if self.peers.is_empty() {
+            return Ok(None);
         }
-    }
-
-    /// The host to advertise, when it was given.
-    pub(crate) fn advertise(&self, port: u16) -> Option<HostPort> {
-        self.advertise.as_deref().and_then(|host| HostPort::new(host, port).ok())
+        Ok(Some(PeerList::parse(&self.peers, self.cluster_size)?))
     }
 
     /// The replicated settings that a cluster which forms now starts with.

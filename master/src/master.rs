@@ -3,7 +3,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use mc_base::crashsafe::{DirectoryLock, DurableError};
 use mc_base::metrics::Registry;
 use mc_base::net::{Listener, Network};
@@ -22,7 +21,7 @@ use crate::formation::{
 use crate::http;
 use crate::identity::{Identity, IdentityError};
 use crate::leader::{Coordinator, duties};
-use crate::log::{LogFailure, LogOptions, LogStats, LogStore, OpenError, Recovered, SledDisk, SledOptions};
+use crate::log::{LogDisk, LogOptions, LogStore, OpenError, SledDisk, SledOptions};
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
 use crate::raft::{RaftNode, RaftNodeConfig, RaftService, SnapshotLimits, StartError as RaftStartError};
@@ -183,9 +182,6 @@ impl Master {
             tokio::time::sleep(LINGER).await;
         }
         self.stop.cancel();
-        if let Some(coordinator) = coordinator {
-            coordinator.raft.shutdown().await;
-        }
         self.tasks.close();
         if tokio::time::timeout(DRAIN, self.tasks.wait()).await.is_err() {
             tracing::debug!("connections were still open at the end");
@@ -230,11 +226,9 @@ impl Listeners {
     }
 }
 
-/// The opened log, and what Raft and the metrics want of it.
+/// The opened log, and whether it holds anything.
 struct Log {
     store: LogStore,
-    stats: Arc<LogStats>,
-    failed: BoxFuture<'static, LogFailure>,
     has_state: bool,
 }
 
@@ -242,22 +236,16 @@ impl Log {
     async fn open(dir: &Path, args: &MasterArgs, metrics: Arc<MasterMetrics>) -> Result<Self, StartError> {
         let dir = dir.join("log");
         let options = LogOptions { sync: args.log_sync, observer: metrics.clone(), ..LogOptions::default() };
-        let opened = tokio::task::spawn_blocking(move || {
-            let disk = SledDisk::open(&dir, &SledOptions::default())?;
-            LogStore::open(disk, options)
-        });
-        let (store, recovered): (LogStore, Recovered) =
-            opened.await.map_err(|error| StartError::Failed(error.to_string()))??;
+        let disk = move || {
+            SledDisk::open(&dir, &SledOptions::default()).map(|disk| -> Box<dyn LogDisk> { Box::new(disk) })
+        };
+        let (store, recovered) = LogStore::open(disk, options).await?;
         if let Some(truncated) = &recovered.truncated {
             metrics.log_truncations.increment(1);
-            tracing::warn!("the log's torn tail was cut off, nothing acknowledged was in it: {truncated}");
+            tracing::warn!("{truncated}");
         }
-        Ok(Self {
-            stats: store.stats(),
-            failed: store.failed().boxed(),
-            has_state: recovered.vote.is_some() || recovered.last.is_some() || recovered.purged.is_some(),
-            store,
-        })
+        let has_state = recovered.vote.is_some() || recovered.last.is_some() || recovered.purged.is_some();
+        Ok(Self { store, has_state })
     }
 }
 
@@ -280,19 +268,20 @@ impl Life {
         let Some(formed) = self.form().await? else { return Ok(()) };
         let cluster = formed.cluster();
 
-        let Log { store, stats, failed, .. } = log;
+        let log = log.store;
+        let appended = log.clone();
         let config = RaftNodeConfig {
             node: self.node,
             cluster,
             settings: self.args.settings(),
             network: self.environment.network.clone(),
             clock: self.environment.clock.clone(),
-            log: store,
-            log_bytes: Arc::new(move || stats.appended_bytes()),
+            log: log.clone(),
+            bytes_since: Arc::new(move |covered| appended.bytes_since(covered.unwrap_or(0))),
             snapshot_dir: self.args.data_dir.join("snapshots"),
             limits: SnapshotLimits {
                 log_bytes: self.args.snapshot_log_bytes.0,
-                log_entries: self.args.snapshot_log_entries,
+                entries: Some(self.args.snapshot_log_entries).filter(|entries| *entries > 0),
                 keep_entries: self.args.keep_log_entries,
             },
             service,
@@ -315,12 +304,20 @@ impl Life {
         self.tasks.spawn(note_formed(self.formation.service(), coordinator.clone(), self.stop.clone()));
         self.tasks.spawn(keep_metrics(self.api.clone(), self.metrics.clone(), self.stop.clone()));
 
+        let outcome = self.watch_over(&coordinator, &log).await;
+        coordinator.raft.shutdown().await;
+        log.close().await;
+        outcome
+    }
+
+    /// Reports who leads until the end, which is an error unless it was asked for.
+    async fn watch_over(&self, coordinator: &Coordinator, log: &LogStore) -> Result<(), StartError> {
         let mut leadership = coordinator.raft.leadership();
         let verified = self.formation.verify().fuse();
         futures::pin_mut!(verified);
         tokio::select! {
             () = self.stop.cancelled() => Ok(()),
-            failure = failed => Err(StartError::Failed(failure.to_string())),
+            failure = log.failed() => Err(StartError::Failed(failure.to_string())),
             failure = coordinator.raft.stopped() => {
                 if self.stop.is_cancelled() { Ok(()) } else { Err(StartError::Failed(failure)) }
             }
@@ -400,8 +397,8 @@ async fn note_formed(formation: Arc<FormationService>, coordinator: Arc<Coordina
     let mut leadership = coordinator.raft.leadership();
     tokio::select! {
         () = stop.cancelled() => {}
-        led = leadership.wait_for(|now| now.leader.is_some()) => {
-            if led.is_ok()
+        led = async { leadership.wait_for(|now| now.leader.is_some()).await.is_ok() } => {
+            if led
                 && let Err(error) = formation.record_formed().await
             {
                 tracing::warn!("could not record that this master has data: {error}");

@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use mc_base::metrics::{Counter, Gauge, Histogram, Registry};
 
+use crate::log::{BatchTimes, LogObserver};
+
 /// The calls of the client API, as the label `rpc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rpc {
@@ -43,11 +45,11 @@ pub(crate) struct MasterMetrics {
     registry: Registry,
     rpc_seconds: Vec<Histogram>,
     pub(crate) proposals_refused: Counter,
-    pub(crate) log_queue_seconds: Histogram,
-    pub(crate) log_write_seconds: Histogram,
-    pub(crate) log_fsync_seconds: Histogram,
-    pub(crate) log_batch_entries: Histogram,
-    pub(crate) log_bytes: Counter,
+    log_queue_seconds: Histogram,
+    log_write_seconds: Histogram,
+    log_fsync_seconds: Histogram,
+    log_batch_entries: Histogram,
+    log_bytes: Counter,
     pub(crate) log_truncations: Counter,
     leader_changes: Counter,
     term: Gauge,
@@ -174,6 +176,18 @@ pub(crate) struct RpcTimer<'a> {
 impl Drop for RpcTimer<'_> {
     fn drop(&mut self) {
         self.histogram.record(self.since.elapsed().as_secs_f64());
+    }
+}
+
+impl LogObserver for MasterMetrics {
+    fn batch(&self, times: &BatchTimes) {
+        self.log_queue_seconds.record(times.queue_wait.as_secs_f64());
+        self.log_write_seconds.record((times.insert + times.flush).as_secs_f64());
+        if !times.sync.is_zero() {
+            self.log_fsync_seconds.record(times.sync.as_secs_f64());
+        }
+        self.log_batch_entries.record(times.entries as f64);
+        self.log_bytes.increment(times.bytes);
     }
 }
 

@@ -83,7 +83,10 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
                 master.stop().await;
                 Ok(())
             }
-            Err(why) => Err(why.into()),
+            Err(why) => Err(match &*why {
+                StartError::Failed(_) => End::Failed(why.to_string()),
+                _ => End::Config(why.to_string()),
+            }),
         }
     });
     // The log's writer thread has closed sled by now; whatever else is left ends with the process.

@@ -16,8 +16,6 @@ use crate::leader::{Coordinator, StoreState};
 use crate::raft::MasterNode;
 use crate::state::StoreView;
 
-/// How long a transfer of leadership may take before it is given up.
-const TRANSFER_TIMEOUT: Duration = Duration::from_secs(2);
 /// A watcher that has nothing to hear gets the same event again so often, so that a dead connection is noticed.
 const WATCH_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -123,7 +121,7 @@ impl Coordinator {
         let (events, stream) = mpsc::channel(8);
         let this = self.clone();
         tokio::spawn(async move {
-            let mut leader = this.raft.watch_leader();
+            let mut leader = this.raft.leadership();
             let mut changes = this.store_changes.subscribe();
             let mut told = BTreeMap::new();
             loop {
@@ -182,7 +180,7 @@ impl Coordinator {
             })?),
         };
         self.raft
-            .transfer_leader(to, TRANSFER_TIMEOUT)
+            .transfer_leader(to)
             .await
             .map_err(|err| Refusal::Unknown(format!("leadership was not handed over: {err}")))?;
         Ok(v1::TransferLeaderReply { leader: self.leader() })

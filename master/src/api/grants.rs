@@ -34,7 +34,7 @@ impl<'a> Grants<'a> {
                 self.stores.push(PerStore {
                     store: replica.store,
                     epoch: replica.epoch,
-                    key: view.grant_key,
+                    key: *view.grant_key,
                     endpoints: endpoints(&view),
                     ranges: Vec::new(),
                 });

@@ -8,6 +8,6 @@ mod refusal;
 mod service;
 mod stores;
 
-pub(crate) use cluster::{leader_message, software};
+pub(crate) use cluster::leader_message;
 pub(crate) use refusal::Refusal;
 pub(crate) use service::{Api, MasterService};

@@ -115,7 +115,7 @@ impl Coordinator {
         // An epoch that is not mounted says nothing of the one that is.
         if mounted {
             match open {
-                Some(open) if open.leading.term == leading.term => {
+                Some(open) if Arc::ptr_eq(&open.leading, &leading) => {
                     leading.liveness.beat(store, epoch, leading.elapsed());
                 }
                 _ => *open = Some(OpenStream::begin(self, store, epoch, leading.clone())),

@@ -43,6 +43,7 @@ mod decide;
 mod error;
 mod meet;
 mod run;
+mod serve;
 mod service;
 
 #[cfg(test)]

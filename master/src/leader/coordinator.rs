@@ -11,8 +11,8 @@ use tokio::sync::{Semaphore, watch};
 use super::Leading;
 use crate::api::{Refusal, leader_message};
 use crate::metrics::MasterMetrics;
-use crate::raft::{Proposal, RaftNode, SharedIndex};
-use crate::state::{Command, Op, Response};
+use crate::raft::{Leadership, NotLeader, Proposal, RaftNode, ReadPolicy, SharedIndex};
+use crate::state::{Command, Op, Response, Settings};
 
 /// Proposals that may be in flight at once. At 128 keys each this is far past what a disk commits in the time that a
 /// client waits; more would only queue (reference figure: 256 x 64 entries queued gave a median of 104 ms).
@@ -30,6 +30,8 @@ pub(crate) struct Coordinator {
     pub(crate) metrics: Arc<MasterMetrics>,
     /// Counts the changes of the stores' liveness, for the watchers.
     pub(crate) store_changes: watch::Sender<u64>,
+    /// The settings that this master's flags ask for: a cluster that has none yet takes its first leader's.
+    pub(crate) seed: Settings,
     clock: Clock,
     leading: ArcSwapOption<Leading>,
     /// Taken to replace `leading`, so that one term has one soft state.
@@ -41,14 +43,15 @@ impl Coordinator {
     pub(crate) fn new(
         cluster: ClusterId,
         raft: RaftNode,
-        index: SharedIndex,
+        seed: Settings,
         clock: Clock,
         metrics: Arc<MasterMetrics>,
     ) -> Self {
         Self {
             cluster,
+            index: raft.index().clone(),
             raft,
-            index,
+            seed,
             metrics,
             store_changes: watch::Sender::new(0),
             clock,
@@ -63,10 +66,7 @@ impl Coordinator {
     pub(crate) async fn lead(&self) -> Result<Arc<Leading>, Refusal> {
         let term = match self.raft.try_lease() {
             Some(term) => term,
-            None => self.raft.read_barrier().await.map_err(|not| Refusal::NotLeader {
-                leader: not.leader.map(|(id, node)| leader_message(id, &node, not.term)),
-                term: not.term,
-            })?,
+            None => self.raft.read_barrier(ReadPolicy::Lease).await.map_err(|not| refusal(&not))?,
         };
         Ok(self.leading(term.0))
     }
@@ -142,13 +142,23 @@ impl Coordinator {
 
     /// The refusal that names whom this master believes to lead.
     pub(crate) fn not_leader(&self) -> Refusal {
-        let seen = self.raft.leader();
-        Refusal::NotLeader { leader: self.leader(), term: seen.term }
+        let Leadership { leader, term } = self.raft.leadership().borrow().clone();
+        refusal(&NotLeader { leader, term })
     }
 
     /// Whom this master believes to lead.
     pub(crate) fn leader(&self) -> Option<v1::Leader> {
-        let seen = self.raft.leader();
-        seen.leader.map(|(id, node)| leader_message(id, &node, seen.term))
+        let Leadership { leader, term } = self.raft.leadership().borrow().clone();
+        leader.map(|(id, node)| leader_message(id, &node, term))
     }
+
+    /// Read leases that the current soft state remembers.
+    pub(crate) fn read_leases(&self) -> usize {
+        self.leading.load().as_ref().map_or(0, |leading| leading.lease_count())
+    }
+}
+
+fn refusal(not: &NotLeader) -> Refusal {
+    let leader = not.leader.as_ref().map(|(id, node)| leader_message(*id, node, not.term));
+    Refusal::NotLeader { leader, term: not.term }
 }

@@ -14,6 +14,8 @@ use crate::state::{Op, Response};
 const LIVENESS_INTERVAL: Duration = Duration::from_millis(100);
 /// An idle leader logs the time so often, so that deadlines pass and a successor starts from a recent stamp.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
+/// The cluster version that this build brings.
+const CLUSTER_VERSION: u32 = 1;
 /// Objects freed in one entry after a store was dropped.
 const SWEEP_LIMIT: u32 = 1024;
 
@@ -28,11 +30,15 @@ pub(crate) async fn run(coordinator: Arc<Coordinator>, stop: CancellationToken) 
             _ = beat.tick() => {}
         }
         let Some(leading) = coordinator.lead_now() else {
-            if !coordinator.raft.is_leader() {
+            // Not sure to lead for a moment is not the end of a term.
+            if coordinator.raft.view().role != "leader" {
                 coordinator.step_down();
             }
             continue;
         };
+        if !seed_settings(&coordinator, &leading).await {
+            continue;
+        }
         coordinator.refresh_suspects(&leading);
         if last_tick.elapsed() >= TICK_INTERVAL {
             last_tick = Instant::now();
@@ -42,6 +48,23 @@ pub(crate) async fn run(coordinator: Arc<Coordinator>, stop: CancellationToken) 
             sweep(&coordinator, &leading).await;
         }
     }
+}
+
+/// A cluster begins with version 0 and built-in settings. Its first leader logs what its flags ask for, and the version;
+/// false while that is to be done.
+async fn seed_settings(coordinator: &Coordinator, leading: &Leading) -> bool {
+    if coordinator.index.read(|applied| applied.state.cluster_version()) > 0 {
+        return true;
+    }
+    for op in [Op::SetSettings(coordinator.seed.clone()), Op::SetClusterVersion(CLUSTER_VERSION)] {
+        if let Err(refusal) = coordinator.propose(leading, op).await {
+            log_failure("the cluster's settings", Err(refusal));
+            return false;
+        }
+    }
+    // What this term holds was made with the built-in settings.
+    coordinator.step_down();
+    false
 }
 
 /// Drops stores that were silent for the whole of `store_ttl`, counted from when this leader began to listen.

@@ -10,7 +10,7 @@ use openraft::raft::{
     VoteResponse,
 };
 
-use super::payload::{RecordError, decode_entry_bytes, encode_payload};
+use crate::log::{RecordError, decode_entry, encode_payload};
 use super::{CommittedLeaderId, LogId, TypeConfig, Vote};
 
 /// Why a message cannot be what it claims to be.
@@ -131,7 +131,7 @@ pub(crate) fn append_from_wire(
             ));
         }
         entries.push(
-            decode_entry_bytes(log_id, &entry.payload)
+            decode_entry(log_id, &entry.payload)
                 .map_err(|source| BadMessage::Entry { index: log_id.index, source })?,
         );
         last = Some(log_id);

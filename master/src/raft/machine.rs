@@ -7,7 +7,7 @@ use openraft::alias::SnapshotOf;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use parking_lot::RwLock;
 
-use super::standin::State;
+use crate::state::State;
 use super::{LogId, Proposal, SnapshotFile, SnapshotMeta, SnapshotStore, StoredMembership, TypeConfig};
 use crate::state::{Command, Response};
 

@@ -16,8 +16,8 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
+use crate::log::encode_membership;
 use super::convert::{Standing, log_id_to_wire, vote_from_wire, vote_to_wire};
-use super::payload::encode_membership;
 use super::peer::Whom;
 use super::{SnapshotFile, TypeConfig, Vote};
 
@@ -39,7 +39,7 @@ pub(crate) async fn send(
         envelope: Some(envelope),
         vote: Some(vote_to_wire(vote)),
         last_log_id: snapshot.meta.last_log_id.as_ref().map(log_id_to_wire),
-        membership: encode_membership(&snapshot.meta.last_membership),
+        membership: encode_membership(&snapshot.meta.last_membership).into(),
         total_bytes: snapshot.snapshot.len(),
         data: bytes::Bytes::new(),
     };

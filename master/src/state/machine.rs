@@ -184,3 +184,10 @@ fn items(op: &Op) -> usize {
         | Op::SetClusterVersion(_) => 0,
     }
 }
+
+impl std::fmt::Debug for State {
+    /// Millions of objects help nobody in a log line.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("time", &self.time).field("objects", &self.objects()).finish_non_exhaustive()
+    }
+}

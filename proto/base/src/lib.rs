@@ -19,6 +19,7 @@ pub mod http;
 pub mod ids;
 pub mod metrics;
 pub mod net;
+mod orphan;
 mod size;
 pub mod telemetry;
 
@@ -26,6 +27,7 @@ pub use addr::{HostPort, ParseAddressError};
 pub use clock::{Clock, ClusterTime};
 pub use grant::{Access, Grant, GrantError, GrantKey, GrantedRange, SealedGrant};
 pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
+pub use orphan::stdin_closed;
 pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};
 
 /// Longest key, in bytes.

@@ -21,7 +21,7 @@ pub use file::SnapshotFile;
 pub use format::Defect;
 pub(crate) use incoming::Incoming;
 
-use super::standin::State;
+use crate::state::State;
 use super::{LogId, SnapshotMeta};
 use format::Header;
 

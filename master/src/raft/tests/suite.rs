@@ -6,7 +6,7 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use tempfile::TempDir;
 
 use super::mem_log::MemLog;
-use crate::raft::standin::State;
+use crate::state::State;
 use crate::raft::{Applied, Machine, SharedIndex, SnapshotStore, StoredMembership, TypeConfig};
 use crate::state::Settings;
 

@@ -20,6 +20,7 @@ pub mod ids;
 pub mod metrics;
 pub mod net;
 mod size;
+mod stdin;
 pub mod telemetry;
 
 pub use addr::{HostPort, ParseAddressError};
@@ -27,6 +28,7 @@ pub use clock::{Clock, ClusterTime};
 pub use grant::{Access, Grant, GrantError, GrantKey, GrantedRange, SealedGrant};
 pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
 pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};
+pub use stdin::stdin_eof;
 
 /// Longest key, in bytes.
 pub const MAX_KEY_LEN: usize = 4096;

@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod net;
 mod orphan;
 mod size;
+mod stdin;
 pub mod telemetry;
 
 pub use addr::{HostPort, ParseAddressError};
@@ -29,6 +30,7 @@ pub use grant::{Access, Grant, GrantError, GrantKey, GrantedRange, SealedGrant};
 pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
 pub use orphan::stdin_closed;
 pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};
+pub use stdin::stdin_eof;
 
 /// Longest key, in bytes.
 pub const MAX_KEY_LEN: usize = 4096;

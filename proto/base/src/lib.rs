@@ -4,14 +4,25 @@
 //! - [`Grant`]: the short-lived permission that a master gives a client for ranges of a store's memory.
 //! - [`net`]: listeners and channels, each made in one place.
 //! - [`ByteSize`], [`Span`]: sizes and durations as people write them.
+//! - [`HostPort`]: addresses as people write them.
+//! - [`config`]: flags over environment over file over default, and where each value came from.
+//! - [`crashsafe`]: small files and directories that survive a crash.
+//! - [`http`], [`metrics`], [`telemetry`]: how a process is watched.
 //! - [`ClusterTime`], [`Clock`]: the cluster's time and the injected monotonic clock beneath it.
 
+pub mod addr;
 mod clock;
+pub mod config;
+pub mod crashsafe;
 mod grant;
+pub mod http;
 pub mod ids;
+pub mod metrics;
 pub mod net;
 mod size;
+pub mod telemetry;
 
+pub use addr::{HostPort, ParseAddressError};
 pub use clock::{Clock, ClusterTime};
 pub use grant::{Access, Grant, GrantError, GrantKey, GrantedRange, SealedGrant};
 pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};

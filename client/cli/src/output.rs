@@ -45,8 +45,9 @@ impl Output {
     pub(crate) fn result(self, document: &impl Serialize, table: impl FnOnce() -> String) {
         match self.format {
             Format::Json => {
-                let text = serde_json::to_string_pretty(document)
-                    .unwrap_or_else(|why| format!("{{\"error\": \"cannot write the result as JSON: {why}\"}}"));
+                let text = serde_json::to_string_pretty(document).unwrap_or_else(|why| {
+                    format!("{{\"error\": \"cannot write the result as JSON: {why}\"}}")
+                });
                 print(&text);
             }
             Format::Table => print(table().trim_end()),
@@ -137,7 +138,10 @@ mod tests {
 
     #[test]
     fn columns_line_up_with_and_without_colour() {
-        let rows = [vec!["addr".into(), "state".into(), "x".into()], vec!["a:1".into(), "\x1b[32malive\x1b[0m".into(), "y".into()]];
+        let rows = [
+            vec!["addr".into(), "state".into(), "x".into()],
+            vec!["a:1".into(), "\x1b[32malive\x1b[0m".into(), "y".into()],
+        ];
         assert_eq!(columns(&rows), "addr  state  x\na:1   \x1b[32malive\x1b[0m  y\n");
     }
 

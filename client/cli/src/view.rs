@@ -1,13 +1,10 @@
 //! The pool as its masters describe it, put together from what each of them answers.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use futures::future::join_all;
 use mc_base::NodeId;
-use mc_base::net::{ChannelOptions, Network, TcpNetwork};
-use mc_proto::v1::master_client::MasterClient;
-use mc_proto::v1::{Caller, StatusReply, StatusRequest, StoreStatus};
+use mc_client::{ClusterStatus, MasterReport};
+use mc_proto::v1::StoreStatus;
 use serde::Serialize;
 
 /// How the pool is, and the exit code that says so.
@@ -70,122 +67,64 @@ impl StoreView {
     }
 }
 
-/// What one address answered.
-#[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) address: String,
-    /// The reply, or why there is none.
-    pub(crate) reply: Result<StatusReply, String>,
-}
-
-/// Asks one master what it knows.
-pub(crate) async fn ask(address: &str, limit: Duration) -> Result<StatusReply, String> {
-    let options = ChannelOptions { call_timeout: Some(limit), ..ChannelOptions::default() };
-    let channel = TcpNetwork.channel(address, options).map_err(|e| format!("`{address}` is not host:port: {e}"))?;
-    let versions = mc_proto::VERSIONS;
-    let caller = Caller { version_min: *versions.start(), version_max: *versions.end(), ..Caller::default() };
-    let call = MasterClient::new(channel);
-    match tokio::time::timeout(limit, { call }.status(StatusRequest { caller: Some(caller) })).await {
-        Ok(Ok(reply)) => Ok(reply.into_inner()),
-        Ok(Err(status)) => Err(reason(&status)),
-        Err(_) => Err(format!("no answer within {limit:?}")),
-    }
-}
-
-/// The innermost cause is what a person can act on ("Connection refused"); the rest is plumbing.
-fn reason(status: &tonic::Status) -> String {
-    let mut cause: &dyn std::error::Error = status;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    if std::ptr::addr_eq(cause, std::ptr::from_ref(status)) { status.message().to_owned() } else { cause.to_string() }
-}
-
 impl View {
-    /// Asks the masters at `addresses`, and those that their answers name.
-    pub(crate) async fn gather(addresses: &[String], limit: Duration) -> Self {
-        let mut answers = ask_all(addresses.to_vec(), limit).await;
-        let known: BTreeSet<_> = answers.iter().filter_map(|a| a.reply.as_ref().ok()).map(|r| r.node_id.clone()).collect();
-        let more: BTreeSet<_> = answers
-            .iter()
-            .filter_map(|a| a.reply.as_ref().ok())
-            .flat_map(|reply| &reply.masters)
-            .filter(|m| !known.contains(&m.node_id))
-            .map(|m| m.client_address.clone())
-            .filter(|address| !address.is_empty() && !addresses.contains(address))
-            .collect();
-        answers.extend(ask_all(more.into_iter().collect(), limit).await);
-        Self::of(&answers)
-    }
+    /// Puts together what the masters said. Pure.
+    pub(crate) fn of(status: &ClusterStatus) -> Self {
+        let reports = &status.masters;
+        let authority = status.authority.and_then(|at| reports.get(at)).and_then(|r| r.status.as_ref().ok());
+        let leads = status.leader.is_some();
+        let stores: Vec<_> = authority.map(|r| r.stores.iter().map(store_view).collect()).unwrap_or_default();
 
-    /// Puts the answers together. Pure.
-    pub(crate) fn of(answers: &[Answer]) -> Self {
-        let replies = || answers.iter().filter_map(|a| a.reply.as_ref().ok().map(|reply| (a, reply)));
-        // A deposed leader may not know it yet: the highest term is the one that counts.
-        let leader = replies().filter(|(_, r)| r.role == "leader").max_by_key(|(_, r)| r.term);
-        let best = leader.or_else(|| replies().max_by_key(|(_, r)| (r.term, r.applied)));
-
-        let masters = masters(answers);
-        let stores: Vec<_> = best.map(|(_, r)| r.stores.iter().map(store_view).collect()).unwrap_or_default();
         let mut problems = Vec::new();
-        if leader.is_none() {
-            let waiting = replies().map(|(_, r)| r.waiting_for.as_str()).find(|w| !w.is_empty());
+        if !leads {
+            let replies = reports.iter().filter_map(|r| r.status.as_ref().ok());
+            let waiting = replies.map(|r| r.waiting_for.as_str()).find(|w| !w.is_empty());
             problems.push(match waiting {
                 Some(waiting) => format!("no leader: {waiting}"),
                 None => "no leader".to_owned(),
             });
         }
-        for answer in answers {
-            if let Err(why) = &answer.reply {
-                problems.push(format!("master {} does not answer ({why})", answer.address));
+        for report in reports {
+            if let Err(error) = &report.status {
+                problems.push(format!("master {} does not answer ({})", report.address, error.why));
             }
         }
-        for store in stores.iter().filter(|s| !s.is_alive() && leader.is_some()) {
-            problems.push(format!("store {} is {}", store.addr, store.state));
-        }
-        if stores.is_empty() && leader.is_some() {
-            problems.push("no store is mounted: puts are refused".to_owned());
+        if leads {
+            let missing = stores.iter().filter(|s| !s.is_alive());
+            problems.extend(missing.map(|s| format!("store {} is {}", s.addr, s.state)));
+            if stores.is_empty() {
+                problems.push("no store is mounted: puts are refused".to_owned());
+            }
         }
         Self {
-            health: match (leader, problems.as_slice()) {
-                (None, _) => Health::Down,
-                (Some(_), []) => Health::Healthy,
-                (Some(_), _) => Health::Degraded,
+            health: match (leads, problems.as_slice()) {
+                (false, _) => Health::Down,
+                (true, []) => Health::Healthy,
+                (true, _) => Health::Degraded,
             },
             problems,
-            cluster_id: best.map(|(_, r)| hex(&r.cluster_id)).filter(|id| !id.is_empty()),
-            leader: leader.map(|(answer, reply)| client_address(answer, reply)),
-            keys: best.map(|(_, r)| r.keys),
-            masters,
+            cluster_id: authority.map(|r| hex(&r.cluster_id)).filter(|id| !id.is_empty()),
+            leader: status.leader.as_ref().map(|l| l.address.clone()),
+            keys: authority.map(|r| r.keys),
+            masters: masters(reports),
             stores,
         }
     }
 }
 
-async fn ask_all(addresses: Vec<String>, limit: Duration) -> Vec<Answer> {
-    join_all(addresses.into_iter().map(|address| async move {
-        let reply = ask(&address, limit).await;
-        Answer { address, reply }
-    }))
-    .await
-}
-
 /// One entry per node that answered (two names of one node are one), then those that did not.
-fn masters(answers: &[Answer]) -> Vec<MasterView> {
-    let mut by_id: BTreeMap<Vec<u8>, MasterView> = BTreeMap::new();
+fn masters(reports: &[MasterReport]) -> Vec<MasterView> {
+    let replies = || reports.iter().filter_map(|r| r.status.as_ref().ok());
+    let members: BTreeMap<_, _> =
+        replies().flat_map(|r| &r.masters).map(|m| (m.client_address.as_str(), &m.node_id[..])).collect();
+    let mut answered: BTreeMap<&[u8], MasterView> = BTreeMap::new();
     let mut silent = Vec::new();
-    let ids: BTreeMap<_, _> = answers
-        .iter()
-        .filter_map(|a| a.reply.as_ref().ok())
-        .flat_map(|reply| &reply.masters)
-        .map(|m| (m.client_address.as_str(), m.node_id.as_slice()))
-        .collect();
-    for answer in answers {
-        match &answer.reply {
+    for report in reports {
+        match &report.status {
             Ok(reply) => {
-                by_id.entry(reply.node_id.clone()).or_insert_with(|| MasterView {
+                answered.entry(&reply.node_id).or_insert_with(|| MasterView {
                     id: Some(node_id(&reply.node_id)),
-                    addr: client_address(answer, reply),
+                    addr: report.address.clone(),
                     role: reply.role.clone(),
                     pid: Some(reply.pid),
                     term: Some(reply.term),
@@ -193,8 +132,8 @@ fn masters(answers: &[Answer]) -> Vec<MasterView> {
                 });
             }
             Err(_) => silent.push(MasterView {
-                id: ids.get(answer.address.as_str()).map(|id| node_id(id)),
-                addr: answer.address.clone(),
+                id: members.get(report.address.as_str()).map(|id| node_id(id)),
+                addr: report.address.clone(),
                 role: "unreachable".to_owned(),
                 pid: None,
                 term: None,
@@ -202,18 +141,9 @@ fn masters(answers: &[Answer]) -> Vec<MasterView> {
             }),
         }
     }
-    let mut masters: Vec<_> = by_id.into_values().chain(silent).collect();
+    let mut masters: Vec<_> = answered.into_values().chain(silent).collect();
     masters.sort_by(|a, b| a.addr.cmp(&b.addr));
     masters
-}
-
-/// The address that the cluster records for this node; before it has formed, the one that was asked.
-fn client_address(answer: &Answer, reply: &StatusReply) -> String {
-    reply
-        .masters
-        .iter()
-        .find(|m| m.node_id == reply.node_id && !m.client_address.is_empty())
-        .map_or_else(|| answer.address.clone(), |m| m.client_address.clone())
 }
 
 fn store_view(store: &StoreStatus) -> StoreView {
@@ -237,21 +167,17 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mc_proto::v1::{Endpoint, MemberStatus};
+    use mc_client::{Code, Error, Outcome};
+    use mc_proto::v1::{Endpoint, Leader, MemberStatus, StatusReply};
 
-    fn member(id: u64) -> MemberStatus {
-        MemberStatus {
-            node_id: NodeId(id).to_bytes().to_vec(),
-            client_address: format!("10.0.0.{id}:50051"),
-            voter: true,
-            ..MemberStatus::default()
-        }
+    fn address(id: u64) -> String {
+        format!("10.0.0.{id}:50051")
     }
 
     fn store(state: &str) -> StoreStatus {
         StoreStatus {
-            store_id: vec![0, 0, 0, 0, 0, 0, 0, 9],
-            endpoints: vec![Endpoint { transport: "tcp".into(), address: "10.0.1.1:50060".into(), ..Endpoint::default() }],
+            store_id: vec![0, 0, 0, 0, 0, 0, 0, 9].into(),
+            endpoints: vec![Endpoint { address: "10.0.1.1:50060".into(), ..Endpoint::default() }],
             state: state.into(),
             capacity_bytes: 100,
             used_bytes: 40,
@@ -259,12 +185,17 @@ mod tests {
         }
     }
 
-    fn answer(id: u64, role: &str, term: u64) -> Answer {
+    fn answer(id: u64, role: &str) -> MasterReport {
+        let member = |id: u64| MemberStatus {
+            node_id: NodeId(id).to_bytes().to_vec().into(),
+            client_address: address(id),
+            ..MemberStatus::default()
+        };
         let reply = StatusReply {
-            cluster_id: vec![7; 16],
-            node_id: NodeId(id).to_bytes().to_vec(),
+            cluster_id: vec![7; 16].into(),
+            node_id: NodeId(id).to_bytes().to_vec().into(),
             role: role.into(),
-            term,
+            term: 4,
             applied: 10,
             keys: 3,
             masters: vec![member(1), member(2), member(3)],
@@ -272,64 +203,79 @@ mod tests {
             pid: 100 + id as u32,
             ..StatusReply::default()
         };
-        Answer { address: format!("10.0.0.{id}:50051"), reply: Ok(reply) }
+        MasterReport { address: address(id), status: Ok(reply) }
     }
 
-    fn silence(id: u64) -> Answer {
-        Answer { address: format!("10.0.0.{id}:50051"), reply: Err("Connection refused".into()) }
+    fn silence(id: u64) -> MasterReport {
+        let error = Error {
+            what: "status",
+            code: Code::RpcFail,
+            outcome: Outcome::Definite,
+            at: address(id),
+            why: "Connection refused".into(),
+            hint: "start it",
+        };
+        MasterReport { address: address(id), status: Err(error) }
+    }
+
+    fn cluster(masters: Vec<MasterReport>) -> ClusterStatus {
+        let is_leader = |r: &MasterReport| r.status.as_ref().is_ok_and(|r| r.role == "leader");
+        let leads = masters.iter().position(is_leader);
+        ClusterStatus {
+            leader: leads.map(|at| Leader { address: masters[at].address.clone(), ..Leader::default() }),
+            authority: leads.or_else(|| masters.iter().position(|r| r.status.is_ok())),
+            masters,
+        }
     }
 
     #[test]
     fn a_leader_all_masters_and_all_stores_are_healthy() {
-        let view = View::of(&[answer(1, "follower", 4), answer(2, "leader", 4), answer(3, "follower", 4)]);
+        let view =
+            View::of(&cluster(vec![answer(1, "follower"), answer(2, "leader"), answer(3, "follower")]));
         assert_eq!((view.health, view.problems.len()), (Health::Healthy, 0));
-        assert_eq!(view.leader.as_deref(), Some("10.0.0.2:50051"));
+        assert_eq!(view.leader, Some(address(2)));
         assert_eq!(view.health as u8, 0, "exit code");
     }
 
     #[test]
     fn a_silent_master_or_a_suspect_store_is_degraded() {
-        let view = View::of(&[answer(1, "follower", 4), answer(2, "leader", 4), silence(3)]);
+        let view = View::of(&cluster(vec![answer(1, "follower"), answer(2, "leader"), silence(3)]));
         assert_eq!((view.health, view.health as u8), (Health::Degraded, 1));
-        assert!(view.problems[0].contains("10.0.0.3:50051") && view.problems[0].contains("refused"));
+        assert!(view.problems[0].contains(&address(3)) && view.problems[0].contains("refused"));
         let silent = &view.masters[2];
         assert_eq!((silent.role.as_str(), silent.pid), ("unreachable", None));
         assert_eq!(silent.id, Some(NodeId(3).to_string()), "the others know whose address it is");
 
-        let mut leader = answer(2, "leader", 4);
-        leader.reply.as_mut().unwrap().stores = vec![store("suspect")];
-        assert_eq!(View::of(&[leader.clone()]).health, Health::Degraded);
-        leader.reply.as_mut().unwrap().stores.clear();
-        assert_eq!(View::of(&[leader]).health, Health::Degraded, "without a store nothing can be put");
+        let with_stores = |stores| {
+            let mut leader = answer(2, "leader");
+            leader.status.as_mut().unwrap().stores = stores;
+            View::of(&cluster(vec![leader])).health
+        };
+        assert_eq!(with_stores(vec![store("alive"), store("suspect")]), Health::Degraded);
+        assert_eq!(with_stores(Vec::new()), Health::Degraded, "without a store nothing can be put");
     }
 
     #[test]
     fn without_a_leader_it_is_down_and_says_why() {
-        let mut forming = answer(1, "forming", 0);
-        forming.reply.as_mut().unwrap().waiting_for = "waiting for 10.0.0.3:50055".into();
-        let view = View::of(&[forming, silence(2)]);
+        let mut forming = answer(1, "forming");
+        forming.status.as_mut().unwrap().waiting_for = "waiting for 10.0.0.3:50055".into();
+        let view = View::of(&cluster(vec![forming, silence(2)]));
         assert_eq!((view.health, view.health as u8), (Health::Down, 2));
         assert!(view.problems[0].contains("waiting for 10.0.0.3:50055"), "{:?}", view.problems);
-        assert_eq!(View::of(&[silence(1)]).health, Health::Down);
-    }
-
-    #[test]
-    fn a_deposed_leader_that_does_not_know_it_yet_does_not_count() {
-        let view = View::of(&[answer(1, "leader", 4), answer(2, "leader", 5)]);
-        assert_eq!(view.leader.as_deref(), Some("10.0.0.2:50051"));
+        let silent = View::of(&cluster(vec![silence(1)]));
+        assert_eq!((silent.health, silent.keys), (Health::Down, None));
     }
 
     #[test]
     fn two_names_of_one_master_are_one_master() {
-        let mut alias = answer(2, "leader", 4);
+        let mut alias = answer(2, "leader");
         alias.address = "localhost:50051".into();
-        let view = View::of(&[answer(2, "leader", 4), alias]);
-        assert_eq!(view.masters.len(), 1);
+        assert_eq!(View::of(&cluster(vec![answer(2, "leader"), alias])).masters.len(), 1);
     }
 
     #[test]
     fn the_json_has_the_documented_keys() {
-        let view = View::of(&[answer(2, "leader", 4), silence(3)]);
+        let view = View::of(&cluster(vec![answer(2, "leader"), silence(3)]));
         let json = serde_json::to_value(&view).unwrap();
         for key in ["leader", "keys", "masters", "stores", "health", "problems", "cluster_id"] {
             assert!(json.get(key).is_some(), "{key}");
@@ -337,6 +283,7 @@ mod tests {
         let keys = |at: &str| json[at][0].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(keys("masters"), ["addr", "applied", "id", "pid", "role", "term"]);
         assert_eq!(keys("stores"), ["addr", "capacity_bytes", "id", "state", "used_bytes"]);
+        assert_eq!(json["health"], "degraded");
         assert_eq!(json["stores"][0]["used_bytes"], 40);
         assert_eq!(json["masters"][1]["pid"], serde_json::Value::Null);
     }

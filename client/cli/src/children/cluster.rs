@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::ChildrenError;
 use super::ports::Ports;
 use super::process::Process;
+use crate::connect;
 use crate::view::View;
 
 /// What to start.
@@ -93,7 +94,12 @@ impl Cluster {
             let mut args: Vec<OsString> = vec!["store".into()];
             args.extend(["--segment".into(), shape.segment.to_string().into()]);
             args.extend(["--masters".into(), clients.join(",").into(), "--exit-on-stdin-eof".into()]);
-            args.extend(["--listen".into(), data.clone().into(), "--http-listen".into(), http.clone().into()]);
+            args.extend([
+                "--listen".into(),
+                data.clone().into(),
+                "--http-listen".into(),
+                http.clone().into(),
+            ]);
             args.extend(["--data-dir".into(), dir.path().join(format!("store-{at}")).into()]);
             let log = dir.path().join(format!("store-{at}.log"));
             let process = Process::start(format!("store {at}"), args, log)?;
@@ -128,15 +134,16 @@ impl Cluster {
 
     async fn until_ready(&mut self, limit: Duration) -> Result<View, ChildrenError> {
         let start = Instant::now();
-        let addresses: Vec<_> = self.masters.iter().map(|m| m.client_address.clone()).collect();
+        let admin = connect::admin(&self.addresses()).await?;
         loop {
             for process in self.processes() {
                 process.check_running()?;
             }
-            let view = View::gather(&addresses, Duration::from_millis(500)).await;
+            let view = View::of(&admin.status().await);
             let alive = view.stores.iter().filter(|s| s.is_alive()).count();
             let problem = view.problems.first().cloned().or_else(|| {
-                (alive < self.stores.len()).then(|| format!("{alive} of {} stores are alive", self.stores.len()))
+                (alive < self.stores.len())
+                    .then(|| format!("{alive} of {} stores are alive", self.stores.len()))
             });
             let Some(waiting_for) = problem else { return Ok(view) };
             if start.elapsed() > limit {
@@ -159,7 +166,8 @@ impl Cluster {
             .ok_or_else(|| ChildrenError::NotOurs { address: address.to_owned() })
     }
 
-    fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
+    /// All children.
+    pub(crate) fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
         self.masters.iter_mut().map(|m| &mut m.process).chain(self.stores.iter_mut().map(|s| &mut s.process))
     }
 }

@@ -29,6 +29,8 @@ pub(crate) enum ChildrenError {
     Directory { path: PathBuf, why: std::io::Error },
     #[error("no free port on 127.0.0.1: stop something, or look at `ss -tln`")]
     NoPort,
+    #[error(transparent)]
+    Connect(#[from] mc_client::ConnectError),
     #[error("no child process is the leader at {address}")]
     NotOurs { address: String },
 }

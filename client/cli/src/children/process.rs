@@ -81,7 +81,11 @@ impl Process {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Ok(status),
                 Ok(None) if start.elapsed() > limit => {
-                    return Err(ChildrenError::StillAlive { name: self.name.clone(), pid: self.pid(), limit });
+                    return Err(ChildrenError::StillAlive {
+                        name: self.name.clone(),
+                        pid: self.pid(),
+                        limit,
+                    });
                 }
                 Ok(None) => tokio::time::sleep(Duration::from_millis(1)).await,
                 Err(why) => return Err(ChildrenError::Signal { name: self.name.clone(), why }),

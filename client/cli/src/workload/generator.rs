@@ -92,7 +92,8 @@ impl Generator {
         // The nearest one before, else after it: most requests are the last turn of their conversation.
         let before = (0..=wanted).rev().take(200);
         let after = wanted + 1..self.open.len();
-        let found = before.chain(after.take(50)).find(|&at| self.open.get(at).is_some_and(Option::is_some))?;
+        let found =
+            before.chain(after.take(50)).find(|&at| self.open.get(at).is_some_and(Option::is_some))?;
         self.open[found].take()
     }
 

@@ -48,8 +48,11 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Vec<Block>>, TraceError> {
         if line.trim().is_empty() {
             continue;
         }
-        let request: Line = serde_json::from_str(&line)
-            .map_err(|why| TraceError::Line { path: path.to_owned(), line: number + 1, why })?;
+        let request: Line = serde_json::from_str(&line).map_err(|why| TraceError::Line {
+            path: path.to_owned(),
+            line: number + 1,
+            why,
+        })?;
         if !request.hash_ids.is_empty() {
             requests.push(request.hash_ids);
         }
@@ -84,7 +87,8 @@ mod tests {
 
     #[test]
     fn what_is_not_a_trace_is_refused_with_its_line() {
-        let err = read(file(b"{\"timestamp\": 0, \"hash_ids\": [0]}\n{\"hash_ids\": []}\n").path()).unwrap_err();
+        let err =
+            read(file(b"{\"timestamp\": 0, \"hash_ids\": [0]}\n{\"hash_ids\": []}\n").path()).unwrap_err();
         assert!(err.to_string().contains("line 2") && err.to_string().contains("timestamp"), "{err}");
         assert!(matches!(read(file(b"\n").path()), Err(TraceError::Empty { .. })));
         assert!(read(Path::new("/no/such/trace")).unwrap_err().to_string().contains("/no/such/trace"));

@@ -102,8 +102,7 @@ mod tests {
 
     #[test]
     fn a_few_values_are_large() {
-        let large =
-            (0..10_000).filter(|i| mixed_size(format!("block-{i}").as_bytes()) == LARGE).count();
+        let large = (0..10_000).filter(|i| mixed_size(format!("block-{i}").as_bytes()) == LARGE).count();
         assert!((400..600).contains(&large), "one in {LARGE_EVERY}: {large} of 10000");
     }
 }

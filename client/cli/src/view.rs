@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 
 use mc_base::NodeId;
-use mc_client::{ClusterStatus, MasterReport};
-use mc_proto::v1::StoreStatus;
+use mc_client::ClusterStatus;
+use mc_proto::v1::{StatusReply, StoreStatus};
 use serde::Serialize;
+
+/// What one address answered, or why it did not.
+type Answer<'a> = (&'a str, Result<&'a StatusReply, &'a str>);
 
 /// How the pool is, and the exit code that says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -68,25 +71,36 @@ impl StoreView {
 }
 
 impl View {
-    /// Puts together what the masters said. Pure.
+    /// What the masters said.
     pub(crate) fn of(status: &ClusterStatus) -> Self {
-        let reports = &status.masters;
-        let authority = status.authority.and_then(|at| reports.get(at)).and_then(|r| r.status.as_ref().ok());
-        let leads = status.leader.is_some();
+        let answers: Vec<_> = status
+            .masters
+            .iter()
+            .map(|report| {
+                (report.address.as_str(), report.status.as_ref().map_err(|error| error.why.as_str()))
+            })
+            .collect();
+        Self::put_together(&answers, status.authority, status.leader.as_ref().map(|l| l.address.as_str()))
+    }
+
+    /// Puts the answers together, or the reasons why there is none. `authority` is the place of the one to believe.
+    fn put_together(answers: &[Answer<'_>], authority: Option<usize>, leader: Option<&str>) -> Self {
+        let replies = || answers.iter().filter_map(|(_, reply)| reply.as_ref().ok());
+        let authority = authority.and_then(|at| answers.get(at)).and_then(|(_, reply)| reply.as_ref().ok());
+        let leads = leader.is_some();
         let stores: Vec<_> = authority.map(|r| r.stores.iter().map(store_view).collect()).unwrap_or_default();
 
         let mut problems = Vec::new();
         if !leads {
-            let replies = reports.iter().filter_map(|r| r.status.as_ref().ok());
-            let waiting = replies.map(|r| r.waiting_for.as_str()).find(|w| !w.is_empty());
+            let waiting = replies().map(|r| r.waiting_for.as_str()).find(|w| !w.is_empty());
             problems.push(match waiting {
                 Some(waiting) => format!("no leader: {waiting}"),
                 None => "no leader".to_owned(),
             });
         }
-        for report in reports {
-            if let Err(error) = &report.status {
-                problems.push(format!("master {} does not answer ({})", report.address, error.why));
+        for (address, reply) in answers {
+            if let Err(why) = reply {
+                problems.push(format!("master {address} does not answer ({why})"));
             }
         }
         if leads {
@@ -104,27 +118,27 @@ impl View {
             },
             problems,
             cluster_id: authority.map(|r| hex(&r.cluster_id)).filter(|id| !id.is_empty()),
-            leader: status.leader.as_ref().map(|l| l.address.clone()),
+            leader: leader.map(str::to_owned),
             keys: authority.map(|r| r.keys),
-            masters: masters(reports),
+            masters: masters(answers),
             stores,
         }
     }
 }
 
 /// One entry per node that answered (two names of one node are one), then those that did not.
-fn masters(reports: &[MasterReport]) -> Vec<MasterView> {
-    let replies = || reports.iter().filter_map(|r| r.status.as_ref().ok());
+fn masters(answers: &[Answer<'_>]) -> Vec<MasterView> {
+    let replies = || answers.iter().filter_map(|(_, reply)| reply.as_ref().ok());
     let members: BTreeMap<_, _> =
         replies().flat_map(|r| &r.masters).map(|m| (m.client_address.as_str(), &m.node_id[..])).collect();
     let mut answered: BTreeMap<&[u8], MasterView> = BTreeMap::new();
     let mut silent = Vec::new();
-    for report in reports {
-        match &report.status {
+    for (address, reply) in answers {
+        match reply {
             Ok(reply) => {
                 answered.entry(&reply.node_id).or_insert_with(|| MasterView {
                     id: Some(node_id(&reply.node_id)),
-                    addr: report.address.clone(),
+                    addr: (*address).to_owned(),
                     role: reply.role.clone(),
                     pid: Some(reply.pid),
                     term: Some(reply.term),
@@ -132,8 +146,8 @@ fn masters(reports: &[MasterReport]) -> Vec<MasterView> {
                 });
             }
             Err(_) => silent.push(MasterView {
-                id: members.get(report.address.as_str()).map(|id| node_id(id)),
-                addr: report.address.clone(),
+                id: members.get(address).map(|id| node_id(id)),
+                addr: (*address).to_owned(),
                 role: "unreachable".to_owned(),
                 pid: None,
                 term: None,
@@ -167,8 +181,9 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mc_client::{Code, Error, Outcome};
-    use mc_proto::v1::{Endpoint, Leader, MemberStatus, StatusReply};
+    use mc_proto::v1::{Endpoint, MemberStatus};
+
+    type Report = (String, Result<StatusReply, &'static str>);
 
     fn address(id: u64) -> String {
         format!("10.0.0.{id}:50051")
@@ -185,7 +200,7 @@ mod tests {
         }
     }
 
-    fn answer(id: u64, role: &str) -> MasterReport {
+    fn answer(id: u64, role: &str) -> Report {
         let member = |id: u64| MemberStatus {
             node_id: NodeId(id).to_bytes().to_vec().into(),
             client_address: address(id),
@@ -203,35 +218,27 @@ mod tests {
             pid: 100 + id as u32,
             ..StatusReply::default()
         };
-        MasterReport { address: address(id), status: Ok(reply) }
+        (address(id), Ok(reply))
     }
 
-    fn silence(id: u64) -> MasterReport {
-        let error = Error {
-            what: "status",
-            code: Code::RpcFail,
-            outcome: Outcome::Definite,
-            at: address(id),
-            why: "Connection refused".into(),
-            hint: "start it",
-        };
-        MasterReport { address: address(id), status: Err(error) }
+    fn silence(id: u64) -> Report {
+        (address(id), Err("Connection refused"))
     }
 
-    fn cluster(masters: Vec<MasterReport>) -> ClusterStatus {
-        let is_leader = |r: &MasterReport| r.status.as_ref().is_ok_and(|r| r.role == "leader");
-        let leads = masters.iter().position(is_leader);
-        ClusterStatus {
-            leader: leads.map(|at| Leader { address: masters[at].address.clone(), ..Leader::default() }),
-            authority: leads.or_else(|| masters.iter().position(|r| r.status.is_ok())),
-            masters,
-        }
+    fn view_of(reports: &[Report]) -> View {
+        let is_leader = |(_, reply): &Report| reply.as_ref().is_ok_and(|r| r.role == "leader");
+        let leads = reports.iter().position(is_leader);
+        let answers: Vec<_> = reports
+            .iter()
+            .map(|(address, reply)| (address.as_str(), reply.as_ref().map_err(|why| *why)))
+            .collect();
+        let authority = leads.or_else(|| reports.iter().position(|(_, reply)| reply.is_ok()));
+        View::put_together(&answers, authority, leads.map(|at| answers[at].0))
     }
 
     #[test]
     fn a_leader_all_masters_and_all_stores_are_healthy() {
-        let view =
-            View::of(&cluster(vec![answer(1, "follower"), answer(2, "leader"), answer(3, "follower")]));
+        let view = view_of(&[answer(1, "follower"), answer(2, "leader"), answer(3, "follower")]);
         assert_eq!((view.health, view.problems.len()), (Health::Healthy, 0));
         assert_eq!(view.leader, Some(address(2)));
         assert_eq!(view.health as u8, 0, "exit code");
@@ -239,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_silent_master_or_a_suspect_store_is_degraded() {
-        let view = View::of(&cluster(vec![answer(1, "follower"), answer(2, "leader"), silence(3)]));
+        let view = view_of(&[answer(1, "follower"), answer(2, "leader"), silence(3)]);
         assert_eq!((view.health, view.health as u8), (Health::Degraded, 1));
         assert!(view.problems[0].contains(&address(3)) && view.problems[0].contains("refused"));
         let silent = &view.masters[2];
@@ -248,8 +255,8 @@ mod tests {
 
         let with_stores = |stores| {
             let mut leader = answer(2, "leader");
-            leader.status.as_mut().unwrap().stores = stores;
-            View::of(&cluster(vec![leader])).health
+            leader.1.as_mut().unwrap().stores = stores;
+            view_of(&[leader]).health
         };
         assert_eq!(with_stores(vec![store("alive"), store("suspect")]), Health::Degraded);
         assert_eq!(with_stores(Vec::new()), Health::Degraded, "without a store nothing can be put");
@@ -258,24 +265,24 @@ mod tests {
     #[test]
     fn without_a_leader_it_is_down_and_says_why() {
         let mut forming = answer(1, "forming");
-        forming.status.as_mut().unwrap().waiting_for = "waiting for 10.0.0.3:50055".into();
-        let view = View::of(&cluster(vec![forming, silence(2)]));
+        forming.1.as_mut().unwrap().waiting_for = "waiting for 10.0.0.3:50055".into();
+        let view = view_of(&[forming, silence(2)]);
         assert_eq!((view.health, view.health as u8), (Health::Down, 2));
         assert!(view.problems[0].contains("waiting for 10.0.0.3:50055"), "{:?}", view.problems);
-        let silent = View::of(&cluster(vec![silence(1)]));
+        let silent = view_of(&[silence(1)]);
         assert_eq!((silent.health, silent.keys), (Health::Down, None));
     }
 
     #[test]
     fn two_names_of_one_master_are_one_master() {
         let mut alias = answer(2, "leader");
-        alias.address = "localhost:50051".into();
-        assert_eq!(View::of(&cluster(vec![answer(2, "leader"), alias])).masters.len(), 1);
+        alias.0 = "localhost:50051".into();
+        assert_eq!(view_of(&[answer(2, "leader"), alias]).masters.len(), 1);
     }
 
     #[test]
     fn the_json_has_the_documented_keys() {
-        let view = View::of(&cluster(vec![answer(2, "leader"), silence(3)]));
+        let view = view_of(&[answer(2, "leader"), silence(3)]);
         let json = serde_json::to_value(&view).unwrap();
         for key in ["leader", "keys", "masters", "stores", "health", "problems", "cluster_id"] {
             assert!(json.get(key).is_some(), "{key}");

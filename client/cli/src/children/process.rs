@@ -47,11 +47,6 @@ impl Process {
         self.child.id()
     }
 
-    /// Where its output goes.
-    pub(crate) fn log(&self) -> &Path {
-        &self.log
-    }
-
     /// An error with the end of its log when it has exited.
     pub(crate) fn check_running(&mut self) -> Result<(), ChildrenError> {
         match self.child.try_wait() {

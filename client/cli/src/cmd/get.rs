@@ -34,11 +34,10 @@ pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Resu
             bail!("the leader was lost before it answered: whether {} is there is not known", args.key);
         }
         let text = format!("{} is not there", args.key);
-        match to_stdout {
-            true => note(&text),
-            false => {
-                output.result(&Document { key: &args.key, found: false, size: None, file: None }, || text)
-            }
+        if to_stdout {
+            note(&text);
+        } else {
+            output.result(&Document { key: &args.key, found: false, size: None, file: None }, || text);
         }
         return Ok(Ended::Negative);
     };

@@ -111,10 +111,6 @@ impl Ledger {
         self.inner.lock().bytes
     }
 
-    pub(crate) fn contains(&self, block: Block) -> bool {
-        self.inner.lock().known.contains(&block)
-    }
-
     /// From here on, what was acknowledged so far is old. Returns how many those are.
     pub(crate) fn draw_line(&self) -> u64 {
         let mut inner = self.inner.lock();

@@ -123,6 +123,19 @@ impl Cluster {
         self.dir.disable_cleanup(true);
     }
 
+    /// `error`, with the place where the logs are kept for it and the children that ended by themselves.
+    pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        self.keep_logs();
+        let ended: Vec<_> = self
+            .processes()
+            .filter_map(|process| process.check_running().is_err().then(|| process.name().to_owned()))
+            .collect();
+        let ended =
+            if ended.is_empty() { String::new() } else { format!("; not running: {}", ended.join(", ")) };
+        let dir = self.dir().display();
+        error.context(format!("the run failed (logs are kept in {dir}{ended})"))
+    }
+
     /// Waits until one master leads, all answer, and every store is alive; returns what was seen then.
     pub(crate) async fn wait_ready(&mut self, limit: Duration) -> Result<View, ChildrenError> {
         let outcome = self.until_ready(limit).await;

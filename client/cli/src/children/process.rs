@@ -123,10 +123,14 @@ pub(crate) fn died_of(status: ExitStatus, signal: Signal) -> bool {
 
 fn spawn(args: &[OsString], log: &Path) -> io::Result<Child> {
     let log = OpenOptions::new().create(true).append(true).open(log)?;
-    Command::new(std::env::current_exe()?)
+    let mut command = Command::new(std::env::current_exe()?);
+    // What the user has set for masters and stores of their own is not meant for these.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"MC_")) {
+        command.env_remove(name);
+    }
+    command
         .arg("run")
         .args(args)
-        .env_remove("MC_MASTERS")
         .stdin(Stdio::piped())
         .stdout(log.try_clone()?)
         .stderr(log)

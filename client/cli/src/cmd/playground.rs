@@ -57,7 +57,7 @@ pub(crate) async fn playground(args: &PlaygroundArgs, output: Output) -> Result<
     tell_start(&mut cluster, &shape, output);
 
     let outcome = interrupts.until(show(&mut cluster, args, workload, requests, output)).await?;
-    let report = outcome.inspect_err(|_| cluster.keep_logs())?;
+    let report = outcome.map_err(|error| cluster.explain(error))?;
     if !report.is_good() {
         cluster.keep_logs();
         output.say(&format!("data and logs are kept in {}", cluster.dir().display()));

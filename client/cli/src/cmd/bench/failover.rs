@@ -77,7 +77,7 @@ pub(crate) async fn bench(global: &Global, args: &FailoverArgs, output: Output) 
     };
     let writers = futures::future::join_all((0..args.threads).map(|_| load.run()));
     let (outcome, _) = tokio::join!(rounds, writers);
-    let mut rounds_ms = outcome.inspect_err(|_| cluster.keep_logs())?;
+    let mut rounds_ms = outcome.map_err(|error| cluster.explain(error))?;
 
     let reader = connect::client_with_leader(&cluster.addresses(), READY_WITHIN).await?;
     let verdict = verify(&reader, &ledger, |_| ()).await;

@@ -6,14 +6,33 @@
 
 mod admin;
 mod api;
+mod avoid;
+mod backoff;
+mod batch;
+mod cache;
+mod call;
+mod channels;
+mod core;
+mod discover;
 mod error;
+mod get;
+mod identity;
+mod keys;
+mod leader;
+mod list;
+mod masters;
 mod metrics;
 mod options;
+mod placement;
+mod put;
+mod refusal;
+mod rpc;
+mod stand_in;
 
 pub use admin::{Admin, ClusterStatus, Lookup, MasterReport, PlacedReplica};
 pub use api::{Client, GetInto, PutFrom};
 pub use error::{ConnectError, Error, Outcome};
-pub use mc_base::{ByteSize, NodeId, PutId, StoreId};
+pub use mc_base::{ByteSize, ClusterId, NodeId, PutId, StoreId};
 pub use mc_proto::v1::Code;
 pub use metrics::Stats;
 pub use options::{Builder, DEFAULT_MASTER_PORT, Mode, Put, PutMode, PutOptions};

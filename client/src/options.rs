@@ -23,7 +23,7 @@ pub struct Builder {
     pub(crate) checksum: bool,
     pub(crate) cluster: Option<ClusterId>,
     pub(crate) network: Arc<dyn Network>,
-    pub(crate) transport: Option<Arc<dyn Transport>>,
+    pub(crate) transport: Arc<dyn Transport>,
 }
 
 impl Default for Builder {
@@ -39,7 +39,7 @@ impl Default for Builder {
             checksum: true,
             cluster: None,
             network: TcpNetwork::shared(),
-            transport: None,
+            transport: Arc::new(crate::stand_in::NoTransport),
         }
     }
 }
@@ -122,7 +122,7 @@ impl Builder {
     /// How bytes are moved. Default: TCP.
     #[must_use]
     pub fn transport(mut self, transport: Arc<dyn Transport>) -> Self {
-        self.transport = Some(transport);
+        self.transport = transport;
         self
     }
 

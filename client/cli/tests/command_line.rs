@@ -1,4 +1,5 @@
 //! `mcctl` without a pool: what it says and which exit code it ends with.
+#![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Output};
 

@@ -19,7 +19,6 @@ pub mod http;
 pub mod ids;
 pub mod metrics;
 pub mod net;
-mod orphan;
 mod size;
 mod stdin;
 pub mod telemetry;
@@ -28,7 +27,6 @@ pub use addr::{HostPort, ParseAddressError};
 pub use clock::{Clock, ClusterTime};
 pub use grant::{Access, Grant, GrantError, GrantKey, GrantedRange, SealedGrant};
 pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
-pub use orphan::stdin_closed;
 pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};
 pub use stdin::stdin_eof;
 

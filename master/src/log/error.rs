@@ -138,6 +138,13 @@ impl fmt::Display for Damage {
     }
 }
 
+/// Whether an error is the database's word on what it read, rather than the kernel's on what it could not do.
+pub(super) fn says_damaged(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
+    error.raw_os_error().is_none()
+        && matches!(error.kind(), InvalidData | InvalidInput | Other | UnexpectedEof)
+}
+
 /// Why a log that was open stopped: an I/O error of its writer, after which nothing more is written or acknowledged.
 /// The process should say so and exit; started again it finds what was durable.
 #[derive(Debug, Clone, thiserror::Error)]

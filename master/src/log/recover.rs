@@ -9,7 +9,7 @@ use std::io;
 use std::ops::ControlFlow;
 
 use super::disk::LogDisk;
-use super::error::{Damage, OpenError};
+use super::error::{Damage, OpenError, says_damaged};
 use super::ledger::Ledger;
 use super::marks;
 use super::pack::{self, Assembler, Key, PieceError};
@@ -67,11 +67,10 @@ pub(super) fn recover(disk: &mut dyn LogDisk, tail_bytes: usize) -> Result<Loade
             let found = Damage::Record { name: "an entry", what: found.to_string() };
             OpenError::Refused { place, found }
         }
-        Stop::Io(source) if source.raw_os_error().is_some() => {
-            OpenError::Io { place, attempt: "read it", source }
+        Stop::Io(source) if says_damaged(&source) => {
+            OpenError::Refused { place, found: Damage::Engine { what: source.to_string() } }
         }
-        // Not the kernel's word but the database's: it reads what it did not write.
-        Stop::Io(source) => OpenError::Refused { place, found: Damage::Engine { what: source.to_string() } },
+        Stop::Io(source) => OpenError::Io { place, attempt: "read it", source },
     })
 }
 

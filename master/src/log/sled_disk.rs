@@ -11,13 +11,19 @@ use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::disk::{LogDisk, LogView, Mark};
-use super::error::{Damage, OpenError};
+use super::error::{Damage, OpenError, says_damaged};
 use super::mark_file::{MarkError, MarkFile};
+
+/// How long to wait for a predecessor that is still letting go of the directory.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// How sled lays out its file.
 #[derive(Debug, Clone)]
@@ -62,10 +68,14 @@ impl SledDisk {
         };
         std::fs::create_dir_all(dir).map_err(io("create its directory"))?;
         let lock = File::open(dir).map_err(io("open its directory"))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::Locked { place }),
-            Err(errno) => return Err(io("lock its directory")(errno.into())),
+        let patience = Instant::now() + LOCK_PATIENCE;
+        while let Err(errno) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            match errno {
+                Errno::INTR => {}
+                Errno::WOULDBLOCK if Instant::now() < patience => std::thread::sleep(LOCK_RETRY),
+                Errno::WOULDBLOCK => return Err(OpenError::Locked { place }),
+                other => return Err(io("lock its directory")(other.into())),
+            }
         }
         let refuse = |found| OpenError::Refused { place: place.clone(), found };
         let mark = match MarkFile::open(dir) {
@@ -83,10 +93,16 @@ impl SledDisk {
             }
             Err(MarkError::Io(source)) => return Err(io("read the file `durable`")(source)),
         };
-        let tree = open_sled(dir, options).map_err(|found| match found {
-            Unopened::Io(source) => io("open the database")(source),
-            Unopened::Damaged(what) => refuse(Damage::Engine { what }),
-        })?;
+        let tree = loop {
+            match open_sled(dir, options) {
+                Ok(tree) => break tree,
+                // sled has a lock of its own, which its threads may hold for a moment after a close.
+                Err(Unopened::Locked) if Instant::now() < patience => std::thread::sleep(LOCK_RETRY),
+                Err(Unopened::Locked) => return Err(OpenError::Locked { place }),
+                Err(Unopened::Io(source)) => return Err(io("open the database")(source)),
+                Err(Unopened::Damaged(what)) => return Err(refuse(Damage::Engine { what })),
+            }
+        };
         let file = File::open(dir.join("db")).map_err(io("open the database file"))?;
         // sled leaves the names of new files to the kernel.
         let names = || {
@@ -103,6 +119,7 @@ impl SledDisk {
 }
 
 enum Unopened {
+    Locked,
     Io(io::Error),
     Damaged(String),
 }
@@ -115,9 +132,10 @@ fn open_sled(dir: &Path, options: &SledOptions) -> Result<sled::Db, Unopened> {
         .flush_every_ms(None);
     match catch_unwind(AssertUnwindSafe(|| config.open())) {
         Ok(Ok(tree)) => Ok(tree),
-        Ok(Err(sled::Error::Io(source))) if source.kind() != io::ErrorKind::InvalidData => {
-            Err(Unopened::Io(source))
+        Ok(Err(sled::Error::Io(source))) if source.to_string().starts_with("could not acquire lock") => {
+            Err(Unopened::Locked)
         }
+        Ok(Err(sled::Error::Io(source))) if !says_damaged(&source) => Err(Unopened::Io(source)),
         Ok(Err(error)) => Err(Unopened::Damaged(error.to_string())),
         Err(panic) => Err(Unopened::Damaged(format!("sled panicked: {}", panic_text(&*panic)))),
     }

@@ -1,7 +1,40 @@
 //! openraft bound to mc: its types, its network, its state machine.
+//!
+//! - [`RaftNode`]: a running node; leader, leased reads, hand-over.
+//! - [`RaftService`]: the Raft port, which also carries [`Formation`].
+//! - [`SharedIndex`]: the index as it was applied, for readers.
+//! - [`SnapshotStore`]: snapshots on disk.
 
+mod append_stream;
+mod config;
+mod convert;
+mod envelope;
+mod guard;
+mod lease;
+mod machine;
+mod node;
+mod observe;
+mod peer;
+mod peers;
+mod receive_snapshot;
+mod send_snapshot;
+mod service;
+mod snapshots;
+mod tasks;
+#[cfg(test)]
+mod tests;
 mod types;
 
+pub use config::SnapshotLimits;
+pub use guard::VoteGuard;
+pub use lease::LeaderTerm;
+pub use machine::{Applied, Builder, Machine, SharedIndex};
+pub use node::{
+    BytesSince, Leadership, NotLeader, RaftNode, RaftNodeConfig, ReadPolicy, StartError, TransferError,
+};
+pub use observe::RaftView;
+pub use service::{Formation, RaftService};
+pub use snapshots::{Defect, Recovered, SnapshotError, SnapshotFile, SnapshotStore};
 pub use types::{
     CommittedLeaderId, Entry, LogId, MasterNode, Membership, Proposal, Raft, SnapshotMeta, StoredMembership,
     TypeConfig, Vote,

@@ -1,0 +1,138 @@
+//! Replication: appends sent without waiting for the answers to those before, which come in the same order.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{Stream, StreamExt, stream};
+use mc_proto::v1;
+use mc_proto::v1::raft_client::RaftClient;
+use openraft::errors::RPCError;
+use openraft::network::{RPCOption, RPCTypes};
+use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use super::TypeConfig;
+use super::convert::{Sent, append_reply_from_wire, append_to_wire};
+use super::peer::Whom;
+
+/// openraft counts the time to live of an append from the heartbeat interval, but an answer waits for the follower's
+/// disk: a stream is given up when nothing was answered for so many times that, which is one maximum election timeout
+/// with the default settings. Less, and a slow disk would be sent everything twice.
+const STALL_FACTOR: u32 = 8;
+
+type Reply = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
+
+/// What was sent and not yet answered.
+#[derive(Debug, Default)]
+struct Pipeline {
+    unanswered: VecDeque<(Sent, Instant)>,
+    last_answer: Option<Instant>,
+    /// openraft has no more requests for this stream.
+    input_ended: bool,
+}
+
+impl Pipeline {
+    /// How long the oldest request has waited without any answer coming in.
+    fn waiting(&self) -> Duration {
+        self.unanswered.front().map_or(Duration::ZERO, |(_, sent_at)| {
+            self.last_answer.map_or(*sent_at, |answered| answered.max(*sent_at)).elapsed()
+        })
+    }
+}
+
+/// Opens the stream. Its answers end with an error when the connection breaks or stalls, and without one when openraft
+/// has ended `input` and everything is answered.
+pub(crate) async fn open(
+    whom: Whom,
+    mut client: RaftClient<Channel>,
+    envelope: v1::Envelope,
+    input: impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
+    option: &RPCOption,
+) -> Result<impl Stream<Item = Reply> + Send + 'static, RPCError<TypeConfig>> {
+    let stall = option.soft_ttl() * STALL_FACTOR;
+    let pipeline = Arc::new(Mutex::new(Pipeline::default()));
+    let requests =
+        stream::unfold((input, pipeline.clone(), envelope), |(mut input, pipeline, envelope)| async move {
+            let Some(request) = input.next().await else {
+                pipeline.lock().input_ended = true;
+                return None;
+            };
+            pipeline.lock().unanswered.push_back((Sent::of(&request), Instant::now()));
+            Some((append_to_wire(&request, envelope.clone()), (input, pipeline, envelope)))
+        });
+
+    let inbound = match timeout(stall, client.append_stream(requests)).await {
+        Err(_) => return Err(whom.timeout(RPCTypes::AppendEntries, stall).into()),
+        Ok(Err(status)) => return Err(whom.failed(&status)),
+        Ok(Ok(reply)) => reply.into_inner(),
+    };
+    let answers = Answers { whom, stall, pipeline, inbound };
+    Ok(stream::unfold(Some(answers), |answers| async move {
+        let mut answers = answers?;
+        let reply = answers.next().await?;
+        let goes_on = matches!(reply, (Ok(Ok(_)), Complete::Yes));
+        Some((reply.0, goes_on.then_some(answers)))
+    }))
+}
+
+/// Whether an answer covers all of its request; openraft starts anew where one does not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Complete {
+    Yes,
+    No,
+}
+
+struct Answers {
+    whom: Whom,
+    stall: Duration,
+    pipeline: Arc<Mutex<Pipeline>>,
+    inbound: Streaming<v1::AppendReply>,
+}
+
+impl Answers {
+    async fn next(&mut self) -> Option<(Reply, Complete)> {
+        let failed = |err| Some((Err(err), Complete::No));
+        let reply = loop {
+            // Requests are added while this waits, so the clock of the oldest one is looked at every now and then.
+            match timeout(self.stall / 4, self.inbound.message()).await {
+                Ok(message) => break message,
+                Err(_) if self.pipeline.lock().waiting() < self.stall => {}
+                Err(_) => return failed(self.whom.timeout(RPCTypes::AppendEntries, self.stall).into()),
+            }
+        };
+        let reply = match reply {
+            Ok(Some(reply)) => reply,
+            Ok(None) => {
+                let pipeline = self.pipeline.lock();
+                if pipeline.input_ended && pipeline.unanswered.is_empty() {
+                    return None;
+                }
+                return failed(self.whom.broken("ended the stream of appends"));
+            }
+            Err(status) => return failed(self.whom.failed(&status)),
+        };
+        let sent = {
+            let mut pipeline = self.pipeline.lock();
+            pipeline.last_answer = Some(Instant::now());
+            pipeline.unanswered.pop_front()
+        };
+        let Some((sent, _)) = sent else {
+            return failed(self.whom.broken("answered an append that was not sent"));
+        };
+        match append_reply_from_wire(&reply, sent) {
+            Err(err) => failed(self.whom.nonsense(&err)),
+            Ok(result) => {
+                let complete = if matches!(&result, Ok(matching) if *matching != sent.last) {
+                    Complete::No
+                } else {
+                    Complete::Yes
+                };
+                Some((Ok(result), complete))
+            }
+        }
+    }
+}

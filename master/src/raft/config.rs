@@ -1,0 +1,60 @@
+use std::time::Duration;
+
+use openraft::{Config, ConfigError, SnapshotPolicy, StepDownPolicy};
+
+use crate::state::Settings;
+
+/// When snapshots are taken and how much of the log they leave.
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotLimits {
+    /// A snapshot is taken when so many bytes were added to the log since the last one. Less makes restarts shorter
+    /// and writes more to disk: a snapshot is the whole index.
+    pub log_bytes: u64,
+    /// A snapshot is also taken when so many entries were applied since the last one.
+    pub entries: Option<u64>,
+    /// Entries that stay in the log although a snapshot covers them, so that a follower that was away for a moment
+    /// gets them instead of the snapshot.
+    pub keep_entries: u64,
+}
+
+impl Default for SnapshotLimits {
+    fn default() -> Self {
+        Self { log_bytes: 64 << 20, entries: None, keep_entries: 200_000 }
+    }
+}
+
+/// A write that cannot be queued waits; more would only be slower (256 x 64 queued entries took 104 ms each, measured).
+const API_QUEUE: u64 = 4096;
+/// openraft's own messages: it waits when they pile up, so this is well above what a burst of appends makes.
+const NOTIFICATION_QUEUE: u64 = 65_536;
+/// Entries of one append; the log reader bounds its bytes.
+const APPEND_ENTRIES: u64 = 4096;
+/// Patience with a follower that installs a snapshot; pieces on their way have the same each.
+const INSTALL_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// openraft's configuration for `settings`. `enable_elect` is off: the node turns it on when its guard is over.
+pub(crate) fn raft_config(settings: &Settings, limits: &SnapshotLimits) -> Result<Config, ConfigError> {
+    Config {
+        cluster_name: "mc".into(),
+        heartbeat_interval: settings.raft_heartbeat_ms,
+        election_timeout_min: settings.raft_election_min_ms,
+        election_timeout_max: settings.raft_election_max_ms,
+        enable_elect: false,
+        enable_pre_vote: Some(true),
+        // A restored leader would serve from an index that may miss what was committed before it stopped.
+        enable_leader_restore: Some(false),
+        // A log that went back has lost acknowledged writes: that must not be papered over.
+        allow_log_reversion: Some(false),
+        install_snapshot_timeout: u64::try_from(INSTALL_SNAPSHOT_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: limits.keep_entries,
+        // Above what a snapshot leaves: a smaller lag would be answered with a snapshot that cures nothing.
+        replication_lag_threshold: limits.keep_entries.saturating_mul(2).max(10_000),
+        max_payload_entries: APPEND_ENTRIES,
+        api_channel_size: Some(API_QUEUE),
+        notification_channel_size: Some(NOTIFICATION_QUEUE),
+        removed_leader_step_down: StepDownPolicy::After(settings.raft_election_min_ms),
+        ..Config::default()
+    }
+    .validate()
+}

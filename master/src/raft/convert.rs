@@ -1,0 +1,280 @@
+//! openraft's messages as they travel, both ways. Whatever comes from the wire is checked here to the extent that
+//! openraft takes it for granted (consecutive entries, who may send which vote), so that no peer can make it panic.
+
+use bytes::Bytes;
+use mc_base::NodeId;
+use mc_proto::v1;
+use openraft::alias::LeaderIdOf;
+use openraft::raft::{
+    AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderRequest, VoteRequest,
+    VoteResponse,
+};
+
+use crate::log::{RecordError, decode_entry, encode_payload};
+use super::{CommittedLeaderId, LogId, TypeConfig, Vote};
+
+/// Why a message cannot be what it claims to be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum BadMessage {
+    /// A field that every such message has is absent.
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    /// A field has a value that no sender of this protocol sends.
+    #[error("{what} {why}")]
+    Invalid {
+        /// The field.
+        what: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An entry cannot be read.
+    #[error("entry {index}: {source}")]
+    Entry {
+        /// Its log index.
+        index: u64,
+        /// What is wrong with it.
+        source: RecordError,
+    },
+}
+
+fn invalid(what: &'static str, why: impl Into<String>) -> BadMessage {
+    BadMessage::Invalid { what, why: why.into() }
+}
+
+/// Which votes a message may carry: a leader's has been granted by a quorum, a candidate's has not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Leader,
+    Candidate,
+    Any,
+}
+
+pub(crate) fn log_id_to_wire(id: &LogId) -> v1::LogId {
+    v1::LogId { term: id.leader_id.term, index: id.index }
+}
+
+pub(crate) fn log_id_from_wire(id: &v1::LogId) -> LogId {
+    LogId { leader_id: CommittedLeaderId::new(id.term), index: id.index }
+}
+
+fn opt_to_wire(id: Option<&LogId>) -> Option<v1::LogId> {
+    id.map(log_id_to_wire)
+}
+
+fn opt_from_wire(id: Option<&v1::LogId>) -> Option<LogId> {
+    id.map(log_id_from_wire)
+}
+
+pub(crate) fn vote_to_wire(vote: &Vote) -> v1::RaftVote {
+    v1::RaftVote {
+        term: vote.leader_id.term,
+        node_id: node_to_wire(vote.leader_id.voted_for),
+        committed: vote.committed,
+    }
+}
+
+pub(crate) fn vote_from_wire(vote: Option<&v1::RaftVote>, standing: Standing) -> Result<Vote, BadMessage> {
+    let vote = vote.ok_or(BadMessage::Missing("vote"))?;
+    match standing {
+        Standing::Leader if !vote.committed => return Err(invalid("vote", "is not a leader's")),
+        Standing::Candidate if vote.committed => return Err(invalid("vote", "is not a candidate's")),
+        _ => {}
+    }
+    let leader_id =
+        LeaderIdOf::<TypeConfig> { term: vote.term, voted_for: node_from_wire("vote", &vote.node_id)? };
+    Ok(Vote { leader_id, committed: vote.committed })
+}
+
+pub(crate) fn node_to_wire(id: NodeId) -> Bytes {
+    Bytes::copy_from_slice(&id.to_bytes())
+}
+
+pub(crate) fn node_from_wire(what: &'static str, bytes: &[u8]) -> Result<NodeId, BadMessage> {
+    NodeId::from_bytes(bytes).ok_or_else(|| invalid(what, format!("has a node id of {} bytes", bytes.len())))
+}
+
+pub(crate) fn append_to_wire(
+    request: &AppendEntriesRequest<TypeConfig>,
+    envelope: v1::Envelope,
+) -> v1::AppendRequest {
+    v1::AppendRequest {
+        envelope: Some(envelope),
+        vote: Some(vote_to_wire(&request.vote)),
+        prev_log_id: opt_to_wire(request.prev_log_id.as_ref()),
+        entries: request
+            .entries
+            .iter()
+            .map(|entry| v1::Entry {
+                log_id: Some(log_id_to_wire(&entry.log_id)),
+                payload: encode_payload(entry),
+            })
+            .collect(),
+        leader_commit: opt_to_wire(request.leader_commit.as_ref()),
+    }
+}
+
+pub(crate) fn append_from_wire(
+    request: &v1::AppendRequest,
+) -> Result<AppendEntriesRequest<TypeConfig>, BadMessage> {
+    let vote = vote_from_wire(request.vote.as_ref(), Standing::Leader)?;
+    let prev_log_id = opt_from_wire(request.prev_log_id.as_ref());
+    let mut last = prev_log_id;
+    let mut entries = Vec::with_capacity(request.entries.len());
+    for entry in &request.entries {
+        let log_id =
+            log_id_from_wire(entry.log_id.as_ref().ok_or(BadMessage::Missing("log id of an entry"))?);
+        let expected = last.map_or(0, |last| last.index.saturating_add(1));
+        if log_id.index != expected || last.is_some_and(|last| log_id.leader_id < last.leader_id) {
+            return Err(invalid(
+                "entries",
+                format!("are not consecutive: {log_id} where index {expected} is due"),
+            ));
+        }
+        entries.push(
+            decode_entry(log_id, &entry.payload)
+                .map_err(|source| BadMessage::Entry { index: log_id.index, source })?,
+        );
+        last = Some(log_id);
+    }
+    Ok(AppendEntriesRequest {
+        vote,
+        prev_log_id,
+        entries,
+        leader_commit: opt_from_wire(request.leader_commit.as_ref()),
+    })
+}
+
+/// What an append covers: the entry before it, and its last one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) prev: Option<LogId>,
+    pub(crate) last: Option<LogId>,
+}
+
+impl Sent {
+    pub(crate) fn of(request: &AppendEntriesRequest<TypeConfig>) -> Self {
+        let prev = request.prev_log_id;
+        Self { prev, last: request.entries.last().map(|entry| entry.log_id).or(prev) }
+    }
+}
+
+pub(crate) fn append_reply_to_wire(result: &StreamAppendResult<TypeConfig>) -> v1::AppendReply {
+    use v1::append_reply::Outcome;
+    let (outcome, matching, vote) = match result {
+        Ok(matching) => (Outcome::Success, matching.as_ref(), None),
+        Err(StreamAppendError::Conflict(at)) => (Outcome::Conflict, Some(at), None),
+        Err(StreamAppendError::HigherVote(vote)) => (Outcome::HigherVote, None, Some(vote)),
+    };
+    v1::AppendReply { outcome: outcome.into(), matching: opt_to_wire(matching), vote: vote.map(vote_to_wire) }
+}
+
+pub(crate) fn append_reply_from_wire(
+    reply: &v1::AppendReply,
+    sent: Sent,
+) -> Result<StreamAppendResult<TypeConfig>, BadMessage> {
+    use v1::append_reply::Outcome;
+    let outcome = Outcome::try_from(reply.outcome)
+        .map_err(|_| invalid("outcome", format!("{} is unknown to this build", reply.outcome)))?;
+    match outcome {
+        Outcome::Success => Ok(Ok(sent.last)),
+        Outcome::Partial => {
+            let matching = opt_from_wire(reply.matching.as_ref());
+            if matching < sent.prev || matching > sent.last {
+                return Err(invalid("matching", "lies outside of what was sent"));
+            }
+            Ok(Ok(matching))
+        }
+        // An append from the start of the log fits every log, so openraft relies on a log id here.
+        Outcome::Conflict => {
+            let at = sent.prev.ok_or_else(|| invalid("outcome", "is a conflict at the start of the log"))?;
+            Ok(Err(StreamAppendError::Conflict(at)))
+        }
+        Outcome::HigherVote => {
+            Ok(Err(StreamAppendError::HigherVote(vote_from_wire(reply.vote.as_ref(), Standing::Any)?)))
+        }
+    }
+}
+
+pub(crate) fn vote_request_to_wire(
+    request: &VoteRequest<TypeConfig>,
+    envelope: v1::Envelope,
+) -> v1::VoteRequest {
+    v1::VoteRequest {
+        envelope: Some(envelope),
+        vote: Some(vote_to_wire(&request.vote)),
+        last_log_id: opt_to_wire(request.last_log_id.as_ref()),
+        leadership_transfer: request.leadership_transfer,
+    }
+}
+
+pub(crate) fn vote_request_from_wire(
+    request: &v1::VoteRequest,
+) -> Result<VoteRequest<TypeConfig>, BadMessage> {
+    Ok(VoteRequest {
+        vote: vote_from_wire(request.vote.as_ref(), Standing::Candidate)?,
+        last_log_id: opt_from_wire(request.last_log_id.as_ref()),
+        leadership_transfer: request.leadership_transfer,
+    })
+}
+
+pub(crate) fn vote_reply_to_wire(reply: &VoteResponse<TypeConfig>) -> v1::VoteReply {
+    v1::VoteReply {
+        vote: Some(vote_to_wire(&reply.vote)),
+        last_log_id: opt_to_wire(reply.last_log_id.as_ref()),
+        granted: reply.vote_granted,
+    }
+}
+
+pub(crate) fn vote_reply_from_wire(reply: &v1::VoteReply) -> Result<VoteResponse<TypeConfig>, BadMessage> {
+    Ok(VoteResponse {
+        vote: vote_from_wire(reply.vote.as_ref(), Standing::Any)?,
+        vote_granted: reply.granted,
+        last_log_id: opt_from_wire(reply.last_log_id.as_ref()),
+    })
+}
+
+pub(crate) fn transfer_to_wire(
+    request: &TransferLeaderRequest<TypeConfig>,
+    envelope: v1::Envelope,
+) -> v1::RaftTransferLeaderRequest {
+    v1::RaftTransferLeaderRequest {
+        envelope: Some(envelope),
+        from_leader: Some(vote_to_wire(request.from_leader())),
+        to: node_to_wire(*request.to_node_id()),
+        last_log_id: opt_to_wire(request.last_log_id()),
+    }
+}
+
+pub(crate) fn transfer_from_wire(
+    request: &v1::RaftTransferLeaderRequest,
+) -> Result<TransferLeaderRequest<TypeConfig>, BadMessage> {
+    Ok(TransferLeaderRequest::new(
+        vote_from_wire(request.from_leader.as_ref(), Standing::Leader)?,
+        node_from_wire("to", &request.to)?,
+        opt_from_wire(request.last_log_id.as_ref()),
+    ))
+}
+
+/// A log id or none, as it stands in a snapshot's header: a byte that says which, then term and index, big-endian.
+pub(crate) fn opt_log_id_to_bytes(id: Option<&LogId>, out: &mut Vec<u8>) {
+    out.push(u8::from(id.is_some()));
+    if let Some(id) = id {
+        out.extend_from_slice(&id.leader_id.term.to_be_bytes());
+        out.extend_from_slice(&id.index.to_be_bytes());
+    }
+}
+
+/// Reads what [`opt_log_id_to_bytes`] wrote; returns what follows, too.
+pub(crate) fn opt_log_id_from_bytes(bytes: &[u8]) -> Result<(Option<LogId>, &[u8]), BadMessage> {
+    let short = || invalid("log id", "is cut short");
+    match bytes.split_first().ok_or_else(short)? {
+        (0, rest) => Ok((None, rest)),
+        (1, rest) => {
+            let (term, rest) = rest.split_first_chunk().ok_or_else(short)?;
+            let (index, rest) = rest.split_first_chunk().ok_or_else(short)?;
+            let leader_id = CommittedLeaderId::new(u64::from_be_bytes(*term));
+            Ok((Some(LogId { leader_id, index: u64::from_be_bytes(*index) }), rest))
+        }
+        (other, _) => Err(invalid("log id", format!("has format {other}, unknown to this build"))),
+    }
+}

@@ -1,0 +1,119 @@
+//! Who sends and who is meant. openraft's messages name neither the cluster nor the node, so a receiver checks the
+//! envelope before Raft sees the message: that is what keeps a wiped node at an old address from voting with lost
+//! state, and two clusters that share an address from mixing their logs.
+
+use std::fmt::Display;
+
+use bytes::Bytes;
+use mc_base::{ClusterId, NodeId};
+use mc_proto::v1::{self, Code, ErrorDetail};
+use mc_proto::{VERSIONS, status_of};
+use tonic::Status;
+
+use super::convert::node_to_wire;
+
+/// This node, as its messages name it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity {
+    pub(crate) cluster: ClusterId,
+    pub(crate) node: NodeId,
+}
+
+impl Identity {
+    /// The envelope of a message to `to`.
+    pub(crate) fn envelope(&self, to: NodeId) -> v1::Envelope {
+        v1::Envelope {
+            cluster_id: Bytes::copy_from_slice(&self.cluster.to_bytes()),
+            from: node_to_wire(self.node),
+            to: node_to_wire(to),
+            version: *VERSIONS.end(),
+        }
+    }
+}
+
+/// Refuses a message that is not for `node` of `cluster`; a node that belongs to no cluster refuses every one.
+pub(crate) fn check_envelope(
+    node: NodeId,
+    cluster: Option<ClusterId>,
+    envelope: Option<&v1::Envelope>,
+) -> Result<(), Status> {
+    let Some(envelope) = envelope else {
+        return Err(Status::invalid_argument(
+            "the message has no envelope: its sender is not a master of this version",
+        ));
+    };
+    let theirs = ClusterId::from_bytes(&envelope.cluster_id);
+    let from = NodeId::from_bytes(&envelope.from)
+        .map_or_else(|| "an unnamed node".into(), |id| format!("node {id}"));
+    if cluster.is_none() || theirs != cluster {
+        let ours = cluster.map_or_else(|| "no cluster".into(), |id| format!("cluster {id}"));
+        let theirs = theirs.map_or_else(|| "no cluster".into(), |id| format!("cluster {id}"));
+        let message = format!("node {node} belongs to {ours}, {from} calls for {theirs}");
+        return Err(refusal(Code::WrongCluster, message, ours, theirs));
+    }
+    let to = NodeId::from_bytes(&envelope.to);
+    if to != Some(node) {
+        let meant = to.map_or_else(|| "an unnamed node".into(), |id| format!("node {id}"));
+        let message =
+            format!("{from} means {meant}, but this is node {node} (was its data directory replaced?)");
+        return Err(refusal(Code::WrongNode, message, node, meant));
+    }
+    if !VERSIONS.contains(&envelope.version) {
+        let ours = format!("{}-{}", VERSIONS.start(), VERSIONS.end());
+        let message = format!(
+            "{from} speaks protocol version {}, node {node} speaks {ours}: upgrade the older one",
+            envelope.version
+        );
+        return Err(refusal(Code::VersionSkew, message, ours, envelope.version));
+    }
+    Ok(())
+}
+
+fn refusal(code: Code, message: String, ours: impl Display, theirs: impl Display) -> Status {
+    status_of(&ErrorDetail {
+        code: code.into(),
+        message,
+        ours: ours.to_string(),
+        theirs: theirs.to_string(),
+        ..ErrorDetail::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use mc_proto::detail_of;
+
+    use super::*;
+
+    #[test]
+    fn only_a_message_for_this_node_of_this_cluster_passes() {
+        let us = Identity { cluster: ClusterId(1), node: NodeId(10) };
+        let peer = Identity { cluster: ClusterId(1), node: NodeId(11) };
+        let stranger = Identity { cluster: ClusterId(2), node: NodeId(11) };
+        let check = |envelope: &v1::Envelope, cluster| {
+            let refused = check_envelope(us.node, cluster, Some(envelope)).err()?;
+            Some(detail_of(&refused).unwrap())
+        };
+
+        assert_eq!(check(&peer.envelope(us.node), Some(us.cluster)), None);
+
+        let detail = check(&stranger.envelope(us.node), Some(us.cluster)).unwrap();
+        assert_eq!(detail.code(), Code::WrongCluster);
+        assert!(
+            detail.ours.contains(&us.cluster.to_string())
+                && detail.theirs.contains(&stranger.cluster.to_string())
+        );
+
+        assert_eq!(check(&peer.envelope(us.node), None).unwrap().code(), Code::WrongCluster);
+
+        let detail = check(&peer.envelope(NodeId(12)), Some(us.cluster)).unwrap();
+        assert_eq!(detail.code(), Code::WrongNode);
+        assert!(
+            detail.message.contains(&us.node.to_string()) && detail.theirs.contains(&NodeId(12).to_string())
+        );
+
+        let newer = v1::Envelope { version: VERSIONS.end() + 1, ..peer.envelope(us.node) };
+        assert_eq!(check(&newer, Some(us.cluster)).unwrap().code(), Code::VersionSkew);
+        assert!(check_envelope(us.node, Some(us.cluster), None).is_err());
+    }
+}

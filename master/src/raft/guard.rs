@@ -1,0 +1,75 @@
+use std::time::Duration;
+
+use mc_base::Clock;
+
+/// Keeps a voter that has just restarted out of elections.
+///
+/// A leader that a quorum acknowledged serves reads from its own memory for up to one maximum election timeout,
+/// because every voter of that quorum refuses other candidates for so long. openraft keeps that promise in memory only:
+/// a voter that crashes and is back within the lease could vote at once, and a new leader would commit writes that the
+/// old one's readers do not see. So a voter that has a vote on disk neither votes, grants pre-votes, stands nor
+/// takes over leadership until one maximum election timeout has passed since its start: by then every lease that it
+/// may have promised is over. The random part on top keeps masters that restarted together from standing together.
+#[derive(Clone, Debug)]
+pub struct VoteGuard {
+    clock: Clock,
+    until: Duration,
+}
+
+impl VoteGuard {
+    /// A guard for a node that has just started and had a vote on disk.
+    #[must_use]
+    pub fn armed(clock: Clock, election_timeout_max: Duration, random_part: Duration) -> Self {
+        let until = clock.now() + election_timeout_max + random_part;
+        Self { clock, until }
+    }
+
+    /// A guard for a node that has never voted: it can have promised nothing.
+    #[must_use]
+    pub fn open(clock: Clock) -> Self {
+        Self { clock, until: Duration::ZERO }
+    }
+
+    /// How long the node still has to keep out of elections; zero when it need not.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.until.saturating_sub(self.clock.now())
+    }
+
+    /// Returns when the node may take part in elections. The clock is injected and may run at another speed than the
+    /// runtime's, so it is asked again every few milliseconds.
+    pub async fn over(&self) {
+        const LOOK_AGAIN: Duration = Duration::from_millis(10);
+        loop {
+            let remaining = self.remaining();
+            if remaining.is_zero() {
+                return;
+            }
+            tokio::time::sleep(remaining.min(LOOK_AGAIN)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_restarted_voter_waits_out_every_lease_it_may_have_promised() {
+        let now = Arc::new(AtomicU64::new(5_000));
+        let clock = Clock::from_fn({
+            let now = now.clone();
+            move || Duration::from_millis(now.load(Ordering::Relaxed))
+        });
+        assert!(VoteGuard::open(clock.clone()).remaining().is_zero());
+
+        let guard = VoteGuard::armed(clock, Duration::from_millis(300), Duration::from_millis(70));
+        now.store(5_369, Ordering::Relaxed);
+        assert_eq!(guard.remaining(), Duration::from_millis(1));
+        now.store(5_370, Ordering::Relaxed);
+        assert!(guard.remaining().is_zero());
+    }
+}

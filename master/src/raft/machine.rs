@@ -1,0 +1,217 @@
+use std::io;
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use openraft::EntryPayload;
+use openraft::alias::SnapshotOf;
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use parking_lot::RwLock;
+
+use crate::state::State;
+use super::{LogId, Proposal, SnapshotFile, SnapshotMeta, SnapshotStore, StoredMembership, TypeConfig};
+use crate::state::{Command, Response};
+
+/// Bounds on what is applied while readers wait: so many entries and so many bytes of commands, at least one entry.
+const ENTRIES_PER_HOLD: usize = 64;
+const BYTES_PER_HOLD: usize = 64 << 10;
+
+/// The index and how far the log has been applied to it; they change together.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The index.
+    pub state: State,
+    /// Last entry that was applied.
+    pub last_applied: Option<LogId>,
+    /// Membership as of that entry.
+    pub membership: StoredMembership,
+}
+
+/// The index as this master has it, shared between Raft, which applies, and whoever reads.
+#[derive(Clone, Debug)]
+pub struct SharedIndex(Arc<RwLock<Applied>>);
+
+impl SharedIndex {
+    pub(crate) fn new(applied: Applied) -> Self {
+        Self(Arc::new(RwLock::new(applied)))
+    }
+
+    /// Reads one consistent moment. Whether that moment is recent enough is for a lease or a read barrier to say.
+    pub fn read<R>(&self, read: impl FnOnce(&Applied) -> R) -> R {
+        read(&self.0.read())
+    }
+}
+
+/// openraft's state machine: applies commands to the index, builds and installs snapshots.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    index: SharedIndex,
+    snapshots: SnapshotStore,
+}
+
+/// An entry made ready outside the lock.
+enum Step {
+    Nothing,
+    Command(Command),
+    Membership(StoredMembership),
+}
+
+impl Machine {
+    pub(crate) fn new(index: SharedIndex, snapshots: SnapshotStore) -> Self {
+        Self { index, snapshots }
+    }
+
+    /// Applies some entries under one hold of the lock, then answers whoever waits for them.
+    fn apply_some(&self, batch: Vec<(LogId, Step, Responder)>) {
+        let mut answers = Vec::with_capacity(batch.len());
+        {
+            let mut applied = self.index.0.write();
+            for (log_id, step, responder) in batch {
+                let response = match step {
+                    Step::Nothing => Response::Done,
+                    Step::Command(command) => {
+                        applied.state.apply(log_id.index, log_id.leader_id.term, &command)
+                    }
+                    Step::Membership(membership) => {
+                        applied.membership = membership;
+                        Response::Done
+                    }
+                };
+                applied.last_applied = Some(log_id);
+                answers.extend(responder.map(|responder| (responder, response)));
+            }
+        }
+        for (responder, response) in answers {
+            responder.send(response);
+        }
+    }
+}
+
+type Responder = Option<openraft::storage::ApplyResponder<TypeConfig>>;
+
+fn prepare(log_id: LogId, payload: EntryPayloadOf) -> io::Result<(Step, usize)> {
+    match payload {
+        EntryPayload::Blank => Ok((Step::Nothing, 0)),
+        EntryPayload::Membership(membership) => {
+            Ok((Step::Membership(StoredMembership::new(Some(log_id), membership)), 0))
+        }
+        EntryPayload::Normal(Proposal(bytes)) => match Command::decode(&bytes) {
+            Ok(command) => Ok((Step::Command(command), bytes.len())),
+            Err(err) => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("cannot apply log entry {log_id}, which is committed and must not be skipped: {err}"),
+            )),
+        },
+    }
+}
+
+type EntryPayloadOf = openraft::alias::EntryPayloadOf<TypeConfig>;
+
+impl RaftStateMachine<TypeConfig> for Machine {
+    type SnapshotData = SnapshotFile;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        Ok(self.index.read(|applied| (applied.last_applied, applied.membership.clone())))
+    }
+
+    /// An entry that cannot be decoded stops the node: it was committed by a newer build, and a replica that skipped
+    /// it would answer differently from the others ever after. Entries before it are applied and answered.
+    async fn apply<S>(&mut self, mut entries: S) -> Result<(), io::Error>
+    where
+        S: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + Send,
+    {
+        let (mut batch, mut batch_bytes) = (Vec::new(), 0);
+        let mut result = Ok(());
+        while let Some(next) = entries.next().await {
+            let prepared = next.and_then(|(entry, responder)| {
+                let (step, bytes) = prepare(entry.log_id, entry.payload)?;
+                Ok((entry.log_id, step, responder, bytes))
+            });
+            match prepared {
+                Ok((log_id, step, responder, bytes)) => {
+                    batch.push((log_id, step, responder));
+                    batch_bytes += bytes;
+                }
+                Err(err) => {
+                    result = Err(err);
+                    break;
+                }
+            }
+            if batch.len() >= ENTRIES_PER_HOLD || batch_bytes >= BYTES_PER_HOLD {
+                self.apply_some(std::mem::take(&mut batch));
+                batch_bytes = 0;
+            }
+        }
+        if !batch.is_empty() {
+            self.apply_some(batch);
+        }
+        result
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Self::SnapshotBuilder {
+        // openraft asks between two batches of entries, and nothing else writes: this is one moment of the index.
+        Builder { applied: Some(self.index.read(Clone::clone)), snapshots: self.snapshots.clone() }
+    }
+
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: SnapshotFile,
+    ) -> Result<(), io::Error> {
+        let Self { index, snapshots } = self.clone();
+        let meta = meta.clone();
+        blocking(move || {
+            let state = snapshots.install(&meta, snapshot)?;
+            let applied =
+                Applied { state, last_applied: meta.last_log_id, membership: meta.last_membership.clone() };
+            let replaced = std::mem::replace(&mut *index.0.write(), applied);
+            // A large index takes its time to free: not under the lock.
+            drop(replaced);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn get_current_snapshot(
+        &mut self,
+    ) -> Result<Option<SnapshotOf<TypeConfig, SnapshotFile>>, io::Error> {
+        Ok(self.snapshots.current().map(|(meta, snapshot)| SnapshotOf::<TypeConfig, _> { meta, snapshot }))
+    }
+}
+
+/// Writes one moment of the index to disk, while the index goes on.
+#[derive(Debug)]
+pub struct Builder {
+    applied: Option<Applied>,
+    snapshots: SnapshotStore,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotFile;
+
+    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotFile>, io::Error> {
+        let Some(applied) = self.applied.take() else {
+            return Err(io::Error::other("this snapshot was built already"));
+        };
+        let snapshots = self.snapshots.clone();
+        blocking(move || {
+            let meta =
+                SnapshotMeta { last_log_id: applied.last_applied, last_membership: applied.membership };
+            let built = match snapshots.write(meta, &applied.state) {
+                Ok(built) => built,
+                // Nothing is purged on the strength of the older one, so a full disk costs log space, not the master.
+                Err(err) => {
+                    let Some(older) = snapshots.current() else { return Err(err.into()) };
+                    tracing::error!("snapshot not taken, the log keeps growing: {err}");
+                    older
+                }
+            };
+            Ok(SnapshotOf::<TypeConfig, _> { meta: built.0, snapshot: built.1 })
+        })
+        .await
+    }
+}
+
+async fn blocking<R: Send + 'static>(work: impl FnOnce() -> io::Result<R> + Send + 'static) -> io::Result<R> {
+    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+}

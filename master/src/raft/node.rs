@@ -1,0 +1,352 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use mc_base::net::Network;
+use mc_base::{Clock, ClusterId, NodeId};
+use openraft::alias::{InstantOf, WatchReceiverOf};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{Fatal, ForwardToLeader, InitializeError, LinearizableReadError, RaftError};
+use openraft::storage::{RaftLogReader, RaftLogStorage};
+use openraft::{ConfigError, Instant, RaftMetrics};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::config::raft_config;
+use super::envelope::Identity;
+use super::lease::{leased_term, usable_lease};
+use super::peers::Peers;
+use super::snapshots::SnapshotError;
+use crate::state::State;
+use super::{
+    Applied, LeaderTerm, Machine, MasterNode, Raft, RaftService, SharedIndex, SnapshotLimits, SnapshotStore,
+    StoredMembership, TypeConfig, VoteGuard, tasks,
+};
+use crate::state::Settings;
+
+/// Bytes of the log after an index, or of all of it.
+pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;
+
+/// What a Raft node is made of.
+pub struct RaftNodeConfig<L> {
+    /// This node.
+    pub node: NodeId,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Settings of an empty index, and the Raft timing.
+    pub settings: Settings,
+    /// Connects to the other masters.
+    pub network: Arc<dyn Network>,
+    /// Times the guard after a restart.
+    pub clock: Clock,
+    /// The Raft log, vote included.
+    pub log: L,
+    /// Bytes of the log that a snapshot does not cover.
+    pub bytes_since: BytesSince,
+    /// Where snapshots lie; made if need be.
+    pub snapshot_dir: PathBuf,
+    /// When to take them.
+    pub limits: SnapshotLimits,
+    /// The Raft port, which answers for this node from now on.
+    pub service: RaftService,
+}
+
+/// Why a Raft node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The snapshots cannot be used.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The log cannot be read.
+    #[error("cannot read the Raft log: {0}")]
+    Log(#[source] io::Error),
+    /// The replicated Raft timing is not usable.
+    #[error("the Raft timing is not usable: {0}")]
+    Timing(#[from] ConfigError),
+    /// openraft refuses.
+    #[error("Raft does not start: {0}")]
+    Raft(#[from] Fatal<TypeConfig>),
+}
+
+/// Which leader this node knows of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leadership {
+    /// The highest term it has seen.
+    pub term: u64,
+    /// The leader of that term, if it is known.
+    pub leader: Option<(NodeId, MasterNode)>,
+}
+
+/// The call needs the leader, and this node is not, or not surely, the leader.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the leader in term {term}; the leader is {}", named(.leader.as_ref()))]
+pub struct NotLeader {
+    /// Who leads, if it is known.
+    pub leader: Option<(NodeId, MasterNode)>,
+    /// The highest term this node has seen.
+    pub term: u64,
+}
+
+fn named(leader: Option<&(NodeId, MasterNode)>) -> String {
+    leader.map_or_else(|| "not known".into(), |(id, node)| format!("node {id} at {}", node.client))
+}
+
+/// Why leadership was not handed over.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// Only the leader can.
+    #[error(transparent)]
+    NotLeader(#[from] NotLeader),
+    /// The named node cannot lead, or nobody else can.
+    #[error("node {0} is no voter of this cluster")]
+    NoVoter(NodeId),
+    /// This node is the only voter.
+    #[error("there is no other voter to hand leadership to")]
+    Alone,
+    /// The target did not take it in time. An election follows.
+    #[error("node {to} did not take over within {waited:?}")]
+    NotTaken {
+        /// The target.
+        to: NodeId,
+        /// How long it had.
+        waited: Duration,
+    },
+    /// Raft has stopped.
+    #[error("Raft has stopped: {0}")]
+    Stopped(#[from] Fatal<TypeConfig>),
+}
+
+/// How a read makes sure that it sees every acknowledged write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadPolicy {
+    /// By the leader's lease, which counts on monotonic clocks of nearly the same rate; else by asking a quorum.
+    #[default]
+    Lease,
+    /// By asking a quorum each time. For machines that are suspended or migrated while they run.
+    ReadIndex,
+}
+
+/// A running Raft node. Its tasks run on the runtime that [`RaftNode::start`] was called on, which should not be the
+/// one that serves clients: a busy one makes followers miss heartbeats.
+pub struct RaftNode {
+    pub(super) node: NodeId,
+    raft: Raft<Machine>,
+    index: SharedIndex,
+    pub(super) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+    leadership: watch::Receiver<Leadership>,
+    election_timeout_max: Duration,
+    /// The last term in which a hand-over was asked for: voters may elect another leader before our lease ends.
+    handed_over: AtomicU64,
+    _tasks: [AbortOnDropHandle<()>; 3],
+}
+
+impl fmt::Debug for RaftNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RaftNode").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl RaftNode {
+    /// Loads the newest good snapshot, applies what the log holds beyond it, and takes part in the cluster.
+    ///
+    /// # Errors
+    /// [`StartError`] when the data directory cannot be used.
+    pub async fn start<L>(config: RaftNodeConfig<L>) -> Result<Self, StartError>
+    where
+        L: RaftLogStorage<TypeConfig>,
+    {
+        let RaftNodeConfig {
+            node,
+            cluster,
+            settings,
+            network,
+            clock,
+            mut log,
+            bytes_since,
+            snapshot_dir,
+            limits,
+            service,
+        } = config;
+        let raft_config = Arc::new(raft_config(&settings, &limits)?);
+        let election_timeout_max = Duration::from_millis(settings.raft_election_max_ms);
+
+        let opened = tokio::task::spawn_blocking(move || SnapshotStore::open(&snapshot_dir, cluster));
+        let (snapshots, mut recovered) =
+            opened.await.map_err(|err| StartError::Log(io::Error::other(err)))??;
+        let log_state = log.get_log_state().await.map_err(StartError::Log)?;
+        recovered.check_log(log_state.last_purged_log_id.as_ref())?;
+        for (path, defect) in &recovered.bad {
+            tracing::warn!("snapshot {} is bad and was passed over: {defect}", path.display());
+        }
+        let applied = match recovered.snapshot {
+            Some((meta, state)) => {
+                Applied { state, last_applied: meta.last_log_id, membership: meta.last_membership }
+            }
+            None => Applied {
+                // The cluster's own settings are in its log: the first leader puts them there.
+                state: State::new(Settings::default()),
+                last_applied: None,
+                membership: StoredMembership::default(),
+            },
+        };
+        let index = SharedIndex::new(applied);
+
+        let voted = log.get_log_reader().await.read_vote().await.map_err(StartError::Log)?.is_some();
+        let guard = if voted {
+            let spread = settings.raft_election_max_ms.saturating_sub(settings.raft_election_min_ms);
+            let random_part = Duration::from_millis(rand::random_range(0..=spread));
+            VoteGuard::armed(clock, election_timeout_max, random_part)
+        } else {
+            VoteGuard::open(clock)
+        };
+
+        let peers = Peers::new(Identity { cluster, node }, network);
+        let machine = Machine::new(index.clone(), snapshots.clone());
+        let raft = Raft::new(node, raft_config, peers, log, machine).await?;
+        let (leadership_tx, leadership) = watch::channel(Leadership::default());
+        let tasks = [
+            tasks::stand_when_over(raft.clone(), guard.clone()),
+            tasks::take_snapshots(raft.clone(), bytes_since, limits),
+            tasks::follow_leadership(raft.clone(), leadership_tx),
+        ];
+        service.join(cluster);
+        service.attach(raft.clone(), guard, snapshots);
+        Ok(Self {
+            node,
+            metrics: raft.metrics(),
+            raft,
+            index,
+            leadership,
+            election_timeout_max,
+            handed_over: AtomicU64::new(0),
+            _tasks: tasks,
+        })
+    }
+
+    /// Forms a cluster of `members`. Exactly one of them does so, once.
+    ///
+    /// # Errors
+    /// When the node holds Raft state already, or is not one of `members`.
+    pub async fn initialize(
+        &self,
+        members: BTreeMap<NodeId, MasterNode>,
+    ) -> Result<(), RaftError<TypeConfig, InitializeError<TypeConfig>>> {
+        self.raft.initialize(members).await
+    }
+
+    /// openraft's handle: proposals, membership changes, metrics.
+    #[must_use]
+    pub fn raft(&self) -> &Raft<Machine> {
+        &self.raft
+    }
+
+    /// The index. Reads of it are linearizable only under [`Self::try_lease`] or after [`Self::read_barrier`].
+    #[must_use]
+    pub fn index(&self) -> &SharedIndex {
+        &self.index
+    }
+
+    /// Who leads, as this node learns of it.
+    #[must_use]
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.clone()
+    }
+
+    /// The term in which this node may serve reads, and answer from soft state, at this moment; `None` when only
+    /// [`Self::read_barrier`] can tell. Costs no message and no hop through Raft: for every operation anew, within it.
+    #[must_use]
+    pub fn try_lease(&self) -> Option<LeaderTerm> {
+        let usable = usable_lease(self.election_timeout_max);
+        let term =
+            leased_term(&self.metrics.borrow_watched(), self.node, InstantOf::<TypeConfig>::now(), usable)?;
+        (self.handed_over.load(Ordering::Acquire) != term.0).then_some(term)
+    }
+
+    /// Returns when a read of the index that begins afterwards sees every write acknowledged before the call.
+    ///
+    /// # Errors
+    /// [`NotLeader`] when this node is not the leader, or a quorum does not confirm it in time.
+    pub async fn read_barrier(&self, policy: ReadPolicy) -> Result<LeaderTerm, NotLeader> {
+        if policy == ReadPolicy::Lease
+            && let Some(term) = self.try_lease()
+        {
+            return Ok(term);
+        }
+        let confirmed = self.raft.ensure_linearizable(openraft::ReadPolicy::ReadIndex);
+        // openraft bounds the wait for the quorum, not the wait for entries to be applied.
+        match tokio::time::timeout(self.election_timeout_max * 4, confirmed).await {
+            Ok(Ok(read_log_id)) => Ok(LeaderTerm(read_log_id.committed_leader_id().term)),
+            Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to)))) => Err(self.forward(to)),
+            Ok(Err(_)) | Err(_) => Err(NotLeader { leader: None, term: self.leadership.borrow().term }),
+        }
+    }
+
+    /// What openraft's redirection says to a caller.
+    pub fn forward(&self, to: ForwardToLeader<TypeConfig>) -> NotLeader {
+        let leader = to.leader_id.zip(to.leader_node).filter(|(id, _)| *id != self.node);
+        NotLeader { leader, term: self.leadership.borrow().term }
+    }
+
+    /// Hands leadership to `to`, or to the voter that has most of the log, and returns who leads then.
+    ///
+    /// Leased reads are off for the rest of the term from the moment of the call, whatever comes of it: the target may
+    /// stand at once, and voters then do not wait for our lease to end.
+    ///
+    /// # Errors
+    /// [`TransferError`]. After `NotTaken` an election decides.
+    pub async fn transfer_leader(&self, to: Option<NodeId>) -> Result<Leadership, TransferError> {
+        let (term, target) = {
+            let metrics = self.metrics.borrow_watched();
+            let leads = metrics.state.is_leader() && metrics.vote.committed;
+            if !leads || metrics.vote.leader_id.voted_for != self.node {
+                let Leadership { leader, term } = self.leadership.borrow().clone();
+                return Err(NotLeader { leader, term }.into());
+            }
+            (metrics.vote.leader_id.term, successor(&metrics, self.node, to)?)
+        };
+        self.handed_over.fetch_max(term, Ordering::AcqRel);
+        self.raft.trigger().transfer_leader(target).await?;
+
+        let waited = self.election_timeout_max * 2;
+        let mut leadership = self.leadership.clone();
+        let taken = leadership.wait_for(|now| now.term > term && now.leader.is_some());
+        match tokio::time::timeout(waited, taken).await {
+            Ok(Ok(now)) => Ok(now.clone()),
+            Ok(Err(_)) => Err(Fatal::Stopped.into()),
+            Err(_) => Err(TransferError::NotTaken { to: target, waited }),
+        }
+    }
+
+    /// Stops taking part. Membership is unchanged; the others elect a leader if this was it.
+    pub async fn shutdown(&self) {
+        if let Err(err) = self.raft.shutdown().await {
+            tracing::warn!("Raft did not stop cleanly: {err}");
+        }
+    }
+}
+
+/// The named voter, or the one with most of the log; of equals the one that answered a heartbeat last.
+fn successor(
+    metrics: &RaftMetrics<TypeConfig>,
+    me: NodeId,
+    named: Option<NodeId>,
+) -> Result<NodeId, TransferError> {
+    let mut others = metrics.membership_config.membership().voter_ids().filter(|id| *id != me);
+    if let Some(named) = named {
+        return others.find(|id| *id == named).ok_or(TransferError::NoVoter(named));
+    }
+    let matching =
+        |id: &NodeId| metrics.replication.as_ref().and_then(|peers| peers.get(id).copied().flatten());
+    let heard = |id: &NodeId| {
+        metrics
+            .heartbeat
+            .as_ref()
+            .and_then(|peers| peers.get(id).copied().flatten())
+            .map(|at| at.into_inner())
+    };
+    others.max_by_key(|id| (matching(id), heard(id))).ok_or(TransferError::Alone)
+}

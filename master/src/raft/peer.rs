@@ -1,0 +1,229 @@
+use std::future::Future;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
+use mc_base::NodeId;
+use mc_proto::v1;
+use openraft::RaftNetworkV2;
+use openraft::alias::SnapshotOf;
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
+use openraft::network::{Backoff, RPCOption, RPCTypes, stream_append_sequential};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
+    TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use tonic::{Code, Status};
+
+use super::convert::{self, BadMessage, Sent, Standing};
+use super::envelope::Identity;
+use super::peers::Links;
+use super::{SnapshotFile, TypeConfig, Vote, append_stream, send_snapshot};
+
+/// Which connection a client's appends use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Appends,
+    Heartbeats,
+}
+
+/// openraft's client of one other master.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    identity: Identity,
+    target: NodeId,
+    address: String,
+    lane: Lane,
+    links: Result<Links, String>,
+}
+
+impl Peer {
+    pub(crate) fn new(
+        identity: Identity,
+        target: NodeId,
+        address: String,
+        lane: Lane,
+        links: Result<Links, String>,
+    ) -> Self {
+        Self { identity, target, address, lane, links }
+    }
+
+    fn links(&self) -> Result<Links, Unreachable<TypeConfig>> {
+        self.links.clone().map_err(Unreachable::from_string)
+    }
+
+    fn envelope(&self) -> v1::Envelope {
+        self.identity.envelope(self.target)
+    }
+
+    pub(crate) fn whom(&self) -> Whom {
+        Whom { from: self.identity.node, target: self.target, address: self.address.clone() }
+    }
+}
+
+/// Between whom a call runs, for its errors.
+#[derive(Clone, Debug)]
+pub(crate) struct Whom {
+    from: NodeId,
+    target: NodeId,
+    address: String,
+}
+
+impl Whom {
+    pub(crate) fn timeout(&self, action: RPCTypes, timeout: Duration) -> Timeout<TypeConfig> {
+        Timeout { action, id: self.from, target: self.target, timeout }
+    }
+
+    /// openraft tries again at once after a `NetworkError` and backs off after `Unreachable`: nobody listens, or who
+    /// listens refuses, which will be so for a while.
+    pub(crate) fn failed(&self, status: &Status) -> RPCError<TypeConfig> {
+        let text = format!("node {} at {}: {}", self.target, self.address, status.message());
+        match status.code() {
+            Code::Unavailable
+            | Code::FailedPrecondition
+            | Code::InvalidArgument
+            | Code::Unimplemented
+            | Code::ResourceExhausted => Unreachable::from_string(text).into(),
+            _ => NetworkError::from_string(text).into(),
+        }
+    }
+
+    pub(crate) fn nonsense(&self, err: &BadMessage) -> RPCError<TypeConfig> {
+        Unreachable::from_string(format!("node {} at {} answers nonsense: {err}", self.target, self.address))
+            .into()
+    }
+
+    pub(crate) fn broken(&self, why: &str) -> RPCError<TypeConfig> {
+        NetworkError::from_string(format!("node {} at {} {why}", self.target, self.address)).into()
+    }
+
+    /// Awaits one call's answer within `ttl`.
+    async fn call<R>(
+        &self,
+        action: RPCTypes,
+        ttl: Duration,
+        call: impl Future<Output = Result<tonic::Response<R>, Status>>,
+    ) -> Result<R, RPCError<TypeConfig>> {
+        match tokio::time::timeout(ttl, call).await {
+            Err(_) => Err(self.timeout(action, ttl).into()),
+            Ok(Err(status)) => Err(self.failed(&status)),
+            Ok(Ok(reply)) => Ok(reply.into_inner()),
+        }
+    }
+}
+
+impl RaftNetworkV2<TypeConfig> for Peer {
+    type SnapshotData = SnapshotFile;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let (whom, sent) = (self.whom(), Sent::of(&request));
+        let wire = convert::append_to_wire(&request, self.envelope());
+        let mut links = self.links()?;
+        let reply = whom.call(RPCTypes::AppendEntries, option.soft_ttl(), links.control.append(wire)).await?;
+        let result = convert::append_reply_from_wire(&reply, sent).map_err(|err| whom.nonsense(&err))?;
+        Ok(match result {
+            Ok(matching) if matching == sent.last => AppendEntriesResponse::Success,
+            Ok(matching) => AppendEntriesResponse::PartialSuccess(matching),
+            Err(StreamAppendError::Conflict(_)) => AppendEntriesResponse::Conflict,
+            Err(StreamAppendError::HigherVote(vote)) => AppendEntriesResponse::HigherVote(vote),
+        })
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<
+        's,
+        Result<
+            BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>,
+            RPCError<TypeConfig>,
+        >,
+    >
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
+    {
+        match self.lane {
+            // A stream of one: a call costs the same and leaves nothing open.
+            Lane::Heartbeats => stream_append_sequential(self, input, option),
+            Lane::Appends => Box::pin(async move {
+                let links = self.links()?;
+                let stream =
+                    append_stream::open(self.whom(), links.appends, self.envelope(), input, &option).await?;
+                Ok(stream.boxed())
+            }),
+        }
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let whom = self.whom();
+        let wire = convert::vote_request_to_wire(&request, self.envelope());
+        let mut links = self.links()?;
+        let reply = whom.call(RPCTypes::Vote, option.soft_ttl(), links.control.vote(wire)).await?;
+        convert::vote_reply_from_wire(&reply).map_err(|err| whom.nonsense(&err))
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let whom = self.whom();
+        let wire = convert::vote_request_to_wire(&request, self.envelope());
+        let mut links = self.links()?;
+        let reply = whom.call(RPCTypes::Vote, option.soft_ttl(), links.control.pre_vote(wire)).await?;
+        convert::vote_reply_from_wire(&reply).map_err(|err| whom.nonsense(&err))
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: SnapshotOf<TypeConfig, SnapshotFile>,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let client = self.links()?.snapshots;
+        send_snapshot::send(&self.whom(), client, self.envelope(), &vote, snapshot, cancel, option.soft_ttl())
+            .await
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let whom = self.whom();
+        let wire = convert::transfer_to_wire(&request, self.envelope());
+        let mut links = self.links()?;
+        let call = links.control.transfer_leader(wire);
+        let reply = whom.call(RPCTypes::TransferLeader, option.soft_ttl(), call).await?;
+        if reply.accepted {
+            return Ok(Ok(()));
+        }
+        Ok(Err(match reply.vote {
+            None => {
+                TransferLeaderError::LogNotFlushed { expected: request.last_log_id().copied(), actual: None }
+            }
+            Some(actual) => TransferLeaderError::VoteChanged {
+                expected: *request.from_leader(),
+                actual: convert::vote_from_wire(Some(&actual), Standing::Any)
+                    .map_err(|err| whom.nonsense(&err))?,
+            },
+        }))
+    }
+
+    /// Short, so that a peer that restarted is found within the time that an election takes.
+    fn backoff(&self) -> Option<Backoff> {
+        let growing = [20, 40, 80, 160].map(Duration::from_millis);
+        Some(Backoff::new(growing.into_iter().chain(std::iter::repeat(Duration::from_millis(200)))))
+    }
+}

@@ -1,0 +1,74 @@
+//! A snapshot coming in from the leader.
+
+use std::io;
+use std::time::Duration;
+
+use mc_proto::v1;
+use openraft::alias::SnapshotOf;
+use openraft::async_runtime::watch::WatchReceiver;
+use tokio::time::timeout;
+use tonic::{Status, Streaming};
+
+use crate::log::decode_membership;
+use super::convert::{Standing, log_id_from_wire, vote_from_wire};
+use super::service::{Attached, stopped};
+use super::snapshots::SnapshotError;
+use super::{SnapshotMeta, TypeConfig, Vote};
+
+/// A sender that is silent for so long has gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) async fn next(
+    inbound: &mut Streaming<v1::SnapshotPiece>,
+) -> Result<Option<v1::SnapshotPiece>, Status> {
+    let silent = |_| Status::deadline_exceeded(format!("no piece of the snapshot came in {PATIENCE:?}"));
+    timeout(PATIENCE, inbound.message()).await.map_err(silent)?
+}
+
+/// Writes the snapshot to disk, verifies it and hands it to Raft. Returns the vote of this node, which tells a leader
+/// of an older term that it was replaced.
+pub(super) async fn receive(
+    attached: &Attached,
+    header: &v1::SnapshotPiece,
+    mut inbound: Streaming<v1::SnapshotPiece>,
+) -> Result<Vote, Status> {
+    let malformed = |err: super::convert::BadMessage| Status::invalid_argument(err.to_string());
+    let vote = vote_from_wire(header.vote.as_ref(), Standing::Leader).map_err(malformed)?;
+    let meta = SnapshotMeta {
+        last_log_id: header.last_log_id.as_ref().map(log_id_from_wire),
+        last_membership: decode_membership(&header.membership).map_err(|err| Status::invalid_argument(err.to_string()))?,
+    };
+    // Raft checks the vote again; this saves a deposed leader, and us, the transfer.
+    let ours = attached.raft.metrics().borrow_watched().vote;
+    if ours > vote {
+        return Ok(ours);
+    }
+    let Ok(_receiving) = attached.receiving.try_lock() else {
+        return Err(Status::unavailable("another snapshot is coming in"));
+    };
+
+    let mut incoming =
+        attached.snapshots.receive(meta.clone(), header.total_bytes).map_err(|err| refused(&err))?;
+    while let Some(piece) = next(&mut inbound).await? {
+        incoming = blocking(move || incoming.push(&piece.data).map(|()| incoming)).await?;
+    }
+    let snapshot = blocking(move || incoming.finish()).await?;
+
+    let snapshot = SnapshotOf::<TypeConfig, _> { meta, snapshot };
+    let reply = attached.raft.install_full_snapshot(vote, snapshot).await.map_err(|err| stopped(&err))?;
+    Ok(reply.vote)
+}
+
+fn refused(err: &SnapshotError) -> Status {
+    tracing::warn!("a snapshot from the leader was not taken: {err}");
+    Status::unavailable(err.to_string())
+}
+
+async fn blocking<R: Send + 'static>(
+    work: impl FnOnce() -> Result<R, SnapshotError> + Send + 'static,
+) -> Result<R, Status> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result.map_err(|err| refused(&err)),
+        Err(err) => Err(Status::internal(io::Error::other(err).to_string())),
+    }
+}

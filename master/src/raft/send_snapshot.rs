@@ -1,0 +1,111 @@
+//! A snapshot on its way to another master, piece by piece.
+
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use mc_proto::v1;
+use mc_proto::v1::raft_client::RaftClient;
+use openraft::StorageError;
+use openraft::alias::{ErrorSourceOf, SnapshotOf};
+use openraft::errors::{ErrorSource, ReplicationClosed, StreamingError};
+use openraft::network::RPCTypes;
+use openraft::raft::SnapshotResponse;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+
+use crate::log::encode_membership;
+use super::convert::{Standing, log_id_to_wire, vote_from_wire, vote_to_wire};
+use super::peer::Whom;
+use super::{SnapshotFile, TypeConfig, Vote};
+
+/// Bytes of one message: small beside the windows of a connection, large beside its overhead.
+const PIECE: usize = 256 << 10;
+
+/// Sends `snapshot` and awaits its installation. There is no deadline for the whole, only for progress: each piece
+/// must be taken within `patience`, and so must the last one be answered.
+pub(crate) async fn send(
+    whom: &Whom,
+    mut client: RaftClient<Channel>,
+    envelope: v1::Envelope,
+    vote: &Vote,
+    snapshot: SnapshotOf<TypeConfig, SnapshotFile>,
+    cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+    patience: Duration,
+) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+    let header = v1::SnapshotPiece {
+        envelope: Some(envelope),
+        vote: Some(vote_to_wire(vote)),
+        last_log_id: snapshot.meta.last_log_id.as_ref().map(log_id_to_wire),
+        membership: encode_membership(&snapshot.meta.last_membership).into(),
+        total_bytes: snapshot.snapshot.len(),
+        data: bytes::Bytes::new(),
+    };
+    let (pieces, outbound) = mpsc::channel(2);
+    let call = client.install_snapshot(ReceiverStream::new(outbound));
+    let feed = feed(snapshot.snapshot, header, pieces, patience);
+    tokio::pin!(call, feed, cancel);
+
+    // An answer before the end is a refusal, or news of a newer leader.
+    let early = tokio::select! {
+        answer = &mut call => Some(answer),
+        fed = &mut feed => {
+            match fed {
+                Ok(()) => {}
+                Err(Stopped::Stalled) => return Err(whom.timeout(RPCTypes::InstallSnapshot, patience).into()),
+                Err(Stopped::Disk(err)) => {
+                    let source = ErrorSourceOf::<TypeConfig>::from_error(&err);
+                    return Err(StorageError::read_snapshot(None, source).into());
+                }
+            }
+            None
+        }
+        closed = &mut cancel => return Err(closed.into()),
+    };
+    let answer = match early {
+        Some(answer) => answer,
+        None => tokio::select! {
+            answer = timeout(patience, &mut call) => {
+                answer.map_err(|_| whom.timeout(RPCTypes::InstallSnapshot, patience))?
+            }
+            closed = &mut cancel => return Err(closed.into()),
+        },
+    };
+    let reply = answer.map_err(|status| whom.failed(&status))?.into_inner();
+    let vote = vote_from_wire(reply.vote.as_ref(), Standing::Any).map_err(|err| whom.nonsense(&err))?;
+    Ok(SnapshotResponse::new(vote))
+}
+
+enum Stopped {
+    Stalled,
+    Disk(io::Error),
+}
+
+async fn feed(
+    snapshot: SnapshotFile,
+    header: v1::SnapshotPiece,
+    pieces: mpsc::Sender<v1::SnapshotPiece>,
+    patience: Duration,
+) -> Result<(), Stopped> {
+    let (mut next, mut offset) = (header, 0);
+    loop {
+        match timeout(patience, pieces.send(next)).await {
+            Err(_) => return Err(Stopped::Stalled),
+            // The call has ended: its answer says why.
+            Ok(Err(_)) => return Ok(()),
+            Ok(Ok(())) => {}
+        }
+        let file = snapshot.clone();
+        let data = tokio::task::spawn_blocking(move || file.read_piece(offset, PIECE))
+            .await
+            .unwrap_or_else(|err| Err(io::Error::other(err)))
+            .map_err(Stopped::Disk)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        offset += data.len() as u64;
+        next = v1::SnapshotPiece { data, ..v1::SnapshotPiece::default() };
+    }
+}

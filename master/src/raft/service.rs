@@ -1,0 +1,263 @@
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures::stream::BoxStream;
+use futures::{StreamExt, stream};
+use mc_base::net::Listener;
+use mc_base::{ClusterId, NodeId};
+use mc_proto::v1;
+use mc_proto::v1::raft_server::RaftServer;
+use openraft::errors::{Fatal, RaftError};
+use openraft::raft::TransferLeaderError;
+use parking_lot::Mutex;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::convert::{self, BadMessage};
+use super::envelope::check_envelope;
+use super::{Machine, Raft, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot};
+
+/// Largest message that is read: twice what a log reader puts into one append.
+const MAX_MESSAGE_BYTES: usize = 4 << 20;
+
+/// What comes before there is a cluster: the two calls of formation, and the word on Raft calls.
+#[tonic::async_trait]
+pub trait Formation: Send + Sync + 'static {
+    /// Who are you, what do you hold, whom do you list.
+    async fn meet(&self, request: v1::MeetRequest) -> Result<v1::MeetReply, Status>;
+    /// Take part in a new cluster.
+    async fn found(&self, request: v1::FoundRequest) -> Result<v1::FoundReply, Status>;
+    /// A Raft call for node `to` of `cluster` has come, and this node takes part in none yet.
+    ///
+    /// # Errors
+    /// The answer to the call, unless this node takes part in that cluster by now.
+    fn admit(&self, cluster: ClusterId, to: NodeId) -> Result<(), Status>;
+}
+
+/// The Raft port of a master. It serves before the node has a cluster, since formation happens on the same port:
+/// until [`RaftService::join`] every Raft call is refused, and until the node runs it is answered `UNAVAILABLE`.
+#[derive(Clone)]
+pub struct RaftService(Arc<Inner>);
+
+struct Inner {
+    node: NodeId,
+    cluster: OnceLock<ClusterId>,
+    attached: OnceLock<Attached>,
+    formation: Arc<dyn Formation>,
+}
+
+/// What the service needs of a running node.
+pub(super) struct Attached {
+    pub(super) raft: Raft<Machine>,
+    pub(super) guard: VoteGuard,
+    pub(super) snapshots: SnapshotStore,
+    /// Held while a snapshot comes in: a sender that gave up and came back waits until the first try is cleaned up.
+    pub(super) receiving: tokio::sync::Mutex<()>,
+}
+
+impl fmt::Debug for RaftService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RaftService")
+            .field("node", &self.0.node)
+            .field("cluster", &self.0.cluster.get())
+            .finish_non_exhaustive()
+    }
+}
+
+impl RaftService {
+    /// A service for `node`, which belongs to no cluster yet.
+    #[must_use]
+    pub fn new(node: NodeId, formation: Arc<dyn Formation>) -> Self {
+        Self(Arc::new(Inner { node, cluster: OnceLock::new(), attached: OnceLock::new(), formation }))
+    }
+
+    /// The node belongs to `cluster` from now on; the first call counts.
+    pub fn join(&self, cluster: ClusterId) {
+        let _ = self.0.cluster.set(cluster);
+    }
+
+    /// The node runs; the first call counts.
+    pub(super) fn attach(&self, raft: Raft<Machine>, guard: VoteGuard, snapshots: SnapshotStore) {
+        let _ = self.0.attached.set(Attached {
+            raft,
+            guard,
+            snapshots,
+            receiving: tokio::sync::Mutex::default(),
+        });
+    }
+
+    /// Serves on `listener` until `stop` completes. Open streams end with it.
+    ///
+    /// # Errors
+    /// When the listener fails.
+    pub async fn serve(
+        self,
+        listener: Listener,
+        stop: impl Future<Output = ()> + Send,
+    ) -> Result<(), tonic::transport::Error> {
+        let server = RaftServer::new(self).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        // Keep-alive ends the streams of a peer that vanished without a word.
+        tonic::transport::Server::builder()
+            .initial_stream_window_size(1 << 20)
+            .initial_connection_window_size(4 << 20)
+            .http2_keepalive_interval(Some(Duration::from_secs(1)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(2)))
+            .add_service(server)
+            .serve_with_incoming_shutdown(listener.incoming, stop)
+            .await
+    }
+
+    fn admit(&self, envelope: Option<&v1::Envelope>) -> Result<&Attached, Status> {
+        if self.0.cluster.get().is_none()
+            && let Some(envelope) = envelope
+            && let Some(cluster) = ClusterId::from_bytes(&envelope.cluster_id)
+            && let Some(to) = NodeId::from_bytes(&envelope.to)
+        {
+            // The first Raft call is how a member whose founding was accepted learns that the cluster has begun.
+            self.0.formation.admit(cluster, to)?;
+            return self.attached();
+        }
+        check_envelope(self.0.node, self.0.cluster.get().copied(), envelope)?;
+        self.attached()
+    }
+
+    fn attached(&self) -> Result<&Attached, Status> {
+        self.0.attached.get().ok_or_else(|| Status::unavailable(format!("node {} is starting", self.0.node)))
+    }
+
+    /// Like [`Self::admit`], for calls that make or break a leader.
+    fn admit_to_election(&self, envelope: Option<&v1::Envelope>) -> Result<&Attached, Status> {
+        let attached = self.admit(envelope)?;
+        let remaining = attached.guard.remaining();
+        if remaining.is_zero() {
+            return Ok(attached);
+        }
+        Err(Status::unavailable(format!(
+            "node {} restarted and keeps out of elections for another {remaining:?}",
+            self.0.node
+        )))
+    }
+}
+
+fn malformed(err: &BadMessage) -> Status {
+    Status::invalid_argument(err.to_string())
+}
+
+pub(super) fn stopped(err: &Fatal<TypeConfig>) -> Status {
+    Status::unavailable(format!("this master has stopped: {err}"))
+}
+
+fn raft_stopped(err: RaftError<TypeConfig>) -> Status {
+    match err {
+        RaftError::APIError(never) => match never {},
+        RaftError::Fatal(err) => stopped(&err),
+    }
+}
+
+#[tonic::async_trait]
+impl v1::raft_server::Raft for RaftService {
+    type AppendStreamStream = BoxStream<'static, Result<v1::AppendReply, Status>>;
+
+    async fn meet(&self, request: Request<v1::MeetRequest>) -> Result<Response<v1::MeetReply>, Status> {
+        self.0.formation.meet(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn found(&self, request: Request<v1::FoundRequest>) -> Result<Response<v1::FoundReply>, Status> {
+        self.0.formation.found(request.into_inner()).await.map(Response::new)
+    }
+
+    /// The stream opens at once, since there may be nothing to replicate yet, and every message is checked. One that
+    /// cannot be taken, or a broken connection, ends the stream with that error after the answers that are still due:
+    /// it is never passed over.
+    async fn append_stream(
+        &self,
+        request: Request<Streaming<v1::AppendRequest>>,
+    ) -> Result<Response<Self::AppendStreamStream>, Status> {
+        let raft = self.attached()?.raft.clone();
+        let failed = Arc::new(Mutex::new(None));
+        let requests = stream::unfold(
+            (self.clone(), request.into_inner(), failed.clone()),
+            |(service, mut inbound, failed)| async move {
+                let next = inbound.message().await;
+                let checked = next.and_then(|next| {
+                    let Some(request) = next else { return Ok(None) };
+                    service.admit(request.envelope.as_ref())?;
+                    convert::append_from_wire(&request).map(Some).map_err(|err| malformed(&err))
+                });
+                match checked {
+                    Ok(request) => Some((request?, (service, inbound, failed))),
+                    Err(status) => {
+                        *failed.lock() = Some(status);
+                        None
+                    }
+                }
+            },
+        );
+        let answers = raft.stream_append(requests).map(|answer| match answer {
+            Ok(result) => Ok(convert::append_reply_to_wire(&result)),
+            Err(err) => Err(stopped(&err)),
+        });
+        let end = stream::once(async move { failed.lock().take() }).filter_map(async |end| end.map(Err));
+        Ok(Response::new(answers.chain(end).boxed()))
+    }
+
+    async fn append(&self, request: Request<v1::AppendRequest>) -> Result<Response<v1::AppendReply>, Status> {
+        let request = request.into_inner();
+        let attached = self.admit(request.envelope.as_ref())?;
+        let request = convert::append_from_wire(&request).map_err(|err| malformed(&err))?;
+        let prev = request.prev_log_id;
+        let sent = convert::Sent::of(&request);
+        let reply = attached.raft.append_entries(request).await.map_err(raft_stopped)?;
+        let result = match (reply, prev) {
+            (openraft::raft::AppendEntriesResponse::Conflict, None) => {
+                return Err(Status::internal("an append from the start of the log conflicts"));
+            }
+            (reply, prev) => reply.into_stream_result(prev, sent.last),
+        };
+        Ok(Response::new(convert::append_reply_to_wire(&result)))
+    }
+
+    async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
+        let request = request.into_inner();
+        let attached = self.admit_to_election(request.envelope.as_ref())?;
+        let request = convert::vote_request_from_wire(&request).map_err(|err| malformed(&err))?;
+        let reply = attached.raft.vote(request).await.map_err(raft_stopped)?;
+        Ok(Response::new(convert::vote_reply_to_wire(&reply)))
+    }
+
+    async fn pre_vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
+        let request = request.into_inner();
+        let attached = self.admit_to_election(request.envelope.as_ref())?;
+        let request = convert::vote_request_from_wire(&request).map_err(|err| malformed(&err))?;
+        let reply = attached.raft.pre_vote(request).await.map_err(raft_stopped)?;
+        Ok(Response::new(convert::vote_reply_to_wire(&reply)))
+    }
+
+    async fn install_snapshot(
+        &self,
+        request: Request<Streaming<v1::SnapshotPiece>>,
+    ) -> Result<Response<v1::SnapshotReply>, Status> {
+        let mut inbound = request.into_inner();
+        let header = receive_snapshot::next(&mut inbound)
+            .await?
+            .ok_or_else(|| Status::invalid_argument("a snapshot begins with its header"))?;
+        let attached = self.admit(header.envelope.as_ref())?;
+        let vote = receive_snapshot::receive(attached, &header, inbound).await?;
+        Ok(Response::new(v1::SnapshotReply { vote: Some(convert::vote_to_wire(&vote)) }))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<v1::RaftTransferLeaderRequest>,
+    ) -> Result<Response<v1::RaftTransferLeaderReply>, Status> {
+        let request = request.into_inner();
+        let attached = self.admit_to_election(request.envelope.as_ref())?;
+        let request = convert::transfer_from_wire(&request).map_err(|err| malformed(&err))?;
+        let reply = attached.raft.handle_transfer_leader(request).await.map_err(|err| stopped(&err))?;
+        let vote = match &reply {
+            Err(TransferLeaderError::VoteChanged { actual, .. }) => Some(convert::vote_to_wire(actual)),
+            Ok(()) | Err(TransferLeaderError::LogNotFlushed { .. }) => None,
+        };
+        Ok(Response::new(v1::RaftTransferLeaderReply { accepted: reply.is_ok(), vote }))
+    }
+}

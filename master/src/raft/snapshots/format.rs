@@ -1,0 +1,198 @@
+//! The snapshot file, format 1. All integers are big-endian.
+//!
+//! ```text
+//! magic "mc-snap\0" | format u32 | header length u32 | header | state | file length u64 | crc32c u32
+//! ```
+//!
+//! The header is the cluster id, the last log id (a byte that says whether there is one, term, index) and the
+//! membership as it travels. The checksum covers everything before it; the length tells a file that was cut from one
+//! that was altered.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Take, Write};
+
+use mc_base::ClusterId;
+
+use crate::raft::SnapshotMeta;
+use crate::raft::convert::{
+    BadMessage, opt_log_id_from_bytes, opt_log_id_to_bytes, };
+use crate::log::{decode_membership, encode_membership};
+use crate::state::State;
+
+const MAGIC: [u8; 8] = *b"mc-snap\0";
+const FORMAT: u32 = 1;
+const PREFIX_LEN: u64 = 16;
+const TRAILER_LEN: u64 = 12;
+const BUFFER: usize = 1 << 20;
+
+/// What a snapshot is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) cluster: ClusterId,
+    pub(crate) meta: SnapshotMeta,
+}
+
+/// Why a file is not a good snapshot.
+#[derive(Debug, thiserror::Error)]
+pub enum Defect {
+    /// Too short, or not begun by the magic bytes.
+    #[error("it is not a snapshot file")]
+    NotASnapshot,
+    /// Written by a newer build.
+    #[error("its format {0} is newer than this build's {FORMAT}")]
+    Newer(u32),
+    /// Its end does not state the length that it has.
+    #[error("its end is missing (it has {found} bytes)")]
+    Cut {
+        /// Its length.
+        found: u64,
+    },
+    /// Altered since it was written.
+    #[error("its checksum does not match")]
+    Checksum,
+    /// Another cluster's.
+    #[error("it belongs to cluster {theirs}, this node to {ours}")]
+    Foreign {
+        /// This node's cluster.
+        ours: ClusterId,
+        /// The snapshot's.
+        theirs: ClusterId,
+    },
+    /// The checksum is right, and what it covers cannot be read.
+    #[error("its content cannot be read: {0}")]
+    Content(String),
+    /// The disk said no.
+    #[error("it cannot be read: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Header {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = self.cluster.to_bytes().to_vec();
+        opt_log_id_to_bytes(self.meta.last_log_id.as_ref(), &mut out);
+        out.extend_from_slice(&encode_membership(&self.meta.last_membership));
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, Defect> {
+        let content = |err: BadMessage| Defect::Content(err.to_string());
+        let (cluster, rest) = bytes.split_at_checked(16).ok_or(Defect::NotASnapshot)?;
+        let cluster = ClusterId::from_bytes(cluster).ok_or(Defect::NotASnapshot)?;
+        let (last_log_id, rest) = opt_log_id_from_bytes(rest).map_err(content)?;
+        let last_membership = decode_membership(rest).map_err(|err| Defect::Content(err.to_string()))?;
+        Ok(Self { cluster, meta: SnapshotMeta { last_log_id, last_membership } })
+    }
+}
+
+/// Writes a snapshot and syncs it to disk. Returns its length.
+pub(crate) fn write(header: &Header, state: &State, file: File) -> io::Result<u64> {
+    let mut out = Checksummed { inner: BufWriter::with_capacity(BUFFER, file), crc: 0, len: 0 };
+    let encoded = header.encode();
+    out.write_all(&MAGIC)?;
+    out.write_all(&FORMAT.to_be_bytes())?;
+    let header_len = u32::try_from(encoded.len()).map_err(io::Error::other)?;
+    out.write_all(&header_len.to_be_bytes())?;
+    out.write_all(&encoded)?;
+    state.write_snapshot(&mut out)?;
+    let len = out.len + TRAILER_LEN;
+    out.write_all(&len.to_be_bytes())?;
+    let crc = out.crc;
+    out.inner.write_all(&crc.to_be_bytes())?;
+    out.inner.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    Ok(len)
+}
+
+/// A snapshot file whose checksum was found right.
+pub(crate) struct Verified {
+    pub(crate) header: Header,
+    pub(crate) len: u64,
+    state: Take<BufReader<File>>,
+}
+
+/// Reads the whole file once and compares its checksum; nothing in it is believed before that.
+pub(crate) fn verify(mut file: File, ours: ClusterId) -> Result<Verified, Defect> {
+    let found = file.metadata()?.len();
+    if found < PREFIX_LEN + TRAILER_LEN {
+        return Err(Defect::NotASnapshot);
+    }
+    let mut prefix = [0; PREFIX_LEN as usize];
+    file.read_exact(&mut prefix)?;
+    if prefix[..8] != MAGIC {
+        return Err(Defect::NotASnapshot);
+    }
+    let format = u32::from_be_bytes([prefix[8], prefix[9], prefix[10], prefix[11]]);
+    if format > FORMAT {
+        return Err(Defect::Newer(format));
+    }
+
+    let mut trailer = [0; TRAILER_LEN as usize];
+    file.seek(SeekFrom::Start(found - TRAILER_LEN))?;
+    file.read_exact(&mut trailer)?;
+    let (written, stored_crc) = trailer.split_at(8);
+    let written = u64::from_be_bytes(written.try_into().unwrap_or_default());
+    let stored_crc = u32::from_be_bytes(stored_crc.try_into().unwrap_or_default());
+    if written != found {
+        return Err(Defect::Cut { found });
+    }
+    if checksum(&mut file, found - 4)? != stored_crc {
+        return Err(Defect::Checksum);
+    }
+
+    let header_len = u64::from(u32::from_be_bytes([prefix[12], prefix[13], prefix[14], prefix[15]]));
+    let state_at = PREFIX_LEN + header_len;
+    if state_at > found - TRAILER_LEN {
+        return Err(Defect::Content("its header is longer than the file".into()));
+    }
+    file.seek(SeekFrom::Start(PREFIX_LEN))?;
+    let mut encoded = Vec::new();
+    (&mut file).take(header_len).read_to_end(&mut encoded)?;
+    let header = Header::decode(&encoded)?;
+    if header.cluster != ours {
+        return Err(Defect::Foreign { ours, theirs: header.cluster });
+    }
+    let state = BufReader::with_capacity(BUFFER, file).take(found - TRAILER_LEN - state_at);
+    Ok(Verified { header, len: found, state })
+}
+
+impl Verified {
+    /// Decodes the state, to its last byte.
+    pub(crate) fn read_state(mut self) -> Result<State, Defect> {
+        let state = State::read_snapshot(&mut self.state).map_err(|err| Defect::Content(err.to_string()))?;
+        if self.state.limit() > 0 {
+            return Err(Defect::Content(format!("{} bytes follow the state", self.state.limit())));
+        }
+        Ok(state)
+    }
+}
+
+fn checksum(file: &mut File, len: u64) -> io::Result<u32> {
+    file.seek(SeekFrom::Start(0))?;
+    let mut buffer = vec![0; BUFFER];
+    let (mut crc, mut left) = (0, len);
+    while left > 0 {
+        let piece = usize::try_from(left).unwrap_or(BUFFER).min(BUFFER);
+        file.read_exact(&mut buffer[..piece])?;
+        crc = crc32c::crc32c_append(crc, &buffer[..piece]);
+        left -= piece as u64;
+    }
+    Ok(crc)
+}
+
+struct Checksummed<W> {
+    inner: W,
+    crc: u32,
+    len: u64,
+}
+
+impl<W: Write> Write for Checksummed<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.crc = crc32c::crc32c_append(self.crc, &bytes[..written]);
+        self.len += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}

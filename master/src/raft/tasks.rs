@@ -1,0 +1,88 @@
+//! What a node does by itself.
+
+use std::time::Duration;
+
+use openraft::async_runtime::watch::WatchReceiver;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::node::BytesSince;
+use super::{Leadership, Machine, Raft, SnapshotLimits, VoteGuard};
+
+fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(task))
+}
+
+/// Lets the node stand for election when its guard is over.
+pub(super) fn stand_when_over(raft: Raft<Machine>, guard: VoteGuard) -> AbortOnDropHandle<()> {
+    spawn(async move {
+        guard.over().await;
+        raft.runtime_config().elect(true);
+    })
+}
+
+/// Takes a snapshot when the log has grown enough since the last one. openraft passes over a trigger while one is
+/// being taken, and purges what a snapshot covers once it is on disk.
+pub(super) fn take_snapshots(
+    raft: Raft<Machine>,
+    bytes_since: BytesSince,
+    limits: SnapshotLimits,
+) -> AbortOnDropHandle<()> {
+    const LOOK_EVERY: Duration = Duration::from_millis(100);
+    const RETRY_AFTER: Duration = Duration::from_secs(10);
+    spawn(async move {
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let metrics = raft.metrics();
+        let mut tried = None;
+        loop {
+            ticks.tick().await;
+            let (applied, covered) = {
+                let metrics = metrics.borrow_watched();
+                (metrics.last_applied, metrics.snapshot)
+            };
+            let Some(applied) = applied.filter(|applied| Some(*applied) > covered) else { continue };
+            let fresh = covered.map_or(applied.index + 1, |covered| applied.index - covered.index);
+            let due = bytes_since(covered.map(|covered| covered.index)) >= limits.log_bytes
+                || limits.entries.is_some_and(|entries| fresh >= entries);
+            // One that failed, on a full disk for instance, is not tried again at once: it writes the whole index.
+            if !due
+                || tried.is_some_and(|(base, at): (_, Instant)| base == covered && at.elapsed() < RETRY_AFTER)
+            {
+                continue;
+            }
+            tried = Some((covered, Instant::now()));
+            if raft.trigger().snapshot().await.is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// Publishes who leads.
+pub(super) fn follow_leadership(
+    raft: Raft<Machine>,
+    out: watch::Sender<Leadership>,
+) -> AbortOnDropHandle<()> {
+    spawn(async move {
+        let mut metrics = raft.server_metrics();
+        loop {
+            let now = {
+                let metrics = metrics.borrow_and_update();
+                let membership = metrics.membership_config.membership();
+                let leader =
+                    metrics.current_leader.and_then(|id| Some((id, membership.get_node(&id)?.clone())));
+                Leadership { term: metrics.vote.leader_id.term, leader }
+            };
+            out.send_if_modified(|before| {
+                let changed = *before != now;
+                *before = now;
+                changed
+            });
+            if metrics.changed().await.is_err() {
+                return;
+            }
+        }
+    })
+}

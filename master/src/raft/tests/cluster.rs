@@ -1,0 +1,168 @@
+//! What a cluster does when nothing lies to it: writes, failover, hand-over, snapshots.
+
+use std::time::{Duration, Instant};
+
+use openraft::async_runtime::watch::WatchReceiver;
+
+use super::pool::{Pool, command, eventually};
+use crate::raft::{ReadPolicy, SnapshotLimits, TransferError};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_reach_every_master_and_go_on_when_the_leader_dies() {
+    let mut pool = Pool::formed(3, SnapshotLimits::default()).await;
+    for value in 0..20 {
+        pool.write(value).await;
+    }
+    let last = pool.write(20).await;
+    pool.converge(last).await;
+
+    let dead = pool.leader().await;
+    pool.stop(dead).await;
+    let began = Instant::now();
+    let after = pool.write(21).await;
+    println!("failover to the first write: {} ms", began.elapsed().as_millis());
+    assert!(after.leader_id.term > last.leader_id.term);
+    pool.converge(after).await;
+
+    pool.start(dead).await.unwrap();
+    let last = pool.write(22).await;
+    pool.converge(last).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_masters_restart_and_lose_nothing() {
+    let mut pool = Pool::formed(3, SnapshotLimits { entries: Some(30), ..tight() }).await;
+    let mut last = pool.write(0).await;
+    for value in 1..100 {
+        last = pool.write(value).await;
+    }
+    for at in 0..3 {
+        pool.stop(at).await;
+    }
+    for at in 0..3 {
+        pool.start(at).await.unwrap();
+    }
+    pool.converge(last).await;
+    let last = pool.write(100).await;
+    pool.converge(last).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_of_a_megabyte_are_replicated() {
+    let pool = Pool::formed(3, SnapshotLimits::default()).await;
+    let leader = pool.node(pool.leader().await);
+    let writes = (0..12).map(|_| {
+        let store = mc_base::StoreId(1);
+        let stamp = crate::state::Stamp { suspects: vec![store; 1 << 20], ..Default::default() };
+        let command = crate::state::Command { stamp, op: crate::state::Op::Tick };
+        leader.raft().client_write(crate::raft::Proposal(command.encode()))
+    });
+    let written = futures::future::try_join_all(writes).await.unwrap();
+    pool.converge(written.iter().map(|written| written.log_id).max().unwrap()).await;
+}
+
+fn tight() -> SnapshotLimits {
+    SnapshotLimits { log_bytes: u64::MAX, entries: Some(50), keep_entries: 10 }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_that_the_log_no_longer_reaches_gets_the_snapshot() {
+    let mut pool = Pool::formed(3, tight()).await;
+    let leader = pool.leader().await;
+    let away = (leader + 1) % 3;
+    pool.stop(away).await;
+    let missed = pool.write(0).await;
+    for value in 1..200 {
+        pool.write(value).await;
+    }
+    let leader = pool.leader().await;
+    eventually("the log to be purged", || {
+        pool.members[leader].log.purged().filter(|purged| *purged > missed)
+    })
+    .await;
+
+    pool.start(away).await.unwrap();
+    let last = pool.write(200).await;
+    pool.converge(last).await;
+    let installed = pool.node(away).raft().metrics().borrow_watched().snapshot;
+    assert!(installed > Some(missed), "it caught up from {installed:?}, which the log alone could not give");
+
+    // The snapshot that was received is as good as one of its own.
+    pool.stop(away).await;
+    pool.start(away).await.unwrap();
+    pool.converge(last).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn snapshots_are_taken_by_bytes_of_log() {
+    let pool = Pool::formed(1, SnapshotLimits { log_bytes: 2_000, entries: None, keep_entries: 0 }).await;
+    eventually("a purge", || {
+        let node = pool.node(0);
+        tokio::spawn(async move { node.raft().client_write(command(1)).await.map(drop) });
+        pool.members[0].log.purged()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leadership_is_handed_over_and_leases_end_at_once() {
+    let pool = Pool::formed(3, SnapshotLimits::default()).await;
+    for _ in 0..5 {
+        let last = pool.write(1).await;
+        pool.converge(last).await;
+        let old = pool.node(pool.leader().await);
+        let began = Instant::now();
+        let now = old.transfer_leader(None).await.unwrap();
+        println!("hand-over: {} ms", began.elapsed().as_millis());
+        assert!(began.elapsed() < Duration::from_secs(1));
+        assert!(now.term > last.leader_id.term);
+        assert_eq!(old.try_lease(), None);
+        assert!(old.read_barrier(ReadPolicy::Lease).await.is_err());
+    }
+    let leader = pool.leader().await;
+    let to = pool.members[(leader + 1) % 3].id;
+    let now = pool.node(leader).transfer_leader(Some(to)).await.unwrap();
+    assert_eq!(now.leader.map(|(id, _)| id), Some(to));
+    let stranger = mc_base::NodeId(99);
+    let leader = pool.node(pool.leader().await);
+    assert!(
+        matches!(leader.transfer_leader(Some(stranger)).await, Err(TransferError::NoVoter(id)) if id == stranger)
+    );
+    assert!(leader.try_lease().is_some(), "a hand-over that was refused costs nothing");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_to_a_dead_master_turns_leases_off_and_an_election_follows() {
+    let mut pool = Pool::formed(3, SnapshotLimits::default()).await;
+    let last = pool.write(1).await;
+    pool.converge(last).await;
+    let leader = pool.leader().await;
+    let dead = (leader + 1) % 3;
+    pool.stop(dead).await;
+    let old = pool.node(leader);
+    let term = old.try_lease().unwrap();
+    let transfer = old.transfer_leader(Some(pool.members[dead].id));
+    let lease = async {
+        tokio::task::yield_now().await;
+        old.try_lease()
+    };
+    let (transfer, lease) = tokio::join!(transfer, lease);
+    assert_ne!(lease, Some(term));
+    drop(transfer);
+    let after = pool.write(2).await;
+    assert!(after.leader_id.term > term.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_leader_answers_reads() {
+    let pool = Pool::formed(3, SnapshotLimits::default()).await;
+    let last = pool.write(1).await;
+    pool.converge(last).await;
+    let leader = pool.leader().await;
+    for policy in [ReadPolicy::Lease, ReadPolicy::ReadIndex] {
+        let term = pool.node(leader).read_barrier(policy).await.unwrap();
+        assert_eq!(term.0, last.leader_id.term);
+        let refused = pool.node((leader + 1) % 3).read_barrier(policy).await.unwrap_err();
+        assert_eq!(refused.leader.map(|(id, _)| id), Some(pool.members[leader].id));
+    }
+}

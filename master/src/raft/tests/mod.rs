@@ -1,0 +1,7 @@
+//! Whole nodes in one process, over real sockets on loopback, each with its own snapshots and a log in memory.
+
+mod cluster;
+mod faults;
+mod mem_log;
+mod pool;
+mod suite;

@@ -1,0 +1,212 @@
+//! A cluster to play with.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_base::net::{Network, TcpNetwork};
+use mc_base::{Clock, ClusterId, ClusterTime, NodeId};
+use mc_proto::v1;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::Status;
+
+use super::mem_log::MemLog;
+use crate::raft::{
+    Formation, LogId, MasterNode, Proposal, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits, StartError,
+};
+use crate::state::{Command, Op, Settings, Stamp};
+
+pub(super) const CLUSTER: ClusterId = ClusterId(0xc1);
+
+/// A master that forms nothing.
+pub(super) struct NoFormation;
+
+#[tonic::async_trait]
+impl Formation for NoFormation {
+    async fn meet(&self, _: v1::MeetRequest) -> Result<v1::MeetReply, Status> {
+        Err(Status::unimplemented("meet"))
+    }
+    async fn found(&self, _: v1::FoundRequest) -> Result<v1::FoundReply, Status> {
+        Err(Status::unimplemented("found"))
+    }
+
+    fn admit(&self, _: ClusterId, _: NodeId) -> Result<(), Status> {
+        Err(Status::unavailable("this node takes part in no cluster"))
+    }
+}
+
+/// One master: what survives a restart, and what runs.
+pub(super) struct Member {
+    pub(super) id: NodeId,
+    pub(super) address: String,
+    pub(super) log: MemLog,
+    snapshot_dir: PathBuf,
+    running: Option<Running>,
+}
+
+struct Running {
+    node: Arc<RaftNode>,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<()>,
+}
+
+pub(super) struct Pool {
+    pub(super) members: Vec<Member>,
+    pub(super) limits: SnapshotLimits,
+    pub(super) clock: Clock,
+    _dir: TempDir,
+}
+
+impl Pool {
+    /// `n` masters that run, and belong to a cluster that has not been formed.
+    pub(super) async fn unformed(n: u64, limits: SnapshotLimits) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut pool = Self { members: Vec::new(), limits, clock: Clock::monotonic(), _dir: dir };
+        for id in 1..=n {
+            pool.add(NodeId(id)).await;
+        }
+        pool
+    }
+
+    /// `n` masters of one cluster, with a leader.
+    pub(super) async fn formed(n: u64, limits: SnapshotLimits) -> Self {
+        let pool = Self::unformed(n, limits).await;
+        pool.node(0).initialize(pool.addresses()).await.unwrap();
+        pool.leader().await;
+        pool
+    }
+
+    /// Starts an empty master on a port of its own and returns its place.
+    pub(super) async fn add(&mut self, id: NodeId) -> usize {
+        let snapshot_dir = self._dir.path().join(format!("{}-{id}", self.members.len()));
+        self.members.push(Member {
+            id,
+            address: "127.0.0.1:0".into(),
+            log: MemLog::default(),
+            snapshot_dir,
+            running: None,
+        });
+        let at = self.members.len() - 1;
+        self.start(at).await.unwrap();
+        at
+    }
+
+    /// Starts a stopped master again, at its old address.
+    pub(super) async fn start(&mut self, at: usize) -> Result<(), StartError> {
+        let member = &mut self.members[at];
+        let service = RaftService::new(member.id, Arc::new(NoFormation));
+        let listener = TcpNetwork.listen(&member.address).await.unwrap();
+        member.address = listener.address.to_string();
+        let log = member.log.clone();
+        let node = RaftNode::start(RaftNodeConfig {
+            node: member.id,
+            cluster: CLUSTER,
+            settings: Settings::default(),
+            network: TcpNetwork::shared(),
+            clock: self.clock.clone(),
+            log: log.clone(),
+            bytes_since: Arc::new(move |index| log.bytes_since(index)),
+            snapshot_dir: member.snapshot_dir.clone(),
+            limits: self.limits,
+            service: service.clone(),
+        })
+        .await?;
+        let (stop, stopped) = oneshot::channel();
+        let server = tokio::spawn(async move {
+            let stopped = async move { drop(stopped.await) };
+            // Open streams would hold a graceful end up: the test wants the node gone.
+            tokio::select! {
+                () = stopped => {}
+                served = service.serve(listener, std::future::pending()) => served.unwrap(),
+            }
+        });
+        member.running = Some(Running { node: Arc::new(node), stop, server });
+        Ok(())
+    }
+
+    /// Stops a master and closes its port and connections.
+    pub(super) async fn stop(&mut self, at: usize) {
+        let running = self.members[at].running.take().unwrap();
+        drop(running.stop);
+        running.server.await.unwrap();
+        running.node.shutdown().await;
+    }
+
+    /// Stops a master and forgets everything on its disk but its address; it comes back as `id`.
+    pub(super) async fn wipe(&mut self, at: usize, id: NodeId) {
+        self.stop(at).await;
+        let member = &mut self.members[at];
+        member.log = MemLog::default();
+        std::fs::remove_dir_all(&member.snapshot_dir).unwrap();
+        member.id = id;
+    }
+
+    pub(super) fn node(&self, at: usize) -> Arc<RaftNode> {
+        self.members[at].running.as_ref().unwrap().node.clone()
+    }
+
+    pub(super) fn running(&self) -> impl Iterator<Item = usize> {
+        (0..self.members.len()).filter(|at| self.members[*at].running.is_some())
+    }
+
+    pub(super) fn addresses(&self) -> BTreeMap<NodeId, MasterNode> {
+        let node = |member: &Member| MasterNode { raft: member.address.clone(), ..MasterNode::default() };
+        self.members.iter().map(|member| (member.id, node(member))).collect()
+    }
+
+    /// The place of the master that leads and may serve reads.
+    pub(super) async fn leader(&self) -> usize {
+        eventually("a leader", || self.running().find(|at| self.node(*at).try_lease().is_some())).await
+    }
+
+    /// Proposes until a leader accepts; returns the entry's log id.
+    pub(super) async fn write(&self, value: u64) -> LogId {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+        loop {
+            let at = self.leader().await;
+            match self.node(at).raft().client_write(command(value)).await {
+                Ok(written) => return written.log_id,
+                Err(err) => assert!(tokio::time::Instant::now() < deadline, "no write for 10 s: {err}"),
+            }
+        }
+    }
+
+    /// Waits until every running master has applied `log_id`, and asserts that they hold the same index.
+    pub(super) async fn converge(&self, log_id: LogId) {
+        for at in self.running() {
+            eventually("the entry to be applied", || {
+                self.node(at).index().read(|applied| (applied.last_applied >= Some(log_id)).then_some(()))
+            })
+            .await;
+        }
+        let snapshot = |at: usize| {
+            self.node(at).index().read(|applied| {
+                let mut bytes = Vec::new();
+                applied.state.write_snapshot(&mut bytes).unwrap();
+                (applied.last_applied, bytes)
+            })
+        };
+        let all: Vec<_> = self.running().map(snapshot).collect();
+        assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "replicas differ: {all:?}");
+    }
+}
+
+pub(super) fn command(value: u64) -> Proposal {
+    let stamp = Stamp { now: ClusterTime(value), ..Stamp::default() };
+    Proposal(Command { stamp, op: Op::Tick }.encode())
+}
+
+/// Looks again and again until there is something; fails after ten seconds.
+pub(super) async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "waited 10 s in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,10 +1,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use mc_base::ByteSize;
 use mc_base::addr::{HostPort, ParseAddressError};
 use mc_base::config::FileOptions;
 use mc_base::telemetry::LogOptions;
-use mc_base::ByteSize;
 
 /// Default port of the masters' client API.
 const MASTER_PORT: u16 = 50051;
@@ -102,8 +102,7 @@ impl Config {
             return Err(InvalidConfig::NoMasters);
         }
         if let Some(host) = &self.advertise {
-            HostPort::new(host, 0)
-                .map_err(|why| InvalidConfig::Advertise { given: host.clone(), why })?;
+            HostPort::new(host, 0).map_err(|why| InvalidConfig::Advertise { given: host.clone(), why })?;
         }
         Ok(())
     }

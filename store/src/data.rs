@@ -6,17 +6,162 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mc_base::{ClusterId, ClusterTime, StoreId};
-use mc_transfer::{Authority, DataServer, DataServerConfig, Segment};
+use mc_transfer::{Authority, Counters, DataServer, DataServerConfig, Segment};
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::link::{Identity, Served};
 
-/// How long a grant is good for at most, and so how long the store remembers what it saw of a range.
+/// Longest time from the making of a grant to its expiry: the longest deadline of a put that a cluster allows.
 const GRANT_LIFETIME: Duration = Duration::from_secs(600);
-/// How long until a port that could not be bound again is tried again.
-const REBIND: Duration = Duration::from_millis(100);
+
+/// Serves the same memory and port under one epoch after the other.
+pub(crate) struct Data {
+    store: StoreId,
+    segments: Vec<Arc<Segment>>,
+    authority: Arc<Authority>,
+    listener: std::net::TcpListener,
+    /// Where transfers run: not on the heartbeats' thread.
+    runtime: Handle,
+    serving: Mutex<Option<Serving>>,
+    /// What the servers of earlier epochs counted.
+    before: Mutex<Totals>,
+}
+
+struct Serving {
+    server: Arc<DataServer>,
+    /// Dropping it closes every connection.
+    stop: DropGuard,
+    task: JoinHandle<()>,
+}
+
+/// What was transferred since the store started.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+    pub(crate) refusals: u64,
+    pub(crate) broken_connections: u64,
+    pub(crate) connections_opened: u64,
+    pub(crate) connections_closed: u64,
+}
+
+impl Data {
+    /// Takes over a bound, non-blocking listener; serves nothing before [`Served::register`].
+    pub(crate) fn new(
+        store: StoreId,
+        segments: Vec<Arc<Segment>>,
+        authority: Arc<Authority>,
+        listener: std::net::TcpListener,
+        runtime: Handle,
+    ) -> Self {
+        Self {
+            store,
+            segments,
+            authority,
+            listener,
+            runtime,
+            serving: Mutex::new(None),
+            before: Mutex::new(Totals::default()),
+        }
+    }
+
+    pub(crate) fn totals(&self) -> Totals {
+        let now = self.serving.lock().as_ref().map(|serving| Totals::of(serving.server.counters()));
+        self.before.lock().plus(now.unwrap_or_default())
+    }
+
+    /// Closes every connection and waits until no transfer can touch the memory any more.
+    pub(crate) async fn stop(&self) {
+        let serving = self.serving.lock().take();
+        if let Some(serving) = serving {
+            drop(serving.stop);
+            if serving.task.await.is_err() {
+                tracing::error!("the data server failed");
+            }
+            let mut before = self.before.lock();
+            *before = before.plus(Totals::of(serving.server.counters()));
+        }
+    }
+
+    fn serve(&self, identity: Identity) -> std::io::Result<Serving> {
+        // The same socket each time: connections that arrive in between wait in its backlog.
+        let listener = self.listener.try_clone()?;
+        let _in_runtime = self.runtime.enter();
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let server = Arc::new(DataServer::new(DataServerConfig {
+            store: self.store,
+            epoch: identity.epoch,
+            key: identity.key,
+            segments: self.segments.clone(),
+            authority: self.authority.clone(),
+            grant_lifetime: GRANT_LIFETIME,
+        }));
+        let stop = CancellationToken::new();
+        let task = self.runtime.spawn(server.clone().serve(listener, stop.clone()));
+        Ok(Serving { server, stop: stop.drop_guard(), task })
+    }
+}
+
+impl Served for Data {
+    fn learn(&self, cluster: ClusterId, time: ClusterTime) {
+        self.authority.learn(cluster, time);
+    }
+
+    fn register(&self, identity: Identity) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            self.stop().await;
+            loop {
+                match self.serve(identity) {
+                    Ok(serving) => {
+                        *self.serving.lock() = Some(serving);
+                        return;
+                    }
+                    // No descriptors left, mostly; transfers that end free some.
+                    Err(error) => tracing::error!(%error, "cannot serve the memory, trying again"),
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        })
+    }
+}
+
+impl Totals {
+    fn of(counters: &Counters) -> Self {
+        use std::sync::atomic::Ordering::Relaxed;
+        Self {
+            bytes_read: counters.bytes_read.load(Relaxed),
+            bytes_written: counters.bytes_written.load(Relaxed),
+            reads: counters.reads.load(Relaxed),
+            writes: counters.writes.load(Relaxed),
+            refusals: counters.refusals.load(Relaxed),
+            broken_connections: counters.broken_connections.load(Relaxed),
+            connections_opened: counters.connections_opened.load(Relaxed),
+            connections_closed: counters.connections_closed.load(Relaxed),
+        }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            bytes_read: self.bytes_read + other.bytes_read,
+            bytes_written: self.bytes_written + other.bytes_written,
+            reads: self.reads + other.reads,
+            writes: self.writes + other.writes,
+            refusals: self.refusals + other.refusals,
+            broken_connections: self.broken_connections + other.broken_connections,
+            connections_opened: self.connections_opened + other.connections_opened,
+            connections_closed: self.connections_closed + other.connections_closed,
+        }
+    }
+}
+
+/// Binds `address` so that a store that restarts at once gets its port back.
+pub(crate) fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}

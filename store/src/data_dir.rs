@@ -73,7 +73,10 @@ mod tests {
         let store = first.store();
         assert_eq!(first.cluster(), None);
         first.keep_cluster(ClusterId(7)).unwrap();
-        assert!(matches!(DataDir::open(dir.path()), Err(DurableError::Locked { .. })), "one process a directory");
+        assert!(
+            matches!(DataDir::open(dir.path()), Err(DurableError::Locked { .. })),
+            "one process a directory"
+        );
         drop(first);
         let again = DataDir::open(dir.path()).unwrap();
         assert_eq!((again.store(), again.cluster()), (store, Some(ClusterId(7))));

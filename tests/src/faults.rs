@@ -39,9 +39,7 @@ impl Faults {
     #[must_use]
     pub fn missing(&self) -> Vec<String> {
         let short = self.planned.iter().filter(|fault| fault.count() < fault.at_least);
-        short
-            .map(|fault| format!("{} ({} of {} times)", fault.what, fault.count(), fault.at_least))
-            .collect()
+        short.map(|fault| format!("{} ({} of {} times)", fault.what, fault.count(), fault.at_least)).collect()
     }
 
     /// Ends the run.

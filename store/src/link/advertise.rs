@@ -25,9 +25,8 @@ impl Advertised {
             Some(host) => host.clone(),
             None => local_address(leader).await?.to_string(),
         };
-        let with_port = |port| {
-            HostPort::new(&host, port).map(|address| address.to_string()).map_err(io::Error::other)
-        };
+        let with_port =
+            |port| HostPort::new(&host, port).map(|address| address.to_string()).map_err(io::Error::other);
         Ok((with_port(self.data_port)?, with_port(self.http_port)?))
     }
 }
@@ -66,7 +65,8 @@ mod tests {
     async fn what_a_person_said_wins_over_the_listener_over_the_route() {
         let said = Advertised::new(Some("gpu-7"), any(1), any(2)).towards("127.0.0.1:5").await.unwrap();
         assert_eq!(said, ("gpu-7:1".into(), "gpu-7:2".into()));
-        let bound = Advertised::new(None, ([10, 1, 2, 3], 1).into(), any(2)).towards("nowhere.invalid:5").await;
+        let bound =
+            Advertised::new(None, ([10, 1, 2, 3], 1).into(), any(2)).towards("nowhere.invalid:5").await;
         assert_eq!(bound.unwrap().0, "10.1.2.3:1");
         let routed = Advertised::new(None, any(1), any(2)).towards("127.0.0.1:5").await.unwrap();
         assert_eq!(routed.0, "127.0.0.1:1", "a master on this machine is reached over loopback");

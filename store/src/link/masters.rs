@@ -25,10 +25,7 @@ impl Masters {
     }
 
     /// A client for the master at `address`, over the channel that every call to it shares.
-    pub(crate) fn client(
-        &mut self,
-        address: &str,
-    ) -> Result<MasterClient<Channel>, tonic::transport::Error> {
+    pub(crate) fn client(&mut self, address: &str) -> Result<MasterClient<Channel>, tonic::transport::Error> {
         if let Some(channel) = self.channels.get(address) {
             return Ok(MasterClient::new(channel.clone()));
         }

@@ -23,7 +23,7 @@ use mc_base::{ClusterId, ClusterTime, GrantKey, HostPort, SegmentEpoch, StoreId}
 use tokio::sync::oneshot;
 
 pub(crate) use advertise::Advertised;
-pub(crate) use status::{LinkState, LinkStatus};
+pub(crate) use status::LinkStatus;
 
 /// What does not change while the process runs.
 #[derive(Clone, Debug)]

@@ -217,9 +217,7 @@ impl Following {
         loop {
             let leader = self.next_leader().await;
             let ended = match fresh_client(&self.network, &leader.address) {
-                Ok(client) => {
-                    unmount(client, &self.lent, &self.status, &leader, self.identity.epoch).await
-                }
+                Ok(client) => unmount(client, &self.lent, &self.status, &leader, self.identity.epoch).await,
                 Err(err) => Err(End::Broken(err.to_string())),
             };
             match ended {

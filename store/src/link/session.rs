@@ -215,9 +215,9 @@ fn ended(status: &tonic::Status) -> End {
         Ok(Code::StoreEpochDead) => End::Dead,
         // The caller's node or cluster is not the one that answered there: look for the leader again.
         Ok(Code::WrongNode | Code::WrongCluster) => End::Broken(detail.message),
-        Ok(
-            Code::VersionSkew | Code::SegmentAlreadyExists | Code::InvalidParams | Code::NotSupported,
-        ) => End::Refused(detail.message),
+        Ok(Code::VersionSkew | Code::SegmentAlreadyExists | Code::InvalidParams | Code::NotSupported) => {
+            End::Refused(detail.message)
+        }
         _ => End::Broken(detail.message),
     }
 }

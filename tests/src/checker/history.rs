@@ -76,6 +76,11 @@ impl Operation {
     pub(super) fn mutates(&self) -> bool {
         !matches!(self.action, Action::Get | Action::Exist)
     }
+
+    /// Whether its answer says that it changed nothing, whatever was there.
+    pub(super) fn only_looked(&self) -> bool {
+        !self.mutates() || matches!(self.outcome, Outcome::Exists | Outcome::NothingToRemove)
+    }
 }
 
 impl fmt::Debug for Digest {

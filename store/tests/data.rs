@@ -1,0 +1,121 @@
+//! Bytes go in and out under grants, health tells of it, and a damaged byte is never passed on as good.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Event, FakeCluster, config, http, start, until};
+use mc_base::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange};
+use mc_store::{StartError, Store};
+use mc_transfer::{Peer, PeerEndpoint, ReadOp, TcpOptions, TcpTransport, Transport as _, WriteOp};
+use tokio::time::Instant;
+
+fn grant(store: &Store, key: &GrantKey, access: Access) -> mc_base::SealedGrant {
+    let grant = Grant {
+        cluster: ClusterId(0xc1),
+        store: store.id(),
+        epoch: store.epoch(),
+        access,
+        expires: ClusterTime(100_000),
+        ranges: vec![GrantedRange { segment: 0, offset: 64, len: 4096, index: 7 }],
+    };
+    grant.seal(key)
+}
+
+#[tokio::test]
+async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
+    let cluster = FakeCluster::start(1);
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(config(cluster.addresses(), dir.path())).await;
+    until("mounted", || store.ready()).await;
+    let Event::Mount { key, tcp, .. } = cluster.mounts()[0].clone() else { panic!("a mount") };
+    let peer = Peer {
+        cluster: ClusterId(0xc1),
+        store: store.id(),
+        epoch: store.epoch(),
+        endpoints: vec![PeerEndpoint { transport: "tcp".into(), address: tcp, attributes: vec![] }],
+    };
+    let transport = TcpTransport::new(TcpOptions::default());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let value: Vec<u8> = (0..4096u32).map(|i| (i * 7) as u8).collect();
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![&value] }];
+    let written = transport.write(&peer, &grant(&store, &key, Access::Write), &ops, deadline).await;
+    let written = written[0].clone().unwrap();
+
+    let read_grant = grant(&store, &key, Access::Read);
+    let mut back = vec![0; 4096];
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut back] }];
+    let read = transport.read(&peer, &read_grant, &mut ops, deadline).await;
+    assert_eq!(read[0], Ok(written));
+    assert_eq!(back, value);
+
+    let flipped = http("POST", store.http_address(), "/fault/flip?segment=0&offset=100").await;
+    assert_eq!(flipped.0, 200, "{flipped:?}");
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut back] }];
+    let read = transport.read(&peer, &read_grant, &mut ops, deadline).await;
+    assert_ne!(read[0], Ok(written), "the checksum tells");
+
+    let forged = grant(&store, &GrantKey([0; 32]), Access::Read);
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut back] }];
+    assert!(transport.read(&peer, &forged, &mut ops, deadline).await[0].is_err());
+
+    let (_, metrics) = http("GET", store.http_address(), "/metrics").await;
+    for line in [
+        "mc_store_capacity_bytes 2097152",
+        "mc_store_transferred_bytes_total{op=\"write\"} 4096",
+        "mc_store_transferred_bytes_total{op=\"read\"} 8192",
+        "mc_store_refusals_total 1",
+        "mc_store_ready 1",
+        "mc_store_leader_term 1",
+        "mc_store_mounts_total 1",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+    let (_, status) = http("GET", store.http_address(), "/status").await;
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["id"], store.id().to_string());
+    assert_eq!(status["leader"], cluster.addresses()[0]);
+    assert_eq!(status["ready"], true);
+}
+
+#[tokio::test]
+async fn what_cannot_be_had_is_one_sentence_that_names_the_flag() {
+    async fn refused(config: mc_store::Config) -> String {
+        let err = Store::start(config, common::surroundings(), |_, _| {}).await.unwrap_err();
+        let text = err.to_string();
+        assert!(!text.contains('\n'), "{text}");
+        text
+    }
+    let masters = ["127.0.0.1:1".to_owned()];
+    let dir = tempfile::tempdir().unwrap();
+    let good = || config(&masters, dir.path());
+
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut port = good();
+    port.listen = taken.local_addr().unwrap();
+    let text = refused(port).await;
+    assert!(text.contains("(--listen)") && text.contains("in use"), "{text}");
+
+    let mut huge = good();
+    huge.segment = vec![mc_base::ByteSize(1 << 50)];
+    let text = refused(huge).await;
+    assert!(text.contains("--segment") && text.contains("does not fit"), "{text}");
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut no_dir = good();
+    no_dir.data_dir = file.path().into();
+    let text = refused(no_dir).await;
+    assert!(text.contains("--data-dir"), "{text}");
+
+    let running = start(good()).await;
+    let text = refused(good()).await;
+    assert!(text.contains("in use by another process"), "{text}");
+    drop(running);
+    let mut again = Err(StartError::Config(mc_store::InvalidConfig::NoMasters));
+    // The heartbeat thread ends by itself a moment after the store was dropped, and its lock with it.
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while again.is_err() && std::time::Instant::now() < deadline {
+        again = Store::start(good(), common::surroundings(), |_, _| {}).await;
+    }
+    again.unwrap();
+}

@@ -1,1 +1,38 @@
-//! placeholder
+//! The Rust client library of mc, a replicated pool of memory for KV caches.
+//!
+//! [`Client`] finds the leader from any master, moves bytes directly between the caller's buffers and the stores,
+//! retries what can be retried, and answers from its [local cache](Builder::local_cache) when no leader is in reach.
+//! [`Admin`] asks the masters about themselves.
+
+mod admin;
+mod api;
+mod avoid;
+mod backoff;
+mod batch;
+mod cache;
+mod call;
+mod channels;
+mod core;
+mod discover;
+mod error;
+mod get;
+mod identity;
+mod keys;
+mod leader;
+mod list;
+mod masters;
+mod metrics;
+mod options;
+mod placement;
+mod put;
+mod refusal;
+mod rpc;
+mod stand_in;
+
+pub use admin::{Admin, ClusterStatus, Lookup, MasterReport, PlacedReplica};
+pub use api::{Client, GetInto, PutFrom};
+pub use error::{ConnectError, Error, Outcome};
+pub use mc_base::{ByteSize, ClusterId, NodeId, PutId, StoreId};
+pub use mc_proto::v1::Code;
+pub use metrics::Stats;
+pub use options::{Builder, DEFAULT_MASTER_PORT, Mode, Put, PutMode, PutOptions};

@@ -1,9 +1,18 @@
 //! The replicated index of mc.
-//!
-//! - [`state`]: the pure state machine; every replica applies the same commands and holds the same index.
-//! - [`log`]: the Raft log on sled, and its in-memory model.
-//! - [`raft`]: the types that bind openraft to both.
 
+mod api;
+pub mod config;
+pub mod formation;
+mod http;
+pub mod identity;
+mod leader;
 pub mod log;
+mod master;
+mod metrics;
+pub mod peers;
+mod process;
 pub mod raft;
 pub mod state;
+
+pub use master::{Environment, Master, StartError};
+pub use process::main_with;

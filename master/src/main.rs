@@ -1,3 +1,7 @@
 //! `mc-master`: one of the masters of a pool.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    mc_master::main_with(std::env::args_os())
+}

@@ -1,1 +1,5 @@
-//! placeholder
+//! Lends memory to the pool.
+mod config;
+mod data_dir;
+mod link;
+mod memory;

@@ -2,8 +2,24 @@
 //!
 //! [`Transport`] is what the client library calls: batches of (remote range, local buffers), each checked by the store
 //! against a grant. It is shaped for one-sided transports too: remote ranges rather than keys, scatter/gather lists
-//! on the local side, batches, and registration of local memory.
+//! on the local side, batches, and registration of local memory. [`TcpTransport`] and [`DataServer`] are the two ends
+//! of the first one; a store lends [`Segment`]s and knows the cluster's time through an [`Authority`].
 
+mod authority;
+mod checksum;
+mod fence;
+mod memory_limit;
+mod registration;
+mod segment;
+mod server;
+mod tcp;
 mod transport;
+mod wire;
 
-pub use transport::{Checksum, Peer, PeerEndpoint, ReadOp, TransferError, Transport, WriteOp};
+pub use authority::Authority;
+pub use checksum::Checksum;
+pub use registration::{RegisterError, RegisteredMemory};
+pub use segment::{AllocateError, Segment};
+pub use server::{Counters, DataServer, DataServerConfig, Timeouts};
+pub use tcp::{TcpOptions, TcpTransport};
+pub use transport::{Peer, PeerEndpoint, ReadOp, TransferError, Transport, WriteOp};

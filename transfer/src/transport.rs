@@ -4,9 +4,7 @@ use futures::future::BoxFuture;
 use mc_base::{ClusterId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
-/// CRC-64/NVME of some bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Checksum(pub u64);
+use crate::Checksum;
 
 /// A store's memory as the far end of transfers.
 #[derive(Clone, Debug, PartialEq, Eq)]

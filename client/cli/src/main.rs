@@ -1,1 +1,83 @@
-fn main() {}
+//! `mcctl`: run, watch, use and measure a pool from one executable.
+
+mod args;
+mod children;
+mod cmd;
+mod connect;
+mod failover;
+mod interrupt;
+mod output;
+mod progress;
+mod view;
+mod workload;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use serde::Serialize;
+
+use args::{Cli, Command};
+use interrupt::Interrupted;
+use output::Output;
+
+/// How a command ended, as its exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    /// Done; yes; healthy.
+    Well,
+    /// No: not found, refused, degraded, lost.
+    Negative,
+    /// The pool can't be used.
+    Down,
+}
+
+fn main() -> ExitCode {
+    // Before anything is parsed here: the flags of masters and stores are theirs, also where they look like ours.
+    if let Some(code) = cmd::run::role_of_this_process() {
+        return code;
+    }
+    let cli = Cli::parse();
+    let output = Output::new(cli.global.format());
+    match dispatch(&cli, output) {
+        Ok(Ended::Well) => ExitCode::SUCCESS,
+        Ok(Ended::Negative) => ExitCode::from(1),
+        Ok(Ended::Down) => ExitCode::from(2),
+        Err(error) if error.is::<Interrupted>() => ExitCode::from(130),
+        Err(error) => {
+            #[derive(Serialize)]
+            struct Failure {
+                error: String,
+            }
+            output::note(&format!("error: {error:#}"));
+            if output.is_json() {
+                output.result(&Failure { error: format!("{error:#}") }, String::new);
+            }
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
+    let global = &cli.global;
+    let work = async {
+        match &cli.command {
+            Command::Playground(args) => cmd::playground::playground(args, output).await,
+            Command::Status => cmd::status::status(global, output).await,
+            Command::Put(args) => cmd::put::put(global, args, output).await,
+            Command::Get(args) => cmd::get::get(global, args, output).await,
+            Command::Exist(args) => cmd::exist::exist(global, args, output).await,
+            Command::Rm(args) => cmd::rm::rm(global, args, output).await,
+            Command::Stat(args) => cmd::stat::stat(global, args, output).await,
+            Command::Bench(args) => cmd::bench::bench(global, args, output).await,
+            // Reached with flags of mcctl in front; where they would have to go is not known.
+            Command::Run(args) => anyhow::bail!(
+                "write `mcctl run {}` and its flags behind it, none of mcctl's own before",
+                clap::ValueEnum::to_possible_value(&args.role)
+                    .map_or_else(String::new, |v| v.get_name().to_owned())
+            ),
+            Command::Completion(args) => cmd::completion::completion(args),
+        }
+    };
+    tokio::runtime::Runtime::new().context("cannot start the runtime's threads")?.block_on(work)
+}

@@ -10,8 +10,8 @@ use openraft::raft::{
     VoteResponse,
 };
 
-use super::payload::{RecordError, decode_entry_bytes, encode_payload};
 use super::{CommittedLeaderId, LogId, TypeConfig, Vote};
+use crate::log::{RecordError, decode_entry_bytes, encode_payload};
 
 /// Why a message cannot be what it claims to be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -13,14 +13,13 @@ mod guard;
 mod lease;
 mod machine;
 mod node;
-mod payload;
+mod observe;
 mod peer;
 mod peers;
 mod receive_snapshot;
 mod send_snapshot;
 mod service;
 mod snapshots;
-mod standin;
 mod tasks;
 #[cfg(test)]
 mod tests;
@@ -33,6 +32,7 @@ pub use machine::{Applied, Builder, Machine, SharedIndex};
 pub use node::{
     BytesSince, Leadership, NotLeader, RaftNode, RaftNodeConfig, ReadPolicy, StartError, TransferError,
 };
+pub use observe::RaftView;
 pub use service::{Formation, RaftService};
 pub use snapshots::{Defect, Recovered, SnapshotError, SnapshotFile, SnapshotStore};
 pub use types::{

@@ -21,12 +21,12 @@ use super::envelope::Identity;
 use super::lease::{leased_term, usable_lease};
 use super::peers::Peers;
 use super::snapshots::SnapshotError;
-use super::standin::State;
 use super::{
     Applied, LeaderTerm, Machine, MasterNode, Raft, RaftService, SharedIndex, SnapshotLimits, SnapshotStore,
     StoredMembership, TypeConfig, VoteGuard, tasks,
 };
 use crate::state::Settings;
+use crate::state::State;
 
 /// Bytes of the log after an index, or of all of it.
 pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;
@@ -133,10 +133,10 @@ pub enum ReadPolicy {
 /// A running Raft node. Its tasks run on the runtime that [`RaftNode::start`] was called on, which should not be the
 /// one that serves clients: a busy one makes followers miss heartbeats.
 pub struct RaftNode {
-    node: NodeId,
+    pub(super) node: NodeId,
     raft: Raft<Machine>,
     index: SharedIndex,
-    metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+    pub(super) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     leadership: watch::Receiver<Leadership>,
     election_timeout_max: Duration,
     /// The last term in which a hand-over was asked for: voters may elect another leader before our lease ends.
@@ -187,7 +187,8 @@ impl RaftNode {
                 Applied { state, last_applied: meta.last_log_id, membership: meta.last_membership }
             }
             None => Applied {
-                state: State::new(settings.clone()),
+                // The cluster's own settings are in its log: the first leader puts them there.
+                state: State::new(Settings::default()),
                 last_applied: None,
                 membership: StoredMembership::default(),
             },

@@ -17,9 +17,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
 use super::convert::{Standing, log_id_to_wire, vote_from_wire, vote_to_wire};
-use super::payload::encode_membership;
 use super::peer::Whom;
 use super::{SnapshotFile, TypeConfig, Vote};
+use crate::log::encode_membership;
 
 /// Bytes of one message: small beside the windows of a connection, large beside its overhead.
 const PIECE: usize = 256 << 10;
@@ -39,7 +39,7 @@ pub(crate) async fn send(
         envelope: Some(envelope),
         vote: Some(vote_to_wire(vote)),
         last_log_id: snapshot.meta.last_log_id.as_ref().map(log_id_to_wire),
-        membership: encode_membership(&snapshot.meta.last_membership),
+        membership: encode_membership(&snapshot.meta.last_membership).into(),
         total_bytes: snapshot.snapshot.len(),
         data: bytes::Bytes::new(),
     };

@@ -20,13 +20,18 @@ use super::{Machine, Raft, SnapshotStore, TypeConfig, VoteGuard, receive_snapsho
 /// Largest message that is read: twice what a log reader puts into one append.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
-/// The two calls of formation, which come before there is a cluster.
+/// What comes before there is a cluster: the two calls of formation, and the word on Raft calls.
 #[tonic::async_trait]
 pub trait Formation: Send + Sync + 'static {
     /// Who are you, what do you hold, whom do you list.
     async fn meet(&self, request: v1::MeetRequest) -> Result<v1::MeetReply, Status>;
     /// Take part in a new cluster.
     async fn found(&self, request: v1::FoundRequest) -> Result<v1::FoundReply, Status>;
+    /// A Raft call for node `to` of `cluster` has come, and this node takes part in none yet.
+    ///
+    /// # Errors
+    /// The answer to the call, unless this node takes part in that cluster by now.
+    fn admit(&self, cluster: ClusterId, to: NodeId) -> Result<(), Status>;
 }
 
 /// The Raft port of a master. It serves before the node has a cluster, since formation happens on the same port:
@@ -103,6 +108,15 @@ impl RaftService {
     }
 
     fn admit(&self, envelope: Option<&v1::Envelope>) -> Result<&Attached, Status> {
+        if self.0.cluster.get().is_none()
+            && let Some(envelope) = envelope
+            && let Some(cluster) = ClusterId::from_bytes(&envelope.cluster_id)
+            && let Some(to) = NodeId::from_bytes(&envelope.to)
+        {
+            // The first Raft call is how a member whose founding was accepted learns that the cluster has begun.
+            self.0.formation.admit(cluster, to)?;
+            return self.attached();
+        }
         check_envelope(self.0.node, self.0.cluster.get().copied(), envelope)?;
         self.attached()
     }

@@ -55,7 +55,7 @@ pub enum Op {
         items: Vec<PutEndItem>,
     },
     /// Give puts up and free their bytes. Answers [`Response::Codes`]: `Ok` (also for an unknown id), `InvalidWrite`
-    /// for one that has ended.
+    /// for one that has ended (known until its deadline).
     PutRevoke {
         /// The puts.
         puts: Vec<PutId>,
@@ -104,7 +104,7 @@ pub struct PutStartItem {
     pub mode: PutMode,
     /// How many replicas, at least 1. Fewer are placed when fewer stores have room.
     pub replicas: u8,
-    /// The put is ended at this time if it has not ended itself.
+    /// The put is ended at this time if it has not ended itself; capped by the settings.
     pub deadline: ClusterTime,
     /// Stores to try first, in this order.
     pub preferred: SmallVec<[StoreId; 2]>,
@@ -133,7 +133,8 @@ pub struct PutEndItem {
     pub checksum: u64,
     /// Replicas, by their place in the start's answer, that were not written: they are freed.
     pub failed: SmallVec<[u8; 2]>,
-    /// End of the last lease on the version that an upsert replaces.
+    /// End of the last lease on the version that is there: its bytes are held until then if this put replaces it (an
+    /// upsert, or a put-if-absent over a version on suspect stores only).
     pub reuse_at: ClusterTime,
 }
 
@@ -182,7 +183,7 @@ pub struct Endpoint {
 /// Replicated settings: everything that changes what `apply` or a leader answers. Seeded at formation from flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Longest deadline of a put, in ms.
+    /// Longest deadline of a put, in ms; at most [`mc_base::MAX_GRANT_LIFETIME`].
     pub put_deadline_max_ms: u64,
     /// Length of a read lease, in ms.
     pub read_lease_ms: u64,
@@ -203,7 +204,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            put_deadline_max_ms: 600_000,
+            put_deadline_max_ms: 60_000,
             read_lease_ms: 10_000,
             store_ttl_ms: 600_000,
             store_heartbeat_ms: 200,
@@ -218,8 +219,7 @@ impl Default for Settings {
 /// What applying a command answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// Nothing to say (ticks, settings, blank and membership entries, entries of another term's soft state when the
-    /// operation has no items).
+    /// Nothing to say (ticks, settings, cluster versions, blank and membership entries).
     Done,
     /// One per item of a [`Op::PutStart`].
     PutStarted(Vec<PutStarted>),
@@ -232,14 +232,17 @@ pub enum Response {
         /// More slices are needed.
         more: bool,
     },
-    /// The stamp's term is not the entry's: nothing was done.
+    /// The stamp's term is not the entry's: nothing was done, for any operation but ticks, settings and cluster
+    /// versions, which no leader decides from its soft state.
     WrongTerm,
 }
 
 /// The answer to a put's start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutStarted {
-    /// `Ok`, `ObjectAlreadyExists`, `NoAvailableHandle`, `ObjectTooLarge`, `InvalidKey`, `InvalidParams`.
+    /// `Ok`, `ObjectAlreadyExists` (also when this very put has ended well), `NoAvailableHandle`, `ObjectTooLarge`,
+    /// `InvalidKey`, `InvalidParams` (also for a deadline that has passed, and for a put id in flight with another key
+    /// or size), `PutGone` when this very put has ended with every replica failed.
     pub code: Code,
     /// Where to write; empty unless `Ok`.
     pub replicas: SmallVec<[PlacedReplica; 1]>,
@@ -249,9 +252,11 @@ pub struct PutStarted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutEnded {
     /// `Ok`, `ObjectAlreadyExists` (a success: another put-if-absent of the key was first), `PutGone`,
-    /// `TransferFail` when every replica failed.
+    /// `TransferFail` when every replica failed or its store was dropped meanwhile. A repeated end gets the same answer
+    /// until the put's deadline. More than 4,096 items: `InvalidParams` for each.
     pub code: Code,
-    /// The version that an upsert replaced.
+    /// The visible version that it replaced: an upsert's, or one whose replicas were all on suspect stores. A repeat
+    /// after the deadline no longer names it.
     pub replaced: Option<PutId>,
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
 
-use crate::raft::payload::encode_payload;
+use crate::log::encode_payload;
 use crate::raft::{Entry, LogId, TypeConfig, Vote};
 
 /// As the real reader: bounded, and never nothing.

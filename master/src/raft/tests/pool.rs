@@ -32,6 +32,10 @@ impl Formation for NoFormation {
     async fn found(&self, _: v1::FoundRequest) -> Result<v1::FoundReply, Status> {
         Err(Status::unimplemented("found"))
     }
+
+    fn admit(&self, _: ClusterId, _: NodeId) -> Result<(), Status> {
+        Err(Status::unavailable("this node takes part in no cluster"))
+    }
 }
 
 /// One master: what survives a restart, and what runs.

@@ -1,0 +1,281 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use mc_base::{ByteSize, Span};
+
+use crate::output::Format;
+
+/// Where masters are looked for when nothing says otherwise.
+const DEFAULT_MASTERS: &str = "127.0.0.1:50051";
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, yes, healthy; 1 no (not found, refused, degraded, data lost); \
+2 wrong usage, pool unreachable or down; 130 interrupted.";
+
+const EXAMPLES: &str = "\
+Examples:
+  mcctl playground               a pool of real processes whose leader is killed while you watch
+  mcctl status                   one screen about the pool at MC_MASTERS
+  mcctl put model.kv ./file      put a file; `get model.kv -` writes it to standard output
+  mcctl bench put --size 1mb     measure; starts its own pool unless --masters names one";
+
+/// Run, watch, use and measure a pool of memory for KV caches.
+#[derive(Debug, Parser)]
+#[command(name = "mcctl", version, after_help = EXAMPLES, after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Client addresses of the masters, comma-separated; one that answers is enough
+    /// [env: MC_MASTERS] [default: 127.0.0.1:50051]
+    #[arg(long, global = true, value_name = "ADDRESSES")]
+    masters: Option<String>,
+    /// Form of the result on standard output
+    #[arg(short = 'o', long = "output", global = true, value_enum, value_name = "FORMAT")]
+    output: Option<Format>,
+    /// Short for `-o json`: one JSON document on standard output and nothing else
+    #[arg(long, global = true, conflicts_with = "output")]
+    json: bool,
+    /// How long to wait for a leader before giving up
+    #[arg(long, global = true, value_name = "DURATION", default_value = "60s")]
+    pub(crate) timeout: Span,
+}
+
+impl Global {
+    pub(crate) fn format(&self) -> Format {
+        if self.json { Format::Json } else { self.output.unwrap_or_default() }
+    }
+
+    /// What `--masters` says.
+    pub(crate) fn masters_flag(&self) -> Option<&str> {
+        self.masters.as_deref()
+    }
+
+    /// The masters to talk to: the flag, else the environment (empty counts as not set), else this machine.
+    pub(crate) fn masters(&self) -> String {
+        let from_env = || std::env::var("MC_MASTERS").ok().filter(|value| !value.is_empty());
+        self.masters.clone().or_else(from_env).unwrap_or_else(|| DEFAULT_MASTERS.to_owned())
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start a small pool, run a workload, kill the leader, check every byte; then stay up
+    Playground(PlaygroundArgs),
+    /// One screen about the pool; exit code 0 healthy, 1 degraded, 2 down
+    Status,
+    /// Put a file as one object
+    Put(PutArgs),
+    /// Get an object into a file
+    Get(GetArgs),
+    /// Ask whether an object is there; exit code 0 yes, 1 no
+    Exist(KeyArgs),
+    /// Remove an object
+    Rm(RmArgs),
+    /// Show size, checksum and places of an object
+    Stat(KeyArgs),
+    /// Measure the pool, beside what this machine can do in the same run
+    Bench(BenchArgs),
+    /// Be a master or a store: the same as mc-master and mc-store
+    Run(RunArgs),
+    /// Print shell completions: `source <(mcctl completion bash)`
+    Completion(CompletionArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct RunArgs {
+    /// What to be
+    #[arg(value_enum)]
+    pub(crate) role: Role,
+    /// Its flags; `mcctl run master --help` lists them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
+    pub(crate) args: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Role {
+    /// mc-master
+    Master,
+    /// mc-store
+    Store,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PlaygroundArgs {
+    /// End after the check instead of staying up
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Replay a recorded workload (JSON lines with `timestamp` and `hash_ids`, plain or gzipped) instead of a generated one
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+    /// Seed of the generated workload
+    #[arg(long, default_value_t = 1, value_name = "N", conflicts_with = "trace")]
+    pub(crate) seed: u64,
+    /// Acknowledged puts to reach; the leader is killed half-way. The stores are sized to hold them all
+    #[arg(long, default_value_t = 3_600, value_name = "N", value_parser = clap::value_parser!(u64).range(2_000..=100_000))]
+    pub(crate) puts: u64,
+    /// Where the directory of data and logs is made [default: the system's place for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct KeyArgs {
+    /// Key of the object, 1 to 4,096 bytes
+    pub(crate) key: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PutArgs {
+    /// Key of the object, 1 to 4,096 bytes
+    pub(crate) key: String,
+    /// File to put; `-` is standard input
+    pub(crate) file: PathBuf,
+    /// Replace an object that is there; without it, the old one stays and the exit code is 1
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// Copies on different stores
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) replicas: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GetArgs {
+    /// Key of the object
+    pub(crate) key: String,
+    /// File to write; `-` is standard output
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RmArgs {
+    /// Key of the object
+    pub(crate) key: String,
+    /// Remove it even while it is being read
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) what: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Put new objects
+    Put(LoadArgs),
+    /// Get objects that were put before
+    Get(LoadArgs),
+    /// Ask whether objects are there
+    Exist(LoadArgs),
+    /// Four gets for every put
+    Mixed(LoadArgs),
+    /// Kill the leader again and again under load; needs a pool of its own
+    Failover(FailoverArgs),
+}
+
+/// How a bench loads the pool.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LoadArgs {
+    /// Callers at the same time
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub(crate) threads: u32,
+    /// Objects a call
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub(crate) batch: u32,
+    /// Bytes of an object
+    #[arg(long, default_value = "1mb", value_name = "SIZE")]
+    pub(crate) size: ByteSize,
+    /// How long to measure
+    #[arg(long, default_value = "5s", value_name = "DURATION")]
+    pub(crate) duration: Span,
+    /// Objects in the pool: those that are read, and those put before they are removed again [default: 512 MiB's worth, at most 4096]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) keys: Option<u64>,
+    /// Start one master and one store instead of three and two
+    #[arg(long)]
+    pub(crate) single: bool,
+    /// Where the directory of data and logs is made, and where fdatasync is measured [default: the system's place for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FailoverArgs {
+    /// How often the leader is killed
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) rounds: u32,
+    /// How it ends: kill is SIGKILL, term asks it to hand over
+    #[arg(long, value_enum, default_value_t = Ending::Kill, value_name = "SIGNAL")]
+    pub(crate) signal: Ending,
+    /// Writers under whose load it happens
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) threads: u32,
+    /// Bytes of an object
+    #[arg(long, default_value = "4kb", value_name = "SIZE")]
+    pub(crate) size: ByteSize,
+    /// Where the directory of data and logs is made [default: the system's place for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// How a leader ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Ending {
+    /// SIGKILL: it can do nothing any more.
+    Kill,
+    /// SIGTERM: it hands leadership over first.
+    Term,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn json_is_short_for_o_json_anywhere_on_the_line() {
+        for line in [
+            &["mcctl", "--json", "status"][..],
+            &["mcctl", "status", "-o", "json"],
+            &["mcctl", "status", "--json"],
+        ] {
+            assert_eq!(Cli::parse_from(line).global.format(), Format::Json, "{line:?}");
+        }
+        assert_eq!(Cli::parse_from(["mcctl", "status"]).global.format(), Format::Table);
+    }
+
+    #[test]
+    fn sizes_and_durations_read_as_everywhere() {
+        let cli = Cli::parse_from(["mcctl", "bench", "put", "--size", "64KiB", "--duration", "500ms"]);
+        let Command::Bench(BenchArgs { what: BenchCommand::Put(load) }) = cli.command else {
+            panic!("bench put")
+        };
+        assert_eq!((load.size.0, load.duration.0.as_millis()), (65_536, 500));
+        assert!(Cli::try_parse_from(["mcctl", "bench", "put", "--size", "1.5gb"]).is_err());
+    }
+}

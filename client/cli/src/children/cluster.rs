@@ -1,0 +1,193 @@
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use mc_base::ByteSize;
+use tempfile::TempDir;
+
+use super::ChildrenError;
+use super::ports::Ports;
+use super::process::Process;
+use crate::connect;
+use crate::view::View;
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    /// Masters; one is a cluster of one.
+    pub(crate) masters: usize,
+    /// Stores.
+    pub(crate) stores: usize,
+    /// Memory that each store lends.
+    pub(crate) segment: ByteSize,
+    /// Where the directory of data and logs is made; `None` is the system's place for temporary files.
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+impl Shape {
+    /// Three masters and two stores that hold `bytes` with a third to spare, so that nothing needs evicting.
+    pub(crate) fn three_and_two(bytes: u64) -> Self {
+        let each = (bytes + bytes / 3) / 2;
+        Self { masters: 3, stores: 2, segment: ByteSize(each.next_multiple_of(64 << 20)), data_dir: None }
+    }
+}
+
+/// A master and where it listens.
+#[derive(Debug)]
+pub(crate) struct Master {
+    pub(crate) process: Process,
+    pub(crate) client_address: String,
+    pub(crate) http_address: String,
+}
+
+/// A store and where it listens.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) process: Process,
+    pub(crate) address: String,
+    pub(crate) http_address: String,
+}
+
+/// A running pool.
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) masters: Vec<Master>,
+    pub(crate) stores: Vec<Store>,
+    /// Removed after the children, which are declared (and so dropped) before it; kept when something went wrong.
+    dir: TempDir,
+}
+
+impl Cluster {
+    /// Starts the processes; [`Self::wait_ready`] waits until they form a pool.
+    pub(crate) fn start(shape: &Shape) -> Result<Self, ChildrenError> {
+        let dir = directory(shape.data_dir.as_deref())?;
+        let mut ports = Ports::default();
+        let mut address = || ports.next_address().ok_or(ChildrenError::NoPort);
+        let mut plan = Vec::new();
+        for _ in 0..shape.masters {
+            plan.push((address()?, address()?, address()?));
+        }
+        let peers: Vec<_> = plan.iter().map(|(_, raft, _)| raft.clone()).collect();
+
+        let mut masters = Vec::new();
+        for (at, (client, raft, http)) in plan.into_iter().enumerate() {
+            let name = format!("master {}", at + 1);
+            let mut args: Vec<OsString> = vec!["master".into()];
+            match peers.len() {
+                1 => args.push("--single".into()),
+                _ => args.extend(["--peers".into(), peers.join(",").into()]),
+            }
+            args.extend(["--listen".into(), client.clone().into(), "--raft-listen".into(), raft.into()]);
+            args.extend(["--http-listen".into(), http.clone().into()]);
+            args.extend(["--log-sync".into(), "fdatasync".into(), "--exit-on-stdin-eof".into()]);
+            args.extend(["--data-dir".into(), dir.path().join(format!("master-{}", at + 1)).into()]);
+            let log = dir.path().join(format!("master-{}.log", at + 1));
+            let process = Process::start(name, args, log)?;
+            masters.push(Master { process, client_address: client, http_address: http });
+        }
+
+        let clients: Vec<_> = masters.iter().map(|m| m.client_address.clone()).collect();
+        let mut stores = Vec::new();
+        for at in 1..=shape.stores {
+            let (data, http) = (address()?, address()?);
+            let mut args: Vec<OsString> = vec!["store".into()];
+            args.extend(["--segment".into(), shape.segment.to_string().into()]);
+            args.extend(["--masters".into(), clients.join(",").into(), "--exit-on-stdin-eof".into()]);
+            args.extend([
+                "--listen".into(),
+                data.clone().into(),
+                "--http-listen".into(),
+                http.clone().into(),
+            ]);
+            args.extend(["--data-dir".into(), dir.path().join(format!("store-{at}")).into()]);
+            let log = dir.path().join(format!("store-{at}.log"));
+            let process = Process::start(format!("store {at}"), args, log)?;
+            stores.push(Store { process, address: data, http_address: http });
+        }
+        Ok(Self { masters, stores, dir })
+    }
+
+    /// Client addresses of all masters, as `--masters` takes them.
+    pub(crate) fn addresses(&self) -> String {
+        self.masters.iter().map(|m| m.client_address.as_str()).collect::<Vec<_>>().join(",")
+    }
+
+    /// Where data and logs are.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Leaves data and logs behind, for whoever has to find out what went wrong.
+    pub(crate) fn keep_logs(&mut self) {
+        self.dir.disable_cleanup(true);
+    }
+
+    /// `error`, with the place where the logs are kept for it and the children that ended by themselves.
+    pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
+        self.keep_logs();
+        let ended: Vec<_> = self
+            .processes()
+            .filter_map(|process| process.check_running().is_err().then(|| process.name().to_owned()))
+            .collect();
+        let ended =
+            if ended.is_empty() { String::new() } else { format!("; not running: {}", ended.join(", ")) };
+        let dir = self.dir().display();
+        error.context(format!("the run failed (logs are kept in {dir}{ended})"))
+    }
+
+    /// Waits until one master leads, all answer, and every store is alive; returns what was seen then.
+    pub(crate) async fn wait_ready(&mut self, limit: Duration) -> Result<View, ChildrenError> {
+        let outcome = self.until_ready(limit).await;
+        if outcome.is_err() {
+            self.keep_logs();
+        }
+        outcome
+    }
+
+    async fn until_ready(&mut self, limit: Duration) -> Result<View, ChildrenError> {
+        let start = Instant::now();
+        let admin = connect::admin(&self.addresses()).await?;
+        loop {
+            for process in self.processes() {
+                process.check_running()?;
+            }
+            let view = View::of(&admin.status().await);
+            let alive = view.stores.iter().filter(|s| s.is_alive()).count();
+            let problem = view.problems.first().cloned().or_else(|| {
+                (alive < self.stores.len())
+                    .then(|| format!("{alive} of {} stores are alive", self.stores.len()))
+            });
+            let Some(waiting_for) = problem else { return Ok(view) };
+            if start.elapsed() > limit {
+                return Err(ChildrenError::NotReady {
+                    limit,
+                    waiting_for,
+                    logs: self.dir().to_owned(),
+                    tail: self.masters.first().map(|m| m.process.log_tail()).unwrap_or_default(),
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+    }
+
+    /// The child that leads, by its client address.
+    pub(crate) fn master_at(&mut self, address: &str) -> Result<&mut Master, ChildrenError> {
+        self.masters
+            .iter_mut()
+            .find(|m| m.client_address == address)
+            .ok_or_else(|| ChildrenError::NotOurs { address: address.to_owned() })
+    }
+
+    /// All children.
+    pub(crate) fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
+        self.masters.iter_mut().map(|m| &mut m.process).chain(self.stores.iter_mut().map(|s| &mut s.process))
+    }
+}
+
+fn directory(parent: Option<&Path>) -> Result<TempDir, ChildrenError> {
+    let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
+    let made = fs::create_dir_all(&parent)
+        .and_then(|()| tempfile::Builder::new().prefix("mcctl-").tempdir_in(&parent));
+    made.map_err(|why| ChildrenError::Directory { path: parent, why })
+}

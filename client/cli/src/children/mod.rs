@@ -1,0 +1,36 @@
+//! A pool of child processes on free loopback ports, for the playground and the benches: started, watched, killed,
+//! restarted, and gone when the value is dropped.
+
+mod cluster;
+mod ports;
+mod process;
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+pub(crate) use cluster::{Cluster, Shape};
+pub(crate) use process::died_of;
+
+/// Why the pool of child processes can't be had.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ChildrenError {
+    #[error("cannot start {name} as a child process: {why}")]
+    Start { name: String, why: std::io::Error },
+    #[error("{name} ended by itself ({status}); the end of its log {}:\n{tail}", log.display())]
+    Exited { name: String, status: ExitStatus, log: PathBuf, tail: String },
+    #[error("cannot signal or reap {name}: {why}")]
+    Signal { name: String, why: std::io::Error },
+    #[error("{name} (pid {pid}) is still running {limit:?} after it was told to end")]
+    StillAlive { name: String, pid: u32, limit: Duration },
+    #[error("the pool was not ready within {limit:?}: {waiting_for}; logs are in {}\n{tail}", logs.display())]
+    NotReady { limit: Duration, waiting_for: String, logs: PathBuf, tail: String },
+    #[error("cannot use {} for the children's data: {why}", path.display())]
+    Directory { path: PathBuf, why: std::io::Error },
+    #[error("no free port on 127.0.0.1: stop something, or look at `ss -tln`")]
+    NoPort,
+    #[error(transparent)]
+    Connect(#[from] mc_client::ConnectError),
+    #[error("no child process is the leader at {address}")]
+    NotOurs { address: String },
+}

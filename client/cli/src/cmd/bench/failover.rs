@@ -1,0 +1,209 @@
+//! `mcctl bench failover`: the leader ends again and again under load.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use mc_client::{Client, Put, PutOptions};
+use serde::Serialize;
+
+use super::machine::Machine;
+use crate::Ended;
+use crate::args::{Ending, FailoverArgs, Global};
+use crate::children::{Cluster, Shape};
+use crate::connect;
+use crate::failover;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::workload::{Keyspace, Ledger, verify};
+
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// Objects a put and a get of the load.
+const BATCH: u64 = 4;
+/// Time between two calls of a writer: the load shall go on for hours of rounds without filling the pool.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Objects after which writers only read: bounds the pool, however many rounds there are.
+const MOST_OBJECTS: u64 = 200_000;
+
+/// The result, as `-o json` prints it.
+#[derive(Debug, Serialize)]
+struct Report {
+    bench: &'static str,
+    rounds: usize,
+    /// kill or term.
+    signal: &'static str,
+    median_ms: f64,
+    max_ms: f64,
+    /// From just before the signal to the writing client's good put and good get of an old key, each round; for term
+    /// the longest time between two good calls from the signal on.
+    rounds_ms: Vec<f64>,
+    acked: u64,
+    lost: u64,
+    wrong: u64,
+    machine: Machine,
+}
+
+pub(crate) async fn bench(global: &Global, args: &FailoverArgs, output: Output) -> Result<Ended> {
+    if global.masters_flag().is_some() {
+        bail!("bench failover kills masters: it does that to a pool of its own only, so leave --masters out");
+    }
+    if args.size.0 == 0 {
+        bail!("--size is 0: an object has at least one byte");
+    }
+    let most = (args.size.0.max(4096) * MOST_OBJECTS).min(1 << 30);
+    let mut shape = Shape::three_and_two(most);
+    shape.data_dir.clone_from(&args.data_dir);
+    let mut cluster = Cluster::start(&shape)?;
+    cluster.wait_ready(READY_WITHIN).await?;
+    let disk = cluster.dir().to_owned();
+    let machine = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
+    let machine = machine.context("cannot measure this machine")?;
+
+    let space = Keyspace::uniform("failover".to_owned(), args.size.0 as usize);
+    let ledger = Ledger::new(space);
+    let client = connect::client_with_leader(&cluster.addresses(), READY_WITHIN).await?;
+    let load = Load {
+        client: client.clone(),
+        ledger: ledger.clone(),
+        most: most / args.size.0.max(4096),
+        next: AtomicU64::new(0),
+        wrong: AtomicU64::new(0),
+        over: AtomicBool::new(false),
+    };
+    let rounds = async {
+        let outcome = rounds(&mut cluster, &client, &ledger, args, output).await;
+        load.over.store(true, Ordering::Relaxed);
+        outcome
+    };
+    let writers = futures::future::join_all((0..args.threads).map(|_| load.run()));
+    let (outcome, _) = tokio::join!(rounds, writers);
+    let mut rounds_ms = outcome.map_err(|error| cluster.explain(error))?;
+
+    let reader = connect::client_with_leader(&cluster.addresses(), READY_WITHIN).await?;
+    let verdict = verify(&reader, &ledger, |_| ()).await;
+    let report = Report {
+        bench: "failover",
+        rounds: rounds_ms.len(),
+        signal: if args.signal == Ending::Kill { "kill" } else { "term" },
+        median_ms: median(&mut rounds_ms.clone()),
+        max_ms: rounds_ms.iter().copied().fold(0.0, f64::max),
+        rounds_ms: std::mem::take(&mut rounds_ms),
+        acked: ledger.acknowledged(),
+        lost: verdict.lost,
+        wrong: verdict.wrong + load.wrong.load(Ordering::Relaxed),
+        machine,
+    };
+    output.result(&report, || report.table());
+    Ok(if report.lost == 0 && report.wrong == 0 { Ended::Well } else { Ended::Negative })
+}
+
+async fn rounds(
+    cluster: &mut Cluster,
+    client: &Client,
+    ledger: &Ledger,
+    args: &FailoverArgs,
+    output: Output,
+) -> Result<Vec<f64>> {
+    let probes = AtomicU64::new(0);
+    let mut progress = Progress::new("rounds", args.rounds.into());
+    let mut rounds_ms = Vec::new();
+    for round in 1..=args.rounds {
+        // Each round has written something that its kill could lose.
+        let enough = ledger.acknowledged() + 20;
+        let start = Instant::now();
+        while ledger.acknowledged() < enough.min(MOST_OBJECTS) && start.elapsed() < Duration::from_secs(2) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let failover = failover::end_leader(cluster, client, ledger, args.signal, &probes)
+            .await
+            .with_context(|| format!("round {round}"))?;
+        let ms = (failover.outage.as_secs_f64() * 1e4).round() / 10.0;
+        rounds_ms.push(ms);
+        cluster.master_at(&failover.leader_before)?.process.restart()?;
+        cluster.wait_ready(READY_WITHIN).await?;
+        if !output.is_json() {
+            let (before, after) = (&failover.leader_before, &failover.leader_after);
+            progress.say(
+                output,
+                &format!("round {round}: {ms} ms, {before} (pid {}) to {after}", failover.killed_pid),
+            );
+        }
+        progress.set(round.into());
+    }
+    Ok(rounds_ms)
+}
+
+impl Report {
+    fn table(&self) -> String {
+        format!(
+            "failover by {}: {} rounds, median {} ms, max {} ms\n  {} acknowledged puts, {} lost, {} wrong\n{}\n",
+            self.signal,
+            self.rounds,
+            self.median_ms,
+            self.max_ms,
+            self.acked,
+            self.lost,
+            self.wrong,
+            self.machine.line()
+        )
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => 0.0,
+        n if n.is_multiple_of(2) => (values[n / 2 - 1] + values[n / 2]) / 2.0,
+        n => values[n / 2],
+    }
+}
+
+/// Puts and gets that go on through every failover.
+struct Load {
+    client: Client,
+    ledger: Ledger,
+    most: u64,
+    next: AtomicU64,
+    wrong: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Load {
+    async fn run(&self) {
+        while !self.over.load(Ordering::Relaxed) {
+            let first = self.next.fetch_add(BATCH, Ordering::Relaxed);
+            if first + BATCH <= self.most {
+                let objects: Vec<_> =
+                    (first..first + BATCH).map(|block| self.ledger.keys.object(block)).collect();
+                let results = self.client.batch_put(&objects, &PutOptions::default()).await;
+                for (block, result) in (first..).zip(results) {
+                    // A failed put is not acknowledged: its block may be there or not.
+                    if matches!(result, Ok(Put::Stored | Put::AlreadyExists)) {
+                        self.ledger.acknowledge(block);
+                    }
+                }
+            }
+            if let Some(block) = self.ledger.old(first as usize) {
+                let got = self.client.get(self.ledger.keys.key(block)).await;
+                if let Ok(Some(bytes)) = got
+                    && !self.ledger.keys.is_right(block, &bytes)
+                {
+                    self.wrong.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_few_rounds() {
+        assert_eq!(median(&mut []), 0.0);
+        assert_eq!(median(&mut [9.0, 1.0, 5.0]), 5.0);
+        assert_eq!(median(&mut [4.0, 1.0, 3.0, 2.0]), 2.5);
+    }
+}

@@ -1,0 +1,273 @@
+//! `mcctl bench put|get|exist|mixed`.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures::future::join_all;
+use mc_base::ByteSize;
+use mc_client::{Client, Put, PutOptions};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::machine::Machine;
+use super::parts;
+use super::pool::Pool;
+use super::report::{Counts, Report};
+use crate::Ended;
+use crate::args::{Global, LoadArgs};
+use crate::children::Shape;
+use crate::connect;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::workload::{Block, Keyspace};
+
+/// What the callers do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Put,
+    Get,
+    Exist,
+    Mixed,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::Exist => "exist",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
+/// Objects when `--keys` does not say: 512 MiB, at most 4,096, and at least one call of every thread.
+fn default_keys(args: &LoadArgs) -> u64 {
+    let calls = u64::from(args.threads) * u64::from(args.batch);
+    ((512 << 20) / args.size.0.max(1)).clamp(1, 4_096).max(calls)
+}
+
+pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: Output) -> Result<Ended> {
+    if args.size.0 == 0 {
+        bail!("--size is 0: an object has at least one byte");
+    }
+    let keys = args.keys.unwrap_or_else(|| default_keys(args));
+    // Twice what is there at a time: a mixed load puts beside what it reads, and removed bytes may be held for a lease.
+    let mut shape = Shape::three_and_two(2 * keys * args.size.0.next_multiple_of(4096));
+    shape.data_dir.clone_from(&args.data_dir);
+    if args.single {
+        (shape.masters, shape.stores, shape.segment) = (1, 1, ByteSize(shape.segment.0 * 2));
+    }
+    let pool = Pool::open(global, &shape).await?;
+    let disk = pool.disk(args.data_dir.as_deref());
+    let machine = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
+    let machine = machine.context("cannot measure this machine")?;
+    let client = connect::client_with_leader(&pool.masters(), global.timeout.0).await?;
+
+    let run = format!("bench/{:016x}", rand::random::<u64>());
+    let load = Load {
+        client,
+        args,
+        keys,
+        space: Keyspace::uniform(run, args.size.0 as usize),
+        next: AtomicU64::new(keys),
+    };
+    if kind != Kind::Put {
+        load.populate().await?;
+    }
+    let mut progress = Progress::new("measuring", args.duration.0.as_millis() as u64);
+    let (counts, took) = match kind {
+        Kind::Put => load.put_rounds(&mut progress).await,
+        _ => load.steady(kind, &mut progress).await,
+    };
+    drop(progress);
+    load.remove(0..load.next.load(Ordering::Relaxed)).await;
+
+    let mut report = Report::new(kind.name(), args, keys, &counts, took, machine, kind != Kind::Exist);
+    if kind == Kind::Put && args.threads == 1 && args.batch == 1 {
+        report.parts = Some(parts::measure(&pool.masters(), args.size.0, report.p50_us, machine).await?);
+    }
+    output.result(&report, || report.table());
+    Ok(if counts.failed == 0 && counts.wrong == 0 { Ended::Well } else { Ended::Negative })
+}
+
+struct Load<'a> {
+    client: Client,
+    args: &'a LoadArgs,
+    keys: u64,
+    space: Keyspace,
+    /// The next block that nothing has put: blocks below `keys` are those that are read.
+    next: AtomicU64,
+}
+
+impl Load<'_> {
+    /// Puts the objects that are read later.
+    async fn populate(&self) -> Result<()> {
+        let mut progress = Progress::new("putting what is read", self.keys);
+        let blocks: Vec<Block> = (0..self.keys).collect();
+        for batch in self.space.batches(&blocks) {
+            let objects: Vec<_> = batch.iter().map(|block| self.space.object(*block)).collect();
+            for result in self.client.batch_put(&objects, &PutOptions::default()).await {
+                match result.context("cannot put the objects that are to be read")? {
+                    Put::Stored | Put::AlreadyExists => {}
+                    Put::LocalOnly => bail!("the leader was lost while the objects to be read were put"),
+                }
+            }
+            progress.set(batch.last().map_or(0, |block| block + 1));
+        }
+        Ok(())
+    }
+
+    /// Rounds of puts: each puts all its keys, then they are removed outside the measured time, since a pool without
+    /// room refuses.
+    async fn put_rounds(&self, progress: &mut Progress) -> (Counts, Duration) {
+        let (mut counts, mut took) = (Counts::new(), Duration::ZERO);
+        while took < self.args.duration.0 {
+            let first = self.next.fetch_add(self.keys, Ordering::Relaxed);
+            let cursor = AtomicU64::new(first);
+            let left = self.args.duration.0 - took;
+            let start = Instant::now();
+            let worker = || async {
+                let mut counts = Counts::new();
+                loop {
+                    let from = cursor.fetch_add(self.args.batch.into(), Ordering::Relaxed);
+                    let to = (from + u64::from(self.args.batch)).min(first + self.keys);
+                    if from >= to || start.elapsed() >= left {
+                        return counts;
+                    }
+                    self.put(from..to, &mut counts).await;
+                }
+            };
+            for part in self.spread(worker).await {
+                counts.add(&part);
+            }
+            took += start.elapsed();
+            self.remove(first..first + self.keys).await;
+            progress.set(took.as_millis() as u64);
+        }
+        (counts, took)
+    }
+
+    /// Calls over the objects that are there, until the time is over.
+    async fn steady(&self, kind: Kind, progress: &mut Progress) -> (Counts, Duration) {
+        let start = Instant::now();
+        let seed = AtomicU64::new(1);
+        let worker = || async {
+            let mut counts = Counts::new();
+            let mut rng = SmallRng::seed_from_u64(seed.fetch_add(1, Ordering::Relaxed));
+            while start.elapsed() < self.args.duration.0 {
+                match kind {
+                    Kind::Exist => self.exist(&mut rng, &mut counts).await,
+                    Kind::Mixed if rng.random_bool(0.2) => self.put_one_more(&mut counts).await,
+                    _ => self.get(&mut rng, &mut counts).await,
+                }
+            }
+            counts
+        };
+        let watch = async {
+            loop {
+                progress.set(start.elapsed().as_millis() as u64);
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        };
+        let parts = tokio::select! {
+            parts = self.spread(worker) => parts,
+            never = watch => never,
+        };
+        let took = start.elapsed();
+        let mut counts = Counts::new();
+        for part in parts {
+            counts.add(&part);
+        }
+        (counts, took)
+    }
+
+    async fn spread<F: Future<Output = Counts>>(&self, worker: impl Fn() -> F) -> Vec<Counts> {
+        join_all((0..self.args.threads).map(|_| worker())).await
+    }
+
+    async fn put(&self, blocks: std::ops::Range<Block>, counts: &mut Counts) {
+        let objects: Vec<_> = blocks.map(|block| self.space.object(block)).collect();
+        let start = Instant::now();
+        let results = self.client.batch_put(&objects, &PutOptions::default()).await;
+        counts.latencies.record(start.elapsed());
+        for result in results {
+            match result {
+                Ok(Put::Stored) => counts.ops += 1,
+                Ok(Put::AlreadyExists | Put::LocalOnly) | Err(_) => counts.failed += 1,
+            }
+        }
+    }
+
+    /// Puts the next blocks; removes the ones put `keys` blocks ago, so that there is always room.
+    async fn put_one_more(&self, counts: &mut Counts) {
+        let batch = u64::from(self.args.batch);
+        let from = self.next.fetch_add(batch, Ordering::Relaxed);
+        if let Some(old) = from.checked_sub(self.keys / 2).filter(|old| *old >= self.keys) {
+            self.remove(old..old + batch).await;
+        }
+        self.put(from..from + batch, counts).await;
+    }
+
+    async fn get(&self, rng: &mut SmallRng, counts: &mut Counts) {
+        let blocks: Vec<Block> = (0..self.args.batch).map(|_| rng.random_range(0..self.keys)).collect();
+        let keys: Vec<_> = blocks.iter().map(|block| self.space.key(*block)).collect();
+        let start = Instant::now();
+        let results = self.client.batch_get(&keys).await;
+        counts.latencies.record(start.elapsed());
+        for (block, result) in blocks.into_iter().zip(results) {
+            match result {
+                // The client has compared the checksum of each; this compares some with what must be there.
+                Ok(Some(bytes)) if counts.ops.is_multiple_of(64) && !self.space.is_right(block, &bytes) => {
+                    counts.wrong += 1;
+                }
+                Ok(Some(_)) => counts.ops += 1,
+                Ok(None) | Err(_) => counts.failed += 1,
+            }
+        }
+    }
+
+    async fn exist(&self, rng: &mut SmallRng, counts: &mut Counts) {
+        let keys: Vec<_> =
+            (0..self.args.batch).map(|_| self.space.key(rng.random_range(0..self.keys))).collect();
+        let start = Instant::now();
+        let results = self.client.batch_exist(&keys).await;
+        counts.latencies.record(start.elapsed());
+        for result in results {
+            match result {
+                Ok(true) => counts.ops += 1,
+                Ok(false) | Err(_) => counts.failed += 1,
+            }
+        }
+    }
+
+    /// Makes room. What is not there (any more) is no failure, and neither is what was read a moment ago: by force.
+    async fn remove(&self, blocks: std::ops::Range<Block>) {
+        let keys: Vec<_> = blocks.map(|block| self.space.key(block)).collect();
+        for keys in keys.chunks(mc_base::MAX_ITEMS) {
+            self.client.batch_remove(keys, true).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_working_set_is_bounded_in_bytes_and_in_keys() {
+        let args = |size| LoadArgs {
+            threads: 4,
+            batch: 1,
+            size: ByteSize(size),
+            duration: "5s".parse().unwrap(),
+            keys: None,
+            single: false,
+            data_dir: None,
+        };
+        assert_eq!(default_keys(&args(1 << 20)), 512);
+        assert_eq!(default_keys(&args(1)), 4_096);
+        assert_eq!(default_keys(&args(1 << 30)), 4, "each thread has one");
+    }
+}

@@ -1,0 +1,29 @@
+//! `mcctl bench`: figures, beside what this machine can do in the same run.
+
+mod failover;
+mod load;
+mod machine;
+mod parts;
+mod pool;
+mod report;
+
+use anyhow::{Context, Result};
+
+use crate::Ended;
+use crate::args::{BenchArgs, BenchCommand, Global};
+use crate::interrupt::Interrupts;
+use crate::output::Output;
+
+pub(crate) async fn bench(global: &Global, args: &BenchArgs, output: Output) -> Result<Ended> {
+    let mut interrupts = Interrupts::catch().context("cannot catch signals")?;
+    let work = async {
+        match &args.what {
+            BenchCommand::Put(args) => load::bench(load::Kind::Put, global, args, output).await,
+            BenchCommand::Get(args) => load::bench(load::Kind::Get, global, args, output).await,
+            BenchCommand::Exist(args) => load::bench(load::Kind::Exist, global, args, output).await,
+            BenchCommand::Mixed(args) => load::bench(load::Kind::Mixed, global, args, output).await,
+            BenchCommand::Failover(args) => failover::bench(global, args, output).await,
+        }
+    };
+    interrupts.until(work).await?
+}

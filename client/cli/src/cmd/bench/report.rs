@@ -1,0 +1,218 @@
+//! A bench's result, as JSON and as a table.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use super::machine::Machine;
+use super::parts::Parts;
+
+/// Durations of calls, up to a minute, to three digits.
+#[derive(Clone, Debug)]
+pub(crate) struct Latencies(Histogram<u64>);
+
+impl Latencies {
+    pub(crate) fn new() -> Self {
+        // 1 ns to 60 s at three significant digits are bounds that the histogram accepts.
+        Self(Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("constant bounds"))
+    }
+
+    pub(crate) fn record(&mut self, took: Duration) {
+        self.0.saturating_record(took.as_nanos().try_into().unwrap_or(u64::MAX));
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        // Equal bounds: nothing is out of range.
+        let _ = self.0.add(&other.0);
+    }
+
+    /// Microseconds below which this share of the calls stayed.
+    pub(crate) fn quantile_us(&self, q: f64) -> f64 {
+        round(self.0.value_at_quantile(q) as f64 / 1e3)
+    }
+
+    pub(crate) fn max_us(&self) -> f64 {
+        round(self.0.max() as f64 / 1e3)
+    }
+}
+
+fn round(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+/// What a load bench measured.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) bench: &'static str,
+    pub(crate) threads: u32,
+    pub(crate) batch: u32,
+    pub(crate) size_bytes: u64,
+    pub(crate) keys: u64,
+    pub(crate) seconds: f64,
+    /// Objects.
+    pub(crate) ops: u64,
+    /// Objects that failed, missed or were refused; not in `ops`.
+    pub(crate) failed: u64,
+    /// Objects whose bytes were compared and were others; every 64th read is compared, outside the measured time.
+    pub(crate) wrong: u64,
+    pub(crate) ops_s: f64,
+    pub(crate) mib_s: f64,
+    /// Of a call, which holds `batch` objects.
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) max_us: f64,
+    pub(crate) machine: Machine,
+    /// Throughput beside the loopback stream's, in per cent.
+    pub(crate) loopback_percent: f64,
+    /// Where the time of a put of one key goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) parts: Option<Parts>,
+}
+
+/// The counts of one bench before they become figures.
+#[derive(Clone, Debug)]
+pub(crate) struct Counts {
+    pub(crate) ops: u64,
+    pub(crate) failed: u64,
+    pub(crate) wrong: u64,
+    pub(crate) latencies: Latencies,
+}
+
+impl Counts {
+    pub(crate) fn new() -> Self {
+        Self { ops: 0, failed: 0, wrong: 0, latencies: Latencies::new() }
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.ops += other.ops;
+        self.failed += other.failed;
+        self.wrong += other.wrong;
+        self.latencies.add(&other.latencies);
+    }
+}
+
+impl Report {
+    /// Figures from counts; `moves_bytes` is false for exist.
+    pub(crate) fn new(
+        bench: &'static str,
+        args: &crate::args::LoadArgs,
+        keys: u64,
+        counts: &Counts,
+        took: Duration,
+        machine: Machine,
+        moves_bytes: bool,
+    ) -> Self {
+        let seconds = took.as_secs_f64();
+        let bytes = if moves_bytes { counts.ops * args.size.0 } else { 0 };
+        let mib_s = bytes as f64 / (1 << 20) as f64 / seconds;
+        Self {
+            bench,
+            threads: args.threads,
+            batch: args.batch,
+            size_bytes: args.size.0,
+            keys,
+            seconds: round(seconds),
+            ops: counts.ops,
+            failed: counts.failed,
+            wrong: counts.wrong,
+            ops_s: round(counts.ops as f64 / seconds),
+            mib_s: round(mib_s),
+            p50_us: counts.latencies.quantile_us(0.5),
+            p99_us: counts.latencies.quantile_us(0.99),
+            max_us: counts.latencies.max_us(),
+            machine,
+            loopback_percent: round(100.0 * mib_s / machine.loopback_mib_s),
+            parts: None,
+        }
+    }
+
+    /// The figures for people.
+    pub(crate) fn table(&self) -> String {
+        let mut text = format!(
+            "{}: {} threads, {} a call, {} each, {:.1} s\n  {:.0} ops/s  {:.0} MiB/s ({:.0} % of a loopback stream)\n  \
+             a call: p50 {:.0} us  p99 {:.0} us  max {:.0} us\n  {} objects, {} failed, {} wrong\n{}\n",
+            self.bench,
+            self.threads,
+            self.batch,
+            crate::output::human_bytes(self.size_bytes),
+            self.seconds,
+            self.ops_s,
+            self.mib_s,
+            self.loopback_percent,
+            self.p50_us,
+            self.p99_us,
+            self.max_us,
+            self.ops,
+            self.failed,
+            self.wrong,
+            self.machine.line(),
+        );
+        if let Some(parts) = &self.parts {
+            text.push_str(&parts.table());
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{BenchArgs, BenchCommand, Cli, Command};
+    use clap::Parser;
+
+    fn report() -> Report {
+        let cli = Cli::parse_from(["mcctl", "bench", "put", "--size", "1mb"]);
+        let Command::Bench(BenchArgs { what: BenchCommand::Put(args) }) = cli.command else {
+            panic!("bench put")
+        };
+        let mut counts = Counts::new();
+        counts.ops = 1_000;
+        for ms in 1..=100 {
+            counts.latencies.record(Duration::from_millis(ms));
+        }
+        let machine = Machine { loopback_mib_s: 2_000.0, memcpy_mib_s: 9_000.0, fdatasync_p50_us: 900.0 };
+        Report::new("put", &args, 512, &counts, Duration::from_secs(2), machine, true)
+    }
+
+    #[test]
+    fn percentiles_and_rates_are_those_of_the_counts() {
+        let report = report();
+        assert_eq!((report.ops_s, report.mib_s, report.loopback_percent), (500.0, 500.0, 25.0));
+        let near = |got: f64, ms: f64| (got / 1e3 - ms).abs() < ms * 0.002;
+        assert!(
+            near(report.p50_us, 50.0) && near(report.p99_us, 99.0) && near(report.max_us, 100.0),
+            "{report:?}"
+        );
+        let table = report.table();
+        assert!(table.contains("500 ops/s") && table.contains("fdatasync p50 900 us"), "{table}");
+    }
+
+    #[test]
+    fn the_json_names_every_figure_and_its_unit() {
+        let json = serde_json::to_value(report()).unwrap();
+        for key in [
+            "ops_s",
+            "mib_s",
+            "p50_us",
+            "p99_us",
+            "max_us",
+            "failed",
+            "machine",
+            "threads",
+            "batch",
+            "size_bytes",
+        ] {
+            assert!(json.get(key).is_some(), "{key}");
+        }
+        assert_eq!(json["machine"]["loopback_mib_s"], 2_000.0);
+        assert!(json.get("parts").is_none(), "only where they were measured");
+    }
+
+    #[test]
+    fn a_call_longer_than_the_histogram_is_its_longest() {
+        let mut latencies = Latencies::new();
+        latencies.record(Duration::from_secs(3_600));
+        assert!(latencies.max_us() >= 59_000_000.0);
+    }
+}

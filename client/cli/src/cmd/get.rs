@@ -1,0 +1,55 @@
+//! `mcctl get`.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use mc_client::Mode;
+use serde::Serialize;
+
+use crate::Ended;
+use crate::args::{GetArgs, Global};
+use crate::connect;
+use crate::output::{Output, human_bytes, note};
+
+#[derive(Serialize)]
+struct Document<'a> {
+    key: &'a str,
+    found: bool,
+    size: Option<usize>,
+    file: Option<&'a Path>,
+}
+
+pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Result<Ended> {
+    let to_stdout = args.file == Path::new("-");
+    if to_stdout && output.is_json() {
+        bail!(
+            "`get {} -` writes the object to standard output, where the JSON document would go: name a file",
+            args.key
+        );
+    }
+    let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
+    let Some(value) = client.get(&args.key).await? else {
+        if client.mode() == Mode::LocalOnly {
+            bail!("the leader was lost before it answered: whether {} is there is not known", args.key);
+        }
+        let text = format!("{} is not there", args.key);
+        if to_stdout {
+            note(&text);
+        } else {
+            output.result(&Document { key: &args.key, found: false, size: None, file: None }, || text);
+        }
+        return Ok(Ended::Negative);
+    };
+    if to_stdout {
+        let mut out = io::stdout().lock();
+        out.write_all(&value).and_then(|()| out.flush()).context("cannot write to standard output")?;
+        return Ok(Ended::Well);
+    }
+    std::fs::write(&args.file, &value).with_context(|| format!("cannot write {}", args.file.display()))?;
+    let document = Document { key: &args.key, found: true, size: Some(value.len()), file: Some(&args.file) };
+    output.result(&document, || {
+        format!("got {}: {} in {}", args.key, human_bytes(value.len() as u64), args.file.display())
+    });
+    Ok(Ended::Well)
+}

@@ -1,0 +1,324 @@
+//! `mcctl playground`: a pool of real processes, a workload, a dead leader, and a check of every byte.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use mc_client::Client;
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use crate::Ended;
+use crate::args::{Ending, PlaygroundArgs};
+use crate::children::{Cluster, Shape};
+use crate::connect;
+use crate::failover::{self, Failover};
+use crate::interrupt::Interrupts;
+use crate::output::{Output, Tone, human_bytes};
+use crate::progress::Progress;
+use crate::workload::{Driver, Generator, Keyspace, Ledger, Requests, Verdict, read_trace, value, verify};
+
+/// Conversations served at the same time.
+const WORKERS: usize = 4;
+/// A run of some hundred requests sees second turns only when pauses are this much shorter than the trace's.
+const HURRY: f64 = 20.0;
+const READY_WITHIN: Duration = Duration::from_secs(20);
+
+/// The result, as `-o json` prints it.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// From just before the kill to the writing client's first good put and good get of an old key.
+    failover_ms: f64,
+    acked: u64,
+    lost: u64,
+    wrong: u64,
+    old_keys_read: u64,
+    put_mib_s: f64,
+    get_mib_s: f64,
+    leader_before: String,
+    leader_after: String,
+    killed_pid: u32,
+    /// generated or trace.
+    workload: &'static str,
+}
+
+impl Report {
+    fn is_good(&self) -> bool {
+        self.lost == 0 && self.wrong == 0
+    }
+}
+
+pub(crate) async fn playground(args: &PlaygroundArgs, output: Output) -> Result<Ended> {
+    let mut interrupts = Interrupts::catch().context("cannot catch signals")?;
+    let (workload, requests) = requests(args)?;
+    let mut shape = Shape::three_and_two(args.puts * value::MEAN);
+    shape.data_dir.clone_from(&args.data_dir);
+    let mut cluster = Cluster::start(&shape)?;
+    tell_start(&mut cluster, &shape, output);
+
+    let outcome = interrupts.until(show(&mut cluster, args, workload, requests, output)).await?;
+    let report = outcome.map_err(|error| cluster.explain(error))?;
+    if !report.is_good() {
+        cluster.keep_logs();
+        output.say(&format!("data and logs are kept in {}", cluster.dir().display()));
+    }
+    output.result(&report, || summary(&report, output));
+    if !args.once {
+        stay_up(&mut cluster, &mut interrupts, output).await?;
+    }
+    Ok(if report.is_good() { Ended::Well } else { Ended::Negative })
+}
+
+fn requests(args: &PlaygroundArgs) -> Result<(&'static str, Requests)> {
+    Ok(match &args.trace {
+        Some(path) => ("trace", Box::new(read_trace(path)?.into_iter())),
+        None => ("generated", Box::new(Generator::new(args.seed, HURRY))),
+    })
+}
+
+/// The pool from its first leader to the check of every byte.
+async fn show(
+    cluster: &mut Cluster,
+    args: &PlaygroundArgs,
+    workload: &'static str,
+    requests: Requests,
+    output: Output,
+) -> Result<Report> {
+    let start = Instant::now();
+    let view = cluster.wait_ready(READY_WITHIN).await?;
+    let leader = view.leader.context("a ready pool has a leader")?;
+    let leader_name = cluster.master_at(&leader)?.process.name().to_owned();
+    output.say(&format!("ready after {:.1} s: {leader_name} leads", start.elapsed().as_secs_f64()));
+
+    let writer = connect::client_with_leader(&cluster.addresses(), READY_WITHIN).await?;
+    let ledger = Ledger::new(Keyspace::mixed(format!("playground/{workload}")));
+    let driver = Driver::new(writer.clone(), ledger.clone(), args.puts, requests);
+    let (failover, writing) = write_and_kill(cluster, &writer, &driver, &ledger, args.puts, output).await?;
+
+    let counted = driver.counted();
+    let served = counted.requests.load(Ordering::Relaxed);
+    let reused = counted.reused.load(Ordering::Relaxed);
+    let acked = ledger.acknowledged();
+    if acked < args.puts {
+        bail!(
+            "the workload ended after {served} requests and {acked} acknowledged puts, {} are needed",
+            args.puts
+        );
+    }
+    output.say(&format!(
+        "{acked} puts acknowledged, {} in {served} {workload} requests; {reused} blocks reused and read on the way",
+        human_bytes(ledger.bytes())
+    ));
+    let put_mib_s = mib_s(ledger.bytes(), writing);
+    // Its connections do not count against the reader.
+    writer.close();
+
+    let verdict = read_everything(&cluster.addresses(), &ledger, output).await?;
+    Ok(Report {
+        failover_ms: (failover.outage.as_secs_f64() * 1e4).round() / 10.0,
+        acked,
+        lost: verdict.lost,
+        wrong: verdict.wrong + counted.wrong.load(Ordering::Relaxed),
+        old_keys_read: verdict.old_right,
+        put_mib_s,
+        get_mib_s: mib_s(verdict.bytes, verdict.took),
+        leader_before: failover.leader_before,
+        leader_after: failover.leader_after,
+        killed_pid: failover.killed_pid,
+        workload,
+    })
+}
+
+/// Runs the workload and kills the leader in its middle; returns how long writing took, the failover included.
+async fn write_and_kill(
+    cluster: &mut Cluster,
+    writer: &Client,
+    driver: &Driver,
+    ledger: &Ledger,
+    puts: u64,
+    output: Output,
+) -> Result<(Failover, Duration)> {
+    let start = Instant::now();
+    let progress = Mutex::new(Progress::new("putting", puts));
+    let watch = async {
+        loop {
+            progress.lock().set(ledger.acknowledged());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let kill = async {
+        while ledger.acknowledged() < puts / 2 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let say = |line: &str| progress.lock().say(output, line);
+        say(&format!("{} puts acknowledged; kill -9 of the leader, while they go on", ledger.acknowledged()));
+        let failover =
+            failover::end_leader(cluster, writer, ledger, Ending::Kill, &AtomicU64::new(0)).await?;
+        let dead = cluster.master_at(&failover.leader_before)?.process.name().to_owned();
+        let next = cluster.master_at(&failover.leader_after)?.process.name().to_owned();
+        say(&format!(
+            "{dead} (pid {}) is dead; {next} leads; after {} ms the same client had put a new key and got an old one",
+            failover.killed_pid,
+            failover.outage.as_millis()
+        ));
+        Ok(failover)
+    };
+    let run = async {
+        driver.run(WORKERS).await?;
+        Ok(start.elapsed())
+    };
+    tokio::select! {
+        done = async { tokio::try_join!(kill, run) } => done,
+        never = watch => never,
+    }
+}
+
+/// A client that has seen nothing of all this reads every acknowledged key.
+async fn read_everything(masters: &str, ledger: &Ledger, output: Output) -> Result<Verdict> {
+    let reader = connect::client_with_leader(masters, READY_WITHIN).await?;
+    let progress = Mutex::new(Progress::new("reading back", ledger.acknowledged()));
+    let verdict = verify(&reader, ledger, |done| progress.lock().set(done)).await;
+    drop(progress);
+    output.say(&format!(
+        "a fresh client read all of them back and compared each byte: {} right ({} of them older than the kill), {} lost, {} wrong",
+        verdict.right, verdict.old_right, verdict.lost, verdict.wrong
+    ));
+    Ok(verdict)
+}
+
+fn mib_s(bytes: u64, took: Duration) -> f64 {
+    (bytes as f64 / (1 << 20) as f64 / took.as_secs_f64() * 10.0).round() / 10.0
+}
+
+fn tell_start(cluster: &mut Cluster, shape: &Shape, output: Output) {
+    output.say("a pool of real processes on this machine, --log-sync fdatasync:");
+    for master in &cluster.masters {
+        let process = &master.process;
+        output.say(&format!("  {}  {:<15}  pid {}", process.name(), master.client_address, process.pid()));
+    }
+    for store in &cluster.stores {
+        let process = &store.process;
+        let segment = shape.segment;
+        output.say(&format!(
+            "  {}   {:<15}  pid {}, lends {segment}",
+            process.name(),
+            store.address,
+            process.pid()
+        ));
+    }
+}
+
+fn summary(report: &Report, output: Output) -> String {
+    let verdict = match report.is_good() {
+        true => output.paint(Tone::Good, "nothing lost, nothing wrong"),
+        false => output.paint(Tone::Bad, &format!("{} lost, {} wrong", report.lost, report.wrong)),
+    };
+    format!(
+        "failover {:.0} ms; {} acknowledged puts; {verdict}; put {:.0} MiB/s, get {:.0} MiB/s",
+        report.failover_ms, report.acked, report.put_mib_s, report.get_mib_s
+    )
+}
+
+/// Keeps the pool for the user until Ctrl-C; a process that ends meanwhile is started again after a moment.
+async fn stay_up(cluster: &mut Cluster, interrupts: &mut Interrupts, output: Output) -> Result<()> {
+    let keep = async {
+        restart_dead(cluster, output, Duration::ZERO).await?;
+        tell_how_to_use(cluster, output);
+        loop {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            restart_dead(cluster, output, Duration::from_secs(5)).await?;
+        }
+    };
+    // An interrupt is how this ends.
+    interrupts.until(keep).await.unwrap_or(Ok(()))
+}
+
+async fn restart_dead(cluster: &mut Cluster, output: Output, after: Duration) -> Result<()> {
+    let mut restarted = false;
+    for process in cluster.processes() {
+        if process.check_running().is_err() {
+            if !after.is_zero() {
+                output.say(&format!("{} ended; it starts again in {after:?}", process.name()));
+                tokio::time::sleep(after).await;
+            }
+            process.restart()?;
+            output.say(&format!("{} is back, pid {}", process.name(), process.pid()));
+            restarted = true;
+        }
+    }
+    if restarted {
+        cluster.wait_ready(READY_WITHIN).await?;
+        output.say("the pool is healthy");
+    }
+    Ok(())
+}
+
+fn tell_how_to_use(cluster: &Cluster, output: Output) {
+    let pages = |at: &str| format!("http://{at}/status  http://{at}/metrics");
+    output.say("\nthe pool stays up until Ctrl-C; in another terminal:");
+    output.say(&format!("  export MC_MASTERS={}", cluster.addresses()));
+    for line in [
+        "mcctl status",
+        "mcctl put greeting README.md && mcctl get greeting -",
+        "mcctl bench get --masters $MC_MASTERS",
+        "kill -9 <a master's pid>     # then mcctl status; it is started again after 5 s",
+    ] {
+        output.say(&format!("  {line}"));
+    }
+    for master in &cluster.masters {
+        let process = &master.process;
+        output.say(&format!("{}: pid {}, {}", process.name(), process.pid(), pages(&master.http_address)));
+    }
+    for store in &cluster.stores {
+        let process = &store.process;
+        output.say(&format!(
+            "{}: pid {}, http://{}/metrics",
+            process.name(),
+            process.pid(),
+            store.http_address
+        ));
+    }
+    output.say(&format!("logs: {}", cluster.dir().display()));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_has_the_documented_keys() {
+        let report = Report {
+            failover_ms: 312.5,
+            acked: 3_600,
+            lost: 0,
+            wrong: 0,
+            old_keys_read: 1_800,
+            put_mib_s: 200.0,
+            get_mib_s: 400.0,
+            leader_before: "127.0.0.1:1".into(),
+            leader_after: "127.0.0.1:2".into(),
+            killed_pid: 7,
+            workload: "generated",
+        };
+        let json = serde_json::to_value(&report).unwrap();
+        let mut keys: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        keys.sort_unstable();
+        let documented = "acked failover_ms get_mib_s killed_pid leader_after leader_before lost old_keys_read put_mib_s workload wrong";
+        assert_eq!(keys.join(" "), documented);
+        assert!(report.is_good());
+        assert!(!Report { lost: 1, ..report }.is_good());
+    }
+
+    #[test]
+    fn the_stores_hold_the_whole_workload_with_room_to_spare() {
+        let puts = 3_600;
+        let keys = Keyspace::mixed("playground/generated".into());
+        let mut blocks: Vec<_> = Generator::new(1, HURRY).take(2_000).flatten().collect();
+        let mut seen = std::collections::HashSet::new();
+        blocks.retain(|block| seen.insert(*block));
+        let bytes: u64 = blocks[..puts].iter().map(|block| keys.size(*block) as u64).sum();
+        let shape = Shape::three_and_two(puts as u64 * value::MEAN);
+        assert!(bytes > 900 << 20 && bytes < 1_150 << 20, "about 1 GiB: {}", human_bytes(bytes));
+        assert!(bytes * 5 / 4 < shape.segment.0 * 2, "{} in 2 x {}", human_bytes(bytes), shape.segment);
+    }
+}

@@ -1,0 +1,71 @@
+//! `mcctl put`.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use mc_client::{Code, Put, PutMode, PutOptions};
+use serde::Serialize;
+
+use crate::Ended;
+use crate::args::{Global, PutArgs};
+use crate::connect;
+use crate::output::{Output, human_bytes, note};
+
+#[derive(Serialize)]
+struct Document<'a> {
+    key: &'a str,
+    /// stored, exists, or refused.
+    result: &'static str,
+    size: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Result<Ended> {
+    let value = read(&args.file)?;
+    if value.is_empty() {
+        bail!("{} is empty: an object has at least one byte", args.file.display());
+    }
+    let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
+    let options = PutOptions {
+        mode: if args.replace { PutMode::Upsert } else { PutMode::IfAbsent },
+        replicas: args.replicas,
+        ..PutOptions::default()
+    };
+    let mut document = Document { key: &args.key, result: "stored", size: value.len(), error: None };
+    let (text, ended) = match client.put_with(&args.key, &value, &options).await {
+        Ok(Put::Stored) => (format!("stored {}: {}", args.key, human_bytes(value.len() as u64)), Ended::Well),
+        Ok(Put::AlreadyExists) => {
+            document.result = "exists";
+            (
+                format!("{} is there already and stays as it is (--replace puts a new value)", args.key),
+                Ended::Negative,
+            )
+        }
+        Ok(Put::LocalOnly) => bail!("the leader was lost before the put was acknowledged: nothing is stored"),
+        Err(error) if refused(error.code) => {
+            note(&format!("error: {error}"));
+            document.result = "refused";
+            document.error = Some(error.to_string());
+            (format!("refused {}", args.key), Ended::Negative)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    output.result(&document, || text);
+    Ok(ended)
+}
+
+/// Codes by which the pool says no, rather than not answering.
+fn refused(code: Code) -> bool {
+    matches!(code, Code::NoAvailableHandle | Code::ObjectTooLarge | Code::InvalidKey | Code::InvalidParams)
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    if file == Path::new("-") {
+        let mut value = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut value).context("cannot read standard input")?;
+        return Ok(value);
+    }
+    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+}

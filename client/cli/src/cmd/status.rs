@@ -1,0 +1,77 @@
+//! `mcctl status`.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+
+use crate::Ended;
+use crate::args::Global;
+use crate::connect;
+use crate::output::{Output, Tone, columns, human_bytes};
+use crate::view::{Health, View};
+
+pub(crate) async fn status(global: &Global, output: Output) -> Result<Ended> {
+    let admin = connect::admin(&global.masters()).await?;
+    let view = View::of(&admin.status().await);
+    output.result(&view, || screen(&view, output));
+    Ok(match view.health {
+        Health::Healthy => Ended::Well,
+        Health::Degraded => Ended::Negative,
+        Health::Down => Ended::Down,
+    })
+}
+
+fn screen(view: &View, output: Output) -> String {
+    let mut text = String::new();
+    let health = match view.health {
+        Health::Healthy => output.paint(Tone::Good, "healthy"),
+        Health::Degraded => output.paint(Tone::Warning, "degraded"),
+        Health::Down => output.paint(Tone::Bad, "down"),
+    };
+    let cluster = view.cluster_id.as_deref().unwrap_or("not formed");
+    // Writing to a string can't fail.
+    let _ = writeln!(text, "cluster {cluster}  {health}  keys {}", or_dash(view.keys));
+    for problem in &view.problems {
+        let _ = writeln!(text, "  {}", output.paint(Tone::Warning, problem));
+    }
+
+    let mut rows = vec![heading(["MASTER", "ROLE", "TERM", "APPLIED", "PID", "ID"])];
+    for master in &view.masters {
+        let tone = if master.pid.is_some() { Tone::Good } else { Tone::Bad };
+        rows.push(vec![
+            master.addr.clone(),
+            output.paint(tone, &master.role),
+            or_dash(master.term),
+            or_dash(master.applied),
+            or_dash(master.pid),
+            or_dash(master.id.clone()),
+        ]);
+    }
+    let _ = write!(text, "\n{}", columns(&rows));
+
+    if !view.stores.is_empty() {
+        let mut rows = vec![heading(["STORE", "STATE", "USED", "CAPACITY", "FULL", "ID"])];
+        for store in &view.stores {
+            let tone = if store.is_alive() { Tone::Good } else { Tone::Bad };
+            let full = 100.0 * store.used_bytes as f64 / store.capacity_bytes.max(1) as f64;
+            rows.push(vec![
+                store.addr.clone(),
+                output.paint(tone, &store.state),
+                human_bytes(store.used_bytes),
+                human_bytes(store.capacity_bytes),
+                format!("{full:.0} %"),
+                store.id.clone(),
+            ]);
+        }
+        let _ = write!(text, "\n{}", columns(&rows));
+    }
+    text
+}
+
+fn heading<const N: usize>(names: [&str; N]) -> Vec<String> {
+    names.map(str::to_owned).to_vec()
+}
+
+fn or_dash<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}

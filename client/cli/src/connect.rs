@@ -1,0 +1,38 @@
+//! How every command reaches the pool.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use mc_base::ByteSize;
+use mc_client::{Admin, Client, ConnectError};
+
+use crate::output;
+
+/// A client without a local cache: what it reads was in the pool a moment ago, and what it put is.
+pub(crate) async fn client(masters: &str) -> Result<Client, ConnectError> {
+    Client::builder().masters(masters).local_cache(ByteSize(0)).connect().await
+}
+
+/// Like [`client`], once a leader answers. Says once that it waits.
+pub(crate) async fn client_with_leader(masters: &str, patience: Duration) -> Result<Client> {
+    let client = client(masters).await?;
+    if client.connected(Duration::ZERO).await {
+        return Ok(client);
+    }
+    output::note(&format!("waiting up to {patience:?} for a leader at {masters} (--timeout)"));
+    if !client.connected(patience).await {
+        bail!(
+            "no leader answered at {masters} within {patience:?}: check that a majority of the masters runs and that \
+             --masters or MC_MASTERS names them; `mcctl status` shows who answers"
+        );
+    }
+    Ok(client)
+}
+
+/// Questions about the masters, whether one leads or not.
+pub(crate) async fn admin(masters: &str) -> Result<Admin, ConnectError> {
+    // Status is asked of each master by itself: there is no leader to wait for.
+    let client =
+        Client::builder().masters(masters).local_cache(ByteSize(0)).leader_timeout(Duration::from_millis(1));
+    Ok(client.connect().await?.admin())
+}

@@ -1,0 +1,179 @@
+//! Ends the leader under load and measures how long the client that was writing is without it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use mc_client::{Client, Put};
+use rustix::process::Signal;
+use tokio::sync::watch;
+
+use crate::args::Ending;
+use crate::children::{Cluster, died_of};
+use crate::connect;
+use crate::view::View;
+use crate::workload::{Block, Ledger};
+
+/// Blocks of the probing puts; the workload's numbers stay far below.
+const FIRST_PROBE: Block = 1 << 40;
+/// A failover that takes longer has failed.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// One failover.
+#[derive(Clone, Debug)]
+pub(crate) struct Failover {
+    /// How long the client was without a leader: see [`outage`].
+    pub(crate) outage: Duration,
+    pub(crate) leader_before: String,
+    pub(crate) leader_after: String,
+    /// Process that ended.
+    pub(crate) killed_pid: u32,
+}
+
+/// A good call of the client that was writing.
+#[derive(Clone, Copy, Debug)]
+struct Good {
+    started: Instant,
+    ended: Instant,
+}
+
+/// Ends the leader and waits until `client`, which is putting at this moment, has put a new block and got an old one.
+/// `probes` numbers the probing puts over all failovers of a run.
+pub(crate) async fn end_leader(
+    cluster: &mut Cluster,
+    client: &Client,
+    ledger: &Ledger,
+    ending: Ending,
+    probes: &AtomicU64,
+) -> Result<Failover> {
+    let admin = connect::admin(&cluster.addresses()).await?;
+    let view = View::of(&admin.status().await);
+    let leader_before = view.leader.context("there is no leader to end")?;
+    let process = &mut cluster.master_at(&leader_before)?.process;
+    let pid = process.pid();
+    if ledger.draw_line() == 0 {
+        bail!("nothing was acknowledged before the leader ended: there is no old key to read");
+    }
+
+    let dead = watch::Sender::new(None);
+    let signalled = Instant::now();
+    process.signal(match ending {
+        Ending::Kill => Signal::KILL,
+        Ending::Term => Signal::TERM,
+    })?;
+    let death = async {
+        let status = process.wait_dead(LIMIT).await?;
+        if ending == Ending::Kill && !died_of(status, Signal::KILL) {
+            bail!("{} ended otherwise than by SIGKILL: {status}", process.name());
+        }
+        let died = Instant::now();
+        dead.send_replace(Some(died));
+        Ok(died)
+    };
+    let puts = good_calls(&dead, || probe_put(client, ledger, probes));
+    let gets = good_calls(&dead, || probe_get(client, ledger, probes));
+    // On one task: the probes are under way while it dies, and none of them outlives this call.
+    let Ok(outcome) = tokio::time::timeout(LIMIT, async { tokio::try_join!(death, puts, gets) }).await else {
+        bail!(
+            "no good put and get within {LIMIT:?} after the leader {leader_before} (pid {pid}) was told to end"
+        );
+    };
+    let (died, puts, gets) = outcome?;
+    let outage = outage(ending, signalled, died, &puts).max(outage(ending, signalled, died, &gets));
+    let leader_after = new_leader(&admin, &leader_before).await?;
+    Ok(Failover { outage, leader_before, leader_after, killed_pid: pid })
+}
+
+/// Calls again and again, until one that began after the death is good.
+async fn good_calls<F>(dead: &watch::Sender<Option<Instant>>, call: impl Fn() -> F) -> Result<Vec<Good>>
+where
+    F: Future<Output = Result<bool>>,
+{
+    let mut good = Vec::new();
+    loop {
+        let died = *dead.borrow();
+        let started = Instant::now();
+        if call().await? {
+            good.push(Good { started, ended: Instant::now() });
+            if died.is_some() {
+                return Ok(good);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Puts a block that nothing has put before. Good only when a majority acknowledged it.
+async fn probe_put(client: &Client, ledger: &Ledger, probes: &AtomicU64) -> Result<bool> {
+    let block = FIRST_PROBE + probes.fetch_add(1, Ordering::Relaxed);
+    let (key, value) = ledger.keys.object(block);
+    let good = matches!(client.put(&key, &value).await, Ok(Put::Stored));
+    if good {
+        ledger.acknowledge(block);
+    }
+    Ok(good)
+}
+
+/// Gets a block that was acknowledged before the leader was told to end. Good only with its bytes.
+async fn probe_get(client: &Client, ledger: &Ledger, probes: &AtomicU64) -> Result<bool> {
+    let at = probes.fetch_add(1, Ordering::Relaxed) as usize;
+    let block = ledger.old(at.wrapping_mul(7919)).context("there is no old block")?;
+    match client.get(ledger.keys.key(block)).await {
+        Ok(Some(bytes)) if ledger.keys.is_right(block, &bytes) => Ok(true),
+        Ok(Some(_)) => bail!("the get of an old key returned other bytes than were put: block {block}"),
+        Ok(None) | Err(_) => Ok(false),
+    }
+}
+
+/// How long calls of one kind had no leader.
+///
+/// After a kill: from just before the signal to the end of the first good call that began after the death, so that no
+/// answer of the old leader counts. After a hand-over the old leader may still answer rightly while it lives: the
+/// longest time between two good calls, from the signal on.
+fn outage(ending: Ending, signalled: Instant, died: Instant, good: &[Good]) -> Duration {
+    match ending {
+        Ending::Kill => {
+            let first = good.iter().find(|call| call.started >= died);
+            first.map_or(Duration::MAX, |call| call.ended - signalled)
+        }
+        Ending::Term => {
+            let ends = good.iter().map(|call| call.ended);
+            let before = std::iter::once(signalled).chain(ends.clone());
+            ends.zip(before).map(|(end, before)| end - before).max().unwrap_or(Duration::MAX)
+        }
+    }
+}
+
+async fn new_leader(admin: &mc_client::Admin, before: &str) -> Result<String> {
+    let start = Instant::now();
+    loop {
+        match View::of(&admin.status().await).leader {
+            Some(leader) if leader != before => return Ok(leader),
+            _ if start.elapsed() > LIMIT => bail!("no new leader says so within {LIMIT:?}"),
+            _ => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_kill_only_calls_that_began_after_the_death_count() {
+        let zero = Instant::now();
+        let at = |ms| zero + Duration::from_millis(ms);
+        // Answered by the old leader on its last legs, then by the new one.
+        let good = [Good { started: at(0), ended: at(1) }, Good { started: at(30), ended: at(250) }];
+        assert_eq!(outage(Ending::Kill, zero, at(2), &good), Duration::from_millis(250));
+        assert_eq!(outage(Ending::Kill, zero, at(2), &good[..1]), Duration::MAX);
+    }
+
+    #[test]
+    fn after_a_hand_over_the_longest_gap_counts() {
+        let zero = Instant::now();
+        let at = |ms| zero + Duration::from_millis(ms);
+        let good = [3, 6, 46, 50].map(|ms| Good { started: at(ms - 1), ended: at(ms) });
+        assert_eq!(outage(Ending::Term, zero, at(48), &good), Duration::from_millis(40));
+    }
+}

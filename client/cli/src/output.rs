@@ -1,0 +1,154 @@
+//! What a command says, and where: results to standard output, progress to standard error.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+/// The form of the result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// One JSON document on standard output and nothing else.
+    Json,
+}
+
+/// Where a command's results and story go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output {
+    format: Format,
+    colour: bool,
+}
+
+/// What a word in a table means.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Tone {
+    Good,
+    Warning,
+    Bad,
+}
+
+impl Output {
+    /// Results in `format`; colour only on a terminal and without `NO_COLOR` (<https://no-color.org>).
+    pub(crate) fn new(format: Format) -> Self {
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self { format, colour: format == Format::Table && io::stdout().is_terminal() && !no_colour }
+    }
+
+    pub(crate) fn is_json(self) -> bool {
+        self.format == Format::Json
+    }
+
+    /// Prints a result: the document, or the text made by `table`.
+    pub(crate) fn result(self, document: &impl Serialize, table: impl FnOnce() -> String) {
+        match self.format {
+            Format::Json => {
+                let text = serde_json::to_string_pretty(document).unwrap_or_else(|why| {
+                    format!("{{\"error\": \"cannot write the result as JSON: {why}\"}}")
+                });
+                print(&text);
+            }
+            Format::Table => print(table().trim_end()),
+        }
+    }
+
+    /// One line of a longer command's story: on standard output for people, out of the way of a JSON document.
+    pub(crate) fn say(self, line: &str) {
+        match self.format {
+            Format::Json => note(line),
+            Format::Table => print(line),
+        }
+    }
+
+    /// `text` in the colour of its meaning, where there is colour.
+    pub(crate) fn paint(self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            Tone::Good => 32,
+            Tone::Warning => 33,
+            Tone::Bad => 31,
+        };
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// A line on standard error.
+pub(crate) fn note(line: &str) {
+    // Nobody reads any more: there is nobody to tell.
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    // A reader that went away (`mcctl status | head -1`) is not an error of this program.
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+}
+
+/// Lines of cells, aligned in columns; the first line is the heading. Escape codes take no room.
+pub(crate) fn columns(rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = Vec::new();
+    for row in rows {
+        for (at, cell) in row.iter().enumerate() {
+            let width = visible(cell);
+            match widths.get_mut(at) {
+                Some(widest) => *widest = width.max(*widest),
+                None => widths.push(width),
+            }
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(line, "{cell}{:pad$}  ", "", pad = width - visible(cell));
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn visible(cell: &str) -> usize {
+    let mut escaped = false;
+    cell.chars()
+        .filter(|c| {
+            let hidden = escaped || *c == '\x1b';
+            escaped = hidden && *c != 'm';
+            !hidden
+        })
+        .count()
+}
+
+/// A size for reading, not for pasting back: `1.5 GiB`.
+pub(crate) fn human_bytes(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if value < 1024.0 {
+            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} TiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_with_and_without_colour() {
+        let rows = [
+            vec!["addr".into(), "state".into(), "x".into()],
+            vec!["a:1".into(), "\x1b[32malive\x1b[0m".into(), "y".into()],
+        ];
+        assert_eq!(columns(&rows), "addr  state  x\na:1   \x1b[32malive\x1b[0m  y\n");
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        assert_eq!(human_bytes(512), "512 B");
+        assert_eq!(human_bytes(3_274_752), "3.1 MiB");
+        assert_eq!(human_bytes(3 << 29), "1.5 GiB");
+    }
+}

@@ -1,0 +1,135 @@
+//! Serves requests as an inference fleet would: look the prefix up, read what is there, put the rest.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use mc_client::{Client, Put, PutOptions};
+use parking_lot::Mutex;
+
+use super::{Block, Ledger};
+
+/// How long one batch of puts is tried again before the run is given up: far beyond any failover.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Where requests come from.
+pub(crate) type Requests = Box<dyn Iterator<Item = Vec<Block>> + Send>;
+
+/// Runs requests against a pool until enough puts are acknowledged. Clones share everything.
+#[derive(Clone)]
+pub(crate) struct Driver {
+    client: Client,
+    ledger: Ledger,
+    /// Acknowledged puts to reach.
+    target: u64,
+    requests: Arc<Mutex<Requests>>,
+    counted: Arc<Counted>,
+}
+
+/// What a run did beside acknowledged puts.
+#[derive(Debug, Default)]
+pub(crate) struct Counted {
+    /// Requests served.
+    pub(crate) requests: AtomicU64,
+    /// Blocks that were found and read, each compared with what it must be.
+    pub(crate) reused: AtomicU64,
+    /// Of those, blocks with other bytes.
+    pub(crate) wrong: AtomicU64,
+    /// Puts and reads that failed and were tried again or left out.
+    pub(crate) failed: AtomicU64,
+}
+
+impl Driver {
+    pub(crate) fn new(client: Client, ledger: Ledger, target: u64, requests: Requests) -> Self {
+        Self { client, ledger, target, requests: Arc::new(Mutex::new(requests)), counted: Arc::default() }
+    }
+
+    pub(crate) fn counted(&self) -> &Counted {
+        &self.counted
+    }
+
+    /// Serves requests with `workers` at a time until the target is reached or the requests end.
+    ///
+    /// # Errors
+    /// When a put keeps failing: a pool that takes no puts for so long is not failing over, it is down or full.
+    pub(crate) async fn run(&self, workers: usize) -> Result<()> {
+        let worker = || async {
+            while self.ledger.acknowledged() < self.target {
+                let Some(request) = self.requests.lock().next() else { break };
+                self.serve(&request).await?;
+            }
+            Ok::<_, anyhow::Error>(())
+        };
+        // On one task, so that dropping the run drops every call under way.
+        futures::future::try_join_all((0..workers).map(|_| worker())).await.map(|_| ())
+    }
+
+    async fn serve(&self, request: &[Block]) -> Result<()> {
+        let keys: Vec<_> = request.iter().map(|block| self.ledger.keys.key(*block)).collect();
+        let found = self.client.batch_exist(&keys).await;
+        let prefix = found.iter().take_while(|found| matches!(found, Ok(true))).count();
+        let (reused, missing) = request.split_at(prefix);
+        for batch in self.ledger.keys.batches(reused) {
+            self.read(&batch).await;
+        }
+        for batch in self.ledger.keys.batches(missing) {
+            if self.ledger.acknowledged() >= self.target {
+                break;
+            }
+            self.put(batch).await?;
+        }
+        self.counted.requests.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Reads blocks and compares them. A read that fails is left out here; what is lost shows when every acknowledged
+    /// block is read back.
+    async fn read(&self, blocks: &[Block]) {
+        let keys: Vec<_> = blocks.iter().map(|block| self.ledger.keys.key(*block)).collect();
+        for (block, got) in blocks.iter().zip(self.client.batch_get(&keys).await) {
+            let counter = match got {
+                Ok(Some(bytes)) if self.ledger.keys.is_right(*block, &bytes) => &self.counted.reused,
+                Ok(Some(_)) => &self.counted.wrong,
+                Ok(None) | Err(_) => &self.counted.failed,
+            };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Puts blocks until each is acknowledged. A put whose outcome is unknown is put again: the key is absent, or holds
+    /// the same bytes.
+    async fn put(&self, mut blocks: Vec<Block>) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let objects: Vec<_> = blocks.iter().map(|block| self.ledger.keys.object(*block)).collect();
+            let results = self.client.batch_put(&objects, &PutOptions::default()).await;
+            let mut failure = None;
+            let mut left = Vec::new();
+            for (block, result) in blocks.iter().zip(results) {
+                match result {
+                    Ok(Put::Stored | Put::AlreadyExists) => self.ledger.acknowledge(*block),
+                    // Not an acknowledgement: no leader has seen it.
+                    Ok(Put::LocalOnly) => left.push(*block),
+                    Err(error) => {
+                        failure = Some(error);
+                        left.push(*block);
+                    }
+                }
+            }
+            if left.is_empty() {
+                return Ok(());
+            }
+            self.counted.failed.fetch_add(left.len() as u64, Ordering::Relaxed);
+            if start.elapsed() > PATIENCE {
+                let message = format!("puts were not acknowledged for {PATIENCE:?}");
+                return match failure {
+                    Some(error) => Err(error).context(message),
+                    None => Err(anyhow::anyhow!("{message}: no leader in reach")),
+                };
+            }
+            blocks = left;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What was acknowledged, so that nothing of it can get lost unnoticed.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Block, value};
+
+/// Names the keys of one run and the sizes of their values. Two runs in one pool do not meet.
+#[derive(Clone, Debug)]
+pub(crate) struct Keyspace {
+    run: String,
+    /// Bytes of every value; `None` is the mix of [`value::mixed_size`].
+    size: Option<usize>,
+}
+
+impl Keyspace {
+    /// The mixed sizes of the playground.
+    pub(crate) fn mixed(run: String) -> Self {
+        Self { run, size: None }
+    }
+
+    /// One size for all.
+    pub(crate) fn uniform(run: String, size: usize) -> Self {
+        Self { run, size: Some(size) }
+    }
+
+    /// The block's key.
+    pub(crate) fn key(&self, block: Block) -> String {
+        format!("{}/{block}", self.run)
+    }
+
+    /// Bytes of the block's value.
+    pub(crate) fn size(&self, block: Block) -> usize {
+        self.size.unwrap_or_else(|| value::mixed_size(self.key(block).as_bytes()))
+    }
+
+    /// The block's key and value.
+    pub(crate) fn object(&self, block: Block) -> (String, bytes::Bytes) {
+        let key = self.key(block);
+        let value = value::of(key.as_bytes(), self.size(block));
+        (key, value)
+    }
+
+    /// Whether `got` is the block's value.
+    pub(crate) fn is_right(&self, block: Block, got: &[u8]) -> bool {
+        value::is_right(self.key(block).as_bytes(), self.size(block), got)
+    }
+
+    /// Cuts blocks into runs that one call moves at a time: bounded in items and in bytes, at least one block each.
+    pub(crate) fn batches(&self, blocks: &[Block]) -> Vec<Vec<Block>> {
+        const MOST_ITEMS: usize = 64;
+        const MOST_BYTES: usize = 16 << 20;
+        let mut batches = Vec::new();
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        for block in blocks {
+            let size = self.size(*block);
+            if !batch.is_empty() && (batch.len() == MOST_ITEMS || bytes + size > MOST_BYTES) {
+                batches.push(std::mem::take(&mut batch));
+                bytes = 0;
+            }
+            batch.push(*block);
+            bytes += size;
+        }
+        if !batch.is_empty() {
+            batches.push(batch);
+        }
+        batches
+    }
+}
+
+/// Every block whose put was acknowledged, in the order of the acknowledgements. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct Ledger {
+    pub(crate) keys: Keyspace,
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    order: Vec<Block>,
+    known: HashSet<Block>,
+    bytes: u64,
+    /// So many of `order` were acknowledged before the leader was killed.
+    old: usize,
+}
+
+impl Ledger {
+    pub(crate) fn new(keys: Keyspace) -> Self {
+        Self { keys, inner: Arc::default() }
+    }
+
+    /// The put of `block` was acknowledged; again is no other.
+    pub(crate) fn acknowledge(&self, block: Block) {
+        let bytes = self.keys.size(block) as u64;
+        let mut inner = self.inner.lock();
+        if inner.known.insert(block) {
+            inner.order.push(block);
+            inner.bytes += bytes;
+        }
+    }
+
+    /// Acknowledged puts, each key counted once.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.inner.lock().order.len() as u64
+    }
+
+    /// Bytes of the acknowledged puts.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.inner.lock().bytes
+    }
+
+    /// From here on, what was acknowledged so far is old. Returns how many those are.
+    pub(crate) fn draw_line(&self) -> u64 {
+        let mut inner = self.inner.lock();
+        inner.old = inner.order.len();
+        inner.old as u64
+    }
+
+    /// The `n`th old block, counted round and round; `None` while there is none.
+    pub(crate) fn old(&self, n: usize) -> Option<Block> {
+        let inner = self.inner.lock();
+        inner.order.get(n.checked_rem(inner.old)?).copied()
+    }
+
+    /// All acknowledged blocks; the first of the pair are the old ones.
+    pub(crate) fn all(&self) -> (Vec<Block>, Vec<Block>) {
+        let inner = self.inner.lock();
+        let (old, new) = inner.order.split_at(inner.old);
+        (old.to_vec(), new.to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_acknowledged_key_counts_once_and_is_old_after_the_line() {
+        let ledger = Ledger::new(Keyspace::uniform("t".into(), 10));
+        assert_eq!(ledger.old(0), None);
+        for block in [5, 6, 5] {
+            ledger.acknowledge(block);
+        }
+        assert_eq!((ledger.acknowledged(), ledger.bytes()), (2, 20));
+        assert_eq!(ledger.draw_line(), 2);
+        ledger.acknowledge(7);
+        assert_eq!(ledger.all(), (vec![5, 6], vec![7]));
+        assert_eq!([ledger.old(0), ledger.old(1), ledger.old(2)], [Some(5), Some(6), Some(5)]);
+    }
+
+    #[test]
+    fn batches_keep_the_order_and_both_bounds() {
+        let blocks: Vec<Block> = (0..150).collect();
+        let small = Keyspace::uniform("t".into(), 1).batches(&blocks);
+        assert_eq!(small.iter().map(Vec::len).collect::<Vec<_>>(), [64, 64, 22]);
+        assert_eq!(small.concat(), blocks);
+        let huge = Keyspace::uniform("t".into(), 20 << 20).batches(&blocks[..3]);
+        assert_eq!(huge, [[0], [1], [2]], "an object larger than the bound still travels");
+        assert!(Keyspace::mixed("t".into()).batches(&[]).is_empty());
+    }
+}

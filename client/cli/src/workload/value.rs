@@ -1,0 +1,108 @@
+//! Values that follow from their keys, so that any process can tell a right byte from a wrong one without
+//! remembering what was written.
+//!
+//! A value is the stream `w(i) = mix(x0 + i * STEP)` of little-endian words, `x0` the hash of its key. The sum never
+//! repeats within a value (STEP is odd) and two keys' streams share a word only where their hashes happen to lie a
+//! small multiple of STEP apart; so another key's bytes, bytes at another offset and torn bytes all show. It costs an
+//! addition and a shift per eight bytes: generating does not dominate what is measured.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Bytes of most values: one block of an 8-billion-parameter model in the shape the workload uses.
+pub(crate) const SMALL: usize = 128 << 10;
+/// Bytes of a few values: a whole KV block of a large model (61 layers, 512 tokens). Not a multiple of a page.
+pub(crate) const LARGE: usize = 3_274_752;
+/// One key in this many has a large value.
+const LARGE_EVERY: u64 = 20;
+/// Bytes of a value of the mix, on average.
+pub(crate) const MEAN: u64 = (LARGE as u64 + (LARGE_EVERY - 1) * SMALL as u64) / LARGE_EVERY;
+
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+/// The sizes of the mix and the bytes are drawn from different hashes of the key.
+const SIZE_SALT: u64 = 0x51_7E;
+
+/// Bytes of `key`'s value in the mixed workload; follows from the key, too.
+pub(crate) fn mixed_size(key: &[u8]) -> usize {
+    let draw = xxhash_rust::xxh3::xxh3_64_with_seed(key, SIZE_SALT);
+    if draw.is_multiple_of(LARGE_EVERY) { LARGE } else { SMALL }
+}
+
+/// Writes `key`'s value over all of `out`.
+pub(crate) fn fill(key: &[u8], out: &mut [u8]) {
+    let mut x = xxh3_64(key);
+    let (words, tail) = out.as_chunks_mut::<8>();
+    for word in words {
+        *word = mix(x).to_le_bytes();
+        x = x.wrapping_add(STEP);
+    }
+    let last = mix(x).to_le_bytes();
+    let len = tail.len();
+    tail.copy_from_slice(&last[..len]);
+}
+
+/// `key`'s value of `size` bytes.
+pub(crate) fn of(key: &[u8], size: usize) -> bytes::Bytes {
+    let mut value = vec![0; size];
+    fill(key, &mut value);
+    value.into()
+}
+
+/// Whether `got` is exactly `key`'s value of `size` bytes.
+pub(crate) fn is_right(key: &[u8], size: usize, got: &[u8]) -> bool {
+    if got.len() != size {
+        return false;
+    }
+    let mut x = xxh3_64(key);
+    let (words, tail) = got.as_chunks::<8>();
+    let mut difference = 0;
+    for word in words {
+        difference |= u64::from_le_bytes(*word) ^ mix(x);
+        x = x.wrapping_add(STEP);
+    }
+    difference == 0 && *tail == mix(x).to_le_bytes()[..tail.len()]
+}
+
+fn mix(x: u64) -> u64 {
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_follows_from_its_key() {
+        for size in [1, 7, 8, 9, 4096, LARGE] {
+            let value = of(b"block-1", size);
+            assert_eq!(value, of(b"block-1", size), "the same key always has the same bytes");
+            assert!(is_right(b"block-1", size, &value), "{size}");
+        }
+        // The stream is part of what a pool may still hold from another build's run: it must not drift.
+        assert_eq!(of(b"block-1", 8), mix(xxh3_64(b"block-1")).to_le_bytes().to_vec());
+    }
+
+    #[test]
+    fn another_keys_bytes_torn_bytes_and_a_wrong_length_are_told_apart() {
+        let right = of(b"block-1", SMALL);
+        assert!(!is_right(b"block-2", SMALL, &right), "another key's value");
+        for at in [0, 1, SMALL / 2, SMALL - 1] {
+            let mut bad = right.to_vec();
+            bad[at] ^= 1;
+            assert!(!is_right(b"block-1", SMALL, &bad), "one flipped bit at {at}");
+        }
+        let mut torn = right.to_vec();
+        torn[SMALL / 2..].copy_from_slice(&of(b"block-2", SMALL)[SMALL / 2..]);
+        assert!(!is_right(b"block-1", SMALL, &torn), "half of another value");
+        let mut shifted = right.to_vec();
+        shifted.rotate_left(64);
+        assert!(!is_right(b"block-1", SMALL, &shifted), "the right bytes at the wrong offset");
+        assert!(!is_right(b"block-1", SMALL, &right[..SMALL - 1]), "cut short");
+        assert!(!is_right(b"block-1", 13, &of(b"block-1", 14)), "one byte more");
+    }
+
+    #[test]
+    fn a_few_values_are_large() {
+        let large = (0..10_000).filter(|i| mixed_size(format!("block-{i}").as_bytes()) == LARGE).count();
+        assert!((400..600).contains(&large), "one in {LARGE_EVERY}: {large} of 10000");
+    }
+}

@@ -1,0 +1,107 @@
+//! Reads back every acknowledged block and compares it byte for byte.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mc_client::Client;
+use parking_lot::Mutex;
+
+use super::{Block, Ledger};
+use crate::output;
+
+/// Calls at the same time.
+const WORKERS: usize = 4;
+/// A block that can't be read for so long is lost. Long enough for a failover that is still under way.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What came back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Blocks that came back right.
+    pub(crate) right: u64,
+    /// Of those, blocks acknowledged before the leader was killed.
+    pub(crate) old_right: u64,
+    /// Blocks that did not come back.
+    pub(crate) lost: u64,
+    /// Blocks that came back with other bytes.
+    pub(crate) wrong: u64,
+    /// Bytes read.
+    pub(crate) bytes: u64,
+    /// How long it took.
+    pub(crate) took: Duration,
+}
+
+/// Reads all of `ledger` with `client`; `progress` hears how many blocks are done.
+pub(crate) async fn verify(client: &Client, ledger: &Ledger, progress: impl Fn(u64)) -> Verdict {
+    let start = Instant::now();
+    let (old, new) = ledger.all();
+    let batches = |blocks: &[Block], is_old| {
+        ledger.keys.batches(blocks).into_iter().map(|batch| (batch, is_old)).collect::<Vec<_>>()
+    };
+    let work = Mutex::new([batches(&old, true), batches(&new, false)].concat().into_iter());
+    let done = AtomicU64::new(0);
+    let worker = || async {
+        let mut verdict = Verdict::default();
+        loop {
+            let Some((batch, is_old)) = work.lock().next() else { return verdict };
+            let read = read_back(client, ledger, &batch).await;
+            verdict.add(&read);
+            verdict.old_right += if is_old { read.right } else { 0 };
+            progress(done.fetch_add(batch.len() as u64, Ordering::Relaxed) + batch.len() as u64);
+        }
+    };
+    let mut verdict = Verdict::default();
+    for part in futures::future::join_all((0..WORKERS).map(|_| worker())).await {
+        verdict.add(&part);
+        verdict.old_right += part.old_right;
+    }
+    verdict.took = start.elapsed();
+    verdict
+}
+
+async fn read_back(client: &Client, ledger: &Ledger, batch: &[Block]) -> Verdict {
+    let start = Instant::now();
+    let mut verdict = Verdict::default();
+    let mut left = batch.to_vec();
+    loop {
+        let keys: Vec<_> = left.iter().map(|block| ledger.keys.key(*block)).collect();
+        let mut again = Vec::new();
+        let mut failure = None;
+        for (block, got) in left.iter().zip(client.batch_get(&keys).await) {
+            match got {
+                Ok(Some(bytes)) => {
+                    verdict.bytes += bytes.len() as u64;
+                    match ledger.keys.is_right(*block, &bytes) {
+                        true => verdict.right += 1,
+                        false => verdict.wrong += 1,
+                    }
+                }
+                Ok(None) => again.push(*block),
+                Err(error) => {
+                    failure = Some(error);
+                    again.push(*block);
+                }
+            }
+        }
+        if again.is_empty() {
+            return verdict;
+        }
+        if start.elapsed() > PATIENCE {
+            let why = failure.map_or_else(|| "a miss".to_owned(), |error| error.to_string());
+            output::note(&format!("{} acknowledged blocks can't be read back: {why}", again.len()));
+            verdict.lost += again.len() as u64;
+            return verdict;
+        }
+        left = again;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+impl Verdict {
+    fn add(&mut self, other: &Self) {
+        self.right += other.right;
+        self.lost += other.lost;
+        self.wrong += other.wrong;
+        self.bytes += other.bytes;
+    }
+}

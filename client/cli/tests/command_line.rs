@@ -1,0 +1,77 @@
+//! `mcctl` without a pool: what it says and which exit code it ends with.
+#![allow(clippy::unwrap_used)]
+
+use std::process::{Command, Output};
+
+/// Nothing listens on the discard port of loopback.
+const NOBODY: &str = "127.0.0.1:9";
+
+fn mcctl(args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mcctl"));
+    command.args(args).env_remove("MC_MASTERS").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn a_wrong_command_line_ends_with_2_and_says_so_on_standard_error() {
+    for args in
+        [&["put", "key"][..], &["no-such-command"], &["bench", "put", "--size", "1.5gb"], &["run", "queen"]]
+    {
+        let output = mcctl(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn status_of_nobody_is_down_and_still_one_json_document() {
+    let output = mcctl(&["--masters", NOBODY, "status", "--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["health"], "down");
+    assert_eq!(json["leader"], serde_json::Value::Null);
+    assert_eq!(json["masters"][0]["addr"], NOBODY);
+    assert_eq!(json["masters"][0]["role"], "unreachable");
+}
+
+#[test]
+fn a_command_without_a_leader_says_once_that_it_waits_then_ends_with_2() {
+    let output = mcctl(&["--masters", NOBODY, "--timeout", "200ms", "exist", "key", "-o", "json"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = text(&output.stderr);
+    assert_eq!(said.matches("waiting").count(), 1, "{said}");
+    assert!(said.contains(NOBODY) && said.contains("mcctl status"), "what, where and what next: {said}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(json["error"].as_str().unwrap().contains("no leader"), "{json}");
+}
+
+#[test]
+fn objects_that_cannot_travel_are_refused_before_anything_is_asked() {
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    let output = mcctl(&["--masters", NOBODY, "put", "key", empty.path().to_str().unwrap()]);
+    assert_eq!((output.status.code(), text(&output.stderr).contains("empty")), (Some(2), true));
+    let output = mcctl(&["--masters", NOBODY, "put", "key", "/no/such/file"]);
+    assert_eq!((output.status.code(), text(&output.stderr).contains("/no/such/file")), (Some(2), true));
+    let output = mcctl(&["--masters", NOBODY, "get", "key", "-", "--json"]);
+    assert_eq!(output.status.code(), Some(2), "the bytes and the document can't share standard output");
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = mcctl(&["completion", shell]);
+        assert!(output.status.success());
+        assert!(text(&output.stdout).contains("playground"), "{shell}");
+    }
+}
+
+#[test]
+fn help_goes_to_standard_output_without_colour() {
+    let output = mcctl(&["--help"]);
+    assert!(output.status.success());
+    let help = text(&output.stdout);
+    assert!(help.contains("Exit codes") && help.contains("MC_MASTERS") && !help.contains('\x1b'), "{help}");
+}

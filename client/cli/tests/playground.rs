@@ -1,0 +1,112 @@
+//! The playground as a user runs it: real processes, a real `kill -9`, and nothing left behind however it ends.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn playground(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mcctl"));
+    command.args(["playground", "--puts", "2000"]).args(args);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+    command
+}
+
+/// The processes that `pid` has started and not yet reaped.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let lists =
+        tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default());
+    lists
+        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Waits until none of `pids` runs.
+fn wait_gone(pids: &[u32]) {
+    let start = Instant::now();
+    let alive = |pid: &&u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // A zombie that nobody has reaped runs no more.
+        !stat.is_empty() && !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z')
+    };
+    while let Some(pid) = pids.iter().find(alive) {
+        assert!(start.elapsed() < LIMIT, "process {pid} was left behind");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until `child` has its five processes running.
+fn wait_children(child: &mut Child) -> Vec<u32> {
+    let start = Instant::now();
+    loop {
+        let pids = children(child.id());
+        if pids.len() == 5 {
+            return pids;
+        }
+        assert!(child.try_wait().unwrap().is_none() && start.elapsed() < LIMIT, "it never had five children");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn send(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn the_leader_dies_under_load_and_every_acknowledged_byte_lives() {
+    let output = playground(&["--once", "--json"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&report["lost"], &report["wrong"]), (&0.into(), &0.into()), "{report}");
+    assert!(report["acked"].as_u64().unwrap() >= 2_000, "{report}");
+    assert!(report["old_keys_read"].as_u64().unwrap() >= 1_000, "{report}");
+    assert!(report["failover_ms"].as_f64().unwrap() > 0.0, "{report}");
+    assert_ne!(report["leader_before"], report["leader_after"], "{report}");
+    let pid = report["killed_pid"].as_u64().unwrap();
+    assert!(!Path::new(&format!("/proc/{pid}")).exists(), "the killed leader is gone");
+}
+
+#[test]
+fn it_stays_up_with_its_addresses_until_it_is_interrupted() {
+    let mut child = playground(&[]).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let masters = lines
+        .map(|line| line.trim().to_owned())
+        .find_map(|line| line.strip_prefix("export MC_MASTERS=").map(str::to_owned))
+        .expect("it prints how to reach it");
+    let pids = wait_children(&mut child);
+    let status = Command::new(env!("CARGO_BIN_EXE_mcctl"))
+        .args(["status", "--json"])
+        .env("MC_MASTERS", masters)
+        .output()
+        .unwrap();
+    assert_eq!(
+        status.status.code(),
+        Some(0),
+        "the killed master is back: {}",
+        String::from_utf8_lossy(&status.stdout)
+    );
+    send(&child, Signal::INT);
+    assert_eq!(child.wait().unwrap().code(), Some(0), "Ctrl-C is how it ends");
+    wait_gone(&pids);
+}
+
+#[test]
+fn no_process_is_left_behind_however_it_ends() {
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let mut child = playground(&["--once"]).spawn().unwrap();
+        let pids = wait_children(&mut child);
+        send(&child, signal);
+        let status = child.wait().unwrap();
+        assert!(!status.success(), "{signal:?}: {status}");
+        wait_gone(&pids);
+    }
+}

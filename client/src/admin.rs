@@ -1,0 +1,271 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mc_base::{ByteSize, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
+use mc_proto::detail_of;
+use mc_proto::v1::{
+    BatchGetRequest, Caller, Code, GetResult, Leader, ListMembersReply, ListMembersRequest, Replica,
+    StatusReply, StatusRequest, StoreGrant, TransferLeaderRequest,
+};
+use mc_transfer::PeerEndpoint;
+use tokio::time::{Instant, timeout};
+
+use crate::call::Repeat;
+use crate::core::{check_key, item_error, nonsense};
+use crate::placement::endpoint;
+use crate::{Client, ConnectError, Error};
+
+/// A master that takes longer to say how it is is not well.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Asks the masters about themselves; what `mcctl` calls.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    client: Client,
+}
+
+/// What one master says of itself, or why it said nothing.
+#[derive(Clone, Debug)]
+pub struct MasterReport {
+    /// The address that was asked.
+    pub address: String,
+    /// Its answer.
+    pub status: Result<StatusReply, Error>,
+}
+
+/// What all masters say, and whom to believe: the leader of the newest term where it answers.
+#[derive(Clone, Debug)]
+pub struct ClusterStatus {
+    /// Every master of the list and every one that those name, in the order of their addresses.
+    pub masters: Vec<MasterReport>,
+    /// Place in `masters` of the one whose view of keys, members and stores counts: the leader of the newest term,
+    /// else the one that has applied most. `None` when none answers.
+    pub authority: Option<usize>,
+    /// The leader of the newest term that any master names, and that itself says it leads.
+    pub leader: Option<Leader>,
+}
+
+/// Where an object lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lookup {
+    /// The put that wrote it.
+    pub version: PutId,
+    /// Its bytes.
+    pub size: ByteSize,
+    /// CRC-64/NVME that its writer recorded.
+    pub checksum: u64,
+    /// Its replicas on stores that are not suspect.
+    pub replicas: Vec<PlacedReplica>,
+}
+
+/// Where one replica lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedReplica {
+    /// The store.
+    pub store: StoreId,
+    /// The allocation of its memory.
+    pub epoch: SegmentEpoch,
+    /// Segment within the store.
+    pub segment: SegmentNumber,
+    /// First byte within the segment.
+    pub offset: u64,
+    /// Bytes.
+    pub length: ByteSize,
+    /// How to reach the store.
+    pub endpoints: Vec<PeerEndpoint>,
+}
+
+impl Admin {
+    /// Finds the masters of the list (see [`Builder::masters`](crate::Builder::masters)). Works without a leader.
+    ///
+    /// # Errors
+    /// [`ConnectError`] as for [`Builder::connect`](crate::Builder::connect).
+    pub async fn connect(masters: &str) -> Result<Self, ConnectError> {
+        Ok(Client::builder().masters(masters).local_cache(ByteSize(0)).connect().await?.admin())
+    }
+
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Status of one master, from what it knows itself.
+    ///
+    /// # Errors
+    /// When it does not answer within a second.
+    pub async fn status_of(&self, address: &str) -> Result<StatusReply, Error> {
+        let masters = &self.client.core().masters;
+        let fail = |code: Code, why: String| Error::definite("status", code, address, why);
+        let mut line =
+            masters.channels.to(address).map_err(|error| fail(Code::InvalidParams, chain(&error)))?;
+        // Any cluster's status is worth seeing, so none is named.
+        let caller = Caller { cluster_id: Bytes::new(), ..masters.caller(None) };
+        let request = StatusRequest { caller: Some(caller) };
+        let answer = timeout(STATUS_TIMEOUT, line.client.status(request)).await;
+        let failed = match answer {
+            Ok(Ok(reply)) => return Ok(reply.into_inner()),
+            Ok(Err(status)) => match detail_of(&status) {
+                Some(detail) => {
+                    fail(Code::try_from(detail.code).unwrap_or(Code::InternalError), detail.message)
+                }
+                None => fail(Code::RpcFail, chain(&status)),
+            },
+            Err(_) => fail(Code::RpcTimeout, format!("no answer within {STATUS_TIMEOUT:?}")),
+        };
+        masters.channels.replace(address, &line);
+        Err(failed)
+    }
+
+    /// Status of all masters, asked at the same time.
+    pub async fn status(&self) -> ClusterStatus {
+        let mut addresses = self.client.core().masters.targets();
+        let mut reports: BTreeMap<String, Result<StatusReply, Error>> = BTreeMap::new();
+        // Masters that only other masters know of are asked in a second round.
+        for _ in 0..2 {
+            let asked = addresses
+                .iter()
+                .filter(|address| !reports.contains_key(*address))
+                .map(|address| async { (address.clone(), self.status_of(address).await) });
+            let answers = futures::future::join_all(asked.collect::<Vec<_>>()).await;
+            reports.extend(answers);
+            let named = reports.values().flatten().flat_map(|status| &status.masters);
+            addresses = named.map(|member| member.client_address.clone()).filter(|a| !a.is_empty()).collect();
+        }
+        ClusterStatus::of(reports)
+    }
+
+    /// The cluster's members, as the leader knows them.
+    ///
+    /// # Errors
+    /// When no leader answers within the call timeout.
+    pub async fn list_members(&self) -> Result<ListMembersReply, Error> {
+        let core = self.client.core();
+        let request = ListMembersRequest { caller: None };
+        let deadline = Instant::now() + core.call_timeout;
+        let answer = core.masters.call(&request, deadline, Repeat::Freely).await;
+        answer.map(|answer| answer.reply).map_err(|error| error.into_error("list members"))
+    }
+
+    /// Hands leadership to `to`, or to the most advanced voter, and returns the new leader.
+    ///
+    /// # Errors
+    /// When no leader answers in time, or the hand-over failed.
+    pub async fn transfer_leader(&self, to: Option<NodeId>) -> Result<Leader, Error> {
+        let core = self.client.core();
+        let to = to.map_or_else(Bytes::new, |id| id.to_bytes().to_vec().into());
+        let request = TransferLeaderRequest { caller: None, to };
+        let deadline = Instant::now() + core.call_timeout;
+        match core.masters.call(&request, deadline, Repeat::IfUnsent).await {
+            Ok(answer) => answer.reply.leader.ok_or_else(|| nonsense("transfer leader").unknown()),
+            Err(error) => Err(error.into_error("transfer leader")),
+        }
+    }
+
+    /// Where the object with this key lies; `None` when there is none that can be read now.
+    ///
+    /// # Errors
+    /// When no leader answers in time.
+    pub async fn lookup(&self, key: impl AsRef<[u8]>) -> Result<Option<Lookup>, Error> {
+        let core = self.client.core();
+        check_key("lookup", key.as_ref())?;
+        let keys = vec![Bytes::copy_from_slice(key.as_ref())];
+        let request = BatchGetRequest { caller: None, tenant: core.tenant.clone(), keys };
+        let deadline = Instant::now() + core.call_timeout;
+        let answer = core.masters.call(&request, deadline, Repeat::Freely).await;
+        let reply = answer.map_err(|error| error.into_error("lookup"))?.reply;
+        let result = reply.results.first().ok_or_else(|| nonsense("lookup"))?;
+        match Code::try_from(result.code) {
+            Ok(Code::Ok) => Lookup::read(result, &reply.grants).map(Some).ok_or_else(|| nonsense("lookup")),
+            Ok(Code::ObjectNotFound | Code::ReplicaIsNotReady) => Ok(None),
+            _ => Err(item_error("lookup", result.code)),
+        }
+    }
+}
+
+impl Lookup {
+    fn read(result: &GetResult, grants: &[StoreGrant]) -> Option<Self> {
+        let replica = |replica: &Replica| {
+            let grant = grants.get(usize::try_from(replica.grant).ok()?)?;
+            Some(PlacedReplica {
+                store: StoreId::from_bytes(&replica.store_id)?,
+                epoch: SegmentEpoch::from_bytes(&replica.epoch)?,
+                segment: replica.segment,
+                offset: replica.offset,
+                length: ByteSize(replica.length),
+                endpoints: grant.endpoints.iter().cloned().map(endpoint).collect(),
+            })
+        };
+        Some(Self {
+            version: PutId::from_bytes(&result.version)?,
+            size: ByteSize(result.size),
+            checksum: result.checksum,
+            replicas: result.replicas.iter().map(replica).collect::<Option<_>>()?,
+        })
+    }
+}
+
+impl ClusterStatus {
+    fn of(reports: BTreeMap<String, Result<StatusReply, Error>>) -> Self {
+        let masters: Vec<MasterReport> =
+            reports.into_iter().map(|(address, status)| MasterReport { address, status }).collect();
+        let answers = || masters.iter().enumerate().filter_map(|(at, m)| Some((at, m.status.as_ref().ok()?)));
+        let leading = answers()
+            .filter(|(_, status)| {
+                status.leader.as_ref().is_some_and(|leader| leader.node_id == status.node_id)
+            })
+            .max_by_key(|(_, status)| status.term);
+        let authority = leading.or_else(|| answers().max_by_key(|(_, status)| (status.applied, status.term)));
+        Self {
+            leader: leading.and_then(|(_, status)| status.leader.clone()),
+            authority: authority.map(|(at, _)| at),
+            masters,
+        }
+    }
+}
+
+/// An error with its causes, which the libraries beneath leave out of their texts.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(node: u8, leader: Option<(u8, u64)>, term: u64, applied: u64) -> Result<StatusReply, Error> {
+        let leader = leader.map(|(node, term)| Leader {
+            node_id: vec![node].into(),
+            address: format!("m{node}:1"),
+            term,
+        });
+        Ok(StatusReply { node_id: vec![node].into(), leader, term, applied, ..StatusReply::default() })
+    }
+
+    #[test]
+    fn the_leader_of_the_newest_term_is_believed_if_it_says_so_itself() {
+        let down = Err(Error::definite("status", Code::RpcFail, "d:1", "connection refused"));
+        let status = ClusterStatus::of(BTreeMap::from([
+            ("a:1".to_owned(), report(1, Some((1, 4)), 4, 99)),
+            ("b:1".to_owned(), report(2, Some((2, 5)), 5, 90)),
+            ("c:1".to_owned(), report(3, Some((1, 4)), 4, 80)),
+            ("d:1".to_owned(), down.clone()),
+        ]));
+        assert_eq!(status.authority, Some(1));
+        assert_eq!(status.leader.map(|leader| leader.term), Some(5));
+
+        let leaderless = ClusterStatus::of(BTreeMap::from([
+            ("a:1".to_owned(), report(1, Some((3, 4)), 4, 99)),
+            ("b:1".to_owned(), report(2, None, 5, 90)),
+            ("d:1".to_owned(), down.clone()),
+        ]));
+        assert_eq!((leaderless.authority, leaderless.leader), (Some(0), None), "the one that applied most");
+
+        assert_eq!(ClusterStatus::of(BTreeMap::from([("d:1".to_owned(), down)])).authority, None);
+    }
+}

@@ -1,0 +1,308 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mc_base::MAX_TENANT_LEN;
+use tokio::time::timeout;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::core::Core;
+use crate::get::Got;
+use crate::list::MasterList;
+use crate::masters::{Link, Masters};
+use crate::options::Builder;
+use crate::put::Fill;
+use crate::{Admin, ConnectError, Error, Mode, Put, PutOptions, Stats, discover};
+
+/// A client of one cluster and one tenant. Cheap to clone, safe to share between tasks and threads; it runs on the
+/// caller's tokio runtime, and its background tasks end when its last clone is dropped.
+///
+/// Every call ends by its deadline, whatever is down. Dropping a call's future abandons it: a put that had started
+/// is ended by the masters at its deadline.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use mc_client::Client;
+///
+/// let client = Client::builder().masters("a:50051,b:50051,c:50051").local_cache("4gb".parse()?).connect().await?;
+/// client.put("k", b"value").await?;
+/// assert_eq!(client.get("k").await?.as_deref(), Some(&b"value"[..]));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    core: Core,
+    closed: CancellationToken,
+    /// Ends the background tasks with the last clone.
+    _life: DropGuard,
+}
+
+/// One object to read into the caller's memory.
+#[derive(Debug)]
+pub struct GetInto<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Where its bytes go; may be longer than the object.
+    pub into: &'a mut [u8],
+}
+
+/// One object to write from the caller's memory.
+#[derive(Clone, Debug)]
+pub struct PutFrom<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// Its bytes, in order; read in place.
+    pub slices: &'a [&'a [u8]],
+}
+
+impl Client {
+    /// Settings to connect with.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) async fn connect(builder: Builder) -> Result<Self, ConnectError> {
+        let list = MasterList::parse(&builder.masters)?;
+        let len = builder.tenant.len();
+        if len > MAX_TENANT_LEN {
+            return Err(ConnectError::Tenant { len, max: MAX_TENANT_LEN });
+        }
+        let listed = list.resolve().await;
+        let masters = Arc::new(Masters::new(&builder, list, listed));
+        let mut beacon = masters.beacon.subscribe();
+        let closed = CancellationToken::new();
+        let life = closed.clone().drop_guard();
+        tokio::spawn(discover::run(Arc::clone(&masters), closed.clone()));
+
+        // All masters are heard before one is believed: the list may name two clusters, or only ones that are skewed.
+        let settled = beacon.wait_for(|beacon| beacon.all_tried && !matches!(beacon.link, Link::Searching));
+        let link = match timeout(builder.leader_timeout + builder.connect_timeout, settled).await {
+            Ok(Ok(beacon)) => beacon.link.clone(),
+            _ => Link::Searching,
+        };
+        if let Link::Refused(refusal) = link {
+            return Err(refusal.connect_error());
+        }
+        if let Some(conflict) = masters.conflict() {
+            return Err(conflict.connect_error());
+        }
+        let core = Core {
+            masters,
+            transport: builder.transport,
+            tenant: builder.tenant,
+            checksum: builder.checksum,
+            call_timeout: builder.call_timeout,
+            get_timeout: builder.get_timeout,
+        };
+        Ok(Self { shared: Arc::new(Shared { core, closed, _life: life }) })
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.shared.core
+    }
+
+    /// Returns once a leader is known, or `false` when `timeout` has passed without one.
+    pub async fn connected(&self, timeout: Duration) -> bool {
+        let mut beacon = self.core().masters.beacon.subscribe();
+        let found = beacon.wait_for(|beacon| matches!(beacon.link, Link::Leader(_)));
+        matches!(tokio::time::timeout(timeout, found).await, Ok(Ok(_)))
+    }
+
+    /// Puts one object if its key is absent; [`put_with`](Self::put_with) with the default options.
+    ///
+    /// # Errors
+    /// See [`put_with`](Self::put_with).
+    pub async fn put(&self, key: impl AsRef<[u8]>, value: &[u8]) -> Result<Put, Error> {
+        self.put_with(key, value, &PutOptions::default()).await
+    }
+
+    /// Puts one object: 1 byte up to the largest segment, under a key of 1 to 4,096 bytes.
+    ///
+    /// # Errors
+    /// [`Error`], which says whether the outcome is definite or unknown.
+    pub async fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: &[u8],
+        options: &PutOptions,
+    ) -> Result<Put, Error> {
+        let key = key.as_ref();
+        let item = PutFrom { key, slices: &[value] };
+        let mut results = self.core().puts(std::slice::from_ref(&item), options, Fill::Cache).await;
+        results.pop().unwrap_or_else(|| Err(crate::core::nonsense("put")))
+    }
+
+    /// Puts objects; one result each, in order. Of several items with one key the first is put if absent, or the last
+    /// one is upserted; the others get the answer that this gives them.
+    pub async fn batch_put<K, V>(&self, items: &[(K, V)], options: &PutOptions) -> Vec<Result<Put, Error>>
+    where
+        K: AsRef<[u8]> + Sync,
+        V: AsRef<[u8]> + Sync,
+    {
+        let slices: Vec<[&[u8]; 1]> = items.iter().map(|(_, value)| [value.as_ref()]).collect();
+        let items: Vec<PutFrom<'_>> = items
+            .iter()
+            .zip(&slices)
+            .map(|((key, _), slices)| PutFrom { key: key.as_ref(), slices })
+            .collect();
+        self.core().puts(&items, options, Fill::Cache).await
+    }
+
+    /// Puts objects from scattered memory, in place: nothing is copied, so the local cache is not filled (except in
+    /// local-only mode, where it is all there is).
+    pub async fn batch_put_from(
+        &self,
+        items: &[PutFrom<'_>],
+        options: &PutOptions,
+    ) -> Vec<Result<Put, Error>> {
+        self.core().puts(items, options, Fill::Nothing).await
+    }
+
+    /// Reads one object; `None` is a miss.
+    ///
+    /// A miss means that the pool has no such object *that can be read now*: there is none, its stores are suspect, or
+    /// the only replicas could not be read (counted as `unreachable_replicas`) or had wrong bytes (counted as
+    /// `checksum_mismatches`). A store that refuses connections or does not answer is asked about once more at the
+    /// leader before that; other replicas are read first. In local-only mode the local cache answers, with a value
+    /// that may have been removed or replaced since.
+    ///
+    /// # Errors
+    /// [`Error`] when no leader answers in time, or the key cannot be one. A get changes nothing, so its outcome is
+    /// always definite.
+    pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>, Error> {
+        let mut results = self.batch_get(&[key.as_ref()]).await;
+        results.pop().unwrap_or_else(|| Err(crate::core::nonsense("get")))
+    }
+
+    /// [`get`](Self::get) for many keys; one result each, in order.
+    pub async fn batch_get<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Option<Bytes>, Error>> {
+        let items: Vec<_> = copied(keys).into_iter().map(|key| (key, None)).collect();
+        let results = self.core().gets(items).await;
+        let bytes = |got| match got {
+            Got::Bytes(bytes) => Some(bytes),
+            Got::Len(_) => None,
+        };
+        results.into_iter().map(|result| Ok(result?.and_then(bytes))).collect()
+    }
+
+    /// Reads objects into the caller's memory: the number of bytes, or `None` for a miss. Nothing is copied on the way,
+    /// so the local cache is not filled. An item whose memory is shorter than its object fails with `INVALID_PARAMS`.
+    /// What the memory of an item without bytes holds afterwards is unspecified.
+    pub async fn batch_get_into(&self, items: &mut [GetInto<'_>]) -> Vec<Result<Option<usize>, Error>> {
+        let items: Vec<_> =
+            items.iter_mut().map(|item| (Bytes::copy_from_slice(item.key), Some(&mut *item.into))).collect();
+        let results = self.core().gets(items).await;
+        let len = |got| match got {
+            Got::Bytes(bytes) => bytes.len(),
+            Got::Len(len) => len,
+        };
+        results.into_iter().map(|result| Ok(result?.map(len))).collect()
+    }
+
+    /// Whether the object is there and can be read.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn exist(&self, key: impl AsRef<[u8]>) -> Result<bool, Error> {
+        Ok(self.size(key).await?.is_some())
+    }
+
+    /// [`exist`](Self::exist) for many keys; one result each, in order.
+    pub async fn batch_exist<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<bool, Error>> {
+        let sizes = self.batch_size(keys).await;
+        sizes.into_iter().map(|size| Ok(size?.is_some())).collect()
+    }
+
+    /// Bytes of an object; `None` is a miss.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn size(&self, key: impl AsRef<[u8]>) -> Result<Option<u64>, Error> {
+        let mut results = self.batch_size(&[key.as_ref()]).await;
+        results.pop().unwrap_or_else(|| Err(crate::core::nonsense("exist")))
+    }
+
+    /// [`size`](Self::size) for many keys; one result each, in order.
+    pub async fn batch_size<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Option<u64>, Error>> {
+        self.core().sizes(copied(keys)).await
+    }
+
+    /// Removes an object; `false` when there was none. With `force` also one that is being read. Never repeated by
+    /// itself once it may have been applied, since the repetition could hit someone else's object.
+    ///
+    /// # Errors
+    /// [`Error`], which says whether the outcome is definite or unknown.
+    pub async fn remove(&self, key: impl AsRef<[u8]>, force: bool) -> Result<bool, Error> {
+        let mut results = self.batch_remove(&[key.as_ref()], force).await;
+        results.pop().unwrap_or_else(|| Err(crate::core::nonsense("remove")))
+    }
+
+    /// [`remove`](Self::remove) for many keys; one result each, in order.
+    pub async fn batch_remove<K: AsRef<[u8]> + Sync>(
+        &self,
+        keys: &[K],
+        force: bool,
+    ) -> Vec<Result<bool, Error>> {
+        self.core().removals(copied(keys), force).await
+    }
+
+    /// Whether a leader is in reach.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        match self.core().masters.link() {
+            Link::Searching | Link::Leader(_) => Mode::Connected,
+            Link::LocalOnly | Link::Refused(_) | Link::Closed => Mode::LocalOnly,
+        }
+    }
+
+    /// What this client counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let masters = &self.core().masters;
+        masters.counters.stats(masters.cache.bytes())
+    }
+
+    /// Questions about the masters themselves.
+    #[must_use]
+    pub fn admin(&self) -> Admin {
+        Admin::new(self.clone())
+    }
+
+    /// Ends the background tasks and fails every pending and later call, those of other clones too.
+    pub fn close(&self) {
+        self.shared.closed.cancel();
+        self.core().masters.close();
+    }
+}
+
+fn copied<K: AsRef<[u8]>>(keys: &[K]) -> Vec<Bytes> {
+    keys.iter().map(|key| Bytes::copy_from_slice(key.as_ref())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_send<T: Send>(_: &T) {}
+
+    #[test]
+    fn calls_can_be_spawned() {
+        fn check(client: &Client, items: &mut [GetInto<'_>]) {
+            is_send(client);
+            is_send(&client.put("k", b"v"));
+            is_send(&client.get("k"));
+            is_send(&client.batch_get(&["k"]));
+            is_send(&client.batch_put(&[("k", "v")], &PutOptions::default()));
+            is_send(&client.batch_get_into(items));
+            is_send(&client.remove("k", true));
+        }
+        let _ = check;
+    }
+}

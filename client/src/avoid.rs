@@ -1,0 +1,129 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use mc_base::StoreId;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+const FIRST: Duration = Duration::from_millis(100);
+const MOST: Duration = Duration::from_secs(5);
+
+/// Stores that failed this client, each avoided for a time that doubles with every failure in a row, and stores that
+/// the leader calls suspect.
+#[derive(Debug)]
+pub(crate) struct AvoidList {
+    failures: Mutex<BTreeMap<StoreId, Failing>>,
+    suspects: watch::Sender<BTreeSet<StoreId>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Failing {
+    until: Instant,
+    span: Duration,
+}
+
+impl AvoidList {
+    pub(crate) fn new() -> Self {
+        Self { failures: Mutex::default(), suspects: watch::Sender::new(BTreeSet::new()) }
+    }
+
+    pub(crate) fn failed(&self, store: StoreId, now: Instant) {
+        let mut failures = self.failures.lock();
+        let span = match failures.get(&store) {
+            // Several operations of one batch fail together: that is one failure.
+            Some(failing) if now < failing.until => return,
+            Some(failing) => (failing.span * 2).min(MOST),
+            None => FIRST,
+        };
+        failures.insert(store, Failing { until: now + span, span });
+    }
+
+    pub(crate) fn worked(&self, store: StoreId) {
+        let mut failures = self.failures.lock();
+        if !failures.is_empty() {
+            failures.remove(&store);
+        }
+    }
+
+    pub(crate) fn avoids(&self, store: StoreId, now: Instant) -> bool {
+        self.failures.lock().get(&store).is_some_and(|failing| now < failing.until)
+            || self.suspects.borrow().contains(&store)
+    }
+
+    /// Every store that is avoided now.
+    pub(crate) fn avoided(&self, now: Instant) -> Vec<StoreId> {
+        let mut stores = self.suspects.borrow().clone();
+        stores.extend(
+            self.failures.lock().iter().filter(|(_, failing)| now < failing.until).map(|(store, _)| *store),
+        );
+        stores.into_iter().collect()
+    }
+
+    /// What the leader says of stores: suspect or not.
+    pub(crate) fn hear(&self, stores: impl IntoIterator<Item = (StoreId, bool)>) {
+        self.suspects.send_if_modified(|suspects| {
+            let mut changed = false;
+            for (store, suspect) in stores {
+                changed |= if suspect { suspects.insert(store) } else { suspects.remove(&store) };
+            }
+            changed
+        });
+    }
+
+    /// A new leader judges anew.
+    pub(crate) fn forget_suspects(&self) {
+        self.suspects.send_if_modified(|suspects| !std::mem::take(suspects).is_empty());
+    }
+
+    /// Returns once the leader calls the store suspect: what waits for it need not wait for its deadline.
+    pub(crate) async fn suspected(&self, store: StoreId) {
+        let mut suspects = self.suspects.subscribe();
+        if suspects.wait_for(|suspects| suspects.contains(&store)).await.is_err() {
+            // The sender is `self`, which is borrowed: it cannot be gone.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORE: StoreId = StoreId(7);
+
+    #[tokio::test]
+    async fn a_store_that_keeps_failing_is_avoided_for_a_growing_bounded_time() {
+        let list = AvoidList::new();
+        let mut now = Instant::now();
+        let mut spans = Vec::new();
+        for _ in 0..8 {
+            assert!(!list.avoids(STORE, now));
+            list.failed(STORE, now);
+            list.failed(STORE, now);
+            let began = now;
+            while list.avoids(STORE, now) {
+                now += Duration::from_millis(50);
+            }
+            spans.push(u64::try_from((now - began).as_millis()).unwrap());
+        }
+        assert_eq!(spans, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        list.worked(STORE);
+        list.failed(STORE, now);
+        assert!(!list.avoids(STORE, now + FIRST), "a success ends the row");
+        assert!(!list.avoids(StoreId(8), now), "others are not its concern");
+    }
+
+    #[tokio::test]
+    async fn a_suspect_is_avoided_and_wakes_who_waits_for_it() {
+        let list = AvoidList::new();
+        let (suspected, ()) =
+            tokio::join!(tokio::time::timeout(Duration::from_secs(5), list.suspected(STORE)), async {
+                list.hear([(STORE, true)])
+            });
+        assert!(suspected.is_ok());
+        assert_eq!(list.avoided(Instant::now()), [STORE]);
+        list.hear([(STORE, false)]);
+        assert!(list.avoided(Instant::now()).is_empty());
+    }
+}

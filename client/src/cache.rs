@@ -1,0 +1,136 @@
+use bytes::Bytes;
+use mc_base::{ByteSize, PutId};
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
+
+/// What an entry costs besides its key and value.
+const ENTRY_OVERHEAD: u64 = 96;
+/// A shard is never smaller, so that objects of some megabytes fit.
+const SHARD_BYTES: u64 = 64 << 20;
+const MAX_SHARDS: u64 = 16;
+/// Guess for the cache's tables: small objects make more entries, and the tables grow.
+const TYPICAL_OBJECT: u64 = 128 << 10;
+
+/// Objects recently read or written here. It belongs to one client and so to one tenant and one cluster.
+///
+/// With a leader in reach an entry counts only if its version is the one that the leader names; without one it
+/// answers as it is, and may then be of an object that was since removed or replaced.
+#[derive(Debug)]
+pub(crate) struct LocalCache {
+    entries: Option<Cache<Box<[u8]>, Entry, Weight>>,
+    capacity: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) version: PutId,
+    pub(crate) value: Bytes,
+}
+
+#[derive(Clone, Debug)]
+struct Weight;
+
+impl Weighter<Box<[u8]>, Entry> for Weight {
+    fn weight(&self, key: &Box<[u8]>, entry: &Entry) -> u64 {
+        key.len() as u64 + entry.value.len() as u64 + ENTRY_OVERHEAD
+    }
+}
+
+impl LocalCache {
+    pub(crate) fn new(size: ByteSize) -> Self {
+        let capacity = size.0;
+        let shards = (capacity / SHARD_BYTES).clamp(1, MAX_SHARDS);
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity(
+                usize::try_from(capacity / TYPICAL_OBJECT).unwrap_or(usize::MAX).max(64),
+            )
+            .weight_capacity(capacity)
+            .shards(usize::try_from(shards).unwrap_or(1))
+            .build();
+        // The options fail to build only when a capacity is missing, and both are given.
+        let entries = options.ok().filter(|_| capacity > 0).map(|options| {
+            Cache::with_options(options, Weight, DefaultHashBuilder::default(), DefaultLifecycle::default())
+        });
+        Self { entries, capacity }
+    }
+
+    /// Whether an object of this size can be kept.
+    pub(crate) fn holds(&self, size: u64) -> bool {
+        self.entries
+            .as_ref()
+            .is_some_and(|entries| size.saturating_add(ENTRY_OVERHEAD + 4096) <= entries.shard_capacity())
+    }
+
+    /// Keeps an object, in place of any other version of it.
+    pub(crate) fn insert(&self, key: &[u8], version: PutId, value: Bytes) {
+        if let Some(entries) = &self.entries {
+            entries.insert(key.into(), Entry { version, value });
+        }
+    }
+
+    /// The object, whatever its version.
+    pub(crate) fn any(&self, key: &[u8]) -> Option<Entry> {
+        self.entries.as_ref()?.get(key)
+    }
+
+    /// The object, if it is this version.
+    pub(crate) fn exact(&self, key: &[u8], version: PutId) -> Option<Bytes> {
+        self.any(key).filter(|entry| entry.version == version).map(|entry| entry.value)
+    }
+
+    pub(crate) fn remove(&self, key: &[u8]) {
+        if let Some(entries) = &self.entries {
+            entries.remove(key);
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        if let Some(entries) = &self.entries {
+            entries.clear();
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.entries.as_ref().map_or(0, |entries| entries.weight().min(self.capacity))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: PutId = PutId(1);
+    const TWO: PutId = PutId(2);
+
+    #[test]
+    fn an_entry_answers_for_its_version_only_unless_any_will_do() {
+        let cache = LocalCache::new(ByteSize(1 << 20));
+        cache.insert(b"k", ONE, Bytes::from_static(b"v"));
+        assert_eq!(cache.exact(b"k", ONE).as_deref(), Some(&b"v"[..]));
+        assert_eq!(cache.exact(b"k", TWO), None);
+        assert_eq!(cache.any(b"k").map(|entry| entry.version), Some(ONE));
+        cache.insert(b"k", TWO, Bytes::from_static(b"w"));
+        assert_eq!(cache.exact(b"k", ONE), None, "a key has one entry");
+        cache.remove(b"k");
+        assert!(cache.any(b"k").is_none());
+    }
+
+    #[test]
+    fn it_stays_within_its_bytes_and_takes_no_object_larger_than_a_shard() {
+        let cache = LocalCache::new(ByteSize(256 << 20));
+        assert!(cache.holds(32 << 20) && !cache.holds(256 << 20));
+        let small = LocalCache::new(ByteSize(1 << 20));
+        for i in 0..100_u128 {
+            small.insert(&i.to_be_bytes(), PutId(i + 1), Bytes::from(vec![0; 64 << 10]));
+            assert!(small.bytes() <= 1 << 20);
+        }
+        assert!(small.bytes() > 512 << 10, "most of it is in use");
+    }
+
+    #[test]
+    fn a_size_of_zero_keeps_nothing() {
+        let cache = LocalCache::new(ByteSize(0));
+        cache.insert(b"k", ONE, Bytes::from_static(b"v"));
+        assert!(cache.any(b"k").is_none() && !cache.holds(1));
+    }
+}

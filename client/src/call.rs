@@ -1,0 +1,342 @@
+//! One call to the leader, with everything that may go wrong on the way to it.
+
+use std::error::Error as _;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_proto::detail_of;
+use mc_proto::v1::{Code, ErrorDetail};
+use tokio::time::{Instant, sleep, sleep_until};
+use tonic::{Request, Response, Status};
+
+use crate::Error;
+use crate::backoff::Backoff;
+use crate::leader::LeaderAt;
+use crate::masters::{Beacon, Link, Masters};
+use crate::rpc::Rpc;
+
+/// A call that waits longer makes the client ask the leader, and everybody else, whether it still leads.
+const DOUBT_AFTER: Duration = Duration::from_millis(300);
+/// A try that takes longer is abandoned and made again over a new connection, even of a leader that answers hellos:
+/// its answer may have been lost. Doubles with every try, so that a slow leader is not drowned in repetitions.
+const FIRST_TRY: Duration = Duration::from_secs(1);
+/// Redirects that are followed at once, one after the other.
+const MAX_HOPS: u32 = 3;
+/// Between tries with the same leader.
+const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
+
+/// Whether a call may be made again when a try of it got no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// It has the same effect however often it is made: reads, and what is named by a put id.
+    Freely,
+    /// Its repetition could hit somebody else's object: only after tries that certainly did nothing.
+    IfUnsent,
+}
+
+/// What the leader answered.
+#[derive(Debug)]
+pub(crate) struct Answer<T> {
+    pub(crate) reply: T,
+    /// When the try was sent that got this answer: leases count from here.
+    pub(crate) sent_at: Instant,
+    /// An earlier try got no answer: it may have been applied before this one.
+    pub(crate) repeated: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum CallError {
+    /// No leader is in reach.
+    LocalOnly {
+        /// A try was sent and got no answer: it may have been applied.
+        sent: bool,
+    },
+    /// The call failed.
+    Failed(Error),
+}
+
+impl CallError {
+    /// The error for calls that local-only mode has no answer to.
+    pub(crate) fn into_error(self, what: &'static str) -> Error {
+        match self {
+            Self::Failed(error) => error,
+            Self::LocalOnly { sent } => {
+                let error = Error::definite(what, Code::NoLeader, "this client", "no leader is in reach");
+                if sent { error.unknown() } else { error }
+            }
+        }
+    }
+}
+
+/// What a failed try means.
+enum Failure {
+    /// It did nothing, and another master leads, or none.
+    NotLeader(ErrorDetail),
+    /// It did nothing, and the same leader may take it shortly.
+    Busy(Code),
+    /// It did nothing, and this master is not the one that was meant.
+    Stranger(ErrorDetail),
+    /// It was not sent.
+    Unsent,
+    /// It may have been applied.
+    Lost,
+    /// It was answered with an error.
+    Refused(Code, String),
+}
+
+enum Tried<T> {
+    Answered(Result<Response<T>, Status>),
+    /// Who was asked no longer leads.
+    Superseded,
+    TooLong,
+}
+
+impl Masters {
+    /// Asks the leader, whoever it is, until it answers or the deadline passes.
+    pub(crate) async fn call<R: Rpc>(
+        &self,
+        request: &R,
+        deadline: Instant,
+        repeat: Repeat,
+    ) -> Result<Answer<R::Reply>, CallError> {
+        let mut sent = false;
+        let mut last = LastTry::new("the masters", "no leader is known");
+        let mut asked: Option<Arc<LeaderAt>> = None;
+        let mut hops = 0;
+        let mut pace = Backoff::new(RETRY.0, RETRY.1);
+        let mut longest = FIRST_TRY;
+        loop {
+            let leader = self.leader(R::NAME, deadline, sent, &last).await?;
+            if let Some(before) = &asked {
+                self.counters.retries.one();
+                // A new leader is asked at once; the one that just failed gets a moment.
+                if before.same_reign(&leader) || hops > MAX_HOPS {
+                    hops = 0;
+                    sleep(pace.next().min(deadline.saturating_duration_since(Instant::now()))).await;
+                }
+            }
+            asked = Some(Arc::clone(&leader));
+            let sent_at = Instant::now();
+            let Ok(mut line) = self.channels.to(&leader.address) else {
+                last = LastTry::new(&leader.address, "it is not an address");
+                self.lost(&leader, sent_at);
+                continue;
+            };
+            let mut message = request.clone();
+            *message.caller() = Some(self.caller(Some(leader.node)));
+            let mut message = Request::new(message);
+            message.set_timeout(deadline.saturating_duration_since(sent_at));
+            let until = match repeat {
+                Repeat::Freely => deadline.min(sent_at + longest),
+                Repeat::IfUnsent => deadline,
+            };
+            let tried = self.attempt(R::send(&mut line.client, message), &leader, until, repeat).await;
+            let failure = match tried {
+                Tried::Answered(Ok(reply)) => {
+                    return Ok(Answer { reply: reply.into_inner(), sent_at, repeated: sent });
+                }
+                Tried::Answered(Err(status)) => {
+                    last = LastTry::new(&leader.address, status.message());
+                    failure_of(&status)
+                }
+                Tried::Superseded => {
+                    last = LastTry::new(&leader.address, "it stopped answering");
+                    Failure::Lost
+                }
+                Tried::TooLong => {
+                    last = LastTry::new(&leader.address, "no answer in time");
+                    self.channels.replace(&leader.address, &line);
+                    self.doubt(&leader, sent_at);
+                    longest *= 2;
+                    Failure::Lost
+                }
+            };
+            match failure {
+                Failure::NotLeader(detail) => {
+                    hops += 1;
+                    self.redirected(&leader, detail.leader.as_ref());
+                }
+                Failure::Busy(code) => last.code = code,
+                Failure::Stranger(detail) => {
+                    if detail.code == Code::WrongCluster as i32 {
+                        self.foreign(&leader, &detail.ours, sent_at);
+                    } else {
+                        self.lost(&leader, sent_at);
+                    }
+                }
+                Failure::Unsent => {
+                    self.channels.replace(&leader.address, &line);
+                    self.lost(&leader, sent_at);
+                }
+                Failure::Lost => {
+                    sent = true;
+                    if !matches!(self.link(), Link::Leader(now) if !now.same_reign(&leader)) {
+                        self.doubt(&leader, sent_at);
+                    }
+                    if repeat == Repeat::IfUnsent {
+                        return Err(CallError::Failed(last.error(R::NAME, Code::OutcomeUnknown, true)));
+                    }
+                }
+                Failure::Refused(code, why) => {
+                    last.why = why;
+                    return Err(CallError::Failed(last.error(R::NAME, code, sent)));
+                }
+            }
+        }
+    }
+
+    /// The leader, as soon as one is known.
+    async fn leader(
+        &self,
+        what: &'static str,
+        deadline: Instant,
+        sent: bool,
+        last: &LastTry,
+    ) -> Result<Arc<LeaderAt>, CallError> {
+        if Instant::now() >= deadline {
+            return Err(CallError::Failed(last.error(what, last.code, sent)));
+        }
+        let mut beacon = self.beacon.subscribe();
+        let link = tokio::select! {
+            found = beacon.wait_for(|beacon| !matches!(beacon.link, Link::Searching)) => {
+                found.map_or(Link::Closed, |beacon| beacon.link.clone())
+            }
+            () = sleep_until(deadline) => Link::Searching,
+        };
+        match link {
+            Link::Leader(leader) => Ok(leader),
+            Link::LocalOnly => Err(CallError::LocalOnly { sent }),
+            Link::Searching => Err(CallError::Failed(last.error(what, last.code, sent))),
+            Link::Refused(refusal) => {
+                let error = refusal.error(what);
+                Err(CallError::Failed(if sent { error.unknown() } else { error }))
+            }
+            Link::Closed => {
+                let closed = LastTry::new("this client", "it was closed");
+                Err(CallError::Failed(closed.error(what, Code::UnavailableInCurrentStatus, sent)))
+            }
+        }
+    }
+
+    /// One try, given up as soon as it is known to be futile.
+    async fn attempt<T>(
+        &self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+        leader: &Arc<LeaderAt>,
+        until: Instant,
+        repeat: Repeat,
+    ) -> Tried<T> {
+        let sent_at = Instant::now();
+        let mut beacon = self.beacon.subscribe();
+        let superseded = beacon.wait_for(|beacon| is_superseded(beacon, leader, repeat));
+        let mut doubt_at = sent_at + DOUBT_AFTER;
+        tokio::pin!(call, superseded);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut call => return Tried::Answered(answer),
+                _ = &mut superseded => return Tried::Superseded,
+                () = sleep_until(until) => return Tried::TooLong,
+                () = sleep_until(doubt_at) => {
+                    self.doubt(leader, sent_at);
+                    doubt_at = Instant::now() + DOUBT_AFTER;
+                }
+            }
+        }
+    }
+}
+
+/// Whether waiting for this leader's answer has become futile.
+fn is_superseded(beacon: &Beacon, leader: &LeaderAt, repeat: Repeat) -> bool {
+    match &beacon.link {
+        Link::Leader(now) => !now.same_reign(leader),
+        // It may only be the connection of another call that broke. What can be repeated is not worth the wait.
+        Link::Searching => repeat == Repeat::Freely,
+        Link::LocalOnly | Link::Refused(_) | Link::Closed => true,
+    }
+}
+
+/// Where a call stands, for the error text.
+struct LastTry {
+    at: String,
+    why: String,
+    /// What to say when the deadline passes.
+    code: Code,
+}
+
+impl LastTry {
+    fn new(at: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { at: at.into(), why: why.into(), code: Code::RpcTimeout }
+    }
+
+    fn error(&self, what: &'static str, code: Code, sent: bool) -> Error {
+        let error = Error::definite(what, code, self.at.as_str(), self.why.as_str());
+        if sent { error.unknown() } else { error }
+    }
+}
+
+fn failure_of(status: &Status) -> Failure {
+    let Some(detail) = detail_of(status) else {
+        return failure_without_detail(status);
+    };
+    match Code::try_from(detail.code).unwrap_or(Code::InternalError) {
+        Code::NotLeader => Failure::NotLeader(detail),
+        code @ (Code::NoLeader | Code::UnavailableInCurrentStatus | Code::ResourceExhausted) => {
+            Failure::Busy(code)
+        }
+        Code::WrongCluster | Code::WrongNode => Failure::Stranger(detail),
+        Code::OutcomeUnknown | Code::RpcTimeout | Code::RpcFail | Code::InternalError => Failure::Lost,
+        Code::VersionSkew => {
+            let why =
+                format!("{} (it speaks {}, this client {})", detail.message, detail.ours, detail.theirs);
+            Failure::Refused(Code::VersionSkew, why)
+        }
+        code => Failure::Refused(code, detail.message),
+    }
+}
+
+/// A status that no master made: of a broken connection, a proxy, or the gRPC library.
+fn failure_without_detail(status: &Status) -> Failure {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<tonic::ConnectError>() {
+            return Failure::Unsent;
+        }
+        cause = error.source();
+    }
+    match status.code() {
+        tonic::Code::Unimplemented => {
+            let why = format!("the master does not know this call: {}", status.message());
+            Failure::Refused(Code::VersionSkew, why)
+        }
+        tonic::Code::OutOfRange | tonic::Code::InvalidArgument => {
+            Failure::Refused(Code::InvalidParams, status.message().to_owned())
+        }
+        _ => Failure::Lost,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mc_proto::status_of;
+
+    use super::*;
+
+    #[test]
+    fn only_an_error_after_sending_leaves_the_outcome_open() {
+        let detail = |code: Code| status_of(&ErrorDetail { code: code as i32, ..ErrorDetail::default() });
+        assert!(matches!(failure_of(&detail(Code::NotLeader)), Failure::NotLeader(_)));
+        assert!(matches!(
+            failure_of(&detail(Code::ResourceExhausted)),
+            Failure::Busy(Code::ResourceExhausted)
+        ));
+        assert!(matches!(failure_of(&detail(Code::WrongNode)), Failure::Stranger(_)));
+        assert!(matches!(failure_of(&detail(Code::OutcomeUnknown)), Failure::Lost));
+        assert!(matches!(failure_of(&detail(Code::InvalidKey)), Failure::Refused(Code::InvalidKey, _)));
+        assert!(matches!(failure_of(&Status::unavailable("connection reset")), Failure::Lost));
+        let refused = tonic::ConnectError(Box::new(std::io::Error::other("refused")));
+        assert!(matches!(failure_of(&Status::from_error(Box::new(refused))), Failure::Unsent));
+    }
+}

@@ -1,0 +1,98 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_base::{MAX_KEY_LEN, StoreId};
+use mc_proto::v1::Code;
+use mc_transfer::{Checksum, ReadOp, TransferError, Transport, WriteOp};
+use tokio::time::Instant;
+
+use crate::Error;
+use crate::masters::Masters;
+use crate::placement::Granted;
+
+/// What every call of a client works with.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) masters: Arc<Masters>,
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) tenant: String,
+    pub(crate) checksum: bool,
+    pub(crate) call_timeout: Duration,
+    pub(crate) get_timeout: Duration,
+}
+
+impl Core {
+    /// Deadline of one metadata call within a longer one.
+    pub(crate) fn call_deadline(&self, overall: Instant) -> Instant {
+        overall.min(Instant::now() + self.call_timeout)
+    }
+
+    /// Reads from one store, until the deadline or until the leader calls the store suspect.
+    pub(crate) async fn read_from(
+        &self,
+        from: &Granted,
+        mut ops: Vec<ReadOp<'_>>,
+        deadline: Instant,
+    ) -> Vec<Result<Checksum, TransferError>> {
+        let count = ops.len();
+        let read = self.transport.read(&from.peer, &from.grant, &mut ops, deadline);
+        let results = tokio::select! {
+            results = read => results,
+            () = self.masters.avoid.suspected(from.peer.store) => vec![Err(suspect(from.peer.store)); count],
+        };
+        self.judge(from.peer.store, &results);
+        results
+    }
+
+    /// Writes to one store, until the deadline or until the leader calls the store suspect.
+    pub(crate) async fn write_to(
+        &self,
+        to: &Granted,
+        ops: Vec<WriteOp<'_>>,
+        deadline: Instant,
+    ) -> Vec<Result<Checksum, TransferError>> {
+        let write = self.transport.write(&to.peer, &to.grant, &ops, deadline);
+        let results = tokio::select! {
+            results = write => results,
+            () = self.masters.avoid.suspected(to.peer.store) => vec![Err(suspect(to.peer.store)); ops.len()],
+        };
+        self.judge(to.peer.store, &results);
+        results
+    }
+
+    /// A refusal is about the grant, not about the store.
+    fn judge(&self, store: StoreId, results: &[Result<Checksum, TransferError>]) {
+        let failed = results
+            .iter()
+            .any(|result| matches!(result, Err(error) if !matches!(error, TransferError::Refused { .. })));
+        if failed {
+            self.masters.avoid.failed(store, Instant::now());
+        } else if results.iter().any(Result::is_ok) {
+            self.masters.avoid.worked(store);
+        }
+    }
+}
+
+fn suspect(store: StoreId) -> TransferError {
+    TransferError::Deadline { store, address: "a store that its leader calls suspect".to_owned() }
+}
+
+/// A key that a master would refuse is refused here.
+pub(crate) fn check_key(what: &'static str, key: &[u8]) -> Result<(), Error> {
+    if key.is_empty() || key.len() > MAX_KEY_LEN {
+        let why = format!("a key of {} bytes: 1 to {MAX_KEY_LEN} are allowed", key.len());
+        return Err(Error::definite(what, Code::InvalidKey, "this client", why));
+    }
+    Ok(())
+}
+
+/// The error for an item that a master refused.
+pub(crate) fn item_error(what: &'static str, code: i32) -> Error {
+    let code = Code::try_from(code).unwrap_or(Code::InternalError);
+    Error::definite(what, code, "the leader", "it refused this item")
+}
+
+/// The error for an answer that does not match its question.
+pub(crate) fn nonsense(what: &'static str) -> Error {
+    Error::definite(what, Code::RpcFail, "the leader", "its answer makes no sense")
+}

@@ -1,0 +1,307 @@
+//! Gets: one question to the leader, then reads from the stores.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use mc_base::{PutId, StoreId};
+use mc_proto::v1::{BatchGetRequest, Code};
+use mc_transfer::{Checksum, ReadOp, TransferError};
+use tokio::time::Instant;
+
+use crate::Error;
+use crate::batch::IN_FLIGHT;
+use crate::call::{CallError, Repeat};
+use crate::core::{Core, check_key, item_error, nonsense};
+use crate::keys::{key_chunks, read_error};
+use crate::placement::{Described, Granted, Place, described, grants, lease_end, patience};
+
+/// How often the leader is asked about one object: a replica that cannot be read may have been moved or dropped, and
+/// a lease may end before its turn has come.
+const ROUNDS: usize = 3;
+
+/// What was read.
+#[derive(Clone, Debug)]
+pub(crate) enum Got {
+    /// Into memory of its own.
+    Bytes(Bytes),
+    /// So many bytes, into the caller's memory.
+    Len(usize),
+}
+
+type GetResult = Result<Option<Got>, Error>;
+
+/// One object being read.
+struct Slot<'a> {
+    key: Bytes,
+    into: Option<&'a mut [u8]>,
+    /// Memory of its own, while it is being filled.
+    own: Vec<u8>,
+    result: Option<GetResult>,
+    /// What the leader said last, and which of its places have not been tried.
+    object: Option<Described>,
+    /// Places that are not tried again for this version.
+    ruled_out: Vec<(PutId, StoreId)>,
+    /// Stores whose connection failed: worth one more try, since connections break for smaller reasons.
+    broken: Vec<StoreId>,
+    /// Something failed since the leader was last asked.
+    fresh_failure: bool,
+}
+
+impl Core {
+    /// Reads objects, each into memory of its own or the caller's.
+    pub(crate) async fn gets<'a>(&self, items: Vec<(Bytes, Option<&'a mut [u8]>)>) -> Vec<GetResult> {
+        let deadline = Instant::now() + self.get_timeout;
+        let mut slots: Vec<Slot<'a>> = items.into_iter().map(|(key, into)| Slot::new(key, into)).collect();
+        let lengths: Vec<usize> = slots.iter().map(|slot| slot.key.len()).collect();
+        let mut rest = slots.as_mut_slice();
+        let mut chunks = Vec::new();
+        for range in key_chunks(lengths.into_iter()) {
+            let (chunk, after) = rest.split_at_mut(range.len());
+            chunks.push(self.get_chunk(chunk, deadline));
+            rest = after;
+        }
+        futures::stream::iter(chunks).buffered(IN_FLIGHT).collect::<Vec<()>>().await;
+        let results = slots.into_iter().map(|slot| slot.result.unwrap_or_else(|| Err(nonsense("get"))));
+        results.inspect(|result| self.count_get(result)).collect()
+    }
+
+    fn count_get(&self, result: &GetResult) {
+        match result {
+            Ok(Some(_)) => self.masters.counters.hits.one(),
+            Ok(None) => self.masters.counters.misses.one(),
+            Err(_) => {}
+        }
+    }
+
+    async fn get_chunk(&self, slots: &mut [Slot<'_>], deadline: Instant) {
+        for round in 1..=ROUNDS {
+            let open = slots.iter().filter(|slot| slot.result.is_none());
+            let keys: Vec<Bytes> = open.map(|slot| slot.key.clone()).collect();
+            if keys.is_empty() {
+                return;
+            }
+            let request = BatchGetRequest { caller: None, tenant: self.tenant.clone(), keys };
+            let call = self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely);
+            let answer = match call.await {
+                Ok(answer) if answer.reply.results.len() == request.keys.len() => answer,
+                Ok(_) => return fail_open(slots, &nonsense("get")),
+                Err(CallError::LocalOnly { .. }) => return self.answer_locally(slots),
+                Err(CallError::Failed(error)) => return fail_open(slots, &read_error(error)),
+            };
+            let granted = grants(self.masters.cluster().unwrap_or_default(), answer.reply.grants);
+            let lease = lease_end(answer.sent_at, answer.reply.lease_ms).min(deadline);
+            let open = slots.iter_mut().filter(|slot| slot.result.is_none());
+            for (slot, result) in open.zip(&answer.reply.results) {
+                slot.fresh_failure = false;
+                self.take_in(slot, result, &granted);
+            }
+            self.read_replicas(slots, &granted, lease).await;
+            let last = round == ROUNDS;
+            for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
+                if Instant::now() >= deadline {
+                    let why = "the objects were not read by the deadline";
+                    let error = Error::definite("get", Code::RpcTimeout, "the stores", why);
+                    slot.result = Some(Err(error));
+                } else if last || !slot.fresh_failure {
+                    self.masters.counters.unreachable_replicas.one();
+                    slot.result = Some(Ok(None));
+                }
+            }
+        }
+    }
+
+    /// What the leader says of one object: a miss, a hit in the local cache, or something to read.
+    fn take_in(&self, slot: &mut Slot<'_>, result: &mc_proto::v1::GetResult, granted: &[Option<Granted>]) {
+        slot.object = None;
+        match Code::try_from(result.code) {
+            Ok(Code::Ok) => {}
+            Ok(Code::ObjectNotFound | Code::ReplicaIsNotReady) => return slot.result = Some(Ok(None)),
+            _ => return slot.result = Some(Err(item_error("get", result.code))),
+        }
+        let Some(object) = described(result, granted) else {
+            return slot.result = Some(Err(nonsense("get")));
+        };
+        if let Some(value) = self.masters.cache.exact(&slot.key, object.version)
+            && value.len() as u64 == object.size
+        {
+            self.masters.counters.cache_hits.one();
+            return slot.deliver(value);
+        }
+        match slot.make_room(object.size) {
+            Ok(()) => slot.object = Some(object),
+            Err(error) => slot.result = Some(Err(error)),
+        }
+    }
+
+    /// Reads until every slot is done or has no replica left, or the lease has ended.
+    async fn read_replicas(&self, slots: &mut [Slot<'_>], granted: &[Option<Granted>], lease: Instant) {
+        loop {
+            let now = Instant::now();
+            let mut reads: BTreeMap<usize, (Vec<usize>, Vec<ReadOp<'_>>, u64)> = BTreeMap::new();
+            for (at, slot) in slots.iter_mut().enumerate().filter(|(_, slot)| slot.result.is_none()) {
+                let Some(place) = slot.next_place(|store| self.masters.avoid.avoids(store, now)) else {
+                    continue;
+                };
+                if now >= lease {
+                    // The leader is asked again: this answer must not be used any more.
+                    slot.fresh_failure = true;
+                    continue;
+                }
+                let read = reads.entry(place.grant).or_default();
+                let into = slot.room();
+                read.2 += into.len() as u64;
+                read.0.push(at);
+                read.1.push(ReadOp { range: place.range, offset: 0, into: vec![into] });
+            }
+            if reads.is_empty() {
+                return;
+            }
+            let mut calls = Vec::with_capacity(reads.len());
+            for (grant, (who, ops, bytes)) in reads {
+                // `places` only names grants that are there.
+                let Some(Some(from)) = granted.get(grant) else { continue };
+                let until = lease.min(patience(now, bytes));
+                calls.push(async move { (from.peer.store, who, self.read_from(from, ops, until).await) });
+            }
+            for (store, who, results) in futures::future::join_all(calls).await {
+                for (at, result) in who.into_iter().zip(results) {
+                    self.judge_read(&mut slots[at], store, result);
+                }
+            }
+        }
+    }
+
+    /// The bytes are good when the store checked the grant and the checksum is the one that their writer recorded.
+    fn judge_read(&self, slot: &mut Slot<'_>, store: StoreId, result: Result<Checksum, TransferError>) {
+        let Some(object) = &mut slot.object else { return };
+        object.places.retain(|place| place.store != store);
+        let version = object.version;
+        match result {
+            Ok(checksum) if self.checksum && checksum.0 != object.checksum => {
+                self.masters.counters.checksum_mismatches.one();
+                tracing::warn!(%store, %version, "checksum mismatch: these bytes are not returned");
+                slot.ruled_out.push((version, store));
+                slot.fresh_failure = true;
+            }
+            Ok(_) => {
+                self.masters.counters.bytes_read.add(object.size);
+                slot.finish(version, &self.masters.cache);
+            }
+            Err(error) => {
+                tracing::debug!("{error}");
+                match error {
+                    TransferError::Connect { .. } | TransferError::Broken { .. }
+                        if !slot.broken.contains(&store) =>
+                    {
+                        slot.broken.push(store);
+                    }
+                    // Another grant may be accepted.
+                    TransferError::Refused { .. } => {}
+                    _ => slot.ruled_out.push((version, store)),
+                }
+                slot.fresh_failure = true;
+            }
+        }
+    }
+
+    fn answer_locally(&self, slots: &mut [Slot<'_>]) {
+        for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
+            match self.masters.cache.any(&slot.key) {
+                Some(entry) => {
+                    self.masters.counters.cache_hits.one();
+                    slot.deliver(entry.value);
+                }
+                None => slot.result = Some(Ok(None)),
+            }
+        }
+    }
+}
+
+impl<'a> Slot<'a> {
+    fn new(key: Bytes, into: Option<&'a mut [u8]>) -> Self {
+        let refused = check_key("get", &key).err().map(Err);
+        Self {
+            key,
+            into,
+            own: Vec::new(),
+            result: refused,
+            object: None,
+            ruled_out: Vec::new(),
+            broken: Vec::new(),
+            fresh_failure: false,
+        }
+    }
+
+    /// The replica to read next. A store whose connection just broke is tried once more although it is avoided.
+    fn next_place(&self, avoided: impl Fn(StoreId) -> bool) -> Option<Place> {
+        let object = self.object.as_ref()?;
+        let possible =
+            object.places.iter().filter(|place| !self.ruled_out.contains(&(object.version, place.store)));
+        let (good, doubtful): (Vec<&Place>, Vec<&Place>) = possible.partition(|place| !avoided(place.store));
+        let again = doubtful.into_iter().find(|place| self.broken.contains(&place.store));
+        good.into_iter().next().or(again).copied()
+    }
+
+    /// Memory for an object of this size.
+    fn make_room(&mut self, size: u64) -> Result<(), Error> {
+        let why = match (usize::try_from(size), &self.into) {
+            (Ok(len), Some(into)) if into.len() >= len => return Ok(()),
+            (_, Some(into)) => format!("{} bytes of memory for an object of {size}", into.len()),
+            (Ok(len), None) => {
+                self.own.clear();
+                if self.own.try_reserve_exact(len).is_ok() {
+                    self.own.resize(len, 0);
+                    return Ok(());
+                }
+                format!("this process has no memory for an object of {size} bytes")
+            }
+            (Err(_), None) => format!("an object of {size} bytes does not fit this machine"),
+        };
+        Err(Error::definite("get", Code::InvalidParams, "this client", why))
+    }
+
+    /// Where the object's bytes go; [`Self::make_room`] has seen to the size.
+    fn room(&mut self) -> &mut [u8] {
+        let len = self.object.as_ref().and_then(|object| usize::try_from(object.size).ok()).unwrap_or(0);
+        let whole = self.into.as_deref_mut().unwrap_or(&mut self.own);
+        let len = len.min(whole.len());
+        &mut whole[..len]
+    }
+
+    /// The bytes have been read and are good.
+    fn finish(&mut self, version: PutId, cache: &crate::cache::LocalCache) {
+        let got = if self.into.is_some() {
+            Got::Len(self.room().len())
+        } else {
+            let value = Bytes::from(std::mem::take(&mut self.own));
+            if cache.holds(value.len() as u64) {
+                cache.insert(&self.key, version, value.clone());
+            }
+            Got::Bytes(value)
+        };
+        self.result = Some(Ok(Some(got)));
+    }
+
+    /// The bytes are here already.
+    fn deliver(&mut self, value: Bytes) {
+        let got = match &mut self.into {
+            None => Ok(Some(Got::Bytes(value))),
+            Some(into) if into.len() >= value.len() => {
+                into[..value.len()].copy_from_slice(&value);
+                Ok(Some(Got::Len(value.len())))
+            }
+            Some(into) => {
+                let why = format!("{} bytes of memory for an object of {}", into.len(), value.len());
+                Err(Error::definite("get", Code::InvalidParams, "this client", why))
+            }
+        };
+        self.result = Some(got);
+    }
+}
+
+fn fail_open(slots: &mut [Slot<'_>], error: &Error) {
+    for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
+        slot.result = Some(Err(error.clone()));
+    }
+}

@@ -1,0 +1,136 @@
+//! Calls that move no bytes: exist, size, remove.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use mc_proto::v1::{BatchExistRequest, BatchRemoveRequest, Code, RemoveItem};
+use tokio::time::Instant;
+
+use crate::Error;
+use crate::batch::{Cost, IN_FLIGHT, cut};
+use crate::call::{CallError, Repeat};
+use crate::core::{Core, check_key, item_error, nonsense};
+
+/// What a key costs in a request besides its bytes.
+const KEY_OVERHEAD: usize = 8;
+
+impl Core {
+    /// Bytes of each object, or `None` where there is none that can be read.
+    pub(crate) async fn sizes(&self, keys: Vec<Bytes>) -> Vec<Result<Option<u64>, Error>> {
+        let deadline = Instant::now() + self.call_timeout;
+        self.by_chunks("exist", keys, |keys| self.sizes_of(keys, deadline)).await
+    }
+
+    async fn sizes_of(&self, keys: Vec<Bytes>, deadline: Instant) -> Vec<Result<Option<u64>, Error>> {
+        let request = BatchExistRequest { caller: None, tenant: self.tenant.clone(), keys };
+        let answer = match self.masters.call(&request, deadline, Repeat::Freely).await {
+            Ok(answer) => answer,
+            Err(CallError::LocalOnly { .. }) => {
+                let cached = |key: &Bytes| self.masters.cache.any(key).map(|entry| entry.value.len() as u64);
+                return request.keys.iter().map(|key| Ok(cached(key))).collect();
+            }
+            Err(CallError::Failed(error)) => return vec![Err(read_error(error)); request.keys.len()],
+        };
+        if answer.reply.results.len() != request.keys.len() {
+            return vec![Err(nonsense("exist")); request.keys.len()];
+        }
+        let results = answer.reply.results.iter().map(|result| match Code::try_from(result.code) {
+            Ok(Code::Ok) => Ok(Some(result.size)),
+            Ok(Code::ObjectNotFound | Code::ReplicaIsNotReady) => Ok(None),
+            _ => Err(item_error("exist", result.code)),
+        });
+        results.collect()
+    }
+
+    /// Removes each object; `false` where there was none.
+    pub(crate) async fn removals(&self, keys: Vec<Bytes>, force: bool) -> Vec<Result<bool, Error>> {
+        let deadline = Instant::now() + self.call_timeout;
+        self.by_chunks("remove", keys, |keys| self.remove_these(keys, force, deadline)).await
+    }
+
+    async fn remove_these(
+        &self,
+        keys: Vec<Bytes>,
+        force: bool,
+        deadline: Instant,
+    ) -> Vec<Result<bool, Error>> {
+        let items: Vec<RemoveItem> =
+            keys.into_iter().map(|key| RemoveItem { key, version: Bytes::new() }).collect();
+        let request = BatchRemoveRequest { caller: None, tenant: self.tenant.clone(), items, force };
+        let answer = match self.masters.call(&request, deadline, Repeat::IfUnsent).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                let error = error.into_error("remove");
+                if error.is_unknown() {
+                    request.items.iter().for_each(|item| self.masters.cache.remove(&item.key));
+                }
+                return vec![Err(error); request.items.len()];
+            }
+        };
+        if answer.reply.results.len() != request.items.len() {
+            return vec![Err(nonsense("remove").unknown()); request.items.len()];
+        }
+        let results = request.items.iter().zip(&answer.reply.results).map(|(item, result)| {
+            let removed = match Code::try_from(result.code) {
+                Ok(Code::Ok) => Ok(true),
+                Ok(Code::ObjectNotFound) => Ok(false),
+                _ => Err(item_error("remove", result.code)),
+            };
+            if removed.is_ok() {
+                self.masters.cache.remove(&item.key);
+            }
+            removed
+        });
+        results.collect()
+    }
+
+    /// Cuts keys into requests, a few of them under way at a time; keys that no master would take are refused here.
+    async fn by_chunks<T: Clone, F>(
+        &self,
+        what: &'static str,
+        keys: Vec<Bytes>,
+        call: impl Fn(Vec<Bytes>) -> F,
+    ) -> Vec<Result<T, Error>>
+    where
+        F: Future<Output = Vec<Result<T, Error>>>,
+    {
+        let (mut results, good) = refuse_bad_keys(what, keys);
+        let chunks = key_chunks(good.iter().map(|(_, key)| key.len()));
+        let calls: Vec<_> = chunks
+            .into_iter()
+            .map(|chunk| call(good[chunk].iter().map(|(_, key)| key.clone()).collect()))
+            .collect();
+        let answers: Vec<_> = futures::stream::iter(calls).buffered(IN_FLIGHT).collect().await;
+        for ((at, _), answer) in good.iter().zip(answers.into_iter().flatten()) {
+            results[*at] = Some(answer);
+        }
+        results.into_iter().map(|result| result.unwrap_or_else(|| Err(nonsense(what)))).collect()
+    }
+}
+
+/// Errors for the keys that no master would take, and the others with their places.
+fn refuse_bad_keys<T>(
+    what: &'static str,
+    keys: Vec<Bytes>,
+) -> (Vec<Option<Result<T, Error>>>, Vec<(usize, Bytes)>) {
+    let mut good = Vec::with_capacity(keys.len());
+    let results = keys.into_iter().enumerate().map(|(at, key)| match check_key(what, &key) {
+        Ok(()) => {
+            good.push((at, key));
+            None
+        }
+        Err(error) => Some(Err(error)),
+    });
+    (results.collect(), good)
+}
+
+/// Requests for keys of these lengths.
+pub(crate) fn key_chunks(lengths: impl Iterator<Item = usize>) -> Vec<Range<usize>> {
+    cut(lengths.map(|len| Cost { request: len + KEY_OVERHEAD, payload: 0 }))
+}
+
+/// A read changes nothing, so a failed one certainly changed nothing.
+pub(crate) fn read_error(error: Error) -> Error {
+    Error { outcome: crate::Outcome::Definite, ..error }
+}

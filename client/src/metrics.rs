@@ -1,0 +1,83 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Declares every counter once: its name in [`Stats`], its name as a metric, and what it counts.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident => $metric:literal,)*) => {
+        /// What a client counted since it was built.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats {
+            $($(#[$doc])* pub $field: u64,)*
+            /// Bytes in the local cache.
+            pub cache_bytes: u64,
+        }
+
+        /// A client's own counts, each mirrored into the `metrics` facade: a process that installed a recorder
+        /// exports the sum over its clients, one that did not pays nothing for it.
+        #[derive(Debug)]
+        pub(crate) struct Counters {
+            $(pub(crate) $field: Counter,)*
+        }
+
+        impl Counters {
+            pub(crate) fn new() -> Self {
+                Self { $($field: Counter { here: AtomicU64::new(0), facade: metrics::counter!($metric) },)* }
+            }
+
+            pub(crate) fn stats(&self, cache_bytes: u64) -> Stats {
+                Stats { $($field: self.$field.here.load(Ordering::Relaxed),)* cache_bytes }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Gets that answered with bytes.
+    hits => "mc_client_hits_total",
+    /// Gets that answered with a miss.
+    misses => "mc_client_misses_total",
+    /// Hits that came out of the local cache.
+    cache_hits => "mc_client_cache_hits_total",
+    /// Puts that were acknowledged.
+    puts_stored => "mc_client_puts_stored_total",
+    /// Puts whose key was there.
+    puts_existing => "mc_client_puts_existing_total",
+    /// Puts that stayed in the local cache.
+    puts_local => "mc_client_puts_local_total",
+    /// Bytes read from stores.
+    bytes_read => "mc_client_read_bytes_total",
+    /// Bytes written to stores, each replica counted.
+    bytes_written => "mc_client_written_bytes_total",
+    /// Replicas whose bytes did not match their checksum; such bytes are never returned.
+    checksum_mismatches => "mc_client_checksum_mismatches_total",
+    /// Objects that the masters know and no replica of which could be read: they were answered as misses.
+    unreachable_replicas => "mc_client_unreachable_replicas_total",
+    /// Calls to masters that were issued again.
+    retries => "mc_client_retries_total",
+    /// Times that a leader was found.
+    leader_changes => "mc_client_leader_changes_total",
+    /// Times that local-only mode was entered.
+    local_only_entries => "mc_client_local_only_entries_total",
+}
+
+pub(crate) struct Counter {
+    here: AtomicU64,
+    facade: metrics::Counter,
+}
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        self.here.fetch_add(n, Ordering::Relaxed);
+        self.facade.increment(n);
+    }
+
+    pub(crate) fn one(&self) {
+        self.add(1);
+    }
+}
+
+impl std::fmt::Debug for Counter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.here.load(Ordering::Relaxed).fmt(f)
+    }
+}

@@ -1,0 +1,148 @@
+//! What a master's answer says of where bytes lie, checked before it is used.
+
+use std::time::Duration;
+
+use mc_base::{ClusterId, PutId, SealedGrant, SegmentEpoch, StoreId};
+use mc_proto::v1::{GetResult, Replica, StoreGrant};
+use mc_transfer::{Peer, PeerEndpoint};
+use tokio::time::Instant;
+
+/// A transfer that makes no better progress than this counts as failed: a dead store must cost its own keys less than
+/// a second.
+const PATIENCE: Duration = Duration::from_millis(400);
+const SLOWEST_BYTES_PER_S: u64 = 8 << 20;
+
+/// A store and the sealed grant that opens some of its ranges.
+#[derive(Clone, Debug)]
+pub(crate) struct Granted {
+    pub(crate) peer: Peer,
+    pub(crate) grant: SealedGrant,
+}
+
+/// One replica: which grant opens it, and which of its ranges it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) store: StoreId,
+    pub(crate) grant: usize,
+    pub(crate) range: u32,
+}
+
+/// An object as a master describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Described {
+    pub(crate) version: PutId,
+    pub(crate) size: u64,
+    pub(crate) checksum: u64,
+    pub(crate) places: Vec<Place>,
+}
+
+/// Grants by their place in the answer; `None` where one is malformed.
+pub(crate) fn grants(cluster: ClusterId, grants: Vec<StoreGrant>) -> Vec<Option<Granted>> {
+    let read = |grant: StoreGrant| {
+        let endpoints = grant.endpoints.into_iter().map(endpoint).collect();
+        let store = StoreId::from_bytes(&grant.store_id)?;
+        let epoch = SegmentEpoch::from_bytes(&grant.epoch)?;
+        Some(Granted { peer: Peer { cluster, store, epoch, endpoints }, grant: grant.grant })
+    };
+    grants.into_iter().map(read).collect()
+}
+
+pub(crate) fn endpoint(endpoint: mc_proto::v1::Endpoint) -> PeerEndpoint {
+    PeerEndpoint {
+        transport: endpoint.transport,
+        address: endpoint.address,
+        attributes: endpoint.attributes.into_iter().collect(),
+    }
+}
+
+/// Replicas in the answer's order, each with its place there; those that name no grant of the answer, or are too
+/// short for the object, are left out.
+pub(crate) fn places<'a>(
+    replicas: &'a [Replica],
+    grants: &'a [Option<Granted>],
+    size: u64,
+) -> impl Iterator<Item = (u32, Place)> + 'a {
+    replicas.iter().zip(0..).filter_map(move |(replica, number)| {
+        let at = usize::try_from(replica.grant).ok()?;
+        let granted = grants.get(at)?.as_ref()?;
+        (StoreId::from_bytes(&replica.store_id) == Some(granted.peer.store) && replica.length >= size)
+            .then_some((number, Place { store: granted.peer.store, grant: at, range: replica.range }))
+    })
+}
+
+/// `None` when the answer makes no sense.
+pub(crate) fn described(result: &GetResult, grants: &[Option<Granted>]) -> Option<Described> {
+    Some(Described {
+        version: PutId::from_bytes(&result.version)?,
+        size: (result.size > 0).then_some(result.size)?,
+        checksum: result.checksum,
+        places: places(&result.replicas, grants, result.size).map(|(_, place)| place).collect(),
+    })
+}
+
+/// Until when placements may be used: the lease, counted from when the request was sent, less 5 %, since our clock
+/// may run slower than the leader's.
+pub(crate) fn lease_end(sent_at: Instant, lease_ms: u64) -> Instant {
+    let usable = Duration::from_millis(lease_ms).mul_f64(0.95);
+    // A lease beyond what the clock can count is as good as an hour.
+    sent_at.checked_add(usable).unwrap_or_else(|| sent_at + Duration::from_secs(3600))
+}
+
+/// Until when a transfer of so many bytes is waited for.
+pub(crate) fn patience(now: Instant, bytes: u64) -> Instant {
+    now + PATIENCE + Duration::from_millis(bytes.min(1 << 50) / (SLOWEST_BYTES_PER_S / 1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted(store: u64) -> StoreGrant {
+        StoreGrant {
+            store_id: StoreId(store).to_bytes().to_vec().into(),
+            epoch: SegmentEpoch(1).to_bytes().to_vec().into(),
+            ..StoreGrant::default()
+        }
+    }
+
+    fn replica(store: u64, grant: u32, length: u64) -> Replica {
+        Replica {
+            store_id: StoreId(store).to_bytes().to_vec().into(),
+            grant,
+            length,
+            range: 9,
+            ..Replica::default()
+        }
+    }
+
+    #[test]
+    fn a_lease_counts_from_the_sending_less_five_percent() {
+        let sent_at = Instant::now();
+        assert_eq!(lease_end(sent_at, 10_000), sent_at + Duration::from_millis(9_500));
+        assert_eq!(lease_end(sent_at, 0), sent_at);
+        assert!(lease_end(sent_at, u64::MAX) > sent_at, "nonsense does not panic");
+    }
+
+    #[test]
+    fn a_small_transfer_fails_within_half_a_second_and_a_large_one_gets_its_time() {
+        let now = Instant::now();
+        assert!(patience(now, 1) <= now + Duration::from_millis(500));
+        assert!(patience(now, 1 << 30) >= now + Duration::from_secs(100));
+        assert!(patience(now, u64::MAX) > now);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_left_out() {
+        let broken = StoreGrant { epoch: vec![1].into(), ..granted(3) };
+        let grants = grants(ClusterId(1), vec![granted(1), granted(2), broken]);
+        let replicas =
+            [replica(1, 0, 10), replica(1, 1, 10), replica(2, 1, 9), replica(3, 2, 10), replica(1, 7, 10)];
+        let places: Vec<_> = places(&replicas, &grants, 10).collect();
+        assert_eq!(
+            places,
+            [(0, Place { store: StoreId(1), grant: 0, range: 9 })],
+            "another store's grant, too short, a malformed grant, no such grant"
+        );
+        assert_eq!(described(&GetResult::default(), &grants), None, "no version");
+    }
+}

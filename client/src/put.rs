@@ -1,0 +1,428 @@
+//! Puts: start at the leader, write to the stores, end at the leader.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use mc_base::{PutId, StoreId};
+use mc_proto::v1::{
+    BatchGetRequest, BatchPutEndRequest, BatchPutRevokeRequest, BatchPutStartRequest, Code, PutEndItem,
+    PutStartItem,
+};
+use mc_transfer::WriteOp;
+use prost::Message;
+use tokio::time::Instant;
+
+use crate::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
+use crate::call::{CallError, Repeat};
+use crate::core::{Core, check_key, item_error, nonsense};
+use crate::placement::{Granted, Place, grants, patience, places};
+use crate::{Error, Put, PutFrom, PutMode, PutOptions};
+
+/// Whether puts that stored fill the local cache: that costs a copy of the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    Cache,
+    Nothing,
+}
+
+/// Framing of an item in a request, besides its own encoding.
+const ITEM_OVERHEAD: usize = 8;
+
+/// A put on its way.
+#[derive(Clone, Debug)]
+struct Pending<'a> {
+    /// Place in the chunk.
+    at: usize,
+    key: Bytes,
+    slices: &'a [&'a [u8]],
+    size: u64,
+    put: PutId,
+    /// Stores that failed this put.
+    avoid: Vec<StoreId>,
+    /// It has been started anew once; that is enough.
+    again: bool,
+}
+
+/// A put whose bytes are being written: to which replicas, and how that went.
+struct Written<'a> {
+    pending: Pending<'a>,
+    replicas: Vec<u32>,
+    failed: Vec<(u32, StoreId)>,
+    checksum: Option<u64>,
+    why: String,
+}
+
+/// What a round left of one put.
+enum Round<'a> {
+    Done(usize, Result<Put, Error>),
+    Again(Pending<'a>),
+}
+
+impl Core {
+    pub(crate) async fn puts(
+        &self,
+        items: &[PutFrom<'_>],
+        options: &PutOptions,
+        fill: Fill,
+    ) -> Vec<Result<Put, Error>> {
+        let deadline = Instant::now() + options.deadline;
+        let keep = if options.mode == PutMode::Upsert { Keep::Last } else { Keep::First };
+        let sent = representatives(items.iter().map(|item| item.key), keep);
+        let mut results: Vec<Option<Result<Put, Error>>> = vec![None; items.len()];
+        let mut pending = Vec::with_capacity(items.len());
+        for (at, item) in items.iter().enumerate().filter(|(at, _)| sent[*at] == *at) {
+            match self.pending(at, item) {
+                Ok(put) => pending.push(put),
+                Err(error) => results[at] = Some(Err(error)),
+            }
+        }
+        let costs = pending.iter().map(|put| Cost {
+            request: self.start_item(put, options, deadline, &[]).encoded_len() + ITEM_OVERHEAD + 16,
+            payload: put.size,
+        });
+        let chunks: Vec<_> = cut(costs.collect::<Vec<_>>())
+            .into_iter()
+            .map(|chunk| self.put_chunk(pending[chunk].to_vec(), options, fill, deadline))
+            .collect();
+        let done: Vec<_> = futures::stream::iter(chunks).buffered(IN_FLIGHT).collect().await;
+        for (at, result) in done.into_iter().flatten() {
+            results[at] = Some(result);
+        }
+        (0..items.len())
+            .map(|at| {
+                let result = results[sent[at]].clone().unwrap_or_else(|| Err(nonsense("put")));
+                match result {
+                    // Of several puts of an absent key in one batch the first stores, the others find its object.
+                    Ok(Put::Stored) if sent[at] != at && keep == Keep::First => Ok(Put::AlreadyExists),
+                    other => other,
+                }
+            })
+            .inspect(|result| self.count(result))
+            .collect()
+    }
+
+    fn count(&self, result: &Result<Put, Error>) {
+        let counters = &self.masters.counters;
+        match result {
+            Ok(Put::Stored) => counters.puts_stored.one(),
+            Ok(Put::AlreadyExists) => counters.puts_existing.one(),
+            Ok(Put::LocalOnly) => counters.puts_local.one(),
+            Err(_) => {}
+        }
+    }
+
+    fn pending<'a>(&self, at: usize, item: &PutFrom<'a>) -> Result<Pending<'a>, Error> {
+        check_key("put", item.key)?;
+        let size: u64 = item.slices.iter().map(|slice| slice.len() as u64).sum();
+        if size == 0 {
+            let why = "a value of 0 bytes: at least 1 is needed";
+            return Err(Error::definite("put", Code::InvalidParams, "this client", why));
+        }
+        Ok(Pending {
+            at,
+            key: Bytes::copy_from_slice(item.key),
+            slices: item.slices,
+            size,
+            put: PutId::random(),
+            avoid: Vec::new(),
+            again: false,
+        })
+    }
+
+    fn start_item(
+        &self,
+        put: &Pending<'_>,
+        options: &PutOptions,
+        deadline: Instant,
+        avoid: &[StoreId],
+    ) -> PutStartItem {
+        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+        let ids = |stores: &[StoreId]| stores.iter().map(|id| id.to_bytes().to_vec().into()).collect();
+        let mut avoided = avoid.to_vec();
+        avoided.extend(put.avoid.iter().filter(|store| !avoid.contains(store)));
+        PutStartItem {
+            put_id: put.put.to_bytes().to_vec().into(),
+            key: put.key.clone(),
+            size: put.size,
+            mode: match options.mode {
+                PutMode::IfAbsent => mc_proto::v1::PutMode::IfAbsent,
+                PutMode::Upsert => mc_proto::v1::PutMode::Upsert,
+            } as i32,
+            replicas: options.replicas,
+            // Zero would ask for the default.
+            deadline_ms: u64::try_from(left).unwrap_or(u64::MAX).max(1),
+            preferred_stores: ids(&options.preferred),
+            avoid_stores: ids(&avoided),
+        }
+    }
+
+    async fn put_chunk(
+        &self,
+        chunk: Vec<Pending<'_>>,
+        options: &PutOptions,
+        fill: Fill,
+        deadline: Instant,
+    ) -> Vec<(usize, Result<Put, Error>)> {
+        let mut results = Vec::with_capacity(chunk.len());
+        let mut pending = chunk;
+        while !pending.is_empty() {
+            let mut again = Vec::new();
+            for round in self.put_round(pending, options, fill, deadline).await {
+                match round {
+                    Round::Done(at, result) => results.push((at, result)),
+                    Round::Again(put) => again.push(put),
+                }
+            }
+            pending = again;
+        }
+        results
+    }
+
+    /// Start, write, end; each put is done or is to be started anew, which happens once.
+    async fn put_round<'a>(
+        &self,
+        pending: Vec<Pending<'a>>,
+        options: &PutOptions,
+        fill: Fill,
+        deadline: Instant,
+    ) -> Vec<Round<'a>> {
+        let avoid = self.masters.avoid.avoided(Instant::now());
+        let items: Vec<_> =
+            pending.iter().map(|put| self.start_item(put, options, deadline, &avoid)).collect();
+        let request = BatchPutStartRequest { caller: None, tenant: self.tenant.clone(), items };
+        let answer = match self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely).await {
+            Ok(answer) => answer,
+            // Started or not: without its end a put is nothing, and the masters free what it holds.
+            Err(CallError::LocalOnly { .. }) => return self.keep_all(pending, options),
+            Err(CallError::Failed(error)) => {
+                let error = Error { outcome: crate::Outcome::Definite, ..error };
+                return pending.into_iter().map(|put| Round::Done(put.at, Err(error.clone()))).collect();
+            }
+        };
+        let cluster = self.masters.cluster().unwrap_or_default();
+        let granted = grants(cluster, answer.reply.grants);
+        let mut rounds = Vec::with_capacity(pending.len());
+        if answer.reply.results.len() != pending.len() {
+            let refused = |put: Pending<'a>| Round::Done(put.at, Err(nonsense("put start")));
+            return pending.into_iter().map(refused).collect();
+        }
+        let mut started = Vec::with_capacity(pending.len());
+        let mut writes: BTreeMap<usize, Vec<(usize, u32, Place)>> = BTreeMap::new();
+        for (put, result) in pending.into_iter().zip(answer.reply.results) {
+            match Code::try_from(result.code) {
+                Ok(Code::Ok) => {
+                    let mut usable = Vec::new();
+                    for (number, place) in places(&result.replicas, &granted, put.size) {
+                        writes.entry(place.grant).or_default().push((started.len(), number, place));
+                        usable.push(number);
+                    }
+                    // Replicas that this client cannot make sense of count as not written.
+                    let failed = (0..u32::try_from(result.replicas.len()).unwrap_or(0))
+                        .filter(|number| !usable.contains(number))
+                        .map(|number| (number, StoreId::default()))
+                        .collect();
+                    started.push(Written {
+                        pending: put,
+                        replicas: usable,
+                        failed,
+                        checksum: None,
+                        why: "no usable replica was placed".to_owned(),
+                    });
+                }
+                Ok(Code::ObjectAlreadyExists) => rounds.push(Round::Done(put.at, Ok(Put::AlreadyExists))),
+                _ => rounds.push(Round::Done(put.at, Err(item_error("put start", result.code)))),
+            }
+        }
+        self.write_all(&mut started, &writes, &granted, deadline).await;
+        let (written, unwritten): (Vec<_>, Vec<_>) =
+            started.into_iter().partition(|put| put.checksum.is_some());
+        self.revoke(&unwritten);
+        rounds.extend(unwritten.into_iter().map(|put| elsewhere(put, deadline)));
+        if !written.is_empty() {
+            rounds.extend(self.end(written, options, fill, deadline).await);
+        }
+        rounds
+    }
+
+    /// Writes to all stores at the same time, everything for one store in one call.
+    async fn write_all(
+        &self,
+        started: &mut [Written<'_>],
+        writes: &BTreeMap<usize, Vec<(usize, u32, Place)>>,
+        granted: &[Option<Granted>],
+        deadline: Instant,
+    ) {
+        let mut calls = Vec::with_capacity(writes.len());
+        for (grant, targets) in writes {
+            let Some(Some(to)) = granted.get(*grant) else { continue };
+            let ops: Vec<WriteOp<'_>> = targets
+                .iter()
+                .map(|(put, _, place)| WriteOp {
+                    range: place.range,
+                    offset: 0,
+                    from: started[*put].pending.slices.to_vec(),
+                })
+                .collect();
+            let bytes = targets.iter().map(|(put, ..)| started[*put].pending.size).sum();
+            let until = deadline.min(patience(Instant::now(), bytes));
+            calls.push(async move { (targets, self.write_to(to, ops, until).await) });
+        }
+        for (targets, results) in futures::future::join_all(calls).await {
+            for ((put, number, place), result) in targets.iter().zip(results) {
+                let put = &mut started[*put];
+                match result {
+                    // Two replicas with different bytes: the caller's buffer changed in between. The first counts.
+                    Ok(checksum) if put.checksum.is_none_or(|first| first == checksum.0) => {
+                        put.checksum = Some(checksum.0);
+                        self.masters.counters.bytes_written.add(put.pending.size);
+                    }
+                    Ok(_) => put.failed.push((*number, place.store)),
+                    Err(error) => {
+                        put.why = error.to_string();
+                        put.failed.push((*number, place.store));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Frees what puts hold that nothing was written for. Nobody waits for it: the put's deadline frees it, too.
+    fn revoke(&self, unwritten: &[Written<'_>]) {
+        if unwritten.is_empty() {
+            return;
+        }
+        let put_ids = unwritten.iter().map(|put| put.pending.put.to_bytes().to_vec().into()).collect();
+        let request = BatchPutRevokeRequest { caller: None, tenant: self.tenant.clone(), put_ids };
+        let masters = std::sync::Arc::clone(&self.masters);
+        let deadline = Instant::now() + self.call_timeout;
+        tokio::spawn(async move {
+            if let Err(error) = masters.call(&request, deadline, Repeat::Freely).await {
+                tracing::debug!("{}", error.into_error("put revoke"));
+            }
+        });
+    }
+
+    async fn end<'a>(
+        &self,
+        written: Vec<Written<'a>>,
+        options: &PutOptions,
+        fill: Fill,
+        deadline: Instant,
+    ) -> Vec<Round<'a>> {
+        let items = written.iter().map(|put| PutEndItem {
+            put_id: put.pending.put.to_bytes().to_vec().into(),
+            key: put.pending.key.clone(),
+            checksum: put.checksum.unwrap_or_default(),
+            failed_replicas: put.failed.iter().map(|(number, _)| *number).collect(),
+        });
+        let request =
+            BatchPutEndRequest { caller: None, tenant: self.tenant.clone(), items: items.collect() };
+        let answer = match self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely).await {
+            Ok(answer) if answer.reply.results.len() == written.len() => answer,
+            Ok(_) => return fail_all(written, &nonsense("put end").unknown()),
+            Err(CallError::LocalOnly { sent: false }) => {
+                return self.keep_all(written.into_iter().map(|put| put.pending).collect(), options);
+            }
+            Err(error) => return fail_all(written, &error.into_error("put end")),
+        };
+        let mut rounds = Vec::with_capacity(written.len());
+        let mut open = Vec::new();
+        for (put, result) in written.into_iter().zip(answer.reply.results) {
+            let put = put.pending;
+            match Code::try_from(result.code) {
+                Ok(Code::Ok) => {
+                    self.fill(&put, fill);
+                    rounds.push(Round::Done(put.at, Ok(Put::Stored)));
+                }
+                Ok(Code::ObjectAlreadyExists) => rounds.push(Round::Done(put.at, Ok(Put::AlreadyExists))),
+                // A try that got no answer may have ended it: only the object itself can tell.
+                Ok(Code::PutGone) if answer.repeated => open.push(put),
+                Ok(Code::PutGone)
+                    if options.mode == PutMode::IfAbsent && !put.again && Instant::now() < deadline =>
+                {
+                    rounds.push(Round::Again(Pending { put: PutId::random(), again: true, ..put }));
+                }
+                _ => rounds.push(Round::Done(put.at, Err(item_error("put end", result.code)))),
+            }
+        }
+        if !open.is_empty() {
+            rounds.extend(self.settle(open, options, fill, deadline).await);
+        }
+        rounds
+    }
+
+    /// Puts whose end may have been applied by a try that got no answer, and that the masters no longer know. If the
+    /// object is the one that the put made, it was stored. If not, it may have been stored and gone since.
+    async fn settle<'a>(
+        &self,
+        open: Vec<Pending<'a>>,
+        options: &PutOptions,
+        fill: Fill,
+        deadline: Instant,
+    ) -> Vec<Round<'a>> {
+        let mut versions = vec![None; open.len()];
+        if options.mode == PutMode::IfAbsent {
+            let keys = open.iter().map(|put| put.key.clone()).collect();
+            let request = BatchGetRequest { caller: None, tenant: self.tenant.clone(), keys };
+            let answer = self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely).await;
+            for (version, result) in versions.iter_mut().zip(answer.into_iter().flat_map(|a| a.reply.results))
+            {
+                *version = PutId::from_bytes(&result.version);
+            }
+        }
+        let settled = open.into_iter().zip(versions).map(|(put, version)| {
+            if version == Some(put.put) {
+                self.fill(&put, fill);
+                return Round::Done(put.at, Ok(Put::Stored));
+            }
+            let why = "a try of the put's end got no answer, and the put is gone now";
+            Round::Done(put.at, Err(Error::definite("put end", Code::PutGone, "the leader", why).unknown()))
+        });
+        settled.collect()
+    }
+
+    fn fill(&self, put: &Pending<'_>, fill: Fill) {
+        if fill == Fill::Cache && self.masters.cache.holds(put.size) {
+            self.masters.cache.insert(&put.key, put.put, put.slices.concat().into());
+        } else {
+            // An older version is of no more use.
+            self.masters.cache.remove(&put.key);
+        }
+    }
+
+    /// Local-only mode: puts of absent keys stay in the local cache.
+    fn keep_all<'a>(&self, pending: Vec<Pending<'a>>, options: &PutOptions) -> Vec<Round<'a>> {
+        let keep = |put: Pending<'a>| {
+            let result = if options.mode == PutMode::Upsert {
+                let why = "no leader is in reach, and an upsert cannot be kept locally";
+                Err(Error::definite("upsert", Code::NoLeader, "this client", why))
+            } else if !self.masters.cache.holds(put.size) {
+                let why = "no leader is in reach, and the local cache is off or too small for the value";
+                Err(Error::definite("put", Code::NoLeader, "this client", why))
+            } else if self.masters.cache.any(&put.key).is_some() {
+                Ok(Put::LocalOnly)
+            } else {
+                self.masters.cache.insert(&put.key, put.put, put.slices.concat().into());
+                Ok(Put::LocalOnly)
+            };
+            Round::Done(put.at, result)
+        };
+        pending.into_iter().map(keep).collect()
+    }
+}
+
+/// A put that no replica was written of: once more on other stores, under a new id since this one is being revoked.
+fn elsewhere(put: Written<'_>, deadline: Instant) -> Round<'_> {
+    let at = put.pending.at;
+    if put.pending.again || Instant::now() >= deadline {
+        let why = format!("none of {} replicas was written: {}", put.replicas.len(), put.why);
+        return Round::Done(at, Err(Error::definite("put", Code::TransferFail, "the stores", why)));
+    }
+    let avoid = put.failed.iter().map(|(_, store)| *store).filter(|store| *store != StoreId::default());
+    Round::Again(Pending { put: PutId::random(), again: true, avoid: avoid.collect(), ..put.pending })
+}
+
+fn fail_all<'a>(written: Vec<Written<'a>>, error: &Error) -> Vec<Round<'a>> {
+    written.into_iter().map(|put| Round::Done(put.pending.at, Err(error.clone()))).collect()
+}

@@ -1,0 +1,65 @@
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use mc_base::ClusterId;
+use mc_proto::VERSIONS;
+use mc_proto::v1::Code;
+
+use crate::{ConnectError, Error};
+
+/// What this client calls itself in a hello.
+pub(crate) const SOFTWARE: &str = concat!("mc-client ", env!("CARGO_PKG_VERSION"));
+
+/// Why a master that answers is not used. Both sides are named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It speaks other protocol versions.
+    Skew { address: String, theirs: String },
+    /// It belongs to another cluster.
+    Cluster { address: String, ours: ClusterId, theirs: ClusterId },
+}
+
+impl Refusal {
+    pub(crate) fn skew(address: &str, versions: &RangeInclusive<u32>, software: &str) -> Self {
+        let theirs = format!("{} to {} ({software})", versions.start(), versions.end());
+        Self::Skew { address: address.to_owned(), theirs }
+    }
+
+    pub(crate) fn error(&self, what: &'static str) -> Error {
+        let (code, address) = match self {
+            Self::Skew { address, .. } => (Code::VersionSkew, address),
+            Self::Cluster { address, .. } => (Code::WrongCluster, address),
+        };
+        Error::definite(what, code, address.as_str(), self.to_string())
+    }
+
+    pub(crate) fn connect_error(&self) -> ConnectError {
+        match self.clone() {
+            Self::Skew { address, theirs } => {
+                ConnectError::VersionSkew { address, ours: our_versions(), theirs }
+            }
+            Self::Cluster { address, ours, theirs } => {
+                ConnectError::WrongCluster { address, ours: ours.to_string(), theirs: theirs.to_string() }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Skew { address, theirs } => write!(
+                f,
+                "master {address} speaks protocol versions {theirs}, this client {}",
+                our_versions()
+            ),
+            Self::Cluster { address, ours, theirs } => {
+                write!(f, "master {address} belongs to cluster {theirs}, this client to cluster {ours}")
+            }
+        }
+    }
+}
+
+fn our_versions() -> String {
+    format!("{} to {} ({SOFTWARE})", VERSIONS.start(), VERSIONS.end())
+}

@@ -1,0 +1,161 @@
+//! Gets never answer with wrong bytes, and stores that fail cost their own keys only.
+
+use std::time::Duration;
+
+use mc_client::{ByteSize, Client, Code, GetInto, PutOptions};
+
+use crate::support::{Cluster, On, STORE_A, STORE_B, StoreHealth};
+
+async fn uncached(cluster: &Cluster) -> Client {
+    cluster.builder().local_cache(ByteSize(0)).connect().await.unwrap()
+}
+
+fn two() -> PutOptions {
+    PutOptions { replicas: 2, ..PutOptions::default() }
+}
+
+fn flip(cluster: &Cluster, only: Option<mc_base::StoreId>) {
+    for ((store, _), bytes) in &mut cluster.world.lock().memory {
+        if only.is_none_or(|only| only == *store) {
+            bytes[0] ^= 1;
+        }
+    }
+}
+
+#[tokio::test]
+async fn flipped_bytes_are_never_returned() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    client.put("k", b"value").await.unwrap();
+    flip(&cluster, None);
+    assert_eq!(client.get("k").await.unwrap(), None);
+    let stats = client.stats();
+    assert_eq!((stats.checksum_mismatches, stats.hits), (1, 0));
+
+    let trusting = cluster.builder().local_cache(ByteSize(0)).checksum(false).connect().await.unwrap();
+    assert!(trusting.get("k").await.unwrap().is_some(), "it is the checksum that refused them");
+}
+
+#[tokio::test]
+async fn a_good_replica_answers_for_a_flipped_one() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    client.put_with("k", b"value", &two()).await.unwrap();
+    flip(&cluster, Some(STORE_A));
+    assert_eq!(client.get("k").await.unwrap().unwrap(), b"value"[..]);
+    assert_eq!(client.stats().checksum_mismatches, 1);
+}
+
+#[tokio::test]
+async fn a_dead_stores_keys_are_read_elsewhere_or_miss_and_others_are_untouched() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    client.put_with("both", b"1", &two()).await.unwrap();
+    client.put("on a", b"2").await.unwrap();
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Dead);
+    client.put("on b", b"3").await.unwrap();
+    let got = client.batch_get(&["both", "on a", "on b"]).await;
+    let got: Vec<_> = got.into_iter().map(Result::unwrap).collect();
+    assert_eq!(
+        got.iter().map(|value| value.as_deref()).collect::<Vec<_>>(),
+        [Some(&b"1"[..]), None, Some(&b"3"[..])]
+    );
+    assert_eq!(client.stats().unreachable_replicas, 1);
+}
+
+#[tokio::test]
+async fn a_stopped_stores_key_is_a_miss_long_before_the_gets_deadline() {
+    let cluster = Cluster::start(1);
+    let client = cluster
+        .builder()
+        .local_cache(ByteSize(0))
+        .get_timeout(Duration::from_secs(60))
+        .connect()
+        .await
+        .unwrap();
+    client.put("k", b"v").await.unwrap();
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Stopped);
+    let get = tokio::time::timeout(crate::support::PATIENCE, client.get("k"));
+    assert_eq!(get.await.expect("bounded by the store's failure").unwrap(), None);
+    // Avoided by now: no other read waits for it.
+    assert_eq!(client.get("k").await.unwrap(), None);
+    assert_eq!(client.stats().unreachable_replicas, 2);
+}
+
+#[tokio::test]
+async fn a_broken_connection_to_a_live_store_is_not_a_miss() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    client.put("k", b"v").await.unwrap();
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Dead);
+    let world = std::sync::Arc::clone(&cluster.world);
+    // It comes back between the first read and the second.
+    let get = client.get("k");
+    let revive = async {
+        crate::support::until("the second question", || world.lock().count(On::Get) == 2).await;
+        world.lock().stores.insert(STORE_A, StoreHealth::Well);
+    };
+    world.lock().read_delay = Duration::from_millis(100);
+    let (got, ()) = tokio::join!(get, revive);
+    assert_eq!(got.unwrap().unwrap(), b"v"[..]);
+}
+
+#[tokio::test]
+async fn a_placement_is_not_used_after_its_lease() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    client.put("k", b"v").await.unwrap();
+    let reads = cluster.world.lock().reads;
+    cluster.world.lock().lease_ms = 0;
+    assert_eq!(client.get("k").await.unwrap(), None, "each answer's lease had ended when its turn came");
+    let world = cluster.world.lock();
+    assert_eq!(world.reads, reads, "no byte was read");
+    assert!(world.count(On::Get) > 1, "it was asked for again");
+}
+
+#[tokio::test]
+async fn a_second_get_is_answered_by_the_cache_only_while_the_version_is_the_same() {
+    let cluster = Cluster::start(1);
+    let (client, other) = (cluster.client().await, uncached(&cluster).await);
+    client.put("k", b"one").await.unwrap();
+    assert_eq!(client.get("k").await.unwrap().unwrap(), b"one"[..]);
+    assert_eq!((client.stats().cache_hits, client.stats().bytes_read), (1, 0), "the put filled it");
+
+    other.remove("k", true).await.unwrap();
+    other.put("k", b"two").await.unwrap();
+    assert_eq!(client.get("k").await.unwrap().unwrap(), b"two"[..]);
+    assert_eq!(client.get("k").await.unwrap().unwrap(), b"two"[..]);
+    assert_eq!((client.stats().cache_hits, client.stats().bytes_read), (2, 3), "read once, then cached");
+    other.remove("k", true).await.unwrap();
+    assert_eq!(client.get("k").await.unwrap(), None, "the leader decides, not the cache");
+}
+
+#[tokio::test]
+async fn a_put_that_found_the_key_caches_nothing() {
+    let cluster = Cluster::start(1);
+    let (client, other) = (cluster.client().await, uncached(&cluster).await);
+    other.put("k", b"theirs").await.unwrap();
+    client.put("k", b"ours").await.unwrap();
+    assert_eq!(client.stats().cache_bytes, 0);
+    assert_eq!(client.get("k").await.unwrap().unwrap(), b"theirs"[..]);
+}
+
+#[tokio::test]
+async fn objects_are_read_into_the_callers_memory() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    client.batch_put(&[("a", "12345"), ("b", "67890")], &PutOptions::default()).await;
+    let (mut exact, mut long, mut short, mut none) = ([0; 5], [0xff; 8], [0; 4], [0; 1]);
+    let mut items = [
+        GetInto { key: b"a", into: &mut exact },
+        GetInto { key: b"b", into: &mut long },
+        GetInto { key: b"a", into: &mut short },
+        GetInto { key: b"c", into: &mut none },
+    ];
+    let results = client.batch_get_into(&mut items).await;
+    let results: Vec<_> = results.into_iter().map(|result| result.map_err(|error| error.code)).collect();
+    assert_eq!(results, [Ok(Some(5)), Ok(Some(5)), Err(Code::InvalidParams), Ok(None)]);
+    assert_eq!(&exact, b"12345");
+    assert_eq!(&long, b"67890\xff\xff\xff", "what lies behind the object is untouched");
+    assert_eq!(cluster.world.lock().stores[&STORE_B], StoreHealth::Well);
+}

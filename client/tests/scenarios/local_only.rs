@@ -1,0 +1,144 @@
+//! Without a leader: answers from the local cache in bounded time, and the way back.
+
+use std::time::Duration;
+
+use mc_client::{ByteSize, Code, ConnectError, Mode, Put, PutMode, PutOptions};
+use tokio::time::timeout;
+
+use crate::support::{Cluster, FakeMaster, Fault, On, PATIENCE, until};
+
+const SOON: Duration = Duration::from_millis(200);
+
+#[tokio::test]
+async fn without_a_leader_the_cache_answers_and_says_so_until_a_leader_is_back() {
+    let cluster = Cluster::start(3);
+    // A call that waited for its own deadline rather than for the leader timeout would fail the test.
+    let client = cluster
+        .builder()
+        .leader_timeout(SOON)
+        .call_timeout(Duration::from_secs(120))
+        .get_timeout(Duration::from_secs(120))
+        .connect()
+        .await
+        .unwrap();
+    client.put("old", b"v").await.unwrap();
+    cluster.depose();
+
+    let calls = timeout(PATIENCE, async {
+        assert_eq!(client.get("old").await.unwrap().unwrap(), b"v"[..]);
+        assert_eq!(client.mode(), Mode::LocalOnly);
+        assert_eq!(client.get("other").await.unwrap(), None);
+        assert!(client.exist("old").await.unwrap());
+        assert_eq!(client.size("other").await.unwrap(), None);
+        assert_eq!(client.put("new", b"w").await.unwrap(), Put::LocalOnly);
+        assert_eq!(client.get("new").await.unwrap().unwrap(), b"w"[..]);
+        let upsert = PutOptions { mode: PutMode::Upsert, ..PutOptions::default() };
+        for error in [
+            client.put_with("old", b"x", &upsert).await.unwrap_err(),
+            client.remove("old", true).await.unwrap_err(),
+        ] {
+            assert_eq!((error.code, error.is_unknown()), (Code::NoLeader, false));
+        }
+        // Thousands of calls in the time of a few: none of them waits for anything.
+        for _ in 0..5_000 {
+            client.get("old").await.unwrap();
+        }
+    });
+    calls.await.expect("bounded without a leader");
+
+    cluster.elect(1, 2);
+    assert!(client.connected(PATIENCE).await);
+    assert_eq!(client.mode(), Mode::Connected);
+    assert_eq!(client.get("new").await.unwrap(), None, "a local put was no acknowledgement");
+    assert_eq!(client.get("old").await.unwrap().unwrap(), b"v"[..]);
+    let stats = client.stats();
+    assert_eq!((stats.local_only_entries, stats.puts_local), (1, 1));
+}
+
+#[tokio::test]
+async fn a_client_started_before_its_masters_waits_in_local_only_mode_and_goes_on_by_itself() {
+    let cluster = Cluster::start(1);
+    let address = cluster.masters[0].says.address.clone();
+    let Cluster { world, masters } = cluster;
+    drop(masters);
+    let cluster = Cluster { world, masters: Vec::new() };
+    let client = cluster.builder().masters(address.clone()).leader_timeout(SOON).connect().await.unwrap();
+    assert_eq!(client.mode(), Mode::LocalOnly);
+    assert_eq!(client.get("k").await.unwrap(), None);
+    assert!(!client.connected(Duration::from_millis(50)).await);
+
+    let master = FakeMaster::restart(&address, 1, &cluster.world).await;
+    master.names(Some(master.as_leader(1)));
+    assert!(client.connected(PATIENCE).await);
+    assert_eq!(client.put("k", b"v").await.unwrap(), Put::Stored);
+}
+
+#[tokio::test]
+async fn a_stopped_leader_costs_the_first_call_the_leader_timeout_not_its_deadline() {
+    let cluster = Cluster::start(1);
+    let client = cluster
+        .builder()
+        .leader_timeout(SOON)
+        .call_timeout(Duration::from_secs(120))
+        .get_timeout(Duration::from_secs(120))
+        .connect()
+        .await
+        .unwrap();
+    client.put("k", b"v").await.unwrap();
+    cluster.masters[0].stop(true);
+    let got = timeout(PATIENCE, client.get("k")).await.expect("bounded");
+    assert_eq!(got.unwrap().unwrap(), b"v"[..]);
+    assert_eq!(client.mode(), Mode::LocalOnly);
+    cluster.masters[0].stop(false);
+    assert!(client.connected(PATIENCE).await);
+}
+
+#[tokio::test]
+async fn a_put_whose_end_may_have_been_applied_is_not_called_local() {
+    let mut cluster = Cluster::start(1);
+    let client = cluster.builder().leader_timeout(SOON).connect().await.unwrap();
+    cluster.fault(On::End, Fault::NeverAnswer);
+    let put = tokio::spawn({
+        let client = client.clone();
+        async move { client.put("k", b"v").await }
+    });
+    until("the end to be applied", || cluster.world.lock().objects.contains_key(&b"k"[..])).await;
+    cluster.masters.clear();
+    let error = put.await.unwrap().unwrap_err();
+    assert_eq!((error.code, error.is_unknown()), (Code::NoLeader, true));
+}
+
+#[tokio::test]
+async fn a_remove_under_way_when_the_leader_goes_has_an_unknown_outcome() {
+    let mut cluster = Cluster::start(1);
+    let client = cluster.builder().leader_timeout(SOON).connect().await.unwrap();
+    cluster.fault(On::Remove, Fault::NeverAnswer);
+    let remove = tokio::spawn({
+        let client = client.clone();
+        async move { client.remove("k", false).await }
+    });
+    until("the remove to arrive", || cluster.world.lock().count(On::Remove) == 1).await;
+    cluster.masters.clear();
+    assert!(remove.await.unwrap().unwrap_err().is_unknown());
+}
+
+#[tokio::test]
+async fn without_a_cache_nothing_can_be_kept_locally() {
+    let cluster = Cluster::start(1);
+    let builder = cluster.builder().leader_timeout(SOON).local_cache(ByteSize(0));
+    let client = builder.connect().await.unwrap();
+    cluster.depose();
+    let error = client.put("k", b"v").await.unwrap_err();
+    assert_eq!((error.code, error.is_unknown()), (Code::NoLeader, false));
+}
+
+#[tokio::test]
+async fn settings_that_cannot_work_are_refused() {
+    let client = mc_client::Client::builder();
+    assert!(matches!(client.clone().masters("").connect().await, Err(ConnectError::NoMasters)));
+    assert!(matches!(client.clone().masters("a:b:c").connect().await, Err(ConnectError::Address { .. })));
+    assert!(matches!(
+        client.tenant("t".repeat(65)).connect().await,
+        Err(ConnectError::Tenant { len: 65, max: 64 })
+    ));
+}

@@ -1,0 +1,12 @@
+//! The client library against fake masters over loopback and stores in memory: what must hold when things fail.
+//!
+//! The masters speak real gRPC; each can be killed, stopped, deposed, and told which call to lose. Nothing here
+//! asserts how long something took, only that what a promise bounds came before what would come much later.
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+mod gets;
+mod leaders;
+mod local_only;
+mod outcomes;
+mod puts;
+mod support;

@@ -1,0 +1,350 @@
+//! A master that is a gRPC service over loopback and answers from the shared world.
+
+use std::net::TcpListener;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures::Stream;
+use mc_base::{ClusterId, NodeId};
+use mc_proto::v1::master_server::{Master, MasterServer};
+use mc_proto::v1::{self, Code, ErrorDetail, Leader};
+use mc_proto::{VERSIONS, status_of};
+use parking_lot::Mutex;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::world::{Fault, On, Shared};
+
+/// What one master says of itself; each can be set while it runs.
+#[derive(Debug)]
+pub struct Says {
+    pub node: NodeId,
+    pub address: String,
+    /// Whom it calls the leader.
+    pub leader: watch::Sender<Option<Leader>>,
+    /// Another cluster than the world's.
+    pub cluster: Mutex<Option<ClusterId>>,
+    /// The lowest version it speaks.
+    pub version: AtomicU32,
+    /// Like SIGSTOP: it accepts and answers nothing.
+    pub stopped: AtomicBool,
+    /// Client addresses of all masters.
+    pub masters: Mutex<Vec<String>>,
+    pub hellos: AtomicU32,
+    pub watches: AtomicU32,
+}
+
+/// A running master; dropping it is kill -9: its runtime goes, and with it every connection.
+#[derive(Debug)]
+pub struct FakeMaster {
+    pub says: Arc<Says>,
+    runtime: Option<Runtime>,
+}
+
+impl Drop for FakeMaster {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Service {
+    says: Arc<Says>,
+    world: Shared,
+}
+
+impl FakeMaster {
+    pub fn start(node: u64, world: &Shared) -> Self {
+        Self::on(TcpListener::bind("127.0.0.1:0").unwrap(), node, world)
+    }
+
+    /// A master at the address of one that is gone.
+    pub async fn restart(address: &str, node: u64, world: &Shared) -> Self {
+        let listener = loop {
+            match TcpListener::bind(address) {
+                Ok(listener) => break listener,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        Self::on(listener, node, world)
+    }
+
+    fn on(listener: TcpListener, node: u64, world: &Shared) -> Self {
+        let says = Arc::new(Says {
+            node: NodeId(node),
+            address: listener.local_addr().unwrap().to_string(),
+            leader: watch::Sender::new(None),
+            cluster: Mutex::new(None),
+            version: AtomicU32::new(*VERSIONS.start()),
+            stopped: AtomicBool::new(false),
+            masters: Mutex::default(),
+            hellos: AtomicU32::new(0),
+            watches: AtomicU32::new(0),
+        });
+        let service = Service { says: Arc::clone(&says), world: Arc::clone(world) };
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        runtime.spawn(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            let incoming = tokio_stream::wrappers::TcpListenerStream::new(listener);
+            let server = tonic::transport::Server::builder().add_service(MasterServer::new(service));
+            server.serve_with_incoming(incoming).await.unwrap();
+        });
+        Self { says, runtime: Some(runtime) }
+    }
+
+    pub fn as_leader(&self, term: u64) -> Leader {
+        Leader {
+            node_id: self.says.node.to_bytes().to_vec().into(),
+            address: self.says.address.clone(),
+            term,
+        }
+    }
+
+    pub fn names(&self, leader: Option<Leader>) {
+        self.says.leader.send_replace(leader);
+    }
+
+    pub fn stop(&self, stopped: bool) {
+        self.says.stopped.store(stopped, Ordering::SeqCst);
+    }
+}
+
+impl Service {
+    async fn alive(&self) {
+        while self.says.stopped.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    fn cluster(&self) -> ClusterId {
+        self.says.cluster.lock().unwrap_or(self.world.lock().cluster)
+    }
+
+    /// Refuses who means another master or cluster, and what only the leader answers.
+    async fn admit(&self, caller: Option<&v1::Caller>) -> Result<(), Status> {
+        self.alive().await;
+        let caller = caller.ok_or_else(|| Status::internal("no caller"))?;
+        let detail = |code: Code, leader| {
+            status_of(&ErrorDetail {
+                code: code as i32,
+                message: "not here".into(),
+                leader,
+                ours: self.cluster().to_string(),
+                theirs: "theirs".into(),
+            })
+        };
+        if caller.client_id.len() != 16 || caller.version_max != *VERSIONS.end() {
+            return Err(Status::internal("the caller does not say who it is"));
+        }
+        if !caller.cluster_id.is_empty() && caller.cluster_id[..] != self.cluster().to_bytes() {
+            return Err(detail(Code::WrongCluster, None));
+        }
+        if !caller.node_id.is_empty() && caller.node_id[..] != self.says.node.to_bytes() {
+            return Err(detail(Code::WrongNode, None));
+        }
+        let leader = self.says.leader.borrow().clone();
+        if leader.as_ref().is_some_and(|leader| leader.node_id[..] == self.says.node.to_bytes()) {
+            Ok(())
+        } else {
+            Err(detail(Code::NotLeader, leader))
+        }
+    }
+
+    async fn serve<Q, R>(
+        &self,
+        on: On,
+        items: usize,
+        request: Request<Q>,
+        caller: impl Fn(&Q) -> Option<&v1::Caller>,
+        apply: impl Fn(&mut super::world::World, &Q) -> R,
+    ) -> Result<Response<R>, Status> {
+        let request = request.into_inner();
+        self.admit(caller(&request)).await?;
+        let fault = self.world.lock().fault(on, items);
+        let apply = || apply(&mut self.world.lock(), &request);
+        match fault {
+            None => Ok(Response::new(apply())),
+            Some(Fault::LoseAnswer) => {
+                apply();
+                Err(Status::unavailable("connection reset"))
+            }
+            Some(Fault::NeverAnswer) => {
+                apply();
+                std::future::pending().await
+            }
+            Some(Fault::Swallow) => std::future::pending().await,
+            Some(Fault::Answer(code)) => {
+                Err(status_of(&ErrorDetail { code: code as i32, ..ErrorDetail::default() }))
+            }
+            Some(Fault::EndPut) => {
+                self.world.lock().puts.clear();
+                Ok(Response::new(apply()))
+            }
+            // What was applied before is hidden for the moment of this answer.
+            Some(Fault::SayGone) => {
+                let objects = std::mem::take(&mut self.world.lock().objects);
+                let answer = apply();
+                self.world.lock().objects = objects;
+                Ok(Response::new(answer))
+            }
+            Some(Fault::LoseAnswerAndObject) => {
+                apply();
+                self.world.lock().objects.clear();
+                Err(Status::unavailable("connection reset"))
+            }
+        }
+    }
+}
+
+type Events = Pin<Box<dyn Stream<Item = Result<v1::WatchEvent, Status>> + Send>>;
+type Beats = Pin<Box<dyn Stream<Item = Result<v1::StoreHeartbeatReply, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl Master for Service {
+    type WatchStream = Events;
+    type HeartbeatStream = Beats;
+
+    async fn hello(&self, _: Request<v1::HelloRequest>) -> Result<Response<v1::HelloReply>, Status> {
+        self.alive().await;
+        self.says.hellos.fetch_add(1, Ordering::SeqCst);
+        let version = self.says.version.load(Ordering::SeqCst);
+        Ok(Response::new(v1::HelloReply {
+            version_min: version,
+            version_max: version,
+            software: "mc-master of the future".into(),
+            cluster_id: self.cluster().to_bytes().to_vec().into(),
+            node_id: self.says.node.to_bytes().to_vec().into(),
+            leader: self.says.leader.borrow().clone(),
+            masters: self.says.masters.lock().clone(),
+        }))
+    }
+
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+        self.alive().await;
+        let member = |address: &String| v1::MemberStatus {
+            client_address: address.clone(),
+            ..v1::MemberStatus::default()
+        };
+        Ok(Response::new(v1::StatusReply {
+            node_id: self.says.node.to_bytes().to_vec().into(),
+            leader: self.says.leader.borrow().clone(),
+            masters: self.says.masters.lock().iter().map(member).collect(),
+            keys: self.world.lock().objects.len() as u64,
+            ..v1::StatusReply::default()
+        }))
+    }
+
+    async fn watch(&self, _: Request<v1::WatchRequest>) -> Result<Response<Events>, Status> {
+        self.alive().await;
+        self.says.watches.fetch_add(1, Ordering::SeqCst);
+        let cluster = self.cluster();
+        let says = Arc::clone(&self.says);
+        let mut leader = self.says.leader.subscribe();
+        leader.mark_changed();
+        let events = futures::stream::unfold(leader, move |mut leader| {
+            let says = Arc::clone(&says);
+            async move {
+                leader.changed().await.ok()?;
+                let event = v1::WatchEvent {
+                    leader: leader.borrow_and_update().clone(),
+                    cluster_id: cluster.to_bytes().to_vec().into(),
+                    stores: Vec::new(),
+                    masters: says.masters.lock().clone(),
+                };
+                Some((Ok(event), leader))
+            }
+        });
+        Ok(Response::new(Box::pin(events)))
+    }
+
+    async fn batch_exist(
+        &self,
+        request: Request<v1::BatchExistRequest>,
+    ) -> Result<Response<v1::BatchExistReply>, Status> {
+        let items = request.get_ref().keys.len();
+        self.serve(On::Exist, items, request, |q| q.caller.as_ref(), |world, q| world.exist(q)).await
+    }
+
+    async fn batch_get(
+        &self,
+        request: Request<v1::BatchGetRequest>,
+    ) -> Result<Response<v1::BatchGetReply>, Status> {
+        let items = request.get_ref().keys.len();
+        self.serve(On::Get, items, request, |q| q.caller.as_ref(), |world, q| world.get(q)).await
+    }
+
+    async fn batch_put_start(
+        &self,
+        request: Request<v1::BatchPutStartRequest>,
+    ) -> Result<Response<v1::BatchPutStartReply>, Status> {
+        let items = request.get_ref().items.len();
+        self.serve(On::Start, items, request, |q| q.caller.as_ref(), |world, q| world.start(q)).await
+    }
+
+    async fn batch_put_end(
+        &self,
+        request: Request<v1::BatchPutEndRequest>,
+    ) -> Result<Response<v1::BatchPutEndReply>, Status> {
+        let items = request.get_ref().items.len();
+        self.serve(On::End, items, request, |q| q.caller.as_ref(), |world, q| world.end(q)).await
+    }
+
+    async fn batch_put_revoke(
+        &self,
+        request: Request<v1::BatchPutRevokeRequest>,
+    ) -> Result<Response<v1::BatchPutRevokeReply>, Status> {
+        let items = request.get_ref().put_ids.len();
+        self.serve(On::Revoke, items, request, |q| q.caller.as_ref(), |world, q| world.revoke(q)).await
+    }
+
+    async fn batch_remove(
+        &self,
+        request: Request<v1::BatchRemoveRequest>,
+    ) -> Result<Response<v1::BatchRemoveReply>, Status> {
+        let items = request.get_ref().items.len();
+        self.serve(On::Remove, items, request, |q| q.caller.as_ref(), |world, q| world.remove(q)).await
+    }
+
+    async fn mount_store(
+        &self,
+        _: Request<v1::MountStoreRequest>,
+    ) -> Result<Response<v1::MountStoreReply>, Status> {
+        Err(Status::unimplemented("no client calls this"))
+    }
+
+    async fn unmount_store(
+        &self,
+        _: Request<v1::UnmountStoreRequest>,
+    ) -> Result<Response<v1::UnmountStoreReply>, Status> {
+        Err(Status::unimplemented("no client calls this"))
+    }
+
+    async fn heartbeat(&self, _: Request<Streaming<v1::StoreHeartbeat>>) -> Result<Response<Beats>, Status> {
+        Err(Status::unimplemented("no client calls this"))
+    }
+
+    async fn list_members(
+        &self,
+        request: Request<v1::ListMembersRequest>,
+    ) -> Result<Response<v1::ListMembersReply>, Status> {
+        self.admit(request.get_ref().caller.as_ref()).await?;
+        let leader = self.says.leader.borrow().clone();
+        Ok(Response::new(v1::ListMembersReply { members: Vec::new(), leader }))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<v1::TransferLeaderRequest>,
+    ) -> Result<Response<v1::TransferLeaderReply>, Status> {
+        self.admit(request.get_ref().caller.as_ref()).await?;
+        let leader = self.says.leader.borrow().clone();
+        Ok(Response::new(v1::TransferLeaderReply { leader }))
+    }
+}

@@ -1,0 +1,92 @@
+//! A transport whose stores are maps.
+
+use futures::future::BoxFuture;
+use mc_base::{SealedGrant, StoreId};
+use mc_transfer::{Checksum, Peer, ReadOp, TransferError, Transport, WriteOp};
+use tokio::time::{Instant, sleep_until};
+
+use super::world::{Shared, StoreHealth};
+
+/// Reads and writes the world's memory, or fails as the world says.
+#[derive(Debug)]
+pub struct FakeTransport(pub Shared);
+
+impl FakeTransport {
+    async fn reach(&self, store: StoreId, deadline: Instant) -> Result<(), TransferError> {
+        let health = self.0.lock().stores.get(&store).copied().unwrap_or(StoreHealth::Dead);
+        let address = "fake".to_owned();
+        match health {
+            StoreHealth::Well => Ok(()),
+            StoreHealth::Dead => {
+                Err(TransferError::Connect { store, address, reason: "connection refused".into() })
+            }
+            StoreHealth::Stopped => {
+                sleep_until(deadline).await;
+                Err(TransferError::Deadline { store, address })
+            }
+        }
+    }
+
+    fn offset(&self, grant: &SealedGrant, range: u32) -> u64 {
+        let number = u64::from_be_bytes(grant[..].try_into().unwrap());
+        self.0.lock().grants[usize::try_from(number).unwrap()][range as usize]
+    }
+}
+
+impl Transport for FakeTransport {
+    fn read<'a>(
+        &'a self,
+        peer: &'a Peer,
+        grant: &'a SealedGrant,
+        ops: &'a mut [ReadOp<'_>],
+        deadline: Instant,
+    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+        Box::pin(async move {
+            let delay = self.0.lock().read_delay;
+            tokio::time::sleep(delay).await;
+            if let Err(error) = self.reach(peer.store, deadline).await {
+                return vec![Err(error); ops.len()];
+            }
+            let read = |op: &mut ReadOp<'_>| {
+                let offset = self.offset(grant, op.range);
+                let mut world = self.0.lock();
+                world.reads += 1;
+                let Some(bytes) = world.memory.get(&(peer.store, offset)) else {
+                    return Err(TransferError::Refused { store: peer.store, reason: "superseded".into() });
+                };
+                let mut rest = &bytes[..];
+                for into in &mut op.into {
+                    let (now, after) = rest.split_at(into.len());
+                    into.copy_from_slice(now);
+                    rest = after;
+                }
+                Ok(super::checksum(bytes))
+            };
+            ops.iter_mut().map(read).collect()
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        peer: &'a Peer,
+        grant: &'a SealedGrant,
+        ops: &'a [WriteOp<'_>],
+        deadline: Instant,
+    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+        Box::pin(async move {
+            if let Err(error) = self.reach(peer.store, deadline).await {
+                return vec![Err(error); ops.len()];
+            }
+            let write = |op: &WriteOp<'_>| {
+                let offset = self.offset(grant, op.range);
+                let bytes = op.from.concat();
+                let checksum = super::checksum(&bytes);
+                let mut world = self.0.lock();
+                world.writes += 1;
+                world.memory.insert((peer.store, offset), bytes);
+                Ok(checksum)
+            };
+            ops.iter().map(write).collect()
+        })
+    }
+}

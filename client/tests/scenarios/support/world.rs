@@ -1,0 +1,274 @@
+//! What the fake masters of one cluster share: objects, puts, and stores whose memory is a map.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use mc_base::{ClusterId, PutId, SegmentEpoch, StoreId};
+use mc_proto::v1::{self, Code, Leader};
+use parking_lot::Mutex;
+
+/// Which call a fault is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum On {
+    Exist,
+    Get,
+    Start,
+    End,
+    Revoke,
+    Remove,
+}
+
+/// What goes wrong with one call.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// It is applied, and its answer is lost with the connection.
+    LoseAnswer,
+    /// It is applied, and its answer never comes.
+    NeverAnswer,
+    /// It is not applied, and the answer never comes.
+    Swallow,
+    /// It is not applied, and answered so.
+    Answer(Code),
+    /// It is not applied, and the put is gone as if its deadline had passed.
+    EndPut,
+    /// It is not applied, and every put in it is said to be gone.
+    SayGone,
+    /// It is applied, then the put's object is removed, and the answer is lost.
+    LoseAnswerAndObject,
+}
+
+#[derive(Clone, Debug)]
+pub struct Object {
+    pub version: PutId,
+    pub size: u64,
+    pub checksum: u64,
+    pub replicas: Vec<(StoreId, u64)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct InFlight {
+    pub key: Vec<u8>,
+    pub size: u64,
+    pub upsert: bool,
+    pub replicas: Vec<(StoreId, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreHealth {
+    #[default]
+    Well,
+    /// Connections are refused.
+    Dead,
+    /// Nothing is ever answered.
+    Stopped,
+}
+
+#[derive(Debug)]
+pub struct World {
+    pub cluster: ClusterId,
+    pub leader: Option<Leader>,
+    pub objects: BTreeMap<Vec<u8>, Object>,
+    pub puts: BTreeMap<u128, InFlight>,
+    pub stores: BTreeMap<StoreId, StoreHealth>,
+    /// Bytes by store and offset.
+    pub memory: BTreeMap<(StoreId, u64), Vec<u8>>,
+    pub grants: Vec<Vec<u64>>,
+    pub next_offset: u64,
+    pub lease_ms: u64,
+    pub faults: VecDeque<(On, Fault)>,
+    /// Every call that reached a leader: which, and how many items.
+    pub calls: Vec<(On, usize)>,
+    pub avoided: Vec<StoreId>,
+    pub put_ids: Vec<u128>,
+    pub reads: usize,
+    pub writes: usize,
+    /// A read waits so long before it delivers.
+    pub read_delay: std::time::Duration,
+}
+
+pub type Shared = Arc<Mutex<World>>;
+
+pub const STORE_A: StoreId = StoreId(0xa);
+pub const STORE_B: StoreId = StoreId(0xb);
+pub const EPOCH: SegmentEpoch = SegmentEpoch(1);
+
+impl World {
+    pub fn new(stores: &[StoreId]) -> Self {
+        Self {
+            cluster: ClusterId::random(),
+            leader: None,
+            objects: BTreeMap::new(),
+            puts: BTreeMap::new(),
+            stores: stores.iter().map(|store| (*store, StoreHealth::Well)).collect(),
+            memory: BTreeMap::new(),
+            grants: Vec::new(),
+            next_offset: 0,
+            lease_ms: 10_000,
+            faults: VecDeque::new(),
+            calls: Vec::new(),
+            avoided: Vec::new(),
+            put_ids: Vec::new(),
+            reads: 0,
+            writes: 0,
+            read_delay: std::time::Duration::ZERO,
+        }
+    }
+
+    pub fn count(&self, on: On) -> usize {
+        self.calls.iter().filter(|(call, _)| *call == on).count()
+    }
+
+    /// The fault for this call, if one is due; each is used once.
+    pub fn fault(&mut self, on: On, items: usize) -> Option<Fault> {
+        self.calls.push((on, items));
+        let at = self.faults.iter().position(|(due, _)| *due == on)?;
+        self.faults.remove(at).map(|(_, fault)| fault)
+    }
+
+    fn grant(&mut self, grants: &mut Vec<v1::StoreGrant>, store: StoreId, offset: u64) -> (u32, u32) {
+        let id = store.to_bytes().to_vec();
+        let at = grants.iter().position(|grant| grant.store_id == id).unwrap_or_else(|| {
+            self.grants.push(Vec::new());
+            let number = u64::try_from(self.grants.len() - 1).unwrap();
+            grants.push(v1::StoreGrant {
+                store_id: id.into(),
+                epoch: EPOCH.to_bytes().to_vec().into(),
+                grant: number.to_be_bytes().to_vec().into(),
+                endpoints: vec![v1::Endpoint { transport: "fake".into(), ..v1::Endpoint::default() }],
+            });
+            grants.len() - 1
+        });
+        let number = u64::from_be_bytes(grants[at].grant[..].try_into().unwrap());
+        let ranges = &mut self.grants[usize::try_from(number).unwrap()];
+        ranges.push(offset);
+        (u32::try_from(at).unwrap(), u32::try_from(ranges.len() - 1).unwrap())
+    }
+
+    fn place(
+        &mut self,
+        grants: &mut Vec<v1::StoreGrant>,
+        replicas: &[(StoreId, u64)],
+        size: u64,
+    ) -> Vec<v1::Replica> {
+        let placed = replicas.iter().map(|(store, offset)| {
+            let (grant, range) = self.grant(grants, *store, *offset);
+            v1::Replica {
+                store_id: store.to_bytes().to_vec().into(),
+                segment: 0,
+                epoch: EPOCH.to_bytes().to_vec().into(),
+                offset: *offset,
+                length: size,
+                grant,
+                range,
+            }
+        });
+        placed.collect()
+    }
+
+    pub fn exist(&mut self, request: &v1::BatchExistRequest) -> v1::BatchExistReply {
+        let results = request.keys.iter().map(|key| match self.objects.get(&key[..]) {
+            Some(object) => v1::ExistResult { code: Code::Ok as i32, size: object.size },
+            None => v1::ExistResult { code: Code::ObjectNotFound as i32, size: 0 },
+        });
+        v1::BatchExistReply { results: results.collect() }
+    }
+
+    pub fn get(&mut self, request: &v1::BatchGetRequest) -> v1::BatchGetReply {
+        let mut grants = Vec::new();
+        let results = request.keys.iter().map(|key| match self.objects.get(&key[..]).cloned() {
+            Some(object) => v1::GetResult {
+                code: Code::Ok as i32,
+                version: object.version.to_bytes().to_vec().into(),
+                size: object.size,
+                checksum: object.checksum,
+                replicas: self.place(&mut grants, &object.replicas, object.size),
+            },
+            None => v1::GetResult { code: Code::ObjectNotFound as i32, ..v1::GetResult::default() },
+        });
+        let results = results.collect();
+        v1::BatchGetReply { results, grants, lease_ms: self.lease_ms }
+    }
+
+    pub fn start(&mut self, request: &v1::BatchPutStartRequest) -> v1::BatchPutStartReply {
+        let mut grants = Vec::new();
+        let mut results = Vec::new();
+        for item in &request.items {
+            let put = PutId::from_bytes(&item.put_id).unwrap();
+            let avoid: Vec<StoreId> =
+                item.avoid_stores.iter().map(|id| StoreId::from_bytes(id).unwrap()).collect();
+            self.avoided.extend(&avoid);
+            self.put_ids.push(put.0);
+            let upsert = item.mode == v1::PutMode::Upsert as i32;
+            if !upsert && self.objects.contains_key(&item.key[..]) {
+                let code = Code::ObjectAlreadyExists as i32;
+                results.push(v1::PutStartResult { code, replicas: Vec::new() });
+                continue;
+            }
+            let known = self.puts.get(&put.0).map(|put| put.replicas.clone());
+            let replicas = known.unwrap_or_else(|| {
+                let usable = self.stores.keys().filter(|store| !avoid.contains(store)).copied();
+                let chosen: Vec<_> = usable.take(item.replicas.max(1) as usize).collect();
+                chosen
+                    .into_iter()
+                    .map(|store| {
+                        self.next_offset += item.size.next_multiple_of(64);
+                        (store, self.next_offset)
+                    })
+                    .collect()
+            });
+            if replicas.is_empty() {
+                let code = Code::NoAvailableHandle as i32;
+                results.push(v1::PutStartResult { code, replicas: Vec::new() });
+                continue;
+            }
+            let in_flight =
+                InFlight { key: item.key.to_vec(), size: item.size, upsert, replicas: replicas.clone() };
+            self.puts.insert(put.0, in_flight);
+            let replicas = self.place(&mut grants, &replicas, item.size);
+            results.push(v1::PutStartResult { code: Code::Ok as i32, replicas });
+        }
+        v1::BatchPutStartReply { results, grants }
+    }
+
+    pub fn end(&mut self, request: &v1::BatchPutEndRequest) -> v1::BatchPutEndReply {
+        let results = request.items.iter().map(|item| {
+            let id = PutId::from_bytes(&item.put_id).unwrap();
+            let there = self.objects.get(&item.key[..]).map(|object| object.version);
+            let code = match self.puts.remove(&id.0) {
+                None if there == Some(id) => Code::Ok,
+                None => Code::PutGone,
+                Some(put) if there.is_some() && !put.upsert => Code::ObjectAlreadyExists,
+                Some(put) => {
+                    let mut number = 0;
+                    let mut replicas = put.replicas;
+                    replicas.retain(|_| {
+                        number += 1;
+                        !item.failed_replicas.contains(&(number - 1))
+                    });
+                    let object = Object { version: id, size: put.size, checksum: item.checksum, replicas };
+                    self.objects.insert(put.key, object);
+                    Code::Ok
+                }
+            };
+            v1::PutEndResult { code: code as i32 }
+        });
+        v1::BatchPutEndReply { results: results.collect() }
+    }
+
+    pub fn revoke(&mut self, request: &v1::BatchPutRevokeRequest) -> v1::BatchPutRevokeReply {
+        let results = request.put_ids.iter().map(|id| {
+            self.puts.remove(&PutId::from_bytes(id).unwrap().0);
+            v1::PutEndResult { code: Code::Ok as i32 }
+        });
+        v1::BatchPutRevokeReply { results: results.collect() }
+    }
+
+    pub fn remove(&mut self, request: &v1::BatchRemoveRequest) -> v1::BatchRemoveReply {
+        let results = request.items.iter().map(|item| {
+            let removed = self.objects.remove(&item.key[..]).is_some();
+            let code = if removed { Code::Ok } else { Code::ObjectNotFound };
+            v1::RemoveResult { code: code as i32 }
+        });
+        v1::BatchRemoveReply { results: results.collect() }
+    }
+}

@@ -1,0 +1,80 @@
+use mc_base::{ClusterId, NodeId};
+use mc_proto::v1::Caller;
+
+use super::refusal::Refusal;
+
+/// Whom a call must mean to be answered here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addressee {
+    pub(crate) cluster: ClusterId,
+    pub(crate) node: NodeId,
+}
+
+impl Addressee {
+    /// Refuses a call that means another cluster or node, or that speaks no version of ours. A caller that knows no
+    /// cluster or node yet names none.
+    pub(crate) fn check(&self, caller: Option<&Caller>) -> Result<(), Refusal> {
+        let Some(caller) = caller else {
+            return Err(Refusal::Invalid(
+                "the request names no caller: every call but Hello carries one".into(),
+            ));
+        };
+        versions_meet(caller.version_min, caller.version_max)?;
+        if !caller.cluster_id.is_empty() && caller.cluster_id[..] != self.cluster.to_bytes() {
+            return Err(Refusal::WrongCluster { ours: self.cluster, theirs: hex(&caller.cluster_id) });
+        }
+        if !caller.node_id.is_empty() && caller.node_id[..] != self.node.to_bytes() {
+            return Err(Refusal::WrongNode { ours: self.node, theirs: hex(&caller.node_id) });
+        }
+        Ok(())
+    }
+}
+
+/// Refuses a caller whose range of protocol versions does not meet ours.
+pub(crate) fn versions_meet(min: u32, max: u32) -> Result<(), Refusal> {
+    match mc_proto::common_version(mc_proto::VERSIONS, min..=max) {
+        Some(_) => Ok(()),
+        None => Err(Refusal::VersionSkew {
+            ours: format!("{}..={}", mc_proto::VERSIONS.start(), mc_proto::VERSIONS.end()),
+            theirs: format!("{min}..={max}"),
+        }),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Addressee = Addressee { cluster: ClusterId(1), node: NodeId(2) };
+
+    fn caller(cluster: &[u8], node: &[u8]) -> Caller {
+        Caller {
+            cluster_id: cluster.to_vec().into(),
+            node_id: node.to_vec().into(),
+            version_min: 1,
+            version_max: 1,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_caller_may_name_nobody_or_us() {
+        assert_eq!(US.check(Some(&caller(&[], &[]))), Ok(()));
+        assert_eq!(US.check(Some(&caller(&ClusterId(1).to_bytes(), &NodeId(2).to_bytes()))), Ok(()));
+    }
+
+    #[test]
+    fn another_cluster_another_node_and_another_version_are_refused() {
+        let wrong = US.check(Some(&caller(&ClusterId(9).to_bytes(), &[])));
+        assert!(matches!(wrong, Err(Refusal::WrongCluster { .. })));
+        let wrong = US.check(Some(&caller(&[], &NodeId(9).to_bytes())));
+        assert!(matches!(wrong, Err(Refusal::WrongNode { .. })));
+        let old = Caller { version_min: 0, version_max: 0, ..caller(&[], &[]) };
+        assert!(matches!(US.check(Some(&old)), Err(Refusal::VersionSkew { .. })));
+        assert!(matches!(US.check(None), Err(Refusal::Invalid(_))));
+    }
+}

@@ -1,0 +1,190 @@
+//! Who is here: hello, status, watch, members.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_base::{NodeId, StoreId};
+use mc_proto::v1;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::Refusal;
+use super::grants::{bytes, endpoints};
+use crate::leader::{Coordinator, StoreState};
+use crate::raft::MasterNode;
+use crate::state::StoreView;
+
+/// A watcher that has nothing to hear gets the same event again so often, so that a dead connection is noticed.
+const WATCH_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What the process says of itself.
+pub(crate) fn software() -> String {
+    concat!("mc-master ", env!("CARGO_PKG_VERSION")).to_owned()
+}
+
+/// A leader as it travels.
+pub(crate) fn leader_message(id: NodeId, node: &MasterNode, term: u64) -> v1::Leader {
+    v1::Leader { node_id: bytes(&id.to_bytes()), address: node.client.clone(), term }
+}
+
+impl Coordinator {
+    pub(crate) fn hello(&self) -> v1::HelloReply {
+        v1::HelloReply {
+            version_min: *mc_proto::VERSIONS.start(),
+            version_max: *mc_proto::VERSIONS.end(),
+            software: software(),
+            cluster_id: bytes(&self.cluster.to_bytes()),
+            node_id: bytes(&self.raft.node_id().to_bytes()),
+            leader: self.leader(),
+            masters: self.master_addresses(),
+        }
+    }
+
+    pub(crate) fn status(&self) -> v1::StatusReply {
+        let view = self.raft.view();
+        let leading = self.lead_now();
+        let leader = self.leader();
+        let waiting_for = match &leader {
+            Some(_) => String::new(),
+            None => "no leader is known: a majority of the masters must be running and reach each other"
+                .to_owned(),
+        };
+        self.index.read(|applied| {
+            let state = &applied.state;
+            v1::StatusReply {
+                cluster_id: bytes(&self.cluster.to_bytes()),
+                node_id: bytes(&self.raft.node_id().to_bytes()),
+                software: software(),
+                role: view.role.to_owned(),
+                term: view.term,
+                leader,
+                committed: view.committed,
+                applied: applied.last_applied.map_or(0, |id| id.index),
+                keys: state.objects(),
+                cluster_time_ms: leading.as_ref().map_or(state.time(), |leading| leading.now()).0,
+                masters: self.members(),
+                stores: state.stores().map(|store| self.store_status(&store)).collect(),
+                puts_in_flight: state.puts_in_flight(),
+                cluster_version: state.cluster_version(),
+                pid: std::process::id(),
+                waiting_for,
+            }
+        })
+    }
+
+    pub(crate) fn members(&self) -> Vec<v1::MemberStatus> {
+        self.index.read(|applied| {
+            let membership = applied.membership.membership();
+            let voters: Vec<_> = membership.voter_ids().collect();
+            membership
+                .nodes()
+                .map(|(id, node)| v1::MemberStatus {
+                    node_id: bytes(&id.to_bytes()),
+                    raft_address: node.raft.clone(),
+                    client_address: node.client.clone(),
+                    http_address: node.http.clone(),
+                    voter: voters.contains(id),
+                })
+                .collect()
+        })
+    }
+
+    fn master_addresses(&self) -> Vec<String> {
+        self.members().into_iter().map(|member| member.client_address).collect()
+    }
+
+    /// Only a leader can tell whether a store is alive.
+    fn store_status(&self, store: &StoreView<'_>) -> v1::StoreStatus {
+        let state = match self.lead_now() {
+            Some(leading) => match leading.liveness.state(store.store, leading.elapsed()) {
+                StoreState::Alive => "alive",
+                StoreState::Suspect => "suspect",
+            },
+            None => "unknown",
+        };
+        v1::StoreStatus {
+            store_id: bytes(&store.store.to_bytes()),
+            name: store.name.to_owned(),
+            epoch: bytes(&store.epoch.to_bytes()),
+            endpoints: endpoints(store),
+            state: state.to_owned(),
+            capacity_bytes: store.capacity,
+            used_bytes: store.used,
+            objects: store.objects,
+            http_address: store.http.to_owned(),
+        }
+    }
+
+    /// Tells leader and store changes until the watcher hangs up.
+    pub(crate) fn watch(self: &Arc<Self>) -> ReceiverStream<Result<v1::WatchEvent, Status>> {
+        let (events, stream) = mpsc::channel(8);
+        let this = self.clone();
+        tokio::spawn(async move {
+            let mut leader = this.raft.leadership();
+            let mut changes = this.store_changes.subscribe();
+            let mut told = BTreeMap::new();
+            loop {
+                // Marked as seen before they are read: a change in between comes as the next event.
+                leader.borrow_and_update();
+                changes.borrow_and_update();
+                let event = this.watch_event(&mut told);
+                if events.send(Ok(event)).await.is_err() {
+                    return;
+                }
+                tokio::select! {
+                    changed = leader.changed() => if changed.is_err() { return },
+                    changed = changes.changed() => if changed.is_err() { return },
+                    () = tokio::time::sleep(WATCH_INTERVAL) => {}
+                    () = events.closed() => return,
+                }
+            }
+        });
+        ReceiverStream::new(stream)
+    }
+
+    fn watch_event(&self, told: &mut BTreeMap<StoreId, String>) -> v1::WatchEvent {
+        let mut stores = Vec::new();
+        if self.lead_now().is_some() {
+            self.index.read(|applied| {
+                for store in applied.state.stores() {
+                    let status = self.store_status(&store);
+                    if told.get(&store.store) != Some(&status.state) {
+                        told.insert(store.store, status.state.clone());
+                        stores.push(status);
+                    }
+                }
+            });
+        }
+        v1::WatchEvent {
+            leader: self.leader(),
+            cluster_id: bytes(&self.cluster.to_bytes()),
+            stores,
+            masters: self.master_addresses(),
+        }
+    }
+
+    pub(crate) fn list_members(&self) -> v1::ListMembersReply {
+        v1::ListMembersReply { members: self.members(), leader: self.leader() }
+    }
+
+    pub(crate) async fn transfer_leader(
+        &self,
+        request: &v1::TransferLeaderRequest,
+    ) -> Result<v1::TransferLeaderReply, Refusal> {
+        self.lead().await?;
+        let to = match &request.to[..] {
+            [] => None,
+            id => Some(
+                NodeId::from_bytes(id)
+                    .ok_or_else(|| Refusal::Invalid(format!("a node id has 8 bytes, not {}", id.len())))?,
+            ),
+        };
+        self.raft
+            .transfer_leader(to)
+            .await
+            .map_err(|err| Refusal::Unknown(format!("leadership was not handed over: {err}")))?;
+        Ok(v1::TransferLeaderReply { leader: self.leader() })
+    }
+}

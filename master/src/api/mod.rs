@@ -1,0 +1,13 @@
+//! The gRPC API: what clients, stores and mcctl ask of a master.
+
+mod caller;
+mod cluster;
+mod grants;
+mod objects;
+mod refusal;
+mod service;
+mod stores;
+
+pub(crate) use cluster::leader_message;
+pub(crate) use refusal::Refusal;
+pub(crate) use service::{Api, MasterService};

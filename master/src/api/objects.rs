@@ -1,0 +1,252 @@
+//! Exist, get, put and remove: batches in, one result per item out.
+
+use mc_base::{Access, PutId, StoreId};
+use mc_proto::v1::{self, Code};
+use smallvec::SmallVec;
+
+use super::Refusal;
+use super::grants::{Grants, bytes};
+use crate::leader::{Coordinator, Leading};
+use crate::state::{ObjectView, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Response, State};
+
+impl Coordinator {
+    pub(crate) async fn exist(&self, request: v1::BatchExistRequest) -> Result<v1::BatchExistReply, Refusal> {
+        limits(&request.tenant, request.keys.len())?;
+        let leading = self.lead().await?;
+        let results = self.index.read(|applied| {
+            let find = |key: &bytes::Bytes| match find(&applied.state, &leading, &request.tenant, key) {
+                Ok(object) => v1::ExistResult { code: Code::Ok as i32, size: object.size },
+                Err(code) => v1::ExistResult { code: code as i32, size: 0 },
+            };
+            request.keys.iter().map(find).collect()
+        });
+        Ok(v1::BatchExistReply { results })
+    }
+
+    pub(crate) async fn get(&self, request: v1::BatchGetRequest) -> Result<v1::BatchGetReply, Refusal> {
+        limits(&request.tenant, request.keys.len())?;
+        let leading = self.lead().await?;
+        let expires = leading.now().after(leading.read_lease());
+        let (results, grants) = self.index.read(|applied| {
+            let mut grants = Grants::new(&applied.state, self.cluster, Access::Read, expires);
+            let results: Vec<_> = request
+                .keys
+                .iter()
+                .map(|key| match find(&applied.state, &leading, &request.tenant, key) {
+                    Ok(object) => placed(&object, &leading, &mut grants),
+                    Err(code) => v1::GetResult { code: code as i32, ..Default::default() },
+                })
+                .collect();
+            (results, grants.seal())
+        });
+        let lease_ms = u64::try_from(leading.read_lease().as_millis()).unwrap_or(u64::MAX);
+        Ok(v1::BatchGetReply { results, grants, lease_ms })
+    }
+
+    pub(crate) async fn put_start(
+        &self,
+        request: v1::BatchPutStartRequest,
+    ) -> Result<v1::BatchPutStartReply, Refusal> {
+        limits(&request.tenant, request.items.len())?;
+        let items = request.items;
+        let leading = self.lead().await?;
+        let items: Vec<_> = items.iter().map(|item| start_item(item, &leading)).collect::<Result<_, _>>()?;
+        let expires = items.iter().map(|item| item.deadline).max().unwrap_or_default();
+        let Response::PutStarted(started) =
+            self.propose(&leading, Op::PutStart { tenant: request.tenant, items }).await?
+        else {
+            return Err(unexpected_answer());
+        };
+        Ok(self.index.read(|applied| {
+            let mut grants = Grants::new(&applied.state, self.cluster, Access::Write, expires);
+            let results = started
+                .into_iter()
+                .map(|started| {
+                    // A store that was dropped right after it was placed on has no grant: its replica is left out, and
+                    // the place of the others in the start's answer is what the end names them by, so none is left.
+                    let replicas: Option<Vec<_>> =
+                        started.replicas.iter().map(|replica| grants.add(replica)).collect();
+                    match replicas {
+                        Some(replicas) => v1::PutStartResult { code: started.code as i32, replicas },
+                        None => v1::PutStartResult { code: Code::NoAvailableHandle as i32, replicas: vec![] },
+                    }
+                })
+                .collect();
+            v1::BatchPutStartReply { results, grants: grants.seal() }
+        }))
+    }
+
+    pub(crate) async fn put_end(
+        &self,
+        request: v1::BatchPutEndRequest,
+    ) -> Result<v1::BatchPutEndReply, Refusal> {
+        limits(&request.tenant, request.items.len())?;
+        let leading = self.lead().await?;
+        let reuse_at = leading.hold_until();
+        let item = |item: &v1::PutEndItem| {
+            Ok(PutEndItem {
+                put: put_id(&item.put_id)?,
+                key: item.key.to_vec(),
+                checksum: item.checksum,
+                failed: item
+                    .failed_replicas
+                    .iter()
+                    .map(|place| u8::try_from(*place).unwrap_or(u8::MAX))
+                    .collect(),
+                reuse_at,
+            })
+        };
+        let items = request.items.iter().map(item).collect::<Result<_, Refusal>>()?;
+        let Response::PutEnded(ended) =
+            self.propose(&leading, Op::PutEnd { tenant: request.tenant, items }).await?
+        else {
+            return Err(unexpected_answer());
+        };
+        let results = ended.iter().map(|ended| v1::PutEndResult { code: ended.code as i32 }).collect();
+        Ok(v1::BatchPutEndReply { results })
+    }
+
+    pub(crate) async fn put_revoke(
+        &self,
+        request: v1::BatchPutRevokeRequest,
+    ) -> Result<v1::BatchPutRevokeReply, Refusal> {
+        limits(&request.tenant, request.put_ids.len())?;
+        let leading = self.lead().await?;
+        let puts = request.put_ids.iter().map(|id| put_id(id)).collect::<Result<_, _>>()?;
+        let codes = codes(self.propose(&leading, Op::PutRevoke { puts }).await?)?;
+        let results = codes.into_iter().map(|code| v1::PutEndResult { code: code as i32 }).collect();
+        Ok(v1::BatchPutRevokeReply { results })
+    }
+
+    /// Removes the versions that are there now. What is not there, leased or another version is answered from here; the
+    /// rest is one entry that names (key, version), so that a newer version is never hit.
+    pub(crate) async fn remove(
+        &self,
+        request: v1::BatchRemoveRequest,
+    ) -> Result<v1::BatchRemoveReply, Refusal> {
+        limits(&request.tenant, request.items.len())?;
+        let leading = self.lead().await?;
+        let reuse_at = leading.hold_until();
+        let mut results = Vec::with_capacity(request.items.len());
+        let mut proposed = Vec::new();
+        self.index.read(|applied| {
+            for item in &request.items {
+                let code = match applied.state.get(&request.tenant, &item.key) {
+                    None => Code::ObjectNotFound,
+                    Some(object)
+                        if !item.version.is_empty() && item.version[..] != object.version.to_bytes() =>
+                    {
+                        Code::VersionChanged
+                    }
+                    Some(object) if !request.force && leading.is_leased(object.version) => {
+                        Code::ObjectHasLease
+                    }
+                    Some(object) => {
+                        let key = item.key.to_vec();
+                        proposed.push((results.len(), RemoveItem { key, version: object.version, reuse_at }));
+                        Code::Ok
+                    }
+                };
+                results.push(v1::RemoveResult { code: code as i32 });
+            }
+        });
+        if !proposed.is_empty() {
+            let (places, items): (Vec<_>, Vec<_>) = proposed.into_iter().unzip();
+            let answer = self.propose(&leading, Op::Remove { tenant: request.tenant, items }).await;
+            // A repeated remove could hit another put's object, so an open outcome is said to be open.
+            let answer = answer.map_err(|refusal| match refusal {
+                Refusal::NotLeader { .. } => {
+                    Refusal::Unknown("leadership was lost while the remove was being committed".into())
+                }
+                refusal => refusal,
+            })?;
+            for (place, code) in places.into_iter().zip(codes(answer)?) {
+                results[place].code = code as i32;
+            }
+        }
+        Ok(v1::BatchRemoveReply { results })
+    }
+}
+
+/// The object under `key`, leased to whoever asked; or the code that says why there is none.
+fn find(state: &State, leading: &Leading, tenant: &str, key: &[u8]) -> Result<ObjectView, Code> {
+    if key.is_empty() || key.len() > mc_base::MAX_KEY_LEN {
+        return Err(Code::InvalidKey);
+    }
+    let object = state.get(tenant, key).ok_or(Code::ObjectNotFound)?;
+    if object.replicas.iter().all(|replica| leading.is_suspect(replica.store)) {
+        return Err(Code::ReplicaIsNotReady);
+    }
+    leading.lease(object.version);
+    Ok(object)
+}
+
+/// A get's answer: the replicas on stores that are not suspect, each with its place in a grant.
+fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> v1::GetResult {
+    let offered = object.replicas.iter().filter(|replica| !leading.is_suspect(replica.store));
+    let replicas: Vec<_> = offered.filter_map(|replica| grants.add(replica)).collect();
+    if replicas.is_empty() {
+        return v1::GetResult { code: Code::ReplicaIsNotReady as i32, ..Default::default() };
+    }
+    v1::GetResult {
+        code: Code::Ok as i32,
+        version: bytes(&object.version.to_bytes()),
+        size: object.size,
+        checksum: object.checksum,
+        replicas,
+    }
+}
+
+fn start_item(item: &v1::PutStartItem, leading: &Leading) -> Result<PutStartItem, Refusal> {
+    Ok(PutStartItem {
+        put: put_id(&item.put_id)?,
+        key: item.key.to_vec(),
+        size: item.size,
+        mode: match v1::PutMode::try_from(item.mode) {
+            Ok(v1::PutMode::IfAbsent) => PutMode::IfAbsent,
+            Ok(v1::PutMode::Upsert) => PutMode::Upsert,
+            Err(_) => return Err(Refusal::Invalid(format!("put mode {} is not known here", item.mode))),
+        },
+        replicas: u8::try_from(item.replicas.max(1)).unwrap_or(u8::MAX),
+        deadline: leading.put_deadline(item.deadline_ms),
+        preferred: store_ids(&item.preferred_stores)?,
+        avoid: store_ids(&item.avoid_stores)?,
+    })
+}
+
+fn store_ids(ids: &[bytes::Bytes]) -> Result<SmallVec<[StoreId; 2]>, Refusal> {
+    let id = |id: &bytes::Bytes| {
+        StoreId::from_bytes(id)
+            .ok_or_else(|| Refusal::Invalid(format!("a store id has 8 bytes, not {}", id.len())))
+    };
+    ids.iter().map(id).collect()
+}
+
+fn put_id(id: &[u8]) -> Result<PutId, Refusal> {
+    PutId::from_bytes(id).ok_or_else(|| Refusal::Invalid(format!("a put id has 16 bytes, not {}", id.len())))
+}
+
+fn limits(tenant: &str, items: usize) -> Result<(), Refusal> {
+    if tenant.len() > mc_base::MAX_TENANT_LEN {
+        let (len, max) = (tenant.len(), mc_base::MAX_TENANT_LEN);
+        return Err(Refusal::Invalid(format!("the tenant's name has {len} bytes, the limit is {max}")));
+    }
+    if items > mc_base::MAX_ITEMS {
+        let max = mc_base::MAX_ITEMS;
+        return Err(Refusal::Invalid(format!(
+            "{items} items in one call, the limit is {max}: split the batch"
+        )));
+    }
+    Ok(())
+}
+
+fn codes(response: Response) -> Result<Vec<Code>, Refusal> {
+    match response {
+        Response::Codes(codes) => Ok(codes),
+        _ => Err(unexpected_answer()),
+    }
+}
+
+fn unexpected_answer() -> Refusal {
+    Refusal::Stopped("the state machine answered something else than was asked, which is a bug".into())
+}

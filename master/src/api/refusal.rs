@@ -1,0 +1,105 @@
+use mc_base::{ClusterId, NodeId};
+use mc_proto::v1::{self, Code, ErrorDetail};
+use tonic::Status;
+
+/// Why a whole call is refused. Each says what to do next; none is an answer to an item of a batch.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// Another master leads, or none that is known.
+    #[error("{}", not_leader(.leader.as_ref(), *.term))]
+    NotLeader {
+        /// Who leads, when that is known.
+        leader: Option<v1::Leader>,
+        /// The highest term seen.
+        term: u64,
+    },
+    /// No cluster has formed here yet.
+    #[error("this master belongs to no cluster yet: {0}")]
+    Forming(String),
+    /// The caller means another cluster.
+    #[error("this master belongs to cluster {ours}, the caller means {theirs}: check the list of masters")]
+    WrongCluster {
+        /// This master's.
+        ours: ClusterId,
+        /// The caller's.
+        theirs: String,
+    },
+    /// The caller means another node.
+    #[error("this master is node {ours}, the caller means {theirs}: it was replaced, connect anew")]
+    WrongNode {
+        /// This master's.
+        ours: NodeId,
+        /// The caller's.
+        theirs: String,
+    },
+    /// No protocol version in common.
+    #[error(
+        "no protocol version in common: this master speaks {ours}, the caller {theirs}: upgrade the older side"
+    )]
+    VersionSkew {
+        /// This master's range.
+        ours: String,
+        /// The caller's range.
+        theirs: String,
+    },
+    /// The request itself is wrong.
+    #[error("{0}")]
+    Invalid(String),
+    /// Too much is in flight.
+    #[error("{0} proposals are in flight, which is this master's bound: slow down and try again")]
+    Exhausted(usize),
+    /// Proposed, and not known to have happened or not.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+    /// A store's mount is refused.
+    #[error("{message}")]
+    Store {
+        /// What kind of refusal.
+        code: Code,
+        /// In words.
+        message: String,
+    },
+    /// This master cannot go on.
+    #[error("this master has stopped: {0}")]
+    Stopped(String),
+}
+
+fn not_leader(leader: Option<&v1::Leader>, term: u64) -> String {
+    match leader {
+        Some(leader) => format!("not the leader: term {} is led from {}", leader.term, leader.address),
+        None => format!("no leader is known (term {term}): an election is under way, try again shortly"),
+    }
+}
+
+impl Refusal {
+    fn code(&self) -> Code {
+        match self {
+            Self::NotLeader { .. } => Code::NotLeader,
+            Self::Forming(_) | Self::Stopped(_) => Code::UnavailableInCurrentStatus,
+            Self::WrongCluster { .. } => Code::WrongCluster,
+            Self::WrongNode { .. } => Code::WrongNode,
+            Self::VersionSkew { .. } => Code::VersionSkew,
+            Self::Invalid(_) => Code::InvalidParams,
+            Self::Exhausted(_) => Code::ResourceExhausted,
+            Self::Unknown(_) => Code::OutcomeUnknown,
+            Self::Store { code, .. } => *code,
+        }
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let mut detail =
+            ErrorDetail { code: refusal.code() as i32, message: refusal.to_string(), ..Default::default() };
+        match refusal {
+            Refusal::NotLeader { leader, .. } => detail.leader = leader,
+            Refusal::WrongCluster { ours, theirs } => {
+                (detail.ours, detail.theirs) = (ours.to_string(), theirs);
+            }
+            Refusal::WrongNode { ours, theirs } => (detail.ours, detail.theirs) = (ours.to_string(), theirs),
+            Refusal::VersionSkew { ours, theirs } => (detail.ours, detail.theirs) = (ours, theirs),
+            _ => {}
+        }
+        mc_proto::status_of(&detail)
+    }
+}

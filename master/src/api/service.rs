@@ -1,0 +1,195 @@
+use std::sync::Arc;
+
+use arc_swap::ArcSwapOption;
+use mc_base::NodeId;
+use mc_proto::v1::master_server::Master;
+use mc_proto::v1::{self};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::Refusal;
+use super::caller::{Addressee, versions_meet};
+use super::cluster::software;
+use crate::leader::Coordinator;
+use crate::metrics::{MasterMetrics, Rpc};
+
+/// The client port: it listens before there is a cluster, and says so until there is one.
+pub(crate) struct Api {
+    node: NodeId,
+    metrics: Arc<MasterMetrics>,
+    coordinator: ArcSwapOption<Coordinator>,
+    waiting: arc_swap::ArcSwap<String>,
+}
+
+impl Api {
+    pub(crate) fn new(node: NodeId, metrics: Arc<MasterMetrics>) -> Arc<Self> {
+        let waiting = arc_swap::ArcSwap::from_pointee("starting".to_owned());
+        Arc::new(Self { node, metrics, coordinator: ArcSwapOption::empty(), waiting })
+    }
+
+    /// From now on calls are answered.
+    pub(crate) fn open(&self, coordinator: Arc<Coordinator>) {
+        self.coordinator.store(Some(coordinator));
+    }
+
+    /// Why there is no cluster yet, in words.
+    pub(crate) fn waits_for(&self, what: String) {
+        self.waiting.store(Arc::new(what));
+    }
+
+    /// The coordinator, once there is a cluster.
+    pub(crate) fn coordinator(&self) -> Option<Arc<Coordinator>> {
+        self.coordinator.load_full()
+    }
+
+    fn formed(&self) -> Result<Arc<Coordinator>, Refusal> {
+        self.coordinator().ok_or_else(|| Refusal::Forming(self.waiting.load().to_string()))
+    }
+
+    fn admit(&self, caller: Option<&v1::Caller>) -> Result<Arc<Coordinator>, Refusal> {
+        let coordinator = self.formed()?;
+        Addressee { cluster: coordinator.cluster, node: self.node }.check(caller)?;
+        Ok(coordinator)
+    }
+
+    fn forming_status(&self) -> v1::StatusReply {
+        v1::StatusReply {
+            node_id: self.node.to_bytes().to_vec().into(),
+            software: software(),
+            role: "forming".to_owned(),
+            pid: std::process::id(),
+            waiting_for: self.waiting.load().to_string(),
+            ..Default::default()
+        }
+    }
+
+    /// What `/status` and the Status call say.
+    pub(crate) fn status_reply(&self) -> v1::StatusReply {
+        self.coordinator().map_or_else(|| self.forming_status(), |coordinator| coordinator.status())
+    }
+}
+
+/// The tonic service over [`Api`].
+#[derive(Clone)]
+pub(crate) struct MasterService(pub(crate) Arc<Api>);
+
+/// Admits the caller, runs the call on the coordinator, and times it.
+macro_rules! call {
+    ($self:ident, $rpc:ident, $request:ident, |$coordinator:ident| $body:expr) => {{
+        let _timer = $self.0.metrics.rpc(Rpc::$rpc);
+        let $request = $request.into_inner();
+        let $coordinator = $self.0.admit($request.caller.as_ref())?;
+        Ok(Response::new($body))
+    }};
+}
+
+#[tonic::async_trait]
+impl Master for MasterService {
+    async fn hello(&self, request: Request<v1::HelloRequest>) -> Result<Response<v1::HelloReply>, Status> {
+        let _timer = self.0.metrics.rpc(Rpc::Hello);
+        let request = request.into_inner();
+        versions_meet(request.version_min, request.version_max)?;
+        Ok(Response::new(match self.0.coordinator() {
+            Some(coordinator) => coordinator.hello(),
+            None => v1::HelloReply {
+                version_min: *mc_proto::VERSIONS.start(),
+                version_max: *mc_proto::VERSIONS.end(),
+                software: software(),
+                node_id: self.0.node.to_bytes().to_vec().into(),
+                ..Default::default()
+            },
+        }))
+    }
+
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+        let _timer = self.0.metrics.rpc(Rpc::Status);
+        Ok(Response::new(self.0.status_reply()))
+    }
+
+    type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        call!(self, Watch, request, |coordinator| coordinator.watch())
+    }
+
+    async fn batch_exist(
+        &self,
+        request: Request<v1::BatchExistRequest>,
+    ) -> Result<Response<v1::BatchExistReply>, Status> {
+        call!(self, Exist, request, |coordinator| coordinator.exist(request).await?)
+    }
+
+    async fn batch_get(
+        &self,
+        request: Request<v1::BatchGetRequest>,
+    ) -> Result<Response<v1::BatchGetReply>, Status> {
+        call!(self, Get, request, |coordinator| coordinator.get(request).await?)
+    }
+
+    async fn batch_put_start(
+        &self,
+        request: Request<v1::BatchPutStartRequest>,
+    ) -> Result<Response<v1::BatchPutStartReply>, Status> {
+        call!(self, PutStart, request, |coordinator| coordinator.put_start(request).await?)
+    }
+
+    async fn batch_put_end(
+        &self,
+        request: Request<v1::BatchPutEndRequest>,
+    ) -> Result<Response<v1::BatchPutEndReply>, Status> {
+        call!(self, PutEnd, request, |coordinator| coordinator.put_end(request).await?)
+    }
+
+    async fn batch_put_revoke(
+        &self,
+        request: Request<v1::BatchPutRevokeRequest>,
+    ) -> Result<Response<v1::BatchPutRevokeReply>, Status> {
+        call!(self, PutRevoke, request, |coordinator| coordinator.put_revoke(request).await?)
+    }
+
+    async fn batch_remove(
+        &self,
+        request: Request<v1::BatchRemoveRequest>,
+    ) -> Result<Response<v1::BatchRemoveReply>, Status> {
+        call!(self, Remove, request, |coordinator| coordinator.remove(request).await?)
+    }
+
+    async fn mount_store(
+        &self,
+        request: Request<v1::MountStoreRequest>,
+    ) -> Result<Response<v1::MountStoreReply>, Status> {
+        call!(self, Mount, request, |coordinator| coordinator.mount(request).await?)
+    }
+
+    async fn unmount_store(
+        &self,
+        request: Request<v1::UnmountStoreRequest>,
+    ) -> Result<Response<v1::UnmountStoreReply>, Status> {
+        call!(self, Unmount, request, |coordinator| coordinator.unmount(request).await?)
+    }
+
+    type HeartbeatStream = ReceiverStream<Result<v1::StoreHeartbeatReply, Status>>;
+
+    async fn heartbeat(
+        &self,
+        request: Request<Streaming<v1::StoreHeartbeat>>,
+    ) -> Result<Response<Self::HeartbeatStream>, Status> {
+        let coordinator = self.0.formed()?;
+        let us = Addressee { cluster: coordinator.cluster, node: self.0.node };
+        Ok(Response::new(coordinator.heartbeat(us, request.into_inner())))
+    }
+
+    async fn list_members(
+        &self,
+        request: Request<v1::ListMembersRequest>,
+    ) -> Result<Response<v1::ListMembersReply>, Status> {
+        call!(self, Members, request, |coordinator| coordinator.list_members())
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<v1::TransferLeaderRequest>,
+    ) -> Result<Response<v1::TransferLeaderReply>, Status> {
+        call!(self, TransferLeader, request, |coordinator| coordinator.transfer_leader(&request).await?)
+    }
+}

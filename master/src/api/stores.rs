@@ -1,0 +1,201 @@
+//! Stores: mount, unmount, heartbeats.
+
+use std::sync::Arc;
+
+use mc_base::{GrantKey, SegmentEpoch, StoreId};
+use mc_proto::v1::{self, Code};
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use super::Refusal;
+use super::caller::Addressee;
+use super::grants::bytes;
+use crate::leader::{Coordinator, Leading};
+use crate::state::{Endpoint, MountStore, Op, Response};
+
+/// Most endpoints and attributes that one mount may name.
+const MAX_ENDPOINTS: usize = 16;
+
+impl Coordinator {
+    pub(crate) async fn mount(&self, request: v1::MountStoreRequest) -> Result<v1::MountStoreReply, Refusal> {
+        let mount = parse_mount(request)?;
+        let leading = self.lead().await?;
+        self.refuse_impostor(&mount, &leading)?;
+        let (store, name) = (mount.store, mount.name.clone());
+        let code = single_code(self.propose(&leading, Op::MountStore(mount)).await?)?;
+        match code {
+            Code::Ok => {}
+            Code::StoreEpochDead => {
+                return Err(Refusal::Store {
+                    code,
+                    message: format!("store {store} mounts memory that was declared dead: it allocates anew"),
+                });
+            }
+            _ => {
+                return Err(Refusal::Invalid(format!("store {store} ({name}) asks for impossible segments")));
+            }
+        }
+        let heartbeat_ms = self.index.read(|applied| applied.state.settings().store_heartbeat_ms);
+        tracing::info!(%store, name, "store mounted");
+        Ok(v1::MountStoreReply {
+            cluster_time_ms: leading.now().0,
+            heartbeat_ms,
+            cluster_id: bytes(&self.cluster.to_bytes()),
+        })
+    }
+
+    /// Two processes with one store id (a copied data directory) would take each other's memory away in turns.
+    fn refuse_impostor(&self, mount: &MountStore, leading: &Leading) -> Result<(), Refusal> {
+        let live = leading.liveness.live_epoch(mount.store, leading.elapsed());
+        if live.is_none_or(|epoch| epoch == mount.epoch) {
+            return Ok(());
+        }
+        let known = self.index.read(|applied| {
+            applied.state.store(mount.store).map(|store| (store.name.to_owned(), store.endpoints.to_vec()))
+        });
+        match known {
+            Some((name, endpoints)) if endpoints != mount.endpoints => Err(Refusal::Store {
+                code: Code::SegmentAlreadyExists,
+                message: format!(
+                    "store {} is alive as {name} at another address: two stores share a data directory, or a copy of \
+                     one; give this one a --data-dir of its own",
+                    mount.store
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) async fn unmount(
+        &self,
+        request: v1::UnmountStoreRequest,
+    ) -> Result<v1::UnmountStoreReply, Refusal> {
+        let (store, epoch) = store_and_epoch(&request.store_id, &request.epoch)?;
+        let leading = self.lead().await?;
+        single_code(self.propose(&leading, Op::DropStore { store, epoch }).await?)?;
+        tracing::info!(%store, "store unmounted");
+        Ok(v1::UnmountStoreReply {})
+    }
+
+    /// Answers a store's heartbeats until the stream ends or this master does not lead any more.
+    pub(crate) fn heartbeat(
+        self: &Arc<Self>,
+        us: Addressee,
+        mut beats: Streaming<v1::StoreHeartbeat>,
+    ) -> ReceiverStream<Result<v1::StoreHeartbeatReply, Status>> {
+        // One answer per beat: a store that does not read its answers is not read further.
+        let (replies, stream) = mpsc::channel(2);
+        let this = self.clone();
+        tokio::spawn(async move {
+            let mut open: Option<OpenStream> = None;
+            while let Some(Ok(beat)) = beats.next().await {
+                let reply = this.beat(us, &beat, &mut open).await;
+                let end = reply.is_err();
+                if replies.send(reply.map_err(Status::from)).await.is_err() || end {
+                    break;
+                }
+            }
+        });
+        ReceiverStream::new(stream)
+    }
+
+    async fn beat(
+        self: &Arc<Self>,
+        us: Addressee,
+        beat: &v1::StoreHeartbeat,
+        open: &mut Option<OpenStream>,
+    ) -> Result<v1::StoreHeartbeatReply, Refusal> {
+        us.check(beat.caller.as_ref())?;
+        let (store, epoch) = store_and_epoch(&beat.store_id, &beat.epoch)?;
+        let leading = self.lead().await?;
+        let (mounted, dead) = self.index.read(|applied| {
+            let mounted = applied.state.store(store).is_some_and(|known| known.epoch == epoch);
+            (mounted, !mounted && applied.state.epoch_is_dead(store, epoch))
+        });
+        // An epoch that is not mounted says nothing of the one that is.
+        if mounted {
+            match open {
+                Some(open) if Arc::ptr_eq(&open.leading, &leading) => {
+                    leading.liveness.beat(store, epoch, leading.elapsed());
+                }
+                _ => *open = Some(OpenStream::begin(self, store, epoch, leading.clone())),
+            }
+        }
+        Ok(v1::StoreHeartbeatReply {
+            sequence: beat.sequence,
+            cluster_time_ms: leading.now().0,
+            term: leading.term,
+            cluster_id: bytes(&self.cluster.to_bytes()),
+            mounted,
+            dead,
+        })
+    }
+}
+
+/// A store's open stream in one term: its end, however it comes, makes the store suspect at once.
+struct OpenStream {
+    coordinator: Arc<Coordinator>,
+    leading: Arc<Leading>,
+    store: StoreId,
+}
+
+impl OpenStream {
+    fn begin(on: &Arc<Coordinator>, store: StoreId, epoch: SegmentEpoch, leading: Arc<Leading>) -> Self {
+        leading.liveness.opened(store, epoch, leading.elapsed());
+        on.refresh_suspects(&leading);
+        Self { coordinator: on.clone(), leading, store }
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.leading.liveness.closed(self.store);
+        self.coordinator.refresh_suspects(&self.leading);
+    }
+}
+
+fn parse_mount(request: v1::MountStoreRequest) -> Result<MountStore, Refusal> {
+    let (store, epoch) = store_and_epoch(&request.store_id, &request.epoch)?;
+    let grant_key: [u8; 32] = request.grant_key[..].try_into().map_err(|_| {
+        Refusal::Invalid(format!("a grant key has 32 bytes, not {}", request.grant_key.len()))
+    })?;
+    let crowded = request.endpoints.len() > MAX_ENDPOINTS
+        || request.endpoints.iter().any(|endpoint| endpoint.attributes.len() > MAX_ENDPOINTS);
+    if request.endpoints.is_empty() || crowded {
+        return Err(Refusal::Invalid(format!("a store names 1 to {MAX_ENDPOINTS} endpoints")));
+    }
+    let endpoint = |endpoint: v1::Endpoint| {
+        let mut attributes: Vec<_> = endpoint.attributes.into_iter().collect();
+        attributes.sort_unstable();
+        Endpoint { transport: endpoint.transport, address: endpoint.address, attributes }
+    };
+    Ok(MountStore {
+        store,
+        epoch,
+        name: request.name,
+        grant_key: GrantKey(grant_key),
+        endpoints: request.endpoints.into_iter().map(endpoint).collect(),
+        segments: request.segment_bytes,
+        http: request.http_address,
+    })
+}
+
+fn store_and_epoch(store: &[u8], epoch: &[u8]) -> Result<(StoreId, SegmentEpoch), Refusal> {
+    match (StoreId::from_bytes(store), SegmentEpoch::from_bytes(epoch)) {
+        (Some(store), Some(epoch)) => Ok((store, epoch)),
+        _ => Err(Refusal::Invalid(format!(
+            "a store id and an epoch have 8 bytes each, not {} and {}",
+            store.len(),
+            epoch.len()
+        ))),
+    }
+}
+
+fn single_code(response: Response) -> Result<Code, Refusal> {
+    match response {
+        Response::Codes(codes) if codes.len() == 1 => Ok(codes[0]),
+        other => Err(Refusal::Stopped(format!("expected one code, got {other:?}, which is a bug"))),
+    }
+}

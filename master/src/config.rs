@@ -1,0 +1,176 @@
+//! The flags of `mc-master`. Each can be set by environment (`MC_*`) or file, too: see `mc_base::config`.
+
+use std::path::PathBuf;
+
+use mc_base::config::FileOptions;
+use mc_base::telemetry::LogOptions;
+use mc_base::{ByteSize, Span};
+
+use crate::log::LogSync;
+use crate::peers::{PeerList, PeersError};
+use crate::state::Settings;
+
+/// Default port of the client API.
+pub const CLIENT_PORT: u16 = 50051;
+/// Default port of Raft.
+pub const RAFT_PORT: u16 = 50055;
+/// Default port of HTTP.
+pub const HTTP_PORT: u16 = 9003;
+
+/// A master of a memory pool for KV caches
+///
+/// Three of these with the same --peers form a cluster by themselves, in any start order. Every flag can also be
+/// set by environment (MC_DATA_DIR for --data-dir) or by a TOML file (--config).
+#[derive(Clone, Debug, clap::Parser)]
+#[command(name = "mc-master", version, after_help = "Example: mc-master --peers a,b,c")]
+pub struct MasterArgs {
+    /// Raft addresses of all masters of the cluster, this one included: host or host:port, with commas
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', conflicts_with = "single")]
+    pub peers: Vec<String>,
+    /// A cluster of one
+    #[arg(long)]
+    pub single: bool,
+    /// How many masters there are, when a name of --peers stands for several
+    #[arg(long, value_name = "N", requires = "peers")]
+    pub cluster_size: Option<usize>,
+    /// Where clients and stores connect
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:50051")]
+    pub listen: String,
+    /// Where the other masters connect
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:50055")]
+    pub raft_listen: String,
+    /// Where metrics, health and status are served
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:9003")]
+    pub http_listen: String,
+    /// Host under which others reach this master; found by itself when it is in --peers
+    #[arg(long, value_name = "HOST")]
+    pub advertise: Option<String>,
+    /// Where the identity, the log and the snapshots are kept
+    #[arg(long, value_name = "DIR", default_value = "./mc-data/master")]
+    pub data_dir: PathBuf,
+    /// When a log write counts as durable: after fdatasync, or (not safe over power loss) after the write
+    #[arg(long, value_name = "fdatasync|none", default_value = "fdatasync")]
+    pub log_sync: LogSync,
+    /// A snapshot is taken after so many bytes of log
+    #[arg(long, value_name = "SIZE", default_value = "64mb")]
+    pub snapshot_log_bytes: ByteSize,
+    /// A snapshot is also taken after so many log entries (0: by bytes alone)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub snapshot_log_entries: u64,
+    /// Log entries that are kept behind a snapshot, for followers that lag
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    pub keep_log_entries: u64,
+    /// Longest deadline that a put may ask for (a cluster's setting: used when it forms)
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    pub put_deadline_max: Span,
+    /// How long a read may use what it was told (a cluster's setting: used when it forms)
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    pub read_lease: Span,
+    /// A store that is silent for so long is given up (a cluster's setting: used when it forms)
+    #[arg(long, value_name = "DURATION", default_value = "10m")]
+    pub store_ttl: Span,
+    /// Raft timing for masters in one data centre, or in several (a cluster's setting: used when it forms)
+    #[arg(long, value_enum, default_value = "lan")]
+    pub raft_timing: RaftTiming,
+    /// End when standard input is closed: a parent that dies takes this process along
+    #[arg(long, hide = true)]
+    pub exit_on_stdin_eof: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub file: FileOptions,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub log: LogOptions,
+}
+
+/// Presets of the Raft timing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum RaftTiming {
+    /// Heartbeat 50 ms, election 150 to 300 ms: failover in about half a second.
+    Lan,
+    /// Heartbeat 100 ms, election 500 to 1000 ms: for masters whose round trips take tens of milliseconds.
+    Wan,
+}
+
+/// Why a configuration can't work. Each names the flag.
+#[derive(Debug, thiserror::Error)]
+pub enum MasterConfigError {
+    /// Neither form of cluster on an empty directory.
+    #[error(
+        "neither --peers nor --single is given, and {data_dir} holds no master yet: name all masters with \
+         --peers a,b,c, or run a cluster of one with --single",
+        data_dir = data_dir.display()
+    )]
+    NoCluster {
+        /// The directory.
+        data_dir: PathBuf,
+    },
+    /// The list of peers.
+    #[error("--peers: {0}")]
+    Peers(#[from] PeersError),
+    /// A listen address.
+    #[error("--{flag} `{value}` is not an address to listen on: write ip:port, such as 0.0.0.0:50051")]
+    Listen {
+        /// Which flag.
+        flag: &'static str,
+        /// As given.
+        value: String,
+    },
+    /// A value outside of its bounds.
+    #[error("--{flag} {value} is out of bounds: {why}")]
+    Bounds {
+        /// Which flag.
+        flag: &'static str,
+        /// As given.
+        value: String,
+        /// The bounds.
+        why: &'static str,
+    },
+}
+
+impl MasterArgs {
+    /// Checks what can be checked before anything is opened.
+    ///
+    /// # Errors
+    /// [`MasterConfigError`]
+    pub fn check(&self) -> Result<Option<PeerList>, MasterConfigError> {
+        for (flag, value) in
+            [("listen", &self.listen), ("raft-listen", &self.raft_listen), ("http-listen", &self.http_listen)]
+        {
+            if value.parse::<std::net::SocketAddr>().is_err() {
+                return Err(MasterConfigError::Listen { flag, value: value.clone() });
+            }
+        }
+        if self.put_deadline_max.0 > mc_base::MAX_GRANT_LIFETIME {
+            let value = self.put_deadline_max.to_string();
+            return Err(MasterConfigError::Bounds { flag: "put-deadline-max", value, why: "at most 60s" });
+        }
+        if self.read_lease.0 > mc_base::MAX_GRANT_LIFETIME || self.read_lease.0.as_millis() < 100 {
+            let value = self.read_lease.to_string();
+            return Err(MasterConfigError::Bounds { flag: "read-lease", value, why: "100ms to 60s" });
+        }
+        if self.peers.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(PeerList::parse(&self.peers, self.cluster_size)?))
+    }
+
+    /// The replicated settings that a cluster which forms now starts with.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        let ms = |span: Span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX);
+        let (heartbeat, min, max) = match self.raft_timing {
+            RaftTiming::Lan => (50, 150, 300),
+            RaftTiming::Wan => (100, 500, 1_000),
+        };
+        Settings {
+            put_deadline_max_ms: ms(self.put_deadline_max),
+            read_lease_ms: ms(self.read_lease),
+            store_ttl_ms: ms(self.store_ttl),
+            raft_heartbeat_ms: heartbeat,
+            raft_election_min_ms: min,
+            raft_election_max_ms: max,
+            ..Settings::default()
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Meetings and foundings on the wire.
+
+use std::collections::{BTreeMap, HashMap};
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mc_base::net::{ChannelOptions, Network};
+use mc_base::{ClusterId, HostPort, NodeId};
+use mc_proto::v1::raft_client::RaftClient;
+use mc_proto::v1::{Addresses, FoundRequest, Founder, MeetReply, MeetRequest};
+use parking_lot::Mutex;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use super::accept::Founding;
+use super::{Answer, Instance, Invitation};
+use crate::raft::MasterNode;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
+const CALL_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Channels to the listed peers, made at the first call.
+#[derive(Debug)]
+pub(super) struct Dialer {
+    network: Arc<dyn Network>,
+    channels: Mutex<HashMap<HostPort, Channel>>,
+}
+
+impl Dialer {
+    pub(super) fn new(network: Arc<dyn Network>) -> Self {
+        Self { network, channels: Mutex::default() }
+    }
+
+    fn client(&self, address: &HostPort) -> Result<RaftClient<Channel>, String> {
+        let mut channels = self.channels.lock();
+        if let Some(channel) = channels.get(address) {
+            return Ok(RaftClient::new(channel.clone()));
+        }
+        let options = ChannelOptions { connect_timeout: CONNECT_TIMEOUT, call_timeout: Some(CALL_TIMEOUT) };
+        let channel = self.network.channel(&address.to_string(), options).map_err(|err| err.to_string())?;
+        channels.insert(address.clone(), channel.clone());
+        Ok(RaftClient::new(channel))
+    }
+
+    pub(super) async fn meet(&self, address: &HostPort, request: MeetRequest) -> Result<Answer, String> {
+        let mut client = self.client(address)?;
+        // Connecting and calling have deadlines of their own; this one bounds their sum, whatever the channel does.
+        let call = tokio::time::timeout(CONNECT_TIMEOUT + CALL_TIMEOUT, client.meet(request)).await;
+        let reply = call.map_err(|_| "no answer in time".to_owned())?.map_err(|status| why(&status))?;
+        answer(reply.into_inner()).ok_or_else(|| "its answer is malformed".to_owned())
+    }
+
+    /// `Err` says why the peer did not take part, or that it is unknown whether it did.
+    pub(super) async fn found(
+        &self,
+        invitation: &Invitation,
+        cluster: ClusterId,
+        from: NodeId,
+        members: &BTreeMap<NodeId, MasterNode>,
+    ) -> Result<(), String> {
+        let mut client = self.client(&invitation.address)?;
+        let request = FoundRequest {
+            cluster_id: bytes(&cluster.to_bytes()),
+            from: bytes(&from.to_bytes()),
+            to: bytes(&invitation.node.to_bytes()),
+            members: members
+                .iter()
+                .map(|(node, addresses)| Founder {
+                    node_id: bytes(&node.to_bytes()),
+                    addresses: Some(to_wire(addresses)),
+                })
+                .collect(),
+            replaces: invitation.replaces.map_or_else(Bytes::new, |cluster| bytes(&cluster.to_bytes())),
+        };
+        let call = tokio::time::timeout(CONNECT_TIMEOUT + CALL_TIMEOUT, client.found(request)).await;
+        let reply = call.map_err(|_| "no answer in time".to_owned())?.map_err(|status| why(&status))?;
+        let reply = reply.into_inner();
+        if reply.accepted { Ok(()) } else { Err(reply.reason) }
+    }
+}
+
+/// The innermost cause: tonic's own text for an unreachable peer is "transport error".
+fn why(status: &Status) -> String {
+    let mut cause: Option<&dyn std::error::Error> = status.source();
+    let mut text = None;
+    while let Some(err) = cause {
+        text = Some(err.to_string());
+        cause = err.source();
+    }
+    match (status.code(), text) {
+        (Code::Cancelled | Code::DeadlineExceeded, _) => "no answer in time".into(),
+        (_, Some(text)) => text,
+        (_, None) => status.message().to_owned(),
+    }
+}
+
+pub(super) fn bytes(bytes: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(bytes)
+}
+
+pub(super) fn to_wire(node: &MasterNode) -> Addresses {
+    Addresses { raft: node.raft.clone(), client: node.client.clone(), http: node.http.clone() }
+}
+
+/// An id that may be absent: `Some(None)` for empty bytes, `None` for bytes that are no id.
+fn optional_cluster(bytes: &[u8]) -> Option<Option<ClusterId>> {
+    if bytes.is_empty() { Some(None) } else { ClusterId::from_bytes(bytes).map(Some) }
+}
+
+fn answer(reply: MeetReply) -> Option<Answer> {
+    let addresses = reply.addresses.unwrap_or_default();
+    Some(Answer {
+        instance: Instance(u128::from_be_bytes(reply.instance.as_ref().try_into().ok()?)),
+        node: NodeId::from_bytes(&reply.node_id)?,
+        cluster: optional_cluster(&reply.cluster_id)?,
+        formed: reply.formed,
+        list: reply.peers,
+        addresses: MasterNode { raft: addresses.raft, client: addresses.client, http: addresses.http },
+        versions: reply.version_min..=reply.version_max,
+        software: reply.software,
+    })
+}
+
+pub(super) fn founding(request: &FoundRequest) -> Option<Founding> {
+    Some(Founding {
+        cluster: ClusterId::from_bytes(&request.cluster_id)?,
+        from: NodeId::from_bytes(&request.from)?,
+        to: NodeId::from_bytes(&request.to)?,
+        members: request
+            .members
+            .iter()
+            .map(|member| NodeId::from_bytes(&member.node_id))
+            .collect::<Option<_>>()?,
+        replaces: optional_cluster(&request.replaces)?,
+    })
+}

@@ -1,0 +1,355 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use mc_base::net::Network;
+use mc_base::{ClusterId, HostPort, NodeId};
+use mc_proto::VERSIONS;
+use mc_proto::v1::MeetRequest;
+use tokio::time::Instant;
+
+use super::accept::Founding;
+use super::meet::{self, Dialer};
+use super::{
+    Advertise, Decision, FormationError, FormationService, Invitation, Met, Own, Reason, decide, find_self,
+};
+use crate::identity::{Belonging, Identity};
+use crate::peers::{Expansion, PeerList, Resolver};
+use crate::raft::MasterNode;
+
+/// Between two rounds of meetings.
+const ROUND: Duration = Duration::from_millis(200);
+/// Before another founding after one that was refused: each attempt is a write to every peer's disk.
+const REFOUND: Duration = Duration::from_secs(1);
+/// A reason for waiting is said again after so long.
+const REPEAT: Duration = Duration::from_secs(10);
+
+/// How an empty master comes to a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Neither flag was given: fine for a node with data.
+    Restart,
+    /// `--single`.
+    Single,
+    /// `--peers`.
+    Peers(PeerList),
+}
+
+/// What formation is started with.
+#[derive(Clone)]
+pub struct FormationConfig {
+    /// `--single` or `--peers`.
+    pub plan: Plan,
+    /// How others reach this node.
+    pub advertise: Advertise,
+    /// Where connections are made.
+    pub network: Arc<dyn Network>,
+    /// How names become addresses.
+    pub resolver: Resolver,
+}
+
+/// How this node came to its cluster. All but the founder start Raft without initializing it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Formed {
+    /// All accepted: initialize Raft with these members.
+    Founder {
+        /// The new cluster.
+        cluster: ClusterId,
+        /// Every master of it, this one included.
+        members: BTreeMap<NodeId, MasterNode>,
+    },
+    /// This node accepted the founding, and the founder is under way.
+    Member(ClusterId),
+    /// The cluster is there and does not know this node yet: its leader may take it in.
+    Newcomer(ClusterId),
+    /// This node has data.
+    Restarted(ClusterId),
+}
+
+impl Formed {
+    /// The cluster.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        match self {
+            Self::Founder { cluster, .. }
+            | Self::Member(cluster)
+            | Self::Newcomer(cluster)
+            | Self::Restarted(cluster) => *cluster,
+        }
+    }
+}
+
+/// The side of formation that asks.
+pub struct Formation {
+    service: Arc<FormationService>,
+    config: FormationConfig,
+    dialer: Dialer,
+}
+
+impl Formation {
+    /// `has_raft_state` tells whether the Raft log holds anything: a vote, an entry or a snapshot.
+    #[must_use]
+    pub fn new(identity: Identity, has_raft_state: bool, config: FormationConfig) -> Self {
+        let service = FormationService::new(identity, has_raft_state);
+        match &config.plan {
+            Plan::Peers(list) => {
+                if let Some(entry) = config.advertise.entry(list.listed()) {
+                    service.show_addresses(config.advertise.at(entry));
+                }
+            }
+            Plan::Single => service.show_addresses(config.advertise.alone()),
+            Plan::Restart => {}
+        }
+        let dialer = Dialer::new(Arc::clone(&config.network));
+        Self { service: Arc::new(service), config, dialer }
+    }
+
+    /// The side that answers. It must be served on the Raft address while [`Self::run`] runs: a node meets itself
+    /// there too.
+    #[must_use]
+    pub fn service(&self) -> Arc<FormationService> {
+        Arc::clone(&self.service)
+    }
+
+    /// Returns when this node belongs to a cluster: at once when it has data, else as the module's text says. What
+    /// it waits for is logged when it changes and every ten seconds, and shown by [`FormationService::waiting`].
+    ///
+    /// # Errors
+    /// [`FormationError`], when waiting would not help.
+    pub async fn run(&self) -> Result<Formed, FormationError> {
+        if let Some(formed) = self.restarted().await? {
+            return Ok(formed);
+        }
+        let formed = match &self.config.plan {
+            Plan::Restart => return Err(FormationError::NoPeers),
+            Plan::Single => self.alone().await?,
+            Plan::Peers(list) => self.rounds(list).await?,
+        };
+        self.service.show_waiting(None);
+        match &formed {
+            Formed::Founder { cluster, members } => {
+                tracing::info!(%cluster, members = members.len(), "formed a cluster");
+            }
+            Formed::Newcomer(cluster) => tracing::info!(
+                %cluster,
+                "the cluster is already formed; this node is new and waits to be taken in by its leader"
+            ),
+            Formed::Member(cluster) | Formed::Restarted(cluster) => {
+                tracing::info!(%cluster, "joined a cluster")
+            }
+        }
+        Ok(formed)
+    }
+
+    /// One round of meetings of a node with data, to be run beside it after a start: it finds this node's addresses
+    /// and a peer of another cluster at a listed address. Peers that do not answer are passed over.
+    ///
+    /// # Errors
+    /// [`FormationError`]: this node in the list twice, or a peer of another cluster.
+    pub async fn verify(&self) -> Result<(), FormationError> {
+        let (Plan::Peers(list), Some(ours)) = (&self.config.plan, self.service.cluster()) else {
+            return Ok(());
+        };
+        let Expansion::Entries(entries) = list.expand(&self.config.resolver).await? else { return Ok(()) };
+        self.service.show_list(entries.clone());
+        let own = self.own(entries).await;
+        let met = self.meet_all(&own).await;
+        if let Some(entry) = find_self(&own, &met)? {
+            self.service.show_addresses(self.config.advertise.at(&entry));
+        }
+        for Met { address, answer } in met {
+            if let Ok(answer) = answer
+                && answer.formed
+                && let Some(theirs) = answer.cluster
+                && theirs != ours
+            {
+                return Err(FormationError::Foreign { address, theirs, ours });
+            }
+        }
+        Ok(())
+    }
+
+    /// A node with data goes on where it was. One that has lost a part of it does not start.
+    async fn restarted(&self) -> Result<Option<Formed>, FormationError> {
+        let service = &self.service;
+        let (belonging, was_formed) =
+            service.with_identity(|identity| (identity.belonging(), identity.formed())).await;
+        if !service.has_state() {
+            if was_formed {
+                let cluster = belonging.map(|it| it.cluster).unwrap_or_default().to_string();
+                return Err(FormationError::LogLost { node: service.node(), cluster });
+            }
+            return Ok(None);
+        }
+        let belonging = belonging.ok_or(FormationError::IdentityLost)?;
+        service.record_formed().await?;
+        service.bind(Some(belonging), belonging).await?;
+        Ok(Some(Formed::Restarted(belonging.cluster)))
+    }
+
+    /// Founds a cluster of one. Dying before Raft has written leaves a cluster id that binds nobody.
+    async fn alone(&self) -> Result<Formed, FormationError> {
+        loop {
+            let was = self.service.with_identity(|identity| identity.belonging()).await;
+            if let Some(Belonging { cluster, founder: None }) = was {
+                return Err(FormationError::SingleOfCluster(cluster));
+            }
+            let (cluster, node) = (ClusterId::random(), self.service.node());
+            if self.service.bind(was, Belonging { cluster, founder: Some(node) }).await? {
+                let members = BTreeMap::from([(node, self.config.advertise.alone())]);
+                return Ok(Formed::Founder { cluster, members });
+            }
+        }
+    }
+
+    async fn rounds(&self, list: &PeerList) -> Result<Formed, FormationError> {
+        let mut waiting = Waiting::default();
+        loop {
+            let reasons = match self.round(list).await? {
+                Round::Formed(formed) => return Ok(formed),
+                Round::Wait(reasons) => reasons,
+            };
+            waiting.say(&self.service, &reasons);
+            let refused = reasons.iter().any(|reason| matches!(reason, Reason::Refused(..)));
+            tokio::select! {
+                () = tokio::time::sleep(if refused { REFOUND } else { ROUND }) => {}
+                () = self.service.stirred.notified() => {}
+            }
+        }
+    }
+
+    async fn round(&self, list: &PeerList) -> Result<Round, FormationError> {
+        let entries = match list.expand(&self.config.resolver).await? {
+            Expansion::Entries(entries) => entries,
+            Expansion::Incomplete(why) => return Ok(Round::Wait(vec![Reason::List(why)])),
+        };
+        self.service.show_list(entries.clone());
+        let own = self.own(entries).await;
+        if let Some(belonging) = own.belonging
+            && own.called == Some(belonging.cluster)
+        {
+            // A Raft call for this node's id, of the cluster whose founding it has accepted: all have accepted.
+            return self.join(&own, belonging).await;
+        }
+        let met = self.meet_all(&own).await;
+        if let Some(entry) = find_self(&own, &met)? {
+            self.service.show_addresses(self.config.advertise.at(&entry));
+        }
+        match decide(&own, &met) {
+            Decision::Wait(reasons) => Ok(Round::Wait(reasons)),
+            Decision::Fatal(error) => Err(error),
+            Decision::Join(belonging) => self.join(&own, belonging).await,
+            Decision::Found { members, invitations } => self.found(&own, members, &invitations).await,
+        }
+    }
+
+    async fn own(&self, list: Vec<HostPort>) -> Own {
+        Own {
+            instance: self.service.instance(),
+            node: self.service.node(),
+            belonging: self.service.with_identity(|identity| identity.belonging()).await,
+            called: self.service.called(),
+            list,
+            advertise: self.config.advertise.clone(),
+            versions: VERSIONS,
+        }
+    }
+
+    /// Meets every listed address at once, but for the one that `--advertise` says is this node: from inside, it
+    /// may not be reachable.
+    async fn meet_all(&self, own: &Own) -> Vec<Met> {
+        let request = MeetRequest {
+            instance: meet::bytes(&own.instance.0.to_be_bytes()),
+            node_id: meet::bytes(&own.node.to_bytes()),
+            cluster_id: own.belonging.map(|it| meet::bytes(&it.cluster.to_bytes())).unwrap_or_default(),
+            formed: self.service.has_state(),
+            peers: own.list.iter().map(ToString::to_string).collect(),
+            addresses: self.service.addresses().as_ref().map(meet::to_wire),
+            version_min: *VERSIONS.start(),
+            version_max: *VERSIONS.end(),
+            software: env!("CARGO_PKG_VERSION").into(),
+        };
+        let me = own.advertise.entry(&own.list);
+        join_all(own.list.iter().filter(|address| Some(*address) != me).map(|address| {
+            let request = request.clone();
+            async move { Met { address: address.clone(), answer: self.dialer.meet(address, request).await } }
+        }))
+        .await
+    }
+
+    async fn join(&self, own: &Own, belonging: Belonging) -> Result<Round, FormationError> {
+        if !self.service.bind(own.belonging, belonging).await? {
+            // A founding was accepted since the round began: what was met is out of date.
+            return Ok(Round::Wait(Vec::new()));
+        }
+        let cluster = belonging.cluster;
+        Ok(Round::Formed(match belonging.founder {
+            Some(_) => Formed::Member(cluster),
+            None => Formed::Newcomer(cluster),
+        }))
+    }
+
+    /// One attempt, with an id of its own: an id that is never tried twice makes the receivers' compare-and-set
+    /// exact.
+    async fn found(
+        &self,
+        own: &Own,
+        members: BTreeMap<NodeId, MasterNode>,
+        invitations: &[Invitation],
+    ) -> Result<Round, FormationError> {
+        let cluster = ClusterId::random();
+        let founding = Founding {
+            cluster,
+            from: own.node,
+            to: own.node,
+            members: members.keys().copied().collect(),
+            replaces: own.belonging.map(|it| it.cluster),
+        };
+        // This node's own acceptance, on disk, before anyone else hears the id.
+        if self.service.accept(founding).await?.is_some() {
+            return Ok(Round::Wait(Vec::new()));
+        }
+        let asked = invitations.iter().map(|invitation| async {
+            let answer = self.dialer.found(invitation, cluster, own.node, &members).await;
+            answer.err().map(|why| Reason::Refused(invitation.address.clone(), why))
+        });
+        let refused: Vec<Reason> = join_all(asked).await.into_iter().flatten().collect();
+        if !refused.is_empty() {
+            return Ok(Round::Wait(refused));
+        }
+        let belonging = Belonging { cluster, founder: Some(own.node) };
+        // Not if this node has accepted another founding meanwhile: then that one is the later.
+        if !self.service.bind(Some(belonging), belonging).await? {
+            return Ok(Round::Wait(Vec::new()));
+        }
+        Ok(Round::Formed(Formed::Founder { cluster, members }))
+    }
+}
+
+enum Round {
+    Formed(Formed),
+    /// Without a reason: what was met was out of date, and what was said before still holds.
+    Wait(Vec<Reason>),
+}
+
+/// What was last said of the waiting, and when.
+#[derive(Default)]
+struct Waiting {
+    said: Option<(String, Instant)>,
+}
+
+impl Waiting {
+    fn say(&mut self, service: &FormationService, reasons: &[Reason]) {
+        if reasons.is_empty() {
+            return;
+        }
+        let text = reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        service.show_waiting(Some(text.clone()));
+        let repeats = self.said.as_ref().is_some_and(|(said, at)| *said == text && at.elapsed() < REPEAT);
+        if !repeats {
+            tracing::info!("waiting: {text}");
+            self.said = Some((text, Instant::now()));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! A master's HTTP: health, metrics, status.
+
+use std::sync::Arc;
+
+use axum::Router;
+use mc_base::http::standard_routes;
+use mc_proto::v1;
+use serde_json::{Value, json};
+
+use crate::api::Api;
+use crate::metrics::{MasterMetrics, Sample};
+
+/// `/livez`, `/readyz`, `/metrics`, `/status`.
+pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
+    let (ready, scraped, shown) = (api.clone(), api.clone(), api);
+    standard_routes(
+        move || readiness(&ready),
+        move || {
+            metrics.show(&sample(&scraped));
+            metrics.render()
+        },
+        move || {
+            let status = shown.status_reply();
+            async move { status_json(&status) }
+        },
+    )
+}
+
+/// Ready: the log is applied up to the commit index, and a leader is known, so that this member would come up as leader
+/// with the whole index.
+fn readiness(api: &Api) -> Result<(), String> {
+    let status = api.status_reply();
+    if !status.waiting_for.is_empty() {
+        return Err(status.waiting_for);
+    }
+    match status.committed.saturating_sub(status.applied) {
+        0 => Ok(()),
+        behind => Err(format!("{behind} committed entries are not applied yet")),
+    }
+}
+
+/// What the gauges show now.
+pub(crate) fn sample(api: &Api) -> Sample {
+    let status = api.status_reply();
+    let in_state = |state: &str| status.stores.iter().filter(|store| store.state == state).count();
+    Sample {
+        term: status.term,
+        leads: status.role == "leader",
+        has_leader: status.leader.is_some(),
+        committed: status.committed,
+        applied: status.applied,
+        objects: status.keys,
+        puts_in_flight: status.puts_in_flight,
+        read_leases: api.coordinator().map_or(0, |coordinator| coordinator.read_leases()),
+        stores_alive: in_state("alive"),
+        stores_suspect: in_state("suspect"),
+        capacity_bytes: status.stores.iter().map(|store| store.capacity_bytes).sum(),
+        used_bytes: status.stores.iter().map(|store| store.used_bytes).sum(),
+    }
+}
+
+fn hex(id: &[u8]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn status_json(status: &v1::StatusReply) -> Value {
+    let leader = status
+        .leader
+        .as_ref()
+        .map(|leader| json!({ "id": hex(&leader.node_id), "addr": leader.address, "term": leader.term }));
+    let master = |member: &v1::MemberStatus| {
+        json!({
+            "id": hex(&member.node_id),
+            "addr": member.client_address,
+            "raft_addr": member.raft_address,
+            "http_addr": member.http_address,
+            "voter": member.voter,
+        })
+    };
+    let store = |store: &v1::StoreStatus| {
+        json!({
+            "id": hex(&store.store_id),
+            "name": store.name,
+            "state": store.state,
+            "capacity_bytes": store.capacity_bytes,
+            "used_bytes": store.used_bytes,
+            "objects": store.objects,
+            "http_addr": store.http_address,
+        })
+    };
+    json!({
+        "cluster_id": hex(&status.cluster_id),
+        "id": hex(&status.node_id),
+        "software": status.software,
+        "role": status.role,
+        "pid": status.pid,
+        "term": status.term,
+        "leader": leader,
+        "committed": status.committed,
+        "applied": status.applied,
+        "keys": status.keys,
+        "puts_in_flight": status.puts_in_flight,
+        "cluster_time_ms": status.cluster_time_ms,
+        "cluster_version": status.cluster_version,
+        "waiting_for": status.waiting_for,
+        "masters": status.masters.iter().map(master).collect::<Vec<_>>(),
+        "stores": status.stores.iter().map(store).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,172 @@
+//! Who this master is: `<data-dir>/identity`, drawn and recorded before it says a word to anyone.
+
+use std::path::{Path, PathBuf};
+
+use mc_base::crashsafe::{DirectoryLock, DurableError, SmallFile};
+use mc_base::{ClusterId, NodeId};
+use serde::{Deserialize, Serialize};
+
+/// Body: postcard of [`Record`], without trailing bytes.
+const FILE: SmallFile = SmallFile { magic: *b"mcID", version: 1 };
+
+/// The cluster that this master belongs to, and how it came to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Belonging {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The master whose founding this one accepted (or its own id); `None` for one that came to a formed cluster.
+    pub founder: Option<NodeId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    node: NodeId,
+    belonging: Option<Belonging>,
+    formed: bool,
+}
+
+/// This master's identity and the file that keeps it. Every change is durable when its call returns.
+#[derive(Debug)]
+pub struct Identity {
+    path: PathBuf,
+    record: Record,
+}
+
+/// Why there is no identity.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The file can't be read or written.
+    #[error(transparent)]
+    Durable(#[from] DurableError),
+    /// The checksum is right and the content is not: written by something else.
+    #[error("{path} is not an identity ({why}): restore it from a copy, or start with an empty data directory", path = path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+impl Identity {
+    /// Reads the identity in a data directory, or draws one there: the node id is on disk before this returns, so
+    /// that a node that has shown an id keeps it through any crash.
+    ///
+    /// # Errors
+    /// [`IdentityError`]
+    pub fn open(dir: &DirectoryLock) -> Result<Self, IdentityError> {
+        let path = dir.path().join("identity");
+        match FILE.read(&path)? {
+            Some(body) => Ok(Self { record: decode(&path, &body)?, path }),
+            None => {
+                let record = Record { node: NodeId::random(), belonging: None, formed: false };
+                let identity = Self { path, record };
+                identity.write(&identity.record)?;
+                Ok(identity)
+            }
+        }
+    }
+
+    /// This master's id.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.record.node
+    }
+
+    /// The cluster that it belongs to, once it does.
+    #[must_use]
+    pub fn belonging(&self) -> Option<Belonging> {
+        self.record.belonging
+    }
+
+    /// Whether this master has held Raft state. Then an empty log is a lost log.
+    #[must_use]
+    pub fn formed(&self) -> bool {
+        self.record.formed
+    }
+
+    /// Where it is kept.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Records the cluster that this master belongs to from now on.
+    ///
+    /// # Errors
+    /// [`IdentityError`]; the identity in memory is then the old one, and the one on disk the old or the new.
+    pub fn belong(&mut self, belonging: Belonging) -> Result<(), IdentityError> {
+        self.replace(Record { belonging: Some(belonging), ..self.record.clone() })
+    }
+
+    /// Records that Raft state exists.
+    ///
+    /// # Errors
+    /// As [`Self::belong`].
+    pub fn record_formed(&mut self) -> Result<(), IdentityError> {
+        self.replace(Record { formed: true, ..self.record.clone() })
+    }
+
+    fn replace(&mut self, record: Record) -> Result<(), IdentityError> {
+        if record != self.record {
+            self.write(&record)?;
+            self.record = record;
+        }
+        Ok(())
+    }
+
+    fn write(&self, record: &Record) -> Result<(), IdentityError> {
+        let body = postcard::to_allocvec(record).expect("a record of plain values always encodes");
+        Ok(FILE.write(&self.path, &body)?)
+    }
+}
+
+fn decode(path: &Path, body: &[u8]) -> Result<Record, IdentityError> {
+    let malformed = |why: String| IdentityError::Malformed { path: path.to_owned(), why };
+    match postcard::take_from_bytes::<Record>(body) {
+        Ok((record, [])) => Ok(record),
+        Ok((_, rest)) => Err(malformed(format!("{} bytes too many", rest.len()))),
+        Err(err) => Err(malformed(err.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reopen(dir: &Path) -> Result<Identity, IdentityError> {
+        Identity::open(&DirectoryLock::acquire(dir).unwrap())
+    }
+
+    #[test]
+    fn a_node_id_is_drawn_once_and_everything_recorded_is_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = reopen(dir.path()).unwrap();
+        let belonging = Belonging { cluster: ClusterId(7), founder: Some(NodeId(1)) };
+        first.belong(belonging).unwrap();
+        let second = reopen(dir.path()).unwrap();
+        assert_eq!(
+            (second.node(), second.belonging(), second.formed()),
+            (first.node(), Some(belonging), false)
+        );
+        first.record_formed().unwrap();
+        assert!(reopen(dir.path()).unwrap().formed());
+    }
+
+    #[test]
+    fn the_file_is_stable_and_a_damaged_one_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut identity = reopen(dir.path()).unwrap();
+        identity.record.node = NodeId(5);
+        identity.belong(Belonging { cluster: ClusterId(7), founder: Some(NodeId(9)) }).unwrap();
+        let bytes = std::fs::read(identity.path()).unwrap();
+        assert_eq!(bytes[..bytes.len() - 4], *b"mcID\0\0\0\x01\x05\x01\x07\x01\x09\0");
+
+        FILE.write(identity.path(), b"\x05\0\0\0").unwrap();
+        let err = reopen(dir.path()).unwrap_err().to_string();
+        assert!(err.contains("is not an identity (1 bytes too many)"), "{err}");
+        std::fs::write(identity.path(), b"mcID").unwrap();
+        let err = reopen(dir.path()).unwrap_err().to_string();
+        assert!(err.contains("is damaged"), "{err}");
+    }
+}

@@ -1,0 +1,119 @@
+//! What a leader does unasked: keep the time, watch the stores, clean up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::{Coordinator, Leading};
+use crate::api::Refusal;
+use crate::state::{Op, Response};
+
+/// How often the list of suspects is brought up to date; a broken stream does it at once.
+const LIVENESS_INTERVAL: Duration = Duration::from_millis(100);
+/// An idle leader logs the time so often, so that deadlines pass and a successor starts from a recent stamp.
+const TICK_INTERVAL: Duration = Duration::from_secs(1);
+/// The cluster version that this build brings.
+const CLUSTER_VERSION: u32 = 1;
+/// Objects freed in one entry after a store was dropped.
+const SWEEP_LIMIT: u32 = 1024;
+
+/// Runs until `stop`; does nothing while this master does not lead.
+pub(crate) async fn run(coordinator: Arc<Coordinator>, stop: CancellationToken) {
+    let mut beat = interval(LIVENESS_INTERVAL);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last_tick = Instant::now();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = beat.tick() => {}
+        }
+        let Some(leading) = coordinator.lead_now() else {
+            // Not sure to lead for a moment is not the end of a term.
+            if coordinator.raft.view().role != "leader" {
+                coordinator.step_down();
+            }
+            continue;
+        };
+        if !seed_settings(&coordinator, &leading).await {
+            continue;
+        }
+        coordinator.refresh_suspects(&leading);
+        if last_tick.elapsed() >= TICK_INTERVAL {
+            last_tick = Instant::now();
+            leading.sweep_leases();
+            log_failure("tick", coordinator.propose(&leading, Op::Tick).await.map(drop));
+            drop_dead_stores(&coordinator, &leading).await;
+            sweep(&coordinator, &leading).await;
+        }
+    }
+}
+
+/// A cluster begins with version 0 and built-in settings. Its first leader logs what its flags ask for, and the version;
+/// false while that is to be done.
+async fn seed_settings(coordinator: &Coordinator, leading: &Leading) -> bool {
+    if coordinator.index.read(|applied| applied.state.cluster_version()) > 0 {
+        return true;
+    }
+    for op in [Op::SetSettings(coordinator.seed.clone()), Op::SetClusterVersion(CLUSTER_VERSION)] {
+        if let Err(refusal) = coordinator.propose(leading, op).await {
+            log_failure("the cluster's settings", Err(refusal));
+            return false;
+        }
+    }
+    // What this term holds was made with the built-in settings.
+    coordinator.step_down();
+    false
+}
+
+/// Drops stores that were silent for the whole of `store_ttl`, counted from when this leader began to listen.
+async fn drop_dead_stores(coordinator: &Coordinator, leading: &Leading) {
+    let now = leading.elapsed();
+    let dead: Vec<_> = coordinator.index.read(|applied| {
+        let ttl = Duration::from_millis(applied.state.settings().store_ttl_ms);
+        let silent = |store: &crate::state::StoreView<'_>| leading.liveness.silence(store.store, now) >= ttl;
+        applied.state.stores().filter(silent).map(|store| (store.store, store.epoch)).collect()
+    });
+    for (store, epoch) in dead {
+        tracing::warn!(%store, "store was silent for store_ttl: its replicas are dropped");
+        log_failure(
+            "drop store",
+            coordinator.propose(leading, Op::DropStore { store, epoch }).await.map(drop),
+        );
+    }
+}
+
+/// Frees what dropped stores held, a slice an entry, so that no entry takes long to apply.
+async fn sweep(coordinator: &Coordinator, leading: &Leading) {
+    while coordinator.index.read(|applied| applied.state.needs_sweep()) {
+        match coordinator.propose(leading, Op::Sweep { limit: SWEEP_LIMIT }).await {
+            Ok(Response::Swept { more: true }) => {}
+            Ok(_) => return,
+            Err(refusal) => return log_failure("sweep", Err(refusal)),
+        }
+    }
+}
+
+fn log_failure(what: &str, outcome: Result<(), Refusal>) {
+    match outcome {
+        // Losing the leadership ends these duties; the next leader does them.
+        Ok(()) | Err(Refusal::NotLeader { .. }) => {}
+        Err(refusal) => tracing::warn!(%refusal, "{what} was not committed; it is tried again"),
+    }
+}
+
+impl Coordinator {
+    /// Brings the list of suspects up to date and tells the watchers when it changed.
+    pub(crate) fn refresh_suspects(&self, leading: &Leading) {
+        let changed = self.index.read(|applied| {
+            let stores = applied.state.stores().map(|store| store.store);
+            leading.liveness.refresh(stores, leading.elapsed())
+        });
+        if changed {
+            let suspects = leading.liveness.suspects();
+            tracing::info!(suspects = ?suspects, "stores changed");
+            self.store_changes.send_modify(|changes| *changes += 1);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+use std::time::Duration;
+
+use mc_base::{Clock, ClusterTime, MAX_GRANT_LIFETIME, PutId, StoreId};
+
+use super::leases::Leases;
+use super::liveness::Liveness;
+use crate::state::{Settings, Stamp};
+
+/// One term of leadership: its clock, its leases, its view of the stores.
+#[derive(Debug)]
+pub(crate) struct Leading {
+    /// The term.
+    pub(crate) term: u64,
+    /// Who is alive.
+    pub(crate) liveness: Liveness,
+    leases: Leases,
+    read_lease: Duration,
+    put_deadline_max: Duration,
+    clock: Clock,
+    /// Cluster time when this began, and what the clock showed then.
+    base: ClusterTime,
+    origin: Duration,
+}
+
+impl Leading {
+    /// Begins a term. `applied` is the state's time once an entry of this term is applied: every stamp that any earlier
+    /// leader got committed is at or before it.
+    pub(crate) fn begin(term: u64, applied: ClusterTime, settings: &Settings, clock: Clock) -> Self {
+        let origin = clock.now();
+        Self {
+            term,
+            liveness: Liveness::new(Duration::from_millis(settings.store_suspect_ms), origin),
+            leases: Leases::new(),
+            read_lease: Duration::from_millis(settings.read_lease_ms).min(MAX_GRANT_LIFETIME),
+            put_deadline_max: Duration::from_millis(settings.put_deadline_max_ms).min(MAX_GRANT_LIFETIME),
+            clock,
+            base: applied,
+            origin,
+        }
+    }
+
+    /// This process's monotonic clock.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// Cluster time now.
+    pub(crate) fn now(&self) -> ClusterTime {
+        let led = self.clock.now().saturating_sub(self.origin);
+        ClusterTime(self.base.0 + u64::try_from(led.as_millis()).unwrap_or(u64::MAX - self.base.0))
+    }
+
+    /// Length of a read lease.
+    pub(crate) fn read_lease(&self) -> Duration {
+        self.read_lease
+    }
+
+    /// The deadline of a put that asks for `asked_ms` (0: the default of 30 s).
+    pub(crate) fn put_deadline(&self, asked_ms: u64) -> ClusterTime {
+        let asked = Duration::from_millis(if asked_ms == 0 { 30_000 } else { asked_ms });
+        self.now().after(asked.min(self.put_deadline_max))
+    }
+
+    /// A stamp for a command that is proposed now.
+    pub(crate) fn stamp(&self) -> Stamp {
+        Stamp {
+            now: self.now(),
+            term: self.term,
+            seed: rand::random(),
+            suspects: self.liveness.suspects().to_vec(),
+        }
+    }
+
+    /// Notes that somebody was told where `version` lies.
+    pub(crate) fn lease(&self, version: PutId) {
+        self.leases.grant(version, self.now().after(self.read_lease));
+    }
+
+    /// Whether a lease granted in this term runs on `version`.
+    ///
+    /// Leases of earlier terms are not known. They refuse nothing: a remove succeeds, and its bytes are held past the
+    /// end of any of them (see [`Self::hold_until`]).
+    pub(crate) fn is_leased(&self, version: PutId) -> bool {
+        self.leases.holds(version, self.now())
+    }
+
+    /// Until when the bytes of a version are kept that a command proposed now removes or replaces.
+    ///
+    /// A read may be granted until that command is applied, and holds for one lease from then. The command is applied
+    /// within one lease of its proposal or not from this leader's point of view: a leader that cannot commit for so
+    /// long has lost its own lease, long since, and grants nothing. So two leases from now outlast every reader, those
+    /// of earlier terms included, whose leases began before this term did.
+    pub(crate) fn hold_until(&self) -> ClusterTime {
+        self.now().after(2 * self.read_lease)
+    }
+
+    /// Forgets ended leases.
+    pub(crate) fn sweep_leases(&self) {
+        self.leases.sweep(self.now());
+    }
+
+    /// Leases that are remembered.
+    pub(crate) fn lease_count(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Whether `store` is offered.
+    pub(crate) fn is_suspect(&self, store: StoreId) -> bool {
+        self.liveness.suspects().binary_search(&store).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    fn manual_clock() -> (Arc<AtomicU64>, Clock) {
+        let ms = Arc::new(AtomicU64::new(5_000));
+        let read = ms.clone();
+        (ms, Clock::from_fn(move || Duration::from_millis(read.load(Ordering::SeqCst))))
+    }
+
+    #[test]
+    fn cluster_time_goes_on_from_what_was_applied() {
+        let (ms, clock) = manual_clock();
+        let leading = Leading::begin(3, ClusterTime(70), &Settings::default(), clock);
+        assert_eq!(leading.now(), ClusterTime(70));
+        ms.fetch_add(1_500, Ordering::SeqCst);
+        assert_eq!(leading.now(), ClusterTime(1_570));
+        assert_eq!(leading.stamp().term, 3);
+    }
+
+    #[test]
+    fn removed_bytes_are_held_past_every_lease_that_can_still_be_granted() {
+        let (ms, clock) = manual_clock();
+        let leading = Leading::begin(3, ClusterTime(0), &Settings::default(), clock);
+        let held = leading.hold_until();
+        ms.fetch_add(9_999, Ordering::SeqCst); // the command is applied just within one lease
+        leading.lease(PutId(1)); // and this read was granted right before
+        assert!(held > leading.now().after(Duration::from_millis(9_999)));
+    }
+
+    #[test]
+    fn a_put_never_outlives_the_longest_grant() {
+        let (_, clock) = manual_clock();
+        let leading = Leading::begin(3, ClusterTime(0), &Settings::default(), clock);
+        assert_eq!(leading.put_deadline(0), ClusterTime(30_000));
+        assert_eq!(leading.put_deadline(3_600_000), ClusterTime(60_000));
+    }
+}

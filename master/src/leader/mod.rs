@@ -1,0 +1,14 @@
+//! What a leader knows and does not replicate: read leases, the liveness of stores, the running cluster time.
+//!
+//! It belongs to one term. Whatever is decided from it is stamped with that term and does nothing in an entry of
+//! another, so it dies with the leadership.
+
+mod coordinator;
+pub(crate) mod duties;
+mod leading;
+mod leases;
+mod liveness;
+
+pub(crate) use coordinator::Coordinator;
+pub(crate) use leading::Leading;
+pub(crate) use liveness::StoreState;

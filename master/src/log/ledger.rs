@@ -1,0 +1,67 @@
+//! How many bytes of entries lie where in the log, in steps of 64 KiB: what the snapshot policy by bytes and the
+//! check of free space ask. Sizes are those of records, without what the disk adds.
+
+use std::collections::VecDeque;
+
+const STEP: u64 = 64 << 10;
+
+/// Bytes by index. `total` counts from when the log was opened, what was in it included, and only grows at appends.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    /// (first index, bytes before it), about one every [`STEP`] bytes.
+    steps: VecDeque<(u64, u64)>,
+    total: u64,
+}
+
+impl Ledger {
+    pub(super) fn push(&mut self, index: u64, bytes: u64) {
+        if self.steps.back().is_none_or(|(_, before)| self.total - before >= STEP) {
+            self.steps.push_back((index, self.total));
+        }
+        self.total += bytes;
+    }
+
+    /// Forgets entries from `from` on, to within a step.
+    pub(super) fn truncate(&mut self, from: u64) {
+        while let Some((_, before)) = self.steps.pop_back_if(|(first, _)| *first >= from) {
+            self.total = before;
+        }
+    }
+
+    /// Forgets entries up to `upto`, to within a step.
+    pub(super) fn purge(&mut self, upto: u64) {
+        while self.steps.get(1).is_some_and(|(first, _)| *first <= upto + 1) {
+            self.steps.pop_front();
+        }
+    }
+
+    /// Bytes of the entries from `from` on, to within a step.
+    pub(super) fn since(&self, from: u64) -> u64 {
+        let at = self.steps.partition_point(|(first, _)| *first <= from);
+        let before = at.checked_sub(1).and_then(|at| self.steps.get(at)).or(self.steps.front());
+        before.map_or(0, |(_, before)| self.total - before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_right_to_within_a_step() {
+        let mut ledger = Ledger::default();
+        for index in 0..10_000 {
+            ledger.push(index, 1_000);
+        }
+        let near =
+            |found: u64, want: u64| assert!(found.abs_diff(want) <= STEP + 1_000, "{found} for {want}");
+        near(ledger.since(0), 10_000_000);
+        near(ledger.since(9_000), 1_000_000);
+        ledger.purge(4_999);
+        near(ledger.since(0), 5_000_000);
+        ledger.truncate(6_000);
+        near(ledger.since(0), 1_000_000);
+        ledger.purge(9_999);
+        near(ledger.since(10_000), 0);
+    }
+}

@@ -1,0 +1,217 @@
+//! A disk in memory that forgets what was not synced, and fails on demand: for tests and simulation.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+
+use super::disk::{LogDisk, LogView, Mark};
+
+/// A [`LogDisk`] in memory. Clones are handles to the same disk, so a test keeps one while the log owns another.
+#[derive(Clone, Default)]
+pub struct MemoryDisk {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+type Map = BTreeMap<Vec<u8>, Bytes>;
+
+#[derive(Default)]
+struct State {
+    current: Map,
+    synced: Map,
+    unsynced: Vec<Write>,
+    mark: Mark,
+    syncs: u64,
+    faults: Faults,
+}
+
+/// What goes wrong on a [`MemoryDisk`], and when.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    /// After so many more writes, every write fails (disk full).
+    pub writes_left: Option<u64>,
+    /// Every sync fails.
+    pub fail_sync: bool,
+    /// Every write of the mark fails.
+    pub fail_mark: bool,
+    /// Each sync takes this long (it blocks its thread: not for a simulated clock).
+    pub slow_sync: Duration,
+    /// A sync does not return until this is false again.
+    pub hold_sync: bool,
+}
+
+#[derive(Clone)]
+enum Write {
+    Put(Vec<u8>, Bytes),
+    Delete(Vec<u8>),
+}
+
+impl Write {
+    fn apply(self, map: &mut Map) {
+        match self {
+            Self::Put(key, value) => drop(map.insert(key, value)),
+            Self::Delete(key) => drop(map.remove(&key)),
+        }
+    }
+}
+
+impl MemoryDisk {
+    /// An empty disk.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The disk as a power failure now would leave it: what was synced, and nothing else.
+    #[must_use]
+    pub fn crash(&self) -> Self {
+        self.crash_keeping(0)
+    }
+
+    /// As [`Self::crash`], with the first `kept` writes after the last sync having reached the disk too.
+    #[must_use]
+    pub fn crash_keeping(&self, kept: usize) -> Self {
+        let state = self.shared.state.lock();
+        let mut map = state.synced.clone();
+        for write in state.unsynced.iter().take(kept) {
+            write.clone().apply(&mut map);
+        }
+        let after = State { current: map.clone(), synced: map, mark: state.mark, ..State::default() };
+        Self { shared: Arc::new(Shared { state: Mutex::new(after), changed: Condvar::new() }) }
+    }
+
+    /// Writes made since the last sync.
+    #[must_use]
+    pub fn unsynced(&self) -> usize {
+        self.shared.state.lock().unsynced.len()
+    }
+
+    /// Syncs begun so far.
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
+        self.shared.state.lock().syncs
+    }
+
+    /// Changes what goes wrong.
+    pub fn set_faults(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut self.shared.state.lock().faults);
+        self.shared.changed.notify_all();
+    }
+
+    /// Blocks until so many syncs have begun.
+    pub fn wait_for_syncs(&self, count: u64) {
+        let mut state = self.shared.state.lock();
+        self.shared.changed.wait_while(&mut state, |state| state.syncs < count);
+    }
+
+    /// Damages the disk itself: the value of a key is changed in place, as by a fault of the medium.
+    pub fn damage(&self, change: impl FnOnce(&mut BTreeMap<Vec<u8>, Bytes>)) {
+        let mut state = self.shared.state.lock();
+        let state = &mut *state;
+        change(&mut state.synced);
+        state.current = state.synced.clone();
+        for write in state.unsynced.clone() {
+            write.apply(&mut state.current);
+        }
+    }
+
+    fn write(&mut self, write: Write) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        if let Some(left) = &mut state.faults.writes_left {
+            *left = left.checked_sub(1).ok_or(io::ErrorKind::StorageFull)?;
+        }
+        write.clone().apply(&mut state.current);
+        state.unsynced.push(write);
+        Ok(())
+    }
+}
+
+impl LogDisk for MemoryDisk {
+    fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.write(Write::Put(key.to_vec(), Bytes::copy_from_slice(value)))
+    }
+
+    fn delete(&mut self, key: &[u8]) -> io::Result<()> {
+        self.write(Write::Delete(key.to_vec()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        state.syncs += 1;
+        self.shared.changed.notify_all();
+        self.shared.changed.wait_while(&mut state, |state| state.faults.hold_sync);
+        if !state.faults.slow_sync.is_zero() {
+            let pause = state.faults.slow_sync;
+            parking_lot::MutexGuard::unlocked(&mut state, || std::thread::sleep(pause));
+        }
+        if state.faults.fail_sync {
+            return Err(io::Error::other("the disk reports an error on sync"));
+        }
+        let state = &mut *state;
+        for write in state.unsynced.drain(..) {
+            write.apply(&mut state.synced);
+        }
+        Ok(())
+    }
+
+    fn write_mark(&mut self, mark: Mark) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        if state.faults.fail_mark {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        state.mark = mark;
+        Ok(())
+    }
+
+    fn mark(&self) -> Mark {
+        self.shared.state.lock().mark
+    }
+
+    fn view(&self) -> Arc<dyn LogView> {
+        Arc::new(self.clone())
+    }
+
+    fn value_cap(&self) -> usize {
+        7 << 10
+    }
+
+    fn place(&self) -> String {
+        "memory".to_owned()
+    }
+}
+
+impl LogView for MemoryDisk {
+    fn get(&self, key: &[u8]) -> io::Result<Option<Bytes>> {
+        Ok(self.shared.state.lock().current.get(key).cloned())
+    }
+
+    fn floor(&self, key: &[u8]) -> io::Result<Option<(Bytes, Bytes)>> {
+        let state = self.shared.state.lock();
+        let found = state.current.range(..=key.to_vec()).next_back();
+        Ok(found.map(|(key, value)| (Bytes::copy_from_slice(key), value.clone())))
+    }
+
+    fn scan(&self, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> io::Result<()> {
+        let state = self.shared.state.lock();
+        for (key, value) in state.current.range(from.to_vec()..) {
+            if visit(key, value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

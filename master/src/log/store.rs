@@ -1,0 +1,260 @@
+//! openraft's log storage over a [`LogDisk`].
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::{OptionalSend, RaftLogReader};
+use parking_lot::Mutex;
+use tokio::sync::{oneshot, watch};
+
+use super::disk::{LogDisk, LogView};
+use super::error::{Damage, LogFailure, OpenError};
+use super::observe::LogStats;
+use super::options::LogOptions;
+use super::packs::Packs;
+use super::reader::{LogReader, ReadPath, serve};
+use super::recover::{Recovered, recover};
+use super::shared::{Job, Shared};
+use super::sled_disk::{SledDisk, SledOptions, panic_text};
+use super::writer::LogWriter;
+use crate::raft::{Entry, LogId, TypeConfig, Vote};
+
+/// The Raft log. A handle: clones are the same log. The writer stops when the last handle is gone, or at
+/// [`Self::close`].
+#[derive(Clone)]
+pub struct LogStore {
+    inner: Arc<Inner>,
+}
+
+/// What the handles share.
+pub(super) struct Inner {
+    pub(super) shared: Arc<Shared>,
+    pub(super) read_path: Mutex<Option<ReadPath>>,
+    pub(super) read_bytes: usize,
+    /// True once the disk has been let go of; closed without a thread.
+    ended: watch::Receiver<bool>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl LogStore {
+    /// Opens the log in a directory of its own, on sled.
+    ///
+    /// # Errors
+    /// See [`OpenError`]: each says what was found and what to do.
+    pub async fn open_sled(
+        dir: impl Into<PathBuf>,
+        sled: SledOptions,
+        options: LogOptions,
+    ) -> Result<(Self, Recovered), OpenError> {
+        let dir = dir.into();
+        Self::open(move || Ok(Box::new(SledDisk::open(&dir, &sled)?)), options).await
+    }
+
+    /// Opens a log on the disk that `disk` opens. That, all writing and the last close happen on a thread of the log's
+    /// own, reading of old entries on a second one: both block, and neither may happen inside a runtime.
+    ///
+    /// # Errors
+    /// Those of `disk`, and [`OpenError`] for what is found on it.
+    pub async fn open(
+        disk: impl FnOnce() -> Result<Box<dyn LogDisk>, OpenError> + Send + 'static,
+        options: LogOptions,
+    ) -> Result<(Self, Recovered), OpenError> {
+        let (opened, opening) = oneshot::channel();
+        let io = |source| OpenError::Io { place: "memory".to_owned(), attempt: "start its thread", source };
+        std::thread::Builder::new()
+            .name("raft-log".to_owned())
+            .spawn(move || run(disk, &options, opened))
+            .map_err(io)?;
+        opening.await.unwrap_or_else(|_| Err(io(io::Error::other("it ended"))))
+    }
+
+    /// Opens a log without a thread: the caller drives the writer, so that a simulation decides when a batch is
+    /// written and what the sync took. Reads are made on the caller's thread.
+    ///
+    /// # Errors
+    /// [`OpenError`] for what is found on the disk.
+    pub fn open_inline(
+        disk: Box<dyn LogDisk>,
+        options: &LogOptions,
+    ) -> Result<(Self, LogWriter, Recovered), OpenError> {
+        let Opened { shared, writer, recovered, packs_view } = open(disk, options)?;
+        let (_, ended) = watch::channel(false);
+        let store = Self::new(shared, ReadPath::Inline(packs_view), options, ended);
+        Ok((store, writer, recovered))
+    }
+
+    fn new(
+        shared: Arc<Shared>,
+        read_path: ReadPath,
+        options: &LogOptions,
+        ended: watch::Receiver<bool>,
+    ) -> Self {
+        let read_path = Mutex::new(Some(read_path));
+        Self { inner: Arc::new(Inner { shared, read_path, read_bytes: options.read_bytes, ended }) }
+    }
+
+    /// Resolves when the log has failed and the process should exit; never otherwise.
+    pub async fn failed(&self) -> LogFailure {
+        self.inner.shared.failed().await
+    }
+
+    /// Works off what is queued, notes the durable index, and lets go of the disk: after this the directory can be
+    /// opened again.
+    pub async fn close(&self) {
+        self.inner.shared.close();
+        self.inner.read_path.lock().take();
+        // An error means that there is no thread to wait for.
+        drop(self.inner.ended.clone().wait_for(|ended| *ended).await);
+    }
+
+    /// The log's extent.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        self.inner.shared.stats()
+    }
+
+    /// Bytes of the entries after index `index`, to within 64 KiB: what a restart would apply on top of a snapshot that
+    /// ends there.
+    #[must_use]
+    pub fn bytes_since(&self, index: u64) -> u64 {
+        self.inner.shared.state().ledger.since(index.saturating_add(1))
+    }
+
+    /// Reads the log.
+    #[must_use]
+    pub fn reader(&self) -> LogReader {
+        LogReader { inner: Arc::clone(&self.inner) }
+    }
+}
+
+struct Opened {
+    shared: Arc<Shared>,
+    writer: LogWriter,
+    recovered: Recovered,
+    packs_view: Arc<dyn LogView>,
+}
+
+fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, OpenError> {
+    let place = disk.place();
+    let scan = std::panic::AssertUnwindSafe(|| recover(&mut *disk, options.tail_bytes));
+    let loaded = std::panic::catch_unwind(scan).unwrap_or_else(|panic| {
+        let what = format!("it panicked while it was read: {}", panic_text(&*panic));
+        Err(OpenError::Refused { place, found: Damage::Engine { what } })
+    })?;
+    let next = loaded.next;
+    let (shared, recovered) = Shared::new(loaded);
+    let packs = Packs::new(disk);
+    let packs_view = packs.view();
+    let writer = LogWriter::new(Arc::clone(&shared), packs, next, options);
+    Ok(Opened { shared, writer, recovered, packs_view })
+}
+
+/// The writer's thread, from opening to closing the disk.
+fn run(
+    disk: impl FnOnce() -> Result<Box<dyn LogDisk>, OpenError>,
+    options: &LogOptions,
+    opened: oneshot::Sender<Result<(LogStore, Recovered), OpenError>>,
+) {
+    let Opened { shared, mut writer, recovered, packs_view } =
+        match disk().and_then(|disk| open(disk, options)) {
+            Ok(opened) => opened,
+            Err(error) => return drop(opened.send(Err(error))),
+        };
+    let (reads, asked) = mpsc::channel();
+    let reading = std::thread::Builder::new()
+        .name("raft-log-read".to_owned())
+        .spawn(move || serve(&packs_view, &asked));
+    let reading = match reading {
+        Ok(reading) => reading,
+        Err(source) => {
+            let (place, attempt) = ("memory".to_owned(), "start its reading thread");
+            return drop(opened.send(Err(OpenError::Io { place, attempt, source })));
+        }
+    };
+    let (ended, watch_ended) = watch::channel(false);
+    let store = LogStore::new(shared, ReadPath::Thread(reads), options, watch_ended);
+    drop(opened.send(Ok((store, recovered))));
+    while writer.ready_blocking() {
+        writer.step();
+    }
+    writer.finish();
+    // Closed means that no handle can ask for a read any more, so the reading thread ends, and the database is dropped
+    // here.
+    drop(reading.join());
+    drop(writer);
+    ended.send_replace(true);
+}
+
+impl RaftLogReader<TypeConfig> for LogStore {
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> Result<Vec<Entry>, io::Error>
+    where
+        RB: std::ops::RangeBounds<u64> + Clone + std::fmt::Debug + OptionalSend,
+    {
+        self.reader().try_get_log_entries(range).await
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
+        self.reader().read_vote().await
+    }
+
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
+        self.reader().limited_get_log_entries(start, end).await
+    }
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogReader;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let state = self.inner.shared.state();
+        Ok(LogState { last_purged_log_id: state.purged, last_log_id: state.last })
+    }
+
+    async fn get_log_reader(&mut self) -> Self::LogReader {
+        self.reader()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        let (done, durable) = oneshot::channel();
+        self.inner.shared.submit(|_| Ok(Job::Vote { vote: *vote, done }))?;
+        durable.await.map_err(|_| io::Error::other("the Raft log ended before the vote was durable"))?
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
+        self.inner.shared.submit(|state| {
+            state.committed = committed;
+            Ok(Job::Committed(committed))
+        })
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
+        Ok(self.inner.shared.state().committed)
+    }
+
+    async fn append<I>(&mut self, entries: I, done: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let entries: Vec<Entry> = entries.into_iter().collect();
+        self.inner.shared.submit(|state| {
+            state.append(&entries)?;
+            Ok(Job::Append { entries, generation: state.generation, done })
+        })
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
+        self.inner.shared.submit(|state| Ok(Job::Truncate(state.truncate(last))))
+    }
+
+    async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
+        self.inner.shared.submit(|state| Ok(Job::Purge(state.purge(upto))))
+    }
+}

@@ -1,0 +1,305 @@
+//! The one writer: takes everything that is queued, writes it in order, syncs once, then acknowledges all of it.
+//!
+//! Why what is acknowledged is durable. A callback is completed only in [`Writer::step`], after [`Writer::batch`] has
+//! returned from the sync that followed all writes of its batch; batches are worked off one after the other; and the
+//! disk keeps a prefix of its writes. So at any instant the disk holds, after a crash, everything acknowledged so far
+//! and of the rest a prefix in the order in which openraft asked for it, a vote before the entries of its term included.
+//! `an_append_is_not_acknowledged_before_its_sync` and `votes_and_entries_keep_their_order_through_a_crash_at_every_step`
+//! (master/tests/log_memory.rs) fail when either half is broken.
+//!
+//! An error is final: after a failed sync the kernel may have dropped the pages, so a second one that succeeds says
+//! nothing. Every callback then and later gets the error, and [`Shared::failed`] tells the process to exit.
+
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::disk::Mark;
+use super::error::LogFailure;
+use super::marks;
+use super::observe::BatchTimes;
+use super::options::{LogOptions, LogSync};
+use super::packs::Packs;
+use super::shared::{Job, Shared, Wake};
+use super::sled_disk::panic_text;
+use crate::raft::{Entry, LogId, Vote};
+
+/// Works off the log's queue: on a thread of its own, or, for simulation, step by step.
+pub struct LogWriter {
+    shared: Arc<Shared>,
+    writer: Writer,
+    failed: bool,
+}
+
+impl LogWriter {
+    pub(super) fn new(shared: Arc<Shared>, packs: Packs, next: u64, options: &LogOptions) -> Self {
+        let vote_term = shared.state().vote.map_or(0, |vote| vote.leader_id.term);
+        let writer = Writer {
+            marked: packs.disk.mark(),
+            packs,
+            options: options.clone(),
+            next,
+            vote_term,
+            unsynced: false,
+            purge: None,
+            noted: Instant::now(),
+        };
+        Self { shared, writer, failed: false }
+    }
+
+    /// Waits until there is something to do; false when the log has been closed and all is done. Time is tokio's, so
+    /// a simulated clock serves.
+    pub async fn ready(&mut self) -> bool {
+        self.shared.wait_async(self.due()).await != Wake::Closed
+    }
+
+    pub(super) fn ready_blocking(&mut self) -> bool {
+        self.shared.wait(self.due()) != Wake::Closed
+    }
+
+    fn due(&self) -> Option<Instant> {
+        if self.failed { None } else { self.writer.due() }
+    }
+
+    /// Works off all that is queued as one batch: writes, one sync, acknowledgements; then a slice of purging, and the
+    /// mark when it is due.
+    pub fn step(&mut self) {
+        let jobs = self.shared.drain();
+        if self.failed {
+            return self.refuse(jobs);
+        }
+        if !jobs.is_empty() {
+            match guarded(|| self.writer.batch(&jobs)) {
+                Ok(done) => {
+                    self.shared.batch_done(done.written, done.vote, done.durable);
+                    acknowledge(jobs);
+                    self.writer.options.observer.batch(&done.times);
+                }
+                Err(error) => {
+                    self.fail(error);
+                    return self.refuse(jobs);
+                }
+            }
+        }
+        if let Err(error) = guarded(|| self.writer.background()) {
+            self.fail(error);
+        }
+    }
+
+    /// The last things, when the log is closed: what is written but not synced, and the mark.
+    pub fn finish(&mut self) {
+        self.step();
+        if !self.failed
+            && let Err(error) = guarded(|| self.writer.note())
+        {
+            self.fail(error);
+        }
+    }
+
+    fn fail(&mut self, (attempt, source): Failed) {
+        let place = self.writer.packs.disk.place().into();
+        self.failed = true;
+        self.shared.fail(&LogFailure { place, attempt, source: Arc::new(source) });
+        // What was queued between the drain and the failure.
+        let late = self.shared.drain();
+        self.refuse(late);
+    }
+
+    fn refuse(&self, jobs: VecDeque<(Instant, Job)>) {
+        let refusal = || io::Error::other("the Raft log has failed; this master must exit");
+        for (_, job) in jobs {
+            match job {
+                Job::Append { done, .. } => done.io_completed(Err(refusal())),
+                Job::Vote { done, .. } => drop(done.send(Err(refusal()))),
+                Job::Committed(_) | Job::Truncate(_) | Job::Purge(_) => {}
+            }
+        }
+    }
+}
+
+fn acknowledge(jobs: VecDeque<(Instant, Job)>) {
+    for (_, job) in jobs {
+        match job {
+            Job::Append { done, .. } => done.io_completed(Ok(())),
+            Job::Vote { done, .. } => drop(done.send(Ok(()))),
+            Job::Committed(_) | Job::Truncate(_) | Job::Purge(_) => {}
+        }
+    }
+}
+
+type Failed = (&'static str, io::Error);
+
+/// A panic of the database is a failure of the log like any other.
+fn guarded<T>(work: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        Err(("use the database", io::Error::other(format!("it panicked: {}", panic_text(&*panic)))))
+    })
+}
+
+struct Writer {
+    packs: Packs,
+    options: LogOptions,
+    /// The index after the last entry written.
+    next: u64,
+    vote_term: u64,
+    /// Whether anything was written since the last sync.
+    unsynced: bool,
+    /// What is being purged, slice by slice.
+    purge: Option<u64>,
+    marked: Mark,
+    noted: Instant,
+}
+
+struct Done {
+    written: Option<(u64, u64)>,
+    vote: Option<Vote>,
+    durable: Option<u64>,
+    times: BatchTimes,
+}
+
+impl Writer {
+    fn batch(&mut self, jobs: &VecDeque<(Instant, Job)>) -> Result<Done, Failed> {
+        let begun = Instant::now();
+        let mut done = Done { written: None, vote: None, durable: None, times: BatchTimes::default() };
+        done.times.jobs = jobs.len();
+        if let Some((queued, _)) = jobs.front() {
+            done.times.queue_wait = begun.saturating_duration_since(*queued);
+        }
+        let mut run: Vec<&Entry> = Vec::new();
+        let mut committed = None;
+        let mut durable = false;
+        for (_, job) in jobs {
+            // Entries of neighbouring appends share packs; anything else between them is written in its place.
+            if !matches!(job, Job::Append { .. } | Job::Committed(_)) {
+                done.times.bytes += self.append(&mut run)?;
+            }
+            match job {
+                Job::Append { entries, generation, .. } => {
+                    durable = true;
+                    done.times.entries += entries.len();
+                    run.extend(entries);
+                    if let Some(entry) = entries.last() {
+                        done.written = Some((*generation, entry.log_id.index + 1));
+                    }
+                }
+                Job::Vote { vote, .. } => {
+                    durable = true;
+                    self.put(marks::VOTE, &marks::encode_vote(vote), "write the vote")?;
+                    self.vote_term = self.vote_term.max(vote.leader_id.term);
+                    done.vote = Some(*vote);
+                }
+                // Only the last one matters, and it may be late: it is written after the entries it names.
+                Job::Committed(id) => committed = Some(id),
+                Job::Truncate(from) => self.truncate(*from)?,
+                Job::Purge(upto) => self.begin_purge(upto)?,
+            }
+        }
+        done.times.bytes += self.append(&mut run)?;
+        if let Some(id) = committed {
+            self.committed(id.as_ref())?;
+        }
+        let written = Instant::now();
+        done.times.insert = written - begun;
+        if durable {
+            (done.times.flush, done.times.sync) = self.sync()?;
+            done.durable = Some(self.next);
+        }
+        Ok(done)
+    }
+
+    fn append(&mut self, run: &mut Vec<&Entry>) -> Result<u64, Failed> {
+        let Some(last) = run.last() else { return Ok(0) };
+        self.next = last.log_id.index + 1;
+        self.unsynced = true;
+        let bytes = self.packs.append(run).map_err(|error| ("append entries", error))?;
+        run.clear();
+        Ok(bytes)
+    }
+
+    /// The mark is lowered, durably, before anything is removed. Were it done after, a crash between the two would
+    /// leave a log that ends before its mark, which recovery takes for lost data, and a healthy master would refuse to
+    /// start. Done first, a crash leaves a mark below the end of the log, which is always sound: it merely would have
+    /// noticed less, and entries from `from` on are not acknowledged any more once a leader has overruled them.
+    fn truncate(&mut self, from: u64) -> Result<(), Failed> {
+        if self.marked.next > from {
+            self.write_mark(Mark { next: from, ..self.marked })?;
+        }
+        self.unsynced = true;
+        self.next = self.next.min(from);
+        self.packs.truncate(from).map_err(|error| ("remove overruled entries", error))
+    }
+
+    fn begin_purge(&mut self, upto: &LogId) -> Result<(), Failed> {
+        self.put(marks::PURGED, &marks::encode_log_id(upto), "write the purged index")?;
+        self.next = self.next.max(upto.index + 1);
+        self.purge = self.purge.max(Some(upto.index));
+        Ok(())
+    }
+
+    fn committed(&mut self, id: Option<&LogId>) -> Result<(), Failed> {
+        match id {
+            Some(id) => self.put(marks::COMMITTED, &marks::encode_log_id(id), "write the committed index"),
+            None => {
+                self.unsynced = true;
+                self.packs.disk.delete(marks::COMMITTED).map_err(|error| ("write the committed index", error))
+            }
+        }
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8], attempt: &'static str) -> Result<(), Failed> {
+        self.unsynced = true;
+        self.packs.disk.put(key, value).map_err(|error| (attempt, error))
+    }
+
+    fn sync(&mut self) -> Result<(std::time::Duration, std::time::Duration), Failed> {
+        let begun = Instant::now();
+        self.packs.disk.flush().map_err(|error| ("flush", error))?;
+        let flushed = Instant::now();
+        if self.options.sync == LogSync::Fdatasync {
+            self.packs.disk.sync().map_err(|error| ("fdatasync", error))?;
+        }
+        self.unsynced = false;
+        Ok((flushed - begun, Instant::now() - flushed))
+    }
+
+    fn due(&self) -> Option<Instant> {
+        if self.purge.is_some() {
+            return Some(Instant::now());
+        }
+        (self.unsynced || self.marked != self.mark()).then(|| self.noted + self.options.mark_every)
+    }
+
+    fn background(&mut self) -> Result<(), Failed> {
+        if let Some(upto) = self.purge {
+            self.unsynced = true;
+            let more = self.packs.purge_slice(upto).map_err(|error| ("delete purged entries", error))?;
+            self.purge = self.purge.filter(|_| more);
+        }
+        if self.noted + self.options.mark_every <= Instant::now() {
+            self.note()?;
+        }
+        Ok(())
+    }
+
+    /// Notes the last durable index, after making it so: the mark never runs ahead of the log.
+    fn note(&mut self) -> Result<(), Failed> {
+        self.noted = Instant::now();
+        if self.unsynced {
+            self.sync()?;
+        }
+        if self.marked != self.mark() { self.write_mark(self.mark()) } else { Ok(()) }
+    }
+
+    fn mark(&self) -> Mark {
+        Mark { next: self.next, term: self.vote_term }
+    }
+
+    fn write_mark(&mut self, mark: Mark) -> Result<(), Failed> {
+        self.packs.disk.write_mark(mark).map_err(|error| ("note the durable index", error))?;
+        self.marked = mark;
+        Ok(())
+    }
+}

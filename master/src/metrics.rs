@@ -1,0 +1,215 @@
+//! Every metric of a master: names, help, units, setters. Nothing else touches the registry.
+
+use std::time::Instant;
+
+use mc_base::metrics::{Counter, Gauge, Histogram, Registry};
+
+use crate::log::{BatchTimes, LogObserver};
+
+/// The calls of the client API, as the label `rpc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rpc {
+    Hello,
+    Status,
+    Watch,
+    Exist,
+    Get,
+    PutStart,
+    PutEnd,
+    PutRevoke,
+    Remove,
+    Mount,
+    Unmount,
+    Members,
+    TransferLeader,
+}
+
+const RPCS: [(Rpc, &str); 13] = [
+    (Rpc::Hello, "hello"),
+    (Rpc::Status, "status"),
+    (Rpc::Watch, "watch"),
+    (Rpc::Exist, "batch_exist"),
+    (Rpc::Get, "batch_get"),
+    (Rpc::PutStart, "batch_put_start"),
+    (Rpc::PutEnd, "batch_put_end"),
+    (Rpc::PutRevoke, "batch_put_revoke"),
+    (Rpc::Remove, "batch_remove"),
+    (Rpc::Mount, "mount_store"),
+    (Rpc::Unmount, "unmount_store"),
+    (Rpc::Members, "list_members"),
+    (Rpc::TransferLeader, "transfer_leader"),
+];
+
+/// The metrics of one master.
+pub(crate) struct MasterMetrics {
+    registry: Registry,
+    rpc_seconds: Vec<Histogram>,
+    pub(crate) proposals_refused: Counter,
+    log_queue_seconds: Histogram,
+    log_write_seconds: Histogram,
+    log_fsync_seconds: Histogram,
+    log_batch_entries: Histogram,
+    log_bytes: Counter,
+    pub(crate) log_truncations: Counter,
+    leader_changes: Counter,
+    term: Gauge,
+    is_leader: Gauge,
+    has_leader: Gauge,
+    committed: Gauge,
+    applied: Gauge,
+    objects: Gauge,
+    puts_in_flight: Gauge,
+    read_leases: Gauge,
+    stores_alive: Gauge,
+    stores_suspect: Gauge,
+    capacity_bytes: Gauge,
+    used_bytes: Gauge,
+}
+
+/// What the gauges show; read once a second and at every scrape.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sample {
+    pub(crate) term: u64,
+    pub(crate) leads: bool,
+    pub(crate) has_leader: bool,
+    pub(crate) committed: u64,
+    pub(crate) applied: u64,
+    pub(crate) objects: u64,
+    pub(crate) puts_in_flight: u64,
+    pub(crate) read_leases: usize,
+    pub(crate) stores_alive: usize,
+    pub(crate) stores_suspect: usize,
+    pub(crate) capacity_bytes: u64,
+    pub(crate) used_bytes: u64,
+}
+
+impl MasterMetrics {
+    pub(crate) fn new(registry: Registry) -> Self {
+        let r = &registry;
+        let rpc_seconds = RPCS
+            .iter()
+            .map(|(_, name)| r.histogram("mc_master_rpc_seconds", "Time to answer a call", &[("rpc", name)]))
+            .collect();
+        Self {
+            rpc_seconds,
+            proposals_refused: r.counter(
+                "mc_master_proposals_refused_total",
+                "Calls refused because too many proposals were in flight",
+                &[],
+            ),
+            log_queue_seconds: r.histogram(
+                "mc_raft_log_queue_seconds",
+                "Time that the oldest write of a batch waited for the log writer",
+                &[],
+            ),
+            log_write_seconds: r.histogram(
+                "mc_raft_log_write_seconds",
+                "Time to hand a batch to sled, without the sync",
+                &[],
+            ),
+            log_fsync_seconds: r.histogram(
+                "mc_raft_log_fsync_seconds",
+                "Time of one fdatasync of the log",
+                &[],
+            ),
+            log_batch_entries: r.histogram(
+                "mc_raft_log_batch_entries",
+                "Entries made durable by one sync",
+                &[],
+            ),
+            log_bytes: r.counter("mc_raft_log_bytes_total", "Bytes of entries appended to the log", &[]),
+            log_truncations: r.counter(
+                "mc_raft_log_torn_tails_total",
+                "Starts at which a torn tail was cut off the log",
+                &[],
+            ),
+            leader_changes: r.counter("mc_raft_leader_changes_total", "Changes of the leader seen here", &[]),
+            term: r.gauge("mc_raft_term", "Raft term", &[]),
+            is_leader: r.gauge("mc_raft_is_leader", "1 when this master leads and its lease holds", &[]),
+            has_leader: r.gauge("mc_raft_has_leader", "1 when this master knows a leader", &[]),
+            committed: r.gauge("mc_raft_committed_index", "Last log index known to be committed", &[]),
+            applied: r.gauge("mc_raft_applied_index", "Last log index applied to the index of objects", &[]),
+            objects: r.gauge("mc_objects", "Objects in the index", &[]),
+            puts_in_flight: r.gauge("mc_puts_in_flight", "Puts that have started and not ended", &[]),
+            read_leases: r.gauge("mc_read_leases", "Read leases that this leader remembers", &[]),
+            stores_alive: r.gauge("mc_stores", "Mounted stores, on the leader", &[("state", "alive")]),
+            stores_suspect: r.gauge("mc_stores", "Mounted stores, on the leader", &[("state", "suspect")]),
+            capacity_bytes: r.gauge("mc_pool_capacity_bytes", "Bytes that the mounted stores lend", &[]),
+            used_bytes: r.gauge("mc_pool_used_bytes", "Bytes allocated in them, held ones included", &[]),
+            registry,
+        }
+    }
+
+    /// Times a call until the answer is dropped.
+    pub(crate) fn rpc(&self, rpc: Rpc) -> RpcTimer<'_> {
+        RpcTimer { histogram: &self.rpc_seconds[rpc as usize], since: Instant::now() }
+    }
+
+    pub(crate) fn leader_changed(&self) {
+        self.leader_changes.increment(1);
+    }
+
+    pub(crate) fn show(&self, sample: &Sample) {
+        let flag = |on: bool| f64::from(u8::from(on));
+        self.term.set(sample.term as f64);
+        self.is_leader.set(flag(sample.leads));
+        self.has_leader.set(flag(sample.has_leader));
+        self.committed.set(sample.committed as f64);
+        self.applied.set(sample.applied as f64);
+        self.objects.set(sample.objects as f64);
+        self.puts_in_flight.set(sample.puts_in_flight as f64);
+        self.read_leases.set(sample.read_leases as f64);
+        self.stores_alive.set(sample.stores_alive as f64);
+        self.stores_suspect.set(sample.stores_suspect as f64);
+        self.capacity_bytes.set(sample.capacity_bytes as f64);
+        self.used_bytes.set(sample.used_bytes as f64);
+    }
+
+    pub(crate) fn render(&self) -> String {
+        self.registry.render()
+    }
+
+    /// Drains what histograms have gathered; called every second, so that a master that nobody scrapes stays small.
+    pub(crate) fn upkeep(&self) {
+        self.registry.upkeep();
+    }
+}
+
+/// Records how long a call took when it is dropped.
+pub(crate) struct RpcTimer<'a> {
+    histogram: &'a Histogram,
+    since: Instant,
+}
+
+impl Drop for RpcTimer<'_> {
+    fn drop(&mut self) {
+        self.histogram.record(self.since.elapsed().as_secs_f64());
+    }
+}
+
+impl LogObserver for MasterMetrics {
+    fn batch(&self, times: &BatchTimes) {
+        self.log_queue_seconds.record(times.queue_wait.as_secs_f64());
+        self.log_write_seconds.record((times.insert + times.flush).as_secs_f64());
+        if !times.sync.is_zero() {
+            self.log_fsync_seconds.record(times.sync.as_secs_f64());
+        }
+        self.log_batch_entries.record(times.entries as f64);
+        self.log_bytes.increment(times.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rpc_has_its_own_histogram() {
+        for (at, (rpc, _)) in RPCS.iter().enumerate() {
+            assert_eq!(*rpc as usize, at);
+        }
+        let metrics = MasterMetrics::new(Registry::new());
+        drop(metrics.rpc(Rpc::TransferLeader));
+        assert!(metrics.render().contains("mc_master_rpc_seconds_count{rpc=\"transfer_leader\"} 1"));
+    }
+}

@@ -1,0 +1,215 @@
+//! The `--peers` list.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, join_all};
+use mc_base::{HostPort, ParseAddressError};
+
+/// Port of the Raft service where an address names none.
+pub const DEFAULT_RAFT_PORT: u16 = 50055;
+/// A resolver that takes longer has not answered in this round.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Turns a name into its addresses; handed in, so that a test or a simulation has names of its own.
+pub type Resolver = Arc<dyn Fn(HostPort) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
+
+/// The system's resolver.
+#[must_use]
+pub fn system_resolver() -> Resolver {
+    Arc::new(|address| Box::pin(async move { address.resolve().await }))
+}
+
+/// The masters of a cluster as an operator lists them: a set, whatever the order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerList {
+    listed: Vec<HostPort>,
+    cluster_size: Option<usize>,
+}
+
+/// Why a list of peers can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeersError {
+    /// Nothing in it.
+    #[error("--peers is empty: name the Raft address of every master, this one included")]
+    Empty,
+    /// One is not an address.
+    #[error("--peers: {0}")]
+    Address(#[from] ParseAddressError),
+    /// One is there twice.
+    #[error("--peers names {0} twice: name each master once")]
+    Duplicate(HostPort),
+    /// A name stands for several machines, and nobody said how many there should be.
+    #[error(
+        "--peers: {name} has {} records ({}): add --cluster-size with the number of masters, so that a cluster \
+         is not formed before all of them are there",
+        records.len(), list(records)
+    )]
+    SeveralRecords {
+        /// The name.
+        name: HostPort,
+        /// Its records.
+        records: Vec<HostPort>,
+    },
+}
+
+/// What a list stands for at this moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expansion {
+    /// These masters: distinct, sorted.
+    Entries(Vec<HostPort>),
+    /// Not yet known, and why.
+    Incomplete(String),
+}
+
+impl PeerList {
+    /// Reads addresses (each may be a list with commas itself); without a port they get [`DEFAULT_RAFT_PORT`].
+    /// `cluster_size` is how many masters there are, where names have several records.
+    ///
+    /// # Errors
+    /// [`PeersError`]
+    pub fn parse<T: AsRef<str>>(items: &[T], cluster_size: Option<usize>) -> Result<Self, PeersError> {
+        let mut listed = Vec::new();
+        for item in items {
+            listed.extend(mc_base::addr::parse_list(item.as_ref(), DEFAULT_RAFT_PORT)?);
+        }
+        listed.sort();
+        if let Some(pair) = listed.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(PeersError::Duplicate(pair[0].clone()));
+        }
+        if listed.is_empty() {
+            return Err(PeersError::Empty);
+        }
+        Ok(Self { listed, cluster_size })
+    }
+
+    /// The addresses as listed, sorted.
+    #[must_use]
+    pub fn listed(&self) -> &[HostPort] {
+        &self.listed
+    }
+
+    /// The masters that the list stands for now. A name with one record stays a name, so that it is resolved anew at
+    /// every connect; one with several becomes its addresses. Records are counted within one address family: a
+    /// machine with an IPv4 and an IPv6 address is one machine.
+    ///
+    /// # Errors
+    /// [`PeersError::SeveralRecords`] without a cluster size.
+    pub async fn expand(&self, resolver: &Resolver) -> Result<Expansion, PeersError> {
+        let resolved = join_all(self.listed.iter().map(|address| async move {
+            let records = match address.ip() {
+                Some(ip) => Ok(Ok(vec![SocketAddr::new(ip, address.port())])),
+                None => tokio::time::timeout(RESOLVE_TIMEOUT, resolver(address.clone())).await,
+            };
+            (address, records)
+        }))
+        .await;
+        let mut entries = Vec::new();
+        let mut missing = Vec::new();
+        for (address, records) in resolved {
+            match records {
+                Ok(Ok(records)) => {
+                    let records = one_family(&records);
+                    if records.len() <= 1 {
+                        entries.push(address.clone());
+                    } else if self.cluster_size.is_none() {
+                        return Err(PeersError::SeveralRecords { name: address.clone(), records });
+                    } else {
+                        entries.extend(records);
+                    }
+                }
+                Ok(Err(err)) => missing.push(format!("{} does not resolve ({err})", address.host())),
+                Err(_) => missing.push(format!("{} does not resolve (no answer)", address.host())),
+            }
+        }
+        entries.sort();
+        entries.dedup();
+        if !missing.is_empty() {
+            return Ok(Expansion::Incomplete(missing.join("; ")));
+        }
+        match self.cluster_size {
+            Some(size) if size != entries.len() => Ok(Expansion::Incomplete(format!(
+                "--cluster-size is {size} and the list has {} masters now ({})",
+                entries.len(),
+                list(&entries)
+            ))),
+            _ => Ok(Expansion::Entries(entries)),
+        }
+    }
+}
+
+/// The records of the family that has more of them; IPv4's where both have as many.
+fn one_family(records: &[SocketAddr]) -> Vec<HostPort> {
+    let (v4, v6): (Vec<SocketAddr>, Vec<SocketAddr>) = records.iter().partition(|record| record.is_ipv4());
+    let mut chosen: Vec<HostPort> =
+        if v6.len() > v4.len() { v6 } else { v4 }.into_iter().map(HostPort::from).collect();
+    chosen.sort();
+    chosen.dedup();
+    chosen
+}
+
+/// Addresses with commas.
+pub(crate) fn list<T: fmt::Display>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolver(records: &'static [(&'static str, &'static [&'static str])]) -> Resolver {
+        Arc::new(move |address| {
+            Box::pin(async move {
+                let (_, ips) = records
+                    .iter()
+                    .find(|(name, _)| *name == address.host())
+                    .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no such name"))?;
+                Ok(ips.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), address.port())).collect())
+            })
+        })
+    }
+
+    fn entries(expansion: &Expansion) -> Vec<String> {
+        match expansion {
+            Expansion::Entries(entries) => entries.iter().map(ToString::to_string).collect(),
+            Expansion::Incomplete(why) => panic!("incomplete: {why}"),
+        }
+    }
+
+    #[test]
+    fn order_and_the_default_port_do_not_matter_and_twice_is_an_error() {
+        let a = PeerList::parse(&["b,A", "c:50055"], None).unwrap();
+        let b = PeerList::parse(&["c", "a:50055", "b"], None).unwrap();
+        assert_eq!(a, b);
+        let twice = PeerList::parse(&["a", "b", "a:50055"], None).unwrap_err();
+        assert_eq!(twice.to_string(), "--peers names a:50055 twice: name each master once");
+        assert_eq!(PeerList::parse(&[""], None), Err(PeersError::Empty));
+    }
+
+    #[tokio::test]
+    async fn a_name_with_several_records_needs_the_size_of_the_cluster_and_all_of_them() {
+        let three = resolver(&[("mc", &["10.0.0.2", "10.0.0.1", "10.0.0.3"])]);
+        let two = resolver(&[("mc", &["10.0.0.2", "10.0.0.1"])]);
+        let err = PeerList::parse(&["mc"], None).unwrap().expand(&three).await.unwrap_err();
+        assert!(err.to_string().contains("mc:50055 has 3 records"), "{err}");
+
+        let list = PeerList::parse(&["mc"], Some(3)).unwrap();
+        let expansion = list.expand(&three).await.unwrap();
+        assert_eq!(entries(&expansion), ["10.0.0.1:50055", "10.0.0.2:50055", "10.0.0.3:50055"]);
+        let Expansion::Incomplete(why) = list.expand(&two).await.unwrap() else { panic!("two of three") };
+        assert!(why.contains("--cluster-size is 3 and the list has 2"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn a_machine_with_both_address_families_is_one_and_an_unknown_name_is_waited_for() {
+        let names = resolver(&[("a", &["10.0.0.1", "::1"]), ("b", &["10.0.0.2"])]);
+        let list = PeerList::parse(&["a", "b"], None).unwrap();
+        assert_eq!(entries(&list.expand(&names).await.unwrap()), ["a:50055", "b:50055"]);
+        let list = PeerList::parse(&["a", "x"], None).unwrap();
+        let expansion = list.expand(&names).await.unwrap();
+        assert_eq!(expansion, Expansion::Incomplete("x does not resolve (no such name)".into()));
+    }
+}

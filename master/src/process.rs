@@ -1,0 +1,102 @@
+//! `mc-master` as a process: flags, logs, runtimes, signals. The only part that knows it is one.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::CommandFactory as _;
+use mc_base::config::{self, Loaded};
+use mc_base::net::TcpNetwork;
+use mc_base::{Clock, telemetry};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::MasterArgs;
+use crate::master::{Environment, Master, StartError};
+
+/// Exit code for what a person must mend before another start makes sense.
+const EXIT_CONFIG: u8 = 2;
+
+/// Runs a master until it is told to stop. `args` begin with the program's name.
+///
+/// Ends with 0 after SIGTERM or SIGINT, 2 when the configuration cannot work, 1 when the master cannot go on (a disk that
+/// fails, say): the others take over, and the last line on standard error says why.
+pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let loaded = match config::load::<MasterArgs>(MasterArgs::command(), args, |name| std::env::var_os(name))
+    {
+        Ok(loaded) => loaded,
+        Err(error) => return error.report(),
+    };
+    if loaded.args.file.print_config {
+        return match loaded.print(&mut std::io::stdout()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE,
+        };
+    }
+    match run(&loaded) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(End::Config(why)) => {
+            eprintln!("error: {why}");
+            ExitCode::from(EXIT_CONFIG)
+        }
+        Err(End::Failed(why)) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+enum End {
+    Config(String),
+    Failed(String),
+}
+
+impl From<StartError> for End {
+    fn from(error: StartError) -> Self {
+        Self::Config(error.to_string())
+    }
+}
+
+fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
+    let args = &loaded.args;
+    telemetry::init(&args.log).map_err(|err| End::Config(err.to_string()))?;
+    let failed = |err: std::io::Error| End::Failed(format!("the runtime did not start: {err}"));
+    // Raft on threads of its own: a flood of requests must not keep heartbeats from going out.
+    let raft = runtime("mc-raft", 2).map_err(failed)?;
+    let api =
+        runtime("mc-api", std::thread::available_parallelism().map_or(2, usize::from)).map_err(failed)?;
+    let environment = Environment {
+        clock: api.block_on(async { Clock::monotonic() }),
+        network: TcpNetwork::shared(),
+        raft: raft.handle().clone(),
+    };
+    let outcome = api.block_on(async {
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut master = Master::start(args, environment).await?;
+        let orphaned = mc_base::stdin_closed(args.exit_on_stdin_eof);
+        let outcome = tokio::select! {
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+            () = orphaned => Ok(()),
+            why = master.failed() => Err(why),
+        };
+        match outcome {
+            Ok(()) => {
+                master.stop().await;
+                Ok(())
+            }
+            Err(why) => Err(match &*why {
+                StartError::Failed(_) => End::Failed(why.to_string()),
+                _ => End::Config(why.to_string()),
+            }),
+        }
+    });
+    // The log's writer thread has closed sled by now; whatever else is left ends with the process.
+    api.shutdown_background();
+    raft.shutdown_background();
+    outcome
+}
+
+fn runtime(name: &str, threads: usize) -> std::io::Result<Runtime> {
+    Builder::new_multi_thread().worker_threads(threads).thread_name(name).enable_all().build()
+}

@@ -1,0 +1,57 @@
+use mc_base::NodeId;
+use openraft::ServerState;
+use openraft::async_runtime::watch::WatchReceiver as _;
+
+use super::RaftNode;
+
+/// What a Raft node says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RaftView {
+    /// `leader`, `follower`, `learner`, `candidate` or `stopped`.
+    pub role: &'static str,
+    /// Its term.
+    pub term: u64,
+    /// Index of the last entry it knows to be committed.
+    pub committed: u64,
+}
+
+impl RaftNode {
+    /// This node's id.
+    #[must_use]
+    pub fn node_id(&self) -> NodeId {
+        self.node
+    }
+
+    /// Role, term and commit index, as of openraft's last report.
+    #[must_use]
+    pub fn view(&self) -> RaftView {
+        let metrics = self.metrics.borrow_watched();
+        let role = match metrics.state {
+            _ if metrics.running_state.is_err() => "stopped",
+            ServerState::Leader => "leader",
+            ServerState::Follower => "follower",
+            ServerState::Learner => "learner",
+            ServerState::Candidate => "candidate",
+            ServerState::Shutdown => "stopped",
+        };
+        RaftView {
+            role,
+            term: metrics.current_term,
+            committed: metrics.local_committed.as_ref().map_or(0, |id| id.index),
+        }
+    }
+
+    /// Completes when Raft has stopped, with the reason: a log or state machine that failed, or a shutdown.
+    pub async fn stopped(&self) -> String {
+        let mut metrics = self.metrics.clone();
+        loop {
+            let running = metrics.borrow_watched().running_state.clone();
+            if let Err(fatal) = running {
+                return fatal.to_string();
+            }
+            if metrics.changed().await.is_err() {
+                return "Raft has ended".to_owned();
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+use std::sync::Arc;
+
+/// Most entries of a node: small, because the first write after a clone copies one node of each level.
+const MAX: usize = 32;
+/// A node with fewer entries looks for a neighbour to merge with.
+const MIN: usize = 8;
+
+/// A sorted map whose clone is O(1): a B+tree of shared nodes.
+///
+/// Behaviour depends on the entries alone, never on the shape of the tree, so that a map rebuilt from a snapshot acts
+/// as the one that was written.
+pub(crate) struct CowMap<K, V> {
+    root: Arc<Node<K, V>>,
+    len: usize,
+}
+
+enum Node<K, V> {
+    Leaf(Vec<(K, V)>),
+    /// Each child with a lower bound of its keys, which is above all keys of the child before it. The first child's
+    /// bound is not used.
+    Inner(Vec<(K, Arc<Node<K, V>>)>),
+}
+
+impl<K, V> Clone for CowMap<K, V> {
+    fn clone(&self) -> Self {
+        Self { root: Arc::clone(&self.root), len: self.len }
+    }
+}
+
+impl<K: Clone, V: Clone> Clone for Node<K, V> {
+    fn clone(&self) -> Self {
+        // The copy is about to be written, mostly grown by one: room for that avoids a second copy.
+        fn with_room<T: Clone>(from: &[T]) -> Vec<T> {
+            let mut copy = Vec::with_capacity(from.len() + 1);
+            copy.extend_from_slice(from);
+            copy
+        }
+        match self {
+            Self::Leaf(entries) => Self::Leaf(with_room(entries)),
+            Self::Inner(children) => Self::Inner(with_room(children)),
+        }
+    }
+}
+
+impl<K: Copy + Ord, V: Clone> CowMap<K, V> {
+    pub(crate) fn new() -> Self {
+        Self { root: Arc::new(Node::Leaf(Vec::new())), len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        let mut node = &*self.root;
+        loop {
+            match node {
+                Node::Leaf(entries) => {
+                    let at = entries.binary_search_by(|(k, _)| k.cmp(key)).ok()?;
+                    return Some(&entries[at].1);
+                }
+                Node::Inner(children) => node = &children[child_of(children, key)].1,
+            }
+        }
+    }
+
+    /// Copies the path to `key` where it is shared, so it is meant for keys that are there.
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        let mut node = Arc::make_mut(&mut self.root);
+        loop {
+            match node {
+                Node::Leaf(entries) => {
+                    let at = entries.binary_search_by(|(k, _)| k.cmp(key)).ok()?;
+                    return Some(&mut entries[at].1);
+                }
+                Node::Inner(children) => {
+                    let at = child_of(children, key);
+                    node = Arc::make_mut(&mut children[at].1);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn contains(&self, key: &K) -> bool {
+        self.get(key).is_some()
+    }
+
+    /// Returns the value that was there.
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        let (old, right) = Arc::make_mut(&mut self.root).insert(key, value);
+        if let Some((bound, right)) = right {
+            let left = std::mem::replace(&mut self.root, Arc::new(Node::Inner(Vec::with_capacity(2))));
+            if let Node::Inner(children) = Arc::make_mut(&mut self.root) {
+                children.push((bound, left));
+                children.push((bound, right));
+            }
+        }
+        self.len += usize::from(old.is_none());
+        old
+    }
+
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+        // A look first: a miss must not copy the path.
+        if !self.contains(key) {
+            return None;
+        }
+        let old = Arc::make_mut(&mut self.root).remove(key);
+        self.len -= usize::from(old.is_some());
+        while let Node::Inner(children) = &*self.root {
+            match children.as_slice() {
+                [] => self.root = Arc::new(Node::Leaf(Vec::new())),
+                [(_, only)] => self.root = Arc::clone(only),
+                _ => break,
+            }
+        }
+        old
+    }
+
+    pub(crate) fn first(&self) -> Option<(&K, &V)> {
+        self.root.first()
+    }
+
+    pub(crate) fn last(&self) -> Option<(&K, &V)> {
+        self.root.last()
+    }
+
+    /// The first entry whose key is `key` or above.
+    pub(crate) fn at_or_after(&self, key: &K) -> Option<(&K, &V)> {
+        self.root.at_or_after(key)
+    }
+
+    /// The last entry whose key is `key` or below.
+    pub(crate) fn at_or_before(&self, key: &K) -> Option<(&K, &V)> {
+        self.root.at_or_before(key)
+    }
+
+    pub(crate) fn iter(&self) -> Iter<'_, K, V> {
+        let mut iter = Iter { path: Vec::new(), leaf: [].iter() };
+        iter.descend(&self.root);
+        iter
+    }
+}
+
+/// The child under which `key` belongs.
+fn child_of<K: Ord, C>(children: &[(K, C)], key: &K) -> usize {
+    children.partition_point(|(bound, _)| bound <= key).saturating_sub(1)
+}
+
+/// Puts an entry at `at`; a node that grows too large gives up its right part. Appending at the very end leaves the
+/// left part full, so that ascending inserts pack the tree.
+fn put<K: Copy, T>(entries: &mut Vec<(K, T)>, at: usize, entry: (K, T)) -> Option<(K, Vec<(K, T)>)> {
+    if entries.len() < MAX {
+        entries.insert(at, entry);
+        return None;
+    }
+    let cut = if at == entries.len() { at } else { MAX / 2 };
+    let mut right = entries.split_off(cut);
+    if at <= cut && cut < MAX {
+        entries.insert(at, entry);
+    } else {
+        right.insert(at - cut, entry);
+    }
+    Some((right[0].0, right))
+}
+
+impl<K: Copy + Ord, V: Clone> Node<K, V> {
+    fn len(&self) -> usize {
+        match self {
+            Self::Leaf(entries) => entries.len(),
+            Self::Inner(children) => children.len(),
+        }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn insert(&mut self, key: K, value: V) -> (Option<V>, Option<(K, Arc<Self>)>) {
+        match self {
+            Self::Leaf(entries) => match entries.binary_search_by(|(k, _)| k.cmp(&key)) {
+                Ok(at) => (Some(std::mem::replace(&mut entries[at].1, value)), None),
+                Err(at) => {
+                    let right = put(entries, at, (key, value));
+                    (None, right.map(|(bound, right)| (bound, Arc::new(Self::Leaf(right)))))
+                }
+            },
+            Self::Inner(children) => {
+                let at = child_of(children, &key);
+                let (old, split) = Arc::make_mut(&mut children[at].1).insert(key, value);
+                let right = split.and_then(|child| put(children, at + 1, child));
+                (old, right.map(|(bound, right)| (bound, Arc::new(Self::Inner(right)))))
+            }
+        }
+    }
+
+    fn remove(&mut self, key: &K) -> Option<V> {
+        match self {
+            Self::Leaf(entries) => {
+                let at = entries.binary_search_by(|(k, _)| k.cmp(key)).ok()?;
+                Some(entries.remove(at).1)
+            }
+            Self::Inner(children) => {
+                let at = child_of(children, key);
+                let old = Arc::make_mut(&mut children[at].1).remove(key);
+                if children[at].1.len() < MIN {
+                    shrink(children, at);
+                }
+                old
+            }
+        }
+    }
+
+    fn first(&self) -> Option<(&K, &V)> {
+        match self {
+            Self::Leaf(entries) => entries.first().map(|(k, v)| (k, v)),
+            Self::Inner(children) => children.first()?.1.first(),
+        }
+    }
+
+    fn last(&self) -> Option<(&K, &V)> {
+        match self {
+            Self::Leaf(entries) => entries.last().map(|(k, v)| (k, v)),
+            Self::Inner(children) => children.last()?.1.last(),
+        }
+    }
+
+    fn at_or_after(&self, key: &K) -> Option<(&K, &V)> {
+        match self {
+            Self::Leaf(entries) => {
+                entries.get(entries.partition_point(|(k, _)| k < key)).map(|(k, v)| (k, v))
+            }
+            Self::Inner(children) => {
+                let at = child_of(children, key);
+                children[at].1.at_or_after(key).or_else(|| children.get(at + 1)?.1.first())
+            }
+        }
+    }
+
+    fn at_or_before(&self, key: &K) -> Option<(&K, &V)> {
+        match self {
+            Self::Leaf(entries) => {
+                let after = entries.partition_point(|(k, _)| k <= key);
+                entries[..after].last().map(|(k, v)| (k, v))
+            }
+            Self::Inner(children) => {
+                let at = child_of(children, key);
+                children[at].1.at_or_before(key).or_else(|| children.get(at.checked_sub(1)?)?.1.last())
+            }
+        }
+    }
+}
+
+/// Removes child `at` when it is empty, or merges it with a neighbour when both fit one node with room to spare.
+fn shrink<K: Copy + Ord, V: Clone>(children: &mut Vec<(K, Arc<Node<K, V>>)>, at: usize) {
+    if children[at].1.len() == 0 {
+        children.remove(at);
+        return;
+    }
+    let left = if at > 0 { at - 1 } else { at };
+    let Some((_, right)) = children.get(left + 1) else { return };
+    if children[left].1.len() + right.len() > MAX - MIN {
+        return;
+    }
+    let (bound, right) = children.remove(left + 1);
+    match (Arc::make_mut(&mut children[left].1), Arc::unwrap_or_clone(right)) {
+        (Node::Leaf(into), Node::Leaf(from)) => into.extend(from),
+        (Node::Inner(into), Node::Inner(mut from)) => {
+            // As a first child it may have taken keys below its own bound.
+            if let Some(first) = from.first_mut() {
+                first.0 = bound;
+            }
+            into.extend(from);
+        }
+        // All leaves are equally deep, so two neighbours are of one kind.
+        _ => {}
+    }
+}
+
+/// Entries in the order of their keys.
+pub(crate) struct Iter<'a, K, V> {
+    path: Vec<std::slice::Iter<'a, (K, Arc<Node<K, V>>)>>,
+    leaf: std::slice::Iter<'a, (K, V)>,
+}
+
+impl<'a, K, V> Iter<'a, K, V> {
+    fn descend(&mut self, mut node: &'a Node<K, V>) {
+        loop {
+            match node {
+                Node::Leaf(entries) => {
+                    self.leaf = entries.iter();
+                    return;
+                }
+                Node::Inner(children) => {
+                    let mut rest = children.iter();
+                    match rest.next() {
+                        Some((_, child)) => node = child,
+                        None => return,
+                    }
+                    self.path.push(rest);
+                }
+            }
+        }
+    }
+}
+
+impl<'a, K, V> Iterator for Iter<'a, K, V> {
+    type Item = (&'a K, &'a V);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((key, value)) = self.leaf.next() {
+                return Some((key, value));
+            }
+            match self.path.last_mut()?.next() {
+                Some((_, child)) => self.descend(child),
+                None => {
+                    self.path.pop();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(u16, u32),
+        Remove(u16),
+        RemoveRun(u16, u16),
+        Clone,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0..2000u16, any::<u32>()).prop_map(|(k, v)| Step::Insert(k, v)),
+            4 => (0..2000u16).prop_map(Step::Remove),
+            1 => (0..2000u16, 0..300u16).prop_map(|(k, n)| Step::RemoveRun(k, n)),
+            1 => Just(Step::Clone),
+        ]
+    }
+
+    fn assert_same(map: &CowMap<u16, u32>, model: &BTreeMap<u16, u32>) {
+        assert!(map.iter().eq(model.iter()));
+        assert_eq!(map.len(), model.len());
+        assert_eq!((map.first(), map.last()), (model.first_key_value(), model.last_key_value()));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
+        #[test]
+        fn acts_like_a_btree_map_and_clones_never_change(steps in prop::collection::vec(step(), 1..1500)) {
+            let mut map = CowMap::new();
+            let mut model = BTreeMap::new();
+            let mut clones = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Insert(k, v) => prop_assert_eq!(map.insert(k, v), model.insert(k, v)),
+                    Step::Remove(k) => {
+                        prop_assert_eq!(map.remove(&k), model.remove(&k));
+                        prop_assert_eq!(map.at_or_after(&k), model.range(k..).next());
+                        prop_assert_eq!(map.at_or_before(&k), model.range(..=k).next_back());
+                    }
+                    Step::RemoveRun(k, n) => {
+                        for k in k..k + n {
+                            prop_assert_eq!(map.remove(&k), model.remove(&k));
+                        }
+                    }
+                    Step::Clone => clones.push((map.clone(), model.clone())),
+                }
+                let probe = model.keys().next().copied().unwrap_or(3);
+                prop_assert_eq!(map.get(&probe), model.get(&probe));
+                if let Some(value) = map.get_mut(&probe) {
+                    *value ^= 1;
+                    *model.get_mut(&probe).unwrap() ^= 1;
+                }
+            }
+            assert_same(&map, &model);
+            for (map, model) in &clones {
+                assert_same(map, model);
+            }
+        }
+    }
+
+    #[test]
+    fn ascending_inserts_pack_the_leaves() {
+        let mut map = CowMap::new();
+        for key in 0..MAX * MAX {
+            map.insert(key, ());
+        }
+        let Node::Inner(children) = &*map.root else { panic!("one level of leaves") };
+        assert_eq!(children.len(), MAX, "every leaf is full");
+    }
+}

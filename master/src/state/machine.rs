@@ -1,0 +1,196 @@
+use mc_base::{ClusterTime, MAX_ITEMS, PutId};
+use mc_proto::v1::Code;
+
+use super::command::{Command, Op, PutEnded, PutStarted, RemoveItem, Response, Settings, Stamp};
+use super::key::IndexKey;
+use super::objects::Objects;
+use super::puts::{PutState, Puts};
+use super::segments::Segments;
+use super::stores::Stores;
+
+/// Puts, held bytes and ended puts that any one entry ends beyond its own number of items.
+const EXPIRE_MIN: usize = 1024;
+
+/// The index. A clone is cheap and never changes, so it can be encoded on another thread while entries are applied.
+#[derive(Clone)]
+pub struct State {
+    pub(super) time: ClusterTime,
+    pub(super) cluster_version: u32,
+    pub(super) settings: Settings,
+    pub(super) stores: Stores,
+    pub(super) segments: Segments,
+    pub(super) objects: Objects,
+    pub(super) puts: Puts,
+}
+
+/// What an operation knows of the entry that carries it.
+pub(super) struct Entry<'a> {
+    /// Its log index.
+    pub(super) index: u64,
+    /// What the leader stamped.
+    pub(super) stamp: &'a Stamp,
+    /// Cluster time now.
+    pub(super) now: ClusterTime,
+}
+
+impl State {
+    /// An empty index.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            time: ClusterTime(0),
+            cluster_version: 0,
+            settings,
+            stores: Stores::new(),
+            segments: Segments::new(),
+            objects: Objects::new(),
+            puts: Puts::new(),
+        }
+    }
+
+    /// Applies the log entry `index` of `term`. Never panics; bad input is a code in the answer.
+    pub fn apply(&mut self, index: u64, term: u64, command: &Command) -> Response {
+        let Command { stamp, op } = command;
+        if is_bound_to_term(op) && stamp.term != term {
+            return Response::WrongTerm;
+        }
+        self.time = self.time.max(stamp.now);
+        // As much as this entry can itself leave behind, and some: a backlog never grows.
+        self.expire(EXPIRE_MIN + 2 * items(op));
+        let entry = Entry { index, stamp, now: self.time };
+        match op {
+            Op::Tick => Response::Done,
+            Op::PutStart { tenant, items } => {
+                if items.len() > MAX_ITEMS {
+                    return Response::PutStarted(vec![PutStarted::refused(Code::InvalidParams); items.len()]);
+                }
+                Response::PutStarted(self.put_start(&entry, tenant, items))
+            }
+            Op::PutEnd { tenant, items } => {
+                if items.len() > MAX_ITEMS {
+                    return Response::PutEnded(vec![PutEnded::refused(Code::InvalidParams); items.len()]);
+                }
+                Response::PutEnded(self.put_end(&entry, tenant, items))
+            }
+            Op::PutRevoke { puts } => {
+                if puts.len() > MAX_ITEMS {
+                    return Response::Codes(vec![Code::InvalidParams; puts.len()]);
+                }
+                Response::Codes(puts.iter().map(|&put| self.put_revoke(put)).collect())
+            }
+            Op::Remove { tenant, items } => {
+                if items.len() > MAX_ITEMS {
+                    return Response::Codes(vec![Code::InvalidParams; items.len()]);
+                }
+                Response::Codes(items.iter().map(|item| self.remove(tenant, item)).collect())
+            }
+            Op::MountStore(mount) => Response::Codes(vec![self.mount_store(index, mount)]),
+            Op::DropStore { store, epoch } => {
+                self.drop_store(index, *store, *epoch);
+                Response::Codes(vec![Code::Ok])
+            }
+            Op::Sweep { limit } => Response::Swept { more: self.sweep(*limit) },
+            Op::SetSettings(settings) => {
+                self.settings = settings.clone();
+                Response::Done
+            }
+            Op::SetClusterVersion(version) => {
+                self.cluster_version = self.cluster_version.max(*version);
+                Response::Done
+            }
+        }
+    }
+
+    /// Does what time alone does, at most `limit` of each kind: ends puts past their deadline, frees held bytes,
+    /// forgets ended puts.
+    fn expire(&mut self, limit: usize) {
+        for _ in 0..limit {
+            match self.puts.first_due(self.time) {
+                Some(put) => self.give_up(put),
+                None => break,
+            }
+        }
+        self.segments.release_due(self.time, limit);
+        self.puts.forget_due(self.time, limit);
+    }
+
+    /// Forgets a put; what it has allocated is free at once: a writer that still runs is refused by the store, which
+    /// has seen or will see a higher log index for these bytes before anybody reads them.
+    pub(super) fn give_up(&mut self, put: PutId) {
+        if let Some(PutState::InFlight(put)) = self.puts.forget(put) {
+            for replica in &put.replicas {
+                self.segments.free(replica.segment, replica.placed.offset, put.size);
+            }
+        }
+    }
+
+    /// A put that is in flight, or ended, at this time. One past its deadline is gone even if no entry has got to
+    /// it yet, so that answers do not depend on the length of the backlog.
+    pub(super) fn known_put(&mut self, now: ClusterTime, id: PutId) -> Option<PutState> {
+        let state = self.puts.get(id)?;
+        let deadline = match state {
+            PutState::InFlight(put) => put.deadline,
+            PutState::Ended(ended) => ended.deadline,
+        };
+        if deadline <= now {
+            self.give_up(id);
+            return None;
+        }
+        Some(state.clone())
+    }
+
+    fn put_revoke(&mut self, put: PutId) -> Code {
+        match self.known_put(self.time, put) {
+            None => Code::Ok,
+            Some(PutState::Ended(_)) => Code::InvalidWrite,
+            Some(PutState::InFlight(_)) => {
+                self.give_up(put);
+                Code::Ok
+            }
+        }
+    }
+
+    fn remove(&mut self, tenant: &str, item: &RemoveItem) -> Code {
+        let Some(key) = IndexKey::new(tenant, &item.key) else { return Code::ObjectNotFound };
+        let Some(object) = self.visible(&key) else {
+            return Code::ObjectNotFound;
+        };
+        if object.version != item.version {
+            return Code::VersionChanged;
+        }
+        if let Some(object) = self.objects.remove(&key) {
+            self.retire(&key, &object, item.reuse_at);
+        }
+        Code::Ok
+    }
+}
+
+/// Whether the operation was decided from what the leader of one term knows.
+fn is_bound_to_term(op: &Op) -> bool {
+    !matches!(op, Op::Tick | Op::SetSettings(_) | Op::SetClusterVersion(_))
+}
+
+fn items(op: &Op) -> usize {
+    match op {
+        Op::PutStart { items, .. } => items.len(),
+        Op::PutEnd { items, .. } => items.len(),
+        Op::PutRevoke { puts } => puts.len(),
+        Op::Remove { items, .. } => items.len(),
+        Op::Tick
+        | Op::MountStore(_)
+        | Op::DropStore { .. }
+        | Op::Sweep { .. }
+        | Op::SetSettings(_)
+        | Op::SetClusterVersion(_) => 0,
+    }
+}
+
+impl std::fmt::Debug for State {
+    /// Millions of objects help nobody in a log line.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("time", &self.time)
+            .field("objects", &self.objects())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,90 @@
+//! Stores that come and go, and the sweep of what they held.
+
+use mc_base::{SegmentEpoch, StoreId};
+use mc_proto::v1::Code;
+
+use super::command::MountStore;
+use super::machine::State;
+use super::objects::Replica;
+use super::segment::Segment;
+use super::stores::{Mounted, Store, is_mountable};
+
+/// Most objects that one sweep visits, whatever it was asked for.
+const SWEEP_MAX: u32 = 16_384;
+
+impl State {
+    pub(super) fn mount_store(&mut self, index: u64, mount: &MountStore) -> Code {
+        if !is_mountable(mount) {
+            return Code::InvalidParams;
+        }
+        let MountStore { store: id, epoch, .. } = *mount;
+        if self.stores.is_dead(id, epoch) {
+            return Code::StoreEpochDead;
+        }
+        if let Some(old) = self.stores.mounted(id) {
+            if old.mount.epoch == epoch {
+                return self.mount_again(id, mount);
+            }
+            let ended = old.mount.epoch;
+            self.drop_store(index, id, ended);
+        }
+        let new = |(number, &bytes): (u32, &u64)| Segment::new(id, epoch, number, bytes);
+        let segments = (0..).zip(&mount.segments).map(new).collect();
+        let Some(first_segment) = self.segments.add(segments) else { return Code::InvalidParams };
+        let dead = self.stores.get(id).map(|store| store.dead.clone()).unwrap_or_default();
+        let mounted = Some(Mounted { mount: mount.clone(), first_segment });
+        self.stores.insert(id, Store { mounted, dead, dropped_at: 0 });
+        Code::Ok
+    }
+
+    /// The epoch is mounted already: its names and addresses may have changed, its memory can't have.
+    fn mount_again(&mut self, id: StoreId, mount: &MountStore) -> Code {
+        let Some(store) = self.stores.get(id) else { return Code::InvalidParams };
+        let Some(old) = &store.mounted else { return Code::InvalidParams };
+        if old.mount.segments != mount.segments || old.mount.grant_key != mount.grant_key {
+            return Code::InvalidParams;
+        }
+        if old.mount != *mount {
+            let mounted = Some(Mounted { mount: mount.clone(), first_segment: old.first_segment });
+            let store = Store { mounted, ..store.clone() };
+            self.stores.insert(id, store);
+        }
+        Code::Ok
+    }
+
+    /// Ends an epoch. The cost is that of its segments, not of the objects in them.
+    pub(super) fn drop_store(&mut self, index: u64, id: StoreId, epoch: SegmentEpoch) {
+        if let Some(ended) = self.stores.end_epoch(id, epoch, index) {
+            for number in ended.numbers() {
+                self.segments.drop_segment(number);
+            }
+            self.stores.forget_excess();
+        }
+    }
+
+    /// Takes replicas of dropped segments out of the index, and objects without another live replica with them.
+    /// Returns whether some are left.
+    pub(super) fn sweep(&mut self, limit: u32) -> bool {
+        for _ in 0..limit.min(SWEEP_MAX) {
+            let Some((number, offset, shard)) = self.segments.next_to_sweep() else { break };
+            if let Some((key, object)) = self.objects.find(shard, number, offset) {
+                let mut object = object.clone();
+                let (live, dropped): (Vec<Replica>, Vec<Replica>) =
+                    object.replicas.iter().partition(|r| self.segments.live(r.segment).is_some());
+                for replica in dropped {
+                    self.segments.leave(replica.segment, replica.offset, shard);
+                }
+                if live.is_empty() {
+                    self.objects.remove(&key);
+                } else {
+                    object.replicas = live.into();
+                    self.objects.insert(&key, object);
+                }
+            } else {
+                // Never so: residents and replicas are kept in step. Going on beats sweeping the same place forever.
+                self.segments.leave(number, offset, shard);
+            }
+        }
+        self.segments.next_to_sweep().is_some()
+    }
+}

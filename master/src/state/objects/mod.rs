@@ -1,0 +1,84 @@
+//! The objects by key: 65,536 copy-on-write shards.
+
+mod shard;
+
+use mc_base::PutId;
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use super::cow::CowTable;
+use super::key::IndexKey;
+use shard::Shard;
+
+/// A visible version of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Object {
+    /// The put that made it.
+    pub(super) version: PutId,
+    /// Bytes of the value, and of each replica.
+    pub(super) size: u64,
+    /// CRC-64/NVME of the value.
+    pub(super) checksum: u64,
+    /// Where it lies; some or all may be in segments that are gone.
+    pub(super) replicas: SmallVec<[Replica; 1]>,
+}
+
+/// One replica's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Replica {
+    /// Number of the segment within the cluster, never reused.
+    pub(super) segment: u32,
+    /// First byte.
+    pub(super) offset: u64,
+    /// Log index of the allocation.
+    pub(super) index: u64,
+}
+
+/// All objects. A clone is cheap and never changes.
+#[derive(Clone)]
+pub(super) struct Objects {
+    shards: CowTable<Shard>,
+    len: u64,
+}
+
+impl Objects {
+    pub(super) fn new() -> Self {
+        Self { shards: CowTable::new(), len: 0 }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn get(&self, key: &IndexKey) -> Option<&Object> {
+        self.shards.get(key.shard()).get(key.order(), key.bytes())
+    }
+
+    /// Returns the version that it replaces.
+    pub(super) fn insert(&mut self, key: &IndexKey, object: Object) -> Option<Object> {
+        let old = self.shards.get_mut(key.shard()).insert(key.order(), key.bytes(), object);
+        self.len += u64::from(old.is_none());
+        old
+    }
+
+    /// For keys that are there: it copies the shard where that is shared.
+    pub(super) fn remove(&mut self, key: &IndexKey) -> Option<Object> {
+        let old = self.shards.get_mut(key.shard()).remove(key.order(), key.bytes());
+        self.len -= u64::from(old.is_some());
+        old
+    }
+
+    /// The object in that shard which has a replica at that place.
+    pub(super) fn find(&self, shard: u16, segment: u32, offset: u64) -> Option<(IndexKey, &Object)> {
+        let (key, object) =
+            self.shards.get(shard).iter().find(|(_, object)| {
+                object.replicas.iter().any(|r| r.segment == segment && r.offset == offset)
+            })?;
+        Some((IndexKey::from_bytes(key)?, object))
+    }
+
+    /// All objects in the order of the snapshot: shard, hash, key.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &Object)> {
+        self.shards.iter().flat_map(Shard::iter)
+    }
+}

@@ -1,0 +1,193 @@
+//! The put protocol: start, end.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use mc_base::{ClusterTime, MAX_TENANT_LEN, StoreId};
+use mc_proto::v1::Code;
+use smallvec::SmallVec;
+
+use super::command::{PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted};
+use super::key::IndexKey;
+use super::machine::{Entry, State};
+use super::objects::{Object, Replica};
+use super::place::Placement;
+use super::puts::{Ended, Outcome, Put, PutReplica, PutState};
+
+impl PutStarted {
+    pub(super) fn refused(code: Code) -> Self {
+        Self { code, replicas: SmallVec::new() }
+    }
+
+    fn of(put: &Put) -> Self {
+        Self { code: Code::Ok, replicas: put.replicas.iter().map(|replica| replica.placed).collect() }
+    }
+}
+
+impl PutEnded {
+    pub(super) fn refused(code: Code) -> Self {
+        Self { code, replaced: None }
+    }
+
+    fn of(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Visible { replaced } => Self { code: Code::Ok, replaced },
+            Outcome::Exists => Self::refused(Code::ObjectAlreadyExists),
+            Outcome::Failed => Self::refused(Code::TransferFail),
+        }
+    }
+}
+
+impl State {
+    pub(super) fn put_start(
+        &mut self,
+        entry: &Entry<'_>,
+        tenant: &str,
+        items: &[PutStartItem],
+    ) -> Vec<PutStarted> {
+        let suspects: BTreeSet<StoreId> = entry.stamp.suspects.iter().copied().collect();
+        let mut placement = Placement::new(self, &suspects);
+        let start = |(at, item): (usize, &PutStartItem)| {
+            placement.begin_item(entry.stamp.seed, at as u64);
+            self.start_one(entry, tenant, item, &suspects, &mut placement)
+        };
+        items.iter().enumerate().map(start).collect()
+    }
+
+    fn start_one(
+        &mut self,
+        entry: &Entry<'_>,
+        tenant: &str,
+        item: &PutStartItem,
+        suspects: &BTreeSet<StoreId>,
+        placement: &mut Placement,
+    ) -> PutStarted {
+        let refused = PutStarted::refused;
+        let deadline_max = Duration::from_millis(self.settings.put_deadline_max_ms);
+        let deadline = item.deadline.min(entry.now.after(deadline_max));
+        if tenant.len() > MAX_TENANT_LEN || item.size == 0 || item.replicas == 0 || deadline <= entry.now {
+            return refused(Code::InvalidParams);
+        }
+        let Some(key) = IndexKey::new(tenant, &item.key) else { return refused(Code::InvalidKey) };
+        match self.known_put(entry.now, item.put) {
+            Some(PutState::InFlight(put)) if *put.key == *key.bytes() && put.size == item.size => {
+                return PutStarted::of(&put);
+            }
+            Some(PutState::InFlight(_)) => return refused(Code::InvalidParams),
+            Some(PutState::Ended(Ended { outcome: Outcome::Failed, .. })) => return refused(Code::PutGone),
+            Some(PutState::Ended(_)) => return refused(Code::ObjectAlreadyExists),
+            None => {}
+        }
+        if let Some(object) = self.visible(&key) {
+            let stays = item.mode == PutMode::IfAbsent && self.is_present(object, suspects);
+            if stays || object.version == item.put {
+                return refused(Code::ObjectAlreadyExists);
+            }
+        }
+        let replicas = match placement.place(self, entry, item) {
+            Ok(replicas) => replicas,
+            Err(code) => return refused(code),
+        };
+        let put = Put { key: key.bytes().into(), size: item.size, mode: item.mode, deadline, replicas };
+        let answer = PutStarted::of(&put);
+        self.puts.start(item.put, put);
+        answer
+    }
+
+    pub(super) fn put_end(&mut self, entry: &Entry<'_>, tenant: &str, items: &[PutEndItem]) -> Vec<PutEnded> {
+        let suspects: BTreeSet<StoreId> = entry.stamp.suspects.iter().copied().collect();
+        items.iter().map(|item| self.end_one(entry, tenant, item, &suspects)).collect()
+    }
+
+    fn end_one(
+        &mut self,
+        entry: &Entry<'_>,
+        tenant: &str,
+        item: &PutEndItem,
+        suspects: &BTreeSet<StoreId>,
+    ) -> PutEnded {
+        let gone = PutEnded::refused(Code::PutGone);
+        let Some(key) = IndexKey::new(tenant, &item.key) else { return gone };
+        let put = match self.known_put(entry.now, item.put) {
+            Some(PutState::InFlight(put)) if *put.key == *key.bytes() => put,
+            Some(PutState::InFlight(_)) => return gone,
+            Some(PutState::Ended(ended)) => return PutEnded::of(ended.outcome),
+            // The record of the end is forgotten at the put's deadline; the object remembers who made it.
+            None => match self.visible(&key) {
+                Some(object) if object.version == item.put => {
+                    return PutEnded::of(Outcome::Visible { replaced: None });
+                }
+                _ => return gone,
+            },
+        };
+        let outcome = self.settle_put(&key, &put, item, suspects);
+        self.puts.end(item.put, Ended { outcome, deadline: put.deadline });
+        PutEnded::of(outcome)
+    }
+
+    /// Decides what becomes of a put whose writer is done.
+    fn settle_put(
+        &mut self,
+        key: &IndexKey,
+        put: &Put,
+        item: &PutEndItem,
+        suspects: &BTreeSet<StoreId>,
+    ) -> Outcome {
+        let free = |state: &mut Self, replica: &PutReplica| {
+            state.segments.free(replica.segment, replica.placed.offset, put.size);
+        };
+        let mut written: SmallVec<[Replica; 1]> = SmallVec::new();
+        for (at, replica) in put.replicas.iter().enumerate() {
+            let failed = item.failed.iter().any(|&failed| usize::from(failed) == at);
+            if failed || self.segments.live(replica.segment).is_none() {
+                free(self, replica);
+                continue;
+            }
+            let PutReplica { segment, placed } = *replica;
+            written.push(Replica { segment, offset: placed.offset, index: placed.index });
+        }
+        if written.is_empty() {
+            return Outcome::Failed;
+        }
+        let there = self.visible(key);
+        if put.mode == PutMode::IfAbsent && there.is_some_and(|object| self.is_present(object, suspects)) {
+            for replica in &written {
+                self.segments.free(replica.segment, replica.offset, put.size);
+            }
+            return Outcome::Exists;
+        }
+        let replaced = there.map(|object| object.version);
+        for replica in &written {
+            self.segments.settle(replica.segment, replica.offset, key.shard());
+        }
+        let object = Object { version: item.put, size: put.size, checksum: item.checksum, replicas: written };
+        if let Some(old) = self.objects.insert(key, object) {
+            self.retire(key, &old, item.reuse_at);
+        }
+        Outcome::Visible { replaced }
+    }
+
+    /// Takes an object that is no longer in the index out of its segments; its bytes are held until `reuse_at`.
+    pub(super) fn retire(&mut self, key: &IndexKey, object: &Object, reuse_at: ClusterTime) {
+        for replica in &object.replicas {
+            self.segments.leave(replica.segment, replica.offset, key.shard());
+            if reuse_at > self.time {
+                self.segments.hold(replica.segment, replica.offset, object.size, reuse_at);
+            } else {
+                self.segments.free(replica.segment, replica.offset, object.size);
+            }
+        }
+    }
+
+    /// The object of a key, if a replica of it is left. One that only waits to be swept is not there.
+    pub(super) fn visible(&self, key: &IndexKey) -> Option<&Object> {
+        let live = |replica: &Replica| self.segments.live(replica.segment).is_some();
+        self.objects.get(key).filter(|object| object.replicas.iter().any(live))
+    }
+
+    /// Whether a replica is left on a store that is not suspect.
+    fn is_present(&self, object: &Object, suspects: &BTreeSet<StoreId>) -> bool {
+        let live = |replica: &Replica| self.segments.live(replica.segment);
+        object.replicas.iter().filter_map(live).any(|segment| !suspects.contains(&segment.store))
+    }
+}

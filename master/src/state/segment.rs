@@ -1,0 +1,100 @@
+use mc_base::{ClusterTime, SegmentEpoch, SegmentNumber, StoreId};
+
+use super::alloc::Allocator;
+use super::cow::CowMap;
+
+/// One segment of one epoch of a store, known within the cluster by a number that is never reused.
+#[derive(Clone)]
+pub(super) struct Segment {
+    pub(super) store: StoreId,
+    pub(super) epoch: SegmentEpoch,
+    /// Its place in the store's mount.
+    pub(super) number: SegmentNumber,
+    pub(super) bytes: u64,
+    /// What can be placed and held; `None` once the store was dropped, which makes every replica here invisible.
+    pub(super) space: Option<Space>,
+    /// The objects with a replica here, so that sweeping and listing cost what the segment holds.
+    pub(super) residents: Residents,
+}
+
+/// The space of a live segment.
+#[derive(Clone)]
+pub(super) struct Space {
+    pub(super) alloc: Allocator,
+    /// Bytes of removed versions that may still be read, by the time from which they may be reused.
+    pub(super) held: CowMap<(ClusterTime, u64), u64>,
+}
+
+impl Segment {
+    pub(super) fn new(store: StoreId, epoch: SegmentEpoch, number: SegmentNumber, bytes: u64) -> Self {
+        let space = Space { alloc: Allocator::new(bytes), held: CowMap::new() };
+        Self { store, epoch, number, bytes, space: Some(space), residents: Residents::new() }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.space.is_some()
+    }
+}
+
+/// Where objects lie in a segment, and in which shard of the index each is found.
+///
+/// One word an object: offsets are multiples of 64 below 2^48, so offset and shard share 64 bits.
+#[derive(Clone)]
+pub(super) struct Residents(CowMap<u64, ()>);
+
+const SHARD_BITS: u32 = 16;
+const ALIGN_BITS: u32 = 6;
+
+impl Residents {
+    pub(super) fn new() -> Self {
+        Self(CowMap::new())
+    }
+
+    fn word(offset: u64, shard: u16) -> u64 {
+        (offset >> ALIGN_BITS) << SHARD_BITS | u64::from(shard)
+    }
+
+    /// False when something is there already.
+    pub(super) fn insert(&mut self, offset: u64, shard: u16) -> bool {
+        let word = Self::word(offset, shard);
+        let taken = self
+            .0
+            .at_or_after(&Self::word(offset, 0))
+            .is_some_and(|(&w, ())| w >> SHARD_BITS == word >> SHARD_BITS);
+        !taken && self.0.insert(word, ()).is_none()
+    }
+
+    pub(super) fn remove(&mut self, offset: u64, shard: u16) {
+        self.0.remove(&Self::word(offset, shard));
+    }
+
+    /// The lowest resident: its offset and its object's shard.
+    pub(super) fn first(&self) -> Option<(u64, u16)> {
+        let (&word, ()) = self.0.first()?;
+        let shard = u16::try_from(word & 0xffff).unwrap_or_default();
+        Some((word >> SHARD_BITS << ALIGN_BITS, shard))
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn residents_keep_the_largest_offset_and_one_object_an_offset() {
+        let mut residents = Residents::new();
+        let last = (1 << 48) - 64;
+        assert!(residents.insert(last, 65_535));
+        assert!(!residents.insert(last, 3), "the place is taken");
+        assert_eq!(residents.first(), Some((last, 65_535)));
+        assert!(residents.insert(64, 7));
+        assert_eq!((residents.first(), residents.len()), (Some((64, 7)), 2));
+        residents.remove(64, 7);
+        residents.remove(last, 65_535);
+        assert_eq!(residents.first(), None);
+    }
+}

@@ -1,0 +1,138 @@
+use std::ops::Range;
+use std::sync::Arc;
+
+use mc_base::{SegmentEpoch, StoreId};
+
+use super::command::MountStore;
+use super::cow::CowMap;
+
+/// How many ended epochs of a store are remembered.
+pub(super) const DEAD_EPOCHS_MAX: usize = 16;
+/// How many stores without a mounted epoch are remembered.
+pub(super) const ABSENT_STORES_MAX: usize = 1024;
+
+/// Most bytes of a segment: offsets fit 48 bits.
+const SEGMENT_MAX: u64 = 1 << 48;
+const SEGMENT_MIN: u64 = mc_base::ALLOCATION_ALIGN;
+const SEGMENTS_MAX: usize = 1024;
+/// Most bytes of text in one mount, so that a store's record stays small.
+const TEXT_MAX: usize = 8 << 10;
+const ENDPOINTS_MAX: usize = 64;
+const ATTRIBUTES_MAX: usize = 64;
+
+/// A store: what it has mounted, and the epochs of it that have ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Store {
+    pub(super) mounted: Option<Mounted>,
+    /// Oldest first.
+    pub(super) dead: Vec<SegmentEpoch>,
+    /// Log index of the entry that dropped its last epoch.
+    pub(super) dropped_at: u64,
+}
+
+/// A mounted epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mounted {
+    pub(super) mount: MountStore,
+    /// Number of its first segment within the cluster; the others follow.
+    pub(super) first_segment: u32,
+}
+
+impl Mounted {
+    /// Numbers of its segments within the cluster.
+    pub(super) fn numbers(&self) -> Range<u32> {
+        let count = u32::try_from(self.mount.segments.len()).unwrap_or(u32::MAX);
+        self.first_segment..self.first_segment.saturating_add(count)
+    }
+
+    /// Whether only TCP reaches it: there the data plane's fence makes held bytes safe to take back.
+    pub(super) fn is_tcp_only(&self) -> bool {
+        !self.mount.endpoints.is_empty() && self.mount.endpoints.iter().all(|e| e.transport == "tcp")
+    }
+}
+
+/// Whether a mount is within the limits.
+pub(super) fn is_mountable(mount: &MountStore) -> bool {
+    let endpoints = &mount.endpoints;
+    let attributes = || endpoints.iter().flat_map(|e| &e.attributes);
+    let text = mount.name.len()
+        + mount.http.len()
+        + endpoints.iter().map(|e| e.transport.len() + e.address.len()).sum::<usize>()
+        + attributes().map(|(name, value)| name.len() + value.len()).sum::<usize>();
+    (1..=SEGMENTS_MAX).contains(&mount.segments.len())
+        && mount.segments.iter().all(|bytes| (SEGMENT_MIN..=SEGMENT_MAX).contains(bytes))
+        && endpoints.len() <= ENDPOINTS_MAX
+        && attributes().count() <= ATTRIBUTES_MAX
+        && text <= TEXT_MAX
+}
+
+/// All stores that are known.
+#[derive(Clone)]
+pub(super) struct Stores {
+    by_id: CowMap<StoreId, Arc<Store>>,
+    absent: usize,
+}
+
+impl Stores {
+    pub(super) fn new() -> Self {
+        Self { by_id: CowMap::new(), absent: 0 }
+    }
+
+    pub(super) fn get(&self, id: StoreId) -> Option<&Store> {
+        self.by_id.get(&id).map(|store| &**store)
+    }
+
+    pub(super) fn mounted(&self, id: StoreId) -> Option<&Mounted> {
+        self.get(id)?.mounted.as_ref()
+    }
+
+    /// Stores without a mounted epoch.
+    pub(super) fn absent(&self) -> usize {
+        self.absent
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (StoreId, &Store)> {
+        self.by_id.iter().map(|(&id, store)| (id, &**store))
+    }
+
+    pub(super) fn insert(&mut self, id: StoreId, store: Store) {
+        self.absent += usize::from(store.mounted.is_none());
+        if self.by_id.insert(id, Arc::new(store)).is_some_and(|old| old.mounted.is_none()) {
+            self.absent -= 1;
+        }
+    }
+
+    /// Ends the mounted epoch of a store and returns it; nothing when another one or none is mounted.
+    pub(super) fn end_epoch(&mut self, id: StoreId, epoch: SegmentEpoch, index: u64) -> Option<Mounted> {
+        self.mounted(id).filter(|mounted| mounted.mount.epoch == epoch)?;
+        let store = Arc::make_mut(self.by_id.get_mut(&id)?);
+        let mounted = store.mounted.take()?;
+        if store.dead.len() >= DEAD_EPOCHS_MAX {
+            store.dead.remove(0);
+        }
+        store.dead.push(epoch);
+        store.dropped_at = index;
+        self.absent += 1;
+        Some(mounted)
+    }
+
+    /// Forgets the store that has been without memory for longest, when there are too many of them.
+    pub(super) fn forget_excess(&mut self) {
+        while self.absent > ABSENT_STORES_MAX {
+            let oldest = self
+                .iter()
+                .filter(|(_, store)| store.mounted.is_none())
+                .min_by_key(|(id, store)| (store.dropped_at, *id))
+                .map(|(id, _)| id);
+            match oldest {
+                Some(id) => drop(self.by_id.remove(&id)),
+                None => return,
+            }
+            self.absent -= 1;
+        }
+    }
+
+    pub(super) fn is_dead(&self, id: StoreId, epoch: SegmentEpoch) -> bool {
+        self.get(id).is_some_and(|store| store.dead.contains(&epoch))
+    }
+}

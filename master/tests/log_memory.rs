@@ -1,0 +1,531 @@
+//! The log over a disk that loses what was not synced: what is acknowledged, in which order things last, and what is
+//! refused.
+
+mod log_common;
+
+use std::time::Duration;
+
+use log_common::{append, entries, entry, id, indexes, vote};
+use mc_master::log::{
+    Damage, LogDisk, LogOptions, LogStore, LogSync, LogWriter, Mark, MemoryDisk, OpenError, Recovered,
+};
+use mc_master::raft::TypeConfig;
+use openraft::RaftLogReader;
+use openraft::storage::{IOFlushed, RaftLogStorage};
+use openraft::type_config::TypeConfigExt;
+
+fn open(disk: &MemoryDisk) -> Result<(LogStore, LogWriter, Recovered), OpenError> {
+    LogStore::open_inline(Box::new(disk.clone()), &LogOptions::default())
+}
+
+fn damage(disk: &MemoryDisk) -> Damage {
+    match open(disk) {
+        Err(OpenError::Refused { found, .. }) => found,
+        Err(other) => panic!("refused otherwise: {other}"),
+        Ok((_, _, recovered)) => panic!("opened: {recovered:?}"),
+    }
+}
+
+/// A log of `count` entries of term 1 from index 0, closed in good order.
+async fn filled(count: u64) -> MemoryDisk {
+    let disk = MemoryDisk::new();
+    let (mut store, mut writer, _) = open(&disk).unwrap();
+    save_vote(&mut store, &mut writer, 1).await;
+    for index in 0..count {
+        let done = append(&mut store, [entry(1, index, 100)]).await;
+        writer.step();
+        done.await.unwrap().unwrap();
+    }
+    writer.finish();
+    disk
+}
+
+async fn save_vote(store: &mut LogStore, writer: &mut LogWriter, term: u64) {
+    let vote = vote(term);
+    let (saved, ()) = tokio::join!(store.save_vote(&vote), async {
+        assert!(writer.ready().await);
+        writer.step();
+    });
+    saved.unwrap();
+}
+
+#[tokio::test]
+async fn an_append_is_not_acknowledged_before_its_sync() {
+    let disk = MemoryDisk::new();
+    let own = disk.clone();
+    let (mut store, _) = LogStore::open(move || Ok(Box::new(own)), LogOptions::default()).await.unwrap();
+    store.save_vote(&vote(1)).await.unwrap();
+
+    while disk.unsynced() > 0 {
+        tokio::task::yield_now().await;
+    }
+    disk.set_faults(|faults| faults.hold_sync = true);
+    let syncs = disk.syncs();
+    let mut done = append(&mut store, [entry(1, 0, 100)]).await;
+    assert_eq!(indexes(&mut store, 0..9).await, [0], "readable before it is durable");
+    disk.wait_for_syncs(syncs + 1);
+    assert!(done.try_recv().is_err(), "acknowledged while its sync was still under way");
+    assert_eq!(open(&disk.crash()).unwrap().2.last, None, "and a crash now loses it");
+
+    disk.set_faults(|faults| faults.hold_sync = false);
+    done.await.unwrap().unwrap();
+    assert_eq!(open(&disk.crash()).unwrap().2.last, Some(id(1, 0)), "a crash after it does not");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_vote_is_durable_when_save_vote_returns() {
+    let disk = MemoryDisk::new();
+    let own = disk.clone();
+    let (mut store, _) = LogStore::open(move || Ok(Box::new(own)), LogOptions::default()).await.unwrap();
+    // Slow, so that one acknowledged too early is caught.
+    disk.set_faults(|faults| faults.slow_sync = Duration::from_millis(2));
+    for term in 1..20 {
+        store.save_vote(&vote(term)).await.unwrap();
+        assert_eq!(open(&disk.crash()).unwrap().2.vote, Some(vote(term)));
+    }
+    store.close().await;
+}
+
+#[tokio::test]
+async fn all_that_is_queued_shares_one_sync() {
+    let disk = MemoryDisk::new();
+    let (mut store, mut writer, _) = open(&disk).unwrap();
+    save_vote(&mut store, &mut writer, 1).await;
+    let syncs = disk.syncs();
+    let mut waiting = Vec::new();
+    for index in 0..100 {
+        waiting.push(append(&mut store, [entry(1, index, 256)]).await);
+    }
+    writer.step();
+    for done in waiting {
+        done.await.unwrap().unwrap();
+    }
+    assert_eq!(disk.syncs(), syncs + 1);
+}
+
+/// One run of everything that changes a log, on a disk that fails after so many writes. Each term overrules the last two
+/// entries of the term before it and logs five of its own, all in one batch, so that nothing but the order in which it
+/// was asked for keeps it in order. Returns what was acknowledged: the last index, and the term of the vote.
+async fn scenario(disk: &MemoryDisk, writes: u64) -> (Option<u64>, u64) {
+    let options = LogOptions { mark_every: Duration::ZERO, ..LogOptions::default() };
+    let (mut store, mut writer, _) = LogStore::open_inline(Box::new(disk.clone()), &options).unwrap();
+    disk.set_faults(|faults| faults.writes_left = Some(writes));
+    let (mut last, mut term) = (None, 0);
+    for round in 1..=4u64 {
+        let from = (round - 1) * 3;
+        let before = from.checked_sub(1).map(|last| id(round - 1, last));
+        let (mut voter, vote) = (store.clone(), vote(round));
+        let (saved, (first, second)) = futures::join!(voter.save_vote(&vote), async {
+            drop(store.truncate_after(before).await);
+            let first = append(&mut store, entries(round, from, 2, 3_000)).await;
+            drop(store.save_committed(before).await);
+            // This one needs parts.
+            let second = append(&mut store, entries(round, from + 2, 3, 20_000)).await;
+            writer.step();
+            (first.await, second.await)
+        });
+        if saved.is_ok() {
+            term = round;
+        }
+        if matches!(first, Ok(Ok(()))) {
+            last = Some(from + 1);
+        }
+        if matches!(second, Ok(Ok(()))) {
+            last = Some(from + 4);
+        }
+    }
+    (last, term)
+}
+
+#[tokio::test]
+async fn votes_and_entries_keep_their_order_through_a_crash_at_every_step() {
+    let mut images = 0;
+    for writes in 0.. {
+        let disk = MemoryDisk::new();
+        let (acknowledged, term) = scenario(&disk, writes).await;
+        for kept in 0..=disk.unsynced() {
+            images += 1;
+            let image = disk.crash_keeping(kept);
+            let (mut store, _, recovered) = open(&image).unwrap_or_else(|error| {
+                panic!("a crash after {writes} writes, {kept} of the unsynced ones kept: {error}")
+            });
+            let at = format!("after {writes} writes, {kept} kept: {recovered:?}");
+            let found = recovered.vote.map_or(0, |vote| vote.leader_id.term);
+            assert!(found >= term, "the vote of term {term} was acknowledged, {at}");
+            let held = store.try_get_log_entries(..).await.unwrap();
+            assert!(
+                held.iter().all(|entry| entry.log_id.leader_id.term <= found),
+                "an entry before its vote, {at}"
+            );
+            // What the next term removes is acknowledged no more, once that term's vote is there.
+            let floor = acknowledged.map(|last| if found > term { last - 2 } else { last });
+            assert!(
+                recovered.last.map(|last| last.index) >= floor,
+                "{acknowledged:?} was acknowledged, {at}"
+            );
+        }
+        if acknowledged == Some(13) {
+            assert!(images > 100, "only {images} crashes were tried");
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_failed_sync_fails_all_that_waits_and_all_that_follows() {
+    let disk = MemoryDisk::new();
+    let (mut store, mut writer, _) = open(&disk).unwrap();
+    save_vote(&mut store, &mut writer, 1).await;
+    disk.set_faults(|faults| faults.fail_sync = true);
+    let (one, two) =
+        (append(&mut store, [entry(1, 0, 10)]).await, append(&mut store, [entry(1, 1, 10)]).await);
+    writer.step();
+    assert!(one.await.unwrap().is_err());
+    assert!(two.await.unwrap().is_err());
+
+    disk.set_faults(|faults| faults.fail_sync = false);
+    let failure = store.failed().await;
+    assert!(failure.to_string().contains("fdatasync"), "{failure}");
+    let (sender, _receiver) = TypeConfig::oneshot();
+    let refused = store.append([entry(1, 2, 10)], IOFlushed::signal(sender)).await.unwrap_err();
+    assert!(refused.to_string().contains("must exit"), "{refused}");
+    assert!(store.save_vote(&vote(2)).await.is_err());
+}
+
+#[tokio::test]
+async fn a_full_disk_is_a_failure_and_what_was_acknowledged_is_there_after_it() {
+    let disk = MemoryDisk::new();
+    let own = disk.clone();
+    let (mut store, _) = LogStore::open(move || Ok(Box::new(own)), LogOptions::default()).await.unwrap();
+    store.save_vote(&vote(1)).await.unwrap();
+    disk.set_faults(|faults| faults.writes_left = Some(20));
+    let mut acknowledged = None;
+    for index in 0.. {
+        let (sender, done) = TypeConfig::oneshot();
+        let appended = store.append([entry(1, index, 100)], IOFlushed::signal(sender)).await;
+        match done.await {
+            Ok(Ok(())) if appended.is_ok() => acknowledged = Some(index),
+            _ => break,
+        }
+    }
+    let failure = store.failed().await;
+    assert_eq!(failure.source.kind(), std::io::ErrorKind::StorageFull, "{failure}");
+    store.close().await;
+    let (_, _, recovered) = open(&disk.crash()).unwrap();
+    assert_eq!(recovered.last.map(|last| last.index), acknowledged);
+}
+
+#[tokio::test]
+async fn a_slow_sync_delays_and_does_not_lose() {
+    let disk = MemoryDisk::new();
+    disk.set_faults(|faults| faults.slow_sync = Duration::from_millis(20));
+    let own = disk.clone();
+    let (mut store, _) = LogStore::open(move || Ok(Box::new(own)), LogOptions::default()).await.unwrap();
+    store.save_vote(&vote(1)).await.unwrap();
+    let mut waiting = Vec::new();
+    for index in 0..1000 {
+        waiting.push(append(&mut store, [entry(1, index, 100)]).await);
+    }
+    for done in waiting {
+        done.await.unwrap().unwrap();
+    }
+    assert!(disk.syncs() < 100, "{} syncs for 1000 appends: they did not share them", disk.syncs());
+    assert_eq!(open(&disk.crash()).unwrap().2.last, Some(id(1, 999)));
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_torn_end_is_cut_and_said_so() {
+    let disk = filled(10).await;
+    disk.clone().write_mark(Mark { next: 9, term: 1 }).unwrap();
+    disk.damage(|map| tear(map, 9));
+    let (mut store, _, recovered) = open(&disk).unwrap();
+    let truncated = recovered.truncated.expect("the cut is reported");
+    assert_eq!((truncated.from, truncated.records), (9, 1));
+    assert!(truncated.to_string().contains("index 9"), "{truncated}");
+    assert_eq!(recovered.last, Some(id(1, 8)));
+    assert_eq!(indexes(&mut store, 0..99).await, Vec::from_iter(0..9));
+    assert_eq!(open(&disk).unwrap().2.truncated, None, "it was cut on the disk too");
+}
+
+#[tokio::test]
+async fn an_entry_whose_last_parts_are_missing_is_a_torn_end() {
+    let disk = filled(3).await;
+    {
+        let (mut store, mut writer, _) = open(&disk).unwrap();
+        let done = append(&mut store, [entry(1, 3, 30_000)]).await;
+        writer.step();
+        done.await.unwrap().unwrap();
+    }
+    for parts in 1..5 {
+        let image = disk.crash();
+        image.damage(|map| map.retain(|key, _| part_of(key).is_none_or(|part| part < parts)));
+        let (mut store, mut writer, recovered) = open(&image).unwrap();
+        assert_eq!(recovered.last, Some(id(1, 2)));
+        assert_eq!(recovered.truncated.map(|cut| (cut.from, cut.records)), Some((3, parts as usize)));
+        // What is written there next is not mixed with what is left of it.
+        let done = append(&mut store, [entry(1, 3, 10), entry(1, 4, 10)]).await;
+        writer.step();
+        done.await.unwrap().unwrap();
+        assert_eq!(open(&image.crash()).unwrap().2.last, Some(id(1, 4)));
+    }
+    disk.damage(|map| map.retain(|key, _| part_of(key) != Some(2)));
+    assert!(matches!(damage(&disk), Damage::Middle { .. }), "a part missing between others is no torn end");
+}
+
+#[tokio::test]
+async fn a_log_that_ends_before_its_mark_is_refused_with_the_reason_and_the_fix() {
+    let disk = filled(10).await;
+    disk.damage(|map| tear(map, 9));
+    assert_eq!(damage(&disk), Damage::EndsEarly { next: 9, durable: 10 });
+    assert_eq!(damage(&disk), Damage::EndsEarly { next: 9, durable: 10 }, "and nothing was changed");
+    let text = open(&disk).err().unwrap().to_string();
+    for part in [
+        "below index 9",
+        "below index 10",
+        "could help to elect a leader",
+        "move this master's data directory",
+    ] {
+        assert!(text.contains(part), "`{part}` is not in: {text}");
+    }
+    disk.damage(std::collections::BTreeMap::clear);
+    assert!(
+        matches!(damage(&disk), Damage::EndsEarly { next: 0, durable: 10 }),
+        "an emptied directory as well"
+    );
+}
+
+#[tokio::test]
+async fn a_hole_and_a_damaged_record_in_the_middle_are_refused() {
+    let disk = filled(10).await;
+    let image = disk.crash();
+    image.damage(|map| map.retain(|key, _| index_of(key) != Some(4)));
+    assert_eq!(damage(&image), Damage::Hole { expected: 4, found: 5 });
+
+    for bit in 0..150 * 8 {
+        let image = disk.crash();
+        let mut hit = false;
+        image.damage(|map| {
+            for (_, value) in map.iter_mut().filter(|(key, _)| index_of(key) == Some(4)) {
+                let mut bytes = value.to_vec();
+                if let Some(byte) = bytes.get_mut(bit / 8) {
+                    *byte ^= 1 << (bit % 8);
+                    hit = true;
+                }
+                *value = bytes.into();
+            }
+        });
+        if hit {
+            assert!(matches!(damage(&image), Damage::Middle { index: 4, intact: 5, .. }), "bit {bit}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_vote_that_is_gone_or_older_than_the_log_is_refused() {
+    let disk = filled(3).await;
+    let image = disk.crash();
+    image.damage(|map| drop(map.remove(&b"V"[..])));
+    assert_eq!(damage(&image), Damage::Vote { term: 0, needed: 1 });
+
+    let image = disk.crash();
+    image.clone().write_mark(Mark { next: 3, term: 8 }).unwrap();
+    assert_eq!(damage(&image), Damage::Vote { term: 1, needed: 8 });
+
+    let image = disk.crash();
+    image.damage(|map| {
+        let vote = map.get_mut(&b"V"[..]).unwrap();
+        let mut bytes = vote.to_vec();
+        bytes[5] ^= 1;
+        *vote = bytes.into();
+    });
+    assert!(matches!(damage(&image), Damage::Record { name: "the vote", .. }));
+}
+
+#[tokio::test]
+async fn a_truncation_lowers_the_mark_before_it_removes_anything() {
+    let disk = filled(10).await;
+    assert_eq!(disk.mark(), Mark { next: 10, term: 1 });
+    for writes in 0..20 {
+        let image = disk.crash();
+        let (mut store, mut writer, _) = open(&image).unwrap();
+        image.set_faults(|faults| faults.writes_left = Some(writes));
+        store.truncate_after(Some(id(1, 3))).await.unwrap();
+        writer.step();
+        for kept in 0..=image.unsynced() {
+            let recovered = open(&image.crash_keeping(kept)).expect("a healthy log, wherever it crashed").2;
+            assert!(recovered.last >= Some(id(1, 3)));
+        }
+    }
+    let (mut store, mut writer, _) = open(&disk).unwrap();
+    disk.set_faults(|faults| faults.fail_mark = true);
+    store.truncate_after(Some(id(1, 3))).await.unwrap();
+    writer.step();
+    assert_eq!(disk.unsynced(), 0, "without the mark nothing is removed");
+}
+
+#[tokio::test]
+async fn a_truncation_rewrites_the_pack_it_cuts() {
+    let disk = MemoryDisk::new();
+    let (mut store, mut writer, _) = open(&disk).unwrap();
+    save_vote(&mut store, &mut writer, 1).await;
+    // 60 entries of 256 B fill two packs and begin a third.
+    let _ = append(&mut store, entries(1, 0, 60, 256)).await;
+    writer.step();
+    store.truncate_after(Some(id(1, 9))).await.unwrap();
+    save_vote(&mut store, &mut writer, 2).await;
+    let _ = append(&mut store, entries(2, 10, 3, 256)).await;
+    writer.step();
+    let (mut store, _, recovered) = open(&disk.crash()).unwrap();
+    assert_eq!(recovered.last, Some(id(2, 12)));
+    let held = store.try_get_log_entries(..).await.unwrap();
+    assert_eq!(held.iter().map(|entry| entry.log_id.index).collect::<Vec<_>>(), Vec::from_iter(0..13));
+    assert!(held[..10].iter().all(|entry| entry.log_id.leader_id.term == 1));
+    assert_eq!(held[4], entry(1, 4, 256));
+}
+
+#[tokio::test]
+async fn a_log_is_purged_in_slices_between_appends() {
+    let disk = MemoryDisk::new();
+    let options = LogOptions { tail_bytes: 0, ..LogOptions::default() };
+    let (mut store, mut writer, _) = LogStore::open_inline(Box::new(disk.clone()), &options).unwrap();
+    save_vote(&mut store, &mut writer, 1).await;
+    // One pack an entry: more packs than two slices.
+    for index in 0..10_000 {
+        let _ = append(&mut store, [entry(1, index, 8)]).await;
+        writer.step();
+    }
+    store.purge(id(1, 8_999)).await.unwrap();
+    let mut next = 10_000;
+    while disk.unsynced() > 0 || next < 10_010 {
+        let done = append(&mut store, [entry(1, next, 8)]).await;
+        let deleted = disk.unsynced();
+        writer.step();
+        assert!(disk.unsynced() <= deleted + 4096, "one slice a step");
+        done.await.unwrap().unwrap();
+        assert_eq!(indexes(&mut store, 0..9_003).await, [9_000, 9_001, 9_002]);
+        for kept in [0, disk.unsynced() / 2, disk.unsynced()] {
+            let (mut image, _, recovered) = open(&disk.crash_keeping(kept)).unwrap();
+            assert_eq!((recovered.purged, recovered.last), (Some(id(1, 8_999)), Some(id(1, next))));
+            assert_eq!(indexes(&mut image, 0..9_001).await, [9_000]);
+        }
+        next += 1;
+    }
+    let mut left = 0;
+    disk.crash().damage(|map| left = map.keys().filter(|key| index_of(key).is_some()).count());
+    assert_eq!(left, 1_010, "everything purged is gone from the disk");
+}
+
+#[tokio::test]
+async fn a_snapshot_that_overtakes_the_log_moves_its_start() {
+    let disk = filled(10).await;
+    let (mut store, mut writer, _) = open(&disk).unwrap();
+    store.purge(id(1, 99)).await.unwrap();
+    let done = append(&mut store, [entry(1, 100, 10)]).await;
+    writer.step();
+    done.await.unwrap().unwrap();
+    assert_eq!(indexes(&mut store, 0..999).await, [100]);
+    for kept in 0..=disk.unsynced() {
+        let (_, _, recovered) = open(&disk.crash_keeping(kept)).unwrap();
+        assert_eq!((recovered.purged, recovered.last), (Some(id(1, 99)), Some(id(1, 100))));
+    }
+    // An older purge that comes late takes nothing back.
+    store.purge(id(1, 50)).await.unwrap();
+    writer.finish();
+    assert_eq!(open(&disk.crash()).unwrap().2.purged, Some(id(1, 99)));
+}
+
+#[tokio::test]
+async fn reads_come_from_memory_and_disk_alike_and_limits_hold() {
+    for tail_bytes in [0, 50_000, usize::MAX] {
+        let disk = MemoryDisk::new();
+        let options = LogOptions { tail_bytes, read_bytes: 30_000, ..LogOptions::default() };
+        let (mut store, mut writer, _) = LogStore::open_inline(Box::new(disk.clone()), &options).unwrap();
+        save_vote(&mut store, &mut writer, 1).await;
+        let written: Vec<_> = (0..200).map(|index| entry(1, index, (index * 37 % 1000) as usize)).collect();
+        let _ = append(&mut store, written.clone()).await;
+        writer.step();
+        let _ = append(&mut store, [entry(1, 200, 100_000)]).await;
+        writer.step();
+        assert_eq!(store.try_get_log_entries(0..200).await.unwrap(), written);
+        assert_eq!(store.try_get_log_entries(17..=20).await.unwrap(), written[17..21]);
+        assert_eq!(indexes(&mut store, 201..300).await, [] as [u64; 0]);
+        let mut next = 0;
+        while next < 201 {
+            let some = store.limited_get_log_entries(next, 201).await.unwrap();
+            assert_eq!(some[0].log_id.index, next);
+            let bytes: usize = some.iter().map(|entry| mc_master::log::encode_payload(entry).len()).sum();
+            assert!(some.len() == 1 || bytes <= 30_000, "{bytes} B in {} entries", some.len());
+            next += some.len() as u64;
+        }
+        store.purge(id(1, 99)).await.unwrap();
+        assert_eq!(store.limited_get_log_entries(50, 150).await.unwrap(), [], "never from further on");
+        let streamed: Vec<_> =
+            futures::StreamExt::collect::<Vec<_>>(store.reader().entries_stream(0..201).await).await;
+        let streamed: Vec<u64> = streamed.into_iter().map(|entry| entry.unwrap().log_id.index).collect();
+        assert_eq!(streamed, Vec::from_iter(100..201));
+    }
+}
+
+#[tokio::test]
+async fn an_entry_that_would_leave_a_hole_is_not_taken() {
+    let disk = filled(3).await;
+    let (mut store, _, _) = open(&disk).unwrap();
+    for index in [2, 4] {
+        let (sender, _receiver) = TypeConfig::oneshot();
+        let refused = store.append([entry(1, index, 1)], IOFlushed::signal(sender)).await;
+        assert!(refused.is_err(), "entry {index} was taken after entry 2");
+    }
+}
+
+#[tokio::test]
+async fn an_idle_log_notes_what_is_durable_within_its_interval() {
+    let disk = MemoryDisk::new();
+    let options = LogOptions { mark_every: Duration::from_millis(20), ..LogOptions::default() };
+    let (mut store, mut writer, _) = LogStore::open_inline(Box::new(disk.clone()), &options).unwrap();
+    let drive = tokio::spawn(async move {
+        while writer.ready().await {
+            writer.step();
+        }
+        writer.finish();
+    });
+    store.save_vote(&vote(1)).await.unwrap();
+    append(&mut store, [entry(1, 0, 10)]).await.await.unwrap().unwrap();
+    store.save_committed(Some(id(1, 0))).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert_eq!(disk.mark(), Mark { next: 1, term: 1 });
+    assert_eq!(
+        open(&disk.crash()).unwrap().2.committed,
+        Some(id(1, 0)),
+        "and makes the rest durable with it"
+    );
+    drop(store);
+    drive.await.unwrap();
+}
+
+#[tokio::test]
+async fn without_sync_a_power_failure_is_refused_not_forgotten() {
+    let disk = MemoryDisk::new();
+    let options = LogOptions { sync: LogSync::None, ..LogOptions::default() };
+    let (mut store, mut writer, _) = LogStore::open_inline(Box::new(disk.clone()), &options).unwrap();
+    save_vote(&mut store, &mut writer, 1).await;
+    let _ = append(&mut store, [entry(1, 0, 10)]).await;
+    writer.finish();
+    assert_eq!(disk.syncs(), 0);
+    assert_eq!(damage(&disk.crash()), Damage::EndsEarly { next: 0, durable: 1 });
+}
+
+fn index_of(key: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(key.strip_prefix(b"L")?.get(..8)?.try_into().unwrap()))
+}
+
+fn part_of(key: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(key.strip_prefix(b"L")?.get(8..12)?.try_into().unwrap()))
+}
+
+fn tear(map: &mut std::collections::BTreeMap<Vec<u8>, bytes::Bytes>, index: u64) {
+    for (_, value) in map.iter_mut().filter(|(key, _)| index_of(key) == Some(index)) {
+        *value = value.slice(..value.len() / 2);
+    }
+}

@@ -1,0 +1,101 @@
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+
+/// Why a process has no configuration. Each message is one sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Not an error: help or the version was asked for, and this is its text.
+    #[error("{0}")]
+    Shown(String),
+    /// The command line, or a value that a lower layer added to it, is not valid.
+    #[error("{0}")]
+    Usage(String),
+    /// The file can't be read.
+    #[error("cannot read the configuration file {path}: {source}", path = path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not TOML.
+    #[error("the configuration file {path} is not valid TOML: {why}", path = path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What and in which line.
+        why: String,
+    },
+    /// The file has a key that is not a flag of this program.
+    #[error(
+        "the configuration file {path} has the unknown key `{key}`{}",
+        nearest.as_ref().map_or(String::new(), |near| format!("; did you mean `{near}`?")),
+        path = path.display()
+    )]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// Its key.
+        key: String,
+        /// The valid key that is nearest, if one is near.
+        nearest: Option<String>,
+    },
+    /// A value of the environment or the file has the wrong shape for its flag.
+    #[error("`{name}` ({origin}) {why}")]
+    Value {
+        /// The long flag.
+        name: String,
+        /// Where the value stands.
+        origin: super::Origin,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+impl ConfigError {
+    /// Prints the help on standard output, or the error on standard error, and returns the exit code: 0 or 2.
+    #[must_use]
+    pub fn report(&self) -> ExitCode {
+        use std::io::Write as _;
+        // A closed output is no reason to panic: there is nobody left to tell.
+        match self {
+            Self::Shown(text) => {
+                let _ = write!(std::io::stdout(), "{text}");
+                ExitCode::SUCCESS
+            }
+            error => {
+                let _ = writeln!(std::io::stderr(), "error: {error}");
+                ExitCode::from(2)
+            }
+        }
+    }
+
+    /// clap's report in one sentence, with the origin of the value if a lower layer gave it.
+    pub(super) fn from_clap(error: &clap::Error, origin: Option<&super::Origin>) -> Self {
+        match error.kind() {
+            ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Self::Shown(error.to_string()),
+            _ => {
+                let text = error.to_string();
+                let paragraphs: Vec<String> = text
+                    .split("\n\n")
+                    .map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "))
+                    .filter(|part| !part.is_empty() && !part.starts_with("Usage:"))
+                    .collect();
+                let first = paragraphs.first().map_or("", String::as_str);
+                let mut sentence = first.strip_prefix("error: ").unwrap_or(first).to_owned();
+                if let Some(origin) = origin {
+                    sentence.push_str(&format!(" ({origin})"));
+                }
+                for tip in paragraphs.iter().filter_map(|part| part.strip_prefix("tip: ")) {
+                    sentence.push_str(&format!("; {tip}"));
+                }
+                sentence.push_str("; --help lists what there is");
+                Self::Usage(sentence)
+            }
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Small files that survive a crash: either the old content or the new, never a torn one, and known to be whole.
+//!
+//! Content: 4 B magic, format version (u32, big-endian), body, CRC-32C (big-endian) of all before it.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+const HEADER: usize = 8;
+const CHECKSUM: usize = 4;
+
+/// Why a durable file or directory can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DurableError {
+    /// The system refused.
+    #[error("cannot {action} {path}: {source}", path = path.display())]
+    Io {
+        /// What was attempted, such as `write`.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// The content is not what was written.
+    #[error("{path} is damaged ({why}): restore it from a copy, or start with an empty data directory", path = path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// Written by another build.
+    #[error("{path} has format version {found}, this build reads version {supported}: use the newer build", path = path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// In the file.
+        found: u32,
+        /// What this build reads.
+        supported: u32,
+    },
+    /// Another process uses the directory.
+    #[error("the data directory {path} is in use by another process: stop it, or choose another --data-dir", path = path.display())]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+    },
+}
+
+impl DurableError {
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { action, path, source }
+    }
+}
+
+/// A kind of small file: what tells it from others, and the version of its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SmallFile {
+    /// First four bytes.
+    pub magic: [u8; 4],
+    /// Version of the body.
+    pub version: u32,
+}
+
+impl SmallFile {
+    /// Replaces `path` by `body`, durably: when this returns, a crash can't bring the old content back; when it
+    /// fails or the process dies in it, the content is the old or the new.
+    ///
+    /// # Errors
+    /// [`DurableError::Io`]; whether the new content will be seen is then unknown.
+    pub fn write(self, path: &Path, body: &[u8]) -> Result<(), DurableError> {
+        let mut bytes = Vec::with_capacity(HEADER + body.len() + CHECKSUM);
+        bytes.extend_from_slice(&self.magic);
+        bytes.extend_from_slice(&self.version.to_be_bytes());
+        bytes.extend_from_slice(body);
+        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_be_bytes());
+        write_atomically(path, &bytes)
+    }
+
+    /// The body that [`Self::write`] wrote; `None` when there is no such file.
+    ///
+    /// # Errors
+    /// [`DurableError`] when it can't be read, is damaged, or is of another version.
+    pub fn read(self, path: &Path) -> Result<Option<Vec<u8>>, DurableError> {
+        let bytes = match fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(err) => return Err(DurableError::io("read", path)(err)),
+        };
+        let damaged = |why| DurableError::Damaged { path: path.to_owned(), why };
+        if bytes.len() < HEADER + CHECKSUM {
+            return Err(damaged("it is too short"));
+        }
+        let (content, checksum) = bytes.split_at(bytes.len() - CHECKSUM);
+        if content[..4] != self.magic {
+            return Err(damaged("it is a file of another kind"));
+        }
+        // Before the version: a flipped bit there must not read as "use the newer build".
+        if crc32c::crc32c(content).to_be_bytes() != *checksum {
+            return Err(damaged("its checksum does not match"));
+        }
+        let found = u32::from_be_bytes([content[4], content[5], content[6], content[7]]);
+        if found != self.version {
+            return Err(DurableError::Version { path: path.to_owned(), found, supported: self.version });
+        }
+        Ok(Some(content[HEADER..].to_vec()))
+    }
+}
+
+/// Replaces the content of `path` at once and durably: written beside it, synced, renamed over it, directory synced.
+///
+/// # Errors
+/// [`DurableError::Io`]
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), DurableError> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    let mut file = File::create(&partial).map_err(DurableError::io("create", &partial))?;
+    file.write_all(bytes).map_err(DurableError::io("write", &partial))?;
+    file.sync_all().map_err(DurableError::io("sync", &partial))?;
+    durable_rename(&partial, path)
+}
+
+/// Renames a synced file and syncs the directory, without which a crash may undo the rename. Both paths are in the
+/// same directory.
+///
+/// # Errors
+/// [`DurableError::Io`]
+pub fn durable_rename(from: &Path, to: &Path) -> Result<(), DurableError> {
+    fs::rename(from, to).map_err(DurableError::io("rename to", to))?;
+    sync_dir(parent(to))
+}
+
+/// Makes the names in `dir` durable.
+///
+/// # Errors
+/// [`DurableError::Io`]
+pub fn sync_dir(dir: &Path) -> Result<(), DurableError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(DurableError::io("sync the directory", dir))
+}
+
+/// Creates `dir` and what is missing above it, durably.
+///
+/// # Errors
+/// [`DurableError::Io`]
+pub fn create_dir(dir: &Path) -> Result<(), DurableError> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    let above = parent(dir);
+    create_dir(above)?;
+    match fs::create_dir(dir) {
+        Err(err) if err.kind() != io::ErrorKind::AlreadyExists => {
+            Err(DurableError::io("create the directory", dir)(err))
+        }
+        _ => sync_dir(above),
+    }
+}
+
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        Some(_) => Path::new("."),
+        None => Path::new("/"),
+    }
+}
+
+/// A directory that is this process' alone for as long as this lives; the system ends the lock with the process.
+#[derive(Debug)]
+pub struct DirectoryLock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl DirectoryLock {
+    /// Creates `dir` if it is missing, checks that it can be written, and locks it (`flock` on the file `lock`).
+    ///
+    /// # Errors
+    /// [`DurableError::Locked`] when another process, or another lock of this one, has it; [`DurableError::Io`].
+    pub fn acquire(dir: &Path) -> Result<Self, DurableError> {
+        create_dir(dir)?;
+        let path = dir.join("lock");
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(DurableError::io("write to the data directory, at", &path))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self { path: dir.to_owned(), _file: file }),
+            Err(TryLockError::WouldBlock) => Err(DurableError::Locked { path: dir.to_owned() }),
+            Err(TryLockError::Error(err)) => Err(DurableError::io("lock", &path)(err)),
+        }
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: SmallFile = SmallFile { magic: *b"mcTS", version: 1 };
+
+    #[test]
+    fn a_small_file_is_read_back_whole_or_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        assert_eq!(KIND.read(&path).unwrap(), None);
+        KIND.write(&path, b"first").unwrap();
+        KIND.write(&path, b"body").unwrap();
+        assert_eq!(KIND.read(&path).unwrap().as_deref(), Some(&b"body"[..]));
+
+        let good = fs::read(&path).unwrap();
+        assert_eq!(good[..12], *b"mcTS\0\0\0\x01body", "the container's form is on disks: it must not drift");
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            assert!(matches!(KIND.read(&path), Err(DurableError::Damaged { .. })), "flip at {at}");
+            fs::write(&path, &good[..at]).unwrap();
+            assert!(matches!(KIND.read(&path), Err(DurableError::Damaged { .. })), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        SmallFile { version: 2, ..KIND }.write(&path, b"body").unwrap();
+        let err = KIND.read(&path).unwrap_err();
+        assert!(matches!(err, DurableError::Version { found: 2, supported: 1, .. }), "{err}");
+    }
+
+    #[test]
+    fn a_process_that_died_while_writing_leaves_the_old_content() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        KIND.write(&path, b"old").unwrap();
+        fs::write(dir.path().join("file.partial"), b"torn").unwrap();
+        assert_eq!(KIND.read(&path).unwrap().as_deref(), Some(&b"old"[..]));
+        KIND.write(&path, b"new").unwrap();
+        assert_eq!(KIND.read(&path).unwrap().as_deref(), Some(&b"new"[..]));
+    }
+
+    #[test]
+    fn a_directory_has_one_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b");
+        let lock = DirectoryLock::acquire(&path).unwrap();
+        let err = DirectoryLock::acquire(&path).unwrap_err();
+        assert!(err.to_string().contains("is in use by another process"), "{err}");
+        drop(lock);
+        DirectoryLock::acquire(&path).unwrap();
+    }
+
+    #[test]
+    fn a_path_that_is_a_file_is_one_clear_sentence() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, b"").unwrap();
+        let err = DirectoryLock::acquire(&file.join("sub")).unwrap_err();
+        assert!(err.to_string().starts_with("cannot create the directory"), "{err}");
+    }
+}

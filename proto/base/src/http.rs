@@ -1,0 +1,168 @@
+//! The HTTP side of every process: health, metrics, status.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Json};
+use axum::routing::get;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use tokio::sync::oneshot;
+
+use crate::net::{Connection, Listener};
+
+/// How long open requests may take to end after the shutdown began.
+const DRAIN: Duration = Duration::from_secs(1);
+
+type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
+type Status = Arc<dyn Fn() -> BoxFuture<'static, serde_json::Value> + Send + Sync>;
+
+/// The routes that every process has:
+///
+/// - `/livez`: 200 as long as the process answers at all; never depends on a quorum.
+/// - `/readyz`: 200 when `ready` is `Ok`, else 503 with the reason as text.
+/// - `/metrics`: what `metrics` renders.
+/// - `/status`: what `status` answers, as JSON.
+pub fn standard_routes<S, F>(
+    ready: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    metrics: impl Fn() -> String + Send + Sync + 'static,
+    status: S,
+) -> Router
+where
+    S: Fn() -> F + Send + Sync + 'static,
+    F: Future<Output = serde_json::Value> + Send + 'static,
+{
+    let ready: Ready = Arc::new(ready);
+    let metrics: Metrics = Arc::new(metrics);
+    let status: Status = Arc::new(move || Box::pin(status()));
+    Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route(
+            "/readyz",
+            get(move || {
+                let ready = ready();
+                async move {
+                    match ready {
+                        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+                        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")),
+                    }
+                }
+            }),
+        )
+        .route(
+            "/metrics",
+            get(move || {
+                let text = metrics();
+                async move {
+                    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+                        .into_response()
+                }
+            }),
+        )
+        .route(
+            "/status",
+            get(move || {
+                let body = status();
+                async move { Json(body.await) }
+            }),
+        )
+}
+
+/// Serves `router` on `listener` until `shutdown` ends, then for at most a second more, so that open requests get
+/// their answers and an idle connection can't hold the process.
+///
+/// # Errors
+/// What the listener answers.
+pub async fn serve(
+    listener: Listener,
+    router: Router,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let (begun, shutting_down) = oneshot::channel();
+    let shutdown = async move {
+        shutdown.await;
+        // Nobody listens when the server ended by itself.
+        let _ = begun.send(());
+    };
+    let served = axum::serve(Accept(listener), router).with_graceful_shutdown(shutdown);
+    tokio::select! {
+        result = served => result,
+        () = async {
+            match shutting_down.await {
+                Ok(()) => tokio::time::sleep(DRAIN).await,
+                Err(_) => std::future::pending().await,
+            }
+        } => Ok(()),
+    }
+}
+
+/// Our listener in the shape that axum asks for.
+struct Accept(Listener);
+
+impl axum::serve::Listener for Accept {
+    type Io = Connection;
+    type Addr = std::net::SocketAddr;
+
+    async fn accept(&mut self) -> (Connection, Self::Addr) {
+        loop {
+            match self.0.incoming.next().await {
+                Some(Ok(connection)) => return (connection, self.0.address),
+                // A peer that gave up, or no descriptors left: the next accept may do better, though not at once.
+                Some(Err(error)) => {
+                    tracing::warn!(%error, address = %self.0.address, "a connection was not accepted");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        Ok(self.0.address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::TcpNetwork;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    async fn fetch(address: std::net::SocketAddr, path: &str) -> String {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn the_standard_routes_answer_and_the_server_ends_with_an_idle_connection_open() {
+        let listener = TcpNetwork::shared().listen("127.0.0.1:0").await.unwrap();
+        let address = listener.address;
+        let routes = standard_routes(
+            || Err("no leader".into()),
+            || "mc_objects 1\n".into(),
+            || async { serde_json::json!({"role": "leader"}) },
+        );
+        let (stop, stopped) = oneshot::channel::<()>();
+        let server = tokio::spawn(serve(listener, routes, async { stopped.await.unwrap() }));
+
+        assert!(fetch(address, "/livez").await.starts_with("HTTP/1.1 200"));
+        let ready = fetch(address, "/readyz").await;
+        assert!(ready.starts_with("HTTP/1.1 503") && ready.ends_with("no leader\n"), "{ready}");
+        assert!(fetch(address, "/metrics").await.ends_with("mc_objects 1\n"));
+        assert!(fetch(address, "/status").await.ends_with(r#"{"role":"leader"}"#));
+
+        let mut idle = tokio::net::TcpStream::connect(address).await.unwrap();
+        idle.write_all(b"GET /livez HTTP/1.1\r\n").await.unwrap();
+        stop.send(()).unwrap();
+        tokio::time::timeout(Duration::from_secs(10), server).await.unwrap().unwrap().unwrap();
+    }
+}

@@ -1,0 +1,79 @@
+//! Logs, for `main`s only: a library never installs a subscriber.
+
+use std::io::{IsTerminal as _, stderr};
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Time, level, message, fields.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The flags of logging, to be flattened into a process' flags.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LogOptions {
+    /// Form of the log on standard error
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub log_format: LogFormat,
+    /// Level of the log (error, warn, info, debug, trace), or a filter such as `info,mc_master=debug`
+    #[arg(long, default_value = "info,openraft=error", value_name = "FILTER")]
+    pub log: String,
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self { log_format: LogFormat::Text, log: "info,openraft=error".into() }
+    }
+}
+
+/// Why logging did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// The filter can't be parsed.
+    #[error("--log `{filter}` is not a log filter ({why}): write a level, or module=level pairs with commas")]
+    Filter {
+        /// As given.
+        filter: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A subscriber is there already.
+    #[error("logging has been started before in this process")]
+    Twice,
+}
+
+/// Sends log lines of this process to standard error.
+///
+/// # Errors
+/// [`TelemetryError`]
+pub fn init(options: &LogOptions) -> Result<(), TelemetryError> {
+    let filter = EnvFilter::builder()
+        .parse(&options.log)
+        .map_err(|err| TelemetryError::Filter { filter: options.log.clone(), why: err.to_string() })?;
+    let registry = tracing_subscriber::registry().with(filter);
+    let started = match options.log_format {
+        LogFormat::Text => {
+            let lines = tracing_subscriber::fmt::layer()
+                .with_writer(stderr)
+                .with_ansi(stderr().is_terminal())
+                .with_target(false);
+            registry.with(lines).try_init()
+        }
+        LogFormat::Json => {
+            let lines = tracing_subscriber::fmt::layer()
+                .json()
+                .flatten_event(true)
+                .with_current_span(false)
+                .with_writer(stderr);
+            registry.with(lines).try_init()
+        }
+    };
+    started.map_err(|_| TelemetryError::Twice)
+}

@@ -1,0 +1,90 @@
+//! What a store keeps on disk: who it is, and which cluster it belongs to.
+
+use std::path::{Path, PathBuf};
+
+use mc_base::crashsafe::{DirectoryLock, DurableError, SmallFile};
+use mc_base::{ClusterId, StoreId};
+
+/// `identity`: store id (8 B), cluster id (16 B, zero while none was met), both big-endian.
+const FILE: SmallFile = SmallFile { magic: *b"mcSI", version: 1 };
+const STORE: usize = 8;
+const CLUSTER: usize = 16;
+
+/// A store's data directory, this process' alone.
+#[derive(Debug)]
+pub(crate) struct DataDir {
+    path: PathBuf,
+    store: StoreId,
+    cluster: Option<ClusterId>,
+    _lock: DirectoryLock,
+}
+
+impl DataDir {
+    /// Reads the directory, or begins it with a fresh store id.
+    pub(crate) fn open(dir: &Path) -> Result<Self, DurableError> {
+        let lock = DirectoryLock::acquire(dir)?;
+        let path = dir.join("identity");
+        let damaged = || DurableError::Damaged { path: path.clone(), why: "it has another length" };
+        let (store, cluster) = match FILE.read(&path)? {
+            Some(body) => decode(&body).ok_or_else(damaged)?,
+            None => {
+                let store = StoreId::random();
+                FILE.write(&path, &encode(store, None))?;
+                (store, None)
+            }
+        };
+        Ok(Self { path, store, cluster, _lock: lock })
+    }
+
+    pub(crate) fn store(&self) -> StoreId {
+        self.store
+    }
+
+    pub(crate) fn cluster(&self) -> Option<ClusterId> {
+        self.cluster
+    }
+
+    /// Remembers the cluster, so that a store that restarts is not taken by a foreign one at a reused address.
+    pub(crate) fn keep_cluster(&self, cluster: ClusterId) -> Result<(), DurableError> {
+        FILE.write(&self.path, &encode(self.store, Some(cluster)))
+    }
+}
+
+fn encode(store: StoreId, cluster: Option<ClusterId>) -> Vec<u8> {
+    [&store.to_bytes()[..], &cluster.unwrap_or_default().to_bytes()].concat()
+}
+
+fn decode(body: &[u8]) -> Option<(StoreId, Option<ClusterId>)> {
+    if body.len() != STORE + CLUSTER {
+        return None;
+    }
+    let cluster = ClusterId::from_bytes(&body[STORE..])?;
+    Some((StoreId::from_bytes(&body[..STORE])?, Some(cluster).filter(|cluster| cluster.0 != 0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_keeps_its_id_and_its_cluster() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap();
+        let store = first.store();
+        assert_eq!(first.cluster(), None);
+        first.keep_cluster(ClusterId(7)).unwrap();
+        assert!(matches!(DataDir::open(dir.path()), Err(DurableError::Locked { .. })), "one process a directory");
+        drop(first);
+        let again = DataDir::open(dir.path()).unwrap();
+        assert_eq!((again.store(), again.cluster()), (store, Some(ClusterId(7))));
+    }
+
+    #[test]
+    fn the_form_on_disk_is_stable() {
+        let body = encode(StoreId(0x0102), Some(ClusterId(3)));
+        assert_eq!(body[..8], [0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(body[8..], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(decode(&body), Some((StoreId(0x0102), Some(ClusterId(3)))));
+        assert_eq!(decode(&body[1..]), None);
+    }
+}

@@ -1,0 +1,133 @@
+use std::collections::BTreeMap;
+
+use mc_base::ClusterId;
+
+/// Which cluster this store belongs to, and what the masters of its list say.
+///
+/// The first cluster met is kept. A master with another id is refused, because a foreign cluster at a reused address
+/// looks just like that; only when a majority of the list reports one and the same other id has the cluster really
+/// been replaced (rescued, or formed anew), and the store goes over to it.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    known: Option<ClusterId>,
+    list: Vec<String>,
+    reports: BTreeMap<String, ClusterId>,
+}
+
+/// What to do about a master's cluster id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is ours.
+    Ours,
+    /// The first one met.
+    Joined(ClusterId),
+    /// A majority of the list reports it: the store goes over.
+    Replaced {
+        /// The cluster until now.
+        old: ClusterId,
+        /// The cluster from now on.
+        new: ClusterId,
+    },
+    /// Another one.
+    Foreign {
+        /// The cluster that the store keeps.
+        ours: ClusterId,
+        /// What the master says.
+        theirs: ClusterId,
+        /// Masters of the list that say the same.
+        reports: usize,
+        /// How many have to.
+        needed: usize,
+    },
+}
+
+impl Membership {
+    pub(crate) fn new(known: Option<ClusterId>, list: Vec<String>) -> Self {
+        Self { known, list, reports: BTreeMap::new() }
+    }
+
+    /// The cluster that the store keeps.
+    pub(crate) fn known(&self) -> Option<ClusterId> {
+        self.known
+    }
+
+    /// The masters that count.
+    pub(crate) fn list(&self) -> &[String] {
+        &self.list
+    }
+
+    /// The list is another one now: its names were looked up.
+    pub(crate) fn listed(&mut self, list: Vec<String>) {
+        self.reports.retain(|address, _| list.contains(address));
+        self.list = list;
+    }
+
+    /// The master at `address` said that it belongs to `theirs`.
+    pub(crate) fn report(&mut self, address: &str, theirs: ClusterId) -> Verdict {
+        let Some(ours) = self.known else {
+            self.known = Some(theirs);
+            return Verdict::Joined(theirs);
+        };
+        if self.list.iter().any(|listed| listed == address) {
+            self.reports.insert(address.to_owned(), theirs);
+        }
+        if ours == theirs {
+            return Verdict::Ours;
+        }
+        let reports = self.reports.values().filter(|id| **id == theirs).count();
+        let needed = self.list.len() / 2 + 1;
+        if reports < needed {
+            return Verdict::Foreign { ours, theirs, reports, needed };
+        }
+        self.known = Some(theirs);
+        Verdict::Replaced { old: ours, new: theirs }
+    }
+
+    /// The master at `address` does not answer: what it said before no longer counts.
+    pub(crate) fn silent(&mut self, address: &str) {
+        self.reports.remove(address);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: ClusterId = ClusterId(1);
+    const OTHER: ClusterId = ClusterId(2);
+
+    fn three(known: Option<ClusterId>) -> Membership {
+        Membership::new(known, vec!["a:1".into(), "b:1".into(), "c:1".into()])
+    }
+
+    #[test]
+    fn the_first_cluster_met_is_kept() {
+        let mut members = three(None);
+        assert_eq!(members.report("a:1", OURS), Verdict::Joined(OURS));
+        assert_eq!(members.report("b:1", OURS), Verdict::Ours);
+        assert_eq!(
+            members.report("c:1", OTHER),
+            Verdict::Foreign { ours: OURS, theirs: OTHER, reports: 1, needed: 2 }
+        );
+        assert_eq!(members.known(), Some(OURS));
+    }
+
+    #[test]
+    fn a_majority_of_the_list_replaces_the_cluster() {
+        let mut members = three(Some(OURS));
+        assert!(matches!(members.report("a:1", OTHER), Verdict::Foreign { .. }));
+        assert_eq!(members.report("b:1", OTHER), Verdict::Replaced { old: OURS, new: OTHER });
+        assert_eq!(members.report("c:1", OTHER), Verdict::Ours);
+    }
+
+    #[test]
+    fn masters_outside_the_list_silent_ones_and_repetitions_do_not_count() {
+        let mut members = three(Some(OURS));
+        for _ in 0..5 {
+            assert!(matches!(members.report("a:1", OTHER), Verdict::Foreign { reports: 1, .. }));
+            assert!(matches!(members.report("z:1", OTHER), Verdict::Foreign { reports: 1, .. }));
+        }
+        members.silent("a:1");
+        assert!(matches!(members.report("b:1", OTHER), Verdict::Foreign { reports: 1, .. }));
+    }
+}

@@ -1,0 +1,237 @@
+//! The thread's life: sessions with one leader after the other, until it is asked to stop.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_base::ClusterId;
+use mc_base::net::Network;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tracing::{error, info, warn};
+
+use super::finder::Finder;
+use super::leaders::Leader;
+use super::masters::fresh_client;
+use super::session::{End, Session, unmount};
+use super::status::LinkStatus;
+use super::{Identity, Lent, LinkConfig, Served};
+
+/// How long until a leader that did not answer is tried again.
+const RETRY: Duration = Duration::from_millis(50);
+/// How long until a leader that refused this store is asked again.
+const REFUSED_RETRY: Duration = Duration::from_secs(1);
+
+/// Follows the leader until `stop` fires: with a time, the memory is unmounted within it.
+pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration>) {
+    let LinkConfig { masters, network, lent, identity, served, status, keep_cluster } = config;
+    let (leader, leaders) = watch::channel(None);
+    let (redirect, redirects) = mpsc::channel(8);
+    let finder = Finder::new(network.clone(), masters, status.clone(), leader, keep_cluster);
+    let _finder = Background(tokio::spawn(finder.run(redirects)));
+    let mut following = Following {
+        network,
+        lent,
+        served,
+        status,
+        identity,
+        cluster: None,
+        mounted: false,
+        leaders,
+        redirect,
+        said: None,
+    };
+    let within = tokio::select! {
+        () = following.follow() => None,
+        within = &mut stop => within.ok(),
+    };
+    if let Some(within) = within
+        // Also when no mount was answered: one may be under way.
+        && following.cluster.is_some()
+        && tokio::time::timeout(within, following.unmount()).await.is_err()
+    {
+        warn!("no leader took the unmount within {within:?}: the masters will find out by the silence");
+    }
+}
+
+/// A task that ends with its owner.
+struct Background(JoinHandle<()>);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+struct Following {
+    network: Arc<dyn Network>,
+    lent: Lent,
+    served: Arc<dyn Served>,
+    status: Arc<LinkStatus>,
+    identity: Identity,
+    /// The cluster that was told of this epoch.
+    cluster: Option<ClusterId>,
+    /// A leader of the present cluster has mounted the present epoch.
+    mounted: bool,
+    leaders: watch::Receiver<Option<Leader>>,
+    redirect: mpsc::Sender<Leader>,
+    /// The last trouble that was logged, so that each is logged once.
+    said: Option<String>,
+}
+
+impl Following {
+    async fn follow(&mut self) {
+        loop {
+            let leader = self.next_leader().await;
+            let cluster = self.status.get().cluster;
+            if self.cluster.is_some() && self.cluster != cluster {
+                // The old cluster's masters know this epoch's key, and may still grant with it.
+                self.register_anew().await;
+            }
+            self.cluster = cluster;
+            self.status.update(|state| state.leader = Some(leader.clone()));
+            let end = match self.session(&leader).await {
+                Some(end) => end,
+                // A newer leader is known.
+                None => continue,
+            };
+            match end {
+                End::NotLeader(other) => {
+                    if let Some(other) = other {
+                        self.redirected(other);
+                    }
+                    // Cut short when the redirect is news.
+                    self.pause(RETRY).await;
+                }
+                End::Broken(why) => {
+                    self.say(format!("lost the leader {}: {why}; looking for the next", leader.address));
+                    self.pause(RETRY).await;
+                }
+                End::Refused(why) => {
+                    let text = format!("the leader {} refuses this store: {why}", leader.address);
+                    self.status.update(|state| state.waiting_for.clone_from(&text));
+                    if self.said.as_ref() != Some(&text) {
+                        error!("{text}");
+                        self.said = Some(text);
+                    }
+                    self.pause(REFUSED_RETRY).await;
+                }
+                End::Dead => {
+                    warn!(
+                        epoch = %self.identity.epoch,
+                        leader = leader.address,
+                        "the masters gave this memory up while the store was out of reach: what it held is lost; \
+                         offering it anew"
+                    );
+                    self.status.update(|state| state.dead_epochs += 1);
+                    self.register_anew().await;
+                }
+            }
+        }
+    }
+
+    async fn next_leader(&mut self) -> Leader {
+        loop {
+            if let Some(leader) = self.leaders.borrow_and_update().clone() {
+                return leader;
+            }
+            if self.leaders.changed().await.is_err() {
+                // The finder has ended, which it does only with this thread.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
+    /// One session; `None` when it was left because a newer leader is known.
+    async fn session(&mut self, leader: &Leader) -> Option<End> {
+        let client = match fresh_client(&self.network, &leader.address) {
+            Ok(client) => client,
+            Err(err) => return Some(End::Broken(format!("not an address: {err}"))),
+        };
+        let status = self.status.clone();
+        let mounts = status.get().mounts;
+        let session = Session {
+            lent: &self.lent,
+            identity: self.identity,
+            status: &status,
+            served: &*self.served,
+            leader,
+            client,
+        };
+        let started = status.now();
+        let end = tokio::select! {
+            end = session.run(self.mounted) => Some(end),
+            changed = self.leaders.changed() => match changed {
+                Ok(()) => None,
+                Err(_) => std::future::pending().await,
+            },
+        };
+        let state = status.get();
+        self.mounted |= state.mounts > mounts;
+        if state.mounted_at.is_some_and(|at| at >= started) {
+            // It worked for a while: the next trouble is news.
+            self.said = None;
+        }
+        end
+    }
+
+    /// The same memory under a new epoch and key.
+    async fn register_anew(&mut self) {
+        let identity = Identity::draw();
+        self.identity = identity;
+        self.mounted = false;
+        self.status.update(|state| {
+            state.epoch = identity.epoch;
+            state.mounted_at = None;
+        });
+        self.served.register(identity).await;
+    }
+
+    async fn pause(&mut self, time: Duration) {
+        tokio::select! {
+            () = sleep(time) => {}
+            changed = self.leaders.changed() => {
+                if changed.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                // Seen by the next look.
+                self.leaders.mark_changed();
+            }
+        }
+    }
+
+    /// The finder decides whether that is news. It hears it from its watches, too, so a full queue loses nothing.
+    fn redirected(&self, leader: Leader) {
+        let _ = self.redirect.try_send(leader);
+    }
+
+    fn say(&mut self, text: String) {
+        if self.said.as_ref() != Some(&text) {
+            warn!("{text}");
+            self.said = Some(text);
+        }
+    }
+
+    /// Takes the memory back, at whoever leads; returns when that is done or refused for good.
+    async fn unmount(&mut self) {
+        loop {
+            let leader = self.next_leader().await;
+            let ended = match fresh_client(&self.network, &leader.address) {
+                Ok(client) => {
+                    unmount(client, &self.lent, &self.status, &leader, self.identity.epoch).await
+                }
+                Err(err) => Err(End::Broken(err.to_string())),
+            };
+            match ended {
+                Ok(()) => return info!(epoch = %self.identity.epoch, leader = leader.address, "unmounted"),
+                Err(End::Dead) => return,
+                Err(End::Refused(why)) => return warn!("the leader {} refuses: {why}", leader.address),
+                Err(End::NotLeader(Some(other))) => {
+                    self.redirected(other);
+                }
+                Err(End::NotLeader(None) | End::Broken(_)) => {}
+            }
+            self.pause(RETRY).await;
+        }
+    }
+}

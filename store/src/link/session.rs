@@ -1,0 +1,234 @@
+//! One leader: mount, then heartbeats until something ends it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mc_base::{ClusterTime, NodeId, SegmentEpoch};
+use mc_proto::v1::{self, Code};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tracing::info;
+
+use super::finder::reason;
+use super::leaders::Leader;
+use super::status::LinkStatus;
+use super::{Identity, Lent, Served};
+
+type Client = v1::master_client::MasterClient<Channel>;
+
+/// Opening a stream or mounting takes one replicated commit at most.
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// A leader that has not answered a heartbeat for so long is left.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// Why a session ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The master does not lead; it may know who does.
+    NotLeader(Option<Leader>),
+    /// The connection broke, or nothing came back.
+    Broken(String),
+    /// This epoch is gone for good.
+    Dead,
+    /// The master will not have this store: nothing changes until a person does something.
+    Refused(String),
+}
+
+/// The store's side of one conversation with one leader.
+pub(crate) struct Session<'a> {
+    pub(crate) lent: &'a Lent,
+    pub(crate) identity: Identity,
+    pub(crate) status: &'a LinkStatus,
+    pub(crate) served: &'a dyn Served,
+    pub(crate) leader: &'a Leader,
+    pub(crate) client: Client,
+}
+
+impl Session<'_> {
+    /// Runs until it ends. `mounted` says whether a leader of this cluster has mounted this epoch before: mounts are
+    /// replicated, so after a failover only the heartbeats move.
+    pub(crate) async fn run(mut self, mounted: bool) -> End {
+        if !mounted && let Err(end) = self.mount().await {
+            return end;
+        }
+        let (beats, requests) = mpsc::channel(4);
+        // The first heartbeat goes in before the call: a master may wait for it before it answers.
+        let mut sequence = 1;
+        if beats.try_send(self.beat(sequence)).is_err() {
+            return End::Broken("the stream closed at once".to_owned());
+        }
+        let mut replies = match open(self.client.clone(), requests).await {
+            Ok(replies) => replies,
+            Err(end) => return end,
+        };
+        let mut tick = tokio::time::interval(self.status.get().heartbeat);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        tick.reset();
+        let mut heard = Instant::now();
+        loop {
+            tokio::select! {
+                _ = tick.tick() => {
+                    if heard.elapsed() > SILENCE {
+                        return End::Broken(format!("no reply for {SILENCE:?}"));
+                    }
+                    sequence += 1;
+                    // A full stream has heartbeats waiting in it already.
+                    if let Err(mpsc::error::TrySendError::Closed(_)) = beats.try_send(self.beat(sequence)) {
+                        return End::Broken("the master closed the stream".to_owned());
+                    }
+                }
+                reply = replies.message() => match reply {
+                    Ok(Some(reply)) => {
+                        heard = Instant::now();
+                        if let Err(end) = self.hear(&reply).await {
+                            return end;
+                        }
+                        if tick.period() != self.status.get().heartbeat {
+                            tick = tokio::time::interval(self.status.get().heartbeat);
+                            tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                        }
+                    }
+                    Ok(None) => return End::Broken("the master closed the stream".to_owned()),
+                    Err(status) => return ended(&status),
+                },
+            }
+        }
+    }
+
+    async fn hear(&mut self, reply: &v1::StoreHeartbeatReply) -> Result<(), End> {
+        if reply.dead {
+            return Err(End::Dead);
+        }
+        let cluster = self.status.get().cluster;
+        if mc_base::ClusterId::from_bytes(&reply.cluster_id) != cluster {
+            return Err(End::Refused("its heartbeats come from another cluster".to_owned()));
+        }
+        if let Some(cluster) = cluster {
+            self.served.learn(cluster, ClusterTime(reply.cluster_time_ms));
+        }
+        if !reply.mounted {
+            self.status.update(|state| state.mounted_at = None);
+            return self.mount().await;
+        }
+        self.status.beat();
+        Ok(())
+    }
+
+    async fn mount(&mut self) -> Result<(), End> {
+        let (data, http_address) = match self.lent.advertised.towards(&self.leader.address).await {
+            Ok(addresses) => addresses,
+            Err(err) => return Err(End::Broken(format!("no local address routes there: {err}"))),
+        };
+        let tcp = v1::Endpoint { transport: "tcp".into(), address: data, ..v1::Endpoint::default() };
+        let request = v1::MountStoreRequest {
+            caller: Some(caller(self.lent, self.status, self.leader.node)),
+            store_id: Bytes::copy_from_slice(&self.lent.store.to_bytes()),
+            name: self.lent.name.clone(),
+            epoch: epoch_bytes(self.identity.epoch),
+            grant_key: Bytes::copy_from_slice(&self.identity.key.0),
+            endpoints: vec![tcp],
+            segment_bytes: self.lent.segment_bytes.clone(),
+            http_address,
+        };
+        let reply = match tokio::time::timeout(CALL_TIMEOUT, self.client.mount_store(request)).await {
+            Ok(Ok(reply)) => reply.into_inner(),
+            Ok(Err(status)) => return Err(ended(&status)),
+            Err(_) => return Err(End::Broken("the mount was not answered in time".to_owned())),
+        };
+        let cluster = self.status.get().cluster;
+        if mc_base::ClusterId::from_bytes(&reply.cluster_id) != cluster {
+            return Err(End::Refused("its mount came from another cluster".to_owned()));
+        }
+        if let Some(cluster) = cluster {
+            self.served.learn(cluster, ClusterTime(reply.cluster_time_ms));
+        }
+        self.status.update(|state| {
+            state.mounts += 1;
+            // Zero means that the master leaves it to the store; the bounds keep a slip from silencing it.
+            if reply.heartbeat_ms > 0 {
+                state.heartbeat = Duration::from_millis(reply.heartbeat_ms.clamp(10, 10_000));
+            }
+        });
+        self.status.beat();
+        info!(
+            leader = self.leader.address,
+            term = self.leader.term,
+            epoch = %self.identity.epoch,
+            bytes = self.lent.segment_bytes.iter().sum::<u64>(),
+            "mounted"
+        );
+        Ok(())
+    }
+
+    fn beat(&self, sequence: u64) -> v1::StoreHeartbeat {
+        v1::StoreHeartbeat {
+            caller: Some(caller(self.lent, self.status, self.leader.node)),
+            store_id: Bytes::copy_from_slice(&self.lent.store.to_bytes()),
+            epoch: epoch_bytes(self.identity.epoch),
+            sequence,
+        }
+    }
+}
+
+/// Takes the memory back at `leader`.
+pub(crate) async fn unmount(
+    mut client: Client,
+    lent: &Lent,
+    status: &LinkStatus,
+    leader: &Leader,
+    epoch: SegmentEpoch,
+) -> Result<(), End> {
+    let request = v1::UnmountStoreRequest {
+        caller: Some(caller(lent, status, leader.node)),
+        store_id: Bytes::copy_from_slice(&lent.store.to_bytes()),
+        epoch: epoch_bytes(epoch),
+    };
+    match tokio::time::timeout(CALL_TIMEOUT, client.unmount_store(request)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(status)) => Err(ended(&status)),
+        Err(_) => Err(End::Broken("the unmount was not answered in time".to_owned())),
+    }
+}
+
+fn caller(lent: &Lent, status: &LinkStatus, node: NodeId) -> v1::Caller {
+    let cluster = status.get().cluster;
+    v1::Caller {
+        cluster_id: cluster.map(|id| Bytes::copy_from_slice(&id.to_bytes())).unwrap_or_default(),
+        node_id: Bytes::copy_from_slice(&node.to_bytes()),
+        client_id: Bytes::copy_from_slice(&u128::from(lent.store.0).to_be_bytes()),
+        version_min: *mc_proto::VERSIONS.start(),
+        version_max: *mc_proto::VERSIONS.end(),
+    }
+}
+
+fn epoch_bytes(epoch: SegmentEpoch) -> Bytes {
+    Bytes::copy_from_slice(&epoch.to_bytes())
+}
+
+/// What a failed call means for the session.
+fn ended(status: &tonic::Status) -> End {
+    let Some(detail) = mc_proto::detail_of(status) else { return End::Broken(reason(status)) };
+    match Code::try_from(detail.code) {
+        Ok(Code::NotLeader | Code::NoLeader) => End::NotLeader(Leader::read(detail.leader.as_ref())),
+        Ok(Code::StoreEpochDead) => End::Dead,
+        // The caller's node or cluster is not the one that answered there: look for the leader again.
+        Ok(Code::WrongNode | Code::WrongCluster) => End::Broken(detail.message),
+        Ok(
+            Code::VersionSkew | Code::SegmentAlreadyExists | Code::InvalidParams | Code::NotSupported,
+        ) => End::Refused(detail.message),
+        _ => End::Broken(detail.message),
+    }
+}
+
+async fn open(
+    mut client: Client,
+    beats: mpsc::Receiver<v1::StoreHeartbeat>,
+) -> Result<tonic::Streaming<v1::StoreHeartbeatReply>, End> {
+    match tokio::time::timeout(CALL_TIMEOUT, client.heartbeat(ReceiverStream::new(beats))).await {
+        Ok(Ok(replies)) => Ok(replies.into_inner()),
+        Ok(Err(status)) => Err(ended(&status)),
+        Err(_) => Err(End::Broken("the heartbeat stream was not opened in time".to_owned())),
+    }
+}

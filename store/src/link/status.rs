@@ -1,0 +1,89 @@
+use std::time::Duration;
+
+use mc_base::{Clock, ClusterId, SegmentEpoch};
+use parking_lot::Mutex;
+
+use super::leaders::Leader;
+
+/// What the link to the masters is doing; written by its thread, read by health, metrics and the finder.
+#[derive(Debug)]
+pub(crate) struct LinkStatus {
+    clock: Clock,
+    state: Mutex<LinkState>,
+}
+
+/// One reading of the link.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkState {
+    /// The cluster that this store belongs to, once met.
+    pub(crate) cluster: Option<ClusterId>,
+    /// Whom the heartbeats go to, or last went to.
+    pub(crate) leader: Option<Leader>,
+    /// The current allocation of the memory.
+    pub(crate) epoch: SegmentEpoch,
+    /// When a leader last said that this epoch is mounted; `None` before the first time, after the epoch changed and
+    /// while the leader says that it is not.
+    pub(crate) mounted_at: Option<Duration>,
+    /// The interval that the cluster asks for.
+    pub(crate) heartbeat: Duration,
+    /// Mounts that were answered.
+    pub(crate) mounts: u64,
+    /// Epochs that a leader declared dead.
+    pub(crate) dead_epochs: u64,
+    /// What the store waits for; empty while all is well.
+    pub(crate) waiting_for: String,
+}
+
+impl LinkStatus {
+    pub(crate) fn new(clock: Clock, cluster: Option<ClusterId>, epoch: SegmentEpoch) -> Self {
+        let state = LinkState {
+            cluster,
+            leader: None,
+            epoch,
+            mounted_at: None,
+            heartbeat: Duration::from_millis(200),
+            mounts: 0,
+            dead_epochs: 0,
+            waiting_for: String::new(),
+        };
+        Self { clock, state: Mutex::new(state) }
+    }
+
+    pub(crate) fn get(&self) -> LinkState {
+        self.state.lock().clone()
+    }
+
+    pub(crate) fn update(&self, change: impl FnOnce(&mut LinkState)) {
+        change(&mut self.state.lock());
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// A leader said just now that this epoch is mounted.
+    pub(crate) fn beat(&self) {
+        let now = self.clock.now();
+        self.update(|state| {
+            state.mounted_at = Some(now);
+            state.waiting_for.clear();
+        });
+    }
+
+    /// Time since a leader last said that this store is mounted.
+    pub(crate) fn age(&self) -> Option<Duration> {
+        let mounted_at = self.state.lock().mounted_at?;
+        Some(self.clock.now().saturating_sub(mounted_at))
+    }
+
+    /// Mounted at a leader within the last second: what `/readyz` says.
+    pub(crate) fn ready(&self) -> bool {
+        self.age().is_some_and(|age| age < Duration::from_secs(1))
+    }
+
+    /// No leader has answered for two heartbeats: time to look for another.
+    pub(crate) fn quiet(&self) -> bool {
+        let limit = self.state.lock().heartbeat * 2;
+        self.age().is_none_or(|age| age > limit)
+    }
+}

@@ -1,0 +1,136 @@
+//! Decides whether what clients saw can be explained by operations that each took effect at one instant between their
+//! start and their end.
+//!
+//! Keys are independent, so each is decided alone. The model of a key is a register that is absent or holds one value;
+//! values are told apart by their digest. An operation whose outcome is unknown is left open to the end of the
+//! history: it may take effect at any time after its start, or never.
+
+mod history;
+mod model;
+mod search;
+mod shrink;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub use history::{Action, Digest, Operation, Outcome};
+pub use model::Losses;
+
+use search::Found;
+
+/// Steps of the search for one key before it is given up.
+const BOUND: usize = 5_000_000;
+
+/// What a history shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every key's operations can be put in an order that explains them.
+    Linearizable {
+        /// Operations that were checked.
+        operations: usize,
+        /// Keys.
+        keys: usize,
+    },
+    /// No order explains this key's operations.
+    Violation(Violation),
+    /// The search for this key took too many steps.
+    Unknown {
+        /// The key.
+        key: String,
+    },
+}
+
+/// What cannot have happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The key.
+    pub key: String,
+    /// What the last operation below shows, in words.
+    pub why: String,
+    /// The operations that contradict each other, in the order of their starts: without any one of them there would be
+    /// an explanation.
+    pub operations: Vec<Operation>,
+    /// Operations of that key that were left out because the contradiction stands without them.
+    pub left_out: usize,
+}
+
+impl Verdict {
+    /// Panics unless the history is linearizable.
+    ///
+    /// # Panics
+    /// With the violation, in words.
+    #[track_caller]
+    pub fn assert_ok(&self) {
+        assert!(matches!(self, Self::Linearizable { .. }), "{self}");
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Linearizable { operations, keys } => {
+                write!(f, "{operations} operations on {keys} keys are linearizable")
+            }
+            Self::Unknown { key } => write!(f, "key {key}: undecided after {BOUND} steps"),
+            Self::Violation(violation) => violation.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "key {}: {}", self.key, self.why)?;
+        for operation in &self.operations {
+            writeln!(f, "  {operation}")?;
+        }
+        write!(f, "  ({} other operations of this key do not matter)", self.left_out)
+    }
+}
+
+/// Checks a history, in any order.
+#[must_use]
+pub fn check(history: &[Operation], losses: Losses) -> Verdict {
+    let mut keys: BTreeMap<&str, Vec<Operation>> = BTreeMap::new();
+    for operation in history {
+        keys.entry(&operation.key).or_default().push(operation.clone());
+    }
+    for (key, operations) in &keys {
+        match search::search(operations, losses, BOUND) {
+            Found::Order => {}
+            Found::Bound => return Verdict::Unknown { key: (*key).to_owned() },
+            Found::NoOrder { stuck_at } => {
+                let why = explain(history, key, &operations[stuck_at], losses);
+                let essential = shrink::shrink(operations, stuck_at, losses);
+                let left_out = operations.len() - essential.len();
+                let key = (*key).to_owned();
+                return Verdict::Violation(Violation { key, why, operations: essential, left_out });
+            }
+        }
+    }
+    Verdict::Linearizable { operations: history.len(), keys: keys.len() }
+}
+
+/// Names what a person would call it.
+fn explain(history: &[Operation], key: &str, stuck: &Operation, losses: Losses) -> String {
+    let writers = |digest: Digest| history.iter().filter(move |op| op.action.writes() == Some(digest));
+    match &stuck.outcome {
+        Outcome::Value(digest) => {
+            let here = writers(*digest).any(|operation| operation.key == key);
+            match writers(*digest).next() {
+                None => "a read returned bytes that nobody ever put (torn or damaged)".to_owned(),
+                Some(other) if !here => {
+                    format!("a read returned the value of another key, {}", other.key)
+                }
+                Some(_) => "a read returned a value that was not there at any time during the read \
+                            (removed, replaced, or not yet put)"
+                    .to_owned(),
+            }
+        }
+        Outcome::Miss | Outcome::Absent if losses == Losses::None => {
+            "an acknowledged value is gone, though nobody removed it".to_owned()
+        }
+        _ => "an answer that no order of the operations explains".to_owned(),
+    }
+}

@@ -1,0 +1,38 @@
+use super::history::{Action, Digest, Operation, Outcome};
+
+/// What a key holds.
+pub(super) type State = Option<Digest>;
+
+/// Whether values may disappear without a remove.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Losses {
+    /// No eviction, no dead or suspect store: a miss of an acknowledged value is a violation.
+    None,
+    /// Values may disappear, for a while or for good: a miss is always allowed, and so is a put-if-absent that makes a
+    /// new version of a value it could not see. Wrong bytes are never allowed, and neither is a value that was removed
+    /// or replaced.
+    Allowed,
+}
+
+/// The state after `operation` took effect in `state`, or `None` when its answer could not have come from there.
+pub(super) fn apply(state: State, operation: &Operation, losses: Losses) -> Option<State> {
+    let lossy = losses == Losses::Allowed;
+    let here = |condition: bool, next: State| condition.then_some(next);
+    match (operation.action, operation.outcome) {
+        (Action::PutIfAbsent(value), Outcome::Stored) => here(state.is_none() || lossy, Some(value)),
+        (Action::PutIfAbsent(_), Outcome::Exists) => here(state.is_some(), state),
+        (Action::PutIfAbsent(value), Outcome::Unknown) => Some(state.or(Some(value))),
+        (Action::Upsert(value), Outcome::Stored | Outcome::Unknown) => Some(Some(value)),
+        (Action::Get, Outcome::Value(value)) => here(state == Some(value), state),
+        (Action::Get, Outcome::Miss) | (Action::Exist, Outcome::Absent) => {
+            here(state.is_none() || lossy, state)
+        }
+        (Action::Exist, Outcome::Present) => here(state.is_some(), state),
+        (Action::Remove, Outcome::Removed) => here(state.is_some(), None),
+        (Action::Remove, Outcome::NothingToRemove) => here(state.is_none() || lossy, state),
+        (Action::Remove, Outcome::Unknown) => Some(None),
+        (Action::Get | Action::Exist, Outcome::Unknown) | (_, Outcome::Failed) => Some(state),
+        // An answer that does not belong to the question: nothing explains it.
+        _ => None,
+    }
+}

@@ -1,0 +1,232 @@
+use super::*;
+use Action::{Exist, Get, PutIfAbsent, Remove, Upsert};
+use Outcome::{Absent, Exists, Failed, Miss, NothingToRemove, Present, Removed, Stored, Unknown, Value};
+
+const A: Digest = Digest(0xa);
+const B: Digest = Digest(0xb);
+
+/// `(start, end, action, outcome)` on the key `k`.
+fn history(operations: &[(u64, u64, Action, Outcome)]) -> Vec<Operation> {
+    operations
+        .iter()
+        .enumerate()
+        .map(|(client, &(start, end, action, outcome))| Operation {
+            client: client as u32,
+            key: "k".into(),
+            action,
+            outcome,
+            start,
+            end,
+        })
+        .collect()
+}
+
+#[track_caller]
+fn accepted(operations: &[(u64, u64, Action, Outcome)]) {
+    check(&history(operations), Losses::None).assert_ok();
+}
+
+/// Rejected, and the explanation contains `word` and exactly `essential` operations.
+#[track_caller]
+fn rejected(operations: &[(u64, u64, Action, Outcome)], losses: Losses, word: &str, essential: usize) {
+    match check(&history(operations), losses) {
+        Verdict::Violation(violation) => {
+            assert!(violation.why.contains(word), "{violation}");
+            assert_eq!(violation.operations.len(), essential, "{violation}");
+        }
+        other => panic!("a wrong history was let through: {other}"),
+    }
+}
+
+#[test]
+fn a_lost_put_is_rejected() {
+    let lost = [(0, 10, PutIfAbsent(A), Stored), (20, 30, Get, Value(A)), (40, 50, Get, Miss)];
+    rejected(&lost, Losses::None, "gone", 2);
+    rejected(&[(0, 10, PutIfAbsent(A), Stored), (40, 50, Exist, Absent)], Losses::None, "gone", 2);
+    check(&history(&lost), Losses::Allowed).assert_ok();
+}
+
+#[test]
+fn a_second_put_that_stores_over_an_acknowledged_one_is_rejected() {
+    let twice = [(0, 10, PutIfAbsent(A), Stored), (20, 30, PutIfAbsent(B), Stored)];
+    rejected(&twice, Losses::None, "no order", 2);
+    check(&history(&twice), Losses::Allowed).assert_ok();
+}
+
+#[test]
+fn a_stale_read_after_a_remove_is_rejected_with_and_without_losses() {
+    let stale =
+        [(0, 10, PutIfAbsent(A), Stored), (20, 30, Remove, Removed), (40, 50, Get, Value(A))];
+    rejected(&stale, Losses::None, "not there", 2);
+    rejected(&stale, Losses::Allowed, "not there", 2);
+}
+
+#[test]
+fn a_stale_read_after_an_upsert_is_rejected() {
+    let stale = [(0, 10, Upsert(A), Stored), (20, 30, Upsert(B), Stored), (40, 50, Get, Value(A))];
+    // All three: an upsert of A that may come later would explain it.
+    rejected(&stale, Losses::Allowed, "not there", 3);
+}
+
+#[test]
+fn torn_bytes_are_rejected() {
+    let torn = [(0, 10, PutIfAbsent(A), Stored), (20, 30, Get, Value(Digest(0xdead)))];
+    rejected(&torn, Losses::Allowed, "nobody ever put", 1);
+}
+
+#[test]
+fn another_keys_value_is_rejected_and_named() {
+    let mut wrong = history(&[(0, 10, PutIfAbsent(A), Stored), (20, 30, Get, Value(B))]);
+    let mut other = history(&[(0, 10, PutIfAbsent(B), Stored)]);
+    other[0].key = "other".into();
+    wrong.extend(other);
+    let Verdict::Violation(violation) = check(&wrong, Losses::Allowed) else { panic!("let through") };
+    assert!(violation.why.contains("another key, other"), "{violation}");
+}
+
+#[test]
+fn a_resurrected_key_is_rejected() {
+    let resurrected = [
+        (0, 10, PutIfAbsent(A), Stored),
+        (20, 30, Remove, Removed),
+        (40, 50, Get, Miss),
+        (60, 70, Exist, Present),
+    ];
+    rejected(&resurrected, Losses::Allowed, "no order", 2);
+}
+
+#[test]
+fn a_value_read_before_its_put_began_is_rejected() {
+    rejected(
+        &[(0, 10, Get, Value(A)), (20, 30, PutIfAbsent(A), Stored)],
+        Losses::Allowed,
+        "not there",
+        1,
+    );
+}
+
+#[test]
+fn reads_that_disagree_about_the_order_of_two_puts_are_rejected() {
+    let flicker = [
+        (0, 100, Upsert(A), Stored),
+        (0, 100, Upsert(B), Stored),
+        (110, 120, Get, Value(A)),
+        (130, 140, Get, Value(B)),
+    ];
+    rejected(&flicker, Losses::None, "not there", 3);
+}
+
+#[test]
+fn a_read_that_goes_back_while_an_unknown_upsert_is_open_is_rejected() {
+    // The unknown put can take effect once: a, b, a again has no explanation.
+    let back = [
+        (0, 10, Upsert(A), Stored),
+        (20, 30, Upsert(B), Unknown),
+        (40, 50, Get, Value(B)),
+        (60, 70, Get, Value(A)),
+    ];
+    rejected(&back, Losses::Allowed, "not there", 3);
+}
+
+#[test]
+fn a_failed_put_that_shows_up_is_rejected() {
+    rejected(&[(0, 10, PutIfAbsent(A), Failed), (20, 30, Get, Value(A))], Losses::Allowed, "not there", 1);
+}
+
+#[test]
+fn concurrent_histories_with_an_order_are_accepted() {
+    // A race of two puts-if-absent: one stores, the other finds it.
+    accepted(&[
+        (0, 100, PutIfAbsent(A), Stored),
+        (0, 100, PutIfAbsent(B), Exists),
+        (50, 60, Get, Miss),
+        (70, 80, Get, Value(A)),
+        (120, 130, Get, Value(A)),
+    ]);
+    // A remove that overlaps everything.
+    accepted(&[
+        (0, 10, PutIfAbsent(A), Stored),
+        (20, 100, Remove, Removed),
+        (30, 40, Get, Value(A)),
+        (50, 60, Get, Miss),
+        (70, 80, PutIfAbsent(B), Stored),
+        (110, 120, Get, Value(B)),
+    ]);
+    accepted(&[(0, 10, Get, Miss), (0, 10, Exist, Absent), (0, 10, Remove, NothingToRemove)]);
+}
+
+#[test]
+fn an_unknown_outcome_may_happen_late_or_never() {
+    accepted(&[
+        (0, 10, PutIfAbsent(A), Unknown),
+        (20, 30, Get, Miss),
+        (40, 50, Get, Value(A)),
+        (60, 70, PutIfAbsent(B), Exists),
+    ]);
+    accepted(&[(0, 10, PutIfAbsent(A), Unknown), (20, 30, PutIfAbsent(B), Stored), (40, 50, Get, Value(B))]);
+    accepted(&[
+        (0, 10, PutIfAbsent(A), Stored),
+        (20, 30, Remove, Unknown),
+        (40, 50, Get, Value(A)),
+        (60, 70, Get, Miss),
+    ]);
+}
+
+#[test]
+fn many_unknown_outcomes_do_not_blow_up() {
+    let mut operations: Vec<(u64, u64, Action, Outcome)> = Vec::new();
+    for i in 0..400 {
+        let t = i * 100;
+        operations.push((t, t + 10, Upsert(Digest(i)), Unknown));
+        operations.push((t + 20, t + 30, Upsert(Digest(10_000 + i)), Stored));
+        operations.push((t + 40, t + 50, Get, Value(Digest(10_000 + i))));
+        operations.push((t + 60, t + 70, Get, Value(Digest(if i % 3 == 0 { i } else { 10_000 + i }))));
+    }
+    accepted(&operations);
+}
+
+/// An oracle that is right by construction: operations that did take effect at one instant each are accepted, and one
+/// read that returns what was never current during it is rejected.
+#[test]
+fn random_histories_made_from_an_order_are_accepted_and_a_wrong_read_is_not() {
+    for seed in 0..300 {
+        let made = made_from_an_order(seed);
+        check(&made, Losses::None).assert_ok();
+        let mut wrong = made.clone();
+        let end = wrong.iter().map(|op| op.end).max().unwrap_or(0);
+        wrong.extend(history(&[(end + 1, end + 2, Get, Value(Digest(u64::MAX)))]));
+        assert!(matches!(check(&wrong, Losses::Allowed), Verdict::Violation(_)), "seed {seed}");
+    }
+}
+
+fn made_from_an_order(seed: u64) -> Vec<Operation> {
+    let mut random = crate::Seeded::new(seed);
+    let mut state = None;
+    let mut made = Vec::new();
+    for i in 0..200u64 {
+        // Takes effect at `at`; starts and ends around it, overlapping its neighbours.
+        let at = 1_000 + i * 10;
+        let (start, end) = (at - random.below(60), at + random.below(60));
+        let value = Digest(i);
+        let (action, mut outcome) = match random.below(5) {
+            0 if state.is_none() => (PutIfAbsent(value), Stored),
+            0 => (PutIfAbsent(value), Exists),
+            1 => (Upsert(value), Stored),
+            2 => (Get, state.map_or(Miss, Value)),
+            3 => (Exist, if state.is_some() { Present } else { Absent }),
+            _ => (Remove, if state.is_some() { Removed } else { NothingToRemove }),
+        };
+        match (action, outcome) {
+            (PutIfAbsent(_) | Upsert(_), Stored) => state = Some(value),
+            (Remove, Removed) => state = None,
+            _ => {}
+        }
+        if random.below(20) == 0 {
+            outcome = Unknown;
+        }
+        let mut one = history(&[(start, end, action, outcome)]);
+        one[0].client = i as u32;
+        made.append(&mut one);
+    }
+    made
+}

@@ -1,0 +1,40 @@
+use std::ops::Range;
+
+/// A small seeded generator (SplitMix64): the same seed gives the same run on every machine and in every version.
+#[derive(Clone, Debug)]
+pub struct Seeded(u64);
+
+impl Seeded {
+    /// Starts at `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, or 0 when that is 0. The bias is of no interest to a test.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.bits().checked_rem(bound).unwrap_or(0)
+    }
+
+    /// A number of the range.
+    pub fn within(&mut self, range: Range<u64>) -> u64 {
+        range.start + self.below(range.end.saturating_sub(range.start))
+    }
+
+    /// An independent generator for part `n` of the run.
+    #[must_use]
+    pub fn part(&self, n: u64) -> Self {
+        let mut part = Self(self.0 ^ n.wrapping_mul(0xd134_2543_de82_ef95));
+        part.bits();
+        part
+    }
+}

@@ -1,0 +1,214 @@
+//! How fast objects move between one client and one store on this machine's loopback, next to what the machine itself
+//! can do: a plain socket, memcpy and the checksum, alternated in one process.
+//!
+//! `cargo run --release -p mc-transfer --example loopback [seconds per measurement]`
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mc_base::{
+    Access, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch, StoreId,
+};
+use mc_transfer::{
+    Authority, Checksum, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Segment, TcpTransport,
+    Transport, WriteOp,
+};
+use tokio_util::sync::CancellationToken;
+
+const OBJECT: usize = 1 << 20;
+const BATCH: usize = 16;
+const ROUNDS: usize = 5;
+/// What one call of the plain socket moves at most: near its best on every machine tried.
+const RAW_CHUNK: usize = 256 << 10;
+
+fn main() {
+    let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(0.5);
+    let spell = Duration::from_secs_f64(seconds);
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).enable_all().build().expect("a runtime")
+    };
+    let (server_side, client_side) = (runtime(), runtime());
+    let store = server_side.block_on(Store::start());
+    let transport = TcpTransport::default();
+    let mut buffers: Vec<Vec<u8>> = (0..BATCH).map(|i| vec![i as u8; OBJECT]).collect();
+
+    let mut rows: Vec<(&str, Vec<f64>)> = Vec::new();
+    let mut note = |name: &'static str, mib_s: f64| match rows.iter_mut().find(|(known, _)| *known == name) {
+        Some((_, row)) => row.push(mib_s),
+        None => rows.push((name, vec![mib_s])),
+    };
+    for _ in 0..ROUNDS {
+        note("memcpy", memcpy(spell));
+        note("crc64", crc(spell));
+        note("raw stream, 1 buffer", raw_stream(spell, 1));
+        note("raw stream, 16 buffers", raw_stream(spell, BATCH));
+        // The client's task runs on its own runtime's worker, as a caller's would.
+        let mut one_by_one = |access, batch: usize| {
+            let (store, transport, buffers) = (&store, &transport, &mut buffers);
+            client_side.block_on(async move {
+                let started = Instant::now();
+                let mut moved = 0;
+                while started.elapsed() < spell {
+                    match access {
+                        Access::Read => store.read(transport, &mut buffers[..batch]).await,
+                        Access::Write => store.write(transport, &buffers[..batch]).await,
+                    }
+                    moved += batch * OBJECT;
+                }
+                mib_s(moved, started)
+            })
+        };
+        note("read, 1 MiB a call", one_by_one(Access::Read, 1));
+        note("write, 1 MiB a call", one_by_one(Access::Write, 1));
+        note("read, 16 x 1 MiB a call", one_by_one(Access::Read, BATCH));
+        note("write, 16 x 1 MiB a call", one_by_one(Access::Write, BATCH));
+    }
+
+    println!("{:<28} {:>10}  {:>8}   all rounds, MiB/s", "", "median", "of raw");
+    let raw = |name: &str| match name {
+        _ if name.starts_with("raw") => None,
+        _ if name.ends_with("1 MiB a call") && name.contains("16") => Some("raw stream, 16 buffers"),
+        _ if name.ends_with("1 MiB a call") => Some("raw stream, 1 buffer"),
+        _ => None,
+    };
+    let medians: Vec<(&str, f64)> = rows.iter().map(|(name, row)| (*name, median(row))).collect();
+    for ((name, row), (_, median)) in rows.iter().zip(&medians) {
+        let base = raw(name).and_then(|raw| medians.iter().find(|(name, _)| *name == raw));
+        let ratio = base.map(|(_, base)| format!("{:.0} %", median / base * 100.0)).unwrap_or_default();
+        let all = row.iter().map(|mib_s| format!("{mib_s:.0}")).collect::<Vec<_>>().join(" ");
+        println!("{name:<28} {median:>10.0}  {ratio:>8}   {all}");
+    }
+}
+
+struct Store {
+    peer: Peer,
+    read: SealedGrant,
+    write: SealedGrant,
+}
+
+impl Store {
+    async fn start() -> Self {
+        let (cluster, store, epoch, key) =
+            (ClusterId::random(), StoreId::random(), SegmentEpoch::random(), GrantKey::random());
+        let authority = Arc::new(Authority::new(Clock::monotonic()));
+        authority.learn(cluster, ClusterTime(0));
+        let segment = Segment::allocate(0, (BATCH * OBJECT) as u64, &mut |_| {}).expect("memory");
+        let grant_lifetime = Duration::from_secs(3600);
+        let config =
+            DataServerConfig { store, epoch, key, segments: vec![segment], authority, grant_lifetime };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        tokio::spawn(Arc::new(DataServer::new(config)).serve(listener, CancellationToken::new()));
+        let range =
+            |i: usize| GrantedRange { segment: 0, offset: (i * OBJECT) as u64, len: OBJECT as u64, index: 1 };
+        let ranges: Vec<_> = (0..BATCH).map(range).collect();
+        let grant = |access, ranges| Grant {
+            cluster,
+            store,
+            epoch,
+            access,
+            expires: ClusterTime(0).after(grant_lifetime),
+            ranges,
+        };
+        let endpoint = PeerEndpoint { transport: "tcp".to_owned(), address, attributes: Vec::new() };
+        Self {
+            peer: Peer { cluster, store, epoch, endpoints: vec![endpoint] },
+            read: grant(Access::Read, ranges.clone()).seal(&key),
+            write: grant(Access::Write, ranges).seal(&key),
+        }
+    }
+
+    async fn read(&self, transport: &TcpTransport, buffers: &mut [Vec<u8>]) {
+        let op = |(i, buffer)| ReadOp { range: i as u32, offset: 0, into: vec![buffer] };
+        let mut ops: Vec<ReadOp<'_>> =
+            buffers.iter_mut().map(Vec::as_mut_slice).enumerate().map(op).collect();
+        good(transport.read(&self.peer, &self.read, &mut ops, deadline()).await);
+    }
+
+    async fn write(&self, transport: &TcpTransport, buffers: &[Vec<u8>]) {
+        let op = |(i, buffer)| WriteOp { range: i as u32, offset: 0, from: vec![buffer] };
+        let ops: Vec<WriteOp<'_>> = buffers.iter().map(Vec::as_slice).enumerate().map(op).collect();
+        good(transport.write(&self.peer, &self.write, &ops, deadline()).await);
+    }
+}
+
+fn deadline() -> tokio::time::Instant {
+    tokio::time::Instant::now() + Duration::from_secs(10)
+}
+
+fn good<E: std::error::Error>(answers: Vec<Result<Checksum, E>>) {
+    for answer in answers {
+        if let Err(error) = answer {
+            panic!("{error}");
+        }
+    }
+}
+
+/// One thread sends, the other receives, through a plain socket with plain calls, each side in turn from or to as many
+/// buffers as the transport is given: what stays in the caches is as much on both.
+fn raw_stream(spell: Duration, buffers: usize) -> f64 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let connecting = std::thread::spawn(move || TcpStream::connect(address).expect("a connection"));
+    let (mut from, _) = listener.accept().expect("a connection");
+    let mut to = connecting.join().expect("a connection");
+    let receiving = std::thread::spawn(move || {
+        let mut buffer = vec![1u8; buffers * OBJECT];
+        let mut received = 0;
+        let started = Instant::now();
+        loop {
+            let at = received % buffer.len();
+            let end = buffer.len().min(at + RAW_CHUNK);
+            match to.read(&mut buffer[at..end]).expect("bytes") {
+                0 => return mib_s(received, started),
+                n => received += n,
+            }
+        }
+    });
+    let bytes = vec![7; buffers * OBJECT];
+    let started = Instant::now();
+    for part in bytes.chunks(RAW_CHUNK).cycle() {
+        from.write_all(part).expect("an open connection");
+        if started.elapsed() >= spell {
+            break;
+        }
+    }
+    drop(from);
+    receiving.join().expect("a figure")
+}
+
+fn memcpy(spell: Duration) -> f64 {
+    let (from, mut to) = (vec![1u8; 64 << 20], vec![0u8; 64 << 20]);
+    let started = Instant::now();
+    let mut copied = 0;
+    while started.elapsed() < spell {
+        to.copy_from_slice(std::hint::black_box(&from));
+        std::hint::black_box(&to);
+        copied += from.len();
+    }
+    mib_s(copied, started)
+}
+
+fn crc(spell: Duration) -> f64 {
+    let bytes = vec![1u8; OBJECT];
+    let started = Instant::now();
+    let mut summed = 0;
+    while started.elapsed() < spell {
+        std::hint::black_box(Checksum::of(std::hint::black_box(&bytes)));
+        summed += bytes.len();
+    }
+    mib_s(summed, started)
+}
+
+fn mib_s(bytes: usize, started: Instant) -> f64 {
+    bytes as f64 / (1 << 20) as f64 / started.elapsed().as_secs_f64()
+}
+
+fn median(row: &[f64]) -> f64 {
+    let mut sorted = row.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}

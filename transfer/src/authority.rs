@@ -1,0 +1,105 @@
+use std::time::Duration;
+
+use mc_base::{Clock, ClusterId, ClusterTime};
+use parking_lot::RwLock;
+
+/// What a store has learned from its masters: which cluster it serves and what time it is there.
+///
+/// Shared by the heartbeat thread, which learns, and the data server, which checks grants against it.
+#[derive(Debug)]
+pub struct Authority {
+    clock: Clock,
+    heard: RwLock<Option<Heard>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    cluster: ClusterId,
+    time: ClusterTime,
+    /// When, by the local clock.
+    at: Duration,
+}
+
+/// The cluster's time as a store knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Times {
+    pub(crate) cluster: ClusterId,
+    /// The latest time that a master said. Unlike `now` it never runs ahead of the cluster.
+    pub(crate) heard: ClusterTime,
+    /// `heard` plus the local time since then. Runs ahead while the cluster has no leader and its time stands still.
+    pub(crate) now: ClusterTime,
+}
+
+impl Authority {
+    /// Knows nothing yet; every grant is refused until [`Self::learn`].
+    #[must_use]
+    pub fn new(clock: Clock) -> Self {
+        Self { clock, heard: RwLock::new(None) }
+    }
+
+    /// A master of `cluster` said that it is `now` there.
+    ///
+    /// A time before one already heard from the same cluster is ignored: a new leader may be a tick behind what the
+    /// old one said, and what was expired must stay so.
+    pub fn learn(&self, cluster: ClusterId, now: ClusterTime) {
+        let at = self.clock.now();
+        let mut heard = self.heard.write();
+        if heard.is_none_or(|old| old.cluster != cluster || old.time <= now) {
+            *heard = Some(Heard { cluster, time: now, at });
+        }
+    }
+
+    /// The cluster and its time: last heard plus the local monotonic time since; `None` before the first.
+    #[must_use]
+    pub fn now(&self) -> Option<(ClusterId, ClusterTime)> {
+        self.times().map(|times| (times.cluster, times.now))
+    }
+
+    pub(crate) fn times(&self) -> Option<Times> {
+        let heard = (*self.heard.read())?;
+        let elapsed = self.clock.now().saturating_sub(heard.at);
+        Some(Times { cluster: heard.cluster, heard: heard.time, now: heard.time.after(elapsed) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    fn given() -> (Authority, Arc<AtomicU64>) {
+        let ms = Arc::new(AtomicU64::new(1_000));
+        let read = ms.clone();
+        let clock = Clock::from_fn(move || Duration::from_millis(read.load(Ordering::Relaxed)));
+        (Authority::new(clock), ms)
+    }
+
+    #[test]
+    fn nothing_is_known_before_the_first_heartbeat() {
+        let (authority, _) = given();
+        assert_eq!(authority.now(), None);
+    }
+
+    #[test]
+    fn time_runs_on_between_heartbeats() {
+        let (authority, ms) = given();
+        authority.learn(ClusterId(1), ClusterTime(50));
+        ms.fetch_add(7, Ordering::Relaxed);
+        assert_eq!(authority.now(), Some((ClusterId(1), ClusterTime(57))));
+        authority.learn(ClusterId(1), ClusterTime(55));
+        let times = authority.times().unwrap();
+        assert_eq!((times.heard, times.now), (ClusterTime(55), ClusterTime(55)), "the master's word counts");
+    }
+
+    #[test]
+    fn an_earlier_time_is_ignored_unless_the_cluster_is_another() {
+        let (authority, _) = given();
+        authority.learn(ClusterId(1), ClusterTime(50));
+        authority.learn(ClusterId(1), ClusterTime(40));
+        assert_eq!(authority.now(), Some((ClusterId(1), ClusterTime(50))));
+        authority.learn(ClusterId(2), ClusterTime(3));
+        assert_eq!(authority.now(), Some((ClusterId(2), ClusterTime(3))));
+    }
+}

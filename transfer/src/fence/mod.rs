@@ -1,0 +1,225 @@
+//! Who may still touch which bytes of a segment.
+//!
+//! The index of a grant orders the owners of the same bytes. The fence remembers, per range, the highest index that has
+//! written it, and refuses every lower one. It is what makes a late writer harmless and a late reader refused, with no
+//! clock and no message:
+//!
+//! - **Late writer, arriving.** A write registers the full range of its grant before its first byte. A lower index is
+//!   then refused when it arrives.
+//! - **Late writer, in mid-transfer.** Each write holds a [`WritePass`], and does each non-blocking receive into the
+//!   segment under the pass's lock, after seeing that it isn't superseded. A newer write marks every older pass that it
+//!   overlaps, under that pass's lock, before it writes. So the older one either finished its receive before the newer
+//!   wrote its first byte, or sees the mark and receives no more.
+//! - **Late reader.** A seqlock: the bytes are copied into the socket, then the index is looked up again. A newer
+//!   write registers before its first byte, so a reader that copied one such byte finds it registered, and tells the
+//!   client in the trailer that the bytes are not good.
+//! - **The same put, twice.** A put striped over connections, or retried, has one index, and shares one pass. Its
+//!   writers don't fence each other: an older connection may put bytes over those of a newer one, and they are the same
+//!   bytes, since a put's id is drawn per call and the index belongs to that put alone.
+//!
+//! **How long.** An entry may go once no grant of a lower index can be valid. Such a grant was made before the newer
+//! write arrived, so it expires within one grant lifetime of then by the cluster's time. An entry is stamped with the
+//! time known here, which may lag by as long as a heartbeat takes; twice the lifetime covers that with plenty. It goes
+//! only when a *master has said* a time past its end: the local clock runs on while the cluster's stands still, and
+//! then would forget the entry while grants are yet to expire. What is under way for so long that an entry which it
+//! must be checked against may be gone is refused: a write in flight by a mark on its pass when its own entry goes,
+//! everything else because its grant expired before the horizon up to which entries have been forgotten.
+
+mod map;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{self, Ordering};
+use std::time::Duration;
+
+use mc_base::ClusterTime;
+use parking_lot::{Mutex, RwLock};
+
+use self::map::{FenceMap, Supersede};
+use crate::authority::Times;
+
+/// The fence of one segment.
+pub(crate) struct Fence {
+    map: Mutex<FenceMap<WritePass>>,
+}
+
+/// Why the fence refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fenced {
+    /// A later allocation owns the bytes.
+    #[error(
+        "the grant is superseded: its range was allocated again by log entry {by}, the grant is of {index}"
+    )]
+    Superseded { index: u64, by: u64 },
+    /// The same, noticed while its bytes came in.
+    #[error(
+        "the grant of log entry {index} was superseded while its bytes came in: its range was allocated again"
+    )]
+    Ended { index: u64 },
+    /// One allocation, two different ranges that overlap: no master grants that.
+    #[error("the range overlaps another one of the same log entry {index}")]
+    Overlap { index: u64 },
+    /// So late that what it must be checked against may be forgotten.
+    #[error("the grant expired while its request was under way")]
+    Forgotten,
+}
+
+/// Permission to receive into a range, until a later index takes it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WritePass(Arc<RwLock<bool>>);
+
+impl WritePass {
+    /// Runs `receive` unless the pass is superseded, and keeps it from being superseded meanwhile. Writers of the same
+    /// put share the pass and don't exclude each other. `receive` must not block and should be short.
+    pub(crate) fn while_current<R>(&self, receive: impl FnOnce() -> R) -> Option<R> {
+        let superseded = self.0.read();
+        (!*superseded).then(receive)
+    }
+}
+
+impl Supersede for WritePass {
+    fn supersede(&self) {
+        *self.0.write() = true;
+    }
+}
+
+impl Fence {
+    pub(crate) fn new(grant_lifetime: Duration) -> Self {
+        Self { map: Mutex::new(FenceMap::new(grant_lifetime.saturating_mul(2))) }
+    }
+
+    /// Registers a write of `range` (the full granted range) and ends every older one that overlaps it.
+    pub(crate) fn admit_write(
+        &self,
+        range: Range<u64>,
+        index: u64,
+        expires: ClusterTime,
+        times: Times,
+    ) -> Result<WritePass, Fenced> {
+        let pass = self.map.lock().admit_write(range, index, expires, (times.now, times.heard))?;
+        // Pairs with the fence in `check_read`: whoever sees a byte that is written after this sees the registration.
+        atomic::fence(Ordering::SeqCst);
+        Ok(pass)
+    }
+
+    /// Whether bytes of `range` that were read *before* this call are those of `index`.
+    pub(crate) fn check_read(
+        &self,
+        range: Range<u64>,
+        index: u64,
+        expires: ClusterTime,
+    ) -> Result<(), Fenced> {
+        // The reads come first, on every processor.
+        atomic::fence(Ordering::SeqCst);
+        self.map.lock().check_read(range, index, expires)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+    use std::thread;
+
+    use mc_base::ClusterId;
+
+    use super::*;
+
+    fn at(ms: u64) -> Times {
+        Times { cluster: ClusterId(1), heard: ClusterTime(ms), now: ClusterTime(ms) }
+    }
+
+    const LATER: ClusterTime = ClusterTime(10_000);
+
+    fn fence() -> Fence {
+        Fence::new(Duration::from_secs(10))
+    }
+
+    #[test]
+    fn a_later_write_ends_an_earlier_one_in_mid_transfer() {
+        let fence = fence();
+        let old = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
+        assert!(old.while_current(|| ()).is_some());
+        let new = fence.admit_write(50..150, 6, LATER, at(0)).unwrap();
+        assert!(old.while_current(|| ()).is_none(), "superseded, also where the ranges don't overlap");
+        assert!(new.while_current(|| ()).is_some());
+        assert_eq!(
+            fence.admit_write(0..100, 5, LATER, at(0)).unwrap_err(),
+            Fenced::Superseded { index: 5, by: 6 },
+            "and it does not come back"
+        );
+    }
+
+    #[test]
+    fn writers_of_one_put_do_not_fence_each_other() {
+        let fence = fence();
+        let first = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
+        let second = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
+        // Both at once: neither excludes the other while it receives.
+        let both = first.while_current(|| second.while_current(|| ()).is_some());
+        assert_eq!(both, Some(true));
+    }
+
+    /// The argument of the module about a late writer in mid-transfer, raced: once the newer write is admitted, no
+    /// receive of the older one runs. Without the lock around check and receive this fails.
+    #[test]
+    fn no_receive_of_an_older_write_runs_once_a_newer_one_is_admitted() {
+        for round in 0..200 {
+            let fence = fence();
+            let old = fence.admit_write(0..64, 1, LATER, at(0)).unwrap();
+            let (owner, stop) = (AtomicU64::new(1), AtomicBool::new(false));
+            thread::scope(|scope| {
+                let writing = scope.spawn(|| {
+                    let mut received = 0u64;
+                    while old
+                        .while_current(|| {
+                            // A receive that takes a while, as one of 256 KiB does.
+                            for _ in 0..2_000 {
+                                std::hint::spin_loop();
+                            }
+                            assert_eq!(
+                                owner.load(Ordering::SeqCst),
+                                1,
+                                "wrote over a newer put in round {round}"
+                            );
+                        })
+                        .is_some()
+                    {
+                        received += 1;
+                        stop.store(true, Ordering::SeqCst);
+                    }
+                    received
+                });
+                while !stop.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                fence.admit_write(0..64, 2, LATER, at(0)).unwrap();
+                owner.store(2, Ordering::SeqCst);
+                assert!(writing.join().unwrap() > 0);
+            });
+        }
+    }
+
+    /// The argument of the module about a late reader, raced: a reader that saw a byte of a newer write is refused.
+    #[test]
+    fn a_reader_that_saw_a_newer_byte_is_refused() {
+        for _ in 0..200 {
+            let (fence, byte) = (fence(), AtomicU64::new(0));
+            fence.admit_write(0..8, 1, LATER, at(0)).unwrap();
+            thread::scope(|scope| {
+                let reading = scope.spawn(|| {
+                    loop {
+                        let seen = byte.load(Ordering::Relaxed);
+                        let verdict = fence.check_read(0..8, 1, LATER);
+                        assert!(seen == 0 || verdict.is_err(), "read a newer byte and was not told");
+                        if verdict.is_err() {
+                            break;
+                        }
+                    }
+                });
+                fence.admit_write(0..8, 2, LATER, at(0)).unwrap();
+                byte.store(1, Ordering::Relaxed);
+                reading.join().unwrap();
+            });
+        }
+    }
+}

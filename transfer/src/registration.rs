@@ -1,0 +1,133 @@
+//! Local memory made known to the transports.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::ptr::NonNull;
+
+/// What one-sided transports register memory in.
+const PAGE: usize = 4096;
+
+/// Local memory that transfers read from and write to.
+///
+/// TCP needs no registration, so this is bookkeeping; a transport that pins memory and hands out keys for it hangs
+/// them here, which is why buffers for zero-copy calls come from it already.
+pub struct RegisteredMemory {
+    base: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+}
+
+enum Owner {
+    /// Allocated here, page aligned.
+    Pages(Layout),
+    /// Moved in by the caller.
+    Vec { capacity: usize },
+    /// Somebody else's.
+    Borrowed,
+}
+
+// SAFETY: plain bytes, reached through `&self` for reading and `&mut self` for writing only.
+unsafe impl Send for RegisteredMemory {}
+// SAFETY: as above.
+unsafe impl Sync for RegisteredMemory {}
+
+/// Why memory could not be registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// The allocator has no such memory.
+    #[error("cannot allocate {0} bytes of transfer memory: register a smaller buffer")]
+    OutOfMemory(usize),
+}
+
+impl RegisteredMemory {
+    /// Allocates `len` zeroed bytes, page aligned.
+    ///
+    /// # Errors
+    /// When there is no such memory.
+    pub fn allocate(len: usize) -> Result<Self, RegisterError> {
+        let layout =
+            Layout::from_size_align(len.max(1), PAGE).map_err(|_| RegisterError::OutOfMemory(len))?;
+        // SAFETY: the layout's size is at least 1.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(RegisterError::OutOfMemory(len))?;
+        Ok(Self { base, len, owner: Owner::Pages(layout) })
+    }
+
+    /// Takes a vector's memory.
+    #[must_use]
+    pub fn from_vec(bytes: Vec<u8>) -> Self {
+        let mut bytes = std::mem::ManuallyDrop::new(bytes);
+        let base = NonNull::from(bytes.as_mut_slice()).cast();
+        Self { base, len: bytes.len(), owner: Owner::Vec { capacity: bytes.capacity() } }
+    }
+
+    /// Registers memory that somebody else owns, such as a Python buffer.
+    ///
+    /// # Safety
+    /// `base .. base + len` must stay valid, initialized and untouched by anybody else until the value is dropped.
+    #[must_use]
+    pub unsafe fn from_raw_parts(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len, owner: Owner::Borrowed }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: valid and initialized by construction; `&self` keeps writers of ours away.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+
+    /// The bytes, to be written.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes it the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for RegisteredMemory {
+    fn drop(&mut self) {
+        match self.owner {
+            // SAFETY: allocated with this layout in `allocate`.
+            Owner::Pages(layout) => unsafe { dealloc(self.base.as_ptr(), layout) },
+            // SAFETY: the parts of the vector that `from_vec` took apart.
+            Owner::Vec { capacity } => {
+                drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) })
+            }
+            Owner::Borrowed => {}
+        }
+    }
+}
+
+impl fmt::Debug for RegisteredMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegisteredMemory").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_three_forms_are_the_bytes_they_were_made_of() {
+        let mut pages = RegisteredMemory::allocate(5000).unwrap();
+        assert!(pages.as_slice().iter().all(|byte| *byte == 0));
+        assert_eq!(pages.as_slice().as_ptr() as usize % PAGE, 0);
+        pages.as_mut_slice()[4999] = 7;
+        assert_eq!(pages.as_slice()[4999], 7);
+
+        assert_eq!(RegisteredMemory::from_vec(vec![1, 2, 3]).as_slice(), [1, 2, 3]);
+        assert!(RegisteredMemory::from_vec(Vec::new()).as_slice().is_empty());
+
+        let mut theirs = [1u8, 2, 3];
+        // SAFETY: `theirs` outlives the registration and is not touched meanwhile.
+        let mut registered =
+            unsafe { RegisteredMemory::from_raw_parts(NonNull::from(&mut theirs).cast(), 3) };
+        registered.as_mut_slice()[0] = 9;
+        drop(registered);
+        assert_eq!(theirs, [9, 2, 3]);
+        assert!(RegisteredMemory::allocate(0).unwrap().as_slice().is_empty());
+        assert!(RegisteredMemory::allocate(usize::MAX).is_err());
+    }
+}

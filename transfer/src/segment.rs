@@ -1,0 +1,313 @@
+//! The memory that a store lends.
+//!
+//! Invariants on which every `unsafe` block below rests:
+//! - `base .. base + len` is one shared mapping of a memfd, made in `allocate` and unmapped in `Drop` only.
+//! - The memfd is sealed against shrinking and every page of it was faulted in: no access can fault.
+//! - Clients write this memory at any time, so no Rust reference to it is ever formed; only the kernel reads and
+//!   writes it, through `recv`, `send`, `pread` and `pwrite`.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use mc_base::{ByteSize, SegmentNumber};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+
+use crate::memory_limit::{self, Available};
+
+/// Memory is faulted in by this much at a time, so that progress is told and limits are checked on the way.
+const SLICE: u64 = 256 << 20;
+/// Left to everybody else: a segment that takes the last page gets some process killed.
+const RESERVE: u64 = 64 << 20;
+
+/// A piece of memory that a store lends: shared, backed by a memfd, all of it faulted in.
+pub struct Segment {
+    number: SegmentNumber,
+    base: NonNull<u8>,
+    len: u64,
+    memfd: OwnedFd,
+}
+
+// SAFETY: the mapping lives as long as the value and is touched by the kernel only, which serializes nothing and needs
+// no serializing: concurrent transfers to the same bytes are ordered by the fence, not by this type.
+unsafe impl Send for Segment {}
+// SAFETY: as above.
+unsafe impl Sync for Segment {}
+
+/// Why a segment could not be allocated.
+#[derive(Debug, thiserror::Error)]
+pub enum AllocateError {
+    /// A segment of no bytes was asked for, or of more than can be addressed.
+    #[error(
+        "a segment of {asked} is not possible: ask for at least one byte and less than the address space"
+    )]
+    Size {
+        /// What was asked for.
+        asked: ByteSize,
+    },
+    /// It would not fit, now or any more.
+    #[error(
+        "a segment of {asked} does not fit: {missing} are still needed and the {limit} leaves {available} \
+         (of which {} stay free): choose a smaller segment or free memory",
+        ByteSize(RESERVE)
+    )]
+    DoesNotFit {
+        /// What was asked for.
+        asked: ByteSize,
+        /// What is not allocated yet.
+        missing: ByteSize,
+        /// What can still be taken.
+        available: ByteSize,
+        /// What sets the limit.
+        limit: String,
+    },
+    /// The system refused.
+    #[error("cannot allocate a segment of {asked}: {step} failed: {source}")]
+    System {
+        /// What was asked for.
+        asked: ByteSize,
+        /// What was attempted.
+        step: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Segment {
+    /// Allocates `len` bytes and faults them in, telling `progress` how many are ready. This takes about a second for
+    /// every few GiB; call it off the runtime.
+    ///
+    /// # Errors
+    /// [`AllocateError`]; a segment that does not fit in the machine or in its control group is refused before it
+    /// is taken, since taking it would get a process killed instead.
+    pub fn allocate(
+        number: SegmentNumber,
+        len: u64,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Arc<Self>, AllocateError> {
+        let asked = ByteSize(len);
+        let failed = |step| {
+            move |source: rustix::io::Errno| AllocateError::System { asked, step, source: source.into() }
+        };
+        let map_len = usize::try_from(len).ok().filter(|len| (1..=isize::MAX as usize).contains(len));
+        let map_len = map_len.ok_or(AllocateError::Size { asked })?;
+        check_fits(len, len, memory_limit::available())?;
+
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memfd = rustix::fs::memfd_create(format!("mc-segment-{number}"), flags)
+            .map_err(failed("memfd_create"))?;
+        rustix::fs::ftruncate(&memfd, len).map_err(failed("ftruncate"))?;
+        rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW)
+            .map_err(failed("sealing"))?;
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
+        // SAFETY: a fresh mapping at an address of the kernel's choice, of a file of exactly this length.
+        let base = unsafe { libc::mmap(ptr::null_mut(), map_len, protection, flags, memfd.as_raw_fd(), 0) };
+        let base = match NonNull::new(base.cast::<u8>()) {
+            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => base,
+            _ => {
+                let source = io::Error::last_os_error();
+                return Err(AllocateError::System { asked, step: "mmap", source });
+            }
+        };
+        let segment = Self { number, base, len, memfd };
+        // Advice: where the system allows huge pages for shared memory, fewer faults and a smaller page table.
+        // SAFETY: the whole mapping, which is ours.
+        unsafe { libc::madvise(base.as_ptr().cast(), map_len, libc::MADV_HUGEPAGE) };
+
+        let mut ready = 0;
+        while ready < len {
+            check_fits(len, len - ready, memory_limit::available())?;
+            let end = len.min(ready + SLICE);
+            segment.fault_in(ready..end).map_err(|(step, source)| AllocateError::System {
+                asked,
+                step,
+                source,
+            })?;
+            ready = end;
+            progress(ready);
+        }
+        Ok(Arc::new(segment))
+    }
+
+    /// Gives the pages of `range` their memory and this process its mappings of them.
+    fn fault_in(&self, range: Range<u64>) -> Result<(), (&'static str, io::Error)> {
+        let len = range.end - range.start;
+        // SAFETY: `range` lies inside the mapping; the offset is a multiple of a page, being one of SLICE.
+        let done = unsafe { libc::madvise(self.at(range.start), len as usize, libc::MADV_POPULATE_WRITE) };
+        if done == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINVAL) {
+            return Err(("populating", error));
+        }
+        // Linux before 5.14: the file gets its pages now, this process maps them at the first touch, which cannot
+        // fail for want of memory any more.
+        rustix::fs::fallocate(&self.memfd, FallocateFlags::empty(), range.start, len)
+            .map_err(|error| ("fallocate", error.into()))
+    }
+
+    /// Which of the store's segments.
+    #[must_use]
+    pub fn number(&self) -> SegmentNumber {
+        self.number
+    }
+
+    /// Bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Copies bytes out, past every grant and fence: for a process that reads its own store's memory and verifies
+    /// the checksum. Bytes that are being written come out torn.
+    ///
+    /// # Errors
+    /// When the range is not inside the segment.
+    pub fn copy_out(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.check(offset, into.len() as u64)?;
+        let mut done = 0;
+        while done < into.len() {
+            match rustix::io::pread(&self.memfd, &mut into[done..], offset + done as u64)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+
+    /// Fault injection: flips the bits of one byte behind the back of every check, as failing memory would.
+    ///
+    /// # Errors
+    /// When the offset is not inside the segment.
+    pub fn corrupt(&self, offset: u64) -> io::Result<()> {
+        let mut byte = [0];
+        self.copy_out(offset, &mut byte)?;
+        rustix::io::pwrite(&self.memfd, &[!byte[0]], offset)?;
+        Ok(())
+    }
+
+    /// One non-blocking receive from `socket` into the segment.
+    pub(crate) fn recv(&self, socket: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<usize> {
+        self.check(offset, len)?;
+        // SAFETY: checked to lie inside the mapping; the kernel writes at most `len` bytes there.
+        let n = unsafe { libc::recv(socket.as_raw_fd(), self.at(offset), len as usize, libc::MSG_DONTWAIT) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// One non-blocking send from the segment to `socket`, which has copied the bytes when it returns. `sendfile`
+    /// would save that copy and break the fence: the pages would leave after the check that follows.
+    ///
+    /// More bytes always follow these (the trailer), so the kernel is told to fill its packets.
+    pub(crate) fn send(&self, socket: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<usize> {
+        self.check(offset, len)?;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
+        // SAFETY: checked to lie inside the mapping; the kernel reads at most `len` bytes there.
+        let n = unsafe { libc::send(socket.as_raw_fd(), self.at(offset), len as usize, flags) };
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Whether the range lies inside the segment.
+    pub(crate) fn contains(&self, offset: u64, len: u64) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+
+    fn check(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.contains(offset, len) {
+            return Ok(());
+        }
+        let reason =
+            format!("{len} bytes at {offset} are not inside segment {} of {}", self.number, self.len);
+        Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
+    }
+
+    fn at(&self, offset: u64) -> *mut c_void {
+        // SAFETY: every caller has checked that `offset` is at most `len`, which fits isize.
+        unsafe { self.base.as_ptr().add(offset as usize).cast() }
+    }
+}
+
+/// Refuses what would leave less than the reserve.
+fn check_fits(asked: u64, missing: u64, available: Option<Available>) -> Result<(), AllocateError> {
+    match available {
+        Some(Available { bytes, limit }) if missing.saturating_add(RESERVE) > bytes => {
+            Err(AllocateError::DoesNotFit {
+                asked: ByteSize(asked),
+                missing: ByteSize(missing),
+                available: ByteSize(bytes),
+                limit,
+            })
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `allocate`; nobody else has its address.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len as usize) };
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Segment").field("number", &self.number).field("len", &ByteSize(self.len)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_zero_ready_and_can_be_corrupted_at_one_byte() {
+        let mut told = Vec::new();
+        let segment = Segment::allocate(3, 70_001, &mut |ready| told.push(ready)).unwrap();
+        assert_eq!((segment.number(), segment.len(), told), (3, 70_001, vec![70_001]));
+        segment.corrupt(70_000).unwrap();
+        let mut bytes = [9; 3];
+        segment.copy_out(69_998, &mut bytes).unwrap();
+        assert_eq!(bytes, [0, 0, 255]);
+        assert!(segment.copy_out(69_999, &mut bytes).is_err(), "past the end");
+        assert!(segment.corrupt(70_001).is_err());
+        assert!(segment.copy_out(u64::MAX, &mut bytes).is_err(), "an offset that overflows");
+    }
+
+    #[test]
+    fn every_page_is_resident_after_allocation() {
+        let segment = Segment::allocate(0, 8 << 20, &mut |_| {}).unwrap();
+        let mut resident = vec![0u8; (8 << 20) / 4096];
+        // SAFETY: the whole mapping, and one byte of answer for each of its pages.
+        let asked = unsafe { libc::mincore(segment.at(0), 8 << 20, resident.as_mut_ptr()) };
+        assert_eq!(asked, 0);
+        assert!(resident.iter().all(|page| page & 1 == 1));
+    }
+
+    #[test]
+    fn a_segment_that_does_not_fit_is_an_error_that_names_the_limit() {
+        let error = Segment::allocate(0, 1 << 50, &mut |_| panic!("nothing may be taken")).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, AllocateError::DoesNotFit { .. }), "{text}");
+        assert!(text.contains("1024TiB") && text.contains("smaller segment"), "{text}");
+        assert!(matches!(Segment::allocate(0, 0, &mut |_| {}), Err(AllocateError::Size { .. })));
+        assert!(matches!(Segment::allocate(0, u64::MAX, &mut |_| {}), Err(AllocateError::Size { .. })));
+    }
+
+    #[test]
+    fn memory_that_vanishes_on_the_way_is_noticed() {
+        let left = Some(Available { bytes: 100 << 20, limit: "limit".to_owned() });
+        assert!(check_fits(1 << 30, 36 << 20, left.clone()).is_ok());
+        assert!(check_fits(1 << 30, 37 << 20, left).is_err());
+        assert!(
+            check_fits(1 << 30, 1 << 30, None).is_ok(),
+            "a system that tells nothing is taken at its word"
+        );
+    }
+}

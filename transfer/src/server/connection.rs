@@ -1,0 +1,167 @@
+use mc_base::{Access, Grant};
+
+use super::check::{self, Refusal};
+use super::socket::{Closed, Received, Socket};
+use super::{Counters, DataServer, Timeouts};
+use crate::fence::Fenced;
+use crate::wire::{self, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, Request};
+
+/// Replies that wait for company are sent when there are this many bytes of them.
+const REPLIES_AT_ONCE: usize = 64 << 10;
+
+/// One client's connection: answers its requests one after the other, in order.
+///
+/// The buffers are reused from request to request. Nothing here grows with the size of a transfer.
+pub(super) struct Connection<'a> {
+    server: &'a DataServer,
+    socket: Socket,
+    /// Grant and operations of the request at hand.
+    body: Vec<u8>,
+    /// Protocol bytes not sent yet.
+    out: Vec<u8>,
+}
+
+impl<'a> Connection<'a> {
+    pub(super) fn new(server: &'a DataServer, socket: Socket) -> Self {
+        Self { server, socket, body: Vec::new(), out: Vec::new() }
+    }
+
+    /// Serves until the connection ends, which is always for some reason.
+    pub(super) async fn run(mut self) -> Closed {
+        match self.serve().await {
+            Ok(never) => match never {},
+            Err(closed) => closed,
+        }
+    }
+
+    async fn serve(&mut self) -> Result<std::convert::Infallible, Closed> {
+        let Timeouts { idle, .. } = self.server.timeouts;
+        self.shake_hands().await?;
+        loop {
+            self.socket.idle(idle).await?;
+            self.answer().await?;
+        }
+    }
+
+    async fn shake_hands(&mut self) -> Result<(), Closed> {
+        let mut hello = [0; HELLO_LEN];
+        self.socket.read_exact(&mut hello).await?;
+        let hello = Hello::decode(&hello)?;
+        match check::check_hello(self.server.identity, self.server.authority.times(), &hello) {
+            Ok(version) => self.socket.send(&HelloReply::encode(version, Ok(())), false).await,
+            Err(refusal) => {
+                Counters::add(&self.server.counters.refusals, 1);
+                let reply = HelloReply::encode(0, Err((refusal.status(), &refusal.to_string())));
+                self.socket.send(&reply, false).await?;
+                Err(Closed::Refused)
+            }
+        }
+    }
+
+    async fn answer(&mut self) -> Result<(), Closed> {
+        let mut header = [0; REQUEST_LEN];
+        self.socket.read_exact(&mut header).await?;
+        let request = Request::decode(&header)?;
+        let mut body = std::mem::take(&mut self.body);
+        body.resize(request.body_len(), 0);
+        self.socket.read_exact(&mut body).await?;
+        let (grant, ops) = body.split_at(request.grant_len as usize);
+        let total = wire::total_len(Op::decode_all(ops))?;
+
+        self.out.extend_from_slice(&request.id.to_be_bytes());
+        match self.open_grant(grant, request.access) {
+            Ok(grant) => {
+                self.verdict(Ok(()));
+                for op in Op::decode_all(ops) {
+                    match request.access {
+                        Access::Read => self.read(&grant, op).await?,
+                        Access::Write => self.write(&grant, op).await?,
+                    }
+                    // A client that is still sending reads no replies: those to a write wait for its last byte.
+                    if request.access == Access::Read && self.out.len() > REPLIES_AT_ONCE {
+                        self.flush(true).await?;
+                    }
+                }
+            }
+            Err(refusal) => {
+                self.verdict(Err(refusal));
+                if request.access == Access::Write {
+                    self.socket.discard(total).await?;
+                }
+            }
+        }
+        self.body = body;
+        self.flush(false).await
+    }
+
+    fn open_grant(&self, sealed: &[u8], access: Access) -> Result<Grant, Refusal> {
+        let grant = Grant::open(sealed, &self.server.key)?;
+        check::check_grant(self.server.identity, self.server.authority.times(), &grant, access)?;
+        Ok(grant)
+    }
+
+    async fn read(&mut self, grant: &Grant, op: Op) -> Result<(), Closed> {
+        let (lent, range, _) = match self.server.locate(grant, op) {
+            Ok(found) => found,
+            Err(refusal) => {
+                self.verdict(Err(refusal));
+                return Ok(());
+            }
+        };
+        let start = range.offset + op.offset;
+        let bytes = start..start + op.len;
+        if let Err(fenced) = lent.fence.check_read(bytes.clone(), range.index, grant.expires) {
+            self.verdict(Err(fenced.into()));
+            return Ok(());
+        }
+        self.verdict(Ok(()));
+        self.flush(true).await?;
+        self.socket.send_segment(&lent.segment, start, op.len).await?;
+        // The second half of the seqlock, after the last byte was copied out of the segment. The length was promised,
+        // so bytes that have gone bad are sent to the end and then called bad.
+        let good = lent.fence.check_read(bytes, range.index, grant.expires);
+        Counters::add(&self.server.counters.bytes_read, op.len);
+        if good.is_ok() {
+            Counters::add(&self.server.counters.reads, 1);
+        }
+        self.verdict(good.map_err(Refusal::from));
+        Ok(())
+    }
+
+    async fn write(&mut self, grant: &Grant, op: Op) -> Result<(), Closed> {
+        let verdict = match self.server.admit_write(grant, op) {
+            Ok((lent, start, pass, index)) => {
+                match self.socket.receive(&lent.segment, start, op.len, &pass).await? {
+                    Received::All => {
+                        Counters::add(&self.server.counters.bytes_written, op.len);
+                        Counters::add(&self.server.counters.writes, 1);
+                        Ok(())
+                    }
+                    Received::Superseded => Err(Fenced::Ended { index }.into()),
+                }
+            }
+            Err(refusal) => {
+                self.socket.discard(op.len).await?;
+                Err(refusal)
+            }
+        };
+        self.verdict(verdict);
+        Ok(())
+    }
+
+    fn verdict(&mut self, verdict: Result<(), Refusal>) {
+        match verdict {
+            Ok(()) => wire::put_verdict(&mut self.out, Ok(())),
+            Err(refusal) => {
+                Counters::add(&self.server.counters.refusals, 1);
+                wire::put_verdict(&mut self.out, Err((refusal.status(), &refusal.to_string())));
+            }
+        }
+    }
+
+    async fn flush(&mut self, more: bool) -> Result<(), Closed> {
+        self.socket.send(&self.out, more).await?;
+        self.out.clear();
+        Ok(())
+    }
+}

@@ -1,0 +1,186 @@
+//! The store's end of TCP transfers.
+
+mod check;
+mod connection;
+mod counters;
+mod socket;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_base::{Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use self::check::{Identity, Refusal};
+use self::connection::Connection;
+pub use self::counters::Counters;
+use self::socket::{Closed, Socket};
+use crate::authority::{Authority, Times};
+use crate::fence::{Fence, WritePass};
+use crate::segment::Segment;
+use crate::wire::Op;
+
+/// After an accept that failed (no file descriptors left, mostly) the next is tried this much later.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a data server serves.
+#[derive(Debug)]
+pub struct DataServerConfig {
+    /// Whose memory it is.
+    pub store: StoreId,
+    /// Which allocation of that memory.
+    pub epoch: SegmentEpoch,
+    /// What its grants are sealed with.
+    pub key: GrantKey,
+    /// The memory.
+    pub segments: Vec<Arc<Segment>>,
+    /// The cluster's id and time.
+    pub authority: Arc<Authority>,
+    /// Longest time from the making of a grant to its expiry. The store remembers who wrote what for twice as long.
+    pub grant_lifetime: Duration,
+}
+
+/// How long a peer may keep the server waiting.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// Without a byte, in the middle of a message. Longer bears with slower peers, shorter frees what dead ones hold.
+    pub stall: Duration,
+    /// Between two requests. The client notices that the connection was closed and makes another.
+    pub idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { stall: Duration::from_secs(10), idle: Duration::from_secs(300) }
+    }
+}
+
+/// Serves reads and writes of a store's memory over TCP: a task per connection, each operation checked against its
+/// grant and the fence, bytes straight between socket and segment.
+pub struct DataServer {
+    identity: Identity,
+    key: GrantKey,
+    lent: Vec<Lent>,
+    authority: Arc<Authority>,
+    timeouts: Timeouts,
+    counters: Counters,
+}
+
+/// A segment and who may touch it.
+struct Lent {
+    segment: Arc<Segment>,
+    fence: Fence,
+}
+
+impl DataServer {
+    /// A server that is not listening yet.
+    #[must_use]
+    pub fn new(config: DataServerConfig) -> Self {
+        let DataServerConfig { store, epoch, key, segments, authority, grant_lifetime } = config;
+        let lend = |segment| Lent { segment, fence: Fence::new(grant_lifetime) };
+        Self {
+            identity: Identity { store, epoch },
+            key,
+            lent: segments.into_iter().map(lend).collect(),
+            authority,
+            timeouts: Timeouts::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// The same with other timeouts than the default ones.
+    #[must_use]
+    pub fn with_timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Serves connections until `shutdown`, then closes them all, finished or not, and returns.
+    pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: CancellationToken) {
+        let connections = TaskTracker::new();
+        while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
+            match accepted {
+                Ok((stream, _)) => {
+                    let (server, shutdown) = (self.clone(), shutdown.clone());
+                    connections.spawn(async move {
+                        shutdown.run_until_cancelled(server.serve_connection(stream)).await;
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept data connections, trying again");
+                    shutdown.run_until_cancelled(tokio::time::sleep(ACCEPT_PAUSE)).await;
+                }
+            }
+        }
+        drop(listener);
+        connections.close();
+        connections.wait().await;
+    }
+
+    async fn serve_connection(&self, stream: TcpStream) {
+        let open = OpenConnection::count(&self.counters);
+        // A refused option is a slower connection, not a broken one.
+        let _ = stream.set_nodelay(true);
+        let closed = Connection::new(self, Socket::new(stream, self.timeouts.stall)).run().await;
+        if matches!(closed, Closed::Protocol(_) | Closed::Stalled(_)) {
+            Counters::add(&self.counters.broken_connections, 1);
+        }
+        tracing::debug!(reason = %closed, "data connection closed");
+        drop(open);
+    }
+
+    /// The memory that `op` means: checked against its grant and the segment, not yet against the fence. The time is
+    /// checked again for each operation: the ones before it may have taken long.
+    fn locate(&self, grant: &Grant, op: Op) -> Result<(&Lent, GrantedRange, Times), Refusal> {
+        let times = check::check_grant(self.identity, self.authority.times(), grant, grant.access)?;
+        let range = check::check_op(grant, op)?;
+        let here = |lent: &&Lent| {
+            lent.segment.number() == range.segment && lent.segment.contains(range.offset, range.len)
+        };
+        let GrantedRange { segment, offset, len, .. } = range;
+        let lent = self.lent.iter().find(here).ok_or(Refusal::OutsideMemory { segment, offset, len })?;
+        Ok((lent, range, times))
+    }
+
+    /// Registers a write of all of `op`'s range; answers where the bytes go and the pass to put them there.
+    fn admit_write(&self, grant: &Grant, op: Op) -> Result<(&Lent, u64, WritePass, u64), Refusal> {
+        let (lent, range, times) = self.locate(grant, op)?;
+        let granted = range.offset..range.offset + range.len;
+        let pass = lent.fence.admit_write(granted, range.index, grant.expires, times)?;
+        Ok((lent, range.offset + op.offset, pass, range.index))
+    }
+}
+
+impl fmt::Debug for DataServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DataServer")
+            .field("identity", &self.identity)
+            .field("segments", &self.lent.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Counts a connection as closed however its task ends.
+struct OpenConnection<'a>(&'a Counters);
+
+impl<'a> OpenConnection<'a> {
+    fn count(counters: &'a Counters) -> Self {
+        Counters::add(&counters.connections_opened, 1);
+        Self(counters)
+    }
+}
+
+impl Drop for OpenConnection<'_> {
+    fn drop(&mut self) {
+        Counters::add(&self.0.connections_closed, 1);
+    }
+}

@@ -1,0 +1,188 @@
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::net::SendFlags;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+use crate::fence::WritePass;
+use crate::segment::Segment;
+use crate::wire::WireError;
+
+/// Longest receive under a write pass: about 50 us, which is how long a newer write of the same bytes may wait.
+const RECV_CHUNK: u64 = 256 << 10;
+/// Longest send at once.
+const SEND_CHUNK: u64 = 1 << 20;
+/// A connection that always has something to do lets the others have their turn after this many bytes.
+const TURN: usize = 4 << 20;
+/// Refused bytes are read into a buffer of this size.
+const DISCARD_CHUNK: usize = 64 << 10;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Closed {
+    #[error("the peer closed it")]
+    ByPeer,
+    #[error("it was idle for longer than {0:?}")]
+    Idle(Duration),
+    #[error("the peer stalled for longer than {0:?} in the middle of a message")]
+    Stalled(Duration),
+    #[error("the peer broke the protocol: {0}")]
+    Protocol(#[from] WireError),
+    #[error("its hello was refused")]
+    Refused,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Whether a range received all of its bytes, or lost its pass on the way (and its other bytes were dropped).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    All,
+    Superseded,
+}
+
+/// A connection as the server uses it: every wait is bounded, payload moves between socket and segment directly.
+pub(super) struct Socket {
+    stream: TcpStream,
+    stall: Duration,
+    /// Bytes moved since it last waited or yielded.
+    since_turn: usize,
+    discarded: Vec<u8>,
+}
+
+impl Socket {
+    pub(super) fn new(stream: TcpStream, stall: Duration) -> Self {
+        Self { stream, stall, since_turn: 0, discarded: Vec::new() }
+    }
+
+    /// Waits for the first byte of the next message.
+    pub(super) async fn idle(&self, limit: Duration) -> Result<(), Closed> {
+        match tokio::time::timeout(limit, self.stream.readable()).await {
+            Ok(ready) => Ok(ready?),
+            Err(_) => Err(Closed::Idle(limit)),
+        }
+    }
+
+    pub(super) async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), Closed> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.stream.try_read(&mut into[done..]) {
+                Ok(0) => return Err(Closed::ByPeer),
+                Ok(n) => {
+                    done += n;
+                    self.moved(n).await;
+                }
+                Err(error) => self.wait(Interest::READABLE, error).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends protocol bytes; `more` says that payload follows at once.
+    pub(super) async fn send(&mut self, bytes: &[u8], more: bool) -> Result<(), Closed> {
+        let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
+        let mut done = 0;
+        while done < bytes.len() {
+            let send = || Ok(rustix::net::send(self.stream.as_fd(), &bytes[done..], flags)?);
+            match self.stream.try_io(Interest::WRITABLE, send) {
+                Ok(n) => done += n,
+                Err(error) => self.wait(Interest::WRITABLE, error).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives `len` bytes into `segment`, each piece under `pass`; without a pass any more, drops the rest.
+    pub(super) async fn receive(
+        &mut self,
+        segment: &Segment,
+        offset: u64,
+        len: u64,
+        pass: &WritePass,
+    ) -> Result<Received, Closed> {
+        let mut done = 0;
+        while done < len {
+            let receive = || match pass.while_current(|| {
+                segment.recv(self.stream.as_fd(), offset + done, RECV_CHUNK.min(len - done))
+            }) {
+                Some(received) => received.map(Some),
+                None => Ok(None),
+            };
+            match self.stream.try_io(Interest::READABLE, receive) {
+                Ok(None) => {
+                    self.discard(len - done).await?;
+                    return Ok(Received::Superseded);
+                }
+                Ok(Some(0)) => return Err(Closed::ByPeer),
+                Ok(Some(n)) => {
+                    done += n as u64;
+                    self.moved(n).await;
+                }
+                Err(error) => self.wait(Interest::READABLE, error).await?,
+            }
+        }
+        Ok(Received::All)
+    }
+
+    /// Sends `len` bytes of `segment`. When it returns, the kernel holds copies of them all.
+    pub(super) async fn send_segment(
+        &mut self,
+        segment: &Segment,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), Closed> {
+        let mut done = 0;
+        while done < len {
+            let send = || segment.send(self.stream.as_fd(), offset + done, SEND_CHUNK.min(len - done));
+            match self.stream.try_io(Interest::WRITABLE, send) {
+                Ok(n) => {
+                    done += n as u64;
+                    self.moved(n).await;
+                }
+                Err(error) => self.wait(Interest::WRITABLE, error).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and drops the payload of a refused write: a connection closed with bytes unread would be reset, and the
+    /// refusal lost on its way.
+    pub(super) async fn discard(&mut self, len: u64) -> Result<(), Closed> {
+        let mut buffer = std::mem::take(&mut self.discarded);
+        buffer.resize(DISCARD_CHUNK, 0);
+        let mut left = len;
+        while left > 0 {
+            let piece = usize::try_from(left).unwrap_or(usize::MAX).min(DISCARD_CHUNK);
+            self.read_exact(&mut buffer[..piece]).await?;
+            left -= piece as u64;
+        }
+        self.discarded = buffer;
+        Ok(())
+    }
+
+    /// After an attempt that failed: waits if the socket was not ready.
+    async fn wait(&mut self, interest: Interest, error: io::Error) -> Result<(), Closed> {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                self.since_turn = 0;
+                match tokio::time::timeout(self.stall, self.stream.ready(interest)).await {
+                    Ok(ready) => Ok(ready.map(|_| ())?),
+                    Err(_) => Err(Closed::Stalled(self.stall)),
+                }
+            }
+            io::ErrorKind::Interrupted => Ok(()),
+            _ => Err(error.into()),
+        }
+    }
+
+    async fn moved(&mut self, n: usize) {
+        self.since_turn += n;
+        if self.since_turn >= TURN {
+            self.since_turn = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+}

@@ -1,0 +1,317 @@
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mc_base::Access;
+use rustix::net::RecvFlags;
+use smallvec::SmallVec;
+use tokio::net::TcpStream;
+
+use super::plan::Piece;
+use crate::checksum::{Checksum, RunningChecksum};
+use crate::wire::{
+    self, HELLO_REPLY_LEN, Hello, HelloReply, MAX_OPS, Op, REPLY_LEN, Request, VERDICT_LEN, VerdictHeader,
+    WireError,
+};
+
+/// Bytes that are checksummed and then sent, or received and then checksummed: they stay in the cache in between.
+const CACHED: usize = 128 << 10;
+/// Most buffers in one system call.
+const MAX_BUFFERS: usize = 32;
+/// A transfer that never has to wait lets the caller's other futures, and its deadline, have their turn.
+const TURN: usize = 4 << 20;
+
+/// The outcome of one piece: the checksum of its bytes, or the store's reason to refuse.
+pub(super) type Outcome = Result<Checksum, String>;
+
+/// Why a connection can't be used any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    #[error("the store closed it")]
+    Closed,
+    #[error(transparent)]
+    Protocol(#[from] WireError),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Why a connection could not be made.
+#[derive(Debug)]
+pub(super) enum ConnectError {
+    Failed(String),
+    Refused(String),
+}
+
+/// One connection to a store. Owned by one call at a time, which does all of its I/O in the caller's own future: what
+/// is dropped or has failed halfway is closed, so nothing can touch a caller's buffer later.
+pub(super) struct Link {
+    stream: TcpStream,
+    /// Whose memory the other end said it is.
+    pub(super) hello: Hello,
+    next_id: u64,
+    /// Reused for every request.
+    out: Vec<u8>,
+    since_turn: usize,
+}
+
+impl Link {
+    /// Connects to the first address of `address` that answers, each within `timeout`, and says hello.
+    pub(super) async fn connect(
+        address: &str,
+        hello: Hello,
+        timeout: Duration,
+    ) -> Result<Self, ConnectError> {
+        let failed = |error: io::Error| ConnectError::Failed(error.to_string());
+        let addresses = tokio::time::timeout(timeout, tokio::net::lookup_host(address)).await;
+        let addresses = addresses.map_err(|_| too_long("looking the name up", timeout))?.map_err(failed)?;
+        let mut last = ConnectError::Failed("the name has no address".to_owned());
+        for address in addresses {
+            match tokio::time::timeout(timeout, Self::open(address, hello)).await {
+                Ok(Ok(link)) => return Ok(link),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = too_long("connecting", timeout),
+            }
+        }
+        Err(last)
+    }
+
+    async fn open(address: SocketAddr, hello: Hello) -> Result<Self, ConnectError> {
+        let failed = |error: io::Error| ConnectError::Failed(error.to_string());
+        let stream = TcpStream::connect(address).await.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        let mut link = Self { stream, hello, next_id: 1, out: Vec::new(), since_turn: 0 };
+        match link.shake_hands().await {
+            Ok(Ok(())) => Ok(link),
+            Ok(Err(reason)) => Err(ConnectError::Refused(reason)),
+            Err(broken) => Err(ConnectError::Failed(format!("no hello: {broken}"))),
+        }
+    }
+
+    async fn shake_hands(&mut self) -> Result<Result<(), String>, Broken> {
+        let hello = self.hello.encode();
+        self.send(&mut [IoSlice::new(&hello)]).await?;
+        let mut reply = [0; HELLO_REPLY_LEN];
+        self.read_exact(&mut reply).await?;
+        let reply = HelloReply::decode(&reply)?;
+        let verdict = self.reason(reply.verdict).await?;
+        let (ours, theirs) = (self.hello.versions, reply.versions);
+        let agreed = (ours.0..=ours.1).contains(&reply.chosen);
+        Ok(verdict.and_then(|()| {
+            agreed.then_some(()).ok_or_else(|| {
+                format!(
+                    "it chose version {} of the transfer protocol and speaks {} to {}, this client {} to {}",
+                    reply.chosen, theirs.0, theirs.1, ours.0, ours.1
+                )
+            })
+        }))
+    }
+
+    /// Whether the connection is as it was left: open, and with nothing to read. Asks the kernel, since the runtime may
+    /// not have heard of the close yet.
+    pub(super) fn is_fresh(&self) -> bool {
+        let mut byte = [0];
+        let peeked = rustix::net::recv(&self.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        peeked.is_err_and(|error| error == rustix::io::Errno::WOULDBLOCK)
+    }
+
+    /// Reads the pieces after those that are `done`, and adds their outcomes as they come.
+    pub(super) async fn read(
+        &mut self,
+        grant: &[u8],
+        pieces: &mut [Piece<&mut [u8]>],
+        done: &mut Vec<Outcome>,
+    ) -> Result<(), Broken> {
+        let first = done.len();
+        for pieces in pieces[first..].chunks_mut(MAX_OPS) {
+            let id = self.request(Access::Read, grant, pieces);
+            let out = std::mem::take(&mut self.out);
+            let sent = self.send(&mut [IoSlice::new(&out)]).await;
+            self.out = out;
+            sent?;
+            if let Err(reason) = self.reply(id).await? {
+                done.extend(pieces.iter().map(|_| Err(reason.clone())));
+                continue;
+            }
+            for piece in pieces {
+                if let Err(reason) = self.verdict().await? {
+                    done.push(Err(reason));
+                    continue;
+                }
+                let checksum = self.receive(piece).await?;
+                done.push(self.verdict().await?.map(|()| checksum));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the pieces after those that are `done`, and adds their outcomes as they come.
+    pub(super) async fn write(
+        &mut self,
+        grant: &[u8],
+        pieces: &[Piece<&[u8]>],
+        done: &mut Vec<Outcome>,
+    ) -> Result<(), Broken> {
+        let first = done.len();
+        for pieces in pieces[first..].chunks(MAX_OPS) {
+            let id = self.request(Access::Write, grant, pieces);
+            let out = std::mem::take(&mut self.out);
+            let sent = self.send_payload(&out, pieces).await;
+            self.out = out;
+            let checksums = sent?;
+            if let Err(reason) = self.reply(id).await? {
+                done.extend(pieces.iter().map(|_| Err(reason.clone())));
+                continue;
+            }
+            for checksum in checksums {
+                done.push(self.verdict().await?.map(|()| checksum));
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a request, without its payload, into `out`.
+    fn request<B>(&mut self, access: Access, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.out.clear();
+        let (ops, grant_len) = (pieces.len() as u16, grant.len() as u32);
+        Request { id, access, ops, grant_len }.encode(&mut self.out);
+        self.out.extend_from_slice(grant);
+        for piece in pieces {
+            Op { range: piece.range, offset: piece.offset, len: piece.len }.encode(&mut self.out);
+        }
+        id
+    }
+
+    /// Sends the request and the payload of `pieces`, each part of it right after it went into the checksum.
+    async fn send_payload(
+        &mut self,
+        request: &[u8],
+        pieces: &[Piece<&[u8]>],
+    ) -> Result<Vec<Checksum>, Broken> {
+        let mut checksums = Vec::with_capacity(pieces.len());
+        let mut batch: SmallVec<[IoSlice<'_>; MAX_BUFFERS]> = SmallVec::new();
+        batch.push(IoSlice::new(request));
+        let mut batched = 0;
+        for piece in pieces {
+            let mut checksum = RunningChecksum::new();
+            for part in piece.buffers.iter().flat_map(|buffer| buffer.chunks(CACHED)) {
+                checksum.update(part);
+                batch.push(IoSlice::new(part));
+                batched += part.len();
+                if batched >= CACHED || batch.len() == MAX_BUFFERS {
+                    self.send(&mut batch).await?;
+                    batch.clear();
+                    batched = 0;
+                }
+            }
+            checksums.push(checksum.finish());
+        }
+        self.send(&mut batch).await?;
+        Ok(checksums)
+    }
+
+    async fn send(&mut self, mut parts: &mut [IoSlice<'_>]) -> Result<(), Broken> {
+        while !parts.is_empty() {
+            match self.stream.try_write_vectored(parts) {
+                Ok(n) => {
+                    IoSlice::advance_slices(&mut parts, n);
+                    self.moved(n).await;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.writable().await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives the bytes of one piece into the caller's buffers.
+    async fn receive(&mut self, piece: &mut Piece<&mut [u8]>) -> Result<Checksum, Broken> {
+        let mut checksum = RunningChecksum::new();
+        // Where the next byte goes.
+        let (mut buffer, mut at) = (0, 0);
+        while let Some(left) = piece.buffers.get(buffer..).filter(|left| !left.is_empty()) {
+            debug_assert!(at < left[0].len());
+            let received = {
+                let mut batch: SmallVec<[IoSliceMut<'_>; MAX_BUFFERS]> = SmallVec::new();
+                let mut room = CACHED;
+                for (i, part) in piece.buffers[buffer..].iter_mut().take(MAX_BUFFERS).enumerate() {
+                    let part = &mut part[if i == 0 { at } else { 0 }..];
+                    let len = part.len().min(room);
+                    batch.push(IoSliceMut::new(&mut part[..len]));
+                    room -= len;
+                    if room == 0 {
+                        break;
+                    }
+                }
+                self.stream.try_read_vectored(&mut batch)
+            };
+            match received {
+                Ok(0) => return Err(Broken::Closed),
+                Ok(mut n) => {
+                    self.moved(n).await;
+                    while n > 0 {
+                        let part = &piece.buffers[buffer][at..];
+                        let taken = part.len().min(n);
+                        checksum.update(&part[..taken]);
+                        n -= taken;
+                        if taken == part.len() {
+                            (buffer, at) = (buffer + 1, 0);
+                        } else {
+                            at += taken;
+                        }
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.readable().await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(checksum.finish())
+    }
+
+    async fn reply(&mut self, id: u64) -> Result<Result<(), String>, Broken> {
+        let mut reply = [0; REPLY_LEN];
+        self.read_exact(&mut reply).await?;
+        wire::check_reply(reply, id)?;
+        self.verdict().await
+    }
+
+    async fn verdict(&mut self) -> Result<Result<(), String>, Broken> {
+        let mut header = [0; VERDICT_LEN];
+        self.read_exact(&mut header).await?;
+        self.reason(VerdictHeader::decode(&header)?).await
+    }
+
+    /// The rest of a verdict.
+    async fn reason(&mut self, header: VerdictHeader) -> Result<Result<(), String>, Broken> {
+        let mut reason = vec![0; header.reason_len];
+        self.read_exact(&mut reason).await?;
+        let reason = || String::from_utf8_lossy(&reason).into_owned();
+        Ok(if header.good { Ok(()) } else { Err(reason()) })
+    }
+
+    async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), Broken> {
+        let mut done = 0;
+        while done < into.len() {
+            match self.stream.try_read(&mut into[done..]) {
+                Ok(0) => return Err(Broken::Closed),
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.readable().await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    async fn moved(&mut self, n: usize) {
+        self.since_turn += n;
+        if self.since_turn >= TURN {
+            self.since_turn = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+fn too_long(what: &str, timeout: Duration) -> ConnectError {
+    ConnectError::Failed(format!("{what} took longer than {timeout:?}"))
+}

@@ -1,0 +1,293 @@
+//! The client's end of TCP transfers.
+
+mod link;
+mod plan;
+mod pool;
+
+use std::fmt;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, join_all};
+use mc_base::SealedGrant;
+use tokio::time::Instant;
+
+use self::link::{Broken, ConnectError, Link, Outcome};
+use self::plan::Piece;
+use self::pool::{Pool, Pools, Reuse};
+use crate::checksum::Checksum;
+use crate::transport::{Peer, ReadOp, TransferError, Transport, WriteOp};
+use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
+
+/// The name of this transport in a store's endpoints.
+const TRANSPORT: &str = "tcp";
+
+/// How the client's connections behave.
+#[derive(Clone, Copy, Debug)]
+pub struct TcpOptions {
+    /// Connections to one store, default 4. More carry more calls at once and stripe wider; each costs both ends a
+    /// socket and its buffers.
+    pub connections_per_peer: usize,
+    /// A connect (and hello) that takes longer has failed, default 300 ms.
+    pub connect_timeout: Duration,
+    /// A batch is striped over as many connections as it has multiples of this, default 4 MiB, at least 1 MiB. Smaller
+    /// stripes use more connections for smaller objects, and pay more wake-ups for it.
+    pub stripe_bytes: u64,
+}
+
+impl Default for TcpOptions {
+    fn default() -> Self {
+        Self { connections_per_peer: 4, connect_timeout: Duration::from_millis(300), stripe_bytes: 4 << 20 }
+    }
+}
+
+/// Transfers over TCP: pooled connections per store, large batches striped over them.
+///
+/// Each call does its own I/O, in the caller's future, on connections that it has for itself meanwhile. A call that
+/// fails, runs into its deadline or is dropped closes those that it had not finished with.
+pub struct TcpTransport {
+    pools: Pools,
+}
+
+impl TcpTransport {
+    /// A transport without connections; they are made when they are needed.
+    #[must_use]
+    pub fn new(options: TcpOptions) -> Self {
+        let stripe_bytes = options.stripe_bytes.max(1 << 20);
+        Self { pools: Pools::new(TcpOptions { stripe_bytes, ..options }) }
+    }
+}
+
+impl Default for TcpTransport {
+    fn default() -> Self {
+        Self::new(TcpOptions::default())
+    }
+}
+
+impl fmt::Debug for TcpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TcpTransport").finish_non_exhaustive()
+    }
+}
+
+impl Transport for TcpTransport {
+    fn read<'a>(
+        &'a self,
+        peer: &'a Peer,
+        grant: &'a SealedGrant,
+        ops: &'a mut [ReadOp<'_>],
+        deadline: Instant,
+    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+        Box::pin(async move {
+            let count = ops.len();
+            let total = ops.iter().flat_map(|op| &op.into).map(|buffer| buffer.len() as u64).sum();
+            let call = match Call::new(self, peer, grant, deadline) {
+                Ok(call) => call,
+                Err(error) => return vec![Err(error); count],
+            };
+            let ops = ops.iter_mut().map(|op| (op.range, op.offset, op.into.iter_mut().map(|b| &mut **b)));
+            let lanes = plan::cut(ops, total, call.lanes(total)).into_iter().map(Work::Read);
+            call.run(lanes, count).await
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        peer: &'a Peer,
+        grant: &'a SealedGrant,
+        ops: &'a [WriteOp<'_>],
+        deadline: Instant,
+    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+        Box::pin(async move {
+            let count = ops.len();
+            let total = ops.iter().flat_map(|op| &op.from).map(|buffer| buffer.len() as u64).sum();
+            let call = match Call::new(self, peer, grant, deadline) {
+                Ok(call) => call,
+                Err(error) => return vec![Err(error); count],
+            };
+            let ops = ops.iter().map(|op| (op.range, op.offset, op.from.iter().copied()));
+            let lanes = plan::cut(ops, total, call.lanes(total)).into_iter().map(Work::Write);
+            call.run(lanes, count).await
+        })
+    }
+}
+
+/// What one connection carries for one call.
+enum Work<'a> {
+    Read(Vec<Piece<&'a mut [u8]>>),
+    Write(Vec<Piece<&'a [u8]>>),
+}
+
+impl Work<'_> {
+    async fn run(&mut self, link: &mut Link, grant: &[u8], done: &mut Vec<Outcome>) -> Result<(), Broken> {
+        match self {
+            Self::Read(pieces) => link.read(grant, pieces, done).await,
+            Self::Write(pieces) => link.write(grant, pieces, done).await,
+        }
+    }
+
+    /// Operation and length of each piece.
+    fn pieces(&self) -> impl Iterator<Item = (usize, u64)> {
+        let (reads, writes) = match self {
+            Self::Read(pieces) => (pieces.as_slice(), [].as_slice()),
+            Self::Write(pieces) => ([].as_slice(), pieces.as_slice()),
+        };
+        let reads = reads.iter().map(|piece| (piece.op, piece.len));
+        reads.chain(writes.iter().map(|piece| (piece.op, piece.len)))
+    }
+}
+
+/// One call of the transport.
+struct Call<'a> {
+    peer: &'a Peer,
+    grant: &'a SealedGrant,
+    deadline: Instant,
+    hello: Hello,
+    /// One for each address, in the store's order of preference; never empty.
+    pools: Vec<std::sync::Arc<Pool>>,
+}
+
+impl<'a> Call<'a> {
+    fn new(
+        transport: &TcpTransport,
+        peer: &'a Peer,
+        grant: &'a SealedGrant,
+        deadline: Instant,
+    ) -> Result<Self, TransferError> {
+        let &Peer { cluster, store, epoch, ref endpoints } = peer;
+        let ours = endpoints.iter().filter(|endpoint| endpoint.transport == TRANSPORT);
+        let pools: Vec<_> = ours.map(|endpoint| transport.pools.get(&endpoint.address)).collect();
+        if pools.is_empty() {
+            let offered = endpoints.iter().map(|e| format!("{}://{}", e.transport, e.address));
+            return Err(TransferError::NoEndpoint { store, offered: offered.collect::<Vec<_>>().join(", ") });
+        }
+        if grant.len() > MAX_GRANT_LEN {
+            let reason = format!("a grant of {} bytes is longer than {MAX_GRANT_LEN}", grant.len());
+            return Err(TransferError::Refused { store, reason });
+        }
+        let hello = Hello { versions: VERSIONS, cluster, store, epoch };
+        Ok(Self { peer, grant, deadline, hello, pools })
+    }
+
+    fn lanes(&self, total: u64) -> usize {
+        self.pools[0].lanes(total)
+    }
+
+    async fn run<'b>(
+        &self,
+        mut lanes: impl ExactSizeIterator<Item = Work<'b>>,
+        ops: usize,
+    ) -> Vec<Result<Checksum, TransferError>> {
+        if ops == 0 {
+            return Vec::new();
+        }
+        let mut answers = vec![Ok(None); ops];
+        if lanes.len() == 1
+            && let Some(work) = lanes.next()
+        {
+            self.lane(work).await.merge(&mut answers);
+        }
+        for lane in join_all(lanes.map(|work| self.lane(work))).await {
+            lane.merge(&mut answers);
+        }
+        // Every operation has a piece, even one of no bytes.
+        answers.into_iter().map(|answer| answer.map(Option::unwrap_or_default)).collect()
+    }
+
+    async fn lane<'b>(&self, mut work: Work<'b>) -> Lane<'b> {
+        let mut done = Vec::new();
+        let carried = self.carry(&mut work, &mut done);
+        let failed = match tokio::time::timeout_at(self.deadline, carried).await {
+            Ok(carried) => carried.err(),
+            Err(_) => Some(TransferError::Deadline { store: self.peer.store, address: self.address() }),
+        };
+        Lane { work, done, failed, store: self.peer.store }
+    }
+
+    fn address(&self) -> String {
+        self.pools.iter().map(|pool| pool.address()).collect::<Vec<_>>().join(" or ")
+    }
+
+    async fn carry(&self, work: &mut Work<'_>, done: &mut Vec<Outcome>) -> Result<(), TransferError> {
+        let store = self.peer.store;
+        let mut last = None;
+        for pool in &self.pools {
+            let address = || pool.address().to_owned();
+            match self.carry_through(pool, work, done).await {
+                Ok(()) => return Ok(()),
+                Err(Failure::Broken(broken)) => {
+                    return Err(TransferError::Broken {
+                        store,
+                        address: address(),
+                        reason: broken.to_string(),
+                    });
+                }
+                Err(Failure::Connect(ConnectError::Refused(reason))) => {
+                    return Err(TransferError::Refused { store, reason });
+                }
+                Err(Failure::Connect(ConnectError::Failed(reason))) => {
+                    last = Some(TransferError::Connect { store, address: address(), reason });
+                }
+            }
+        }
+        match last {
+            Some(error) => Err(error),
+            None => Err(TransferError::NoEndpoint { store, offered: String::new() }),
+        }
+    }
+
+    /// Carries the work over one connection. If that was an old one and turns out to be dead (the store closed it while
+    /// it was idle, or was restarted), once more over a fresh one: reads and writes of the same bytes can be repeated.
+    async fn carry_through(
+        &self,
+        pool: &std::sync::Arc<Pool>,
+        work: &mut Work<'_>,
+        done: &mut Vec<Outcome>,
+    ) -> Result<(), Failure> {
+        let mut reuse = Reuse::Allowed;
+        loop {
+            let mut connection = pool.check_out(self.hello, reuse).await.map_err(Failure::Connect)?;
+            match work.run(&mut connection.link, self.grant, done).await {
+                Ok(()) => {
+                    connection.put_back();
+                    return Ok(());
+                }
+                Err(_) if connection.reused => reuse = Reuse::Never,
+                Err(broken) => return Err(Failure::Broken(broken)),
+            }
+        }
+    }
+}
+
+enum Failure {
+    Connect(ConnectError),
+    Broken(Broken),
+}
+
+/// What became of one connection's part.
+struct Lane<'a> {
+    work: Work<'a>,
+    done: Vec<Outcome>,
+    /// Why the pieces that are not done aren't.
+    failed: Option<TransferError>,
+    store: mc_base::StoreId,
+}
+
+impl Lane<'_> {
+    /// Adds the outcomes of the pieces to those of the operations. Lanes come in the order of their bytes.
+    fn merge(self, answers: &mut [Result<Option<Checksum>, TransferError>]) {
+        let Self { work, done, failed, store } = self;
+        let mut done = done.into_iter();
+        for (op, len) in work.pieces() {
+            let outcome = match (done.next(), &failed) {
+                (Some(Ok(checksum)), _) => Ok(checksum),
+                (Some(Err(reason)), _) => Err(TransferError::Refused { store, reason }),
+                (None, Some(failed)) => Err(failed.clone()),
+                (None, None) => continue,
+            };
+            if let Ok(so_far) = &answers[op] {
+                let combine = |checksum| so_far.map_or(checksum, |so_far| so_far.followed_by(checksum, len));
+                answers[op] = outcome.map(|checksum| Some(combine(checksum)));
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! How a batch is cut for the connections that carry it. No I/O.
+
+use smallvec::SmallVec;
+
+/// A striped batch is cut at multiples of this, which keeps the stripes' checksums in whole cache-sized pieces.
+const CUT_ALIGN: u64 = 64 << 10;
+
+/// A local buffer that can be cut in two.
+pub(super) trait Buffer: Sized {
+    fn size(&self) -> usize;
+    fn cut(self, at: usize) -> (Self, Self);
+}
+
+impl Buffer for &[u8] {
+    fn size(&self) -> usize {
+        self.len()
+    }
+    fn cut(self, at: usize) -> (Self, Self) {
+        self.split_at(at)
+    }
+}
+
+impl Buffer for &mut [u8] {
+    fn size(&self) -> usize {
+        self.len()
+    }
+    fn cut(self, at: usize) -> (Self, Self) {
+        self.split_at_mut(at)
+    }
+}
+
+/// All or a part of one operation of the caller's, carried by one connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Piece<B> {
+    /// Place of the operation in the caller's batch.
+    pub(super) op: usize,
+    pub(super) range: u32,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) buffers: SmallVec<[B; 2]>,
+}
+
+impl<B> Piece<B> {
+    fn empty(op: usize, range: u32, offset: u64) -> Self {
+        Self { op, range, offset, len: 0, buffers: SmallVec::new() }
+    }
+}
+
+/// Connections that `total` bytes are worth, of those that are `free`.
+pub(super) fn lanes(total: u64, stripe: u64, free: usize) -> usize {
+    let worth = usize::try_from(total / stripe.max(1)).unwrap_or(usize::MAX);
+    worth.min(free).max(1)
+}
+
+/// Cuts operations (range, offset, buffers) of `total` bytes into at most `lanes` lists of nearly the same size.
+/// The pieces of an operation are in order, from list to list and within each.
+pub(super) fn cut<B: Buffer>(
+    ops: impl ExactSizeIterator<Item = (u32, u64, impl Iterator<Item = B>)>,
+    total: u64,
+    lanes: usize,
+) -> Vec<Vec<Piece<B>>> {
+    let target = match lanes {
+        0 | 1 => u64::MAX,
+        lanes => total.div_ceil(lanes as u64).next_multiple_of(CUT_ALIGN),
+    };
+    let mut lists = Vec::with_capacity(lanes);
+    let mut list = Vec::with_capacity(ops.len().div_ceil(lanes.max(1)));
+    let mut room = target;
+    for (op, (range, offset, buffers)) in ops.enumerate() {
+        let mut piece = Piece::empty(op, range, offset);
+        for mut buffer in buffers {
+            while buffer.size() as u64 > room {
+                let (head, tail) = buffer.cut(room as usize);
+                piece.push(head);
+                let next = Piece::empty(op, range, piece.offset.wrapping_add(piece.len));
+                list.push(std::mem::replace(&mut piece, next));
+                lists.push(std::mem::take(&mut list));
+                room = target;
+                buffer = tail;
+            }
+            room -= buffer.size() as u64;
+            piece.push(buffer);
+        }
+        list.push(piece);
+    }
+    lists.push(list);
+    lists
+}
+
+impl<B: Buffer> Piece<B> {
+    fn push(&mut self, buffer: B) {
+        if buffer.size() > 0 {
+            self.len += buffer.size() as u64;
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cut_lens(ops: &[Vec<Vec<u8>>], lanes: usize) -> Vec<Vec<Piece<&[u8]>>> {
+        let total = ops.iter().flatten().map(|buffer| buffer.len() as u64).sum();
+        let ops = ops.iter().enumerate().map(|(i, op)| (i as u32, 1_000, op.iter().map(Vec::as_slice)));
+        cut(ops, total, lanes)
+    }
+
+    #[test]
+    fn small_batches_stay_on_one_connection_and_large_ones_use_what_is_free() {
+        assert_eq!(lanes(0, 1 << 20, 4), 1);
+        assert_eq!(lanes((2 << 20) - 1, 1 << 20, 4), 1);
+        assert_eq!(lanes(3 << 20, 1 << 20, 4), 3);
+        assert_eq!(lanes(1 << 40, 1 << 20, 4), 4);
+        assert_eq!(lanes(1 << 40, 1 << 20, 0), 1, "none is free: wait for one");
+    }
+
+    #[test]
+    fn an_operation_without_bytes_is_still_asked_for() {
+        let ops = [vec![], vec![vec![]]];
+        let pieces: usize = cut_lens(&ops, 4).iter().map(Vec::len).sum();
+        assert_eq!(pieces, 2);
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_is_carried_once_and_in_order(
+            sizes in proptest::collection::vec(proptest::collection::vec(0usize..200_000, 0..4), 1..6),
+            lanes in 1usize..5,
+        ) {
+            let ops: Vec<Vec<Vec<u8>>> = sizes
+                .iter()
+                .map(|op| op.iter().map(|len| (0..*len).map(|i| (i * 7 + len) as u8).collect()).collect())
+                .collect();
+            let lists = cut_lens(&ops, lanes);
+            prop_assert!(lists.len() <= lanes);
+            let total: usize = sizes.iter().flatten().sum();
+            for list in &lists {
+                let carried: u64 = list.iter().map(|piece| piece.len).sum();
+                prop_assert!(carried <= (total as u64).div_ceil(lanes as u64) + CUT_ALIGN);
+            }
+            let mut carried = vec![Vec::new(); ops.len()];
+            for piece in lists.iter().flatten() {
+                let so_far: &mut Vec<u8> = &mut carried[piece.op];
+                prop_assert_eq!(piece.range as usize, piece.op);
+                prop_assert_eq!(piece.offset, 1_000 + so_far.len() as u64);
+                prop_assert_eq!(piece.len as usize, piece.buffers.iter().map(|b| b.len()).sum::<usize>());
+                piece.buffers.iter().for_each(|buffer| so_far.extend_from_slice(buffer));
+            }
+            prop_assert_eq!(carried, ops.iter().map(|op| op.concat()).collect::<Vec<_>>());
+        }
+    }
+}

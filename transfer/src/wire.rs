@@ -1,0 +1,296 @@
+//! The TCP protocol between a client and a store's data server.
+//!
+//! All integers are big-endian. The client opens with a hello, the server answers it; then the client sends requests,
+//! any number of them before the first reply, and the server replies in order:
+//!
+//! ```text
+//! hello        magic[4] min_version:u16 max_version:u16 cluster:u128 store:u64 epoch:u64
+//! hello reply  magic[4] min_version:u16 max_version:u16 chosen:u16 verdict       (chosen 0: refused)
+//! request      id:u64 access:u8 zero:u8 ops:u16 grant_len:u32 grant[grant_len] { range:u32 offset:u64 len:u64 }[ops]
+//!              then, for a write, the bytes of each operation in order
+//! reply        id:u64 verdict; unless that refuses, in order for each operation:
+//!                read:  verdict; unless that refuses, the bytes, then a verdict on whether those bytes are good
+//!                write: verdict, sent when the bytes of the whole request are in the store's memory
+//! verdict      status:u8 (0: good) reason_len:u16 reason[reason_len]
+//! ```
+//!
+//! Every length is checked against its bound before anything is allocated or waited for.
+
+use mc_base::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
+
+/// First bytes of both hellos.
+pub(crate) const MAGIC: [u8; 4] = *b"mcTX";
+/// Oldest and newest version of the protocol that this build speaks.
+pub(crate) const VERSIONS: (u16, u16) = (1, 1);
+
+/// Most operations in one request.
+pub(crate) const MAX_OPS: usize = MAX_ITEMS;
+/// Longest sealed grant: [`MAX_OPS`] ranges of at most 35 bytes, and room for the rest.
+pub(crate) const MAX_GRANT_LEN: usize = 160 << 10;
+/// Longest reason in a verdict.
+pub(crate) const MAX_REASON_LEN: usize = 1024;
+
+pub(crate) const HELLO_LEN: usize = 40;
+pub(crate) const HELLO_REPLY_LEN: usize = 10 + VERDICT_LEN;
+pub(crate) const REQUEST_LEN: usize = 16;
+pub(crate) const OP_LEN: usize = 20;
+pub(crate) const REPLY_LEN: usize = 8;
+pub(crate) const VERDICT_LEN: usize = 3;
+
+/// Why bytes are not what the protocol says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WireError {
+    #[error("the peer does not speak this protocol (it opened with {0:02x?})")]
+    Magic([u8; 4]),
+    #[error("a request carries {0} operations, between 1 and {MAX_OPS} are allowed")]
+    Ops(u16),
+    #[error("a request carries a grant of {0} bytes, at most {MAX_GRANT_LEN} are allowed")]
+    Grant(u32),
+    #[error("a request has access {0} and padding {1}, which mean nothing in this version")]
+    Access(u8, u8),
+    #[error("the operations of a request add up to more than 2^64 bytes")]
+    Total,
+    #[error("a reason has {0} bytes, at most {MAX_REASON_LEN} are allowed")]
+    Reason(u16),
+    #[error("reply {got} came where {expected} was due")]
+    Reply { expected: u64, got: u64 },
+}
+
+/// Takes fixed-size fields off a header of known length.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    /// The next `N` bytes. A header is an array that holds all its fields; past its end come zeros, never a panic.
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        match self.0.split_first_chunk() {
+            Some((field, rest)) => {
+                self.0 = rest;
+                *field
+            }
+            None => [0; N],
+        }
+    }
+
+    fn u16(&mut self) -> u16 {
+        u16::from_be_bytes(self.take())
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_be_bytes(self.take())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_be_bytes(self.take())
+    }
+}
+
+/// Which memory the client means, and which versions it speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) versions: (u16, u16),
+    pub(crate) cluster: ClusterId,
+    pub(crate) store: StoreId,
+    pub(crate) epoch: SegmentEpoch,
+}
+
+impl Hello {
+    pub(crate) fn encode(&self) -> [u8; HELLO_LEN] {
+        let mut out = [0; HELLO_LEN];
+        out[..4].copy_from_slice(&MAGIC);
+        out[4..6].copy_from_slice(&self.versions.0.to_be_bytes());
+        out[6..8].copy_from_slice(&self.versions.1.to_be_bytes());
+        out[8..24].copy_from_slice(&self.cluster.to_bytes());
+        out[24..32].copy_from_slice(&self.store.to_bytes());
+        out[32..40].copy_from_slice(&self.epoch.to_bytes());
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Self, WireError> {
+        let mut fields = Fields(bytes);
+        check_magic(fields.take())?;
+        Ok(Self {
+            versions: (fields.u16(), fields.u16()),
+            cluster: ClusterId(u128::from_be_bytes(fields.take())),
+            store: StoreId(fields.u64()),
+            epoch: SegmentEpoch(fields.u64()),
+        })
+    }
+}
+
+/// The server's answer to a hello, up to its verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HelloReply {
+    pub(crate) versions: (u16, u16),
+    /// The version that both will speak; 0 when the verdict refuses.
+    pub(crate) chosen: u16,
+    pub(crate) verdict: VerdictHeader,
+}
+
+impl HelloReply {
+    pub(crate) fn encode(chosen: u16, verdict: Result<(), (Status, &str)>) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HELLO_REPLY_LEN);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSIONS.0.to_be_bytes());
+        out.extend_from_slice(&VERSIONS.1.to_be_bytes());
+        out.extend_from_slice(&chosen.to_be_bytes());
+        put_verdict(&mut out, verdict);
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8; HELLO_REPLY_LEN]) -> Result<Self, WireError> {
+        let mut fields = Fields(bytes);
+        check_magic(fields.take())?;
+        Ok(Self {
+            versions: (fields.u16(), fields.u16()),
+            chosen: fields.u16(),
+            verdict: VerdictHeader::decode(&fields.take())?,
+        })
+    }
+}
+
+/// The version that two sides have in common, the newest if there are several.
+pub(crate) fn common_version(ours: (u16, u16), theirs: (u16, u16)) -> Option<u16> {
+    let newest = ours.1.min(theirs.1);
+    (newest >= ours.0.max(theirs.0)).then_some(newest)
+}
+
+/// The fixed part of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) id: u64,
+    pub(crate) access: Access,
+    pub(crate) ops: u16,
+    pub(crate) grant_len: u32,
+}
+
+impl Request {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.id.to_be_bytes());
+        out.extend_from_slice(&[
+            match self.access {
+                Access::Read => 1,
+                Access::Write => 2,
+            },
+            0,
+        ]);
+        out.extend_from_slice(&self.ops.to_be_bytes());
+        out.extend_from_slice(&self.grant_len.to_be_bytes());
+    }
+
+    pub(crate) fn decode(bytes: &[u8; REQUEST_LEN]) -> Result<Self, WireError> {
+        let mut fields = Fields(bytes);
+        let id = fields.u64();
+        let access = match fields.take() {
+            [1, 0] => Access::Read,
+            [2, 0] => Access::Write,
+            [access, padding] => return Err(WireError::Access(access, padding)),
+        };
+        let (ops, grant_len) = (fields.u16(), fields.u32());
+        if ops == 0 || usize::from(ops) > MAX_OPS {
+            return Err(WireError::Ops(ops));
+        }
+        if grant_len as usize > MAX_GRANT_LEN {
+            return Err(WireError::Grant(grant_len));
+        }
+        Ok(Self { id, access, ops, grant_len })
+    }
+
+    /// Bytes of the grant and the operations that follow.
+    pub(crate) fn body_len(&self) -> usize {
+        self.grant_len as usize + usize::from(self.ops) * OP_LEN
+    }
+}
+
+/// One operation of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Op {
+    /// Place of the range in the grant.
+    pub(crate) range: u32,
+    /// First byte, counted from the start of the range.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+impl Op {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.range.to_be_bytes());
+        out.extend_from_slice(&self.offset.to_be_bytes());
+        out.extend_from_slice(&self.len.to_be_bytes());
+    }
+
+    fn decode(bytes: &[u8; OP_LEN]) -> Self {
+        let mut fields = Fields(bytes);
+        Self { range: fields.u32(), offset: fields.u64(), len: fields.u64() }
+    }
+
+    /// The operations in the part of a request's body after the grant.
+    pub(crate) fn decode_all(bytes: &[u8]) -> impl Iterator<Item = Self> {
+        bytes.as_chunks().0.iter().map(Self::decode)
+    }
+}
+
+/// Bytes of payload that the operations announce.
+pub(crate) fn total_len(ops: impl Iterator<Item = Op>) -> Result<u64, WireError> {
+    ops.into_iter().try_fold(0u64, |sum, op| sum.checked_add(op.len)).ok_or(WireError::Total)
+}
+
+/// Checks that a reply is to the request that is next in line.
+pub(crate) fn check_reply(bytes: [u8; REPLY_LEN], expected: u64) -> Result<(), WireError> {
+    let got = u64::from_be_bytes(bytes);
+    if got == expected { Ok(()) } else { Err(WireError::Reply { expected, got }) }
+}
+
+/// The kind of a verdict. The reason is for people; this is for metrics and for clients that act on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    Good = 0,
+    /// Another protocol version, cluster, store or epoch.
+    Identity = 1,
+    /// The store has not heard from a master yet.
+    NotReady = 2,
+    /// The grant does not open, or permits something else.
+    Grant = 3,
+    Expired = 4,
+    Superseded = 5,
+    /// Outside the grant or the segment.
+    Range = 6,
+}
+
+/// The fixed part of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VerdictHeader {
+    /// A status that is not known here refuses like every other than 0.
+    pub(crate) good: bool,
+    pub(crate) reason_len: usize,
+}
+
+impl VerdictHeader {
+    pub(crate) fn decode(bytes: &[u8; VERDICT_LEN]) -> Result<Self, WireError> {
+        let mut fields = Fields(bytes);
+        let [status] = fields.take();
+        let reason_len = fields.u16();
+        if usize::from(reason_len) > MAX_REASON_LEN {
+            return Err(WireError::Reason(reason_len));
+        }
+        Ok(Self { good: status == Status::Good as u8, reason_len: reason_len.into() })
+    }
+}
+
+/// Appends a verdict; a reason that is too long is cut.
+pub(crate) fn put_verdict(out: &mut Vec<u8>, verdict: Result<(), (Status, &str)>) {
+    let (status, reason) = match verdict {
+        Ok(()) => (Status::Good, ""),
+        Err(refusal) => refusal,
+    };
+    let reason = &reason.as_bytes()[..reason.len().min(MAX_REASON_LEN)];
+    out.push(status as u8);
+    out.extend_from_slice(&(reason.len() as u16).to_be_bytes());
+    out.extend_from_slice(reason);
+}
+
+fn check_magic(magic: [u8; 4]) -> Result<(), WireError> {
+    if magic == MAGIC { Ok(()) } else { Err(WireError::Magic(magic)) }
+}
+
+#[cfg(test)]
+mod tests;

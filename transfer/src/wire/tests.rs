@@ -1,0 +1,107 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// What is on the wire between builds of different ages must not drift: these bytes are version 1.
+#[test]
+fn the_encoding_is_stable() {
+    let hello =
+        Hello { versions: (1, 2), cluster: ClusterId(0x0102), store: StoreId(3), epoch: SegmentEpoch(4) };
+    let mut golden = b"mcTX\x00\x01\x00\x02".to_vec();
+    golden.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
+    golden.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4]);
+    assert_eq!(hello.encode().as_slice(), golden);
+
+    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x01\x00\x01\x00\x00\x00");
+    assert_eq!(
+        HelloReply::encode(0, Err((Status::Identity, "no"))),
+        b"mcTX\x00\x01\x00\x01\x00\x00\x01\x00\x02no"
+    );
+
+    let mut out = Vec::new();
+    Request { id: 9, access: Access::Read, ops: 1, grant_len: 0x0203 }.encode(&mut out);
+    Op { range: 5, offset: 6, len: 0x0700 }.encode(&mut out);
+    assert_eq!(out[..REQUEST_LEN], [0, 0, 0, 0, 0, 0, 0, 9, 1, 0, 0, 1, 0, 0, 2, 3]);
+    assert_eq!(out[REQUEST_LEN..], [0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 7, 0]);
+
+    let statuses = [
+        (Status::Good, 0),
+        (Status::Identity, 1),
+        (Status::NotReady, 2),
+        (Status::Grant, 3),
+        (Status::Expired, 4),
+        (Status::Superseded, 5),
+        (Status::Range, 6),
+    ];
+    assert!(statuses.iter().all(|(status, number)| *status as u8 == *number));
+}
+
+#[test]
+fn every_field_is_bounded_before_anything_is_read_for_it() {
+    let request = |ops: u16, grant_len: u32, access: [u8; 2]| {
+        let mut out = Vec::new();
+        Request { id: 1, access: Access::Write, ops, grant_len }.encode(&mut out);
+        out[8..10].copy_from_slice(&access);
+        Request::decode(out.as_slice().try_into().unwrap())
+    };
+    assert!(request(MAX_OPS as u16, MAX_GRANT_LEN as u32, [2, 0]).is_ok());
+    assert_eq!(request(0, 0, [1, 0]), Err(WireError::Ops(0)));
+    assert_eq!(request(MAX_OPS as u16 + 1, 0, [1, 0]), Err(WireError::Ops(MAX_OPS as u16 + 1)));
+    assert_eq!(request(1, u32::MAX, [1, 0]), Err(WireError::Grant(u32::MAX)));
+    assert_eq!(request(1, 0, [3, 0]), Err(WireError::Access(3, 0)));
+    assert_eq!(request(1, 0, [1, 9]), Err(WireError::Access(1, 9)));
+    assert_eq!(VerdictHeader::decode(&[0, 255, 255]), Err(WireError::Reason(u16::MAX)));
+    let long = Op { range: 0, offset: 0, len: u64::MAX };
+    assert_eq!(total_len([long, long].into_iter()), Err(WireError::Total));
+}
+
+#[test]
+fn a_reason_that_is_too_long_is_cut() {
+    let mut out = Vec::new();
+    put_verdict(&mut out, Err((Status::Range, &"x".repeat(5_000))));
+    let header = VerdictHeader::decode(out[..VERDICT_LEN].try_into().unwrap()).unwrap();
+    assert_eq!(
+        (header.good, header.reason_len, out.len()),
+        (false, MAX_REASON_LEN, VERDICT_LEN + MAX_REASON_LEN)
+    );
+}
+
+#[test]
+fn versions_meet_at_the_newest_common_one() {
+    assert_eq!(common_version((1, 3), (2, 5)), Some(3));
+    assert_eq!(common_version((1, 1), (1, 1)), Some(1));
+    assert_eq!(common_version((1, 1), (2, 5)), None);
+    assert_eq!(common_version((4, 5), (2, 3)), None);
+}
+
+proptest! {
+    #[test]
+    fn what_was_encoded_is_decoded(
+        (min, max, cluster, store, epoch) in any::<(u16, u16, u128, u64, u64)>(),
+        (id, write, ops, grant_len) in (any::<u64>(), any::<bool>(), 1..=MAX_OPS as u16, 0..=MAX_GRANT_LEN as u32),
+        list in proptest::collection::vec(any::<(u32, u64, u64)>(), 0..20),
+    ) {
+        let hello = Hello {
+            versions: (min, max), cluster: ClusterId(cluster), store: StoreId(store), epoch: SegmentEpoch(epoch),
+        };
+        prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        let access = if write { Access::Write } else { Access::Read };
+        let request = Request { id, access, ops, grant_len };
+        let mut out = Vec::new();
+        request.encode(&mut out);
+        prop_assert_eq!(Request::decode(out.as_slice().try_into().unwrap()), Ok(request));
+        let list: Vec<_> = list.into_iter().map(|(range, offset, len)| Op { range, offset, len }).collect();
+        let mut out = Vec::new();
+        list.iter().for_each(|op| op.encode(&mut out));
+        prop_assert_eq!(Op::decode_all(&out).collect::<Vec<_>>(), list);
+    }
+
+    #[test]
+    fn any_bytes_decode_to_something_or_an_error(bytes in any::<[u8; HELLO_LEN]>()) {
+        let _ = Hello::decode(&bytes);
+        let _ = HelloReply::decode(bytes.first_chunk().unwrap());
+        let _ = Request::decode(bytes.first_chunk().unwrap());
+        let _ = VerdictHeader::decode(bytes.first_chunk().unwrap());
+        let _ = total_len(Op::decode_all(&bytes));
+    }
+}

@@ -13,7 +13,7 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::VoteRequest;
 use tonic::transport::Channel;
 
-use super::pool::{CLUSTER, NoFormation, Pool, eventually};
+use super::pool::{CLUSTER, NoFormation, Pool};
 use crate::raft::convert::{vote_request_to_wire, vote_to_wire};
 use crate::raft::envelope::Identity;
 use crate::raft::{RaftService, SnapshotLimits, Vote};

@@ -21,6 +21,8 @@ use crate::state::{Command, Op, Settings, Stamp};
 
 pub(super) const CLUSTER: ClusterId = ClusterId(0xc1);
 
+pub(super) const NO_CLUSTER: &str = "this node takes part in no cluster";
+
 /// A master that forms nothing.
 pub(super) struct NoFormation;
 
@@ -34,7 +36,7 @@ impl Formation for NoFormation {
     }
 
     fn admit(&self, _: ClusterId, _: NodeId) -> Result<(), Status> {
-        Err(Status::unavailable("this node takes part in no cluster"))
+        Err(Status::unavailable(NO_CLUSTER))
     }
 }
 

@@ -71,7 +71,12 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let mut master = Master::start(args, environment).await?;
-        let orphaned = mc_base::stdin_closed(args.exit_on_stdin_eof);
+        let orphaned = async {
+            match args.exit_on_stdin_eof {
+                true => mc_base::stdin_eof().await,
+                false => std::future::pending().await,
+            }
+        };
         let outcome = tokio::select! {
             _ = terminate.recv() => Ok(()),
             _ = interrupt.recv() => Ok(()),

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_base::MAX_TENANT_LEN;
+use mc_transfer::{RegisterError, RegisteredMemory};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -204,6 +205,22 @@ impl Client {
             Got::Len(len) => len,
         };
         results.into_iter().map(|result| Ok(result?.map(len))).collect()
+    }
+
+    /// Makes memory known to the transports, for zero-copy calls: hand its parts to
+    /// [`batch_get_into`](Self::batch_get_into) and [`batch_put_from`](Self::batch_put_from). TCP works as well with any
+    /// other memory. Memory that somebody else owns is registered with `RegisteredMemory::from_raw_parts`.
+    #[must_use]
+    pub fn register(&self, buffer: Vec<u8>) -> RegisteredMemory {
+        RegisteredMemory::from_vec(buffer)
+    }
+
+    /// Allocates registered memory, page aligned and zeroed.
+    ///
+    /// # Errors
+    /// When there is no such memory.
+    pub fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
+        RegisteredMemory::allocate(len)
     }
 
     /// Whether the object is there and can be read.

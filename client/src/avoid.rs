@@ -119,7 +119,7 @@ mod tests {
         let list = AvoidList::new();
         let (suspected, ()) =
             tokio::join!(tokio::time::timeout(Duration::from_secs(5), list.suspected(STORE)), async {
-                list.hear([(STORE, true)])
+                list.hear([(STORE, true)]);
             });
         assert!(suspected.is_ok());
         assert_eq!(list.avoided(Instant::now()), [STORE]);

@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(cut(costs(MAX_ITEMS + 1, 10, 0)), [0..MAX_ITEMS, MAX_ITEMS..MAX_ITEMS + 1]);
         assert_eq!(cut(costs(3, MAX_REQUEST_BYTES / 2, 0)), [0..2, 2..3]);
         assert_eq!(cut(costs(3, 10, MAX_PAYLOAD_BYTES)), [0..1, 1..2, 2..3]);
-        assert_eq!(cut(costs(1, 10, u64::MAX)), [0..1], "one item is always a request, however large");
+        assert_eq!(cut(costs(2, 10, u64::MAX)), [0..1, 1..2], "one item is a request, however large");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mc_proto::detail_of;
 use mc_proto::v1::{Code, ErrorDetail};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tonic::{Request, Response, Status};
 
 use crate::Error;
@@ -21,6 +21,9 @@ const DOUBT_AFTER: Duration = Duration::from_millis(300);
 /// A try that takes longer is abandoned and made again over a new connection, even of a leader that answers hellos:
 /// its answer may have been lost. Doubles with every try, so that a slow leader is not drowned in repetitions.
 const FIRST_TRY: Duration = Duration::from_secs(1);
+/// A call that must not be repeated waits so much longer for a leader that was replaced: one that handed over in good
+/// order says at once that it did nothing, and only its answer makes the outcome definite.
+const LAST_WORD: Duration = Duration::from_millis(300);
 /// Redirects that are followed at once, one after the other.
 const MAX_HOPS: u32 = 3;
 /// Between tries with the same leader.
@@ -230,14 +233,23 @@ impl Masters {
     ) -> Tried<T> {
         let sent_at = Instant::now();
         let mut beacon = self.beacon.subscribe();
-        let superseded = beacon.wait_for(|beacon| is_superseded(beacon, leader, repeat));
+        let superseded = async {
+            // The sender is `self`: waiting cannot fail.
+            let _ = beacon.wait_for(|beacon| is_superseded(beacon, leader, repeat)).await;
+        };
         let mut doubt_at = sent_at + DOUBT_AFTER;
         tokio::pin!(call, superseded);
         loop {
             tokio::select! {
                 biased;
                 answer = &mut call => return Tried::Answered(answer),
-                _ = &mut superseded => return Tried::Superseded,
+                () = &mut superseded => {
+                    if repeat == Repeat::Freely {
+                        return Tried::Superseded;
+                    }
+                    let answer = timeout_at(until.min(Instant::now() + LAST_WORD), call).await;
+                    return answer.map_or(Tried::Superseded, Tried::Answered);
+                }
                 () = sleep_until(until) => return Tried::TooLong,
                 () = sleep_until(doubt_at) => {
                     self.doubt(leader, sent_at);

@@ -95,7 +95,14 @@ impl Core {
     where
         F: Future<Output = Vec<Result<T, Error>>>,
     {
-        let (mut results, good) = refuse_bad_keys(what, keys);
+        let mut results: Vec<Option<Result<T, Error>>> = vec![None; keys.len()];
+        let mut good = Vec::with_capacity(keys.len());
+        for (at, key) in keys.into_iter().enumerate() {
+            match check_key(what, &key) {
+                Ok(()) => good.push((at, key)),
+                Err(error) => results[at] = Some(Err(error)),
+            }
+        }
         let chunks = key_chunks(good.iter().map(|(_, key)| key.len()));
         let calls: Vec<_> = chunks
             .into_iter()
@@ -107,22 +114,6 @@ impl Core {
         }
         results.into_iter().map(|result| result.unwrap_or_else(|| Err(nonsense(what)))).collect()
     }
-}
-
-/// Errors for the keys that no master would take, and the others with their places.
-fn refuse_bad_keys<T>(
-    what: &'static str,
-    keys: Vec<Bytes>,
-) -> (Vec<Option<Result<T, Error>>>, Vec<(usize, Bytes)>) {
-    let mut good = Vec::with_capacity(keys.len());
-    let results = keys.into_iter().enumerate().map(|(at, key)| match check_key(what, &key) {
-        Ok(()) => {
-            good.push((at, key));
-            None
-        }
-        Err(error) => Some(Err(error)),
-    });
-    (results.collect(), good)
 }
 
 /// Requests for keys of these lengths.

@@ -27,12 +27,12 @@ mod placement;
 mod put;
 mod refusal;
 mod rpc;
-mod stand_in;
 
 pub use admin::{Admin, ClusterStatus, Lookup, MasterReport, PlacedReplica};
 pub use api::{Client, GetInto, PutFrom};
 pub use error::{ConnectError, Error, Outcome};
 pub use mc_base::{ByteSize, ClusterId, NodeId, PutId, StoreId};
 pub use mc_proto::v1::Code;
+pub use mc_transfer::{RegisterError, RegisteredMemory};
 pub use metrics::Stats;
 pub use options::{Builder, DEFAULT_MASTER_PORT, Mode, Put, PutMode, PutOptions};

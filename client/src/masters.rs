@@ -180,7 +180,14 @@ impl Masters {
     /// A watched master says who leads.
     pub(crate) fn watched(&self, address: &str, event: &WatchEvent) {
         self.learn(|known| {
-            if known.belongs(self, address, &event.cluster_id, &event.masters)
+            // A hello comes first: it is what tells whether we speak the same protocol.
+            let usable = match known.heard.get(address) {
+                None => false,
+                Some(Heard::Refused(refusal)) => matches!(**refusal, Refusal::Cluster { .. }),
+                Some(Heard::Silence | Heard::Usable) => true,
+            };
+            if usable
+                && known.belongs(self, address, &event.cluster_id, &event.masters)
                 && let Some(leader) = event.leader.as_ref().and_then(LeaderAt::read)
             {
                 known.offer(leader, Source::Other);

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use mc_base::net::{Network, TcpNetwork};
 use mc_base::{ByteSize, ClusterId, StoreId};
-use mc_transfer::Transport;
+use mc_transfer::{TcpTransport, Transport};
 
 use crate::{Client, ConnectError};
 
@@ -39,7 +39,7 @@ impl Default for Builder {
             checksum: true,
             cluster: None,
             network: TcpNetwork::shared(),
-            transport: Arc::new(crate::stand_in::NoTransport),
+            transport: Arc::new(TcpTransport::default()),
         }
     }
 }

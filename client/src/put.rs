@@ -42,6 +42,10 @@ struct Pending<'a> {
     avoid: Vec<StoreId>,
     /// It has been started anew once; that is enough.
     again: bool,
+    /// Why it was started anew on other stores.
+    failure: Option<Error>,
+    /// Stores that failed other calls are asked to be left out, too.
+    choosy: bool,
 }
 
 /// A put whose bytes are being written: to which replicas, and how that went.
@@ -127,6 +131,8 @@ impl Core {
             put: PutId::random(),
             avoid: Vec::new(),
             again: false,
+            failure: None,
+            choosy: true,
         })
     }
 
@@ -139,8 +145,10 @@ impl Core {
     ) -> PutStartItem {
         let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         let ids = |stores: &[StoreId]| stores.iter().map(|id| id.to_bytes().to_vec().into()).collect();
-        let mut avoided = avoid.to_vec();
-        avoided.extend(put.avoid.iter().filter(|store| !avoid.contains(store)));
+        let mut avoided = put.avoid.clone();
+        if put.choosy {
+            avoided.extend(avoid.iter().filter(|store| !put.avoid.contains(store)));
+        }
         PutStartItem {
             put_id: put.put.to_bytes().to_vec().into(),
             key: put.key.clone(),
@@ -231,7 +239,17 @@ impl Core {
                     });
                 }
                 Ok(Code::ObjectAlreadyExists) => rounds.push(Round::Done(put.at, Ok(Put::AlreadyExists))),
-                _ => rounds.push(Round::Done(put.at, Err(item_error("put start", result.code)))),
+                // The only stores with room may be ones that failed somebody else just now: they may be back.
+                Ok(Code::NoAvailableHandle) if put.choosy && put.avoid.is_empty() && !avoid.is_empty() => {
+                    rounds.push(Round::Again(Pending { choosy: false, ..put }));
+                }
+                code => {
+                    let error = put
+                        .failure
+                        .filter(|_| code == Ok(Code::NoAvailableHandle))
+                        .unwrap_or_else(|| item_error("put start", result.code));
+                    rounds.push(Round::Done(put.at, Err(error)));
+                }
             }
         }
         self.write_all(&mut started, &writes, &granted, deadline).await;
@@ -415,12 +433,19 @@ impl Core {
 /// A put that no replica was written of: once more on other stores, under a new id since this one is being revoked.
 fn elsewhere(put: Written<'_>, deadline: Instant) -> Round<'_> {
     let at = put.pending.at;
+    let why = format!("none of {} replicas was written: {}", put.replicas.len(), put.why);
+    let error = Error::definite("put", Code::TransferFail, "the stores", why);
     if put.pending.again || Instant::now() >= deadline {
-        let why = format!("none of {} replicas was written: {}", put.replicas.len(), put.why);
-        return Round::Done(at, Err(Error::definite("put", Code::TransferFail, "the stores", why)));
+        return Round::Done(at, Err(error));
     }
     let avoid = put.failed.iter().map(|(_, store)| *store).filter(|store| *store != StoreId::default());
-    Round::Again(Pending { put: PutId::random(), again: true, avoid: avoid.collect(), ..put.pending })
+    Round::Again(Pending {
+        put: PutId::random(),
+        again: true,
+        avoid: avoid.collect(),
+        failure: Some(error),
+        ..put.pending
+    })
 }
 
 fn fail_all<'a>(written: Vec<Written<'a>>, error: &Error) -> Vec<Round<'a>> {

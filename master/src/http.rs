@@ -64,9 +64,10 @@ fn hex(id: &[u8]) -> String {
 }
 
 fn status_json(status: &v1::StatusReply) -> Value {
-    let leader = status.leader.as_ref().map(|leader| {
-        json!({ "id": hex(&leader.node_id), "addr": leader.address, "term": leader.term })
-    });
+    let leader = status
+        .leader
+        .as_ref()
+        .map(|leader| json!({ "id": hex(&leader.node_id), "addr": leader.address, "term": leader.term }));
     let master = |member: &v1::MemberStatus| {
         json!({
             "id": hex(&member.node_id),

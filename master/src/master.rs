@@ -201,7 +201,9 @@ fn say_what_starts(args: &MasterArgs, node: NodeId, bound: &BoundAddresses) {
         env!("CARGO_PKG_VERSION")
     );
     if !bound.client.ip().is_loopback() {
-        tracing::warn!("connections are not encrypted and callers are not checked: keep these ports in a trusted network");
+        tracing::warn!(
+            "connections are not encrypted and callers are not checked: keep these ports in a trusted network"
+        );
     }
 }
 
@@ -291,6 +293,7 @@ impl Life {
         let raft = raft.map_err(|error| StartError::Failed(error.to_string()))??;
         if let Formed::Founder { members, .. } = formed {
             raft.initialize(members).await.map_err(|error| StartError::Initialize(error.to_string()))?;
+            self.formation.service().record_formed().await?;
         }
         let coordinator = Arc::new(Coordinator::new(
             cluster,
@@ -393,7 +396,11 @@ impl Life {
 
 /// Records that this master holds Raft state as soon as there is a leader, so that an empty log at its next start is
 /// known to be a lost one.
-async fn note_formed(formation: Arc<FormationService>, coordinator: Arc<Coordinator>, stop: CancellationToken) {
+async fn note_formed(
+    formation: Arc<FormationService>,
+    coordinator: Arc<Coordinator>,
+    stop: CancellationToken,
+) {
     let mut leadership = coordinator.raft.leadership();
     tokio::select! {
         () = stop.cancelled() => {}
@@ -418,4 +425,3 @@ async fn keep_metrics(api: Arc<Api>, metrics: Arc<MasterMetrics>, stop: Cancella
         metrics.upkeep();
     }
 }
-

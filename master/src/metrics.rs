@@ -107,8 +107,16 @@ impl MasterMetrics {
                 "Time to hand a batch to sled, without the sync",
                 &[],
             ),
-            log_fsync_seconds: r.histogram("mc_raft_log_fsync_seconds", "Time of one fdatasync of the log", &[]),
-            log_batch_entries: r.histogram("mc_raft_log_batch_entries", "Entries made durable by one sync", &[]),
+            log_fsync_seconds: r.histogram(
+                "mc_raft_log_fsync_seconds",
+                "Time of one fdatasync of the log",
+                &[],
+            ),
+            log_batch_entries: r.histogram(
+                "mc_raft_log_batch_entries",
+                "Entries made durable by one sync",
+                &[],
+            ),
             log_bytes: r.counter("mc_raft_log_bytes_total", "Bytes of entries appended to the log", &[]),
             log_truncations: r.counter(
                 "mc_raft_log_torn_tails_total",

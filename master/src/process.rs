@@ -21,7 +21,8 @@ const EXIT_CONFIG: u8 = 2;
 /// Ends with 0 after SIGTERM or SIGINT, 2 when the configuration cannot work, 1 when the master cannot go on (a disk that
 /// fails, say): the others take over, and the last line on standard error says why.
 pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let loaded = match config::load::<MasterArgs>(MasterArgs::command(), args, |name| std::env::var_os(name)) {
+    let loaded = match config::load::<MasterArgs>(MasterArgs::command(), args, |name| std::env::var_os(name))
+    {
         Ok(loaded) => loaded,
         Err(error) => return error.report(),
     };
@@ -61,7 +62,8 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
     let failed = |err: std::io::Error| End::Failed(format!("the runtime did not start: {err}"));
     // Raft on threads of its own: a flood of requests must not keep heartbeats from going out.
     let raft = runtime("mc-raft", 2).map_err(failed)?;
-    let api = runtime("mc-api", std::thread::available_parallelism().map_or(2, usize::from)).map_err(failed)?;
+    let api =
+        runtime("mc-api", std::thread::available_parallelism().map_or(2, usize::from)).map_err(failed)?;
     let environment = Environment {
         clock: api.block_on(async { Clock::monotonic() }),
         network: TcpNetwork::shared(),

@@ -26,12 +26,11 @@ const RAW_CHUNK: usize = 256 << 10;
 fn main() {
     let seconds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(0.5);
     let spell = Duration::from_secs_f64(seconds);
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder.worker_threads(1).enable_all().build().expect("a runtime")
-    };
-    let (server_side, client_side) = (runtime(), runtime());
-    let store = server_side.block_on(Store::start());
+    // A thread for each side, as the plain socket has.
+    let mut store_side = tokio::runtime::Builder::new_multi_thread();
+    let store_side = store_side.worker_threads(1).enable_all().build().expect("a runtime");
+    let client_side = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let store = store_side.block_on(Store::start());
     let transport = TcpTransport::default();
     let mut buffers: Vec<Vec<u8>> = (0..BATCH).map(|i| vec![i as u8; OBJECT]).collect();
 
@@ -45,7 +44,6 @@ fn main() {
         note("crc64", crc(spell));
         note("raw stream, 1 buffer", raw_stream(spell, 1));
         note("raw stream, 16 buffers", raw_stream(spell, BATCH));
-        // The client's task runs on its own runtime's worker, as a caller's would.
         let mut one_by_one = |access, batch: usize| {
             let (store, transport, buffers) = (&store, &transport, &mut buffers);
             client_side.block_on(async move {

@@ -138,3 +138,15 @@ async fn a_put_that_no_store_takes_fails_definitely_and_is_revoked() {
     crate::support::until("both puts to be revoked", || cluster.world.lock().puts.is_empty()).await;
     assert_eq!(client.get("k").await.unwrap(), None);
 }
+
+#[tokio::test]
+async fn a_store_that_failed_before_is_used_when_it_is_the_only_one() {
+    let cluster = Cluster::start(1);
+    cluster.world.lock().stores.remove(&STORE_B);
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Dead);
+    let client = cluster.client().await;
+    let error = client.put("k", b"v").await.unwrap_err();
+    assert_eq!(error.code, Code::TransferFail, "it says why, not that there is no room: {error}");
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Well);
+    assert_eq!(client.put("k", b"v").await.unwrap(), Put::Stored);
+}

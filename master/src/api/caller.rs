@@ -15,7 +15,9 @@ impl Addressee {
     /// cluster or node yet names none.
     pub(crate) fn check(&self, caller: Option<&Caller>) -> Result<(), Refusal> {
         let Some(caller) = caller else {
-            return Err(Refusal::Invalid("the request names no caller: every call but Hello carries one".into()));
+            return Err(Refusal::Invalid(
+                "the request names no caller: every call but Hello carries one".into(),
+            ));
         };
         versions_meet(caller.version_min, caller.version_max)?;
         if !caller.cluster_id.is_empty() && caller.cluster_id[..] != self.cluster.to_bytes() {

@@ -48,7 +48,8 @@ impl Coordinator {
         let leader = self.leader();
         let waiting_for = match &leader {
             Some(_) => String::new(),
-            None => "no leader is known: a majority of the masters must be running and reach each other".to_owned(),
+            None => "no leader is known: a majority of the masters must be running and reach each other"
+                .to_owned(),
         };
         self.index.read(|applied| {
             let state = &applied.state;
@@ -175,9 +176,10 @@ impl Coordinator {
         self.lead().await?;
         let to = match &request.to[..] {
             [] => None,
-            id => Some(NodeId::from_bytes(id).ok_or_else(|| {
-                Refusal::Invalid(format!("a node id has 8 bytes, not {}", id.len()))
-            })?),
+            id => Some(
+                NodeId::from_bytes(id)
+                    .ok_or_else(|| Refusal::Invalid(format!("a node id has 8 bytes, not {}", id.len())))?,
+            ),
         };
         self.raft
             .transfer_leader(to)

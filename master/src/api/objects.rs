@@ -88,7 +88,11 @@ impl Coordinator {
                 put: put_id(&item.put_id)?,
                 key: item.key.to_vec(),
                 checksum: item.checksum,
-                failed: item.failed_replicas.iter().map(|place| u8::try_from(*place).unwrap_or(u8::MAX)).collect(),
+                failed: item
+                    .failed_replicas
+                    .iter()
+                    .map(|place| u8::try_from(*place).unwrap_or(u8::MAX))
+                    .collect(),
                 reuse_at,
             })
         };
@@ -129,10 +133,14 @@ impl Coordinator {
             for item in &request.items {
                 let code = match applied.state.get(&request.tenant, &item.key) {
                     None => Code::ObjectNotFound,
-                    Some(object) if !item.version.is_empty() && item.version[..] != object.version.to_bytes() => {
+                    Some(object)
+                        if !item.version.is_empty() && item.version[..] != object.version.to_bytes() =>
+                    {
                         Code::VersionChanged
                     }
-                    Some(object) if !request.force && leading.is_leased(object.version) => Code::ObjectHasLease,
+                    Some(object) if !request.force && leading.is_leased(object.version) => {
+                        Code::ObjectHasLease
+                    }
                     Some(object) => {
                         let key = item.key.to_vec();
                         proposed.push((results.len(), RemoveItem { key, version: object.version, reuse_at }));
@@ -208,7 +216,8 @@ fn start_item(item: &v1::PutStartItem, leading: &Leading) -> Result<PutStartItem
 
 fn store_ids(ids: &[bytes::Bytes]) -> Result<SmallVec<[StoreId; 2]>, Refusal> {
     let id = |id: &bytes::Bytes| {
-        StoreId::from_bytes(id).ok_or_else(|| Refusal::Invalid(format!("a store id has 8 bytes, not {}", id.len())))
+        StoreId::from_bytes(id)
+            .ok_or_else(|| Refusal::Invalid(format!("a store id has 8 bytes, not {}", id.len())))
     };
     ids.iter().map(id).collect()
 }
@@ -224,7 +233,9 @@ fn limits(tenant: &str, items: usize) -> Result<(), Refusal> {
     }
     if items > mc_base::MAX_ITEMS {
         let max = mc_base::MAX_ITEMS;
-        return Err(Refusal::Invalid(format!("{items} items in one call, the limit is {max}: split the batch")));
+        return Err(Refusal::Invalid(format!(
+            "{items} items in one call, the limit is {max}: split the batch"
+        )));
     }
     Ok(())
 }

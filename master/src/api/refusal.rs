@@ -33,7 +33,9 @@ pub(crate) enum Refusal {
         theirs: String,
     },
     /// No protocol version in common.
-    #[error("no protocol version in common: this master speaks {ours}, the caller {theirs}: upgrade the older side")]
+    #[error(
+        "no protocol version in common: this master speaks {ours}, the caller {theirs}: upgrade the older side"
+    )]
     VersionSkew {
         /// This master's range.
         ours: String,

@@ -33,7 +33,9 @@ impl Coordinator {
                     message: format!("store {store} mounts memory that was declared dead: it allocates anew"),
                 });
             }
-            _ => return Err(Refusal::Invalid(format!("store {store} ({name}) asks for impossible segments"))),
+            _ => {
+                return Err(Refusal::Invalid(format!("store {store} ({name}) asks for impossible segments")));
+            }
         }
         let heartbeat_ms = self.index.read(|applied| applied.state.settings().store_heartbeat_ms);
         tracing::info!(%store, name, "store mounted");
@@ -156,9 +158,9 @@ impl Drop for OpenStream {
 
 fn parse_mount(request: v1::MountStoreRequest) -> Result<MountStore, Refusal> {
     let (store, epoch) = store_and_epoch(&request.store_id, &request.epoch)?;
-    let grant_key: [u8; 32] = request.grant_key[..]
-        .try_into()
-        .map_err(|_| Refusal::Invalid(format!("a grant key has 32 bytes, not {}", request.grant_key.len())))?;
+    let grant_key: [u8; 32] = request.grant_key[..].try_into().map_err(|_| {
+        Refusal::Invalid(format!("a grant key has 32 bytes, not {}", request.grant_key.len()))
+    })?;
     let crowded = request.endpoints.len() > MAX_ENDPOINTS
         || request.endpoints.iter().any(|endpoint| endpoint.attributes.len() > MAX_ENDPOINTS);
     if request.endpoints.is_empty() || crowded {

@@ -1,6 +1,6 @@
 use mc_base::{ClusterId, NodeId};
 
-use crate::identity::Identity;
+use crate::identity::Belonging;
 
 /// A call to take part in a new cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,16 +13,22 @@ pub(super) struct Founding {
     pub(super) replaces: Option<ClusterId>,
 }
 
-/// Why this node does not take part; `None` when it does. Called with the identity locked: nothing changes between
-/// this answer and the record that follows it.
-pub(super) fn refusal(
-    identity: &Identity,
-    bound: Option<ClusterId>,
-    has_state: bool,
-    call: &Founding,
-) -> Option<String> {
-    if call.to != identity.node() {
-        return Some(format!("this is node {}, the call is for node {}", identity.node(), call.to));
+/// Where the called node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub(super) node: NodeId,
+    pub(super) belonging: Option<Belonging>,
+    /// The cluster whose Raft runs in this process: it may have voted by now.
+    pub(super) bound: Option<ClusterId>,
+    /// Raft has, or has had, something on disk.
+    pub(super) formed: bool,
+}
+
+/// Why a node does not take part; `None` when it does. Nothing of its standing may change between this answer and the
+/// record that follows it.
+pub(super) fn refusal(own: &Standing, call: &Founding) -> Option<String> {
+    if call.to != own.node {
+        return Some(format!("this is node {}, the call is for node {}", own.node, call.to));
     }
     if call.cluster.0 == 0 || !call.members.contains(&call.to) {
         return Some("the call names no cluster, or does not name this node as a member".into());
@@ -30,19 +36,17 @@ pub(super) fn refusal(
     if call.members.iter().min() != Some(&call.from) {
         return Some(format!("node {} is not the smallest of the members", call.from));
     }
-    // Bound: Raft may have voted in that cluster by now.
-    if let Some(cluster) = bound {
+    if let Some(cluster) = own.bound {
         return Some(format!("this node takes part in cluster {cluster}"));
     }
-    let belonging = identity.belonging();
-    let current = belonging.map(|belonging| belonging.cluster);
-    if has_state || identity.formed() {
+    let current = own.belonging.map(|belonging| belonging.cluster);
+    if own.formed {
         return Some(format!("this node has data of cluster {}", current.unwrap_or_default()));
     }
-    match belonging {
+    match own.belonging {
         // It knows of a cluster that was formed without it: that cluster's data is worth more than a quick start.
-        Some(belonging) if belonging.founder.is_none() => {
-            Some(format!("this node waits to be taken in by cluster {}", belonging.cluster))
+        Some(Belonging { cluster, founder: None }) => {
+            Some(format!("this node waits to be taken in by cluster {cluster}"))
         }
         _ if current != call.replaces => Some("this node has accepted another founding since".into()),
         _ => None,
@@ -52,69 +56,52 @@ pub(super) fn refusal(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::Belonging;
-    use mc_base::crashsafe::DirectoryLock;
 
-    struct Node {
-        _dir: tempfile::TempDir,
-        identity: Identity,
+    const EMPTY: Standing = Standing { node: NodeId(2), belonging: None, bound: None, formed: false };
+
+    /// A founding of cluster 7 by node 1.
+    fn call() -> Founding {
+        let members = vec![NodeId(1), NodeId(2), NodeId(3)];
+        Founding { cluster: ClusterId(7), from: NodeId(1), to: NodeId(2), members, replaces: None }
     }
 
-    fn node() -> Node {
-        let dir = tempfile::tempdir().unwrap();
-        let identity = Identity::open(&DirectoryLock::acquire(dir.path()).unwrap()).unwrap();
-        Node { _dir: dir, identity }
+    fn accepted(cluster: u128, founder: Option<NodeId>) -> Standing {
+        Standing { belonging: Some(Belonging { cluster: ClusterId(cluster), founder }), ..EMPTY }
     }
 
-    /// A founding of cluster 7 by node 1 (random ids are larger, but for luck of 1 in 2^63).
-    fn call(node: &Node) -> Founding {
-        let to = node.identity.node();
-        Founding { cluster: ClusterId(7), from: NodeId(1), to, members: vec![NodeId(1), to], replaces: None }
-    }
-
-    fn why(node: &Node, bound: Option<u128>, has_state: bool, call: &Founding) -> String {
-        refusal(&node.identity, bound.map(ClusterId), has_state, call).unwrap_or_default()
+    fn why(own: Standing, call: &Founding) -> String {
+        refusal(&own, call).unwrap_or_default()
     }
 
     #[test]
     fn an_empty_node_takes_part_and_one_that_is_not_meant_does_not() {
-        let node = node();
-        let call = call(&node);
-        assert_eq!(why(&node, None, false, &call), "");
-        let wrong = Founding { to: NodeId(2), members: vec![NodeId(1), NodeId(2)], ..call.clone() };
-        assert!(why(&node, None, false, &wrong).contains("is for node 0000000000000002"));
-        let usurper =
-            Founding { from: NodeId(3), members: vec![NodeId(1), NodeId(3), call.to], ..call.clone() };
-        assert!(why(&node, None, false, &usurper).contains("not the smallest"));
-        let stranger = Founding { members: vec![NodeId(1)], ..call };
-        assert!(why(&node, None, false, &stranger).contains("does not name this node"));
+        assert_eq!(why(EMPTY, &call()), "");
+        let elsewhere = Founding { to: NodeId(3), ..call() };
+        assert!(why(EMPTY, &elsewhere).contains("is for node 0000000000000003"));
+        let usurper = Founding { from: NodeId(3), ..call() };
+        assert!(why(EMPTY, &usurper).contains("not the smallest"));
+        let stranger = Founding { members: vec![NodeId(1)], ..call() };
+        assert!(why(EMPTY, &stranger).contains("does not name this node"));
     }
 
     #[test]
     fn a_node_with_raft_state_or_a_running_raft_takes_part_in_no_other() {
-        let mut node = node();
-        let call = call(&node);
-        assert!(why(&node, Some(6), false, &call).contains("takes part in cluster"));
-        assert!(why(&node, None, true, &call).contains("has data"));
-        node.identity.record_formed().unwrap();
-        assert!(why(&node, None, false, &call).contains("has data"));
+        let bound = Standing { bound: Some(ClusterId(6)), ..EMPTY };
+        assert!(why(bound, &call()).contains("takes part in cluster"));
+        assert!(why(Standing { formed: true, ..EMPTY }, &call()).contains("has data"));
     }
 
     #[test]
     fn another_founding_is_accepted_only_over_what_its_founder_saw() {
-        let mut node = node();
-        let first = call(&node);
-        node.identity.belong(Belonging { cluster: ClusterId(6), founder: Some(NodeId(1)) }).unwrap();
-        assert!(why(&node, None, false, &first).contains("accepted another founding since"));
-        let newer = Founding { replaces: Some(ClusterId(6)), ..first };
-        assert_eq!(why(&node, None, false, &newer), "");
+        let own = accepted(6, Some(NodeId(1)));
+        assert!(why(own, &call()).contains("accepted another founding since"));
+        let newer = Founding { replaces: Some(ClusterId(6)), ..call() };
+        assert_eq!(why(own, &newer), "");
     }
 
     #[test]
     fn a_node_that_was_taken_in_waits_for_its_cluster() {
-        let mut node = node();
-        node.identity.belong(Belonging { cluster: ClusterId(6), founder: None }).unwrap();
-        let call = Founding { replaces: Some(ClusterId(6)), ..call(&node) };
-        assert!(why(&node, None, false, &call).contains("waits to be taken in by cluster"));
+        let newer = Founding { replaces: Some(ClusterId(6)), ..call() };
+        assert!(why(accepted(6, None), &newer).contains("waits to be taken in by cluster"));
     }
 }

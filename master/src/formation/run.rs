@@ -136,7 +136,7 @@ impl Formation {
                 "the cluster is already formed; this node is new and waits to be taken in by its leader"
             ),
             Formed::Member(cluster) | Formed::Restarted(cluster) => {
-                tracing::info!(%cluster, "joined a cluster")
+                tracing::info!(%cluster, "joined a cluster");
             }
         }
         Ok(formed)

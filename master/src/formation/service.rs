@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tonic::Status;
 
-use super::accept::{Founding, refusal};
+use super::accept::{Founding, Standing, refusal};
 use super::{Instance, meet};
 use crate::identity::{Belonging, Identity, IdentityError};
 use crate::raft::MasterNode;
@@ -182,8 +182,13 @@ impl FormationService {
     pub(super) async fn accept(&self, call: Founding) -> Result<Option<String>, IdentityError> {
         let mut guard = Arc::clone(&self.identity).lock_owned().await;
         // Looked at under the lock, which binding holds too: a node that is bound accepts nothing.
-        let (bound, has_state) = (self.cluster(), self.has_state());
-        if let Some(reason) = refusal(&guard, bound, has_state, &call) {
+        let own = Standing {
+            node: self.node,
+            belonging: guard.belonging(),
+            bound: self.cluster(),
+            formed: self.has_state() || guard.formed(),
+        };
+        if let Some(reason) = refusal(&own, &call) {
             tracing::info!(cluster = %call.cluster, founder = %call.from, reason, "took no part in a founding");
             return Ok(Some(reason));
         }

@@ -77,7 +77,10 @@ async fn drop_dead_stores(coordinator: &Coordinator, leading: &Leading) {
     });
     for (store, epoch) in dead {
         tracing::warn!(%store, "store was silent for store_ttl: its replicas are dropped");
-        log_failure("drop store", coordinator.propose(leading, Op::DropStore { store, epoch }).await.map(drop));
+        log_failure(
+            "drop store",
+            coordinator.propose(leading, Op::DropStore { store, epoch }).await.map(drop),
+        );
     }
 }
 

@@ -5,8 +5,8 @@
 
 mod coordinator;
 pub(crate) mod duties;
-mod leases;
 mod leading;
+mod leases;
 mod liveness;
 
 pub(crate) use coordinator::Coordinator;

@@ -10,8 +10,8 @@ use openraft::raft::{
     VoteResponse,
 };
 
-use crate::log::{RecordError, decode_entry, encode_payload};
 use super::{CommittedLeaderId, LogId, TypeConfig, Vote};
+use crate::log::{RecordError, decode_entry_bytes, encode_payload};
 
 /// Why a message cannot be what it claims to be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -131,7 +131,7 @@ pub(crate) fn append_from_wire(
             ));
         }
         entries.push(
-            decode_entry(log_id, &entry.payload)
+            decode_entry_bytes(log_id, &entry.payload)
                 .map_err(|source| BadMessage::Entry { index: log_id.index, source })?,
         );
         last = Some(log_id);

@@ -98,22 +98,22 @@ mod tests {
         assert_eq!(check(&peer.envelope(us.node), Some(us.cluster)), None);
 
         let detail = check(&stranger.envelope(us.node), Some(us.cluster)).unwrap();
-        assert_eq!(detail.code(), Code::WrongCluster);
+        assert_eq!(detail.code, Code::WrongCluster as i32);
         assert!(
             detail.ours.contains(&us.cluster.to_string())
                 && detail.theirs.contains(&stranger.cluster.to_string())
         );
 
-        assert_eq!(check(&peer.envelope(us.node), None).unwrap().code(), Code::WrongCluster);
+        assert_eq!(check(&peer.envelope(us.node), None).unwrap().code, Code::WrongCluster as i32);
 
         let detail = check(&peer.envelope(NodeId(12)), Some(us.cluster)).unwrap();
-        assert_eq!(detail.code(), Code::WrongNode);
+        assert_eq!(detail.code, Code::WrongNode as i32);
         assert!(
             detail.message.contains(&us.node.to_string()) && detail.theirs.contains(&NodeId(12).to_string())
         );
 
         let newer = v1::Envelope { version: VERSIONS.end() + 1, ..peer.envelope(us.node) };
-        assert_eq!(check(&newer, Some(us.cluster)).unwrap().code(), Code::VersionSkew);
+        assert_eq!(check(&newer, Some(us.cluster)).unwrap().code, Code::VersionSkew as i32);
         assert!(check_envelope(us.node, Some(us.cluster), None).is_err());
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     const ME: NodeId = NodeId(1);
     const USABLE: Duration = Duration::from_millis(225);
 
-    fn leading(voters: &[u64], now: Instant) -> RaftMetrics<TypeConfig> {
+    fn leading(voters: &[u64], now: InstantOf<TypeConfig>) -> RaftMetrics<TypeConfig> {
         let voters: BTreeSet<_> = voters.iter().copied().map(NodeId).collect();
         let membership = Membership::new_with_defaults(vec![voters], [NodeId(9)]);
         RaftMetrics {

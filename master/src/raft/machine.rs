@@ -7,8 +7,8 @@ use openraft::alias::SnapshotOf;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use parking_lot::RwLock;
 
-use crate::state::State;
 use super::{LogId, Proposal, SnapshotFile, SnapshotMeta, SnapshotStore, StoredMembership, TypeConfig};
+use crate::state::State;
 use crate::state::{Command, Response};
 
 /// Bounds on what is applied while readers wait: so many entries and so many bytes of commands, at least one entry.

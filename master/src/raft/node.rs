@@ -21,12 +21,12 @@ use super::envelope::Identity;
 use super::lease::{leased_term, usable_lease};
 use super::peers::Peers;
 use super::snapshots::SnapshotError;
-use crate::state::State;
 use super::{
     Applied, LeaderTerm, Machine, MasterNode, Raft, RaftService, SharedIndex, SnapshotLimits, SnapshotStore,
     StoredMembership, TypeConfig, VoteGuard, tasks,
 };
 use crate::state::Settings;
+use crate::state::State;
 
 /// Bytes of the log after an index, or of all of it.
 pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;

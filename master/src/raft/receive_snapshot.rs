@@ -9,11 +9,11 @@ use openraft::async_runtime::watch::WatchReceiver;
 use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
-use crate::log::decode_membership;
 use super::convert::{Standing, log_id_from_wire, vote_from_wire};
 use super::service::{Attached, stopped};
 use super::snapshots::SnapshotError;
 use super::{SnapshotMeta, TypeConfig, Vote};
+use crate::log::decode_membership;
 
 /// A sender that is silent for so long has gone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,7 +36,8 @@ pub(super) async fn receive(
     let vote = vote_from_wire(header.vote.as_ref(), Standing::Leader).map_err(malformed)?;
     let meta = SnapshotMeta {
         last_log_id: header.last_log_id.as_ref().map(log_id_from_wire),
-        last_membership: decode_membership(&header.membership).map_err(|err| Status::invalid_argument(err.to_string()))?,
+        last_membership: decode_membership(&header.membership)
+            .map_err(|err| Status::invalid_argument(err.to_string()))?,
     };
     // Raft checks the vote again; this saves a deposed leader, and us, the transfer.
     let ours = attached.raft.metrics().borrow_watched().vote;

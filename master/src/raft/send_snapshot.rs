@@ -16,10 +16,10 @@ use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 
-use crate::log::encode_membership;
 use super::convert::{Standing, log_id_to_wire, vote_from_wire, vote_to_wire};
 use super::peer::Whom;
 use super::{SnapshotFile, TypeConfig, Vote};
+use crate::log::encode_membership;
 
 /// Bytes of one message: small beside the windows of a connection, large beside its overhead.
 const PIECE: usize = 256 << 10;

@@ -188,6 +188,9 @@ fn items(op: &Op) -> usize {
 impl std::fmt::Debug for State {
     /// Millions of objects help nobody in a log line.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("time", &self.time).field("objects", &self.objects()).finish_non_exhaustive()
+        f.debug_struct("State")
+            .field("time", &self.time)
+            .field("objects", &self.objects())
+            .finish_non_exhaustive()
     }
 }

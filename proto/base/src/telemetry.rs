@@ -77,3 +77,15 @@ pub fn init(options: &LogOptions) -> Result<(), TelemetryError> {
     };
     started.map_err(|_| TelemetryError::Twice)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_is_none_is_named_with_its_flag() {
+        let options = LogOptions { log: "mc=loud=1".into(), ..LogOptions::default() };
+        let said = init(&options).unwrap_err().to_string();
+        assert!(said.starts_with("--log `mc=loud=1` is not a log filter"), "{said}");
+    }
+}

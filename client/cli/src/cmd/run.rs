@@ -12,14 +12,8 @@ pub(crate) fn role_of_this_process() -> Option<ExitCode> {
     let role = args.next()?;
     let with_name = |name: &str| std::iter::once(OsString::from(name)).chain(args).collect::<Vec<_>>();
     match role.to_str()? {
-        "master" => Some(master(with_name("mcctl run master"))),
-        "store" => Some(store(with_name("mcctl run store"))),
+        "master" => Some(mc_master::main_with(with_name("mcctl run master"))),
+        "store" => Some(mc_store::main_with(with_name("mcctl run store"))),
         _ => None,
     }
-}
-fn master(_args: Vec<OsString>) -> ExitCode {
-    ExitCode::from(2)
-}
-fn store(_args: Vec<OsString>) -> ExitCode {
-    ExitCode::from(2)
 }

@@ -4,6 +4,7 @@ mod crashes;
 mod deciding;
 mod forming;
 mod network;
+mod schedule;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -13,10 +13,9 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Take, Write};
 
 use mc_base::ClusterId;
 
-use crate::raft::SnapshotMeta;
-use crate::raft::convert::{
-    BadMessage, opt_log_id_from_bytes, opt_log_id_to_bytes, };
 use crate::log::{decode_membership, encode_membership};
+use crate::raft::SnapshotMeta;
+use crate::raft::convert::{BadMessage, opt_log_id_from_bytes, opt_log_id_to_bytes};
 use crate::state::State;
 
 const MAGIC: [u8; 8] = *b"mc-snap\0";

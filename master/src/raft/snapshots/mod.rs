@@ -21,8 +21,8 @@ pub use file::SnapshotFile;
 pub use format::Defect;
 pub(crate) use incoming::Incoming;
 
-use crate::state::State;
 use super::{LogId, SnapshotMeta};
+use crate::state::State;
 use format::Header;
 
 const SUFFIX: &str = "snapshot";

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use mc_base::NodeId;
+use mc_base::{ClusterTime, NodeId};
 use tempfile::TempDir;
 
 use super::*;
@@ -24,7 +24,8 @@ fn meta(index: u64) -> SnapshotMeta {
 fn state(index: u64) -> State {
     let mut state = State::new(Settings::default());
     for index in 0..=index {
-        state.apply(index, 3, &Command { stamp: Stamp::default(), op: Op::Tick });
+        let stamp = Stamp { now: ClusterTime(index), ..Stamp::default() };
+        state.apply(index, 3, &Command { stamp, op: Op::Tick });
     }
     state
 }

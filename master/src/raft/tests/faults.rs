@@ -27,7 +27,7 @@ fn ballot(term: u64, from: NodeId, envelope: v1::Envelope) -> v1::VoteRequest {
 }
 
 fn code(status: &tonic::Status) -> Option<Code> {
-    detail_of(status).map(|detail| detail.code())
+    detail_of(status).and_then(|detail| Code::try_from(detail.code).ok())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,13 +91,8 @@ async fn a_wiped_master_cannot_vote_in_the_place_of_the_one_it_was() {
     pool.start(wiped).await.unwrap();
     pool.stop(leader).await;
 
-    // The survivor needs one more vote, and asks for it at the wiped master's address.
-    eventually("the survivor to stand", || {
-        let metrics = pool.node(survivor).raft().metrics();
-        let metrics = metrics.borrow_watched();
-        (!metrics.vote.committed || metrics.current_leader.is_none()).then_some(())
-    })
-    .await;
+    // The survivor needs one more vote, and asks for it at the wiped master's address: its election timeout passes
+    // several times.
     let wiped_vote = || pool.node(wiped).raft().metrics().borrow_watched().vote;
     let until = tokio::time::Instant::now() + Duration::from_millis(1500);
     while tokio::time::Instant::now() < until {

@@ -6,9 +6,9 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use tempfile::TempDir;
 
 use super::mem_log::MemLog;
-use crate::state::State;
 use crate::raft::{Applied, Machine, SharedIndex, SnapshotStore, StoredMembership, TypeConfig};
 use crate::state::Settings;
+use crate::state::State;
 
 struct Builder;
 

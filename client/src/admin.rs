@@ -97,7 +97,7 @@ impl Admin {
         let masters = &self.client.core().masters;
         let fail = |code: Code, why: String| Error::definite("status", code, address, why);
         let mut line =
-            masters.channels.to(address).map_err(|error| fail(Code::InvalidParams, chain(&error)))?;
+            masters.channels.to(address).map_err(|error| fail(Code::InvalidParams, innermost(&error)))?;
         // Any cluster's status is worth seeing, so none is named.
         let caller = Caller { cluster_id: Bytes::new(), ..masters.caller(None) };
         let request = StatusRequest { caller: Some(caller) };
@@ -108,7 +108,7 @@ impl Admin {
                 Some(detail) => {
                     fail(Code::try_from(detail.code).unwrap_or(Code::InternalError), detail.message)
                 }
-                None => fail(Code::RpcFail, chain(&status)),
+                None => fail(Code::RpcFail, why(&status)),
             },
             Err(_) => fail(Code::RpcTimeout, format!("no answer within {STATUS_TIMEOUT:?}")),
         };
@@ -223,15 +223,22 @@ impl ClusterStatus {
     }
 }
 
-/// An error with its causes, which the libraries beneath leave out of their texts.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
+/// The innermost cause: `connection refused` says more than `transport error`.
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
     }
-    text
+    cause.to_string()
+}
+
+/// Why a call got no answer, in the master's words or those of the connection.
+fn why(status: &tonic::Status) -> String {
+    match mc_proto::detail_of(status) {
+        Some(detail) => detail.message,
+        None if std::error::Error::source(status).is_none() => status.message().to_owned(),
+        None => innermost(status),
+    }
 }
 
 #[cfg(test)]

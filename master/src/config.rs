@@ -106,7 +106,7 @@ pub enum MasterConfigError {
         data_dir: PathBuf,
     },
     /// The list of peers.
-    #[error("--peers: {0}")]
+    #[error(transparent)]
     Peers(#[from] PeersError),
     /// A listen address.
     #[error("--{flag} `{value}` is not an address to listen on: write ip:port, such as 0.0.0.0:50051")]

@@ -103,7 +103,21 @@ impl View {
                 problems.push(format!("master {address} does not answer ({why})"));
             }
         }
-        if leads {
+        if let Some(status) = authority.filter(|_| leads) {
+            // A master that came back empty is another node at the address of a member that is gone for good.
+            let answers_at =
+                |address: &str| answers.iter().any(|(at, reply)| *at == address && reply.is_ok());
+            let gone = status.masters.iter().filter(|member| {
+                member.voter
+                    && answers_at(&member.client_address)
+                    && !replies().any(|reply| reply.node_id == member.node_id)
+            });
+            problems.extend(gone.map(|member| {
+                let (address, id) = (&member.client_address, node_id(&member.node_id));
+                format!(
+                    "the master at {address} is new and not a member; the member {id} that was there is gone"
+                )
+            }));
             let missing = stores.iter().filter(|s| !s.is_alive());
             problems.extend(missing.map(|s| format!("store {} is {}", s.addr, s.state)));
             if stores.is_empty() {

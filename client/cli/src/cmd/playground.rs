@@ -106,8 +106,10 @@ async fn show(
         );
     }
     output.say(&format!(
-        "{acked} puts acknowledged, {} in {served} {workload} requests; {reused} blocks reused and read on the way",
-        human_bytes(ledger.bytes())
+        "{acked} puts acknowledged, {} in {served} {workload} requests; {reused} blocks reused and read on the way, {} failed \
+         calls",
+        human_bytes(ledger.bytes()),
+        counted.failed.load(Ordering::Relaxed)
     ));
     let put_mib_s = mib_s(ledger.bytes(), writing);
     // Its connections do not count against the reader.

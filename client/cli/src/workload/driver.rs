@@ -36,7 +36,7 @@ pub(crate) struct Counted {
     pub(crate) reused: AtomicU64,
     /// Of those, blocks with other bytes.
     pub(crate) wrong: AtomicU64,
-    /// Puts and reads that failed and were tried again or left out.
+    /// Puts that failed and were tried again, and reads of a prefix that failed and were left to the final check.
     pub(crate) failed: AtomicU64,
 }
 

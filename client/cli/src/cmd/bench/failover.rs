@@ -21,7 +21,9 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Objects a put and a get of the load.
 const BATCH: u64 = 4;
 /// Time between two calls of a writer: the load shall go on for hours of rounds without filling the pool.
-const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE: Duration = Duration::from_millis(1);
+/// Acknowledged puts before each kill.
+const PUTS_A_ROUND: u64 = 400;
 /// Objects after which writers only read: bounds the pool, however many rounds there are.
 const MOST_OBJECTS: u64 = 200_000;
 
@@ -108,10 +110,10 @@ async fn rounds(
     let mut progress = Progress::new("rounds", args.rounds.into());
     let mut rounds_ms = Vec::new();
     for round in 1..=args.rounds {
-        // Each round has written something that its kill could lose.
-        let enough = ledger.acknowledged() + 20;
+        // Each round has written something that its kill could lose, and the load is at its pace again.
+        let enough = ledger.acknowledged() + PUTS_A_ROUND;
         let start = Instant::now();
-        while ledger.acknowledged() < enough.min(MOST_OBJECTS) && start.elapsed() < Duration::from_secs(2) {
+        while ledger.acknowledged() < enough.min(MOST_OBJECTS) && start.elapsed() < Duration::from_secs(5) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let failover = failover::end_leader(cluster, client, ledger, args.signal, &probes)

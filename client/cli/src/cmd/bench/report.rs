@@ -57,14 +57,15 @@ pub(crate) struct Report {
     /// Objects whose bytes were compared and were others; every 64th read is compared, outside the measured time.
     pub(crate) wrong: u64,
     pub(crate) ops_s: f64,
-    pub(crate) mib_s: f64,
+    /// Absent where no values move.
+    pub(crate) mib_s: Option<f64>,
     /// Of a call, which holds `batch` objects.
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) max_us: f64,
     pub(crate) machine: Machine,
     /// Throughput beside the loopback stream's, in per cent.
-    pub(crate) loopback_percent: f64,
+    pub(crate) loopback_percent: Option<f64>,
     /// Where the time of a put of one key goes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parts: Option<Parts>,
@@ -104,8 +105,8 @@ impl Report {
         moves_bytes: bool,
     ) -> Self {
         let seconds = took.as_secs_f64();
-        let bytes = if moves_bytes { counts.ops * args.size.0 } else { 0 };
-        let mib_s = bytes as f64 / (1 << 20) as f64 / seconds;
+        let moved = || (counts.ops * args.size.0) as f64 / (1 << 20) as f64 / seconds;
+        let mib_s = moves_bytes.then(moved);
         Self {
             bench,
             threads: args.threads,
@@ -117,20 +118,26 @@ impl Report {
             failed: counts.failed,
             wrong: counts.wrong,
             ops_s: round(counts.ops as f64 / seconds),
-            mib_s: round(mib_s),
+            mib_s: mib_s.map(round),
             p50_us: counts.latencies.quantile_us(0.5),
             p99_us: counts.latencies.quantile_us(0.99),
             max_us: counts.latencies.max_us(),
             machine,
-            loopback_percent: round(100.0 * mib_s / machine.loopback_mib_s),
+            loopback_percent: mib_s.map(|mib_s| round(100.0 * mib_s / machine.loopback_mib_s)),
             parts: None,
         }
     }
 
     /// The figures for people.
     pub(crate) fn table(&self) -> String {
+        let moved = match (self.mib_s, self.loopback_percent) {
+            (Some(mib_s), Some(percent)) => {
+                format!("  {mib_s:.0} MiB/s ({percent:.0} % of a loopback stream)")
+            }
+            _ => String::new(),
+        };
         let mut text = format!(
-            "{}: {} threads, {} a call, {} each, {:.1} s\n  {:.0} ops/s  {:.0} MiB/s ({:.0} % of a loopback stream)\n  \
+            "{}: {} threads, {} a call, {} each, {:.1} s\n  {:.0} ops/s{moved}\n  \
              a call: p50 {:.0} us  p99 {:.0} us  max {:.0} us\n  {} objects, {} failed, {} wrong\n{}\n",
             self.bench,
             self.threads,
@@ -138,8 +145,6 @@ impl Report {
             crate::output::human_bytes(self.size_bytes),
             self.seconds,
             self.ops_s,
-            self.mib_s,
-            self.loopback_percent,
             self.p50_us,
             self.p99_us,
             self.max_us,
@@ -178,7 +183,7 @@ mod tests {
     #[test]
     fn percentiles_and_rates_are_those_of_the_counts() {
         let report = report();
-        assert_eq!((report.ops_s, report.mib_s, report.loopback_percent), (500.0, 500.0, 25.0));
+        assert_eq!((report.ops_s, report.mib_s, report.loopback_percent), (500.0, Some(500.0), Some(25.0)));
         let near = |got: f64, ms: f64| (got / 1e3 - ms).abs() < ms * 0.002;
         assert!(
             near(report.p50_us, 50.0) && near(report.p99_us, 99.0) && near(report.max_us, 100.0),

@@ -63,7 +63,7 @@ async fn entries_of_a_megabyte_are_replicated() {
 }
 
 /// A command that makes the index larger by some KiB.
-fn mount(number: u64) -> Proposal {
+fn mount(term: u64, number: u64) -> Proposal {
     let mount = MountStore {
         store: StoreId(number),
         epoch: SegmentEpoch(number),
@@ -77,7 +77,8 @@ fn mount(number: u64) -> Proposal {
         segments: vec![1 << 20],
         http: String::new(),
     };
-    Proposal(Command { stamp: Stamp::default(), op: Op::MountStore(mount) }.encode())
+    let stamp = Stamp { term, ..Stamp::default() };
+    Proposal(Command { stamp, op: Op::MountStore(mount) }.encode())
 }
 
 fn tight() -> SnapshotLimits {
@@ -92,7 +93,7 @@ async fn a_follower_that_the_log_no_longer_reaches_gets_the_snapshot() {
     pool.stop(away).await;
     let missed = pool.write(0).await;
     for value in 1..200 {
-        pool.propose(mount(value)).await;
+        pool.propose(mount(missed.leader_id.term, value)).await;
     }
     let leader = pool.leader().await;
     eventually("the log to be purged", || {

@@ -81,12 +81,23 @@ async fn a_stopped_leader_does_not_hold_a_call_once_a_watch_names_a_newer_term()
         let client = client.clone();
         async move { client.get("k").await }
     });
-    until("the call to hang", || cluster.world.lock().count(On::Get) == 1).await;
-    cluster.masters[0].stop(true);
+    // Nothing but the newer term ends this one before its deadline, since it must not be repeated.
+    cluster.fault(On::Remove, Fault::Swallow);
+    let remove = tokio::spawn({
+        let client = client.clone();
+        async move { client.remove("k", false).await }
+    });
+    until("the calls to hang", || {
+        let world = cluster.world.lock();
+        world.count(On::Get) == 1 && world.count(On::Remove) == 1
+    })
+    .await;
     cluster.elect(1, 2);
     let answer = timeout(PATIENCE, get).await.expect("the call is made again").unwrap();
     assert_eq!(answer.unwrap(), None);
-    assert!(client.stats().retries >= 1);
+    let answer = timeout(PATIENCE, remove).await.expect("there is no use in waiting").unwrap();
+    assert!(answer.unwrap_err().is_unknown());
+    assert_eq!(cluster.world.lock().count(On::Remove), 1);
 }
 
 #[tokio::test]

@@ -46,10 +46,12 @@ async fn compare(dir: &Path, bytes: usize, batch: u64) -> anyhow::Result<()> {
     let mut file = PlainFile { file: File::create(dir.join(format!("file-{bytes}-{batch}")))?, next: 0 };
     let mut logs = Vec::new();
     let parts = SledOptions::default();
+    let middle = SledOptions { segment_size: 2 << 20, value_cap: 28 << 10, ..SledOptions::default() };
     let large = SledOptions { segment_size: 8 << 20, value_cap: 112 << 10, ..SledOptions::default() };
     for (name, sled, commits) in [
         ("sled, 512 KiB segments, 7 KiB", parts.clone(), false),
         ("  the same, committed noted too", parts, true),
+        ("sled, 2 MiB segments, 28 KiB", middle, false),
         ("sled, 8 MiB segments, 112 KiB", large, false),
     ] {
         let at = dir.join(format!("{}-{bytes}-{batch}", logs.len()));
@@ -184,7 +186,7 @@ struct Times {
 
 impl Times {
     fn summary(&mut self) -> String {
-        let mut p50 = |times: &mut Vec<Duration>| median_time(times).as_micros();
+        let p50 = |times: &mut Vec<Duration>| median_time(times).as_micros();
         let (insert, flush, sync) = (p50(&mut self.insert), p50(&mut self.flush), p50(&mut self.sync));
         format!("p50 of its parts: insert {insert} us, flush {flush} us, fdatasync {sync} us")
     }

@@ -293,6 +293,7 @@ impl Life {
         let raft = raft.map_err(|error| StartError::Failed(error.to_string()))??;
         if let Formed::Founder { members, .. } = formed {
             raft.initialize(members).await.map_err(|error| StartError::Initialize(error.to_string()))?;
+            self.formation.service().record_formed().await?;
         }
         let coordinator = Arc::new(Coordinator::new(
             cluster,

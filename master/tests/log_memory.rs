@@ -1,5 +1,6 @@
 //! The log over a disk that loses what was not synced: what is acknowledged, in which order things last, and what is
 //! refused.
+#![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
 
 mod log_common;
 
@@ -147,13 +148,13 @@ async fn votes_and_entries_keep_their_order_through_a_crash_at_every_step() {
         for kept in 0..=disk.unsynced() {
             images += 1;
             let image = disk.crash_keeping(kept);
-            let (mut store, _, recovered) = open(&image).unwrap_or_else(|error| {
+            let (store, _, recovered) = open(&image).unwrap_or_else(|error| {
                 panic!("a crash after {writes} writes, {kept} of the unsynced ones kept: {error}")
             });
             let at = format!("after {writes} writes, {kept} kept: {recovered:?}");
             let found = recovered.vote.map_or(0, |vote| vote.leader_id.term);
             assert!(found >= term, "the vote of term {term} was acknowledged, {at}");
-            let held = store.try_get_log_entries(..).await.unwrap();
+            let held = store.reader().try_get_log_entries(..).await.unwrap();
             assert!(
                 held.iter().all(|entry| entry.log_id.leader_id.term <= found),
                 "an entry before its vote, {at}"
@@ -371,15 +372,15 @@ async fn a_truncation_rewrites_the_pack_it_cuts() {
     let (mut store, mut writer, _) = open(&disk).unwrap();
     save_vote(&mut store, &mut writer, 1).await;
     // 60 entries of 256 B fill two packs and begin a third.
-    let _ = append(&mut store, entries(1, 0, 60, 256)).await;
+    drop(append(&mut store, entries(1, 0, 60, 256)).await);
     writer.step();
     store.truncate_after(Some(id(1, 9))).await.unwrap();
     save_vote(&mut store, &mut writer, 2).await;
-    let _ = append(&mut store, entries(2, 10, 3, 256)).await;
+    drop(append(&mut store, entries(2, 10, 3, 256)).await);
     writer.step();
-    let (mut store, _, recovered) = open(&disk.crash()).unwrap();
+    let (store, _, recovered) = open(&disk.crash()).unwrap();
     assert_eq!(recovered.last, Some(id(2, 12)));
-    let held = store.try_get_log_entries(..).await.unwrap();
+    let held = store.reader().try_get_log_entries(..).await.unwrap();
     assert_eq!(held.iter().map(|entry| entry.log_id.index).collect::<Vec<_>>(), Vec::from_iter(0..13));
     assert!(held[..10].iter().all(|entry| entry.log_id.leader_id.term == 1));
     assert_eq!(held[4], entry(1, 4, 256));
@@ -393,7 +394,7 @@ async fn a_log_is_purged_in_slices_between_appends() {
     save_vote(&mut store, &mut writer, 1).await;
     // One pack an entry: more packs than two slices.
     for index in 0..10_000 {
-        let _ = append(&mut store, [entry(1, index, 8)]).await;
+        drop(append(&mut store, [entry(1, index, 8)]).await);
         writer.step();
     }
     store.purge(id(1, 8_999)).await.unwrap();
@@ -402,7 +403,7 @@ async fn a_log_is_purged_in_slices_between_appends() {
         let done = append(&mut store, [entry(1, next, 8)]).await;
         let deleted = disk.unsynced();
         writer.step();
-        assert!(disk.unsynced() <= deleted + 4096, "one slice a step");
+        assert!(disk.unsynced() <= deleted + 256, "one slice a step");
         done.await.unwrap().unwrap();
         assert_eq!(indexes(&mut store, 0..9_003).await, [9_000, 9_001, 9_002]);
         for kept in [0, disk.unsynced() / 2, disk.unsynced()] {
@@ -414,7 +415,7 @@ async fn a_log_is_purged_in_slices_between_appends() {
     }
     let mut left = 0;
     disk.crash().damage(|map| left = map.keys().filter(|key| index_of(key).is_some()).count());
-    assert_eq!(left, 1_010, "everything purged is gone from the disk");
+    assert_eq!(left as u64, next - 9_000, "everything purged is gone from the disk");
 }
 
 #[tokio::test]
@@ -444,23 +445,27 @@ async fn reads_come_from_memory_and_disk_alike_and_limits_hold() {
         let (mut store, mut writer, _) = LogStore::open_inline(Box::new(disk.clone()), &options).unwrap();
         save_vote(&mut store, &mut writer, 1).await;
         let written: Vec<_> = (0..200).map(|index| entry(1, index, (index * 37 % 1000) as usize)).collect();
-        let _ = append(&mut store, written.clone()).await;
+        drop(append(&mut store, written.clone()).await);
         writer.step();
-        let _ = append(&mut store, [entry(1, 200, 100_000)]).await;
+        drop(append(&mut store, [entry(1, 200, 100_000)]).await);
         writer.step();
-        assert_eq!(store.try_get_log_entries(0..200).await.unwrap(), written);
-        assert_eq!(store.try_get_log_entries(17..=20).await.unwrap(), written[17..21]);
+        assert_eq!(store.reader().try_get_log_entries(0..200).await.unwrap(), written);
+        assert_eq!(store.reader().try_get_log_entries(17..=20).await.unwrap(), written[17..21]);
         assert_eq!(indexes(&mut store, 201..300).await, [] as [u64; 0]);
         let mut next = 0;
         while next < 201 {
-            let some = store.limited_get_log_entries(next, 201).await.unwrap();
+            let some = store.reader().limited_get_log_entries(next, 201).await.unwrap();
             assert_eq!(some[0].log_id.index, next);
             let bytes: usize = some.iter().map(|entry| mc_master::log::encode_payload(entry).len()).sum();
             assert!(some.len() == 1 || bytes <= 30_000, "{bytes} B in {} entries", some.len());
             next += some.len() as u64;
         }
         store.purge(id(1, 99)).await.unwrap();
-        assert_eq!(store.limited_get_log_entries(50, 150).await.unwrap(), [], "never from further on");
+        assert_eq!(
+            store.reader().limited_get_log_entries(50, 150).await.unwrap(),
+            [],
+            "never from further on"
+        );
         let streamed: Vec<_> =
             futures::StreamExt::collect::<Vec<_>>(store.reader().entries_stream(0..201).await).await;
         let streamed: Vec<u64> = streamed.into_iter().map(|entry| entry.unwrap().log_id.index).collect();
@@ -510,7 +515,7 @@ async fn without_sync_a_power_failure_is_refused_not_forgotten() {
     let options = LogOptions { sync: LogSync::None, ..LogOptions::default() };
     let (mut store, mut writer, _) = LogStore::open_inline(Box::new(disk.clone()), &options).unwrap();
     save_vote(&mut store, &mut writer, 1).await;
-    let _ = append(&mut store, [entry(1, 0, 10)]).await;
+    drop(append(&mut store, [entry(1, 0, 10)]).await);
     writer.finish();
     assert_eq!(disk.syncs(), 0);
     assert_eq!(damage(&disk.crash()), Damage::EndsEarly { next: 0, durable: 1 });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use mc_base::{ClusterId, ClusterTime, StoreId};
+use mc_base::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, StoreId};
 use mc_transfer::{Authority, Counters, DataServer, DataServerConfig, Segment};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -13,9 +13,6 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::link::{Identity, Served};
-
-/// Longest time from the making of a grant to its expiry: the longest deadline of a put that a cluster allows.
-const GRANT_LIFETIME: Duration = Duration::from_secs(600);
 
 /// Serves the same memory and port under one epoch after the other.
 pub(crate) struct Data {
@@ -99,7 +96,7 @@ impl Data {
             key: identity.key,
             segments: self.segments.clone(),
             authority: self.authority.clone(),
-            grant_lifetime: GRANT_LIFETIME,
+            grant_lifetime: MAX_GRANT_LIFETIME,
         }));
         let stop = CancellationToken::new();
         let task = self.runtime.spawn(server.clone().serve(listener, stop.clone()));

@@ -1,12 +1,37 @@
 //! Tests of the whole: real processes that are killed and restarted, and a checker that decides whether what the clients
 //! saw can be explained.
 //!
-//! - [`checker`]: per-key linearizability of a recorded history.
-//! - [`Faults`]: a run whose planned fault did not happen fails.
+//! - [`Cluster`] starts, stops, kills and restarts masters and stores as child processes.
+//! - [`Workload`] runs clients that do seeded random operations and record each in a [`History`].
+//! - [`checker`] judges a history: per-key linearizability.
+//! - [`Faults`] fails a run whose planned fault did not happen.
+//!
+//! A helper of tests panics where a test would: its errors are the test's failure.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 pub mod checker;
+mod cluster;
+mod exe;
 mod faults;
+mod history;
+mod http;
+mod lossy;
+mod ports;
+mod process;
 mod seeded;
+mod values;
+mod wait;
+mod workload;
 
+pub use cluster::{Cluster, ClusterBuilder};
+pub use exe::mcctl_exe;
 pub use faults::{Fault, Faults};
+pub use history::{History, Recorder};
+pub use http::{http_get, http_post};
+pub use lossy::LossyMaster;
+pub use ports::Ports;
+pub use process::Process;
 pub use seeded::Seeded;
+pub use values::{digest, value};
+pub use wait::{until, until_within};
+pub use workload::{Mix, Running, Workload};

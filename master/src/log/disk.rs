@@ -56,6 +56,12 @@ pub trait LogDisk: Send + 'static {
     fn place(&self) -> String;
 }
 
+/// A key and its value.
+pub type KeyValue = (Bytes, Bytes);
+
+/// Takes a key and its value, and says whether to go on.
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
 /// Reads a [`LogDisk`], beside its writer; sees each write as soon as it has been made.
 pub trait LogView: Send + Sync + 'static {
     /// The value of a key.
@@ -68,13 +74,13 @@ pub trait LogView: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the disk cannot be read.
-    fn floor(&self, key: &[u8]) -> io::Result<Option<(Bytes, Bytes)>>;
+    fn floor(&self, key: &[u8]) -> io::Result<Option<KeyValue>>;
 
     /// Visits keys and values from `from` on, in order, until told to stop.
     ///
     /// # Errors
     /// When the disk cannot be read.
-    fn scan(&self, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> io::Result<()>;
+    fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> io::Result<()>;
 }
 
 /// What a log is known to have made durable, noted beside it about once a second: a log found shorter than its mark

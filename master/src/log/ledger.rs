@@ -23,8 +23,9 @@ impl Ledger {
 
     /// Forgets entries from `from` on, to within a step.
     pub(super) fn truncate(&mut self, from: u64) {
-        while let Some((_, before)) = self.steps.pop_back_if(|(first, _)| *first >= from) {
-            self.total = before;
+        while let Some((_, before)) = self.steps.back().filter(|(first, _)| *first >= from) {
+            self.total = *before;
+            self.steps.pop_back();
         }
     }
 

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
-use super::disk::{LogDisk, LogView, Mark};
+use super::disk::{KeyValue, LogDisk, LogView, Mark, Visit};
 
 /// A [`LogDisk`] in memory. Clones are handles to the same disk, so a test keeps one while the log owns another.
 #[derive(Clone, Default)]
@@ -199,13 +198,13 @@ impl LogView for MemoryDisk {
         Ok(self.shared.state.lock().current.get(key).cloned())
     }
 
-    fn floor(&self, key: &[u8]) -> io::Result<Option<(Bytes, Bytes)>> {
+    fn floor(&self, key: &[u8]) -> io::Result<Option<KeyValue>> {
         let state = self.shared.state.lock();
         let found = state.current.range(..=key.to_vec()).next_back();
         Ok(found.map(|(key, value)| (Bytes::copy_from_slice(key), value.clone())))
     }
 
-    fn scan(&self, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> io::Result<()> {
+    fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> io::Result<()> {
         let state = self.shared.state.lock();
         for (key, value) in state.current.range(from.to_vec()..) {
             if visit(key, value).is_break() {

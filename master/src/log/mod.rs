@@ -27,7 +27,7 @@ mod tail;
 mod wire;
 mod writer;
 
-pub use disk::{LogDisk, LogView, Mark};
+pub use disk::{KeyValue, LogDisk, LogView, Mark, Visit};
 pub use error::{Damage, LogFailure, OpenError};
 pub use membership::{decode_membership, encode_membership};
 pub use memory_disk::{Faults, MemoryDisk};

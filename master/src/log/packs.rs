@@ -10,8 +10,8 @@ use super::pack::{self, Assembler, Key, Piece, PieceError};
 use super::record;
 use crate::raft::Entry;
 
-/// Keys and values deleted in one go while purging, so that appends are not kept waiting.
-pub(super) const PURGE_SLICE: usize = 4096;
+/// Values deleted in one go while purging: a few milliseconds, for which an append may have to wait.
+const PURGE_SLICE: usize = 256;
 
 /// The writer's side.
 pub(super) struct Packs {

@@ -64,7 +64,7 @@ impl LogReader {
                 // Read both parts of one moment: the entries are shared, not copied.
                 (state.generation, from, to.min(tail), state.tail.read(tail, to, max_bytes))
             };
-            let mut entries = self.from_disk(from, disk_to, max_bytes).await?;
+            let mut entries = self.read_disk(from, disk_to, max_bytes).await?;
             let state = self.inner.shared.state();
             if state.generation != generation {
                 continue; // the end was cut meanwhile: what was read may be from both sides of the cut
@@ -87,7 +87,7 @@ impl LogReader {
         }
     }
 
-    async fn from_disk(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
+    async fn read_disk(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
         let closed = || io::Error::other("the Raft log has been closed");
         let answer = match &*self.inner.read_path.lock() {
             None => return Err(closed()),
@@ -148,25 +148,30 @@ impl RaftLogReader<TypeConfig> for LogReader {
         RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
     {
         let (from, to) = Self::bounds(&range);
-        let to = to.min(self.inner.shared.state().next);
+        let (from, to) = {
+            let state = self.inner.shared.state();
+            (from.max(state.first), to.min(state.next))
+        };
         let piece = (self.clone(), from, Vec::new().into_iter());
         futures::stream::unfold(Some(piece), move |piece| async move {
             let (reader, from, mut entries) = piece?;
-            if let Some(entry) = entries.next() {
-                return Some((Ok(entry), Some((reader, from, entries))));
-            }
-            if from >= to {
-                return None;
-            }
-            let read = reader.read(from, to, reader.inner.read_bytes).await;
-            match read.map(Vec::into_iter) {
-                Err(error) => Some((Err(error), None)),
-                Ok(mut entries) => {
-                    let from = entries.as_slice().last().map_or(to, |entry| entry.log_id.index + 1);
-                    let entry = entries.next()?;
-                    Some((Ok(entry), Some((reader, from, entries))))
+            if entries.as_slice().is_empty() {
+                if from >= to {
+                    return None;
+                }
+                match reader.read(from, to, reader.inner.read_bytes).await {
+                    Ok(read) if read.first().is_some_and(|entry| entry.log_id.index == from) => {
+                        entries = read.into_iter();
+                    }
+                    Ok(_) => {
+                        let what = format!("entry {from} was removed while the log was read");
+                        return Some((Err(io::Error::new(io::ErrorKind::NotFound, what)), None));
+                    }
+                    Err(error) => return Some((Err(error), None)),
                 }
             }
+            let entry = entries.next()?;
+            Some((Ok(entry), Some((reader, from + 1, entries))))
         })
     }
 }

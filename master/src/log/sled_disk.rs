@@ -7,7 +7,6 @@
 
 use std::fs::File;
 use std::io;
-use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use bytes::Bytes;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-use super::disk::{LogDisk, LogView, Mark};
+use super::disk::{KeyValue, LogDisk, LogView, Mark, Visit};
 use super::error::{Damage, OpenError, says_damaged};
 use super::mark_file::{MarkError, MarkFile};
 
@@ -204,12 +203,12 @@ impl LogView for SledView {
         Ok(self.tree.get(key).map_err(to_io)?.map(|value| Bytes::copy_from_slice(&value)))
     }
 
-    fn floor(&self, key: &[u8]) -> io::Result<Option<(Bytes, Bytes)>> {
+    fn floor(&self, key: &[u8]) -> io::Result<Option<KeyValue>> {
         let found = self.tree.range(..=key).next_back().transpose().map_err(to_io)?;
         Ok(found.map(|(key, value)| (Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value))))
     }
 
-    fn scan(&self, from: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<()>) -> io::Result<()> {
+    fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> io::Result<()> {
         for item in self.tree.range(from..) {
             let (key, value) = item.map_err(to_io)?;
             if visit(&key, &value).is_break() {

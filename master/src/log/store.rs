@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 
+use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
-use openraft::{OptionalSend, RaftLogReader};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 
@@ -67,7 +67,7 @@ impl LogStore {
         options: LogOptions,
     ) -> Result<(Self, Recovered), OpenError> {
         let (opened, opening) = oneshot::channel();
-        let io = |source| OpenError::Io { place: "memory".to_owned(), attempt: "start its thread", source };
+        let io = |source| OpenError::Io { place: NOWHERE.to_owned(), attempt: "start its thread", source };
         std::thread::Builder::new()
             .name("raft-log".to_owned())
             .spawn(move || run(disk, &options, opened))
@@ -134,6 +134,9 @@ impl LogStore {
     }
 }
 
+/// The place of a log of which no thread could be started to look.
+const NOWHERE: &str = "(not reached)";
+
 struct Opened {
     shared: Arc<Shared>,
     writer: LogWriter,
@@ -174,7 +177,7 @@ fn run(
     let reading = match reading {
         Ok(reading) => reading,
         Err(source) => {
-            let (place, attempt) = ("memory".to_owned(), "start its reading thread");
+            let (place, attempt) = (NOWHERE.to_owned(), "start its reading thread");
             return drop(opened.send(Err(OpenError::Io { place, attempt, source })));
         }
     };
@@ -190,23 +193,6 @@ fn run(
     drop(reading.join());
     drop(writer);
     ended.send_replace(true);
-}
-
-impl RaftLogReader<TypeConfig> for LogStore {
-    async fn try_get_log_entries<RB>(&mut self, range: RB) -> Result<Vec<Entry>, io::Error>
-    where
-        RB: std::ops::RangeBounds<u64> + Clone + std::fmt::Debug + OptionalSend,
-    {
-        self.reader().try_get_log_entries(range).await
-    }
-
-    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
-        self.reader().read_vote().await
-    }
-
-    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
-        self.reader().limited_get_log_entries(start, end).await
-    }
 }
 
 impl RaftLogStorage<TypeConfig> for LogStore {

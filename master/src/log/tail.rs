@@ -33,8 +33,9 @@ impl Tail {
     }
 
     pub(super) fn truncate(&mut self, from: u64) {
-        while let Some(entry) = self.entries.pop_back_if(|entry| entry.log_id.index >= from) {
-            self.bytes -= record::size_hint(&entry);
+        while let Some(entry) = self.entries.back().filter(|entry| entry.log_id.index >= from) {
+            self.bytes -= record::size_hint(entry);
+            self.entries.pop_back();
         }
     }
 

@@ -108,21 +108,27 @@ impl RaftService {
     }
 
     fn admit(&self, envelope: Option<&v1::Envelope>) -> Result<&Attached, Status> {
-        if self.0.cluster.get().is_none()
+        let ours = self.0.cluster.get().copied();
+        if ours.is_none()
             && let Some(envelope) = envelope
             && let Some(cluster) = ClusterId::from_bytes(&envelope.cluster_id)
             && let Some(to) = NodeId::from_bytes(&envelope.to)
         {
-            // The first Raft call is how a member whose founding was accepted learns that the cluster has begun.
+            // The first Raft call is how a member whose founding was accepted learns that the cluster has begun. It
+            // gets no further than here, whatever formation says of it: Raft does not run yet.
             self.0.formation.admit(cluster, to)?;
-            return self.attached();
+            return Err(self.starting());
         }
-        check_envelope(self.0.node, self.0.cluster.get().copied(), envelope)?;
+        check_envelope(self.0.node, ours, envelope)?;
         self.attached()
     }
 
     fn attached(&self) -> Result<&Attached, Status> {
-        self.0.attached.get().ok_or_else(|| Status::unavailable(format!("node {} is starting", self.0.node)))
+        self.0.attached.get().ok_or_else(|| self.starting())
+    }
+
+    fn starting(&self) -> Status {
+        Status::unavailable(format!("node {} is starting", self.0.node))
     }
 
     /// Like [`Self::admit`], for calls that make or break a leader.

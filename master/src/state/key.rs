@@ -2,6 +2,9 @@ use mc_base::{MAX_KEY_LEN, MAX_TENANT_LEN};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
+/// Shards of the index. A snapshot lists objects in their order, so it is part of the format.
+pub(super) const SHARDS: u32 = 1 << 18;
+
 /// A key in the index: the tenant's length, the tenant, the key. Two tenants never meet.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct IndexKey {
@@ -38,9 +41,9 @@ impl IndexKey {
         &self.bytes
     }
 
-    /// Which of the 65,536 shards of the index.
-    pub(super) fn shard(&self) -> u16 {
-        u16::try_from(self.hash >> 48).unwrap_or_default()
+    /// Which of the shards of the index, below [`SHARDS`].
+    pub(super) fn shard(&self) -> u32 {
+        u32::try_from(self.hash >> (64 - SHARDS.ilog2())).unwrap_or_default()
     }
 
     /// The order within a shard, before the bytes themselves.

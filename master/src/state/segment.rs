@@ -38,11 +38,11 @@ impl Segment {
 
 /// Where objects lie in a segment, and in which shard of the index each is found.
 ///
-/// One word an object: offsets are multiples of 64 below 2^48, so offset and shard share 64 bits.
+/// One word an object: offsets are multiples of 64 below 2^48, so offset and shard (18 bits) share 64.
 #[derive(Clone)]
 pub(super) struct Residents(CowMap<u64, ()>);
 
-const SHARD_BITS: u32 = 16;
+const SHARD_BITS: u32 = 18;
 const ALIGN_BITS: u32 = 6;
 
 impl Residents {
@@ -50,12 +50,12 @@ impl Residents {
         Self(CowMap::new())
     }
 
-    fn word(offset: u64, shard: u16) -> u64 {
+    fn word(offset: u64, shard: u32) -> u64 {
         (offset >> ALIGN_BITS) << SHARD_BITS | u64::from(shard)
     }
 
     /// False when something is there already.
-    pub(super) fn insert(&mut self, offset: u64, shard: u16) -> bool {
+    pub(super) fn insert(&mut self, offset: u64, shard: u32) -> bool {
         let word = Self::word(offset, shard);
         let taken = self
             .0
@@ -64,15 +64,15 @@ impl Residents {
         !taken && self.0.insert(word, ()).is_none()
     }
 
-    pub(super) fn remove(&mut self, offset: u64, shard: u16) {
+    pub(super) fn remove(&mut self, offset: u64, shard: u32) {
         self.0.remove(&Self::word(offset, shard));
     }
 
     /// The lowest resident: its offset and its object's shard.
-    pub(super) fn first(&self) -> Option<(u64, u16)> {
+    pub(super) fn first(&self) -> Option<(u64, u32)> {
         let (&word, ()) = self.0.first()?;
-        let shard = u16::try_from(word & 0xffff).unwrap_or_default();
-        Some((word >> SHARD_BITS << ALIGN_BITS, shard))
+        let shard = word & ((1 << SHARD_BITS) - 1);
+        Some((word >> SHARD_BITS << ALIGN_BITS, u32::try_from(shard).unwrap_or_default()))
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -83,18 +83,19 @@ impl Residents {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::key::SHARDS;
 
     #[test]
     fn residents_keep_the_largest_offset_and_one_object_an_offset() {
         let mut residents = Residents::new();
         let last = (1 << 48) - 64;
-        assert!(residents.insert(last, 65_535));
+        assert!(residents.insert(last, SHARDS - 1));
         assert!(!residents.insert(last, 3), "the place is taken");
-        assert_eq!(residents.first(), Some((last, 65_535)));
+        assert_eq!(residents.first(), Some((last, SHARDS - 1)));
         assert!(residents.insert(64, 7));
         assert_eq!((residents.first(), residents.len()), (Some((64, 7)), 2));
         residents.remove(64, 7);
-        residents.remove(last, 65_535);
+        residents.remove(last, SHARDS - 1);
         assert_eq!(residents.first(), None);
     }
 }

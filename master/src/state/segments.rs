@@ -86,19 +86,19 @@ impl Segments {
     }
 
     /// The lowest dropped segment that is not swept, and its lowest resident: offset and shard.
-    pub(super) fn next_to_sweep(&self) -> Option<(u32, u64, u16)> {
+    pub(super) fn next_to_sweep(&self) -> Option<(u32, u64, u32)> {
         let (&number, ()) = self.dropped.first()?;
         let (offset, shard) = self.get(number)?.residents.first()?;
         Some((number, offset, shard))
     }
 
     /// Notes that an object of that shard lies there.
-    pub(super) fn settle(&mut self, number: u32, offset: u64, shard: u16) -> bool {
+    pub(super) fn settle(&mut self, number: u32, offset: u64, shard: u32) -> bool {
         self.by_number.get_mut(&number).is_some_and(|segment| segment.residents.insert(offset, shard))
     }
 
     /// Notes that it no longer does.
-    pub(super) fn leave(&mut self, number: u32, offset: u64, shard: u16) {
+    pub(super) fn leave(&mut self, number: u32, offset: u64, shard: u32) {
         if self.get(number).is_some()
             && let Some(segment) = self.by_number.get_mut(&number)
         {

@@ -40,5 +40,5 @@ pub(crate) async fn append(
 }
 
 pub(crate) async fn indexes(store: &mut LogStore, range: std::ops::Range<u64>) -> Vec<u64> {
-    store.try_get_log_entries(range).await.unwrap().iter().map(|entry| entry.log_id.index).collect()
+    store.reader().try_get_log_entries(range).await.unwrap().iter().map(|entry| entry.log_id.index).collect()
 }

@@ -4,8 +4,11 @@ use std::time::{Duration, Instant};
 
 use openraft::async_runtime::watch::WatchReceiver;
 
+use mc_base::{GrantKey, NodeId, SegmentEpoch, StoreId};
+
 use super::pool::{Pool, command, eventually};
-use crate::raft::{ReadPolicy, SnapshotLimits, TransferError};
+use crate::raft::{Proposal, ReadPolicy, SnapshotLimits, TransferError};
+use crate::state::{Command, Endpoint, MountStore, Op, Stamp};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_reach_every_master_and_go_on_when_the_leader_dies() {
@@ -52,13 +55,29 @@ async fn entries_of_a_megabyte_are_replicated() {
     let pool = Pool::formed(3, SnapshotLimits::default()).await;
     let leader = pool.node(pool.leader().await);
     let writes = (0..12).map(|_| {
-        let store = mc_base::StoreId(1);
-        let stamp = crate::state::Stamp { suspects: vec![store; 1 << 20], ..Default::default() };
-        let command = crate::state::Command { stamp, op: crate::state::Op::Tick };
-        leader.raft().client_write(crate::raft::Proposal(command.encode()))
+        let stamp = Stamp { suspects: vec![StoreId(1); 1 << 20], ..Stamp::default() };
+        leader.raft().client_write(Proposal(Command { stamp, op: Op::Tick }.encode()))
     });
     let written = futures::future::try_join_all(writes).await.unwrap();
     pool.converge(written.iter().map(|written| written.log_id).max().unwrap()).await;
+}
+
+/// A command that makes the index larger by some KiB.
+fn mount(number: u64) -> Proposal {
+    let mount = MountStore {
+        store: StoreId(number),
+        epoch: SegmentEpoch(number),
+        name: "store".into(),
+        grant_key: GrantKey([0; 32]),
+        endpoints: vec![Endpoint {
+            transport: "tcp".into(),
+            address: "127.0.0.1:1".into(),
+            attributes: vec![("padding".into(), "x".repeat(7 << 10))],
+        }],
+        segments: vec![1 << 20],
+        http: String::new(),
+    };
+    Proposal(Command { stamp: Stamp::default(), op: Op::MountStore(mount) }.encode())
 }
 
 fn tight() -> SnapshotLimits {
@@ -73,7 +92,7 @@ async fn a_follower_that_the_log_no_longer_reaches_gets_the_snapshot() {
     pool.stop(away).await;
     let missed = pool.write(0).await;
     for value in 1..200 {
-        pool.write(value).await;
+        pool.propose(mount(value)).await;
     }
     let leader = pool.leader().await;
     eventually("the log to be purged", || {
@@ -84,6 +103,8 @@ async fn a_follower_that_the_log_no_longer_reaches_gets_the_snapshot() {
     pool.start(away).await.unwrap();
     let last = pool.write(200).await;
     pool.converge(last).await;
+    let bytes = pool.index_bytes(away).len();
+    assert!(bytes > 1 << 20, "{bytes} bytes fit one message: this is to be about pieces");
     let installed = pool.node(away).raft().metrics().borrow_watched().snapshot;
     assert!(installed > Some(missed), "it caught up from {installed:?}, which the log alone could not give");
 
@@ -123,7 +144,7 @@ async fn leadership_is_handed_over_and_leases_end_at_once() {
     let to = pool.members[(leader + 1) % 3].id;
     let now = pool.node(leader).transfer_leader(Some(to)).await.unwrap();
     assert_eq!(now.leader.map(|(id, _)| id), Some(to));
-    let stranger = mc_base::NodeId(99);
+    let stranger = NodeId(99);
     let leader = pool.node(pool.leader().await);
     assert!(
         matches!(leader.transfer_leader(Some(stranger)).await, Err(TransferError::NoVoter(id)) if id == stranger)

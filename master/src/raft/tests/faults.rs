@@ -13,7 +13,7 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::VoteRequest;
 use tonic::transport::Channel;
 
-use super::pool::{CLUSTER, NoFormation, Pool, eventually};
+use super::pool::{CLUSTER, NO_CLUSTER, NoFormation, Pool};
 use crate::raft::convert::{vote_request_to_wire, vote_to_wire};
 use crate::raft::envelope::Identity;
 use crate::raft::{RaftService, SnapshotLimits, Vote};
@@ -73,9 +73,13 @@ async fn a_node_without_a_cluster_refuses_and_one_that_is_starting_is_unavailabl
     let server = tokio::spawn(service.clone().serve(listener, std::future::pending()));
 
     let vote = ballot(1, NodeId(2), Identity { cluster: CLUSTER, node: NodeId(2) }.envelope(us));
-    assert_eq!(code(&client.vote(vote.clone()).await.unwrap_err()), Some(Code::WrongCluster));
+    let refused = client.vote(vote.clone()).await.unwrap_err();
+    assert_eq!(refused.message(), NO_CLUSTER, "formation answers for a node without a cluster");
     service.join(CLUSTER);
     assert_eq!(client.vote(vote).await.unwrap_err().code(), tonic::Code::Unavailable);
+    let stranger = Identity { cluster: ClusterId(0xbad), node: NodeId(2) };
+    let vote = ballot(1, NodeId(2), stranger.envelope(us));
+    assert_eq!(code(&client.vote(vote).await.unwrap_err()), Some(Code::WrongCluster));
     assert_eq!(client.meet(v1::MeetRequest::default()).await.unwrap_err().code(), tonic::Code::Unimplemented);
     server.abort();
 }

@@ -4,4 +4,5 @@ mod cluster;
 mod faults;
 mod mem_log;
 mod pool;
+mod stream;
 mod suite;

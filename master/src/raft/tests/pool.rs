@@ -21,6 +21,8 @@ use crate::state::{Command, Op, Settings, Stamp};
 
 pub(super) const CLUSTER: ClusterId = ClusterId(0xc1);
 
+pub(super) const NO_CLUSTER: &str = "this node takes part in no cluster";
+
 /// A master that forms nothing.
 pub(super) struct NoFormation;
 
@@ -34,7 +36,7 @@ impl Formation for NoFormation {
     }
 
     fn admit(&self, _: ClusterId, _: NodeId) -> Result<(), Status> {
-        Err(Status::unavailable("this node takes part in no cluster"))
+        Err(Status::unavailable(NO_CLUSTER))
     }
 }
 
@@ -164,14 +166,27 @@ impl Pool {
 
     /// Proposes until a leader accepts; returns the entry's log id.
     pub(super) async fn write(&self, value: u64) -> LogId {
+        self.propose(command(value)).await
+    }
+
+    pub(super) async fn propose(&self, command: Proposal) -> LogId {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
         loop {
             let at = self.leader().await;
-            match self.node(at).raft().client_write(command(value)).await {
+            match self.node(at).raft().client_write(command.clone()).await {
                 Ok(written) => return written.log_id,
                 Err(err) => assert!(tokio::time::Instant::now() < deadline, "no write for 10 s: {err}"),
             }
         }
+    }
+
+    /// The index of one master.
+    pub(super) fn index_bytes(&self, at: usize) -> Vec<u8> {
+        self.node(at).index().read(|applied| {
+            let mut bytes = Vec::new();
+            applied.state.write_snapshot(&mut bytes).unwrap();
+            bytes
+        })
     }
 
     /// Waits until every running master has applied `log_id`, and asserts that they hold the same index.
@@ -182,15 +197,10 @@ impl Pool {
             })
             .await;
         }
-        let snapshot = |at: usize| {
-            self.node(at).index().read(|applied| {
-                let mut bytes = Vec::new();
-                applied.state.write_snapshot(&mut bytes).unwrap();
-                (applied.last_applied, bytes)
-            })
-        };
+        let snapshot =
+            |at: usize| (self.node(at).index().read(|applied| applied.last_applied), self.index_bytes(at));
         let all: Vec<_> = self.running().map(snapshot).collect();
-        assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "replicas differ: {all:?}");
+        assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "replicas differ");
     }
 }
 

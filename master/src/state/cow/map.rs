@@ -1,9 +1,10 @@
 use std::sync::Arc;
 
-/// Most entries of a node: small, because the first write after a clone copies one node of each level.
-const MAX: usize = 32;
-/// A node with fewer entries looks for a neighbour to merge with.
-const MIN: usize = 8;
+/// Most entries of a leaf: small, because the first write after a clone copies a leaf.
+const LEAF_MAX: usize = 32;
+/// Most children of an inner node: smaller still, because its copy counts up the references of all its children, each
+/// a cache miss of its own.
+const INNER_MAX: usize = 16;
 
 /// A sorted map whose clone is O(1): a B+tree of shared nodes.
 ///
@@ -148,14 +149,19 @@ fn child_of<K: Ord, C>(children: &[(K, C)], key: &K) -> usize {
 
 /// Puts an entry at `at`; a node that grows too large gives up its right part. Appending at the very end leaves the
 /// left part full, so that ascending inserts pack the tree.
-fn put<K: Copy, T>(entries: &mut Vec<(K, T)>, at: usize, entry: (K, T)) -> Option<(K, Vec<(K, T)>)> {
-    if entries.len() < MAX {
+fn put<K: Copy, T>(
+    entries: &mut Vec<(K, T)>,
+    at: usize,
+    entry: (K, T),
+    max: usize,
+) -> Option<(K, Vec<(K, T)>)> {
+    if entries.len() < max {
         entries.insert(at, entry);
         return None;
     }
-    let cut = if at == entries.len() { at } else { MAX / 2 };
+    let cut = if at == entries.len() { at } else { max / 2 };
     let mut right = entries.split_off(cut);
-    if at <= cut && cut < MAX {
+    if at <= cut && cut < max {
         entries.insert(at, entry);
     } else {
         right.insert(at - cut, entry);
@@ -171,20 +177,32 @@ impl<K: Copy + Ord, V: Clone> Node<K, V> {
         }
     }
 
+    fn max(&self) -> usize {
+        match self {
+            Self::Leaf(_) => LEAF_MAX,
+            Self::Inner(_) => INNER_MAX,
+        }
+    }
+
+    /// Whether it should look for a neighbour to merge with.
+    fn is_small(&self) -> bool {
+        self.len() < self.max() / 4
+    }
+
     #[allow(clippy::type_complexity)]
     fn insert(&mut self, key: K, value: V) -> (Option<V>, Option<(K, Arc<Self>)>) {
         match self {
             Self::Leaf(entries) => match entries.binary_search_by(|(k, _)| k.cmp(&key)) {
                 Ok(at) => (Some(std::mem::replace(&mut entries[at].1, value)), None),
                 Err(at) => {
-                    let right = put(entries, at, (key, value));
+                    let right = put(entries, at, (key, value), LEAF_MAX);
                     (None, right.map(|(bound, right)| (bound, Arc::new(Self::Leaf(right)))))
                 }
             },
             Self::Inner(children) => {
                 let at = child_of(children, &key);
                 let (old, split) = Arc::make_mut(&mut children[at].1).insert(key, value);
-                let right = split.and_then(|child| put(children, at + 1, child));
+                let right = split.and_then(|child| put(children, at + 1, child, INNER_MAX));
                 (old, right.map(|(bound, right)| (bound, Arc::new(Self::Inner(right)))))
             }
         }
@@ -199,7 +217,7 @@ impl<K: Copy + Ord, V: Clone> Node<K, V> {
             Self::Inner(children) => {
                 let at = child_of(children, key);
                 let old = Arc::make_mut(&mut children[at].1).remove(key);
-                if children[at].1.len() < MIN {
+                if children[at].1.is_small() {
                     shrink(children, at);
                 }
                 old
@@ -255,7 +273,7 @@ fn shrink<K: Copy + Ord, V: Clone>(children: &mut Vec<(K, Arc<Node<K, V>>)>, at:
     }
     let left = if at > 0 { at - 1 } else { at };
     let Some((_, right)) = children.get(left + 1) else { return };
-    if children[left].1.len() + right.len() > MAX - MIN {
+    if children[left].1.len() + right.len() > right.max() * 3 / 4 {
         return;
     }
     let (bound, right) = children.remove(left + 1);
@@ -388,10 +406,10 @@ mod tests {
     #[test]
     fn ascending_inserts_pack_the_leaves() {
         let mut map = CowMap::new();
-        for key in 0..MAX * MAX {
+        for key in 0..LEAF_MAX * INNER_MAX {
             map.insert(key, ());
         }
         let Node::Inner(children) = &*map.root else { panic!("one level of leaves") };
-        assert_eq!(children.len(), MAX, "every leaf is full");
+        assert_eq!(children.len(), INNER_MAX, "every leaf is full");
     }
 }

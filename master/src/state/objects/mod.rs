@@ -1,4 +1,4 @@
-//! The objects by key: 65,536 copy-on-write shards.
+//! The objects by key: 2^18 copy-on-write shards.
 
 mod shard;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::cow::CowTable;
-use super::key::IndexKey;
+use super::key::{IndexKey, SHARDS};
 use shard::Shard;
 
 /// A visible version of a key.
@@ -33,6 +33,8 @@ pub(super) struct Replica {
     /// Log index of the allocation.
     pub(super) index: u64,
 }
+
+const _: () = assert!(SHARDS == CowTable::<Shard>::SLOTS);
 
 /// All objects. A clone is cheap and never changes.
 #[derive(Clone)]
@@ -69,7 +71,7 @@ impl Objects {
     }
 
     /// The object in that shard which has a replica at that place.
-    pub(super) fn find(&self, shard: u16, segment: u32, offset: u64) -> Option<(IndexKey, &Object)> {
+    pub(super) fn find(&self, shard: u32, segment: u32, offset: u64) -> Option<(IndexKey, &Object)> {
         let (key, object) =
             self.shards.get(shard).iter().find(|(_, object)| {
                 object.replicas.iter().any(|r| r.segment == segment && r.offset == offset)

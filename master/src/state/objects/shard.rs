@@ -2,7 +2,7 @@ use std::cmp::Ordering;
 
 use super::Object;
 
-/// A few hundred objects, packed so that the copy which the first write after a clone makes is two `memcpy`s: keys
+/// A few dozen objects (at ten million in all), packed so that the copy which the first write after a clone makes is two `memcpy`s: keys
 /// lie in one buffer, entries are sorted by (hash, key).
 #[derive(Clone, Default)]
 pub(super) struct Shard {

@@ -71,7 +71,7 @@ struct Last {
     store: Option<StoreId>,
     segment: Option<u32>,
     run: Option<(u32, u64, u64)>,
-    object: Option<(u16, u32, Vec<u8>)>,
+    object: Option<(u32, u32, Vec<u8>)>,
     put: Option<PutId>,
     ended: Option<PutId>,
     held: Option<(u32, ClusterTime, u64)>,

@@ -1,0 +1,166 @@
+//! Speed of the state machine: batches of put starts and ends, and the slowest batch after a clone.
+//!
+//!     cargo run --release -p mc-master --example apply [OBJECTS]
+
+use std::time::Duration;
+
+use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
+use mc_master::state::{
+    Command, Endpoint, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings, Stamp, State,
+};
+use mc_proto::v1::Code;
+
+const STORES: u64 = 8;
+const SIZE: u64 = 4096;
+
+/// Time that this thread has spent on a core, where the system tells: on a busy machine the wall clock measures the
+/// neighbours.
+fn cpu() -> Duration {
+    static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    let wall = || ORIGIN.get_or_init(std::time::Instant::now).elapsed();
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let ns = stat.and_then(|text| text.split(' ').next()?.parse().ok());
+    ns.map_or_else(wall, Duration::from_nanos)
+}
+
+struct Load {
+    state: State,
+    index: u64,
+    put: u64,
+}
+
+/// Keys of 100 bytes that share a prefix, as inference engines make them.
+fn key(n: u64) -> Vec<u8> {
+    let mut key = format!("model-8b/tp0/layer-group-0/{n:016x}").into_bytes();
+    key.resize(100, b'-');
+    key
+}
+
+/// Put ids are random: a bijection of a counter does.
+fn put_id(n: u64) -> PutId {
+    let mixed = u128::from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64 | u128::from(n);
+    PutId(mixed)
+}
+
+impl Load {
+    fn new(objects: u64) -> Self {
+        let mut load = Self { state: State::new(Settings::default()), index: 0, put: 0 };
+        let bytes = (objects * 2 * SIZE / STORES).max(1 << 30);
+        for store in 1..=STORES {
+            load.apply(Op::MountStore(MountStore {
+                store: StoreId(store),
+                epoch: SegmentEpoch(store),
+                name: String::new(),
+                grant_key: GrantKey([0; 32]),
+                endpoints: vec![Endpoint {
+                    transport: "tcp".into(),
+                    address: String::new(),
+                    attributes: Vec::new(),
+                }],
+                segments: vec![bytes],
+                http: String::new(),
+            }));
+        }
+        load
+    }
+
+    fn apply(&mut self, op: Op) -> Response {
+        self.index += 1;
+        // 200,000 puts a second on the cluster's clock, so that records of ended puts come and go.
+        let now = ClusterTime(self.put / 200);
+        let stamp = Stamp { now, term: 1, seed: self.index, suspects: Vec::new() };
+        self.state.apply(self.index, 1, &Command { stamp, op })
+    }
+
+    /// Starts and ends `n` puts and returns the time that each of the two entries took.
+    fn batch(&mut self, n: u64) -> (Duration, Duration) {
+        let puts = self.put..self.put + n;
+        let deadline = ClusterTime(self.put / 200 + 30_000);
+        self.put += n;
+        let starts = puts.clone().map(|n| PutStartItem {
+            put: put_id(n),
+            key: key(n),
+            size: SIZE,
+            mode: PutMode::IfAbsent,
+            replicas: 1,
+            deadline,
+            preferred: Vec::new().into(),
+            avoid: Vec::new().into(),
+        });
+        let ends = puts.map(|n| PutEndItem {
+            put: put_id(n),
+            key: key(n),
+            checksum: n,
+            failed: Vec::new().into(),
+            reuse_at: ClusterTime(0),
+        });
+        let start = Op::PutStart { tenant: String::new(), items: starts.collect() };
+        let end = Op::PutEnd { tenant: String::new(), items: ends.collect() };
+        let at = cpu();
+        let started = self.apply(start);
+        let start_took = cpu() - at;
+        let at = cpu();
+        let ended = self.apply(end);
+        let end_took = cpu() - at;
+        let Response::PutStarted(started) = started else { panic!("{started:?}") };
+        let Response::PutEnded(ended) = ended else { panic!("{ended:?}") };
+        assert!(started.iter().all(|answer| answer.code == Code::Ok));
+        assert!(ended.iter().all(|answer| answer.code == Code::Ok));
+        (start_took, end_took)
+    }
+}
+
+/// Resident memory of this process, where the system tells.
+fn resident() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    Some(text.split(' ').nth(1)?.parse::<u64>().ok()? * 4096)
+}
+
+fn main() {
+    let objects = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000u64);
+    let before = resident();
+    let mut load = Load::new(objects);
+    let (mut starts, mut ends) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..objects / 128 {
+        let (start, end) = load.batch(128);
+        starts += start;
+        ends += end;
+    }
+    let keys = load.state.objects() as f64;
+    println!("{keys} objects, keys of 100 B, batches of 128, one core; CPU time");
+    println!("start {:>12.0} keys/s", keys / starts.as_secs_f64());
+    println!("end   {:>12.0} keys/s", keys / ends.as_secs_f64());
+    println!("both  {:>12.0} keys/s", keys / (starts + ends).as_secs_f64());
+
+    // Past every deadline, so that no record of an ended put is left to count.
+    load.put += 200 * 40_000;
+    for _ in 0..keys as u64 / 1024 + 2 {
+        load.apply(Op::Tick);
+    }
+    if let (Some(before), Some(after)) = (before, resident()) {
+        println!("resident memory {:.0} B an object", (after - before) as f64 / keys);
+    }
+
+    let at = cpu();
+    let mut written = std::io::sink();
+    let clone = load.state.clone();
+    println!("clone {:?}", cpu() - at);
+    for n in [128, 1024, 4096] {
+        let clone = load.state.clone();
+        let (start, end) = load.batch(n);
+        let (start_after, end_after) = load.batch(n);
+        println!(
+            "batch of {n:>4}: first after a clone {start:>9.1?} + {end:>9.1?}, next {start_after:>9.1?} + {end_after:>9.1?}"
+        );
+        drop(clone);
+    }
+    let at = cpu();
+    clone.write_snapshot(&mut written).expect("a sink takes all bytes");
+    println!("snapshot written to nowhere in {:.2?}", cpu() - at);
+    let mut bytes = Vec::new();
+    clone.write_snapshot(&mut bytes).expect("a vector takes all bytes");
+    let at = cpu();
+    let read = State::read_snapshot(&mut &bytes[..]).expect("what was written reads back");
+    println!("snapshot of {:.0} B an object read in {:.2?}", bytes.len() as f64 / keys, cpu() - at);
+    assert_eq!(read.objects(), clone.objects());
+}

@@ -1,0 +1,301 @@
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::Duration;
+
+use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
+use mc_client::{Builder, Client};
+use mc_proto::v1;
+use tempfile::TempDir;
+
+use crate::{Ports, Process, http_get, until};
+
+/// How many lines of each process' output a failed test shows.
+const TAIL: usize = 60;
+
+/// What to start; made by [`Cluster::builder`].
+#[derive(Clone, Debug)]
+pub struct ClusterBuilder {
+    masters: usize,
+    stores: usize,
+    segment: String,
+    env: Vec<(String, String)>,
+    master_args: Vec<String>,
+    store_args: Vec<String>,
+}
+
+/// Masters and stores as child processes, on ports and in directories that are theirs for as long as this lives.
+///
+/// When a test that owns it panics, what the processes printed is shown.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The masters.
+    pub masters: Vec<Process>,
+    /// The stores.
+    pub stores: Vec<Process>,
+    clients: Vec<String>,
+    master_http: Vec<String>,
+    store_data: Vec<String>,
+    store_http: Vec<String>,
+    _ports: Ports,
+    // Last: the directories go after the processes.
+    dir: TempDir,
+}
+
+impl ClusterBuilder {
+    /// How many masters; one is a cluster of one.
+    #[must_use]
+    pub fn masters(mut self, masters: usize) -> Self {
+        self.masters = masters;
+        self
+    }
+
+    /// How many stores.
+    #[must_use]
+    pub fn stores(mut self, stores: usize) -> Self {
+        self.stores = stores;
+        self
+    }
+
+    /// Memory that each store lends.
+    #[must_use]
+    pub fn segment(mut self, size: &str) -> Self {
+        size.clone_into(&mut self.segment);
+        self
+    }
+
+    /// Sets a variable in every process.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Adds flags to every master.
+    #[must_use]
+    pub fn master_args<const N: usize>(mut self, args: [&str; N]) -> Self {
+        self.master_args.extend(args.map(str::to_owned));
+        self
+    }
+
+    /// Adds flags to every store.
+    #[must_use]
+    pub fn store_args<const N: usize>(mut self, args: [&str; N]) -> Self {
+        self.store_args.extend(args.map(str::to_owned));
+        self
+    }
+
+    /// Reserves ports and directories; nothing runs yet.
+    ///
+    /// # Panics
+    /// When the machine has no room for it.
+    #[must_use]
+    pub fn prepare(self) -> Cluster {
+        let dir = tempfile::Builder::new().prefix("mc-test-").tempdir().expect("a temporary directory");
+        let mut ports = Ports::default();
+        let mut addresses = |n| (0..n).map(|_| ports.address()).collect::<Vec<String>>();
+        let (clients, raft) = (addresses(self.masters), addresses(self.masters));
+        let (master_http, store_data) = (addresses(self.masters), addresses(self.stores));
+        let store_http = addresses(self.stores);
+        let process = |role: &str, n: usize, flags: &[(&str, &str)], more: &[String]| {
+            let name = format!("{role} {}", n + 1);
+            let file = name.replace(' ', "-");
+            let data_dir = dir.path().join(&file);
+            let mut args: Vec<OsString> = vec![role.into(), "--exit-on-stdin-eof".into()];
+            args.extend(["--data-dir".into(), data_dir.into()]);
+            args.extend(flags.iter().flat_map(|(name, value)| [OsString::from(name), value.into()]));
+            args.extend(more.iter().map(OsString::from));
+            Process::new(name, args, self.env.clone(), dir.path().join(format!("{file}.log")))
+        };
+        let peers = raft.join(",");
+        let masters = (0..self.masters).map(|n| {
+            let mut flags = vec![
+                ("--listen", &*clients[n]),
+                ("--raft-listen", &raft[n]),
+                ("--http-listen", &master_http[n]),
+            ];
+            let mut more = self.master_args.clone();
+            match self.masters {
+                1 => more.push("--single".to_owned()),
+                _ => flags.push(("--peers", &peers)),
+            }
+            process("master", n, &flags, &more)
+        });
+        let list = clients.join(",");
+        let stores = (0..self.stores).map(|n| {
+            let flags = [
+                ("--listen", &*store_data[n]),
+                ("--http-listen", &store_http[n]),
+                ("--masters", &list),
+                ("--segment", &self.segment),
+            ];
+            process("store", n, &flags, &self.store_args)
+        });
+        Cluster {
+            masters: masters.collect(),
+            stores: stores.collect(),
+            clients,
+            master_http,
+            store_data,
+            store_http,
+            _ports: ports,
+            dir,
+        }
+    }
+
+    /// Starts everything and waits until a master leads and every store is mounted.
+    pub async fn start(self) -> Cluster {
+        let mut cluster = self.prepare();
+        cluster.masters.iter_mut().chain(&mut cluster.stores).for_each(Process::start);
+        cluster.ready().await;
+        cluster
+    }
+}
+
+impl Cluster {
+    /// Three masters, one store that lends 256 MiB.
+    #[must_use]
+    pub fn builder() -> ClusterBuilder {
+        ClusterBuilder {
+            masters: 3,
+            stores: 1,
+            segment: "256mb".to_owned(),
+            env: Vec::new(),
+            master_args: Vec::new(),
+            store_args: Vec::new(),
+        }
+    }
+
+    /// Where the processes keep their data and logs.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Client address of one master.
+    #[must_use]
+    pub fn master_address(&self, master: usize) -> &str {
+        &self.clients[master]
+    }
+
+    /// Client addresses of all masters, as `--masters` takes them.
+    #[must_use]
+    pub fn addresses(&self) -> String {
+        self.clients.join(",")
+    }
+
+    /// HTTP address of one master.
+    #[must_use]
+    pub fn master_http(&self, master: usize) -> &str {
+        &self.master_http[master]
+    }
+
+    /// Data address of one store.
+    #[must_use]
+    pub fn store_address(&self, store: usize) -> &str {
+        &self.store_data[store]
+    }
+
+    /// HTTP address of one store.
+    #[must_use]
+    pub fn store_http(&self, store: usize) -> &str {
+        &self.store_http[store]
+    }
+
+    /// Settings of a client that caches nothing: what it reads comes from the pool.
+    #[must_use]
+    pub fn client_builder(&self) -> Builder {
+        Client::builder().masters(self.addresses()).local_cache(mc_client::ByteSize(0))
+    }
+
+    /// A connected client that caches nothing.
+    ///
+    /// # Panics
+    /// When no leader is found within a minute.
+    pub async fn client(&self) -> Client {
+        let client = self.client_builder().connect().await.expect("settings of a client");
+        assert!(client.connected(Duration::from_secs(60)).await, "a client found no leader in a minute");
+        client
+    }
+
+    /// What one master says of itself; `None` when it does not answer within half a second.
+    pub async fn status(&self, master: usize) -> Option<v1::StatusReply> {
+        let channel = TcpNetwork.channel(&self.clients[master], ChannelOptions::default()).ok()?;
+        let caller = v1::Caller {
+            version_min: *mc_proto::VERSIONS.start(),
+            version_max: *mc_proto::VERSIONS.end(),
+            ..v1::Caller::default()
+        };
+        let mut client = v1::master_client::MasterClient::new(channel);
+        let asked = client.status(v1::StatusRequest { caller: Some(caller) });
+        Some(tokio::time::timeout(Duration::from_millis(500), asked).await.ok()?.ok()?.into_inner())
+    }
+
+    /// The master that leads: of those that say so, the one with the highest term.
+    pub async fn find_leader(&self) -> Option<usize> {
+        let answers = futures::future::join_all((0..self.masters.len()).map(|n| self.status(n))).await;
+        let leading = answers.into_iter().enumerate().filter_map(|(n, status)| Some((n, status?)));
+        let leading = leading.filter(|(_, status)| status.role == "leader");
+        leading.max_by_key(|(_, status)| status.term).map(|(n, _)| n)
+    }
+
+    /// The master that leads, once there is one.
+    pub async fn leader(&self) -> usize {
+        let mut found = None;
+        until("a master leads", async || {
+            found = self.find_leader().await;
+            found.is_some()
+        })
+        .await;
+        found.expect("it was found")
+    }
+
+    /// A master that does not lead.
+    pub async fn follower(&self) -> usize {
+        (self.leader().await + 1) % self.masters.len()
+    }
+
+    /// Waits until a master leads and every running process says that it is ready.
+    pub async fn ready(&mut self) {
+        self.leader().await;
+        let running = |processes: &mut [Process]| {
+            (0..processes.len()).filter(|n| processes[*n].is_running()).collect::<Vec<_>>()
+        };
+        let masters = running(&mut self.masters).into_iter().map(|n| self.master_http[n].clone());
+        let mut ask: Vec<String> = masters.collect();
+        ask.extend(running(&mut self.stores).into_iter().map(|n| self.store_http[n].clone()));
+        for address in ask {
+            until(format!("{address} is ready"), async || {
+                matches!(http_get(&address, "/readyz").await, Ok((200, _)))
+            })
+            .await;
+        }
+    }
+
+    /// What a store says at `/status`.
+    ///
+    /// # Panics
+    /// When it does not answer.
+    pub async fn store_status(&self, store: usize) -> serde_json::Value {
+        let (_, body) = http_get(&self.store_http[store], "/status").await.expect("the store answers");
+        serde_json::from_str(&body).expect("status is JSON")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for process in self.masters.iter().chain(&self.stores) {
+            let output = process.output();
+            let lines: Vec<&str> = output.lines().collect();
+            let tail = &lines[lines.len().saturating_sub(TAIL)..];
+            eprintln!("---- {} ----\n{}", process.name(), tail.join("\n"));
+        }
+        // For a person who wants to see the rest.
+        if std::env::var_os("MC_KEEP").is_some() {
+            self.dir.disable_cleanup(true);
+            eprintln!("kept in {}", self.dir.path().display());
+        }
+    }
+}

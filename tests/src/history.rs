@@ -1,0 +1,102 @@
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::checker::{Action, Losses, Operation, Outcome, Verdict, check};
+
+/// Records operations as they happen; clones record into the same history.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    origin: Instant,
+    operations: Arc<Mutex<Vec<Operation>>>,
+}
+
+/// What clients did and saw.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// The operations, in the order of their ends.
+    pub operations: Vec<Operation>,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Recorder {
+    /// An empty history that begins now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { origin: Instant::now(), operations: Arc::default() }
+    }
+
+    /// The time of this history, in nanoseconds. Taken before a call is made and after it has returned.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Records an operation that began at `start` and ends now.
+    pub fn record(&self, client: u32, key: &str, action: Action, outcome: Outcome, start: u64) {
+        let operation = Operation { client, key: key.to_owned(), action, outcome, start, end: self.now() };
+        self.operations.lock().unwrap().push(operation);
+    }
+
+    /// How many recorded operations satisfy `wanted`.
+    pub fn count(&self, wanted: impl Fn(&Operation) -> bool) -> usize {
+        self.operations.lock().unwrap().iter().filter(|operation| wanted(operation)).count()
+    }
+
+    /// What was recorded so far.
+    #[must_use]
+    pub fn history(&self) -> History {
+        History { operations: self.operations.lock().unwrap().clone() }
+    }
+}
+
+impl History {
+    /// Judges it.
+    #[must_use]
+    pub fn check(&self, losses: Losses) -> Verdict {
+        check(&self.operations, losses)
+    }
+
+    /// Puts that were acknowledged.
+    #[must_use]
+    pub fn acknowledged(&self) -> usize {
+        self.count(|operation| operation.outcome == Outcome::Stored)
+    }
+
+    /// Operations of this outcome.
+    #[must_use]
+    pub fn outcomes(&self, outcome: Outcome) -> usize {
+        self.count(|operation| operation.outcome == outcome)
+    }
+
+    /// The operation that took longest.
+    #[must_use]
+    pub fn slowest(&self) -> Duration {
+        let longest = self.operations.iter().map(|operation| operation.end - operation.start).max();
+        Duration::from_nanos(longest.unwrap_or(0))
+    }
+
+    fn count(&self, wanted: impl Fn(&Operation) -> bool) -> usize {
+        self.operations.iter().filter(|operation| wanted(operation)).count()
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} operations: {} puts acknowledged, {} reads of a value, {} failed, {} of unknown outcome, slowest {:?}",
+            self.operations.len(),
+            self.acknowledged(),
+            self.count(|operation| matches!(operation.outcome, Outcome::Value(_))),
+            self.outcomes(Outcome::Failed),
+            self.outcomes(Outcome::Unknown),
+            self.slowest()
+        )
+    }
+}

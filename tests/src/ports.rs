@@ -1,0 +1,54 @@
+use std::fs::File;
+use std::net::TcpListener;
+
+/// Below Linux's range of ephemeral ports: from there an outgoing connection could take the port of a process that is
+/// down for a moment, and it could not come back.
+const RANGE: std::ops::Range<u16> = 12_000..32_000;
+
+/// Loopback ports that belong to one test for as long as this lives, also while nobody listens on them.
+///
+/// Tests of other processes are kept off by a locked file per port; the system ends the lock with the process.
+#[derive(Debug, Default)]
+pub struct Ports {
+    held: Vec<File>,
+}
+
+impl Ports {
+    /// A free port, as `127.0.0.1:port`.
+    ///
+    /// # Panics
+    /// When the machine has none left.
+    pub fn address(&mut self) -> String {
+        let dir = std::env::temp_dir().join("mc-test-ports");
+        std::fs::create_dir_all(&dir).expect("the directory of port locks");
+        // Different tests begin at different places, so that they do not try the same ports in turn.
+        let mut random = crate::Seeded::new(u64::from(std::process::id()) << 32 | self.held.len() as u64);
+        for _ in 0..10_000 {
+            let port = random.within(u64::from(RANGE.start)..u64::from(RANGE.end)) as u16;
+            let lock =
+                File::options().create(true).truncate(false).write(true).open(dir.join(port.to_string()));
+            let Ok(lock) = lock else { continue };
+            if lock.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+                self.held.push(lock);
+                return format!("127.0.0.1:{port}");
+            }
+        }
+        panic!("no free port on 127.0.0.1 in {RANGE:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_two_tests_are_all_distinct_and_free() {
+        let (mut one, mut two) = (Ports::default(), Ports::default());
+        let mut addresses: Vec<String> = (0..20).flat_map(|_| [one.address(), two.address()]).collect();
+        let bound: Vec<_> = addresses.iter().map(|address| TcpListener::bind(address).unwrap()).collect();
+        assert_eq!(bound.len(), 40);
+        addresses.sort();
+        addresses.dedup();
+        assert_eq!(addresses.len(), 40);
+    }
+}

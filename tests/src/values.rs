@@ -1,0 +1,36 @@
+use crate::Seeded;
+use crate::checker::Digest;
+
+/// The value of put number `put` under `key`: bytes that follow from both, so that whoever reads them can tell a torn
+/// value and another key's from the right one without having kept it.
+#[must_use]
+pub fn value(key: &str, put: u64, len: usize) -> Vec<u8> {
+    let mut random = Seeded::new(xxhash_rust::xxh3::xxh3_64_with_seed(key.as_bytes(), put));
+    let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
+    while bytes.len() < len {
+        bytes.extend_from_slice(&random.bits().to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// The digest by which the checker knows a value.
+#[must_use]
+pub fn digest(value: &[u8]) -> Digest {
+    Digest(xxhash_rust::xxh3::xxh3_64(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_follows_from_its_key_its_put_and_its_length() {
+        assert_eq!(value("k", 1, 100), value("k", 1, 100));
+        assert_eq!(value("k", 1, 100)[..50], value("k", 1, 50));
+        let mut torn = value("k", 1, 100);
+        torn[99] ^= 1;
+        let others = [value("k", 2, 100), value("l", 1, 100), value("k", 1, 99), torn];
+        assert!(others.iter().all(|other| digest(other) != digest(&value("k", 1, 100))));
+    }
+}

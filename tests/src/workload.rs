@@ -1,0 +1,295 @@
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use mc_client::{Builder, Client, Error, Mode, Put, PutMode, PutOptions};
+use tokio::task::JoinSet;
+
+use crate::checker::{Action, Outcome};
+use crate::{History, Recorder, Seeded, digest, until, value};
+
+/// How often each operation is drawn, relative to the others.
+#[derive(Clone, Copy, Debug)]
+pub struct Mix {
+    /// Put if absent.
+    pub put: u64,
+    /// Put whatever is there.
+    pub upsert: u64,
+    /// Get.
+    pub get: u64,
+    /// Exist.
+    pub exist: u64,
+    /// Remove, forced: leases do not hold it up.
+    pub remove: u64,
+}
+
+impl Mix {
+    /// Everything, with many reads.
+    pub const ALL: Self = Self { put: 4, upsert: 2, get: 8, exist: 1, remove: 1 };
+    /// Nothing is ever removed or replaced: what was acknowledged once must stay.
+    pub const GROWING: Self = Self { put: 6, upsert: 0, get: 8, exist: 1, remove: 0 };
+}
+
+/// Clients that do seeded random operations on a small set of keys.
+#[derive(Clone, Debug)]
+pub struct Workload {
+    seed: u64,
+    clients: u32,
+    keys: u64,
+    sizes: Range<u64>,
+    mix: Mix,
+    put_deadline: Duration,
+    pace: Duration,
+}
+
+/// A workload under way.
+#[derive(Debug)]
+pub struct Running {
+    recorder: Recorder,
+    stop: Arc<AtomicBool>,
+    clients: JoinSet<()>,
+    builder: Builder,
+    keys: u64,
+    errors: Errors,
+}
+
+/// The first few errors, for whoever reads a failed test.
+type Errors = Arc<Mutex<Vec<String>>>;
+
+impl Workload {
+    /// Four clients, 64 keys, values of 1 B to 64 KiB, all operations.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            clients: 4,
+            keys: 64,
+            sizes: 1..64 << 10,
+            mix: Mix::ALL,
+            put_deadline: Duration::from_secs(10),
+            pace: Duration::ZERO,
+        }
+    }
+
+    /// How many clients, each a library client of its own.
+    #[must_use]
+    pub fn clients(mut self, clients: u32) -> Self {
+        self.clients = clients;
+        self
+    }
+
+    /// How many keys; fewer make more operations meet.
+    #[must_use]
+    pub fn keys(mut self, keys: u64) -> Self {
+        self.keys = keys;
+        self
+    }
+
+    /// Bytes of the values.
+    #[must_use]
+    pub fn sizes(mut self, sizes: Range<u64>) -> Self {
+        self.sizes = sizes;
+        self
+    }
+
+    /// Which operations.
+    #[must_use]
+    pub fn mix(mut self, mix: Mix) -> Self {
+        self.mix = mix;
+        self
+    }
+
+    /// A pause after each operation, so that a long run stays small.
+    #[must_use]
+    pub fn pace(mut self, pace: Duration) -> Self {
+        self.pace = pace;
+        self
+    }
+
+    /// Connects the clients and lets them go.
+    ///
+    /// # Panics
+    /// When a client cannot be made.
+    pub async fn start(self, builder: &Builder) -> Running {
+        let recorder = Recorder::new();
+        let stop = Arc::new(AtomicBool::new(false));
+        let next_put = Arc::new(AtomicU64::new(1));
+        let errors = Errors::default();
+        let mut clients = JoinSet::new();
+        for number in 0..self.clients {
+            let client = builder.clone().connect().await.expect("settings of a client");
+            let one = One {
+                number,
+                client,
+                recorder: recorder.clone(),
+                next_put: next_put.clone(),
+                errors: errors.clone(),
+            };
+            let (workload, stop) = (self.clone(), stop.clone());
+            let random = Seeded::new(self.seed).part(u64::from(number));
+            clients.spawn(async move { one.run(&workload, random, &stop).await });
+        }
+        Running { recorder, stop, clients, builder: builder.clone(), keys: self.keys, errors }
+    }
+}
+
+impl Running {
+    /// What is being recorded.
+    #[must_use]
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Waits until `more` puts were acknowledged from now on: the pool works (again).
+    pub async fn acknowledged(&self, more: usize) -> Duration {
+        let acknowledged = || self.recorder.count(|operation| operation.outcome == Outcome::Stored);
+        let before = acknowledged();
+        until(format!("{more} more puts are acknowledged"), || {
+            std::future::ready(acknowledged() >= before + more)
+        })
+        .await
+    }
+
+    /// Waits until `more` operations of any kind have ended from now on.
+    pub async fn operations(&self, more: usize) -> Duration {
+        let before = self.recorder.count(|_| true);
+        until(format!("{more} more operations end"), || {
+            std::future::ready(self.recorder.count(|_| true) >= before + more)
+        })
+        .await
+    }
+
+    /// The first errors, in words.
+    #[must_use]
+    pub fn errors(&self) -> Vec<String> {
+        self.errors.lock().unwrap().clone()
+    }
+
+    /// Ends the clients, reads every key once more with a client of its own, and returns all that was seen.
+    ///
+    /// # Panics
+    /// When a client panicked, or a key cannot be read at last.
+    pub async fn stop(self) -> History {
+        let Self { recorder, stop, clients, builder, keys, errors } = self;
+        stop.store(true, Ordering::Relaxed);
+        clients.join_all().await;
+        let client = builder.connect().await.expect("settings of a client");
+        assert!(client.connected(Duration::from_secs(60)).await, "no leader for the last read in a minute");
+        let one = One { number: u32::MAX, client, recorder, next_put: Arc::default(), errors };
+        for key in 0..keys {
+            let key = key_name(key);
+            // What counts is what it says in the end; each failed try is in the history as well.
+            until(format!("{key} can be read"), async || one.get(&key).await != Outcome::Failed).await;
+        }
+        one.recorder.history()
+    }
+}
+
+fn key_name(key: u64) -> String {
+    format!("key-{key}")
+}
+
+/// One client.
+struct One {
+    number: u32,
+    client: Client,
+    recorder: Recorder,
+    next_put: Arc<AtomicU64>,
+    errors: Errors,
+}
+
+impl One {
+    async fn run(&self, workload: &Workload, mut random: Seeded, stop: &AtomicBool) {
+        let mix = workload.mix;
+        let kinds = [mix.put, mix.upsert, mix.get, mix.exist, mix.remove];
+        while !stop.load(Ordering::Relaxed) {
+            let key = key_name(random.below(workload.keys));
+            let len = random.within(workload.sizes.clone()) as usize;
+            let mut drawn = random.below(kinds.iter().sum());
+            let kind = kinds.iter().position(|weight| {
+                let hit = drawn < *weight;
+                drawn = drawn.saturating_sub(*weight);
+                hit
+            });
+            let options =
+                |mode| PutOptions { mode, deadline: workload.put_deadline, ..PutOptions::default() };
+            match kind {
+                Some(0) => self.put(&key, len, &options(PutMode::IfAbsent)).await,
+                Some(1) => self.put(&key, len, &options(PutMode::Upsert)).await,
+                Some(2) => drop(self.get(&key).await),
+                Some(3) => self.exist(&key).await,
+                _ => self.remove(&key).await,
+            }
+            if !workload.pace.is_zero() {
+                tokio::time::sleep(workload.pace).await;
+            }
+        }
+    }
+
+    async fn put(&self, key: &str, len: usize, options: &PutOptions) {
+        let value = value(key, self.next_put.fetch_add(1, Ordering::Relaxed), len);
+        let action = match options.mode {
+            PutMode::IfAbsent => Action::PutIfAbsent(digest(&value)),
+            PutMode::Upsert => Action::Upsert(digest(&value)),
+        };
+        let start = self.recorder.now();
+        let outcome = match self.client.put_with(key, &value, options).await {
+            Ok(Put::Stored) => Outcome::Stored,
+            Ok(Put::AlreadyExists) => Outcome::Exists,
+            // Not in the pool: nothing happened there.
+            Ok(Put::LocalOnly) => Outcome::Failed,
+            Err(error) => self.failed(&error),
+        };
+        self.recorder.record(self.number, key, action, outcome, start);
+    }
+
+    async fn get(&self, key: &str) -> Outcome {
+        let start = self.recorder.now();
+        let connected = self.connected();
+        let outcome = match self.client.get(key).await {
+            Ok(Some(value)) => Outcome::Value(digest(&value)),
+            Ok(None) if connected && self.connected() => Outcome::Miss,
+            // Without a leader a miss says nothing of the pool.
+            Ok(None) => Outcome::Failed,
+            Err(error) => self.failed(&error),
+        };
+        self.recorder.record(self.number, key, Action::Get, outcome, start);
+        outcome
+    }
+
+    async fn exist(&self, key: &str) {
+        let start = self.recorder.now();
+        let connected = self.connected();
+        let outcome = match self.client.exist(key).await {
+            Ok(true) => Outcome::Present,
+            Ok(false) if connected && self.connected() => Outcome::Absent,
+            Ok(false) => Outcome::Failed,
+            Err(error) => self.failed(&error),
+        };
+        self.recorder.record(self.number, key, Action::Exist, outcome, start);
+    }
+
+    async fn remove(&self, key: &str) {
+        let start = self.recorder.now();
+        let outcome = match self.client.remove(key, true).await {
+            Ok(true) => Outcome::Removed,
+            Ok(false) => Outcome::NothingToRemove,
+            Err(error) => self.failed(&error),
+        };
+        self.recorder.record(self.number, key, Action::Remove, outcome, start);
+    }
+
+    fn connected(&self) -> bool {
+        self.client.mode() == Mode::Connected
+    }
+
+    fn failed(&self, error: &Error) -> Outcome {
+        let mut errors = self.errors.lock().unwrap();
+        if errors.len() < 20 {
+            errors.push(error.to_string());
+        }
+        if error.is_unknown() { Outcome::Unknown } else { Outcome::Failed }
+    }
+}

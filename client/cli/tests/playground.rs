@@ -8,12 +8,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn playground(args: &[&str]) -> Command {
+/// `dir` owns what the run leaves behind: logs after a loss, everything after a `kill -9`.
+fn playground(dir: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mcctl"));
-    command.args(["playground", "--puts", "2000"]).args(args);
+    command.args(["playground", "--puts", "2000", "--data-dir"]).arg(dir.path()).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     command
 }
@@ -61,7 +63,7 @@ fn send(child: &Child, signal: Signal) {
 
 #[test]
 fn the_leader_dies_under_load_and_every_acknowledged_byte_lives() {
-    let output = playground(&["--once", "--json"]).output().unwrap();
+    let output = playground(&TempDir::new().unwrap(), &["--once", "--json"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
     let report: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -74,9 +76,33 @@ fn the_leader_dies_under_load_and_every_acknowledged_byte_lives() {
     assert!(!Path::new(&format!("/proc/{pid}")).exists(), "the killed leader is gone");
 }
 
+/// A check that can't fail proves nothing: here bytes really get lost, with the store that held them.
+#[test]
+fn lost_bytes_are_counted_and_end_with_1() {
+    let dir = TempDir::new().unwrap();
+    let mut child = playground(&dir, &["--once", "--json"]).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut store = None;
+    for line in lines {
+        let words: Vec<_> = line.split_whitespace().collect();
+        if let ["store", "1", _, "pid", pid, ..] = words[..] {
+            store = Some(pid.trim_end_matches(',').parse().unwrap());
+        }
+        if line.contains("puts acknowledged,") {
+            let store = store.and_then(Pid::from_raw).expect("the store's pid was printed");
+            kill_process(store, Signal::KILL).unwrap();
+        }
+    }
+    let output = child.wait_with_output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["lost"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(output.status.code(), Some(1));
+}
+
 #[test]
 fn it_stays_up_with_its_addresses_until_it_is_interrupted() {
-    let mut child = playground(&[]).spawn().unwrap();
+    let dir = TempDir::new().unwrap();
+    let mut child = playground(&dir, &[]).spawn().unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     let masters = lines
         .map(|line| line.trim().to_owned())
@@ -102,7 +128,8 @@ fn it_stays_up_with_its_addresses_until_it_is_interrupted() {
 #[test]
 fn no_process_is_left_behind_however_it_ends() {
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
-        let mut child = playground(&["--once"]).spawn().unwrap();
+        let dir = TempDir::new().unwrap();
+        let mut child = playground(&dir, &["--once"]).spawn().unwrap();
         let pids = wait_children(&mut child);
         send(&child, signal);
         let status = child.wait().unwrap();

@@ -1,6 +1,6 @@
 //! Reads back every acknowledged block and compares it byte for byte.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use mc_client::Client;
@@ -11,7 +11,8 @@ use crate::output;
 
 /// Calls at the same time.
 const WORKERS: usize = 4;
-/// A block that can't be read for so long is lost. Long enough for a failover that is still under way.
+/// A block that can't be read for so long is lost. Long enough for a failover that is still under way; spent once, since
+/// a pool that has lost one block for good is not failing over.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What came back.
@@ -40,11 +41,12 @@ pub(crate) async fn verify(client: &Client, ledger: &Ledger, progress: impl Fn(u
     };
     let work = Mutex::new([batches(&old, true), batches(&new, false)].concat().into_iter());
     let done = AtomicU64::new(0);
+    let given_up = AtomicBool::new(false);
     let worker = || async {
         let mut verdict = Verdict::default();
         loop {
             let Some((batch, is_old)) = work.lock().next() else { return verdict };
-            let read = read_back(client, ledger, &batch).await;
+            let read = read_back(client, ledger, &batch, &given_up).await;
             verdict.add(&read);
             verdict.old_right += if is_old { read.right } else { 0 };
             progress(done.fetch_add(batch.len() as u64, Ordering::Relaxed) + batch.len() as u64);
@@ -59,7 +61,7 @@ pub(crate) async fn verify(client: &Client, ledger: &Ledger, progress: impl Fn(u
     verdict
 }
 
-async fn read_back(client: &Client, ledger: &Ledger, batch: &[Block]) -> Verdict {
+async fn read_back(client: &Client, ledger: &Ledger, batch: &[Block], given_up: &AtomicBool) -> Verdict {
     let start = Instant::now();
     let mut verdict = Verdict::default();
     let mut left = batch.to_vec();
@@ -86,9 +88,14 @@ async fn read_back(client: &Client, ledger: &Ledger, batch: &[Block]) -> Verdict
         if again.is_empty() {
             return verdict;
         }
-        if start.elapsed() > PATIENCE {
-            let why = failure.map_or_else(|| "a miss".to_owned(), |error| error.to_string());
-            output::note(&format!("{} acknowledged blocks can't be read back: {why}", again.len()));
+        if given_up.load(Ordering::Relaxed) || start.elapsed() > PATIENCE {
+            if !given_up.swap(true, Ordering::Relaxed) {
+                let why = failure.map_or_else(|| "a miss".to_owned(), |error| error.to_string());
+                output::note(&format!(
+                    "acknowledged blocks can't be read back; the first {}: {why}",
+                    again.len()
+                ));
+            }
             verdict.lost += again.len() as u64;
             return verdict;
         }

@@ -1,4 +1,5 @@
 //! Builders for the tests of the state machine. Each test binary uses a part of them.
+#![allow(unreachable_pub, reason = "shared by several test executables")]
 #![allow(dead_code)]
 
 pub mod model;

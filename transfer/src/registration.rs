@@ -90,9 +90,9 @@ impl Drop for RegisteredMemory {
         match self.owner {
             // SAFETY: allocated with this layout in `allocate`.
             Owner::Pages(layout) => unsafe { dealloc(self.base.as_ptr(), layout) },
-            // SAFETY: the parts of the vector that `from_vec` took apart.
             Owner::Vec { capacity } => {
-                drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) })
+                // SAFETY: the parts of the vector that `from_vec` took apart.
+                drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) });
             }
             Owner::Borrowed => {}
         }

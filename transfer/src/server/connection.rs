@@ -38,8 +38,9 @@ impl<'a> Connection<'a> {
         let Timeouts { idle, .. } = self.server.timeouts;
         self.shake_hands().await?;
         loop {
-            self.socket.idle(idle).await?;
-            self.answer().await?;
+            let mut header = [0; REQUEST_LEN];
+            self.socket.read_message(&mut header, Some(idle)).await?;
+            self.answer(Request::decode(&header)?).await?;
         }
     }
 
@@ -58,10 +59,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    async fn answer(&mut self) -> Result<(), Closed> {
-        let mut header = [0; REQUEST_LEN];
-        self.socket.read_exact(&mut header).await?;
-        let request = Request::decode(&header)?;
+    async fn answer(&mut self, request: Request) -> Result<(), Closed> {
         let mut body = std::mem::take(&mut self.body);
         body.resize(request.body_len(), 0);
         self.socket.read_exact(&mut body).await?;

@@ -57,24 +57,33 @@ impl Socket {
         Self { stream, stall, since_turn: 0, discarded: Vec::new() }
     }
 
-    /// Waits for the first byte of the next message.
-    pub(super) async fn idle(&self, limit: Duration) -> Result<(), Closed> {
-        match tokio::time::timeout(limit, self.stream.readable()).await {
-            Ok(ready) => Ok(ready?),
-            Err(_) => Err(Closed::Idle(limit)),
-        }
+    pub(super) async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), Closed> {
+        self.read_message(into, None).await
     }
 
-    pub(super) async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), Closed> {
+    /// Reads `into`; if it is the start of a message, its first byte may take as long as `idle`.
+    pub(super) async fn read_message(
+        &mut self,
+        into: &mut [u8],
+        idle: Option<Duration>,
+    ) -> Result<(), Closed> {
         let mut done = 0;
         while done < into.len() {
-            match self.stream.try_read(&mut into[done..]) {
-                Ok(0) => return Err(Closed::ByPeer),
-                Ok(n) => {
+            match (self.stream.try_read(&mut into[done..]), idle) {
+                (Ok(0), _) => return Err(Closed::ByPeer),
+                (Ok(n), _) => {
                     done += n;
                     self.moved(n).await;
                 }
-                Err(error) => self.wait(Interest::READABLE, error).await?,
+                // The runtime may believe that there is something to read until an attempt has failed, so this is the
+                // place to wait, not before the attempt.
+                (Err(error), Some(idle)) if done == 0 && error.kind() == io::ErrorKind::WouldBlock => {
+                    match tokio::time::timeout(idle, self.stream.readable()).await {
+                        Ok(ready) => ready?,
+                        Err(_) => return Err(Closed::Idle(idle)),
+                    }
+                }
+                (Err(error), _) => self.wait(Interest::READABLE, error).await?,
             }
         }
         Ok(())

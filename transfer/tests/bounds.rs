@@ -1,0 +1,194 @@
+//! Calls end by their deadline, dropped calls touch nothing, dead connections are replaced, dead peers are dropped.
+
+mod common;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::relay::Relay;
+use common::{Store, pattern, peer_at, read, sealed, soon, until, write};
+use mc_base::Access;
+use mc_transfer::{ReadOp, TcpOptions, TcpTransport, Timeouts, TransferError, Transport, WriteOp};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout};
+
+#[tokio::test]
+async fn the_deadline_is_kept_against_a_store_that_never_answers() {
+    let store = Store::start(1 << 20).await;
+    let relay = Relay::to(&store.address).await;
+    let (transport, peer, bytes) = (TcpTransport::default(), peer_at(&relay.address), vec![1; 1 << 20]);
+    // It answers the hello and nothing else: what it says stops after 13 bytes.
+    relay.hold_down_after(13);
+    let started = Instant::now();
+    let deadline = started + Duration::from_millis(100);
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![&bytes] }];
+    let granted = sealed(Access::Write, 0, 1 << 20, 1);
+    let answer = transport.write(&peer, &granted, &ops, deadline).await.remove(0);
+    assert!(matches!(answer, Err(TransferError::Deadline { .. })), "{answer:?}");
+    assert!(started.elapsed() < Duration::from_secs(5));
+    // The connection had an answer coming that nobody waits for: it was closed, not kept for the next call.
+    relay.release();
+    assert!(write(&transport, &peer, &granted, &bytes).await.is_ok());
+    assert_eq!(relay.connections(), 2);
+}
+
+#[tokio::test]
+async fn a_peer_that_accepts_and_says_nothing_costs_one_connect_timeout() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let peer = peer_at(&silent.local_addr().unwrap().to_string());
+    let transport =
+        TcpTransport::new(TcpOptions { connect_timeout: Duration::from_millis(50), ..Default::default() });
+    let answer = read(&transport, &peer, &sealed(Access::Read, 0, 10, 1), 10).await;
+    assert!(
+        matches!(&answer, Err(TransferError::Connect { reason, .. }) if reason.contains("50ms")),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test]
+async fn waiting_for_a_connection_counts_against_the_deadline() {
+    let store = Store::start(1 << 20).await;
+    let relay = Relay::to(&store.address).await;
+    relay.hold_up_after(200);
+    let transport = TcpTransport::new(TcpOptions { connections_per_peer: 1, ..Default::default() });
+    let (peer, granted) = (peer_at(&relay.address), sealed(Access::Write, 0, 1 << 20, 1));
+    let bytes = vec![1; 1 << 20];
+    let mut first = std::pin::pin!(write(&transport, &peer, &granted, &bytes));
+    tokio::select! {
+        done = first.as_mut() => panic!("not held: {done:?}"),
+        () = relay.held() => {}
+    }
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![&bytes] }];
+    let answer = transport.write(&peer, &granted, &ops, Instant::now() + Duration::from_millis(30)).await;
+    assert!(matches!(answer[0], Err(TransferError::Deadline { .. })), "{answer:?}");
+    relay.release();
+    assert!(first.await.is_ok(), "the call that held the connection is not harmed");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_read_does_not_touch_the_buffer_any_more() {
+    let len = 8usize << 20;
+    let store = Store::start(len as u64).await;
+    let (transport, old) = (TcpTransport::default(), pattern(len, 1));
+    write(&transport, &store.peer(), &sealed(Access::Write, 0, len as u64, 1), &old).await.unwrap();
+    let relay = Relay::to(&store.address).await;
+    relay.hold_down_after(len as u64 / 2);
+    let (peer, granted) = (peer_at(&relay.address), sealed(Access::Read, 0, len as u64, 1));
+    let mut buffer = vec![0u8; len];
+    {
+        let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut buffer] }];
+        let mut reading = transport.read(&peer, &granted, &mut ops, soon());
+        tokio::select! {
+            done = &mut reading => panic!("not held: {done:?}"),
+            () = relay.held() => {}
+        }
+    }
+    assert!(buffer.iter().any(|byte| *byte != 0), "it was in the middle of it");
+    buffer.fill(0xAA);
+    relay.release();
+    // The other calls go on, over connections of their own, and the relay has delivered all it had.
+    assert!(read(&transport, &peer, &granted, len).await.unwrap().0 == old);
+    assert!(buffer.iter().all(|byte| *byte == 0xAA));
+}
+
+#[tokio::test]
+async fn a_connection_that_died_while_idle_is_replaced_without_failing_the_call() {
+    let granted = sealed(Access::Write, 0, 1000, 1);
+    let (transport, bytes) = (TcpTransport::default(), pattern(1000, 1));
+
+    // Closed by the store for being idle.
+    let timeouts = Timeouts { idle: Duration::from_millis(20), ..Timeouts::default() };
+    let store = Store::start_with(4096, timeouts).await;
+    let closed = || store.counters().connections_closed.load(Ordering::Relaxed);
+    assert!(write(&transport, &store.peer(), &granted, &bytes).await.is_ok());
+    until("the idle connection is closed", || closed() == 1).await;
+    assert_eq!(store.counters().broken_connections.load(Ordering::Relaxed), 0, "idle is not stalled");
+    assert!(write(&transport, &store.peer(), &granted, &bytes).await.is_ok());
+
+    // Closed because the store was restarted, at the same address.
+    let store = Store::start(4096).await;
+    let address = store.address.clone();
+    assert!(write(&transport, &store.peer(), &granted, &bytes).await.is_ok());
+    store.stop();
+    let mut again = TcpListener::bind(&address).await;
+    while again.is_err() {
+        tokio::task::yield_now().await;
+        again = TcpListener::bind(&address).await;
+    }
+    let store = Store::start_on(again.unwrap(), 4096, Timeouts::default());
+    assert!(write(&transport, &store.peer(), &granted, &bytes).await.is_ok());
+    assert!(store.bytes(0, 1000) == bytes);
+}
+
+/// The peer looks alive until it is used: it answers the first call, then breaks at the second.
+#[tokio::test]
+async fn a_reused_connection_that_breaks_is_retried_once_on_a_fresh_one() {
+    let store = Store::start(4096).await;
+    let address = store.address.clone();
+    let front = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let peer = peer_at(&front.local_addr().unwrap().to_string());
+    let fronting = tokio::spawn(async move {
+        for conversation in 0.. {
+            let (mut client, _) = front.accept().await.unwrap();
+            let mut store = TcpStream::connect(&address).await.unwrap();
+            let mut bytes = [0; 4096];
+            for message in 0.. {
+                let n = client.read(&mut bytes).await.unwrap();
+                if n == 0 || (conversation == 0 && message == 2) {
+                    break;
+                }
+                store.write_all(&bytes[..n]).await.unwrap();
+                let n = store.read(&mut bytes).await.unwrap();
+                client.write_all(&bytes[..n]).await.unwrap();
+            }
+        }
+    });
+    let (transport, granted) = (TcpTransport::default(), sealed(Access::Write, 0, 100, 1));
+    for call in 0..3 {
+        let bytes = pattern(100, call);
+        write(&transport, &peer, &granted, &bytes).await.unwrap();
+        assert!(store.bytes(0, 100) == bytes, "call {call}");
+    }
+    fronting.abort();
+}
+
+#[tokio::test]
+async fn a_peer_that_stalls_in_the_middle_of_a_message_is_dropped() {
+    let timeouts = Timeouts { stall: Duration::from_millis(30), ..Timeouts::default() };
+    let store = Store::start_with(1 << 20, timeouts).await;
+    // Half a hello.
+    let mut half = TcpStream::connect(&store.address).await.unwrap();
+    half.write_all(b"mcTX\x00\x01").await.unwrap();
+    let mut rest = Vec::new();
+    let ended = timeout(Duration::from_secs(20), half.read_to_end(&mut rest)).await;
+    assert!(ended.is_ok() && rest.is_empty());
+    // Half a payload.
+    let relay = Relay::to(&store.address).await;
+    relay.hold_up_after(100_000);
+    let bytes = vec![1; 1 << 20];
+    let answer = write(
+        &TcpTransport::default(),
+        &peer_at(&relay.address),
+        &sealed(Access::Write, 0, 1 << 20, 1),
+        &bytes,
+    )
+    .await;
+    assert!(matches!(answer, Err(TransferError::Broken { .. })), "{answer:?}");
+    until("both were counted", || store.counters().broken_connections.load(Ordering::Relaxed) == 2).await;
+}
+
+#[tokio::test]
+async fn a_server_told_to_stop_closes_its_connections_and_ends() {
+    let store = Store::start(4096).await;
+    let (transport, granted) = (TcpTransport::default(), sealed(Access::Write, 0, 10, 1));
+    let peer = store.peer();
+    write(&transport, &peer, &granted, &[1; 10]).await.unwrap();
+    let address = store.address.clone();
+    store.stop();
+    let answer = write(&transport, &peer, &granted, &[1; 10]).await;
+    assert!(
+        matches!(&answer, Err(TransferError::Connect { address: at, .. }) if *at == address),
+        "{answer:?}"
+    );
+}

@@ -1,0 +1,175 @@
+//! A store on loopback, and the grants of an imaginary master.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+#![allow(clippy::unwrap_used, reason = "a fixture that fails is a test that fails")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use mc_base::{
+    Access, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch, StoreId,
+};
+use mc_transfer::{
+    Authority, Checksum, Counters, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Segment,
+    TcpTransport, Timeouts, TransferError, Transport, WriteOp,
+};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub(crate) mod relay;
+
+pub(crate) const CLUSTER: ClusterId = ClusterId(1);
+pub(crate) const STORE: StoreId = StoreId(2);
+pub(crate) const EPOCH: SegmentEpoch = SegmentEpoch(3);
+pub(crate) const KEY: GrantKey = GrantKey([4; 32]);
+/// Grants made here expire this long after the start.
+pub(crate) const LIFETIME: Duration = Duration::from_secs(10);
+
+pub(crate) struct Store {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) address: String,
+    pub(crate) authority: Arc<Authority>,
+    /// The store's monotonic clock, in milliseconds; stands still unless it is set.
+    pub(crate) clock_ms: Arc<AtomicU64>,
+    server: Arc<DataServer>,
+    stop: DropGuard,
+}
+
+impl Store {
+    /// A store with one segment that has heard from its master.
+    pub(crate) async fn start(len: u64) -> Self {
+        Self::start_with(len, Timeouts::default()).await
+    }
+
+    pub(crate) async fn start_with(len: u64, timeouts: Timeouts) -> Self {
+        Self::start_on(TcpListener::bind("127.0.0.1:0").await.unwrap(), len, timeouts)
+    }
+
+    pub(crate) fn start_on(listener: TcpListener, len: u64, timeouts: Timeouts) -> Self {
+        let clock_ms = Arc::new(AtomicU64::new(0));
+        let read = clock_ms.clone();
+        let clock = Clock::from_fn(move || Duration::from_millis(read.load(Ordering::SeqCst)));
+        let authority = Arc::new(Authority::new(clock));
+        authority.learn(CLUSTER, ClusterTime(0));
+        let segment = Segment::allocate(0, len, &mut |_| {}).unwrap();
+        let config = DataServerConfig {
+            store: STORE,
+            epoch: EPOCH,
+            key: KEY,
+            segments: vec![segment.clone()],
+            authority: authority.clone(),
+            grant_lifetime: LIFETIME,
+        };
+        let address = listener.local_addr().unwrap().to_string();
+        let server = Arc::new(DataServer::new(config).with_timeouts(timeouts));
+        let shutdown = CancellationToken::new();
+        tokio::spawn(server.clone().serve(listener, shutdown.clone()));
+        Self { segment, address, authority, clock_ms, server, stop: shutdown.drop_guard() }
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        self.server.counters()
+    }
+
+    pub(crate) fn peer(&self) -> Peer {
+        peer_at(&self.address)
+    }
+
+    /// What the segment holds.
+    pub(crate) fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.segment.copy_out(offset, &mut bytes).unwrap();
+        bytes
+    }
+
+    pub(crate) fn stop(self) {
+        drop(self.stop);
+    }
+}
+
+/// The store, as reached at some other address.
+pub(crate) fn peer_at(address: &str) -> Peer {
+    let endpoint =
+        PeerEndpoint { transport: "tcp".to_owned(), address: address.to_owned(), attributes: Vec::new() };
+    Peer { cluster: CLUSTER, store: STORE, epoch: EPOCH, endpoints: vec![endpoint] }
+}
+
+pub(crate) fn grant(access: Access, ranges: Vec<GrantedRange>) -> Grant {
+    Grant {
+        cluster: CLUSTER,
+        store: STORE,
+        epoch: EPOCH,
+        access,
+        expires: ClusterTime(0).after(LIFETIME),
+        ranges,
+    }
+}
+
+/// A grant of one range, made of the log entry `index`.
+pub(crate) fn sealed(access: Access, offset: u64, len: u64, index: u64) -> SealedGrant {
+    grant(access, vec![range(offset, len, index)]).seal(&KEY)
+}
+
+pub(crate) fn range(offset: u64, len: u64, index: u64) -> GrantedRange {
+    GrantedRange { segment: 0, offset, len, index }
+}
+
+pub(crate) fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Writes `bytes` at the start of the grant's first range.
+pub(crate) async fn write(
+    transport: &TcpTransport,
+    peer: &Peer,
+    grant: &SealedGrant,
+    bytes: &[u8],
+) -> Result<Checksum, TransferError> {
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes] }];
+    transport.write(peer, grant, &ops, soon()).await.remove(0)
+}
+
+/// Reads `len` bytes from the start of the grant's first range.
+pub(crate) async fn read(
+    transport: &TcpTransport,
+    peer: &Peer,
+    grant: &SealedGrant,
+    len: usize,
+) -> Result<(Vec<u8>, Checksum), TransferError> {
+    let mut bytes = vec![0; len];
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut bytes] }];
+    let checksum = transport.read(peer, grant, &mut ops, soon()).await.remove(0)?;
+    Ok((bytes, checksum))
+}
+
+/// The reason of a refusal.
+pub(crate) fn refusal<T: std::fmt::Debug>(answer: Result<T, TransferError>) -> String {
+    match answer {
+        Err(TransferError::Refused { reason, .. }) => reason,
+        other => panic!("not a refusal: {other:?}"),
+    }
+}
+
+/// Waits until `holds`, for at most 20 s.
+pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = soon();
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited too long until {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

@@ -347,6 +347,23 @@ async fn a_long_log_reopens_whole() {
 }
 
 #[tokio::test]
+async fn no_size_of_entry_makes_sled_write_files_that_it_does_not_sync() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut store, _) = open(dir.path()).await.unwrap();
+    store.save_vote(&vote(1)).await.unwrap();
+    let sizes = [1, 250, 6_000, 20_000, 28_000, 28_600, 28_700, 30_000, 200_000, 1_100_000];
+    for (index, size) in (0..).zip(sizes.iter().cycle()).take(600) {
+        append(&mut store, [entry(1, index, *size)]).await.await.unwrap().unwrap();
+        if index % 150 == 149 {
+            store.purge(id(1, index - 100)).await.unwrap();
+        }
+        let blobs = fs::read_dir(dir.path().join("blobs")).unwrap().count();
+        assert_eq!(blobs, 0, "entry {index} of {size} B");
+    }
+    store.close().await;
+}
+
+#[tokio::test]
 async fn a_log_is_purged_and_read_while_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let options = LogOptions { tail_bytes: 100_000, ..LogOptions::default() };

@@ -38,7 +38,7 @@ pub struct SledOptions {
 
 impl Default for SledOptions {
     fn default() -> Self {
-        Self { segment_size: 512 << 10, value_cap: 7 << 10, cache: 64 << 20 }
+        Self { segment_size: 2 << 20, value_cap: 28 << 10, cache: 64 << 20 }
     }
 }
 

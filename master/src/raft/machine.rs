@@ -197,7 +197,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         blocking(move || {
             let meta =
                 SnapshotMeta { last_log_id: applied.last_applied, last_membership: applied.membership };
-            let built = match snapshots.write(meta, &applied.state) {
+            let built = match snapshots.write(&meta, &applied.state) {
                 Ok(built) => built,
                 // Nothing is purged on the strength of the older one, so a full disk costs log space, not the master.
                 Err(err) => {

@@ -39,7 +39,7 @@ pub(crate) async fn send(
         envelope: Some(envelope),
         vote: Some(vote_to_wire(vote)),
         last_log_id: snapshot.meta.last_log_id.as_ref().map(log_id_to_wire),
-        membership: encode_membership(&snapshot.meta.last_membership).into(),
+        membership: encode_membership(&snapshot.meta.last_membership),
         total_bytes: snapshot.snapshot.len(),
         data: bytes::Bytes::new(),
     };

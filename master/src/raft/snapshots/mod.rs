@@ -218,7 +218,7 @@ impl SnapshotStore {
     /// [`SnapshotError`] when the disk refuses; the snapshot before it is untouched.
     pub fn write(
         &self,
-        meta: SnapshotMeta,
+        meta: &SnapshotMeta,
         state: &State,
     ) -> Result<(SnapshotMeta, SnapshotFile), SnapshotError> {
         if let Some(current) = self.current()
@@ -229,7 +229,7 @@ impl SnapshotStore {
         let (file, path) = self.partial_file()?;
         let header = Header { cluster: self.cluster, meta: meta.clone() };
         format::write(&header, state, file).map_err(io_error("write snapshot", &path))?;
-        self.publish(path, &meta)
+        self.publish(path, meta)
     }
 
     /// Loads the state of `file` and makes it the newest snapshot, unless it is that already.

@@ -41,7 +41,7 @@ fn with_snapshots(indexes: &[u64]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = SnapshotStore::open(dir.path(), CLUSTER).unwrap();
     for index in indexes {
-        store.write(meta(*index), &state(*index)).unwrap();
+        store.write(&meta(*index), &state(*index)).unwrap();
     }
     dir
 }
@@ -80,9 +80,9 @@ fn the_newest_snapshot_is_loaded_and_the_one_before_it_kept() {
     assert_eq!(store.current().unwrap().0, meta(30));
     assert!(recovered.check_log(Some(&log_id(30))).is_ok());
 
-    let again = store.write(meta(30), &state(30)).unwrap();
+    let again = store.write(&meta(30), &state(30)).unwrap();
     assert_eq!(again.0, meta(30));
-    assert_eq!(store.write(meta(20), &state(20)).unwrap().0, meta(30), "an older one changes nothing");
+    assert_eq!(store.write(&meta(20), &state(20)).unwrap().0, meta(30), "an older one changes nothing");
     assert_eq!(names(&dir).len(), 2);
 }
 
@@ -144,11 +144,11 @@ fn a_bit_that_flipped_anywhere_is_noticed() {
             fs::write(path(&dir, 20), &altered).unwrap();
             match open(&dir) {
                 Ok((_, recovered)) => {
-                    assert_eq!(recovered_index(&recovered), Some(10), "bit {bit} of byte {at}")
+                    assert_eq!(recovered_index(&recovered), Some(10), "bit {bit} of byte {at}");
                 }
                 // A higher format number cannot be told from a newer build's file.
                 Err(SnapshotError::Refused { defect: Defect::Newer(_), .. }) => {
-                    assert!((8..12).contains(&at))
+                    assert!((8..12).contains(&at));
                 }
                 Err(other) => panic!("bit {bit} of byte {at}: {other}"),
             }
@@ -175,13 +175,13 @@ fn a_bad_snapshot_stays_until_there_is_a_newer_good_one() {
     let (store, recovered) = open(&dir).unwrap();
     assert_eq!(recovered_index(&recovered), Some(10));
     assert!(path(&dir, 30).exists());
-    store.write(meta(20), &state(20)).unwrap();
+    store.write(&meta(20), &state(20)).unwrap();
     assert_eq!(names(&dir), [file_name(Some(&log_id(10))), file_name(Some(&log_id(20)))]);
 
     // One of the same name is replaced, not deleted after the fact.
     fs::write(path(&dir, 20), b"bad").unwrap();
     let (store, _) = open(&dir).unwrap();
-    store.write(meta(20), &state(20)).unwrap();
+    store.write(&meta(20), &state(20)).unwrap();
     assert_eq!(recovered_index(&open(&dir).unwrap().1), Some(20));
 }
 
@@ -235,8 +235,8 @@ fn a_snapshot_can_be_read_to_its_end_after_its_name_is_gone() {
     let dir = with_snapshots(&[10]);
     let (store, _) = open(&dir).unwrap();
     let (_, old) = store.current().unwrap();
-    store.write(meta(20), &state(20)).unwrap();
-    store.write(meta(30), &state(30)).unwrap();
+    store.write(&meta(20), &state(20)).unwrap();
+    store.write(&meta(30), &state(30)).unwrap();
     assert!(!path(&dir, 10).exists());
     assert_eq!(old.read_piece(0, usize::MAX).unwrap().len() as u64, old.len());
     assert!(old.read_piece(old.len(), 10).unwrap().is_empty());

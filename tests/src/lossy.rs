@@ -99,7 +99,8 @@ impl Proxy {
             }
             Some(before) => {
                 lost.repeated += 1;
-                if let Some(answer) = answer.filter(|answer| *answer != before) {
+                if !before.is_empty() && answer.as_ref() != Some(&before) {
+                    let answer = answer.unwrap_or_default();
                     lost.changed.push(format!("{what}: first {before}, then {answer}"));
                 }
                 Ok(reply)
@@ -168,9 +169,11 @@ impl Master for Proxy {
         let request = request.into_inner();
         let what = format!("start {:?}", request.items.iter().map(|item| &item.put_id).collect::<Vec<_>>());
         let reply = self.master.clone().batch_put_start(request).await?;
-        // Places and codes; grants carry the time at which they were made.
-        let answer = format!("{:?}", reply.get_ref().results);
-        self.pass(what, Some(answer), reply)
+        // Places; grants carry the time at which they were made. A key that existed may be gone when the call comes again,
+        // but a put that was started stays so.
+        let results = &reply.get_ref().results;
+        let answer = results.iter().all(|result| result.code == 0).then(|| format!("{results:?}"));
+        self.pass(what, answer, reply)
     }
 
     async fn batch_put_end(
@@ -180,8 +183,7 @@ impl Master for Proxy {
         let request = request.into_inner();
         let what = format!("end {:?}", request.items.iter().map(|item| &item.put_id).collect::<Vec<_>>());
         let reply = self.master.clone().batch_put_end(request).await?;
-        let answer = format!("{:?}", reply.get_ref().results);
-        self.pass(what, Some(answer), reply)
+        self.pass(what, None, reply)
     }
 
     async fn batch_put_revoke(

@@ -143,6 +143,11 @@ impl Process {
         self.signal(Signal::CONT);
     }
 
+    /// Lets go of it, as a test runner that is killed does: its standard input ends.
+    pub fn abandon(&mut self) {
+        drop(self.child.as_mut().and_then(|child| child.stdin.take()));
+    }
+
     fn signal(&self, signal: Signal) {
         let child = self.child.as_ref().unwrap_or_else(|| panic!("{} is not running", self.name));
         // Not reaped yet, so the pid is still this child's, dead or alive.

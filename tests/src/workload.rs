@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -51,7 +52,6 @@ pub struct Running {
     stop: Arc<AtomicBool>,
     clients: JoinSet<()>,
     builder: Builder,
-    keys: u64,
     errors: Errors,
 }
 
@@ -131,7 +131,7 @@ impl Workload {
             let random = Seeded::new(self.seed).part(u64::from(number));
             clients.spawn(async move { one.run(&workload, random, &stop).await });
         }
-        Running { recorder, stop, clients, builder: builder.clone(), keys: self.keys, errors }
+        Running { recorder, stop, clients, builder: builder.clone(), errors }
     }
 }
 
@@ -167,23 +167,26 @@ impl Running {
         self.errors.lock().unwrap().clone()
     }
 
-    /// Ends the clients, reads every key once more with a client of its own, and returns all that was seen.
+    /// Ends the clients, reads every key that was touched once more with a client of its own, and returns all that was
+    /// seen.
     ///
     /// # Panics
     /// When a client panicked, or a key cannot be read at last.
     pub async fn stop(self) -> History {
-        let Self { recorder, stop, clients, builder, keys, errors } = self;
+        let Self { recorder, stop, clients, builder, errors } = self;
         stop.store(true, Ordering::Relaxed);
         clients.join_all().await;
+        let settled = recorder.now();
         let client = builder.connect().await.expect("settings of a client");
         assert!(client.connected(Duration::from_secs(60)).await, "no leader for the last read in a minute");
         let one = One { number: u32::MAX, client, recorder, next_put: Arc::default(), errors };
-        for key in 0..keys {
-            let key = key_name(key);
+        let touched: BTreeSet<String> =
+            one.recorder.history().operations.into_iter().map(|operation| operation.key).collect();
+        for key in &touched {
             // What counts is what it says in the end; each failed try is in the history as well.
-            until(format!("{key} can be read"), async || one.get(&key).await != Outcome::Failed).await;
+            until(format!("{key} can be read"), async || one.get(key).await != Outcome::Failed).await;
         }
-        one.recorder.history()
+        History { settled, ..one.recorder.history() }
     }
 }
 

@@ -128,7 +128,7 @@ fn explain(history: &[Operation], key: &str, stuck: &Operation, losses: Losses) 
                     .to_owned(),
             }
         }
-        Outcome::Miss | Outcome::Absent if losses == Losses::None => {
+        Outcome::Miss | Outcome::Absent if losses != Losses::Allowed => {
             "an acknowledged value is gone, though nobody removed it".to_owned()
         }
         _ => "an answer that no order of the operations explains".to_owned(),

@@ -12,11 +12,23 @@ pub enum Losses {
     /// new version of a value it could not see. Wrong bytes are never allowed, and neither is a value that was removed
     /// or replaced.
     Allowed,
+    /// [`Losses::Allowed`] for operations that begin before this time of the history, [`Losses::None`] from then on.
+    AllowedUntil(u64),
+}
+
+impl Losses {
+    fn allowed_for(self, operation: &Operation) -> bool {
+        match self {
+            Self::None => false,
+            Self::Allowed => true,
+            Self::AllowedUntil(time) => operation.start < time,
+        }
+    }
 }
 
 /// The state after `operation` took effect in `state`, or `None` when its answer could not have come from there.
 pub(super) fn apply(state: State, operation: &Operation, losses: Losses) -> Option<State> {
-    let lossy = losses == Losses::Allowed;
+    let lossy = losses.allowed_for(operation);
     let here = |condition: bool, next: State| condition.then_some(next);
     match (operation.action, operation.outcome) {
         (Action::PutIfAbsent(value), Outcome::Stored) => here(state.is_none() || lossy, Some(value)),

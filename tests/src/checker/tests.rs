@@ -47,6 +47,14 @@ fn a_lost_put_is_rejected() {
 }
 
 #[test]
+fn a_loss_that_lasts_is_rejected_where_only_passing_ones_are_allowed() {
+    let passing = [(0, 10, PutIfAbsent(A), Stored), (20, 30, Get, Miss), (100, 110, Get, Value(A))];
+    check(&history(&passing), Losses::AllowedUntil(100)).assert_ok();
+    let lasting = [(0, 10, PutIfAbsent(A), Stored), (20, 30, Get, Miss), (100, 110, Get, Miss)];
+    rejected(&lasting, Losses::AllowedUntil(100), "gone", 2);
+}
+
+#[test]
 fn a_second_put_that_stores_over_an_acknowledged_one_is_rejected() {
     let twice = [(0, 10, PutIfAbsent(A), Stored), (20, 30, PutIfAbsent(B), Stored)];
     rejected(&twice, Losses::None, "no order", 2);

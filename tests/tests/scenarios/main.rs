@@ -1,0 +1,14 @@
+//! What must hold whatever fails, on real processes.
+//!
+//! `cargo build -p mc-cli` first: the processes are `mcctl run master` and `mcctl run store`.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod bytes;
+mod fence;
+mod kills;
+mod local_only;
+mod lossy;
+mod races;
+mod restarts;
+mod start_order;
+mod stores;

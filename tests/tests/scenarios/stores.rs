@@ -1,0 +1,170 @@
+use std::time::{Duration, Instant};
+
+use mc_client::{Client, Code, Put, PutOptions, StoreId};
+use mc_tests::{Cluster, Faults, http_post, until, value};
+
+const KEYS: usize = 40;
+
+fn key(n: usize) -> String {
+    format!("key-{n}")
+}
+
+fn bytes(n: usize, put: u64) -> Vec<u8> {
+    value(&key(n), put, 64 << 10)
+}
+
+/// Puts all keys; the store of each.
+async fn fill(client: &Client) -> Vec<StoreId> {
+    let mut stores = Vec::new();
+    for n in 0..KEYS {
+        assert_eq!(client.put(key(n), &bytes(n, 1)).await.unwrap(), Put::Stored);
+        stores.push(place(client, n).await.expect("just put"));
+    }
+    stores
+}
+
+async fn place(client: &Client, n: usize) -> Option<StoreId> {
+    Some(client.admin().lookup(key(n)).await.unwrap()?.replicas[0].store)
+}
+
+async fn id_of(cluster: &Cluster, store: usize) -> StoreId {
+    cluster.store_status(store).await["id"].as_str().expect("an id").parse().expect("in hexadecimal")
+}
+
+#[tokio::test]
+async fn a_killed_store_takes_only_its_own_keys_and_they_can_be_put_again_at_once() {
+    let mut cluster = Cluster::builder().masters(1).stores(2).segment("64mb").start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan("a store that holds keys is killed");
+    let client = cluster.client().await;
+    let stores = fill(&client).await;
+    let (dead, other) = (id_of(&cluster, 0).await, id_of(&cluster, 1).await);
+    let (lost, kept): (Vec<usize>, Vec<usize>) = (0..KEYS).partition(|n| stores[*n] == dead);
+    assert!(!lost.is_empty() && !kept.is_empty(), "both stores hold keys: {stores:?}");
+
+    let killed = Instant::now();
+    cluster.stores[0].kill9();
+    fault.happened();
+    // Its keys miss; a get before the masters know may still have to find out by itself.
+    for &n in &lost {
+        assert_eq!(client.get(key(n)).await.unwrap(), None, "the bytes are gone with their store");
+        assert!(!client.exist(key(n)).await.unwrap() || killed.elapsed() < Duration::from_secs(1));
+    }
+    println!(
+        "{} keys of a killed store were read as misses within {:?} of the kill",
+        lost.len(),
+        killed.elapsed()
+    );
+    for &n in &kept {
+        assert_eq!(client.get(key(n)).await.unwrap().as_deref(), Some(&bytes(n, 1)[..]));
+    }
+    until("the masters miss the store", async || !client.exist(key(lost[0])).await.unwrap()).await;
+    for &n in &lost {
+        assert_eq!(client.put(key(n), &bytes(n, 2)).await.unwrap(), Put::Stored);
+        assert_eq!(place(&client, n).await, Some(other));
+        assert_eq!(client.get(key(n)).await.unwrap().as_deref(), Some(&bytes(n, 2)[..]));
+    }
+
+    // It comes back with the same id and empty memory, and is used again.
+    cluster.stores[0].start();
+    cluster.ready().await;
+    assert_eq!(id_of(&cluster, 0).await, dead);
+    for n in 0..KEYS {
+        let put = if lost.contains(&n) { 2 } else { 1 };
+        assert_eq!(client.get(key(n)).await.unwrap().as_deref(), Some(&bytes(n, put)[..]));
+    }
+    let mut more = KEYS;
+    until("something new is placed on the store that came back", async || {
+        more += 1;
+        client.put(key(more), &bytes(more, 1)).await.unwrap();
+        place(&client, more).await == Some(dead)
+    })
+    .await;
+    assert_eq!(client.get(key(more)).await.unwrap().as_deref(), Some(&bytes(more, 1)[..]));
+    faults.assert_happened();
+}
+
+#[tokio::test]
+async fn a_store_that_was_given_up_comes_back_under_a_new_epoch() {
+    let cluster =
+        Cluster::builder().masters(1).segment("64mb").master_args(["--store-ttl", "2s"]).start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan("the masters give a silent store up");
+    let client = cluster.client().await;
+    client.put(key(0), &bytes(0, 1)).await.unwrap();
+    let before = cluster.store_status(0).await["epoch"].clone();
+    cluster.stores[0].pause().await;
+    until("the store is dropped", async || cluster.masters[0].output().contains("its replicas are dropped"))
+        .await;
+    fault.happened();
+    cluster.stores[0].resume();
+    until("mounted anew", async || {
+        let status = cluster.store_status(0).await;
+        status["ready"] == true && status["epoch"] != before
+    })
+    .await;
+    assert_eq!(client.get(key(0)).await.unwrap(), None, "what it held is lost for good");
+    assert_eq!(client.put(key(0), &bytes(0, 2)).await.unwrap(), Put::Stored);
+    assert_eq!(client.get(key(0)).await.unwrap().as_deref(), Some(&bytes(0, 2)[..]));
+    faults.assert_happened();
+}
+
+#[tokio::test]
+async fn a_store_that_is_asked_to_stop_takes_its_memory_back() {
+    let mut cluster = Cluster::builder().masters(1).segment("64mb").start().await;
+    let client = cluster.client().await;
+    client.put(key(0), &bytes(0, 1)).await.unwrap();
+    assert_eq!(cluster.stores[0].terminate().await.code(), Some(0));
+    assert_eq!(client.get(key(0)).await.unwrap(), None);
+    let status = cluster.status(0).await.expect("the master answers");
+    assert!(status.stores.is_empty(), "unmounted, not just silent: {:?}", status.stores);
+}
+
+#[tokio::test]
+async fn a_flipped_byte_is_a_miss_and_a_metric_and_is_never_returned() {
+    let cluster = Cluster::builder().masters(1).segment("64mb").store_args(["--fault-http"]).start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan("a byte was flipped in the store's memory");
+    let client = cluster.client().await;
+    client.put(key(0), &bytes(0, 1)).await.unwrap();
+    let place = client.admin().lookup(key(0)).await.unwrap().expect("just put").replicas.remove(0);
+    let flip = format!("/fault/flip?segment={}&offset={}", place.segment, place.offset + 12_345);
+    assert_eq!(http_post(cluster.store_http(0), &flip).await.unwrap().0, 200);
+    fault.happened();
+    assert_eq!(client.get(key(0)).await.unwrap(), None);
+    assert!(client.stats().checksum_mismatches > 0, "{:?}", client.stats());
+    // The other way round: it was that byte.
+    assert_eq!(http_post(cluster.store_http(0), &flip).await.unwrap().0, 200);
+    assert_eq!(client.get(key(0)).await.unwrap().as_deref(), Some(&bytes(0, 1)[..]));
+    faults.assert_happened();
+}
+
+#[tokio::test]
+async fn a_full_pool_says_so_and_keeps_what_it_has() {
+    let cluster = Cluster::builder().masters(1).segment("16mb").start().await;
+    let client = cluster.client().await;
+    let options = PutOptions { deadline: Duration::from_secs(5), ..PutOptions::default() };
+    let big = |n: usize| value(&key(n), 1, 1 << 20);
+    let mut stored = 0;
+    let refusal = loop {
+        match client.put_with(key(stored), &big(stored), &options).await {
+            Ok(put) => assert_eq!(put, Put::Stored),
+            Err(error) => break error,
+        }
+        stored += 1;
+        assert!(stored <= 16, "more than fits was taken");
+    };
+    assert_eq!(refusal.code, Code::NoAvailableHandle, "{refusal}");
+    assert!(!refusal.is_unknown());
+    assert!(stored >= 15, "only {stored} of 16 MiB were usable");
+    for n in 0..stored {
+        assert_eq!(client.get(key(n)).await.unwrap().as_deref(), Some(&big(n)[..]));
+    }
+    assert_eq!(
+        client.put_with("too large", &value("too large", 1, 17 << 20), &options).await.unwrap_err().code,
+        Code::ObjectTooLarge
+    );
+    assert!(client.remove(key(0), true).await.unwrap());
+    // Its bytes are held until the leases on it have ended.
+    until("there is room again", async || client.put_with("again", &big(99), &options).await.is_ok()).await;
+}

@@ -1,6 +1,7 @@
 //! The flags of `mc-master`. Each can be set by environment (`MC_*`) or file, too: see `mc_base::config`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use mc_base::config::FileOptions;
 use mc_base::telemetry::LogOptions;
@@ -141,13 +142,22 @@ impl MasterArgs {
                 return Err(MasterConfigError::Listen { flag, value: value.clone() });
             }
         }
-        if self.put_deadline_max.0 > mc_base::MAX_GRANT_LIFETIME {
-            let value = self.put_deadline_max.to_string();
-            return Err(MasterConfigError::Bounds { flag: "put-deadline-max", value, why: "at most 60s" });
+        let longest = mc_base::MAX_GRANT_LIFETIME;
+        let spans = [
+            ("put-deadline-max", self.put_deadline_max, Duration::from_secs(5), longest, "5s to 60s"),
+            // A new leader's time may be a second or two behind what stores have heard: shorter leases would be over
+            // before they began.
+            ("read-lease", self.read_lease, Duration::from_secs(5), longest, "5s to 60s"),
+            ("store-ttl", self.store_ttl, Duration::from_secs(5), Duration::MAX, "at least 5s"),
+        ];
+        for (flag, Span(span), min, max, why) in spans {
+            if span < min || span > max {
+                return Err(MasterConfigError::Bounds { flag, value: Span(span).to_string(), why });
+            }
         }
-        if self.read_lease.0 > mc_base::MAX_GRANT_LIFETIME || self.read_lease.0.as_millis() < 100 {
-            let value = self.read_lease.to_string();
-            return Err(MasterConfigError::Bounds { flag: "read-lease", value, why: "100ms to 60s" });
+        if self.snapshot_log_bytes.0 < 1 << 20 {
+            let value = self.snapshot_log_bytes.to_string();
+            return Err(MasterConfigError::Bounds { flag: "snapshot-log-bytes", value, why: "at least 1mb" });
         }
         if self.peers.is_empty() {
             return Ok(None);

@@ -24,10 +24,14 @@ use crate::leader::{Coordinator, duties};
 use crate::log::{LogDisk, LogOptions, LogStore, OpenError, SledDisk, SledOptions};
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
-use crate::raft::{RaftNode, RaftNodeConfig, RaftService, SnapshotLimits, StartError as RaftStartError};
+use crate::raft::{RaftNode, RaftNodeConfig, RaftService, SnapshotLimits, StartError as RaftStartError, TransferError};
 
 /// Largest request that is read: 4,096 keys of 4 KiB and their framing.
 const MAX_REQUEST_BYTES: usize = 24 << 20;
+/// Longest wait for another master to take the leadership.
+const HAND_OVER: Duration = Duration::from_secs(1);
+/// Longest wait for Raft and for the log to end: a disk that hangs must not keep the process.
+const CLOSE: Duration = Duration::from_secs(1);
 /// A call that arrives right after the leadership went is still told where it went.
 const LINGER: Duration = Duration::from_millis(100);
 /// Streams and calls that are open at the end get so long.
@@ -173,17 +177,18 @@ impl Master {
     pub async fn stop(self) {
         let coordinator = self.api.coordinator();
         if let Some(coordinator) = &coordinator {
-            if coordinator.raft.try_lease().is_some() {
-                match coordinator.raft.transfer_leader(None).await {
-                    Ok(now) => tracing::info!(term = now.term, "leadership was handed over"),
-                    Err(error) => tracing::warn!("leadership was not handed over: {error}"),
-                }
+            let handed = tokio::time::timeout(HAND_OVER, coordinator.raft.transfer_leader(None));
+            match handed.await {
+                Ok(Ok(now)) => tracing::info!(term = now.term, "leadership was handed over"),
+                Ok(Err(TransferError::NotLeader(_) | TransferError::Alone)) => {}
+                Ok(Err(error)) => tracing::warn!("leadership was not handed over: {error}"),
+                Err(_) => tracing::warn!("leadership was not handed over within {HAND_OVER:?}"),
             }
             tokio::time::sleep(LINGER).await;
         }
         self.stop.cancel();
         self.tasks.close();
-        if tokio::time::timeout(DRAIN, self.tasks.wait()).await.is_err() {
+        if tokio::time::timeout(CLOSE + DRAIN, self.tasks.wait()).await.is_err() {
             tracing::debug!("connections were still open at the end");
         }
     }
@@ -301,15 +306,22 @@ impl Life {
             self.args.settings(),
             self.environment.clock.clone(),
             self.metrics.clone(),
+            self.stop.clone(),
         ));
         self.api.open(coordinator.clone());
-        self.tasks.spawn(duties::run(coordinator.clone(), self.stop.clone()));
+        self.tasks.spawn(duties::watch_stores(coordinator.clone()));
+        self.tasks.spawn(duties::keep_the_log_going(coordinator.clone()));
         self.tasks.spawn(note_formed(self.formation.service(), coordinator.clone(), self.stop.clone()));
         self.tasks.spawn(keep_metrics(self.api.clone(), self.metrics.clone(), self.stop.clone()));
 
         let outcome = self.watch_over(&coordinator, &log).await;
-        coordinator.raft.shutdown().await;
-        log.close().await;
+        let closed = async {
+            coordinator.raft.shutdown().await;
+            log.close().await;
+        };
+        if tokio::time::timeout(CLOSE, closed).await.is_err() {
+            tracing::warn!("the log was not closed within {CLOSE:?}; what was acknowledged is on disk");
+        }
         outcome
     }
 
@@ -396,21 +408,20 @@ impl Life {
 
 /// Records that this master holds Raft state as soon as there is a leader, so that an empty log at its next start is
 /// known to be a lost one.
-async fn note_formed(
-    formation: Arc<FormationService>,
-    coordinator: Arc<Coordinator>,
-    stop: CancellationToken,
-) {
+async fn note_formed(formation: Arc<FormationService>, coordinator: Arc<Coordinator>, stop: CancellationToken) {
     let mut leadership = coordinator.raft.leadership();
+    let noted = async {
+        if leadership.wait_for(|now| now.leader.is_some()).await.is_err() {
+            return;
+        }
+        while let Err(error) = formation.record_formed().await {
+            tracing::warn!("could not record that this master has data, trying again: {error}");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
     tokio::select! {
         () = stop.cancelled() => {}
-        led = async { leadership.wait_for(|now| now.leader.is_some()).await.is_ok() } => {
-            if led
-                && let Err(error) = formation.record_formed().await
-            {
-                tracing::warn!("could not record that this master has data: {error}");
-            }
-        }
+        () = noted => {}
     }
 }
 
@@ -423,5 +434,12 @@ async fn keep_metrics(api: Arc<Api>, metrics: Arc<MasterMetrics>, stop: Cancella
         }
         metrics.show(&http::sample(&api));
         metrics.upkeep();
+    }
+}
+
+impl Drop for Master {
+    /// A master that is dropped rather than stopped ends, too.
+    fn drop(&mut self) {
+        self.stop.cancel();
     }
 }

@@ -72,7 +72,12 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
     let outcome = api.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-        let mut master = Master::start(args, environment).await?;
+        let mut master = tokio::select! {
+            started = Master::start(args, environment) => started?,
+            // A long log takes its time to open.
+            _ = terminate.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
+        };
         let orphaned = async {
             match args.exit_on_stdin_eof {
                 true => mc_base::stdin_eof().await,
@@ -96,7 +101,7 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
             }),
         }
     });
-    // The log's writer thread has closed sled by now; whatever else is left ends with the process.
+    // What is left (idle connections) ends with the process.
     api.shutdown_background();
     raft.shutdown_background();
     outcome

@@ -39,14 +39,14 @@ impl Authority {
 
     /// A master of `cluster` said that it is `now` there.
     ///
-    /// A time before one already heard from the same cluster is ignored: a new leader may be a tick behind what the
-    /// old one said, and what was expired must stay so.
+    /// Cluster time stands still while nobody leads, and this side's estimate runs on: whatever a master says ends the
+    /// estimate, so that a new leader's grants are not refused. A time before one already heard from the same cluster
+    /// counts as that one: a new leader may be a tick behind what the old one said.
     pub fn learn(&self, cluster: ClusterId, now: ClusterTime) {
         let at = self.clock.now();
         let mut heard = self.heard.write();
-        if heard.is_none_or(|old| old.cluster != cluster || old.time <= now) {
-            *heard = Some(Heard { cluster, time: now, at });
-        }
+        let time = heard.filter(|old| old.cluster == cluster).map_or(now, |old| old.time.max(now));
+        *heard = Some(Heard { cluster, time, at });
     }
 
     /// The cluster and its time: last heard plus the local monotonic time since; `None` before the first.

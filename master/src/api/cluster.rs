@@ -12,12 +12,14 @@ use tonic::Status;
 
 use super::Refusal;
 use super::grants::{bytes, endpoints};
-use crate::leader::{Coordinator, StoreState};
-use crate::raft::MasterNode;
+use crate::leader::{Coordinator, Leading, StoreState};
+use crate::raft::{Applied, MasterNode, TransferError};
 use crate::state::StoreView;
 
 /// A watcher that has nothing to hear gets the same event again so often, so that a dead connection is noticed.
 const WATCH_INTERVAL: Duration = Duration::from_secs(5);
+/// The same from a leader whose lease is not confirmed right now.
+const UNSURE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the process says of itself.
 pub(crate) fn software() -> String {
@@ -51,6 +53,7 @@ impl Coordinator {
             None => "no leader is known: a majority of the masters must be running and reach each other"
                 .to_owned(),
         };
+        // The lock is not recursive: nothing in here may ask the index, or who leads, again.
         self.index.read(|applied| {
             let state = &applied.state;
             v1::StatusReply {
@@ -64,8 +67,8 @@ impl Coordinator {
                 applied: applied.last_applied.map_or(0, |id| id.index),
                 keys: state.objects(),
                 cluster_time_ms: leading.as_ref().map_or(state.time(), |leading| leading.now()).0,
-                masters: self.members(),
-                stores: state.stores().map(|store| self.store_status(&store)).collect(),
+                masters: members(applied),
+                stores: state.stores().map(|store| store_status(&store, leading.as_deref())).collect(),
                 puts_in_flight: state.puts_in_flight(),
                 cluster_version: state.cluster_version(),
                 pid: std::process::id(),
@@ -75,49 +78,14 @@ impl Coordinator {
     }
 
     pub(crate) fn members(&self) -> Vec<v1::MemberStatus> {
-        self.index.read(|applied| {
-            let membership = applied.membership.membership();
-            let voters: Vec<_> = membership.voter_ids().collect();
-            membership
-                .nodes()
-                .map(|(id, node)| v1::MemberStatus {
-                    node_id: bytes(&id.to_bytes()),
-                    raft_address: node.raft.clone(),
-                    client_address: node.client.clone(),
-                    http_address: node.http.clone(),
-                    voter: voters.contains(id),
-                })
-                .collect()
-        })
+        self.index.read(members)
     }
 
     fn master_addresses(&self) -> Vec<String> {
         self.members().into_iter().map(|member| member.client_address).collect()
     }
 
-    /// Only a leader can tell whether a store is alive.
-    fn store_status(&self, store: &StoreView<'_>) -> v1::StoreStatus {
-        let state = match self.lead_now() {
-            Some(leading) => match leading.liveness.state(store.store, leading.elapsed()) {
-                StoreState::Alive => "alive",
-                StoreState::Suspect => "suspect",
-            },
-            None => "unknown",
-        };
-        v1::StoreStatus {
-            store_id: bytes(&store.store.to_bytes()),
-            name: store.name.to_owned(),
-            epoch: bytes(&store.epoch.to_bytes()),
-            endpoints: endpoints(store),
-            state: state.to_owned(),
-            capacity_bytes: store.capacity,
-            used_bytes: store.used,
-            objects: store.objects,
-            http_address: store.http.to_owned(),
-        }
-    }
-
-    /// Tells leader and store changes until the watcher hangs up.
+    /// Tells leader and store changes until the watcher hangs up or this master stops.
     pub(crate) fn watch(self: &Arc<Self>) -> ReceiverStream<Result<v1::WatchEvent, Status>> {
         let (events, stream) = mpsc::channel(8);
         let this = self.clone();
@@ -129,40 +97,44 @@ impl Coordinator {
                 // Marked as seen before they are read: a change in between comes as the next event.
                 leader.borrow_and_update();
                 changes.borrow_and_update();
-                let event = this.watch_event(&mut told);
+                let leading = this.lead_now();
+                // A leader that is not sure of itself at this moment has more to say shortly.
+                let unsure = leading.is_none() && this.raft.view().role == "leader";
+                let event = this.watch_event(&mut told, leading.as_deref());
                 if events.send(Ok(event)).await.is_err() {
                     return;
                 }
                 tokio::select! {
                     changed = leader.changed() => if changed.is_err() { return },
                     changed = changes.changed() => if changed.is_err() { return },
-                    () = tokio::time::sleep(WATCH_INTERVAL) => {}
+                    () = tokio::time::sleep(if unsure { UNSURE_INTERVAL } else { WATCH_INTERVAL }) => {}
                     () = events.closed() => return,
+                    () = this.stop.cancelled() => return,
                 }
             }
         });
         ReceiverStream::new(stream)
     }
 
-    fn watch_event(&self, told: &mut BTreeMap<StoreId, String>) -> v1::WatchEvent {
+    fn watch_event(
+        &self,
+        told: &mut BTreeMap<StoreId, StoreState>,
+        leading: Option<&Leading>,
+    ) -> v1::WatchEvent {
         let mut stores = Vec::new();
-        if self.lead_now().is_some() {
-            self.index.read(|applied| {
+        let masters = self.index.read(|applied| {
+            if let Some(leading) = leading {
+                told.retain(|store, _| applied.state.store(*store).is_some());
                 for store in applied.state.stores() {
-                    let status = self.store_status(&store);
-                    if told.get(&store.store) != Some(&status.state) {
-                        told.insert(store.store, status.state.clone());
-                        stores.push(status);
+                    let state = leading.liveness.state(store.store, leading.elapsed());
+                    if told.insert(store.store, state) != Some(state) {
+                        stores.push(store_status(&store, Some(leading)));
                     }
                 }
-            });
-        }
-        v1::WatchEvent {
-            leader: self.leader(),
-            cluster_id: bytes(&self.cluster.to_bytes()),
-            stores,
-            masters: self.master_addresses(),
-        }
+            }
+            members(applied).into_iter().map(|member| member.client_address).collect()
+        });
+        v1::WatchEvent { leader: self.leader(), cluster_id: bytes(&self.cluster.to_bytes()), stores, masters }
     }
 
     pub(crate) fn list_members(&self) -> v1::ListMembersReply {
@@ -181,10 +153,48 @@ impl Coordinator {
                     .ok_or_else(|| Refusal::Invalid(format!("a node id has 8 bytes, not {}", id.len())))?,
             ),
         };
-        self.raft
-            .transfer_leader(to)
-            .await
-            .map_err(|err| Refusal::Unknown(format!("leadership was not handed over: {err}")))?;
+        self.raft.transfer_leader(to).await.map_err(|error| match error {
+            TransferError::NotLeader(_) => self.not_leader(),
+            TransferError::NoVoter(_) | TransferError::Alone => Refusal::Invalid(error.to_string()),
+            TransferError::NotTaken { .. } | TransferError::Stopped(_) => {
+                Refusal::Unknown(format!("leadership was not handed over: {error}"))
+            }
+        })?;
         Ok(v1::TransferLeaderReply { leader: self.leader() })
+    }
+}
+
+fn members(applied: &Applied) -> Vec<v1::MemberStatus> {
+    let membership = applied.membership.membership();
+    let voters: Vec<_> = membership.voter_ids().collect();
+    membership
+        .nodes()
+        .map(|(id, node)| v1::MemberStatus {
+            node_id: bytes(&id.to_bytes()),
+            raft_address: node.raft.clone(),
+            client_address: node.client.clone(),
+            http_address: node.http.clone(),
+            voter: voters.contains(id),
+        })
+        .collect()
+}
+
+/// A store as it travels. Only a leader can tell whether it is alive.
+fn store_status(store: &StoreView<'_>, leading: Option<&Leading>) -> v1::StoreStatus {
+    let state = match leading.map(|leading| leading.liveness.state(store.store, leading.elapsed())) {
+        Some(StoreState::Alive) => "alive",
+        Some(StoreState::Suspect) => "suspect",
+        None => "unknown",
+    };
+    v1::StoreStatus {
+        store_id: bytes(&store.store.to_bytes()),
+        name: store.name.to_owned(),
+        epoch: bytes(&store.epoch.to_bytes()),
+        endpoints: endpoints(store),
+        state: state.to_owned(),
+        capacity_bytes: store.capacity,
+        used_bytes: store.used,
+        objects: store.objects,
+        http_address: store.http.to_owned(),
     }
 }

@@ -152,14 +152,7 @@ impl Coordinator {
         });
         if !proposed.is_empty() {
             let (places, items): (Vec<_>, Vec<_>) = proposed.into_iter().unzip();
-            let answer = self.propose(&leading, Op::Remove { tenant: request.tenant, items }).await;
-            // A repeated remove could hit another put's object, so an open outcome is said to be open.
-            let answer = answer.map_err(|refusal| match refusal {
-                Refusal::NotLeader { .. } => {
-                    Refusal::Unknown("leadership was lost while the remove was being committed".into())
-                }
-                refusal => refusal,
-            })?;
+            let answer = self.propose(&leading, Op::Remove { tenant: request.tenant, items }).await?;
             for (place, code) in places.into_iter().zip(codes(answer)?) {
                 results[place].code = code as i32;
             }
@@ -248,5 +241,5 @@ fn codes(response: Response) -> Result<Vec<Code>, Refusal> {
 }
 
 fn unexpected_answer() -> Refusal {
-    Refusal::Stopped("the state machine answered something else than was asked, which is a bug".into())
+    Refusal::Unknown("the state machine answered something else than was asked, which is a bug".into())
 }

@@ -59,9 +59,6 @@ pub(crate) enum Refusal {
         /// In words.
         message: String,
     },
-    /// This master cannot go on.
-    #[error("this master has stopped: {0}")]
-    Stopped(String),
 }
 
 fn not_leader(leader: Option<&v1::Leader>, term: u64) -> String {
@@ -75,7 +72,7 @@ impl Refusal {
     fn code(&self) -> Code {
         match self {
             Self::NotLeader { .. } => Code::NotLeader,
-            Self::Forming(_) | Self::Stopped(_) => Code::UnavailableInCurrentStatus,
+            Self::Forming(_) => Code::UnavailableInCurrentStatus,
             Self::WrongCluster { .. } => Code::WrongCluster,
             Self::WrongNode { .. } => Code::WrongNode,
             Self::VersionSkew { .. } => Code::VersionSkew,

@@ -12,7 +12,7 @@ use tonic::{Status, Streaming};
 use super::Refusal;
 use super::caller::Addressee;
 use super::grants::bytes;
-use crate::leader::{Coordinator, Leading};
+use crate::leader::{Coordinator, Leading, StoreState};
 use crate::state::{Endpoint, MountStore, Op, Response};
 
 /// Most endpoints and attributes that one mount may name.
@@ -48,15 +48,16 @@ impl Coordinator {
 
     /// Two processes with one store id (a copied data directory) would take each other's memory away in turns.
     fn refuse_impostor(&self, mount: &MountStore, leading: &Leading) -> Result<(), Refusal> {
-        let live = leading.liveness.live_epoch(mount.store, leading.elapsed());
-        if live.is_none_or(|epoch| epoch == mount.epoch) {
-            return Ok(());
-        }
         let known = self.index.read(|applied| {
-            applied.state.store(mount.store).map(|store| (store.name.to_owned(), store.endpoints.to_vec()))
+            let store = applied.state.store(mount.store)?;
+            Some((store.epoch, store.name.to_owned(), store.endpoints.to_vec()))
         });
+        // Right after a failover the store that is mounted is believed to be alive until it had time to say so.
+        let alive = leading.liveness.state(mount.store, leading.elapsed()) == StoreState::Alive;
         match known {
-            Some((name, endpoints)) if endpoints != mount.endpoints => Err(Refusal::Store {
+            Some((epoch, name, endpoints))
+                if alive && epoch != mount.epoch && endpoints != mount.endpoints =>
+            Err(Refusal::Store {
                 code: Code::SegmentAlreadyExists,
                 message: format!(
                     "store {} is alive as {name} at another address: two stores share a data directory, or a copy of \
@@ -90,7 +91,12 @@ impl Coordinator {
         let this = self.clone();
         tokio::spawn(async move {
             let mut open: Option<OpenStream> = None;
-            while let Some(Ok(beat)) = beats.next().await {
+            loop {
+                let beat = tokio::select! {
+                    beat = beats.next() => beat,
+                    () = this.stop.cancelled() => return,
+                };
+                let Some(Ok(beat)) = beat else { return };
                 let reply = this.beat(us, &beat, &mut open).await;
                 let end = reply.is_err();
                 if replies.send(reply.map_err(Status::from)).await.is_err() || end {
@@ -118,9 +124,12 @@ impl Coordinator {
         if mounted {
             match open {
                 Some(open) if Arc::ptr_eq(&open.leading, &leading) => {
-                    leading.liveness.beat(store, epoch, leading.elapsed());
+                    leading.liveness.beat(store, leading.elapsed());
+                    if leading.is_suspect(store) {
+                        self.refresh_suspects(&leading);
+                    }
                 }
-                _ => *open = Some(OpenStream::begin(self, store, epoch, leading.clone())),
+                _ => *open = Some(OpenStream::begin(self, store, leading.clone())),
             }
         }
         Ok(v1::StoreHeartbeatReply {
@@ -142,8 +151,8 @@ struct OpenStream {
 }
 
 impl OpenStream {
-    fn begin(on: &Arc<Coordinator>, store: StoreId, epoch: SegmentEpoch, leading: Arc<Leading>) -> Self {
-        leading.liveness.opened(store, epoch, leading.elapsed());
+    fn begin(on: &Arc<Coordinator>, store: StoreId, leading: Arc<Leading>) -> Self {
+        leading.liveness.opened(store, leading.elapsed());
         on.refresh_suspects(&leading);
         Self { coordinator: on.clone(), leading, store }
     }
@@ -196,6 +205,6 @@ fn store_and_epoch(store: &[u8], epoch: &[u8]) -> Result<(StoreId, SegmentEpoch)
 fn single_code(response: Response) -> Result<Code, Refusal> {
     match response {
         Response::Codes(codes) if codes.len() == 1 => Ok(codes[0]),
-        other => Err(Refusal::Stopped(format!("expected one code, got {other:?}, which is a bug"))),
+        other => Err(Refusal::Unknown(format!("expected one code, got {other:?}, which is a bug"))),
     }
 }

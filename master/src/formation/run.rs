@@ -151,7 +151,8 @@ impl Formation {
         let (Plan::Peers(list), Some(ours)) = (&self.config.plan, self.service.cluster()) else {
             return Ok(());
         };
-        let Expansion::Entries(entries) = list.expand(&self.config.resolver).await? else { return Ok(()) };
+        // The list is for addresses only here: a name that does not resolve right now ends no healthy member.
+        let Ok(Expansion::Entries(entries)) = list.expand(&self.config.resolver).await else { return Ok(()) };
         self.service.show_list(entries.clone());
         let own = self.own(entries).await;
         let met = self.meet_all(&own).await;

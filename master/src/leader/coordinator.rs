@@ -7,6 +7,7 @@ use mc_proto::v1;
 use openraft::errors::{ClientWriteError, RaftError};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 
 use super::Leading;
 use crate::api::{Refusal, leader_message};
@@ -37,6 +38,8 @@ pub(crate) struct Coordinator {
     /// Taken to replace `leading`, so that one term has one soft state.
     begin: Mutex<()>,
     proposals: Semaphore,
+    /// Ends open streams with this master.
+    pub(crate) stop: CancellationToken,
 }
 
 impl Coordinator {
@@ -46,6 +49,7 @@ impl Coordinator {
         seed: Settings,
         clock: Clock,
         metrics: Arc<MasterMetrics>,
+        stop: CancellationToken,
     ) -> Self {
         Self {
             cluster,
@@ -58,6 +62,7 @@ impl Coordinator {
             leading: ArcSwapOption::empty(),
             begin: Mutex::new(()),
             proposals: Semaphore::new(MAX_PROPOSALS),
+            stop,
         }
     }
 
@@ -104,9 +109,8 @@ impl Coordinator {
     /// Proposes `op` with a stamp of this term and waits until it is applied here.
     ///
     /// # Errors
-    /// `Exhausted` and `Invalid` mean that nothing was proposed. `NotLeader` and `Unknown` leave it open: the entry may
-    /// have been appended by then. Callers whose operation may be repeated by its put id pass both on; others must
-    /// answer that the outcome is unknown.
+    /// All but `Unknown` are definite: nothing was done. openraft redirects before it appends, and an entry that was
+    /// appended and lost its leader is answered as discarded, which is `Unknown`: a later leader may have it.
     pub(crate) async fn propose(&self, leading: &Leading, op: Op) -> Result<Response, Refusal> {
         let bytes = Command { stamp: leading.stamp(), op }.encode();
         if bytes.len() > mc_base::MAX_COMMAND_BYTES {
@@ -136,13 +140,16 @@ impl Coordinator {
             },
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(self.not_leader()),
             Err(RaftError::APIError(err)) => Err(Refusal::Unknown(err.to_string())),
-            Err(RaftError::Fatal(err)) => Err(Refusal::Stopped(err.to_string())),
+            // Raft answers so to everything in flight when it stops; the entry may be on other masters by then.
+            Err(RaftError::Fatal(err)) => Err(Refusal::Unknown(format!("this master has stopped: {err}"))),
         }
     }
 
     /// The refusal that names whom this master believes to lead.
     pub(crate) fn not_leader(&self) -> Refusal {
         let Leadership { leader, term } = self.raft.leadership().borrow().clone();
+        // A master that refuses because it is not sure to lead does not send callers to itself.
+        let leader = leader.filter(|(id, _)| *id != self.raft.node_id());
         refusal(&NotLeader { leader, term })
     }
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, MissedTickBehavior, interval};
-use tokio_util::sync::CancellationToken;
+use tokio::time::Instant;
 
 use super::{Coordinator, Leading};
 use crate::api::Refusal;
@@ -19,34 +18,40 @@ const CLUSTER_VERSION: u32 = 1;
 /// Objects freed in one entry after a store was dropped.
 const SWEEP_LIMIT: u32 = 1024;
 
-/// Runs until `stop`; does nothing while this master does not lead.
-pub(crate) async fn run(coordinator: Arc<Coordinator>, stop: CancellationToken) {
-    let mut beat = interval(LIVENESS_INTERVAL);
-    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last_tick = Instant::now();
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = beat.tick() => {}
-        }
-        let Some(leading) = coordinator.lead_now() else {
+/// Watches the stores until this master stops; does nothing while it does not lead. Apart from what has to be committed,
+/// so that no wait for a commit makes a store's silence go unnoticed.
+pub(crate) async fn watch_stores(coordinator: Arc<Coordinator>) {
+    while pause(&coordinator, LIVENESS_INTERVAL).await {
+        match coordinator.lead_now() {
+            Some(leading) => coordinator.refresh_suspects(&leading),
             // Not sure to lead for a moment is not the end of a term.
-            if coordinator.raft.view().role != "leader" {
-                coordinator.step_down();
-            }
-            continue;
-        };
-        if !seed_settings(&coordinator, &leading).await {
+            None if coordinator.raft.view().role != "leader" => coordinator.step_down(),
+            None => {}
+        }
+    }
+}
+
+/// Logs what has to be logged until this master stops; does nothing while it does not lead.
+pub(crate) async fn keep_the_log_going(coordinator: Arc<Coordinator>) {
+    let mut last_tick = Instant::now();
+    while pause(&coordinator, LIVENESS_INTERVAL).await {
+        let Some(leading) = coordinator.lead_now() else { continue };
+        if !seed_settings(&coordinator, &leading).await || last_tick.elapsed() < TICK_INTERVAL {
             continue;
         }
-        coordinator.refresh_suspects(&leading);
-        if last_tick.elapsed() >= TICK_INTERVAL {
-            last_tick = Instant::now();
-            leading.sweep_leases();
-            log_failure("tick", coordinator.propose(&leading, Op::Tick).await.map(drop));
-            drop_dead_stores(&coordinator, &leading).await;
-            sweep(&coordinator, &leading).await;
-        }
+        last_tick = Instant::now();
+        leading.sweep_leases();
+        log_failure("tick", coordinator.propose(&leading, Op::Tick).await.map(drop));
+        drop_dead_stores(&coordinator, &leading).await;
+        sweep(&coordinator, &leading).await;
+    }
+}
+
+/// False when this master stops.
+async fn pause(coordinator: &Coordinator, span: Duration) -> bool {
+    tokio::select! {
+        () = coordinator.stop.cancelled() => false,
+        () = tokio::time::sleep(span) => true,
     }
 }
 

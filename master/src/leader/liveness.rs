@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use mc_base::{SegmentEpoch, StoreId};
+use mc_base::StoreId;
 use parking_lot::Mutex;
 
 /// Which stores are alive, as this leader hears them. It decides what is offered, never what is lost.
@@ -22,7 +22,6 @@ pub(crate) struct Liveness {
 
 #[derive(Clone, Copy, Debug)]
 struct Heard {
-    epoch: SegmentEpoch,
     at: Duration,
     /// Open heartbeat streams; a store that reconnects has two for a moment.
     streams: u32,
@@ -43,16 +42,15 @@ impl Liveness {
     }
 
     /// A stream of heartbeats of `store` has begun.
-    pub(crate) fn opened(&self, store: StoreId, epoch: SegmentEpoch, now: Duration) {
+    pub(crate) fn opened(&self, store: StoreId, now: Duration) {
         let mut heard = self.heard.lock();
-        let entry = heard.entry(store).or_insert(Heard { epoch, at: now, streams: 0 });
-        *entry = Heard { epoch, at: now, streams: entry.streams + 1 };
+        let entry = heard.entry(store).or_insert(Heard { at: now, streams: 0 });
+        *entry = Heard { at: now, streams: entry.streams + 1 };
     }
 
     /// A heartbeat has come.
-    pub(crate) fn beat(&self, store: StoreId, epoch: SegmentEpoch, now: Duration) {
+    pub(crate) fn beat(&self, store: StoreId, now: Duration) {
         if let Some(entry) = self.heard.lock().get_mut(&store) {
-            entry.epoch = epoch;
             entry.at = now;
         }
     }
@@ -71,12 +69,6 @@ impl Liveness {
             None => now.saturating_sub(self.since) < self.suspect_after,
         };
         if believed { StoreState::Alive } else { StoreState::Suspect }
-    }
-
-    /// The epoch that `store` is heard with right now, if it is.
-    pub(crate) fn live_epoch(&self, store: StoreId, now: Duration) -> Option<SegmentEpoch> {
-        let heard = *self.heard.lock().get(&store)?;
-        (heard.streams > 0 && now.saturating_sub(heard.at) < self.suspect_after).then_some(heard.epoch)
     }
 
     /// How long `store` has been silent.
@@ -109,7 +101,6 @@ mod tests {
 
     const AFTER: Duration = Duration::from_millis(800);
     const STORE: StoreId = StoreId(1);
-    const EPOCH: SegmentEpoch = SegmentEpoch(2);
 
     fn at(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -125,22 +116,21 @@ mod tests {
     #[test]
     fn a_broken_stream_is_suspect_at_once_unless_another_is_open() {
         let liveness = Liveness::new(AFTER, at(0));
-        liveness.opened(STORE, EPOCH, at(0));
-        liveness.opened(STORE, EPOCH, at(10));
+        liveness.opened(STORE, at(0));
+        liveness.opened(STORE, at(10));
         liveness.closed(STORE);
         assert_eq!(liveness.state(STORE, at(20)), StoreState::Alive);
         liveness.closed(STORE);
         assert_eq!(liveness.state(STORE, at(20)), StoreState::Suspect);
-        assert_eq!(liveness.live_epoch(STORE, at(20)), None);
     }
 
     #[test]
     fn silence_makes_suspect_and_a_beat_makes_alive() {
         let liveness = Liveness::new(AFTER, at(0));
-        liveness.opened(STORE, EPOCH, at(0));
+        liveness.opened(STORE, at(0));
         assert!(liveness.refresh([STORE].into_iter(), at(900)));
         assert_eq!(*liveness.suspects(), vec![STORE]);
-        liveness.beat(STORE, EPOCH, at(950));
+        liveness.beat(STORE, at(950));
         assert!(liveness.refresh([STORE].into_iter(), at(960)));
         assert!(liveness.suspects().is_empty());
         assert!(!liveness.refresh([STORE].into_iter(), at(970)), "nothing has changed");

@@ -37,7 +37,8 @@ impl RaftNode {
         RaftView {
             role,
             term: metrics.current_term,
-            committed: metrics.local_committed.as_ref().map_or(0, |id| id.index),
+            // What a quorum has, which on a member that catches up is far ahead of its own log.
+            committed: metrics.cluster_committed.as_ref().map_or(0, |id| id.index),
         }
     }
 

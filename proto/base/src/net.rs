@@ -119,7 +119,12 @@ impl Network for TcpNetwork {
             let listener = tokio::net::TcpListener::bind(address).await?;
             let address = listener.local_addr()?;
             let incoming = futures::stream::unfold(listener, |listener| async move {
-                let accepted = listener.accept().await.map(|(stream, _)| {
+                let accepted = listener.accept().await;
+                if accepted.is_err() {
+                    // Out of descriptors, most likely: the next accept fails as fast.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                let accepted = accepted.map(|(stream, _)| {
                     // A refused option is a slower connection, not a broken one.
                     let _ = stream.set_nodelay(true);
                     Connection::new(stream)

@@ -17,6 +17,8 @@ use super::convert::node_to_wire;
 pub(crate) struct Identity {
     pub(crate) cluster: ClusterId,
     pub(crate) node: NodeId,
+    /// Its longest election timeout, in ms.
+    pub(crate) election_max_ms: u64,
 }
 
 impl Identity {
@@ -27,6 +29,7 @@ impl Identity {
             from: node_to_wire(self.node),
             to: node_to_wire(to),
             version: *VERSIONS.end(),
+            election_max_ms: self.election_max_ms,
         }
     }
 }
@@ -69,6 +72,19 @@ pub(crate) fn check_envelope(
     Ok(())
 }
 
+/// Refuses a peer whose election timeout is another than `ours`. A leader counts its lease by its own, voters keep out of
+/// elections by theirs: where they differ, a leader could serve reads after another one was elected.
+pub(crate) fn check_timing(ours: u64, envelope: &v1::Envelope) -> Result<(), Status> {
+    let theirs = envelope.election_max_ms;
+    if theirs == ours {
+        return Ok(());
+    }
+    let message = format!(
+        "the masters' election timeouts differ: {ours} ms here, {theirs} ms there; start all with the same --raft-timing"
+    );
+    Err(refusal(Code::InvalidParams, message, ours, theirs))
+}
+
 fn refusal(code: Code, message: String, ours: impl Display, theirs: impl Display) -> Status {
     status_of(&ErrorDetail {
         code: code.into(),
@@ -87,9 +103,9 @@ mod tests {
 
     #[test]
     fn only_a_message_for_this_node_of_this_cluster_passes() {
-        let us = Identity { cluster: ClusterId(1), node: NodeId(10) };
-        let peer = Identity { cluster: ClusterId(1), node: NodeId(11) };
-        let stranger = Identity { cluster: ClusterId(2), node: NodeId(11) };
+        let us = Identity { cluster: ClusterId(1), node: NodeId(10), election_max_ms: 300 };
+        let peer = Identity { cluster: ClusterId(1), node: NodeId(11), election_max_ms: 300 };
+        let stranger = Identity { cluster: ClusterId(2), node: NodeId(11), election_max_ms: 300 };
         let check = |envelope: &v1::Envelope, cluster| {
             let refused = check_envelope(us.node, cluster, Some(envelope)).err()?;
             Some(detail_of(&refused).unwrap())
@@ -111,6 +127,11 @@ mod tests {
         assert!(
             detail.message.contains(&us.node.to_string()) && detail.theirs.contains(&NodeId(12).to_string())
         );
+
+        assert!(check_timing(300, &peer.envelope(us.node)).is_ok());
+        let slower = v1::Envelope { election_max_ms: 1_000, ..peer.envelope(us.node) };
+        let detail = detail_of(&check_timing(300, &slower).unwrap_err()).unwrap();
+        assert!(detail.message.contains("300 ms here, 1000 ms there"), "{}", detail.message);
 
         let newer = v1::Envelope { version: VERSIONS.end() + 1, ..peer.envelope(us.node) };
         assert_eq!(check(&newer, Some(us.cluster)).unwrap().code, Code::VersionSkew as i32);

@@ -104,6 +104,9 @@ pub enum TransferError {
     /// The named node cannot lead, or nobody else can.
     #[error("node {0} is no voter of this cluster")]
     NoVoter(NodeId),
+    /// The named node has not answered a heartbeat lately.
+    #[error("node {0} does not answer: it would not take over")]
+    Silent(NodeId),
     /// This node is the only voter.
     #[error("there is no other voter to hand leadership to")]
     Alone,
@@ -204,7 +207,7 @@ impl RaftNode {
             VoteGuard::open(clock)
         };
 
-        let peers = Peers::new(Identity { cluster, node }, network);
+        let peers = Peers::new(Identity { cluster, node, election_max_ms: settings.raft_election_max_ms }, network);
         let machine = Machine::new(index.clone(), snapshots.clone());
         let raft = Raft::new(node, raft_config, peers, log, machine).await?;
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
@@ -214,7 +217,7 @@ impl RaftNode {
             tasks::follow_leadership(raft.clone(), leadership_tx),
         ];
         service.join(cluster);
-        service.attach(raft.clone(), guard, snapshots);
+        service.attach(raft.clone(), guard, snapshots, settings.raft_election_max_ms);
         Ok(Self {
             node,
             metrics: raft.metrics(),
@@ -306,7 +309,7 @@ impl RaftNode {
                 let Leadership { leader, term } = self.leadership.borrow().clone();
                 return Err(NotLeader { leader, term }.into());
             }
-            (metrics.vote.leader_id.term, successor(&metrics, self.node, to)?)
+            (metrics.vote.leader_id.term, successor(&metrics, self.node, to, self.election_timeout_max)?)
         };
         self.handed_over.fetch_max(term, Ordering::AcqRel);
         self.raft.trigger().transfer_leader(target).await?;
@@ -334,11 +337,9 @@ fn successor(
     metrics: &RaftMetrics<TypeConfig>,
     me: NodeId,
     named: Option<NodeId>,
+    silence: Duration,
 ) -> Result<NodeId, TransferError> {
     let mut others = metrics.membership_config.membership().voter_ids().filter(|id| *id != me);
-    if let Some(named) = named {
-        return others.find(|id| *id == named).ok_or(TransferError::NoVoter(named));
-    }
     let matching =
         |id: &NodeId| metrics.replication.as_ref().and_then(|peers| peers.get(id).copied().flatten());
     let heard = |id: &NodeId| {
@@ -348,5 +349,13 @@ fn successor(
             .and_then(|peers| peers.get(id).copied().flatten())
             .map(|at| at.into_inner())
     };
+    if let Some(named) = named {
+        let named = others.find(|id| *id == named).ok_or(TransferError::NoVoter(named))?;
+        // A leader that hands over to a dead node refuses writes until it is voted out.
+        return match heard(&named) {
+            Some(at) if InstantOf::<TypeConfig>::now() < at + silence => Ok(named),
+            _ => Err(TransferError::Silent(named)),
+        };
+    }
     others.max_by_key(|id| (matching(id), heard(id))).ok_or(TransferError::Alone)
 }

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use parking_lot::Mutex;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::{self, BadMessage};
-use super::envelope::check_envelope;
+use super::envelope::{check_envelope, check_timing};
 use super::{Machine, Raft, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot};
 
 /// Largest message that is read: twice what a log reader puts into one append.
@@ -51,6 +52,10 @@ pub(super) struct Attached {
     pub(super) raft: Raft<Machine>,
     pub(super) guard: VoteGuard,
     pub(super) snapshots: SnapshotStore,
+    /// This node's longest election timeout; that of all.
+    election_max_ms: u64,
+    /// A peer with another one was refused.
+    timing_differs: AtomicBool,
     /// Held while a snapshot comes in: a sender that gave up and came back waits until the first try is cleaned up.
     pub(super) receiving: tokio::sync::Mutex<()>,
 }
@@ -77,11 +82,19 @@ impl RaftService {
     }
 
     /// The node runs; the first call counts.
-    pub(super) fn attach(&self, raft: Raft<Machine>, guard: VoteGuard, snapshots: SnapshotStore) {
+    pub(super) fn attach(
+        &self,
+        raft: Raft<Machine>,
+        guard: VoteGuard,
+        snapshots: SnapshotStore,
+        election_max_ms: u64,
+    ) {
         let _ = self.0.attached.set(Attached {
             raft,
             guard,
             snapshots,
+            election_max_ms,
+            timing_differs: AtomicBool::new(false),
             receiving: tokio::sync::Mutex::default(),
         });
     }
@@ -120,7 +133,17 @@ impl RaftService {
             return Err(self.starting());
         }
         check_envelope(self.0.node, ours, envelope)?;
-        self.attached()
+        let attached = self.attached()?;
+        if let Some(envelope) = envelope
+            && let Err(refused) = check_timing(attached.election_max_ms, envelope)
+        {
+            // Once: the peer tries again many times a second.
+            if !attached.timing_differs.swap(true, Ordering::Relaxed) {
+                tracing::error!("refused a master: {}", refused.message());
+            }
+            return Err(refused);
+        }
+        Ok(attached)
     }
 
     fn attached(&self) -> Result<&Attached, Status> {

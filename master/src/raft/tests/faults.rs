@@ -37,8 +37,8 @@ async fn messages_for_another_cluster_or_node_never_reach_raft() {
     let mut client = client(&pool.members[0].address);
     let before = pool.node(0).raft().metrics().borrow_watched().vote;
 
-    let stranger = Identity { cluster: ClusterId(0xbad), node: NodeId(7) };
-    let peer = Identity { cluster: CLUSTER, node: NodeId(7) };
+    let stranger = Identity { cluster: ClusterId(0xbad), node: NodeId(7), election_max_ms: 300 };
+    let peer = Identity { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
     for (envelope, refusal) in
         [(stranger.envelope(us), Code::WrongCluster), (peer.envelope(NodeId(8)), Code::WrongNode)]
     {
@@ -72,12 +72,12 @@ async fn a_node_without_a_cluster_refuses_and_one_that_is_starting_is_unavailabl
     let mut client = client(&listener.address.to_string());
     let server = tokio::spawn(service.clone().serve(listener, std::future::pending()));
 
-    let vote = ballot(1, NodeId(2), Identity { cluster: CLUSTER, node: NodeId(2) }.envelope(us));
+    let vote = ballot(1, NodeId(2), Identity { cluster: CLUSTER, node: NodeId(2), election_max_ms: 300 }.envelope(us));
     let refused = client.vote(vote.clone()).await.unwrap_err();
     assert_eq!(refused.message(), NO_CLUSTER, "formation answers for a node without a cluster");
     service.join(CLUSTER);
     assert_eq!(client.vote(vote).await.unwrap_err().code(), tonic::Code::Unavailable);
-    let stranger = Identity { cluster: ClusterId(0xbad), node: NodeId(2) };
+    let stranger = Identity { cluster: ClusterId(0xbad), node: NodeId(2), election_max_ms: 300 };
     let vote = ballot(1, NodeId(2), stranger.envelope(us));
     assert_eq!(code(&client.vote(vote).await.unwrap_err()), Some(Code::WrongCluster));
     assert_eq!(client.meet(v1::MeetRequest::default()).await.unwrap_err().code(), tonic::Code::Unimplemented);
@@ -122,7 +122,7 @@ async fn a_restarted_voter_keeps_out_of_elections_until_its_leases_are_over() {
     pool.start(0).await.unwrap();
     let us = pool.members[0].id;
     let mut client = client(&pool.members[0].address);
-    let peer = Identity { cluster: CLUSTER, node: NodeId(7) };
+    let peer = Identity { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
     let vote = ballot(100, NodeId(7), peer.envelope(us));
 
     // Its clock stands still, so it may wait for ever: a single voter would otherwise lead within 600 ms.

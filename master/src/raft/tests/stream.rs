@@ -106,7 +106,7 @@ async fn follower(script: impl Fn(u64) -> Act + Send + Sync + 'static) -> Follow
     let server = RaftServer::new(Scripted(Arc::new(script)));
     let server =
         tonic::transport::Server::builder().add_service(server).serve_with_incoming(listener.incoming);
-    let identity = Identity { cluster: CLUSTER, node: NodeId(1) };
+    let identity = Identity { cluster: CLUSTER, node: NodeId(1), election_max_ms: 300 };
     let peer = Peers::new(identity, TcpNetwork::shared()).new_client(NodeId(2), &node).await;
     Follower { peer, server: tokio::spawn(server) }
 }

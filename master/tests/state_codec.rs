@@ -2,6 +2,8 @@
 //!
 //! `MC_BLESS=1` writes the golden files anew. A change of a file that is in a release needs a new format byte.
 
+#![allow(clippy::unwrap_used)]
+
 mod state_support;
 
 use std::path::PathBuf;

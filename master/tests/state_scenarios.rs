@@ -1,5 +1,7 @@
 //! The rules one by one.
 
+#![allow(clippy::unwrap_used)]
+
 mod state_support;
 
 use mc_base::{ClusterTime, PutId, StoreId};

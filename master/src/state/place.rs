@@ -215,7 +215,7 @@ impl SplitMix64 {
 
     /// A number below `n`; `None` for zero.
     fn below(&mut self, n: usize) -> Option<usize> {
-        let scaled = u128::from(self.next()) * (n as u128) >> 64;
+        let scaled = (u128::from(self.next()) * (n as u128)) >> 64;
         usize::try_from(scaled).ok().filter(|&at| at < n)
     }
 }

@@ -1,6 +1,5 @@
 //! Builders for the tests of the state machine. Each test binary uses a part of them.
-#![allow(unreachable_pub, reason = "shared by several test executables")]
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 pub mod model;
 pub mod steps;

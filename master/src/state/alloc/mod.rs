@@ -22,7 +22,7 @@ use free::FreeSpace;
 use run::Run;
 
 /// A run takes at most this part of its segment, so that small segments are not cut into coarse pieces.
-const RUN_PART: u64 = 64;
+const RUN_PART: u64 = 256;
 /// A new run has this part of what its size has live: the slots that a size holds in reserve stay in proportion.
 const GROWTH_PART: u64 = 8;
 /// Most larger sizes looked at for a slot to cut up.
@@ -115,10 +115,10 @@ impl Allocator {
             return None;
         }
         let offset = self
-            .from_run(slot, false)
-            .or_else(|| self.from_free(slot))
-            .or_else(|| self.from_run(slot, true))
-            .or_else(|| self.from_larger(slot))?;
+            .take_from_run(slot, false)
+            .or_else(|| self.take_from_free(slot))
+            .or_else(|| self.take_from_run(slot, true))
+            .or_else(|| self.take_from_larger(slot))?;
         self.used += slot;
         match self.live.get_mut(&slot) {
             Some(live) => *live += 1,
@@ -142,7 +142,7 @@ impl Allocator {
     }
 
     /// A free slot of a run of this very size.
-    fn from_run(&mut self, slot: u64, nested: bool) -> Option<u64> {
+    fn take_from_run(&mut self, slot: u64, nested: bool) -> Option<u64> {
         let (&key, ()) = self.partial.at_or_after(&(slot, nested, 0))?;
         if (key.0, key.1) != (slot, nested) {
             return None;
@@ -156,7 +156,7 @@ impl Allocator {
     }
 
     /// A new run from free space: as many slots as the size deserves, fewer when no free range is that long.
-    fn from_free(&mut self, slot: u64) -> Option<u64> {
+    fn take_from_free(&mut self, slot: u64) -> Option<u64> {
         let live = self.live.get(&slot).copied().unwrap_or(0);
         let share = self.capacity / RUN_PART / slot;
         let wanted = (live / GROWTH_PART).min(share).clamp(1, u64::from(Run::MAX_SLOTS));
@@ -167,7 +167,7 @@ impl Allocator {
     }
 
     /// A new run in a free slot of a carved run of the next larger size that has one.
-    fn from_larger(&mut self, slot: u64) -> Option<u64> {
+    fn take_from_larger(&mut self, slot: u64) -> Option<u64> {
         let mut from = (slot + 1, false, 0);
         for _ in 0..NEST_TRIES {
             let (&(parent, nested, _), ()) = self.partial.at_or_after(&from)?;
@@ -175,7 +175,7 @@ impl Allocator {
                 from = (parent + 1, false, 0);
                 continue;
             }
-            let offset = self.from_run(parent, false)?;
+            let offset = self.take_from_run(parent, false)?;
             let slots = (parent / slot).min(u64::from(Run::MAX_SLOTS));
             self.start_run(slot, offset, slots, parent);
             return Some(offset);
@@ -228,7 +228,7 @@ impl Allocator {
         }
         let into = offset - start;
         let at = u8::try_from(into / slot).ok()?;
-        (into % slot == 0 && at < run.slots()).then_some((start, at))
+        (into.is_multiple_of(slot) && at < run.slots()).then_some((start, at))
     }
 
     /// The runs, in a fixed order.

@@ -19,8 +19,10 @@ enum Node<K, V> {
     Leaf(Vec<(K, V)>),
     /// Each child with a lower bound of its keys, which is above all keys of the child before it. The first child's
     /// bound is not used.
-    Inner(Vec<(K, Arc<Node<K, V>>)>),
+    Inner(Vec<Child<K, V>>),
 }
+
+type Child<K, V> = (K, Arc<Node<K, V>>);
 
 impl<K, V> Clone for CowMap<K, V> {
     fn clone(&self) -> Self {
@@ -189,8 +191,8 @@ impl<K: Copy + Ord, V: Clone> Node<K, V> {
         self.len() < self.max() / 4
     }
 
-    #[allow(clippy::type_complexity)]
-    fn insert(&mut self, key: K, value: V) -> (Option<V>, Option<(K, Arc<Self>)>) {
+    /// The value that was there, and the node's right part when it had to be split.
+    fn insert(&mut self, key: K, value: V) -> (Option<V>, Option<Child<K, V>>) {
         match self {
             Self::Leaf(entries) => match entries.binary_search_by(|(k, _)| k.cmp(&key)) {
                 Ok(at) => (Some(std::mem::replace(&mut entries[at].1, value)), None),
@@ -266,7 +268,7 @@ impl<K: Copy + Ord, V: Clone> Node<K, V> {
 }
 
 /// Removes child `at` when it is empty, or merges it with a neighbour when both fit one node with room to spare.
-fn shrink<K: Copy + Ord, V: Clone>(children: &mut Vec<(K, Arc<Node<K, V>>)>, at: usize) {
+fn shrink<K: Copy + Ord, V: Clone>(children: &mut Vec<Child<K, V>>, at: usize) {
     if children[at].1.len() == 0 {
         children.remove(at);
         return;
@@ -293,7 +295,7 @@ fn shrink<K: Copy + Ord, V: Clone>(children: &mut Vec<(K, Arc<Node<K, V>>)>, at:
 
 /// Entries in the order of their keys.
 pub(crate) struct Iter<'a, K, V> {
-    path: Vec<std::slice::Iter<'a, (K, Arc<Node<K, V>>)>>,
+    path: Vec<std::slice::Iter<'a, Child<K, V>>>,
     leaf: std::slice::Iter<'a, (K, V)>,
 }
 
@@ -400,6 +402,36 @@ mod tests {
             for (map, model) in &clones {
                 assert_same(map, model);
             }
+        }
+    }
+
+    /// Deep trees, whose inner nodes lose their first children to runs of removals, take lower keys and merge.
+    #[test]
+    fn deep_trees_lose_nothing_when_inner_nodes_merge() {
+        let mut random = 7u64;
+        let mut below = |n: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % n
+        };
+        let mut map = CowMap::new();
+        let mut model = BTreeMap::new();
+        for _ in 0..60 {
+            for _ in 0..6000 {
+                let key = below(1 << 16) as u16;
+                assert_eq!(map.insert(key, 1), model.insert(key, 1));
+            }
+            for _ in 0..40 {
+                let (from, count) = (below(1 << 16), below(3000));
+                for key in (from..from + count).filter_map(|key| u16::try_from(key).ok()) {
+                    assert_eq!(map.remove(&key), model.remove(&key), "{key}");
+                    if below(20) == 0 {
+                        let near = key.wrapping_sub(below(200) as u16);
+                        assert_eq!(map.insert(near, 2), model.insert(near, 2), "{near}");
+                    }
+                }
+            }
+            assert_same(&map, &model);
+            assert!(model.keys().all(|key| map.contains(key)), "every key is found from the root");
         }
     }
 

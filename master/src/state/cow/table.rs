@@ -22,6 +22,11 @@ impl<T> Clone for CowTable<T> {
     }
 }
 
+/// The same value, many times.
+fn shared<T>(value: Arc<T>, times: u32) -> Vec<Arc<T>> {
+    std::iter::repeat_n(value, times as usize).collect()
+}
+
 /// The places of a slot in the three levels.
 fn places(slot: u32) -> [usize; 3] {
     [slot / BOTTOM / MIDDLE % TOP, slot / BOTTOM % MIDDLE, slot % BOTTOM].map(|at| at as usize)
@@ -32,9 +37,9 @@ impl<T: Clone + Default> CowTable<T> {
     pub(crate) const SLOTS: u32 = TOP * MIDDLE * BOTTOM;
 
     pub(crate) fn new() -> Self {
-        let bottom = Arc::new(vec![Arc::new(T::default()); BOTTOM as usize]);
-        let middle = Arc::new(vec![bottom; MIDDLE as usize]);
-        Self { rows: vec![middle; TOP as usize] }
+        let bottom = shared(Arc::new(T::default()), BOTTOM);
+        let middle = shared(Arc::new(bottom), MIDDLE);
+        Self { rows: shared(Arc::new(middle), TOP) }
     }
 
     pub(crate) fn get(&self, slot: u32) -> &T {

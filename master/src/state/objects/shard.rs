@@ -43,7 +43,7 @@ impl Shard {
         match self.find(order, key) {
             Ok(at) => Some(std::mem::replace(&mut self.entries[at].object, object)),
             Err(at) => {
-                // Grown by an eighth: doubling would leave a third of the index unused on average.
+                // Grown by a quarter: doubling would leave a third of the index unused on average.
                 reserve(&mut self.keys, key.len());
                 reserve(&mut self.entries, 1);
                 let key_at = self.keys.len();
@@ -87,7 +87,7 @@ impl Shard {
 
 fn reserve<T>(vec: &mut Vec<T>, more: usize) {
     if vec.capacity() - vec.len() < more {
-        vec.reserve_exact(more.max(vec.len() / 8));
+        vec.reserve_exact(more.max(vec.len() / 4));
     }
 }
 

@@ -61,6 +61,8 @@ struct Restore {
     runs_of: u32,
     /// Whether all segments and their runs are in the state.
     built: bool,
+    /// Replicas of the objects that have been read: segment, offset, bytes, shard.
+    replicas: Vec<(u32, u64, u64, u32)>,
     last: Last,
     trailer: Option<TrailerRecord>,
 }
@@ -97,6 +99,7 @@ impl Restore {
             runs: Vec::new(),
             runs_of: 0,
             built: false,
+            replicas: Vec::new(),
             last: Last::default(),
             trailer: None,
         }
@@ -109,15 +112,18 @@ impl Restore {
         if section > Section::Runs && !self.built {
             self.build_segments()?;
         }
+        if section > Section::Objects {
+            self.settle_replicas()?;
+        }
         match section {
             Section::Header => each(payload, |record| self.header(record)),
             Section::Stores => each(payload, |record| self.store(record)),
-            Section::Segments => each(payload, |record| self.segment(record)),
-            Section::Runs => each(payload, |record| self.run(record)),
+            Section::Segments => each(payload, |record| self.segment(&record)),
+            Section::Runs => each(payload, |record| self.run(&record)),
             Section::Objects => each(payload, |record| self.object(record)),
             Section::Puts => each(payload, |record| self.put(record)),
-            Section::Ended => each(payload, |record| self.ended(record)),
-            Section::Held => each(payload, |record| self.held(record)),
+            Section::Ended => each(payload, |record| self.ended(&record)),
+            Section::Held => each(payload, |record| self.held(&record)),
             Section::Trailer => each(payload, |record| {
                 ensure(self.trailer.is_none(), "two trailers")?;
                 self.trailer = Some(record);
@@ -149,7 +155,7 @@ impl Restore {
         ensure(self.state.stores.absent() <= ABSENT_STORES_MAX, "too many stores without memory")
     }
 
-    fn segment(&mut self, record: SegmentRecord) -> Checked {
+    fn segment(&mut self, record: &SegmentRecord) -> Checked {
         ascend(&mut self.last.segment, record.segment)?;
         ensure(record.segment < self.next_segment, "a segment's number was not given out yet")?;
         let mounted = self.state.stores.mounted(record.store);
@@ -168,8 +174,8 @@ impl Restore {
         Ok(())
     }
 
-    fn run(&mut self, record: RunRecord) -> Checked {
-        let RunRecord { segment, slot, offset, slots, parent } = record;
+    fn run(&mut self, record: &RunRecord) -> Checked {
+        let RunRecord { segment, slot, offset, slots, parent } = *record;
         ascend(&mut self.last.run, (segment, slot, offset))?;
         if segment != self.runs_of {
             self.build_runs()?;
@@ -221,12 +227,22 @@ impl Restore {
             let end = replica.offset.checked_add(record.size);
             let inside = end.is_some_and(|end| end <= segment.bytes);
             ensure(inside && replica.offset.is_multiple_of(ALLOCATION_ALIGN), "a replica out of place")?;
-            let alone = self.state.segments.settle(replica.segment, replica.offset, key.shard());
-            ensure(alone, "two replicas in one place")?;
-            self.claim(replica.segment, replica.offset, record.size)?;
+            self.replicas.push((replica.segment, replica.offset, record.size, key.shard()));
         }
         let ObjectRecord { version, size, checksum, replicas, .. } = record;
         self.state.objects.insert(&key, Object { version, size, checksum, replicas });
+        Ok(())
+    }
+
+    /// Enters the replicas into their segments, by place: objects come in the order of their hashes, and taken in that
+    /// order each would miss the cache a dozen times.
+    fn settle_replicas(&mut self) -> Checked {
+        let mut replicas = std::mem::take(&mut self.replicas);
+        replicas.sort_unstable();
+        for (segment, offset, size, shard) in replicas {
+            ensure(self.state.segments.settle(segment, offset, shard), "two replicas in one place")?;
+            self.claim(segment, offset, size)?;
+        }
         Ok(())
     }
 
@@ -249,7 +265,7 @@ impl Restore {
         Ok(())
     }
 
-    fn ended(&mut self, record: EndedRecord) -> Checked {
+    fn ended(&mut self, record: &EndedRecord) -> Checked {
         ascend(&mut self.last.ended, record.put)?;
         let in_flight = matches!(self.state.puts.get(record.put), Some(PutState::InFlight(_)));
         ensure(!in_flight, "a put that is in flight and ended")?;
@@ -258,8 +274,8 @@ impl Restore {
         Ok(())
     }
 
-    fn held(&mut self, record: HeldRecord) -> Checked {
-        let HeldRecord { segment, reuse_at, offset, len } = record;
+    fn held(&mut self, record: &HeldRecord) -> Checked {
+        let HeldRecord { segment, reuse_at, offset, len } = *record;
         ascend(&mut self.last.held, (segment, reuse_at, offset))?;
         ensure(self.state.segments.live(segment).is_some(), "held bytes of an unknown segment")?;
         self.claim(segment, offset, len)?;

@@ -1,0 +1,137 @@
+//! Objects on the command line, against one master and one store started in the wrong order.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// `mcctl run ...`; dies with this process, whatever happens to it.
+struct Role(Child);
+
+impl Role {
+    fn start(args: &[&str]) -> Self {
+        let mut command = mcctl(&[]);
+        command.arg("run").args(args).arg("--exit-on-stdin-eof");
+        Self(command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn mcctl(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mcctl"));
+    command.args(args);
+    command
+}
+
+/// Free a moment ago, all at once, so that they differ.
+fn addresses<const N: usize>() -> [String; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap().to_string())
+}
+
+fn document(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|why| {
+        panic!(
+            "standard output is not one JSON document ({why}): {}",
+            String::from_utf8_lossy(&output.stdout)
+        )
+    })
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+#[test]
+fn objects_go_in_and_out_with_clear_exit_codes() {
+    let dir = TempDir::new().unwrap();
+    let [client, raft, http, data, store_http] = addresses();
+    let run = |args: &[&str], code: i32| {
+        let output = mcctl(args).args(["--masters", &client]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output
+    };
+    let file = dir.path().join("value");
+    let value: Vec<u8> = (0..300_000_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(&file, &value).unwrap();
+
+    // Given: a put that waits for a store and a master that do not run yet.
+    let mut put = mcctl(&["--masters", &client, "put", "a key", path(&file), "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(put.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(said.next().unwrap().contains("waiting"), "it says what it does before it is done");
+    let segment =
+        ["store", "--segment", "64mb", "--masters", &client, "--listen", &data, "--http-listen", &store_http];
+    let store_dir = dir.path().join("store");
+    let _store = Role::start(&[&segment[..], &["--data-dir", path(&store_dir)]].concat());
+    let listen = ["master", "--single", "--listen", &client, "--raft-listen", &raft, "--http-listen", &http];
+    let master_dir = dir.path().join("master");
+    let _master = Role::start(&[&listen[..], &["--data-dir", path(&master_dir)]].concat());
+
+    // The master may lead before the store has mounted: then the put is refused, and that is an answer, too.
+    assert_eq!(said.filter(|line| line.contains("waiting")).count(), 0, "it said so once");
+    let first = put.wait_with_output().unwrap();
+    let mut stored = document(&first)["result"] == "stored";
+    assert_eq!(first.status.code(), Some(i32::from(!stored)));
+    let start = Instant::now();
+    while !stored {
+        assert!(start.elapsed() < Duration::from_secs(30), "the store never mounted");
+        let output = mcctl(&["put", "a key", path(&file), "--json", "--masters", &client]).output().unwrap();
+        stored = document(&output)["result"] == "stored";
+    }
+
+    // When and then: each answer has its exit code and its document.
+    run(&["status"], 0);
+    assert_eq!(document(&run(&["put", "a key", path(&file), "--json"], 1))["result"], "exists");
+    assert_eq!(document(&run(&["exist", "a key", "--json"], 0))["exists"], true);
+    assert_eq!(document(&run(&["exist", "another", "--json"], 1))["exists"], false);
+    let stat = document(&run(&["stat", "a key", "--json"], 0));
+    assert_eq!((&stat["size"], &stat["replicas"][0]["addr"]), (&value.len().into(), &data.into()), "{stat}");
+    assert_eq!(document(&run(&["stat", "another", "--json"], 1))["found"], false);
+
+    assert_eq!(
+        run(&["get", "a key", "-"], 0).stdout,
+        value,
+        "standard output is the object and nothing else"
+    );
+    let copy = dir.path().join("copy");
+    assert_eq!(document(&run(&["get", "a key", path(&copy), "--json"], 0))["size"], value.len());
+    assert_eq!(std::fs::read(&copy).unwrap(), value);
+    let missing = run(&["get", "another", "-"], 1);
+    assert!(missing.stdout.is_empty() && !missing.stderr.is_empty());
+
+    // Replaced from standard input.
+    let mut piped = mcctl(&["put", "a key", "-", "--replace", "--masters", &client])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    piped.stdin.take().unwrap().write_all(b"second").unwrap();
+    assert_eq!(piped.wait().unwrap().code(), Some(0));
+    assert_eq!(run(&["get", "a key", "-"], 0).stdout, b"second");
+
+    // Read a moment ago, so its lease protects it until it is forced.
+    assert_eq!(document(&run(&["rm", "a key", "--json"], 1))["result"], "leased");
+    assert_eq!(document(&run(&["rm", "a key", "--force", "--json"], 0))["result"], "removed");
+    assert_eq!(document(&run(&["rm", "a key", "--json"], 1))["result"], "not_found");
+    run(&["get", "a key", "-"], 1);
+
+    let huge = dir.path().join("huge");
+    std::fs::File::create(&huge).unwrap().set_len(65 << 20).unwrap();
+    let refused = document(&run(&["put", "huge", path(&huge), "--json"], 1));
+    assert_eq!(refused["result"], "refused", "larger than the segment: {refused}");
+}

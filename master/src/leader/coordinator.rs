@@ -100,6 +100,11 @@ impl Coordinator {
         leading
     }
 
+    /// Whether `leading` is the soft state that answers are given from.
+    pub(crate) fn is_current(&self, leading: &Leading) -> bool {
+        self.leading.load().as_ref().is_some_and(|current| std::ptr::eq(&**current, leading))
+    }
+
     /// Drops the soft state of a term that is over.
     pub(crate) fn step_down(&self) {
         let _begin = self.begin.lock();

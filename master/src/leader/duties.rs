@@ -115,7 +115,8 @@ impl Coordinator {
             let stores = applied.state.stores().map(|store| store.store);
             leading.liveness.refresh(stores, leading.elapsed())
         });
-        if changed {
+        // The streams of a term that is over end after it, and make its stores suspect where nobody asks any more.
+        if changed && self.is_current(leading) {
             let suspects = leading.liveness.suspects();
             tracing::info!(suspects = ?suspects, "stores changed");
             self.store_changes.send_modify(|changes| *changes += 1);

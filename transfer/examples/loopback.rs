@@ -34,10 +34,10 @@ fn main() {
     let transport = TcpTransport::default();
     let mut buffers: Vec<Vec<u8>> = (0..BATCH).map(|i| vec![i as u8; OBJECT]).collect();
 
-    let mut rows: Vec<(&str, Vec<f64>)> = Vec::new();
-    let mut note = |name: &'static str, mib_s: f64| match rows.iter_mut().find(|(known, _)| *known == name) {
-        Some((_, row)) => row.push(mib_s),
-        None => rows.push((name, vec![mib_s])),
+    let mut rows: Vec<(&str, Vec<Figures>)> = Vec::new();
+    let mut note = |name: &'static str, figures| match rows.iter_mut().find(|(known, _)| *known == name) {
+        Some((_, row)) => row.push(figures),
+        None => rows.push((name, vec![figures])),
     };
     for _ in 0..ROUNDS {
         note("memcpy", memcpy(spell));
@@ -47,16 +47,16 @@ fn main() {
         let mut one_by_one = |access, batch: usize| {
             let (store, transport, buffers) = (&store, &transport, &mut buffers);
             client_side.block_on(async move {
-                let started = Instant::now();
+                let stretch = Stretch::start();
                 let mut moved = 0;
-                while started.elapsed() < spell {
+                while stretch.elapsed() < spell {
                     match access {
                         Access::Read => store.read(transport, &mut buffers[..batch]).await,
                         Access::Write => store.write(transport, &buffers[..batch]).await,
                     }
                     moved += batch * OBJECT;
                 }
-                mib_s(moved, started)
+                stretch.end(moved)
             })
         };
         note("read, 1 MiB a call", one_by_one(Access::Read, 1));
@@ -65,20 +65,60 @@ fn main() {
         note("write, 16 x 1 MiB a call", one_by_one(Access::Write, BATCH));
     }
 
-    println!("{:<28} {:>10}  {:>8}   all rounds, MiB/s", "", "median", "of raw");
+    println!("{:<26} {:>9} {:>8} {:>12}   all rounds, MiB/s", "", "median", "of raw", "CPU ms/GiB");
     let raw = |name: &str| match name {
         _ if name.starts_with("raw") => None,
         _ if name.ends_with("1 MiB a call") && name.contains("16") => Some("raw stream, 16 buffers"),
         _ if name.ends_with("1 MiB a call") => Some("raw stream, 1 buffer"),
         _ => None,
     };
-    let medians: Vec<(&str, f64)> = rows.iter().map(|(name, row)| (*name, median(row))).collect();
-    for ((name, row), (_, median)) in rows.iter().zip(&medians) {
-        let base = raw(name).and_then(|raw| medians.iter().find(|(name, _)| *name == raw));
-        let ratio = base.map(|(_, base)| format!("{:.0} %", median / base * 100.0)).unwrap_or_default();
-        let all = row.iter().map(|mib_s| format!("{mib_s:.0}")).collect::<Vec<_>>().join(" ");
-        println!("{name:<28} {median:>10.0}  {ratio:>8}   {all}");
+    let speed = |row: &[Figures]| median(row.iter().map(|figures| figures.mib_s));
+    for (name, row) in &rows {
+        let base = raw(name).and_then(|raw| rows.iter().find(|(name, _)| *name == raw));
+        let ratio =
+            base.map(|(_, base)| format!("{:.0} %", speed(row) / speed(base) * 100.0)).unwrap_or_default();
+        let cpu = median(row.iter().map(|figures| figures.cpu_ms_gib));
+        let all = row.iter().map(|figures| format!("{:.0}", figures.mib_s)).collect::<Vec<_>>().join(" ");
+        println!("{name:<26} {:>9.0} {ratio:>8} {cpu:>12.0}   {all}", speed(row));
     }
+}
+
+/// What one measurement found.
+struct Figures {
+    mib_s: f64,
+    /// Processor time of both ends, for each GiB: less at the mercy of whatever else runs on the machine.
+    cpu_ms_gib: f64,
+}
+
+struct Stretch {
+    started: Instant,
+    cpu_ms: f64,
+}
+
+impl Stretch {
+    fn start() -> Self {
+        Self { started: Instant::now(), cpu_ms: cpu_ms() }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn end(&self, bytes: usize) -> Figures {
+        let mib = bytes as f64 / (1 << 20) as f64;
+        Figures {
+            mib_s: mib / self.elapsed().as_secs_f64(),
+            cpu_ms_gib: (cpu_ms() - self.cpu_ms) / (mib / 1024.0),
+        }
+    }
+}
+
+/// Processor time that this process has used, from its 14th and 15th field of /proc/self/stat (in ticks of 10 ms).
+fn cpu_ms() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = after_name.split_whitespace().skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
+    ticks.sum::<f64>() * 10.0
 }
 
 struct Store {
@@ -147,7 +187,7 @@ fn good<E: std::error::Error>(answers: Vec<Result<Checksum, E>>) {
 
 /// One thread sends, the other receives, through a plain socket with plain calls, each side in turn from or to as many
 /// buffers as the transport is given: what stays in the caches is as much on both.
-fn raw_stream(spell: Duration, buffers: usize) -> f64 {
+fn raw_stream(spell: Duration, buffers: usize) -> Figures {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
     let connecting = std::thread::spawn(move || TcpStream::connect(address).expect("a connection"));
@@ -156,12 +196,12 @@ fn raw_stream(spell: Duration, buffers: usize) -> f64 {
     let receiving = std::thread::spawn(move || {
         let mut buffer = vec![1u8; buffers * OBJECT];
         let mut received = 0;
-        let started = Instant::now();
+        let stretch = Stretch::start();
         loop {
             let at = received % buffer.len();
             let end = buffer.len().min(at + RAW_CHUNK);
             match to.read(&mut buffer[at..end]).expect("bytes") {
-                0 => return mib_s(received, started),
+                0 => return stretch.end(received),
                 n => received += n,
             }
         }
@@ -178,35 +218,31 @@ fn raw_stream(spell: Duration, buffers: usize) -> f64 {
     receiving.join().expect("a figure")
 }
 
-fn memcpy(spell: Duration) -> f64 {
+fn memcpy(spell: Duration) -> Figures {
     let (from, mut to) = (vec![1u8; 64 << 20], vec![0u8; 64 << 20]);
-    let started = Instant::now();
+    let stretch = Stretch::start();
     let mut copied = 0;
-    while started.elapsed() < spell {
+    while stretch.elapsed() < spell {
         to.copy_from_slice(std::hint::black_box(&from));
         std::hint::black_box(&to);
         copied += from.len();
     }
-    mib_s(copied, started)
+    stretch.end(copied)
 }
 
-fn crc(spell: Duration) -> f64 {
+fn crc(spell: Duration) -> Figures {
     let bytes = vec![1u8; OBJECT];
-    let started = Instant::now();
+    let stretch = Stretch::start();
     let mut summed = 0;
-    while started.elapsed() < spell {
+    while stretch.elapsed() < spell {
         std::hint::black_box(Checksum::of(std::hint::black_box(&bytes)));
         summed += bytes.len();
     }
-    mib_s(summed, started)
+    stretch.end(summed)
 }
 
-fn mib_s(bytes: usize, started: Instant) -> f64 {
-    bytes as f64 / (1 << 20) as f64 / started.elapsed().as_secs_f64()
-}
-
-fn median(row: &[f64]) -> f64 {
-    let mut sorted = row.to_vec();
+fn median(figures: impl Iterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = figures.collect();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
 }

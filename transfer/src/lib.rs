@@ -12,6 +12,7 @@ mod memory_limit;
 mod registration;
 mod segment;
 mod server;
+mod socket_options;
 mod tcp;
 mod transport;
 mod wire;

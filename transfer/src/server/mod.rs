@@ -21,6 +21,7 @@ use self::socket::{Closed, Socket};
 use crate::authority::{Authority, Times};
 use crate::fence::{Fence, WritePass};
 use crate::segment::Segment;
+use crate::socket_options;
 use crate::wire::Op;
 
 /// After an accept that failed (no file descriptors left, mostly) the next is tried this much later.
@@ -128,8 +129,7 @@ impl DataServer {
 
     async fn serve_connection(&self, stream: TcpStream) {
         let open = OpenConnection::count(&self.counters);
-        // A refused option is a slower connection, not a broken one.
-        let _ = stream.set_nodelay(true);
+        socket_options::set(&stream);
         let closed = Connection::new(self, Socket::new(stream, self.timeouts.stall)).run().await;
         if matches!(closed, Closed::Protocol(_) | Closed::Stalled(_)) {
             Counters::add(&self.counters.broken_connections, 1);

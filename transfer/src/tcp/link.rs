@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 
 use super::plan::Piece;
 use crate::checksum::{Checksum, RunningChecksum};
+use crate::socket_options;
 use crate::wire::{
     self, HELLO_REPLY_LEN, Hello, HelloReply, MAX_OPS, Op, REPLY_LEN, Request, VERDICT_LEN, VerdictHeader,
     WireError,
@@ -78,7 +79,7 @@ impl Link {
     async fn open(address: SocketAddr, hello: Hello) -> Result<Self, ConnectError> {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
         let stream = TcpStream::connect(address).await.map_err(failed)?;
-        stream.set_nodelay(true).map_err(failed)?;
+        socket_options::set(&stream);
         let mut link = Self { stream, hello, next_id: 1, out: Vec::new(), since_turn: 0 };
         match link.shake_hands().await {
             Ok(Ok(())) => Ok(link),

@@ -24,7 +24,9 @@ use crate::leader::{Coordinator, duties};
 use crate::log::{LogDisk, LogOptions, LogStore, OpenError, SledDisk, SledOptions};
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
-use crate::raft::{RaftNode, RaftNodeConfig, RaftService, SnapshotLimits, StartError as RaftStartError, TransferError};
+use crate::raft::{
+    RaftNode, RaftNodeConfig, RaftService, SnapshotLimits, StartError as RaftStartError, TransferError,
+};
 
 /// Largest request that is read: 4,096 keys of 4 KiB and their framing.
 const MAX_REQUEST_BYTES: usize = 24 << 20;
@@ -408,7 +410,11 @@ impl Life {
 
 /// Records that this master holds Raft state as soon as there is a leader, so that an empty log at its next start is
 /// known to be a lost one.
-async fn note_formed(formation: Arc<FormationService>, coordinator: Arc<Coordinator>, stop: CancellationToken) {
+async fn note_formed(
+    formation: Arc<FormationService>,
+    coordinator: Arc<Coordinator>,
+    stop: CancellationToken,
+) {
     let mut leadership = coordinator.raft.leadership();
     let noted = async {
         if leadership.wait_for(|now| now.leader.is_some()).await.is_err() {

@@ -155,7 +155,9 @@ impl Coordinator {
         };
         self.raft.transfer_leader(to).await.map_err(|error| match error {
             TransferError::NotLeader(_) => self.not_leader(),
-            TransferError::NoVoter(_) | TransferError::Silent(_) | TransferError::Alone => Refusal::Invalid(error.to_string()),
+            TransferError::NoVoter(_) | TransferError::Silent(_) | TransferError::Alone => {
+                Refusal::Invalid(error.to_string())
+            }
             TransferError::NotTaken { .. } | TransferError::Stopped(_) => {
                 Refusal::Unknown(format!("leadership was not handed over: {error}"))
             }

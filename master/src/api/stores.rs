@@ -57,14 +57,16 @@ impl Coordinator {
         match known {
             Some((epoch, name, endpoints))
                 if alive && epoch != mount.epoch && endpoints != mount.endpoints =>
-            Err(Refusal::Store {
-                code: Code::SegmentAlreadyExists,
-                message: format!(
-                    "store {} is alive as {name} at another address: two stores share a data directory, or a copy of \
+            {
+                Err(Refusal::Store {
+                    code: Code::SegmentAlreadyExists,
+                    message: format!(
+                        "store {} is alive as {name} at another address: two stores share a data directory, or a copy of \
                      one; give this one a --data-dir of its own",
-                    mount.store
-                ),
-            }),
+                        mount.store
+                    ),
+                })
+            }
             _ => Ok(()),
         }
     }

@@ -104,7 +104,7 @@ pub enum TransferError {
     /// The named node cannot lead, or nobody else can.
     #[error("node {0} is no voter of this cluster")]
     NoVoter(NodeId),
-    /// The named node has not answered a heartbeat lately.
+    /// The named node, or every other one, has not answered a heartbeat lately.
     #[error("node {0} does not answer: it would not take over")]
     Silent(NodeId),
     /// This node is the only voter.
@@ -207,7 +207,8 @@ impl RaftNode {
             VoteGuard::open(clock)
         };
 
-        let peers = Peers::new(Identity { cluster, node, election_max_ms: settings.raft_election_max_ms }, network);
+        let peers =
+            Peers::new(Identity { cluster, node, election_max_ms: settings.raft_election_max_ms }, network);
         let machine = Machine::new(index.clone(), snapshots.clone());
         let raft = Raft::new(node, raft_config, peers, log, machine).await?;
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
@@ -302,26 +303,33 @@ impl RaftNode {
     /// # Errors
     /// [`TransferError`]. After `NotTaken` an election decides.
     pub async fn transfer_leader(&self, to: Option<NodeId>) -> Result<Leadership, TransferError> {
-        let (term, target) = {
+        let (term, targets) = {
             let metrics = self.metrics.borrow_watched();
             let leads = metrics.state.is_leader() && metrics.vote.committed;
             if !leads || metrics.vote.leader_id.voted_for != self.node {
                 let Leadership { leader, term } = self.leadership.borrow().clone();
                 return Err(NotLeader { leader, term }.into());
             }
-            (metrics.vote.leader_id.term, successor(&metrics, self.node, to, self.election_timeout_max)?)
+            (metrics.vote.leader_id.term, successors(&metrics, self.node, to, self.election_timeout_max)?)
         };
         self.handed_over.fetch_max(term, Ordering::AcqRel);
-        self.raft.trigger().transfer_leader(target).await?;
-
-        let waited = self.election_timeout_max * 2;
-        let mut leadership = self.leadership.clone();
-        let taken = leadership.wait_for(|now| now.term > term && now.leader.is_some());
-        match tokio::time::timeout(waited, taken).await {
-            Ok(Ok(now)) => Ok(now.clone()),
-            Ok(Err(_)) => Err(Fatal::Stopped.into()),
-            Err(_) => Err(TransferError::NotTaken { to: target, waited }),
+        let began = tokio::time::Instant::now();
+        let mut target = targets[0];
+        // A voter that has just restarted keeps out of elections and takes nothing over: another one may.
+        for (at, candidate) in targets.iter().enumerate() {
+            target = *candidate;
+            self.raft.trigger().transfer_leader(target).await?;
+            let last = at + 1 == targets.len();
+            let patience = if last { self.election_timeout_max * 2 } else { self.election_timeout_max / 6 };
+            let mut leadership = self.leadership.clone();
+            let taken = leadership.wait_for(|now| now.term > term && now.leader.is_some());
+            match tokio::time::timeout(patience, taken).await {
+                Ok(Ok(now)) => return Ok(now.clone()),
+                Ok(Err(_)) => return Err(Fatal::Stopped.into()),
+                Err(_) => {}
+            }
         }
+        Err(TransferError::NotTaken { to: target, waited: began.elapsed() })
     }
 
     /// Stops taking part. Membership is unchanged; the others elect a leader if this was it.
@@ -332,14 +340,14 @@ impl RaftNode {
     }
 }
 
-/// The named voter, or the one with most of the log; of equals the one that answered a heartbeat last.
-fn successor(
+/// The named voter, or all that answer, those with most of the log first; of equals the one that answered last.
+fn successors(
     metrics: &RaftMetrics<TypeConfig>,
     me: NodeId,
     named: Option<NodeId>,
     silence: Duration,
-) -> Result<NodeId, TransferError> {
-    let mut others = metrics.membership_config.membership().voter_ids().filter(|id| *id != me);
+) -> Result<Vec<NodeId>, TransferError> {
+    let others: Vec<_> = metrics.membership_config.membership().voter_ids().filter(|id| *id != me).collect();
     let matching =
         |id: &NodeId| metrics.replication.as_ref().and_then(|peers| peers.get(id).copied().flatten());
     let heard = |id: &NodeId| {
@@ -349,13 +357,17 @@ fn successor(
             .and_then(|peers| peers.get(id).copied().flatten())
             .map(|at| at.into_inner())
     };
+    // A leader that hands over to a dead node refuses writes until it is voted out.
+    let answers = |id: &NodeId| heard(id).is_some_and(|at| InstantOf::<TypeConfig>::now() < at + silence);
     if let Some(named) = named {
-        let named = others.find(|id| *id == named).ok_or(TransferError::NoVoter(named))?;
-        // A leader that hands over to a dead node refuses writes until it is voted out.
-        return match heard(&named) {
-            Some(at) if InstantOf::<TypeConfig>::now() < at + silence => Ok(named),
-            _ => Err(TransferError::Silent(named)),
+        return match others.contains(&named) {
+            false => Err(TransferError::NoVoter(named)),
+            true if answers(&named) => Ok(vec![named]),
+            true => Err(TransferError::Silent(named)),
         };
     }
-    others.max_by_key(|id| (matching(id), heard(id))).ok_or(TransferError::Alone)
+    let Some(first) = others.first().copied() else { return Err(TransferError::Alone) };
+    let mut able: Vec<_> = others.into_iter().filter(answers).collect();
+    able.sort_by_key(|id| std::cmp::Reverse((matching(id), heard(id))));
+    if able.is_empty() { Err(TransferError::Silent(first)) } else { Ok(able) }
 }

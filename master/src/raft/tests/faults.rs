@@ -72,7 +72,11 @@ async fn a_node_without_a_cluster_refuses_and_one_that_is_starting_is_unavailabl
     let mut client = client(&listener.address.to_string());
     let server = tokio::spawn(service.clone().serve(listener, std::future::pending()));
 
-    let vote = ballot(1, NodeId(2), Identity { cluster: CLUSTER, node: NodeId(2), election_max_ms: 300 }.envelope(us));
+    let vote = ballot(
+        1,
+        NodeId(2),
+        Identity { cluster: CLUSTER, node: NodeId(2), election_max_ms: 300 }.envelope(us),
+    );
     let refused = client.vote(vote.clone()).await.unwrap_err();
     assert_eq!(refused.message(), NO_CLUSTER, "formation answers for a node without a cluster");
     service.join(CLUSTER);

@@ -38,7 +38,8 @@ pub struct DataServerConfig {
     pub key: GrantKey,
     /// The memory.
     pub segments: Vec<Arc<Segment>>,
-    /// The cluster's id and time.
+    /// The cluster's id and time. A store that goes over to another cluster serves it under a new epoch, with a new
+    /// server: what was granted and written before is ordered by the old cluster's indexes and time.
     pub authority: Arc<Authority>,
     /// Longest time from the making of a grant to its expiry. The store remembers who wrote what for twice as long.
     pub grant_lifetime: Duration,

@@ -158,10 +158,11 @@ pub(crate) async fn read(
 }
 
 /// The reason of a refusal.
-pub(crate) fn refusal<T: std::fmt::Debug>(answer: Result<T, TransferError>) -> String {
+pub(crate) fn refusal<T>(answer: Result<T, TransferError>) -> String {
     match answer {
         Err(TransferError::Refused { reason, .. }) => reason,
-        other => panic!("not a refusal: {other:?}"),
+        Err(other) => panic!("not a refusal: {other}"),
+        Ok(_) => panic!("not a refusal: it was served"),
     }
 }
 

@@ -255,8 +255,17 @@ impl Cluster {
     }
 
     /// Waits until a master leads and every running process says that it is ready.
+    ///
+    /// # Panics
+    /// When it does not come to that within a minute, or a process that was started has ended by itself.
     pub async fn ready(&mut self) {
-        self.leader().await;
+        until("a master leads", async || {
+            for process in self.masters.iter_mut().chain(&mut self.stores) {
+                process.assert_not_ended();
+            }
+            self.find_leader().await.is_some()
+        })
+        .await;
         let running = |processes: &mut [Process]| {
             (0..processes.len()).filter(|n| processes[*n].is_running()).collect::<Vec<_>>()
         };

@@ -92,6 +92,21 @@ impl Process {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
+    /// Fails at once when it was started and has ended by itself, rather than waiting for what it would have done.
+    ///
+    /// # Panics
+    /// With the last line that it printed.
+    pub fn assert_not_ended(&mut self) {
+        let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
+        if let Some(status) = ended {
+            panic!(
+                "{} has ended by itself ({status}): {}",
+                self.name,
+                self.output().lines().last().unwrap_or("")
+            );
+        }
+    }
+
     /// `kill -9`, and waits until it is dead.
     ///
     /// # Panics

@@ -87,7 +87,7 @@ async fn a_killed_store_takes_only_its_own_keys_and_they_can_be_put_again_at_onc
 #[tokio::test]
 async fn a_store_that_was_given_up_comes_back_under_a_new_epoch() {
     let cluster =
-        Cluster::builder().masters(1).segment("64mb").master_args(["--store-ttl", "2s"]).start().await;
+        Cluster::builder().masters(1).segment("64mb").master_args(["--store-ttl", "5s"]).start().await;
     let mut faults = Faults::new();
     let fault = faults.plan("the masters give a silent store up");
     let client = cluster.client().await;

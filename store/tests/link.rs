@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Event, FakeCluster, SEGMENT, config, http, start, until};
+use common::{Event, FakeCluster, SEGMENT, config, http, start, until, until_not_ready_because};
 use mc_base::ClusterId;
 use tokio::io::AsyncReadExt as _;
 
@@ -34,12 +34,7 @@ async fn started_before_any_master_it_waits_visibly_and_goes_on_by_itself() {
     let mut cluster = FakeCluster::reserve(2);
     let dir = tempfile::tempdir().unwrap();
     let store = start(config(cluster.addresses(), dir.path())).await;
-    let mut why = String::new();
-    while !why.contains(&cluster.addresses()[1]) {
-        let (code, body) = http("GET", store.http_address(), "/readyz").await;
-        assert_eq!(code, 503);
-        why = body;
-    }
+    until_not_ready_because(store.http_address(), &[&cluster.addresses()[0], &cluster.addresses()[1]]).await;
     assert_eq!(http("GET", store.http_address(), "/livez").await.0, 200);
     cluster.run(0);
     cluster.run(1);
@@ -138,10 +133,7 @@ async fn a_foreign_cluster_is_refused_until_a_majority_of_the_list_reports_it() 
     ours.kill(0);
     ours.kill(1);
     let store = start(config(&list, dir.path())).await;
-    let mut why = String::new();
-    while !(why.contains("000000f0") && why.contains("000000c1")) {
-        why = http("GET", store.http_address(), "/readyz").await.1;
-    }
+    until_not_ready_because(store.http_address(), &["000000f0", "000000c1"]).await;
     assert_eq!(foreign.mounts().len(), 0, "the restarted store remembers its cluster");
     assert_eq!(ours.mounts().len(), epoch_of_first);
     store.stop(WITHIN).await;

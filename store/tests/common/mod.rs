@@ -61,6 +61,19 @@ pub fn until(what: &str, condition: impl FnMut() -> bool) -> impl Future<Output 
     }
 }
 
+/// Waits until `/readyz` says no, for a reason that contains all of `words`.
+pub async fn until_not_ready_because(address: SocketAddr, words: &[&str]) {
+    let started = Instant::now();
+    loop {
+        let (code, why) = http("GET", address, "/readyz").await;
+        if code == 503 && words.iter().all(|word| why.contains(word)) {
+            return;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "/readyz never named {words:?}: {code} {why}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// One HTTP request; the status code and the body.
 pub async fn http(method: &str, address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();

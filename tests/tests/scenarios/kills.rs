@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
-use mc_tests::{Cluster, Fault, Faults, Mix, Workload, until};
+use mc_tests::checker::{Action, Outcome};
+use mc_tests::{Cluster, Fault, Faults, History, Mix, Workload, digest, until};
 
 fn workload(seed: u64) -> Workload {
     Workload::new(seed).pace(Duration::from_millis(2))
@@ -128,4 +129,30 @@ async fn a_leader_that_stops_for_five_seconds_comes_back_as_a_follower_and_tells
     running.acknowledged(100).await;
     running.stop().await.assert_nothing_lost(&cluster);
     faults.assert_happened();
+}
+
+/// The judgement itself is tested: a store that dies takes acknowledged values with it, which this kind of run must not
+/// let through, suspicion or not.
+#[tokio::test]
+#[should_panic(expected = "an acknowledged value is gone")]
+async fn a_run_in_which_acknowledged_values_were_lost_is_not_let_through() {
+    let mut cluster = Cluster::builder().masters(1).segment("64mb").start().await;
+    let running = workload(8).mix(Mix::GROWING).start(&cluster.client_builder()).await;
+    running.acknowledged(50).await;
+    let recorder = running.recorder().clone();
+    // No load meanwhile, which could put the keys again.
+    let before = running.stop().await;
+    before.assert_nothing_lost(&cluster);
+    cluster.stores[0].kill9();
+    cluster.stores[0].start();
+    cluster.ready().await;
+    let settled = recorder.now();
+    let client = cluster.client().await;
+    for key in 0..64 {
+        let (key, start) = (format!("key-{key}"), recorder.now());
+        let read = client.get(&key).await.unwrap();
+        let outcome = read.map_or(Outcome::Miss, |value| Outcome::Value(digest(&value)));
+        recorder.record(99, &key, Action::Get, outcome, start);
+    }
+    History { settled, ..recorder.history() }.assert_nothing_lost(&cluster);
 }

@@ -26,6 +26,20 @@ fn assert_golden(name: &str, bytes: &[u8]) {
     assert!(golden == bytes, "{name}: the encoding has changed");
 }
 
+/// Spelled out: the golden files hold an encoding, not the defaults of the day.
+fn settings() -> Settings {
+    Settings {
+        put_deadline_max_ms: 600_000,
+        read_lease_ms: 10_000,
+        store_ttl_ms: 600_000,
+        store_heartbeat_ms: 200,
+        store_suspect_ms: 800,
+        raft_heartbeat_ms: 50,
+        raft_election_min_ms: 150,
+        raft_election_max_ms: 300,
+    }
+}
+
 /// One command of each variant, every field in use.
 fn commands() -> Vec<(&'static str, Command)> {
     let tenant = "tenant".to_owned();
@@ -96,7 +110,7 @@ fn commands() -> Vec<(&'static str, Command)> {
         ),
         ("drop_store", Op::DropStore { store: StoreId(1), epoch: SegmentEpoch(2) }),
         ("sweep", Op::Sweep { limit: 4096 }),
-        ("set_settings", Op::SetSettings(Settings::default())),
+        ("set_settings", Op::SetSettings(settings())),
         ("set_cluster_version", Op::SetClusterVersion(300)),
     ];
     let stamp = |seed| Stamp {
@@ -112,6 +126,7 @@ fn commands() -> Vec<(&'static str, Command)> {
 fn full_state() -> State {
     const MIB: u64 = 1 << 20;
     let mut rig = Rig::new();
+    rig.state = State::new(settings());
     rig.apply(Op::SetClusterVersion(3));
     assert_eq!(rig.mount(mount(1, 101, &[64 * MIB])), Code::Ok);
     assert_eq!(rig.mount(mount(2, 102, &[MIB, 2 * MIB])), Code::Ok);

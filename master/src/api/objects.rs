@@ -9,6 +9,9 @@ use super::grants::{Grants, bytes};
 use crate::leader::{Coordinator, Leading};
 use crate::state::{ObjectView, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Response, State};
 
+/// How often a remove that names no version follows an upsert that was faster.
+const REMOVE_ROUNDS: usize = 3;
+
 impl Coordinator {
     pub(crate) async fn exist(&self, request: v1::BatchExistRequest) -> Result<v1::BatchExistReply, Refusal> {
         limits(&request.tenant, request.keys.len())?;
@@ -119,18 +122,44 @@ impl Coordinator {
     }
 
     /// Removes the versions that are there now. What is not there, leased or another version is answered from here; the
-    /// rest is one entry that names (key, version), so that a newer version is never hit.
+    /// rest is one entry that names (key, version), so that a newer version is never hit. An item that names no version
+    /// and lost a race with an upsert is tried again with the newer one.
     pub(crate) async fn remove(
         &self,
         request: v1::BatchRemoveRequest,
     ) -> Result<v1::BatchRemoveReply, Refusal> {
         limits(&request.tenant, request.items.len())?;
+        let mut codes: Vec<Option<Code>> = vec![None; request.items.len()];
+        for round in 0..REMOVE_ROUNDS {
+            match self.remove_round(&request, &mut codes).await {
+                Ok(()) => {}
+                Err(refusal) if round == 0 => return Err(refusal),
+                // Some items are removed by now, so the call as a whole has no definite failure left.
+                Err(refusal) => return Err(Refusal::Unknown(format!("a part was removed, then: {refusal}"))),
+            }
+            if codes.iter().all(Option::is_some) {
+                break;
+            }
+        }
+        let result =
+            |code: Option<Code>| v1::RemoveResult { code: code.unwrap_or(Code::VersionChanged) as i32 };
+        Ok(v1::BatchRemoveReply { results: codes.into_iter().map(result).collect() })
+    }
+
+    /// Answers the items that have no code yet, but for those that lost a race.
+    async fn remove_round(
+        &self,
+        request: &v1::BatchRemoveRequest,
+        answers: &mut [Option<Code>],
+    ) -> Result<(), Refusal> {
         let leading = self.lead().await?;
         let reuse_at = leading.hold_until();
-        let mut results = Vec::with_capacity(request.items.len());
         let mut proposed = Vec::new();
         self.index.read(|applied| {
-            for item in &request.items {
+            for (place, item) in request.items.iter().enumerate() {
+                if answers[place].is_some() {
+                    continue;
+                }
                 let code = match applied.state.get(&request.tenant, &item.key) {
                     None => Code::ObjectNotFound,
                     Some(object)
@@ -143,21 +172,24 @@ impl Coordinator {
                     }
                     Some(object) => {
                         let key = item.key.to_vec();
-                        proposed.push((results.len(), RemoveItem { key, version: object.version, reuse_at }));
-                        Code::Ok
+                        proposed.push((place, RemoveItem { key, version: object.version, reuse_at }));
+                        continue;
                     }
                 };
-                results.push(v1::RemoveResult { code: code as i32 });
+                answers[place] = Some(code);
             }
         });
-        if !proposed.is_empty() {
-            let (places, items): (Vec<_>, Vec<_>) = proposed.into_iter().unzip();
-            let answer = self.propose(&leading, Op::Remove { tenant: request.tenant, items }).await?;
-            for (place, code) in places.into_iter().zip(codes(answer)?) {
-                results[place].code = code as i32;
-            }
+        if proposed.is_empty() {
+            return Ok(());
         }
-        Ok(v1::BatchRemoveReply { results })
+        let (places, items): (Vec<_>, Vec<_>) = proposed.into_iter().unzip();
+        let tenant = request.tenant.clone();
+        let answer = self.propose(&leading, Op::Remove { tenant, items }).await?;
+        for (place, code) in places.into_iter().zip(codes(answer)?) {
+            let raced = code == Code::VersionChanged && request.items[place].version.is_empty();
+            answers[place] = (!raced).then_some(code);
+        }
+        Ok(())
     }
 }
 

@@ -129,7 +129,8 @@ fn deadlines_end_puts_whoever_asks() {
     let item = PutStartItem { deadline: ClusterTime(5000), ..start(1, "k", 1000) };
     assert_eq!(rig.start(item).code, Code::Ok);
     assert_eq!(rig.start(start(2, "k", 1000)).code, Code::Ok);
-    assert_eq!(rig.state.put(PutId(2)).unwrap().deadline, ClusterTime(1000 + 600_000), "capped");
+    let cap = rig.state.settings().put_deadline_max_ms;
+    assert_eq!(rig.state.put(PutId(2)).unwrap().deadline, ClusterTime(1000 + cap), "capped");
     rig.tick_at(4999);
     assert_eq!(rig.state.puts_in_flight(), 2);
     rig.tick_at(5000);

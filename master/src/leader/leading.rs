@@ -86,10 +86,10 @@ impl Leading {
 
     /// Until when the bytes of a version are kept that a command proposed now removes or replaces.
     ///
-    /// A read may be granted until that command is applied, and holds for one lease from then. The command is applied
-    /// within one lease of its proposal or not from this leader's point of view: a leader that cannot commit for so
-    /// long has lost its own lease, long since, and grants nothing. So two leases from now outlast every reader, those
-    /// of earlier terms included, whose leases began before this term did.
+    /// A read may be granted until that command is applied, and holds for one lease from then. So two leases from now
+    /// outlast every reader, those of earlier terms included, if the command is applied within one lease. Nothing
+    /// enforces that (disks of a majority may stall while heartbeats go on): then the store's fence refuses the late
+    /// reader, which every transport that bytes are read over today has. See docs/adr/0005.
     pub(crate) fn hold_until(&self) -> ClusterTime {
         self.now().after(2 * self.read_lease)
     }

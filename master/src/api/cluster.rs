@@ -125,10 +125,12 @@ impl Coordinator {
         let masters = self.index.read(|applied| {
             if let Some(leading) = leading {
                 told.retain(|store, _| applied.state.store(*store).is_some());
-                for store in applied.state.stores() {
-                    let state = leading.liveness.state(store.store, leading.elapsed());
-                    if told.insert(store.store, state) != Some(state) {
-                        stores.push(store_status(&store, Some(leading)));
+                for (store, _) in applied.state.mounted() {
+                    let state = leading.liveness.state(store, leading.elapsed());
+                    if told.insert(store, state) != Some(state) {
+                        stores.extend(
+                            applied.state.store(store).map(|view| store_status(&view, Some(leading))),
+                        );
                     }
                 }
             }

@@ -93,7 +93,7 @@ impl Coordinator {
         let leading = self.index.read(|applied| {
             let state = &applied.state;
             let leading = Leading::begin(term, state.time(), state.settings(), self.clock.clone());
-            leading.liveness.refresh(state.stores().map(|store| store.store), leading.elapsed());
+            leading.liveness.refresh(state.mounted().map(|(store, _)| store), leading.elapsed());
             Arc::new(leading)
         });
         self.leading.store(Some(leading.clone()));

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::liveness::LOOK_INTERVAL;
 use super::{Coordinator, Leading};
 use crate::api::Refusal;
 use crate::state::{Op, Response};
 
-/// How often the list of suspects is brought up to date; a broken stream does it at once.
-const LIVENESS_INTERVAL: Duration = Duration::from_millis(100);
 /// An idle leader logs the time so often, so that deadlines pass and a successor starts from a recent stamp.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
 /// The cluster version that this build brings.
@@ -21,7 +20,7 @@ const SWEEP_LIMIT: u32 = 1024;
 /// Watches the stores until this master stops; does nothing while it does not lead. Apart from what has to be committed,
 /// so that no wait for a commit makes a store's silence go unnoticed.
 pub(crate) async fn watch_stores(coordinator: Arc<Coordinator>) {
-    while pause(&coordinator, LIVENESS_INTERVAL).await {
+    while pause(&coordinator, LOOK_INTERVAL).await {
         match coordinator.lead_now() {
             Some(leading) => coordinator.refresh_suspects(&leading),
             // Not sure to lead for a moment is not the end of a term.
@@ -34,7 +33,7 @@ pub(crate) async fn watch_stores(coordinator: Arc<Coordinator>) {
 /// Logs what has to be logged until this master stops; does nothing while it does not lead.
 pub(crate) async fn keep_the_log_going(coordinator: Arc<Coordinator>) {
     let mut last_tick = Instant::now();
-    while pause(&coordinator, LIVENESS_INTERVAL).await {
+    while pause(&coordinator, LOOK_INTERVAL).await {
         let Some(leading) = coordinator.lead_now() else { continue };
         if !seed_settings(&coordinator, &leading).await || last_tick.elapsed() < TICK_INTERVAL {
             continue;
@@ -42,6 +41,7 @@ pub(crate) async fn keep_the_log_going(coordinator: Arc<Coordinator>) {
         last_tick = Instant::now();
         leading.sweep_leases();
         log_failure("tick", coordinator.propose(&leading, Op::Tick).await.map(drop));
+        record_moved_masters(&coordinator).await;
         drop_dead_stores(&coordinator, &leading).await;
         sweep(&coordinator, &leading).await;
     }
@@ -72,13 +72,24 @@ async fn seed_settings(coordinator: &Coordinator, leading: &Leading) -> bool {
     false
 }
 
+/// Replicates the addresses of masters that were met elsewhere than the membership says.
+async fn record_moved_masters(coordinator: &Coordinator) {
+    match coordinator.raft.record_moved().await {
+        Ok(moved) => {
+            for (node, addresses) in moved {
+                tracing::info!(%node, raft = addresses.raft, client = addresses.client, "recorded a master's new addresses");
+            }
+        }
+        Err(why) => tracing::warn!("a master's new addresses were not recorded, trying again: {why}"),
+    }
+}
+
 /// Drops stores that were silent for the whole of `store_ttl`, counted from when this leader began to listen.
 async fn drop_dead_stores(coordinator: &Coordinator, leading: &Leading) {
     let now = leading.elapsed();
     let dead: Vec<_> = coordinator.index.read(|applied| {
         let ttl = Duration::from_millis(applied.state.settings().store_ttl_ms);
-        let silent = |store: &crate::state::StoreView<'_>| leading.liveness.silence(store.store, now) >= ttl;
-        applied.state.stores().filter(silent).map(|store| (store.store, store.epoch)).collect()
+        applied.state.mounted().filter(|(store, _)| leading.liveness.silence(*store, now) >= ttl).collect()
     });
     for (store, epoch) in dead {
         tracing::warn!(%store, "store was silent for store_ttl: its replicas are dropped");
@@ -111,10 +122,9 @@ fn log_failure(what: &str, outcome: Result<(), Refusal>) {
 impl Coordinator {
     /// Brings the list of suspects up to date and tells the watchers when it changed.
     pub(crate) fn refresh_suspects(&self, leading: &Leading) {
-        let changed = self.index.read(|applied| {
-            let stores = applied.state.stores().map(|store| store.store);
-            leading.liveness.refresh(stores, leading.elapsed())
-        });
+        let stores =
+            self.index.read(|applied| applied.state.mounted().map(|(store, _)| store).collect::<Vec<_>>());
+        let changed = leading.liveness.refresh(stores.into_iter(), leading.elapsed());
         // The streams of a term that is over end after it, and make its stores suspect where nobody asks any more.
         if changed && self.is_current(leading) {
             let suspects = leading.liveness.suspects();

@@ -11,13 +11,25 @@ use parking_lot::Mutex;
 /// A store is suspect at once when its heartbeat stream breaks, and after `suspect_after` of silence. One that has not
 /// been heard in this term yet is believed for that long, so that the keys of a healthy store are served right after a
 /// failover.
+///
+/// A leader that does not come to listen (its process was stopped, its threads had no processor) does not count that as
+/// the stores' silence: what [`Self::refresh`] is late by is not counted.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     suspect_after: Duration,
+    ears: Mutex<Ears>,
+    suspects: ArcSwap<Vec<StoreId>>,
+}
+
+/// Between two looks at the stores; a leader is late after twice that.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+struct Ears {
     /// When this leader began to listen.
     since: Duration,
-    heard: Mutex<HashMap<StoreId, Heard>>,
-    suspects: ArcSwap<Vec<StoreId>>,
+    looked: Duration,
+    heard: HashMap<StoreId, Heard>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,53 +50,55 @@ pub(crate) enum StoreState {
 
 impl Liveness {
     pub(crate) fn new(suspect_after: Duration, since: Duration) -> Self {
-        Self { suspect_after, since, heard: Mutex::default(), suspects: ArcSwap::default() }
+        let ears = Mutex::new(Ears { since, looked: since, heard: HashMap::new() });
+        Self { suspect_after, ears, suspects: ArcSwap::default() }
     }
 
     /// A stream of heartbeats of `store` has begun.
     pub(crate) fn opened(&self, store: StoreId, now: Duration) {
-        let mut heard = self.heard.lock();
-        let entry = heard.entry(store).or_insert(Heard { at: now, streams: 0 });
+        let mut ears = self.ears.lock();
+        let entry = ears.heard.entry(store).or_insert(Heard { at: now, streams: 0 });
         *entry = Heard { at: now, streams: entry.streams + 1 };
     }
 
     /// A heartbeat has come.
     pub(crate) fn beat(&self, store: StoreId, now: Duration) {
-        if let Some(entry) = self.heard.lock().get_mut(&store) {
+        if let Some(entry) = self.ears.lock().heard.get_mut(&store) {
             entry.at = now;
         }
     }
 
     /// A stream has ended.
     pub(crate) fn closed(&self, store: StoreId) {
-        if let Some(entry) = self.heard.lock().get_mut(&store) {
+        if let Some(entry) = self.ears.lock().heard.get_mut(&store) {
             entry.streams = entry.streams.saturating_sub(1);
         }
     }
 
     /// Whether `store` is alive at `now`.
     pub(crate) fn state(&self, store: StoreId, now: Duration) -> StoreState {
-        let believed = match self.heard.lock().get(&store) {
-            Some(heard) => heard.streams > 0 && now.saturating_sub(heard.at) < self.suspect_after,
-            None => now.saturating_sub(self.since) < self.suspect_after,
-        };
-        if believed { StoreState::Alive } else { StoreState::Suspect }
+        self.ears.lock().state(store, now, self.suspect_after)
     }
 
     /// How long `store` has been silent.
     pub(crate) fn silence(&self, store: StoreId, now: Duration) -> Duration {
-        let last = self.heard.lock().get(&store).map_or(self.since, |heard| heard.at);
+        let ears = self.ears.lock();
+        let last = ears.heard.get(&store).map_or(ears.since, |heard| heard.at);
         now.saturating_sub(last)
     }
 
     /// Recomputes the list of suspects among `stores`; true when it changed.
     pub(crate) fn refresh(&self, stores: impl Iterator<Item = StoreId>, now: Duration) -> bool {
-        let mut suspects: Vec<_> =
-            stores.filter(|store| self.state(*store, now) == StoreState::Suspect).collect();
+        let mut ears = self.ears.lock();
+        ears.pass_over_own_delay(now);
+        let mut suspects: Vec<_> = stores
+            .filter(|store| ears.state(*store, now, self.suspect_after) == StoreState::Suspect)
+            .collect();
         suspects.sort_unstable();
-        if *self.suspects.load_full() == suspects {
+        if **self.suspects.load() == suspects {
             return false;
         }
+        // With the lock held: of two refreshes the later one stays.
         self.suspects.store(Arc::new(suspects));
         true
     }
@@ -92,6 +106,28 @@ impl Liveness {
     /// The suspects as of the last refresh, sorted.
     pub(crate) fn suspects(&self) -> Arc<Vec<StoreId>> {
         self.suspects.load_full()
+    }
+}
+
+impl Ears {
+    fn state(&self, store: StoreId, now: Duration, suspect_after: Duration) -> StoreState {
+        let believed = match self.heard.get(&store) {
+            Some(heard) => heard.streams > 0 && now.saturating_sub(heard.at) < suspect_after,
+            None => now.saturating_sub(self.since) < suspect_after,
+        };
+        if believed { StoreState::Alive } else { StoreState::Suspect }
+    }
+
+    fn pass_over_own_delay(&mut self, now: Duration) {
+        let late = now.saturating_sub(self.looked).saturating_sub(2 * LOOK_INTERVAL);
+        self.looked = now;
+        if late.is_zero() {
+            return;
+        }
+        self.since = (self.since + late).min(now);
+        for heard in self.heard.values_mut() {
+            heard.at = (heard.at + late).min(now);
+        }
     }
 }
 
@@ -124,15 +160,34 @@ mod tests {
         assert_eq!(liveness.state(STORE, at(20)), StoreState::Suspect);
     }
 
+    /// Refreshes as a leader does that is never late; true when the last one changed something.
+    fn look_until(liveness: &Liveness, from: u64, to: u64) -> bool {
+        let mut changed = false;
+        for ms in (from..=to).step_by(100) {
+            changed = liveness.refresh([STORE].into_iter(), at(ms));
+        }
+        changed
+    }
+
+    #[test]
+    fn a_leader_that_was_stopped_does_not_take_its_own_silence_for_the_store_s() {
+        let liveness = Liveness::new(AFTER, at(0));
+        liveness.opened(STORE, at(0));
+        assert!(!look_until(&liveness, 0, 500));
+        assert!(!liveness.refresh([STORE].into_iter(), at(10_500)), "10 s of nothing, on this side");
+        assert!(look_until(&liveness, 10_600, 10_600), "and then the rest of 800 ms of the store's");
+    }
+
     #[test]
     fn silence_makes_suspect_and_a_beat_makes_alive() {
         let liveness = Liveness::new(AFTER, at(0));
         liveness.opened(STORE, at(0));
-        assert!(liveness.refresh([STORE].into_iter(), at(900)));
+        assert!(!look_until(&liveness, 0, 700));
+        assert!(look_until(&liveness, 800, 800));
         assert_eq!(*liveness.suspects(), vec![STORE]);
-        liveness.beat(STORE, at(950));
-        assert!(liveness.refresh([STORE].into_iter(), at(960)));
+        liveness.beat(STORE, at(850));
+        assert!(liveness.refresh([STORE].into_iter(), at(860)));
         assert!(liveness.suspects().is_empty());
-        assert!(!liveness.refresh([STORE].into_iter(), at(970)), "nothing has changed");
+        assert!(!liveness.refresh([STORE].into_iter(), at(870)), "nothing has changed");
     }
 }

@@ -140,6 +140,11 @@ impl State {
         self.stores.iter().filter_map(|(_, store)| Some(self.view(store.mounted.as_ref()?)))
     }
 
+    /// The ids of the mounted stores, without a look at what they hold.
+    pub fn mounted(&self) -> impl Iterator<Item = (StoreId, SegmentEpoch)> + '_ {
+        self.stores.iter().filter_map(|(store, it)| Some((store, it.mounted.as_ref()?.mount.epoch)))
+    }
+
     /// A mounted store.
     #[must_use]
     pub fn store(&self, store: StoreId) -> Option<StoreView<'_>> {

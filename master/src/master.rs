@@ -2,7 +2,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
 use mc_base::crashsafe::{DirectoryLock, DurableError};
 use mc_base::metrics::Registry;
 use mc_base::net::{Listener, Network};
@@ -16,7 +15,8 @@ use tokio_util::task::TaskTracker;
 use crate::api::{Api, MasterService};
 use crate::config::{MasterArgs, MasterConfigError};
 use crate::formation::{
-    Advertise, BoundAddresses, Formation, FormationConfig, FormationError, FormationService, Formed, Plan,
+    Advertise, BoundAddresses, ClusterView, Formation, FormationConfig, FormationError, FormationService,
+    Formed, Plan,
 };
 use crate::http;
 use crate::identity::{Identity, IdentityError};
@@ -25,7 +25,8 @@ use crate::log::{LogDisk, LogOptions, LogStore, OpenError, SledDisk, SledOptions
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
 use crate::raft::{
-    RaftNode, RaftNodeConfig, RaftService, SnapshotLimits, StartError as RaftStartError, TransferError,
+    Leadership, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits, StartError as RaftStartError,
+    TransferError,
 };
 
 /// Largest request that is read: 4,096 keys of 4 KiB and their framing.
@@ -329,32 +330,38 @@ impl Life {
 
     /// Reports who leads until the end, which is an error unless it was asked for.
     async fn watch_over(&self, coordinator: &Coordinator, log: &LogStore) -> Result<(), StartError> {
-        let mut leadership = coordinator.raft.leadership();
-        let verified = self.formation.verify().fuse();
-        futures::pin_mut!(verified);
+        let view = || ClusterView {
+            members: coordinator.raft.members(),
+            led: coordinator.raft.leadership().borrow().leader.is_some(),
+        };
         tokio::select! {
             () = self.stop.cancelled() => Ok(()),
             failure = log.failed() => Err(StartError::Failed(failure.to_string())),
             failure = coordinator.raft.stopped() => {
                 if self.stop.is_cancelled() { Ok(()) } else { Err(StartError::Failed(failure)) }
             }
-            result = async {
-                // Once: a restarted node may find a foreign cluster at a listed address.
-                if let Err(error) = verified.await {
-                    return Err(StartError::from(error));
-                }
-                loop {
-                    if leadership.changed().await.is_err() {
-                        std::future::pending::<()>().await;
-                    }
-                    let now = leadership.borrow_and_update().clone();
-                    if let Some((leader, master)) = now.leader {
-                        self.metrics.leader_changed();
-                        tracing::info!(term = now.term, %leader, address = master.client, "leader");
-                    }
-                }
-            } => result,
+            never = self.formation.follow(coordinator.raft.addresses(), view) => match never {
+                Err(error) => Err(error.into()),
+            },
+            () = self.report_leaders(coordinator) => Ok(()),
         }
+    }
+
+    /// Says who leads, whenever that changes.
+    async fn report_leaders(&self, coordinator: &Coordinator) {
+        let mut leadership = coordinator.raft.leadership();
+        let mut said = None;
+        while leadership.changed().await.is_ok() {
+            let Leadership { term, leader } = leadership.borrow_and_update().clone();
+            // The same leader at another address is no change of leader.
+            let now = leader.as_ref().map(|(leader, _)| (term, *leader));
+            if let Some((leader, master)) = leader.filter(|_| said != now) {
+                self.metrics.leader_changed();
+                tracing::info!(term, %leader, address = master.client, "leader");
+                said = now;
+            }
+        }
+        std::future::pending::<()>().await;
     }
 
     /// Waits for the cluster; `None` when the master is told to stop first.

@@ -33,10 +33,11 @@ pub struct Cluster {
     /// The stores.
     pub stores: Vec<Process>,
     clients: Vec<String>,
+    raft: Vec<String>,
     master_http: Vec<String>,
     store_data: Vec<String>,
     store_http: Vec<String>,
-    _ports: Ports,
+    ports: Ports,
     // Last: the directories go after the processes.
     dir: TempDir,
 }
@@ -134,10 +135,11 @@ impl ClusterBuilder {
             masters: masters.collect(),
             stores: stores.collect(),
             clients,
+            raft,
             master_http,
             store_data,
             store_http,
-            _ports: ports,
+            ports,
             dir,
         }
     }
@@ -181,6 +183,31 @@ impl Cluster {
     #[must_use]
     pub fn addresses(&self) -> String {
         self.clients.join(",")
+    }
+
+    /// Gives masters that do not run other addresses for their next start, and lists that name those. All others keep
+    /// the lists that they were started with.
+    ///
+    /// # Panics
+    /// When the machine has no free ports.
+    pub fn relocate(&mut self, masters: &[usize]) {
+        for &n in masters {
+            for addresses in [&mut self.clients, &mut self.raft, &mut self.master_http] {
+                addresses[n] = self.ports.address();
+            }
+        }
+        let peers = self.raft.join(",");
+        for &n in masters {
+            let flags = [
+                ("--listen", &self.clients[n]),
+                ("--raft-listen", &self.raft[n]),
+                ("--http-listen", &self.master_http[n]),
+                ("--peers", &peers),
+            ];
+            for (flag, value) in flags {
+                self.masters[n].set_arg(flag, value);
+            }
+        }
     }
 
     /// HTTP address of one master.

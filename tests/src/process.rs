@@ -53,6 +53,16 @@ impl Process {
         self.args.extend(args.into_iter().map(Into::into));
     }
 
+    /// Gives a flag that it has another value for the next start.
+    ///
+    /// # Panics
+    /// When it does not have that flag.
+    pub fn set_arg(&mut self, flag: &str, value: &str) {
+        let at = self.args.iter().position(|arg| arg == flag);
+        let at = at.unwrap_or_else(|| panic!("{} has no {flag}", self.name));
+        self.args[at + 1] = value.into();
+    }
+
     /// Starts it.
     ///
     /// # Panics

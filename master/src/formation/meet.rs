@@ -104,6 +104,11 @@ pub(super) fn to_wire(node: &MasterNode) -> Addresses {
     Addresses { raft: node.raft.clone(), client: node.client.clone(), http: node.http.clone() }
 }
 
+pub(super) fn from_wire(addresses: &Addresses) -> MasterNode {
+    let Addresses { raft, client, http } = addresses.clone();
+    MasterNode { raft, client, http }
+}
+
 /// An id that may be absent: `Some(None)` for empty bytes, `None` for bytes that are no id.
 fn optional_cluster(bytes: &[u8]) -> Option<Option<ClusterId>> {
     if bytes.is_empty() { Some(None) } else { ClusterId::from_bytes(bytes).map(Some) }
@@ -117,7 +122,7 @@ fn answer(reply: MeetReply) -> Option<Answer> {
         cluster: optional_cluster(&reply.cluster_id)?,
         formed: reply.formed,
         list: reply.peers,
-        addresses: MasterNode { raft: addresses.raft, client: addresses.client, http: addresses.http },
+        addresses: from_wire(&addresses),
         versions: reply.version_min..=reply.version_max,
         software: reply.software,
     })

@@ -82,8 +82,8 @@ impl Formed {
 
 /// The side of formation that asks.
 pub struct Formation {
-    service: Arc<FormationService>,
-    config: FormationConfig,
+    pub(super) service: Arc<FormationService>,
+    pub(super) config: FormationConfig,
     dialer: Dialer,
 }
 
@@ -99,6 +99,10 @@ impl Formation {
                 }
             }
             Plan::Single => service.show_addresses(config.advertise.alone()),
+            // Its place in a list is not known, so only what it is told to advertise is.
+            Plan::Restart if config.advertise.host.is_some() => {
+                service.show_addresses(config.advertise.alone());
+            }
             Plan::Restart => {}
         }
         let dialer = Dialer::new(Arc::clone(&config.network));
@@ -140,35 +144,6 @@ impl Formation {
             }
         }
         Ok(formed)
-    }
-
-    /// One round of meetings of a node with data, to be run beside it after a start: it finds this node's addresses
-    /// and a peer of another cluster at a listed address. Peers that do not answer are passed over.
-    ///
-    /// # Errors
-    /// [`FormationError`]: this node in the list twice, or a peer of another cluster.
-    pub async fn verify(&self) -> Result<(), FormationError> {
-        let (Plan::Peers(list), Some(ours)) = (&self.config.plan, self.service.cluster()) else {
-            return Ok(());
-        };
-        // The list is for addresses only here: a name that does not resolve right now ends no healthy member.
-        let Ok(Expansion::Entries(entries)) = list.expand(&self.config.resolver).await else { return Ok(()) };
-        self.service.show_list(entries.clone());
-        let own = self.own(entries).await;
-        let met = self.meet_all(&own).await;
-        if let Some(entry) = find_self(&own, &met)? {
-            self.service.show_addresses(self.config.advertise.at(&entry));
-        }
-        for Met { address, answer } in met {
-            if let Ok(answer) = answer
-                && answer.formed
-                && let Some(theirs) = answer.cluster
-                && theirs != ours
-            {
-                return Err(FormationError::Foreign { address, theirs, ours });
-            }
-        }
-        Ok(())
     }
 
     /// A node with data goes on where it was. One that has lost a part of it does not start.
@@ -233,7 +208,7 @@ impl Formation {
             // A Raft call for this node's id, of the cluster whose founding it has accepted: all have accepted.
             return self.join(&own, belonging).await;
         }
-        let met = self.meet_all(&own).await;
+        let met = self.meet_all(&own, &own.list).await;
         if let Some(entry) = find_self(&own, &met)? {
             self.service.show_addresses(self.config.advertise.at(&entry));
         }
@@ -245,7 +220,7 @@ impl Formation {
         }
     }
 
-    async fn own(&self, list: Vec<HostPort>) -> Own {
+    pub(super) async fn own(&self, list: Vec<HostPort>) -> Own {
         Own {
             instance: self.service.instance(),
             node: self.service.node(),
@@ -257,9 +232,16 @@ impl Formation {
         }
     }
 
-    /// Meets every listed address at once, but for the one that `--advertise` says is this node: from inside, it
-    /// may not be reachable.
-    async fn meet_all(&self, own: &Own) -> Vec<Met> {
+    /// Meets `addresses` at once, but for the one that `--advertise` says is this node: from inside, it may not be
+    /// reachable.
+    pub(super) async fn meet_all(&self, own: &Own, addresses: &[HostPort]) -> Vec<Met> {
+        let me = own.advertise.entry(addresses);
+        let others = addresses.iter().filter(|address| Some(*address) != me);
+        join_all(others.map(|address| self.meet(own, address))).await
+    }
+
+    /// Meets one address: tells who this node is, and hears who is there.
+    pub(super) async fn meet(&self, own: &Own, address: &HostPort) -> Met {
         let request = MeetRequest {
             instance: meet::bytes(&own.instance.0.to_be_bytes()),
             node_id: meet::bytes(&own.node.to_bytes()),
@@ -271,12 +253,7 @@ impl Formation {
             version_max: *VERSIONS.end(),
             software: env!("CARGO_PKG_VERSION").into(),
         };
-        let me = own.advertise.entry(&own.list);
-        join_all(own.list.iter().filter(|address| Some(*address) != me).map(|address| {
-            let request = request.clone();
-            async move { Met { address: address.clone(), answer: self.dialer.meet(address, request).await } }
-        }))
-        .await
+        Met { address: address.clone(), answer: self.dialer.meet(address, request).await }
     }
 
     async fn join(&self, own: &Own, belonging: Belonging) -> Result<Round, FormationError> {

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +30,13 @@ pub struct FormationService {
     shown: Mutex<Shown>,
     /// A Raft call came in that may end the waiting.
     pub(super) stirred: Notify,
+    /// Where members say they are: see [`super::Formation::follow`].
+    claims: Mutex<BTreeMap<NodeId, MasterNode>>,
+    pub(super) claimed: Notify,
 }
+
+/// More masters than any cluster has: what comes after is dropped, and is said again.
+const MAX_CLAIMS: usize = 64;
 
 #[derive(Debug, Default)]
 struct Shown {
@@ -49,6 +56,8 @@ impl FormationService {
             has_state: AtomicBool::new(has_state),
             shown: Mutex::default(),
             stirred: Notify::new(),
+            claims: Mutex::default(),
+            claimed: Notify::new(),
         }
     }
 
@@ -95,6 +104,7 @@ impl FormationService {
     pub async fn meet(&self, request: MeetRequest) -> Result<MeetReply, Status> {
         let belonging = self.identity.lock().await.belonging();
         tracing::debug!(from = ?NodeId::from_bytes(&request.node_id), formed = request.formed, "met");
+        self.note_claim(&request);
         let shown = self.shown.lock();
         Ok(MeetReply {
             instance: meet::bytes(&self.instance.0.to_be_bytes()),
@@ -224,6 +234,26 @@ impl FormationService {
     ) -> T {
         let mut guard = Arc::clone(&self.identity).lock_owned().await;
         in_background(move || work(&mut guard)).await
+    }
+
+    /// Remembers where a member of this node's cluster says it is.
+    fn note_claim(&self, request: &MeetRequest) {
+        let cluster = ClusterId::from_bytes(&request.cluster_id);
+        if !request.formed || cluster.is_none() || cluster != self.cluster() {
+            return;
+        }
+        let (Some(node), Some(addresses)) = (NodeId::from_bytes(&request.node_id), &request.addresses) else {
+            return;
+        };
+        let mut claims = self.claims.lock();
+        if claims.len() < MAX_CLAIMS || claims.contains_key(&node) {
+            claims.insert(node, meet::from_wire(addresses));
+            self.claimed.notify_one();
+        }
+    }
+
+    pub(super) fn take_claims(&self) -> BTreeMap<NodeId, MasterNode> {
+        std::mem::take(&mut *self.claims.lock())
     }
 
     pub(super) fn called(&self) -> Option<ClusterId> {

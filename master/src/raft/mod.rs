@@ -5,6 +5,7 @@
 //! - [`SharedIndex`]: the index as it was applied, for readers.
 //! - [`SnapshotStore`]: snapshots on disk.
 
+mod addresses;
 mod append_stream;
 mod config;
 mod convert;
@@ -12,6 +13,7 @@ mod envelope;
 mod guard;
 mod lease;
 mod machine;
+mod members;
 mod node;
 mod observe;
 mod peer;
@@ -25,6 +27,7 @@ mod tasks;
 mod tests;
 mod types;
 
+pub use addresses::AddressBook;
 pub use config::SnapshotLimits;
 pub use guard::VoteGuard;
 pub use lease::LeaderTerm;

@@ -22,8 +22,8 @@ use super::lease::{leased_term, usable_lease};
 use super::peers::Peers;
 use super::snapshots::SnapshotError;
 use super::{
-    Applied, LeaderTerm, Machine, MasterNode, Raft, RaftService, SharedIndex, SnapshotLimits, SnapshotStore,
-    StoredMembership, TypeConfig, VoteGuard, tasks,
+    AddressBook, Applied, LeaderTerm, Machine, MasterNode, Raft, RaftService, SharedIndex, SnapshotLimits,
+    SnapshotStore, StoredMembership, TypeConfig, VoteGuard, tasks,
 };
 use crate::state::Settings;
 use crate::state::State;
@@ -141,6 +141,7 @@ pub struct RaftNode {
     index: SharedIndex,
     pub(super) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     leadership: watch::Receiver<Leadership>,
+    pub(super) addresses: AddressBook,
     election_timeout_max: Duration,
     /// The last term in which a hand-over was asked for: voters may elect another leader before our lease ends.
     handed_over: AtomicU64,
@@ -207,15 +208,16 @@ impl RaftNode {
             VoteGuard::open(clock)
         };
 
-        let peers =
-            Peers::new(Identity { cluster, node, election_max_ms: settings.raft_election_max_ms }, network);
+        let identity = Identity { cluster, node, election_max_ms: settings.raft_election_max_ms };
+        let addresses = AddressBook::default();
+        let peers = Peers::new(identity, network, addresses.clone());
         let machine = Machine::new(index.clone(), snapshots.clone());
         let raft = Raft::new(node, raft_config, peers, log, machine).await?;
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
         let tasks = [
             tasks::stand_when_over(raft.clone(), guard.clone()),
             tasks::take_snapshots(raft.clone(), bytes_since, limits),
-            tasks::follow_leadership(raft.clone(), leadership_tx),
+            tasks::follow_cluster(raft.clone(), leadership_tx, addresses.clone()),
         ];
         service.join(cluster);
         service.attach(raft.clone(), guard, snapshots, settings.raft_election_max_ms);
@@ -225,6 +227,7 @@ impl RaftNode {
             raft,
             index,
             leadership,
+            addresses,
             election_timeout_max,
             handed_over: AtomicU64::new(0),
             _tasks: tasks,

@@ -1,4 +1,5 @@
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -18,7 +19,7 @@ use tonic::{Code, Status};
 
 use super::convert::{self, BadMessage, Sent, Standing};
 use super::envelope::Identity;
-use super::peers::Links;
+use super::peers::{Lines, Links};
 use super::{SnapshotFile, TypeConfig, Vote, append_stream, send_snapshot};
 
 /// Which connection a client's appends use.
@@ -33,41 +34,38 @@ pub(crate) enum Lane {
 pub(crate) struct Peer {
     identity: Identity,
     target: NodeId,
-    address: String,
+    /// The address of the membership when openraft asked for this client.
+    recorded: String,
     lane: Lane,
-    links: Result<Links, String>,
+    lines: Arc<Lines>,
 }
 
 impl Peer {
     pub(crate) fn new(
         identity: Identity,
         target: NodeId,
-        address: String,
+        recorded: String,
         lane: Lane,
-        links: Result<Links, String>,
+        lines: Arc<Lines>,
     ) -> Self {
-        Self { identity, target, address, lane, links }
+        Self { identity, target, recorded, lane, lines }
     }
 
-    fn links(&self) -> Result<Links, Unreachable<TypeConfig>> {
-        self.links.clone().map_err(Unreachable::from_string)
+    fn line(&self) -> Result<(Whom, Links), Unreachable<TypeConfig>> {
+        self.lines.to(self.identity.node, self.target, &self.recorded)
     }
 
     fn envelope(&self) -> v1::Envelope {
         self.identity.envelope(self.target)
-    }
-
-    pub(crate) fn whom(&self) -> Whom {
-        Whom { from: self.identity.node, target: self.target, address: self.address.clone() }
     }
 }
 
 /// Between whom a call runs, for its errors.
 #[derive(Clone, Debug)]
 pub(crate) struct Whom {
-    from: NodeId,
-    target: NodeId,
-    address: String,
+    pub(super) from: NodeId,
+    pub(super) target: NodeId,
+    pub(super) address: String,
 }
 
 impl Whom {
@@ -121,9 +119,9 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         request: AppendEntriesRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let (whom, sent) = (self.whom(), Sent::of(&request));
+        let (whom, mut links) = self.line()?;
+        let sent = Sent::of(&request);
         let wire = convert::append_to_wire(&request, self.envelope());
-        let mut links = self.links()?;
         let reply = whom.call(RPCTypes::AppendEntries, option.soft_ttl(), links.control.append(wire)).await?;
         let result = convert::append_reply_from_wire(&reply, sent).map_err(|err| whom.nonsense(&err))?;
         Ok(match result {
@@ -152,9 +150,9 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             // A stream of one: a call costs the same and leaves nothing open.
             Lane::Heartbeats => stream_append_sequential(self, input, option),
             Lane::Appends => Box::pin(async move {
-                let links = self.links()?;
+                let (whom, links) = self.line()?;
                 let stream =
-                    append_stream::open(self.whom(), links.appends, self.envelope(), input, &option).await?;
+                    append_stream::open(whom, links.appends, self.envelope(), input, &option).await?;
                 Ok(stream.boxed())
             }),
         }
@@ -165,9 +163,8 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         request: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let whom = self.whom();
+        let (whom, mut links) = self.line()?;
         let wire = convert::vote_request_to_wire(&request, self.envelope());
-        let mut links = self.links()?;
         let reply = whom.call(RPCTypes::Vote, option.soft_ttl(), links.control.vote(wire)).await?;
         convert::vote_reply_from_wire(&reply).map_err(|err| whom.nonsense(&err))
     }
@@ -177,9 +174,8 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         request: VoteRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let whom = self.whom();
+        let (whom, mut links) = self.line()?;
         let wire = convert::vote_request_to_wire(&request, self.envelope());
-        let mut links = self.links()?;
         let reply = whom.call(RPCTypes::Vote, option.soft_ttl(), links.control.pre_vote(wire)).await?;
         convert::vote_reply_from_wire(&reply).map_err(|err| whom.nonsense(&err))
     }
@@ -191,9 +187,17 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
         option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
-        let client = self.links()?.snapshots;
-        send_snapshot::send(&self.whom(), client, self.envelope(), &vote, snapshot, cancel, option.soft_ttl())
-            .await
+        let (whom, links) = self.line()?;
+        send_snapshot::send(
+            &whom,
+            links.snapshots,
+            self.envelope(),
+            &vote,
+            snapshot,
+            cancel,
+            option.soft_ttl(),
+        )
+        .await
     }
 
     async fn transfer_leader(
@@ -201,9 +205,8 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         request: TransferLeaderRequest<TypeConfig>,
         option: RPCOption,
     ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
-        let whom = self.whom();
+        let (whom, mut links) = self.line()?;
         let wire = convert::transfer_to_wire(&request, self.envelope());
-        let mut links = self.links()?;
         let call = links.control.transfer_leader(wire);
         let reply = whom.call(RPCTypes::TransferLeader, option.soft_ttl(), call).await?;
         if reply.accepted {

@@ -6,19 +6,27 @@ use mc_base::NodeId;
 use mc_base::net::{ChannelOptions, Network};
 use mc_proto::v1::raft_client::RaftClient;
 use openraft::RaftNetworkFactory;
+use openraft::errors::Unreachable;
+use parking_lot::Mutex;
 use tonic::transport::Channel;
 
 use super::envelope::Identity;
-use super::peer::{Lane, Peer};
-use super::{MasterNode, TypeConfig};
+use super::peer::{Lane, Peer, Whom};
+use super::{AddressBook, MasterNode, TypeConfig};
 
-/// Makes openraft's clients of the other masters. openraft asks for one per replication stream and per election, so
-/// the connections are kept here: three per peer, each opened by its first call.
+/// Makes openraft's clients of the other masters. openraft asks for one per replication stream and per election, and
+/// keeps those of a stream when a member's address changes, so clients ask for the connection at each call.
 #[derive(Debug)]
 pub(crate) struct Peers {
     identity: Identity,
+    lines: Arc<Lines>,
+}
+
+/// The connections to all peers: three to each, each opened by its first call.
+pub(crate) struct Lines {
     network: Arc<dyn Network>,
-    links: HashMap<NodeId, (String, Links)>,
+    addresses: AddressBook,
+    open: Mutex<HashMap<NodeId, (String, Links)>>,
 }
 
 /// Connections to one peer. Heartbeats and votes have one of their own, so that no backlog of entries or snapshot
@@ -30,32 +38,48 @@ pub(crate) struct Links {
     pub(crate) snapshots: RaftClient<Channel>,
 }
 
-impl fmt::Debug for Links {
+impl fmt::Debug for Lines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Links")
+        f.write_str("Lines")
     }
 }
 
-impl Peers {
-    pub(crate) fn new(identity: Identity, network: Arc<dyn Network>) -> Self {
-        Self { identity, network, links: HashMap::new() }
-    }
-
-    fn peer(&mut self, target: NodeId, node: &MasterNode, lane: Lane) -> Peer {
-        let links = match self.links.get(&target) {
-            Some((address, links)) if *address == node.raft => Ok(links.clone()),
-            // New, or moved to another address.
-            _ => self.connect(&node.raft).inspect(|links| {
-                self.links.insert(target, (node.raft.clone(), links.clone()));
-            }),
+impl Lines {
+    /// The connections to `target` at the address where it is reached now; `recorded` is the one that openraft knows.
+    pub(crate) fn to(
+        &self,
+        from: NodeId,
+        target: NodeId,
+        recorded: &str,
+    ) -> Result<(Whom, Links), Unreachable<TypeConfig>> {
+        let address = self.addresses.get(target).map_or_else(|| recorded.to_owned(), |node| node.raft);
+        let mut open = self.open.lock();
+        let links = match open.get(&target) {
+            Some((at, links)) if *at == address => links.clone(),
+            _ => {
+                let links = self.connect(&address).map_err(|err| {
+                    Unreachable::from_string(format!("node {target}: {address} is not an address: {err}"))
+                })?;
+                open.insert(target, (address.clone(), links.clone()));
+                links
+            }
         };
-        let links = links.map_err(|err| format!("{} is not an address: {err}", node.raft));
-        Peer::new(self.identity, target, node.raft.clone(), lane, links)
+        Ok((Whom { from, target, address }, links))
     }
 
     fn connect(&self, address: &str) -> Result<Links, tonic::transport::Error> {
         let client = || Ok(RaftClient::new(self.network.channel(address, ChannelOptions::default())?));
         Ok(Links { appends: client()?, control: client()?, snapshots: client()? })
+    }
+}
+
+impl Peers {
+    pub(crate) fn new(identity: Identity, network: Arc<dyn Network>, addresses: AddressBook) -> Self {
+        Self { identity, lines: Arc::new(Lines { network, addresses, open: Mutex::default() }) }
+    }
+
+    fn peer(&self, target: NodeId, node: &MasterNode, lane: Lane) -> Peer {
+        Peer::new(self.identity, target, node.raft.clone(), lane, self.lines.clone())
     }
 }
 

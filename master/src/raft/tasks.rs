@@ -8,7 +8,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::node::BytesSince;
-use super::{Leadership, Machine, Raft, SnapshotLimits, VoteGuard};
+use super::{AddressBook, Leadership, Machine, Raft, SnapshotLimits, VoteGuard};
 
 fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(task))
@@ -60,10 +60,11 @@ pub(super) fn take_snapshots(
     })
 }
 
-/// Publishes who leads.
-pub(super) fn follow_leadership(
+/// Publishes who leads, and notes where the members are.
+pub(super) fn follow_cluster(
     raft: Raft<Machine>,
     out: watch::Sender<Leadership>,
+    addresses: AddressBook,
 ) -> AbortOnDropHandle<()> {
     spawn(async move {
         let mut metrics = raft.server_metrics();
@@ -71,6 +72,7 @@ pub(super) fn follow_leadership(
             let now = {
                 let metrics = metrics.borrow_and_update();
                 let membership = metrics.membership_config.membership();
+                addresses.record(membership);
                 let leader =
                     metrics.current_leader.and_then(|id| Some((id, membership.get_node(&id)?.clone())));
                 Leadership { term: metrics.vote.leader_id.term, leader }

@@ -8,6 +8,7 @@ mod fence;
 mod kills;
 mod local_only;
 mod lossy;
+mod moves;
 mod races;
 mod restarts;
 mod start_order;

@@ -2,6 +2,7 @@
 
 mod crashes;
 mod deciding;
+mod following;
 mod forming;
 mod network;
 mod schedule;
@@ -21,9 +22,12 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::identity::{Belonging, Identity};
 use crate::peers::PeerList;
+use crate::raft::{AddressBook, MasterNode};
 use network::{Names, Served, TestNetwork};
 
 const LONG: Duration = Duration::from_secs(20);
+/// Long enough for a round of meetings, for what must not happen.
+const SHORT: Duration = Duration::from_millis(500);
 
 /// One master's data directory and the name under which it is reached. It outlives the process.
 struct Machine {

@@ -22,7 +22,7 @@ use crate::raft::convert::{append_from_wire, append_reply_to_wire};
 use crate::raft::envelope::Identity;
 use crate::raft::peer::Peer;
 use crate::raft::peers::Peers;
-use crate::raft::{Entry, LogId, MasterNode, TypeConfig, Vote};
+use crate::raft::{AddressBook, Entry, LogId, MasterNode, TypeConfig, Vote};
 
 /// What the follower does with an append, by its index.
 type Script = Arc<dyn Fn(u64) -> Act + Send + Sync>;
@@ -107,7 +107,8 @@ async fn follower(script: impl Fn(u64) -> Act + Send + Sync + 'static) -> Follow
     let server =
         tonic::transport::Server::builder().add_service(server).serve_with_incoming(listener.incoming);
     let identity = Identity { cluster: CLUSTER, node: NodeId(1), election_max_ms: 300 };
-    let peer = Peers::new(identity, TcpNetwork::shared()).new_client(NodeId(2), &node).await;
+    let peer =
+        Peers::new(identity, TcpNetwork::shared(), AddressBook::default()).new_client(NodeId(2), &node).await;
     Follower { peer, server: tokio::spawn(server) }
 }
 

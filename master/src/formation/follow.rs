@@ -1,0 +1,173 @@
+//! What a master does with addresses once it has a cluster: it tells the others where it is, and believes where they
+//! are when it has met them there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::time::Duration;
+
+use mc_base::{ClusterId, HostPort, NodeId};
+
+use super::{Answer, Formation, FormationError, Met, Plan, find_self};
+use crate::peers::Expansion;
+use crate::raft::{AddressBook, MasterNode};
+
+/// Between two rounds of meetings, while the cluster does not know this master's addresses or nobody leads.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// What a master knows of its cluster by its Raft.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterView {
+    /// The members and their addresses, as they are replicated.
+    pub members: BTreeMap<NodeId, MasterNode>,
+    /// Whether a leader is known.
+    pub led: bool,
+}
+
+impl Formation {
+    /// Runs beside a master that has a cluster, and keeps `book` true:
+    ///
+    /// - it meets the listed addresses and the known members, once, and then again as long as nobody leads or the
+    ///   membership has other addresses for this master than its own: who is met learns them, and so does a cluster
+    ///   whose masters all have moved;
+    /// - a member that says it is elsewhere is met there before it is believed.
+    ///
+    /// # Errors
+    /// [`FormationError`]: this master is in the list twice, or all who answer at the listed addresses are of another
+    /// cluster. One of another cluster among our own is a reused address, which is a warning.
+    pub async fn follow(
+        &self,
+        book: &AddressBook,
+        view: impl Fn() -> ClusterView + Send,
+    ) -> Result<Infallible, FormationError> {
+        let Some(cluster) = self.service.cluster() else {
+            return std::future::pending().await;
+        };
+        let mut follower = Follower { formation: self, book, cluster, complaints: BTreeSet::new() };
+        let mut first = true;
+        loop {
+            let now = view();
+            if first || follower.must_tell(&now) {
+                follower.round(&now, first).await?;
+                first = false;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(ROUND) => {}
+                () = self.service.claimed.notified() => {
+                    for (node, addresses) in self.service.take_claims() {
+                        follower.consider(&view(), node, &addresses).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+struct Follower<'a> {
+    formation: &'a Formation,
+    book: &'a AddressBook,
+    cluster: ClusterId,
+    /// What was complained about; said once.
+    complaints: BTreeSet<String>,
+}
+
+impl Follower<'_> {
+    /// Whether others have to hear where this master is.
+    fn must_tell(&self, now: &ClusterView) -> bool {
+        let own = self.formation.service.addresses();
+        let recorded = now.members.get(&self.formation.service.node());
+        !now.led || own.is_some_and(|own| recorded.is_some_and(|recorded| *recorded != own))
+    }
+
+    async fn round(&mut self, now: &ClusterView, first: bool) -> Result<(), FormationError> {
+        let listed = self.listed().await;
+        let own = self.formation.own(listed.clone()).await;
+        let me = self.formation.service.node();
+        let elsewhere =
+            now.members.keys().filter(|node| **node != me).filter_map(|node| self.book.get(*node));
+        let elsewhere = elsewhere.filter_map(|node| HostPort::parse(&node.raft, 0).ok());
+        let unlisted: Vec<_> = elsewhere.filter(|address| !listed.contains(address)).collect();
+        let met = self.formation.meet_all(&own, &listed).await;
+        if let Some(entry) = find_self(&own, &met)? {
+            self.formation.service.show_addresses(self.formation.config.advertise.at(&entry));
+        }
+        if let Some(addresses) = self.formation.service.addresses() {
+            self.book.met(me, addresses);
+        }
+        if first {
+            self.check_list(&met)?;
+        }
+        let others = self.formation.meet_all(&own, &unlisted).await;
+        let answers = met.into_iter().chain(others).filter_map(|met| met.answer.ok());
+        let ours = answers.filter(|answer| answer.formed && answer.cluster == Some(self.cluster));
+        for answer in ours.collect::<Vec<_>>() {
+            self.consider(now, answer.node, &answer.addresses).await;
+        }
+        Ok(())
+    }
+
+    /// The listed addresses. The list is for addresses only here: a name that does not resolve right now ends no
+    /// healthy member.
+    async fn listed(&self) -> Vec<HostPort> {
+        let Plan::Peers(list) = &self.formation.config.plan else { return Vec::new() };
+        let Ok(Expansion::Entries(entries)) = list.expand(&self.formation.config.resolver).await else {
+            return Vec::new();
+        };
+        self.formation.service.show_list(entries.clone());
+        entries
+    }
+
+    fn check_list(&mut self, met: &[Met]) -> Result<(), FormationError> {
+        let (ours, me) = (self.cluster, self.formation.service.instance());
+        let others = met
+            .iter()
+            .filter_map(|met| Some((&met.address, met.answer.as_ref().ok()?)))
+            .filter(|(_, answer)| answer.instance != me && answer.formed);
+        let clusters: Vec<_> =
+            others.filter_map(|(address, answer)| Some((address, answer.cluster?))).collect();
+        let some_ours = clusters.iter().any(|(_, theirs)| *theirs == ours);
+        for (address, theirs) in clusters.into_iter().filter(|(_, theirs)| *theirs != ours) {
+            let error = FormationError::Foreign { address: address.clone(), theirs, ours };
+            if !some_ours {
+                return Err(error);
+            }
+            self.complain(error.to_string());
+        }
+        Ok(())
+    }
+
+    /// `node` is said to be reached at `addresses`: believed when it is met there.
+    async fn consider(&mut self, now: &ClusterView, node: NodeId, addresses: &MasterNode) {
+        let me = self.formation.service.node();
+        let Some(recorded) = now.members.get(&node).filter(|_| node != me) else { return };
+        let before = self.book.get(node).unwrap_or_else(|| recorded.clone());
+        if before == *addresses {
+            return;
+        }
+        let [there, here] = [&before, addresses].map(|node| self.meet_at(&node.raft));
+        let (there, here) = futures::join!(there, here);
+        let is_node = |answer: &Answer| answer.node == node && answer.cluster == Some(self.cluster);
+        let Some(here) = here.filter(is_node).filter(|answer| answer.addresses == *addresses) else { return };
+        match there.filter(is_node) {
+            Some(there) if there.instance != here.instance => self.complain(format!(
+                "the masters at {} and {} both have node id {node}: a data directory was copied; empty the copy",
+                before.raft, addresses.raft
+            )),
+            _ => {
+                tracing::info!(%node, from = before.raft, to = addresses.raft, "a master has moved");
+                self.book.met(node, addresses.clone());
+            }
+        }
+    }
+
+    async fn meet_at(&self, raft: &str) -> Option<Answer> {
+        let address = HostPort::parse(raft, 0).ok()?;
+        let own = self.formation.own(Vec::new()).await;
+        self.formation.meet(&own, &address).await.answer.ok()
+    }
+
+    fn complain(&mut self, what: String) {
+        if self.complaints.insert(what.clone()) {
+            tracing::warn!("{what}");
+        }
+    }
+}

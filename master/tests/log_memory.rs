@@ -498,15 +498,33 @@ async fn an_idle_log_notes_what_is_durable_within_its_interval() {
     store.save_vote(&vote(1)).await.unwrap();
     append(&mut store, [entry(1, 0, 10)]).await.await.unwrap().unwrap();
     store.save_committed(Some(id(1, 0))).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(1100)).await;
-    assert_eq!(disk.mark(), Mark { next: 1, term: 1 });
-    assert_eq!(
-        open(&disk.crash()).unwrap().2.committed,
-        Some(id(1, 0)),
-        "and makes the rest durable with it"
-    );
+    append(&mut store, [entry(1, 1, 10)]).await.await.unwrap().unwrap();
+    while disk.mark() != (Mark { next: 2, term: 1 }) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(open(&disk.crash()).unwrap().2.committed, Some(id(1, 0)), "and what is committed with it");
     drop(store);
     drive.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_others_committed_is_noted_after_it_is_written_here() {
+    let disk = MemoryDisk::new();
+    let options = LogOptions { mark_every: Duration::ZERO, ..LogOptions::default() };
+    let (mut store, mut writer, _) = LogStore::open_inline(Box::new(disk.clone()), &options).unwrap();
+    save_vote(&mut store, &mut writer, 1).await;
+    // Index 5 is on its way to this log and acknowledged by the others.
+    store.save_committed(Some(id(1, 5))).await.unwrap();
+    drop(append(&mut store, entries(1, 0, 3, 10)).await);
+    writer.step();
+    assert_eq!(
+        open(&disk.crash()).unwrap().2.committed,
+        None,
+        "a log that ends before what it names is refused"
+    );
+    drop(append(&mut store, entries(1, 3, 3, 10)).await);
+    writer.step();
+    assert_eq!(open(&disk.crash()).unwrap().2.committed, Some(id(1, 5)));
 }
 
 #[tokio::test]

@@ -30,7 +30,6 @@ pub(super) enum Job {
         vote: Vote,
         done: oneshot::Sender<io::Result<()>>,
     },
-    Committed(Option<LogId>),
     /// Remove entries from this index on.
     Truncate(u64),
     Purge(LogId),
@@ -48,6 +47,7 @@ pub(super) struct State {
     pub(super) ledger: Ledger,
     /// The vote that is durable.
     pub(super) vote: Option<Vote>,
+    /// The last entry known as committed. The writer notes it with its mark.
     pub(super) committed: Option<LogId>,
     /// Counts the times that entries were removed from the end: what was read or written across one is stale.
     pub(super) generation: u64,

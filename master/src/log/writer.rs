@@ -39,6 +39,7 @@ impl LogWriter {
         let vote_term = shared.state().vote.map_or(0, |vote| vote.leader_id.term);
         let writer = Writer {
             marked: packs.disk.mark(),
+            committed: shared.state().committed,
             packs,
             options: options.clone(),
             next,
@@ -84,7 +85,7 @@ impl LogWriter {
                 }
             }
         }
-        if let Err(error) = guarded(|| self.writer.background()) {
+        if let Err(error) = guarded(|| self.writer.background(&self.shared)) {
             self.fail(error);
         }
     }
@@ -93,7 +94,7 @@ impl LogWriter {
     pub fn finish(&mut self) {
         self.step();
         if !self.failed
-            && let Err(error) = guarded(|| self.writer.note())
+            && let Err(error) = guarded(|| self.writer.note(&self.shared))
         {
             self.fail(error);
         }
@@ -114,7 +115,7 @@ impl LogWriter {
             match job {
                 Job::Append { done, .. } => done.io_completed(Err(refusal())),
                 Job::Vote { done, .. } => drop(done.send(Err(refusal()))),
-                Job::Committed(_) | Job::Truncate(_) | Job::Purge(_) => {}
+                Job::Truncate(_) | Job::Purge(_) => {}
             }
         }
     }
@@ -125,7 +126,7 @@ fn acknowledge(jobs: VecDeque<(Instant, Job)>) {
         match job {
             Job::Append { done, .. } => done.io_completed(Ok(())),
             Job::Vote { done, .. } => drop(done.send(Ok(()))),
-            Job::Committed(_) | Job::Truncate(_) | Job::Purge(_) => {}
+            Job::Truncate(_) | Job::Purge(_) => {}
         }
     }
 }
@@ -150,6 +151,7 @@ struct Writer {
     /// What is being purged, slice by slice.
     purge: Option<u64>,
     marked: Mark,
+    committed: Option<LogId>,
     noted: Instant,
 }
 
@@ -169,11 +171,10 @@ impl Writer {
             done.times.queue_wait = begun.saturating_duration_since(*queued);
         }
         let mut run: Vec<&Entry> = Vec::new();
-        let mut committed = None;
         let mut durable = false;
         for (_, job) in jobs {
             // Entries of neighbouring appends share packs; anything else between them is written in its place.
-            if !matches!(job, Job::Append { .. } | Job::Committed(_)) {
+            if !matches!(job, Job::Append { .. }) {
                 done.times.bytes += self.append(&mut run)?;
             }
             match job {
@@ -191,16 +192,11 @@ impl Writer {
                     self.vote_term = self.vote_term.max(vote.leader_id.term);
                     done.vote = Some(*vote);
                 }
-                // Only the last one matters, and it may be late: it is written after the entries it names.
-                Job::Committed(id) => committed = Some(id),
                 Job::Truncate(from) => self.truncate(*from)?,
                 Job::Purge(upto) => self.begin_purge(upto)?,
             }
         }
         done.times.bytes += self.append(&mut run)?;
-        if let Some(id) = committed {
-            self.committed(id.as_ref())?;
-        }
         let written = Instant::now();
         done.times.insert = written - begun;
         if durable {
@@ -239,16 +235,6 @@ impl Writer {
         Ok(())
     }
 
-    fn committed(&mut self, id: Option<&LogId>) -> Result<(), Failed> {
-        match id {
-            Some(id) => self.put(marks::COMMITTED, &marks::encode_log_id(id), "write the committed index"),
-            None => {
-                self.unsynced = true;
-                self.packs.disk.delete(marks::COMMITTED).map_err(|error| ("write the committed index", error))
-            }
-        }
-    }
-
     fn put(&mut self, key: &[u8], value: &[u8], attempt: &'static str) -> Result<(), Failed> {
         self.unsynced = true;
         self.packs.disk.put(key, value).map_err(|error| (attempt, error))
@@ -272,21 +258,27 @@ impl Writer {
         (self.unsynced || self.marked != self.mark()).then(|| self.noted + self.options.mark_every)
     }
 
-    fn background(&mut self) -> Result<(), Failed> {
+    fn background(&mut self, shared: &Shared) -> Result<(), Failed> {
         if let Some(upto) = self.purge {
             self.unsynced = true;
             let more = self.packs.purge_slice(upto).map_err(|error| ("delete purged entries", error))?;
             self.purge = self.purge.filter(|_| more);
         }
         if self.noted + self.options.mark_every <= Instant::now() {
-            self.note()?;
+            self.note(shared)?;
         }
         Ok(())
     }
 
-    /// Notes the last durable index, after making it so: the mark never runs ahead of the log.
-    fn note(&mut self) -> Result<(), Failed> {
+    /// Notes the last durable index, after making it so: the mark never runs ahead of the log. The committed index goes
+    /// with it once its entry is written, which the others may have committed before this log has.
+    fn note(&mut self, shared: &Shared) -> Result<(), Failed> {
         self.noted = Instant::now();
+        let committed = shared.state().committed.filter(|committed| committed.index < self.next);
+        if let Some(committed) = committed.filter(|committed| self.committed < Some(*committed)) {
+            self.put(marks::COMMITTED, &marks::encode_log_id(&committed), "write the committed index")?;
+            self.committed = Some(committed);
+        }
         if self.unsynced {
             self.sync()?;
         }

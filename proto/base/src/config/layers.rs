@@ -92,6 +92,8 @@ pub(super) fn load<T: FromArgMatches>(
     let matches = command.clone().try_get_matches_from(&args).map_err(|err| blame(&err))?;
     let settings = flags
         .iter()
+        // What --help keeps to itself is for the programs that start this one, not for whoever asks what is set.
+        .filter(|flag| !flag.arg.is_hide_set())
         .map(|flag| Setting {
             name: flag.long.clone(),
             value: flag.text(&matches),

@@ -68,12 +68,12 @@ pub struct Setting {
 pub struct Loaded<T> {
     /// The arguments.
     pub args: T,
-    /// Every long flag in the order of its declaration.
+    /// Every long flag that `--help` shows, in the order of its declaration.
     pub settings: Vec<Setting>,
 }
 
 impl<T> Loaded<T> {
-    /// Where the value of the long flag `name` came from.
+    /// Where the value of the long flag `name` came from; `None` for one that is hidden or unknown.
     #[must_use]
     pub fn origin(&self, name: &str) -> Option<&Origin> {
         self.settings.iter().find(|setting| setting.name == name).map(|setting| &setting.origin)

@@ -20,6 +20,8 @@ struct Flags {
     single: bool,
     #[arg(long, env = "MC_LOG")]
     log: Option<String>,
+    #[arg(long, hide = true)]
+    end_with_parent: bool,
     #[command(flatten)]
     file: FileOptions,
 }
@@ -87,6 +89,18 @@ fn what_is_printed_is_a_configuration_file() {
     second.print(&mut again).unwrap();
     let again = String::from_utf8(again).unwrap();
     assert!(again.contains("\n# config is ") && !again.contains("config = "), "{again}");
+}
+
+#[test]
+fn a_hidden_flag_works_in_every_layer_and_is_not_listed() {
+    for (args, env) in [(&["--end-with-parent"][..], &[][..]), (&[], &[("MC_END_WITH_PARENT", "1")])] {
+        let loaded = load_with(&[&["--segment=1"], args].concat(), env).unwrap();
+        assert!(loaded.args.end_with_parent);
+        let mut text = Vec::new();
+        loaded.print(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("segment") && !text.contains("end-with-parent"), "{text}");
+    }
 }
 
 #[test]

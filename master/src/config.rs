@@ -9,7 +9,7 @@ use mc_base::{ByteSize, Span};
 
 use crate::log::LogSync;
 use crate::peers::{PeerList, PeersError};
-use crate::state::Settings;
+use crate::state::{ReadPolicy, Settings};
 
 /// Default port of the client API.
 pub const CLIENT_PORT: u16 = 50051;
@@ -70,6 +70,10 @@ pub struct MasterArgs {
     /// A store that is silent for so long is given up (a cluster's setting: used when it forms)
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub store_ttl: Span,
+    /// Whether a leader answers by its lease, or asks a majority each time, for machines that may be suspended or
+    /// migrated while they run (a cluster's setting: used when it forms)
+    #[arg(long, value_name = "lease|read-index", default_value = "lease")]
+    pub read_policy: ReadPolicy,
     /// Raft timing for masters in one data centre, or in several (a cluster's setting: used when it forms)
     #[arg(long, value_enum, default_value = "lan")]
     pub raft_timing: RaftTiming,
@@ -180,6 +184,7 @@ impl MasterArgs {
             raft_heartbeat_ms: heartbeat,
             raft_election_min_ms: min,
             raft_election_max_ms: max,
+            read_policy: self.read_policy,
             ..Settings::default()
         }
     }

@@ -20,8 +20,8 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
             metrics.render()
         },
         move || {
-            let status = shown.status_reply();
-            async move { status_json(&status) }
+            let api = shown.clone();
+            async move { status_json(&api.status_reply().await) }
         },
     )
 }
@@ -33,7 +33,7 @@ const READY_WITHIN: u64 = 1000;
 /// Ready: the log is applied up to the commit index, and a leader is known, so that this member would come up as leader
 /// with the whole index.
 fn readiness(api: &Api) -> Result<(), String> {
-    let status = api.status_reply();
+    let status = api.own_status();
     if !status.waiting_for.is_empty() {
         return Err(status.waiting_for);
     }
@@ -45,7 +45,7 @@ fn readiness(api: &Api) -> Result<(), String> {
 
 /// What the gauges show now.
 pub(crate) fn sample(api: &Api) -> Sample {
-    let status = api.status_reply();
+    let status = api.own_status();
     let in_state = |state: &str| status.stores.iter().filter(|store| store.state == state).count();
     Sample {
         term: status.term,

@@ -40,10 +40,19 @@ const RPCS: [(Rpc, &str); 13] = [
     (Rpc::TransferLeader, "transfer_leader"),
 ];
 
+/// How a master made sure that it leads, as the label `by`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LedBy {
+    Lease,
+    Quorum,
+}
+
 /// The metrics of one master.
 pub(crate) struct MasterMetrics {
     registry: Registry,
     rpc_seconds: Vec<Histogram>,
+    led_by_lease: Counter,
+    led_by_quorum: Counter,
     pub(crate) proposals_refused: Counter,
     log_queue_seconds: Histogram,
     log_write_seconds: Histogram,
@@ -90,8 +99,14 @@ impl MasterMetrics {
             .iter()
             .map(|(_, name)| r.histogram("mc_master_rpc_seconds", "Time to answer a call", &[("rpc", name)]))
             .collect();
+        let led_by = |by| {
+            let help = "Checks before an answer whether this master leads, by what it went by";
+            r.counter("mc_master_leader_checks_total", help, &[("by", by)])
+        };
         Self {
             rpc_seconds,
+            led_by_lease: led_by("lease"),
+            led_by_quorum: led_by("quorum"),
             proposals_refused: r.counter(
                 "mc_master_proposals_refused_total",
                 "Calls refused because too many proposals were in flight",
@@ -143,6 +158,14 @@ impl MasterMetrics {
     /// Times a call until the answer is dropped.
     pub(crate) fn rpc(&self, rpc: Rpc) -> RpcTimer<'_> {
         RpcTimer { histogram: &self.rpc_seconds[rpc as usize], since: Instant::now() }
+    }
+
+    /// This master made sure that it leads, to give an answer.
+    pub(crate) fn led(&self, by: LedBy) {
+        match by {
+            LedBy::Lease => self.led_by_lease.increment(1),
+            LedBy::Quorum => self.led_by_quorum.increment(1),
+        }
     }
 
     pub(crate) fn leader_changed(&self) {

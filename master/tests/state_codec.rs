@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use mc_master::state::{
-    Command, DecodeError, Endpoint, MountStore, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Response,
-    Settings, SnapshotError, Stamp, State,
+    Command, DecodeError, Endpoint, MountStore, Op, PutEndItem, PutMode, PutStartItem, ReadPolicy,
+    RemoveItem, Response, Settings, SnapshotError, Stamp, State,
 };
 use mc_proto::v1::Code;
 use state_support::{Rig, end, endpoint, mount, restore, snapshot, start};
@@ -37,6 +37,7 @@ fn settings() -> Settings {
         raft_heartbeat_ms: 50,
         raft_election_min_ms: 150,
         raft_election_max_ms: 300,
+        read_policy: ReadPolicy::ReadIndex,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::state::StoreView;
 
 /// A watcher that has nothing to hear gets the same event again so often, so that a dead connection is noticed.
 const WATCH_INTERVAL: Duration = Duration::from_secs(5);
-/// The same from a leader whose lease is not confirmed right now.
+/// The same from a leader that does not know right now whether it still leads.
 const UNSURE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What the process says of itself.
@@ -44,9 +44,19 @@ impl Coordinator {
         }
     }
 
-    pub(crate) fn status(&self) -> v1::StatusReply {
+    /// What this master answers of itself; on the leader with the liveness of the stores.
+    pub(crate) async fn status(&self) -> v1::StatusReply {
+        let leading = self.lead_soon().await;
+        self.status_as(leading.as_deref())
+    }
+
+    /// The same for the gauges and probes of this master, which are about itself: nobody reads the pool from them.
+    pub(crate) fn own_status(&self) -> v1::StatusReply {
+        self.status_as(self.on_duty().as_deref())
+    }
+
+    fn status_as(&self, leading: Option<&Leading>) -> v1::StatusReply {
         let view = self.raft.view();
-        let leading = self.lead_now();
         let leader = self.leader();
         let waiting_for = match &leader {
             Some(_) => String::new(),
@@ -66,9 +76,9 @@ impl Coordinator {
                 committed: view.committed,
                 applied: applied.last_applied.map_or(0, |id| id.index),
                 keys: state.objects(),
-                cluster_time_ms: leading.as_ref().map_or(state.time(), |leading| leading.now()).0,
+                cluster_time_ms: leading.map_or(state.time(), Leading::now).0,
                 masters: members(applied),
-                stores: state.stores().map(|store| store_status(&store, leading.as_deref())).collect(),
+                stores: state.stores().map(|store| store_status(&store, leading)).collect(),
                 puts_in_flight: state.puts_in_flight(),
                 cluster_version: state.cluster_version(),
                 pid: std::process::id(),
@@ -93,24 +103,26 @@ impl Coordinator {
             let mut leader = this.raft.leadership();
             let mut changes = this.store_changes.subscribe();
             let mut told = BTreeMap::new();
+            // Who leads is told at once, also where it would take a round trip to tell of the stores, too.
+            let mut patient = false;
             loop {
                 // Marked as seen before they are read: a change in between comes as the next event.
                 leader.borrow_and_update();
                 changes.borrow_and_update();
-                let leading = this.lead_now();
+                let leading = if patient { this.lead_soon().await } else { this.lead_now() };
                 // A leader that is not sure of itself at this moment has more to say shortly.
                 let unsure = leading.is_none() && this.raft.view().role == "leader";
                 let event = this.watch_event(&mut told, leading.as_deref());
                 if events.send(Ok(event)).await.is_err() {
                     return;
                 }
-                tokio::select! {
-                    changed = leader.changed() => if changed.is_err() { return },
-                    changed = changes.changed() => if changed.is_err() { return },
-                    () = tokio::time::sleep(if unsure { UNSURE_INTERVAL } else { WATCH_INTERVAL }) => {}
+                patient = tokio::select! {
+                    changed = leader.changed() => if changed.is_err() { return } else { false },
+                    changed = changes.changed() => if changed.is_err() { return } else { true },
+                    () = tokio::time::sleep(if unsure { UNSURE_INTERVAL } else { WATCH_INTERVAL }) => true,
                     () = events.closed() => return,
                     () = this.stop.cancelled() => return,
-                }
+                };
             }
         });
         ReceiverStream::new(stream)

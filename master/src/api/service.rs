@@ -64,8 +64,16 @@ impl Api {
     }
 
     /// What `/status` and the Status call say.
-    pub(crate) fn status_reply(&self) -> v1::StatusReply {
-        self.coordinator().map_or_else(|| self.forming_status(), |coordinator| coordinator.status())
+    pub(crate) async fn status_reply(&self) -> v1::StatusReply {
+        match self.coordinator() {
+            Some(coordinator) => coordinator.status().await,
+            None => self.forming_status(),
+        }
+    }
+
+    /// What the gauges and `/readyz` go by.
+    pub(crate) fn own_status(&self) -> v1::StatusReply {
+        self.coordinator().map_or_else(|| self.forming_status(), |coordinator| coordinator.own_status())
     }
 }
 
@@ -103,7 +111,7 @@ impl Master for MasterService {
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
         let _timer = self.0.metrics.rpc(Rpc::Status);
-        Ok(Response::new(self.0.status_reply()))
+        Ok(Response::new(self.0.status_reply().await))
     }
 
     type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;

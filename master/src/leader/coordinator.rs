@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Leading;
 use crate::api::{Refusal, leader_message};
-use crate::metrics::MasterMetrics;
-use crate::raft::{Leadership, NotLeader, Proposal, RaftNode, ReadPolicy, SharedIndex};
+use crate::metrics::{LedBy, MasterMetrics};
+use crate::raft::{Leadership, NotLeader, Proposal, RaftNode, SharedIndex};
 use crate::state::{Command, Op, Response, Settings};
 
 /// Proposals that may be in flight at once. At 128 keys each this is far past what a disk commits in the time that a
@@ -21,6 +21,9 @@ const MAX_PROPOSALS: usize = 1024;
 
 /// How long a proposal is waited for. A client's own deadline is usually shorter.
 const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The wait of an answer that can do without soft state.
+const A_MOMENT: Duration = Duration::from_millis(100);
 
 /// What answers calls with: the replicated index, the way to change it, and the soft state of the term that this master
 /// leads, if it leads one.
@@ -66,19 +69,46 @@ impl Coordinator {
         }
     }
 
-    /// The soft state of the term that this master leads, after a check that it still leads: what is read from the index
-    /// after this returns is at least as new as everything acknowledged before it was called.
+    /// The soft state of the term that this master leads, after a check that it still leads, as the cluster's read policy
+    /// has it: what is read from the index after this returns is at least as new as everything acknowledged before it
+    /// was called. Every answer that a caller gets from the index or from soft state begins here, or at one of the next
+    /// two.
     pub(crate) async fn lead(&self) -> Result<Arc<Leading>, Refusal> {
-        let term = match self.raft.try_lease() {
-            Some(term) => term,
-            None => self.raft.read_barrier(ReadPolicy::Lease).await.map_err(|not| refusal(&not))?,
-        };
+        if let Some(leading) = self.lead_now() {
+            return Ok(leading);
+        }
+        let term = self.raft.read_barrier().await.map_err(|not| refusal(&not))?;
+        self.metrics.led(LedBy::Quorum);
         Ok(self.leading(term.0))
     }
 
-    /// Like [`Self::lead`], without waiting: `None` when it takes a round trip to know.
+    /// Like [`Self::lead`], without waiting: `None` when it takes a round trip to know, which under the policy
+    /// `read-index` it always does.
     pub(crate) fn lead_now(&self) -> Option<Arc<Leading>> {
-        self.raft.try_lease().map(|term| self.leading(term.0))
+        let term = self.raft.try_lease()?;
+        self.metrics.led(LedBy::Lease);
+        Some(self.leading(term.0))
+    }
+
+    /// Like [`Self::lead`], for answers that would rather say less than wait long: `None` when this master does not lead,
+    /// or does not know it in a moment.
+    pub(crate) async fn lead_soon(&self) -> Option<Arc<Leading>> {
+        if let Some(leading) = self.lead_now() {
+            return Some(leading);
+        }
+        if self.raft.view().role != "leader" {
+            return None;
+        }
+        tokio::time::timeout(A_MOMENT, self.lead()).await.ok()?.ok()
+    }
+
+    /// The soft state for what this master does unasked, by its lease under either read policy.
+    ///
+    /// A lease that lies, because a clock stood still, does no harm here. What is done from it is proposed, which only
+    /// the leader of the newest term gets committed; or it changes soft state of a term that is over, from which no
+    /// caller is answered without a check of its own.
+    pub(crate) fn on_duty(&self) -> Option<Arc<Leading>> {
+        self.raft.presumed_term().map(|term| self.leading(term.0))
     }
 
     fn leading(&self, term: u64) -> Arc<Leading> {

@@ -21,7 +21,7 @@ const SWEEP_LIMIT: u32 = 1024;
 /// so that no wait for a commit makes a store's silence go unnoticed.
 pub(crate) async fn watch_stores(coordinator: Arc<Coordinator>) {
     while pause(&coordinator, LOOK_INTERVAL).await {
-        match coordinator.lead_now() {
+        match coordinator.on_duty() {
             Some(leading) => coordinator.refresh_suspects(&leading),
             // Not sure to lead for a moment is not the end of a term.
             None if coordinator.raft.view().role != "leader" => coordinator.step_down(),
@@ -34,7 +34,7 @@ pub(crate) async fn watch_stores(coordinator: Arc<Coordinator>) {
 pub(crate) async fn keep_the_log_going(coordinator: Arc<Coordinator>) {
     let mut last_tick = Instant::now();
     while pause(&coordinator, LOOK_INTERVAL).await {
-        let Some(leading) = coordinator.lead_now() else { continue };
+        let Some(leading) = coordinator.on_duty() else { continue };
         if !seed_settings(&coordinator, &leading).await || last_tick.elapsed() < TICK_INTERVAL {
             continue;
         }

@@ -1,5 +1,6 @@
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::{Stream, StreamExt};
 use openraft::EntryPayload;
@@ -8,8 +9,7 @@ use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use parking_lot::RwLock;
 
 use super::{LogId, Proposal, SnapshotFile, SnapshotMeta, SnapshotStore, StoredMembership, TypeConfig};
-use crate::state::State;
-use crate::state::{Command, Response};
+use crate::state::{Command, ReadPolicy, Response, State};
 
 /// Bounds on what is applied while readers wait: so many entries and so many bytes of commands, at least one entry.
 const ENTRIES_PER_HOLD: usize = 64;
@@ -28,17 +28,46 @@ pub struct Applied {
 
 /// The index as this master has it, shared between Raft, which applies, and whoever reads.
 #[derive(Clone, Debug)]
-pub struct SharedIndex(Arc<RwLock<Applied>>);
+pub struct SharedIndex(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    applied: RwLock<Applied>,
+    /// Whether the read policy in it is the lease: every call asks, and must not wait for the lock to know.
+    by_lease: AtomicBool,
+}
 
 impl SharedIndex {
     pub(crate) fn new(applied: Applied) -> Self {
-        Self(Arc::new(RwLock::new(applied)))
+        let by_lease = AtomicBool::new(reads_by_lease(&applied));
+        Self(Arc::new(Shared { applied: RwLock::new(applied), by_lease }))
     }
 
     /// Reads one consistent moment. Whether that moment is recent enough is for a lease or a read barrier to say.
     pub fn read<R>(&self, read: impl FnOnce(&Applied) -> R) -> R {
-        read(&self.0.read())
+        read(&self.0.applied.read())
     }
+
+    /// The read policy as of the last entry that was applied.
+    #[must_use]
+    pub fn read_policy(&self) -> ReadPolicy {
+        match self.0.by_lease.load(Ordering::Acquire) {
+            true => ReadPolicy::Lease,
+            false => ReadPolicy::ReadIndex,
+        }
+    }
+
+    /// Changes the index. A new read policy is in force before anybody sees or hears of the change.
+    fn change<R>(&self, change: impl FnOnce(&mut Applied) -> R) -> R {
+        let mut applied = self.0.applied.write();
+        let result = change(&mut applied);
+        self.0.by_lease.store(reads_by_lease(&applied), Ordering::Release);
+        result
+    }
+}
+
+fn reads_by_lease(applied: &Applied) -> bool {
+    applied.state.settings().read_policy == ReadPolicy::Lease
 }
 
 /// openraft's state machine: applies commands to the index, builds and installs snapshots.
@@ -63,8 +92,7 @@ impl Machine {
     /// Applies some entries under one hold of the lock, then answers whoever waits for them.
     fn apply_some(&self, batch: Vec<(LogId, Step, Responder)>) {
         let mut answers = Vec::with_capacity(batch.len());
-        {
-            let mut applied = self.index.0.write();
+        self.index.change(|applied| {
             for (log_id, step, responder) in batch {
                 let response = match step {
                     Step::Nothing => Response::Done,
@@ -79,7 +107,7 @@ impl Machine {
                 applied.last_applied = Some(log_id);
                 answers.extend(responder.map(|responder| (responder, response)));
             }
-        }
+        });
         for (responder, response) in answers {
             responder.send(response);
         }
@@ -164,7 +192,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             let state = snapshots.install(&meta, snapshot)?;
             let applied =
                 Applied { state, last_applied: meta.last_log_id, membership: meta.last_membership.clone() };
-            let replaced = std::mem::replace(&mut *index.0.write(), applied);
+            let replaced = index.change(|current| std::mem::replace(current, applied));
             // A large index takes its time to free: not under the lock.
             drop(replaced);
             Ok(())

@@ -32,9 +32,7 @@ pub use config::SnapshotLimits;
 pub use guard::VoteGuard;
 pub use lease::LeaderTerm;
 pub use machine::{Applied, Builder, Machine, SharedIndex};
-pub use node::{
-    BytesSince, Leadership, NotLeader, RaftNode, RaftNodeConfig, ReadPolicy, StartError, TransferError,
-};
+pub use node::{BytesSince, Leadership, NotLeader, RaftNode, RaftNodeConfig, StartError, TransferError};
 pub use observe::RaftView;
 pub use service::{Formation, RaftService};
 pub use snapshots::{Defect, Recovered, SnapshotError, SnapshotFile, SnapshotStore};

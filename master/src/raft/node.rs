@@ -25,8 +25,7 @@ use super::{
     AddressBook, Applied, LeaderTerm, Machine, MasterNode, Raft, RaftService, SharedIndex, SnapshotLimits,
     SnapshotStore, StoredMembership, TypeConfig, VoteGuard, tasks,
 };
-use crate::state::Settings;
-use crate::state::State;
+use crate::state::{ReadPolicy, Settings, State};
 
 /// Bytes of the log after an index, or of all of it.
 pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;
@@ -121,16 +120,6 @@ pub enum TransferError {
     /// Raft has stopped.
     #[error("Raft has stopped: {0}")]
     Stopped(#[from] Fatal<TypeConfig>),
-}
-
-/// How a read makes sure that it sees every acknowledged write.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReadPolicy {
-    /// By the leader's lease, which counts on monotonic clocks of nearly the same rate; else by asking a quorum.
-    #[default]
-    Lease,
-    /// By asking a quorum each time. For machines that are suspended or migrated while they run.
-    ReadIndex,
 }
 
 /// A running Raft node. Its tasks run on the runtime that [`RaftNode::start`] was called on, which should not be the
@@ -264,25 +253,32 @@ impl RaftNode {
     }
 
     /// The term in which this node may serve reads, and answer from soft state, at this moment; `None` when only
-    /// [`Self::read_barrier`] can tell. Costs no message and no hop through Raft: for every operation anew, within it.
+    /// [`Self::read_barrier`] can tell: always, where the cluster's read policy is [`ReadPolicy::ReadIndex`]. Costs no
+    /// message and no hop through Raft: for every operation anew, within it.
     #[must_use]
     pub fn try_lease(&self) -> Option<LeaderTerm> {
+        match self.index.read_policy() {
+            ReadPolicy::Lease => self.presumed_term(),
+            ReadPolicy::ReadIndex => None,
+        }
+    }
+
+    /// The term that this node leads as far as its lease tells, under either read policy: for what it does unasked.
+    /// No caller may be told anything on the strength of it.
+    #[must_use]
+    pub fn presumed_term(&self) -> Option<LeaderTerm> {
         let usable = usable_lease(self.election_timeout_max);
         let term =
             leased_term(&self.metrics.borrow_watched(), self.node, InstantOf::<TypeConfig>::now(), usable)?;
         (self.handed_over.load(Ordering::Acquire) != term.0).then_some(term)
     }
 
-    /// Returns when a read of the index that begins afterwards sees every write acknowledged before the call.
+    /// Asks a quorum. A read of the index that begins after this returns sees every write acknowledged before the call,
+    /// whatever the clocks of the machines do.
     ///
     /// # Errors
     /// [`NotLeader`] when this node is not the leader, or a quorum does not confirm it in time.
-    pub async fn read_barrier(&self, policy: ReadPolicy) -> Result<LeaderTerm, NotLeader> {
-        if policy == ReadPolicy::Lease
-            && let Some(term) = self.try_lease()
-        {
-            return Ok(term);
-        }
+    pub async fn read_barrier(&self) -> Result<LeaderTerm, NotLeader> {
         let confirmed = self.raft.ensure_linearizable(openraft::ReadPolicy::ReadIndex);
         // openraft bounds the wait for the quorum, not the wait for entries to be applied.
         match tokio::time::timeout(self.election_timeout_max * 4, confirmed).await {

@@ -10,6 +10,8 @@ use mc_proto::v1::Code;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+use super::settings::Settings;
+
 const COMMAND_FORMAT: u8 = 1;
 
 /// One log entry: what the leader stamped and what is to be done.
@@ -178,42 +180,6 @@ pub struct Endpoint {
     pub address: String,
     /// What the transport needs besides.
     pub attributes: Vec<(String, String)>,
-}
-
-/// Replicated settings: everything that changes what `apply` or a leader answers. Seeded at formation from flags.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
-    /// Longest deadline of a put, in ms; at most [`mc_base::MAX_GRANT_LIFETIME`].
-    pub put_deadline_max_ms: u64,
-    /// Length of a read lease, in ms.
-    pub read_lease_ms: u64,
-    /// A store that is silent for so long is dropped, in ms.
-    pub store_ttl_ms: u64,
-    /// Heartbeats of stores, in ms.
-    pub store_heartbeat_ms: u64,
-    /// A store that is silent for so long is suspect, in ms.
-    pub store_suspect_ms: u64,
-    /// Raft heartbeat, in ms.
-    pub raft_heartbeat_ms: u64,
-    /// Raft election timeout, lower end, in ms.
-    pub raft_election_min_ms: u64,
-    /// Raft election timeout, upper end, in ms; also the leader lease.
-    pub raft_election_max_ms: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            put_deadline_max_ms: 60_000,
-            read_lease_ms: 10_000,
-            store_ttl_ms: 600_000,
-            store_heartbeat_ms: 200,
-            store_suspect_ms: 800,
-            raft_heartbeat_ms: 50,
-            raft_election_min_ms: 150,
-            raft_election_max_ms: 300,
-        }
-    }
 }
 
 /// What applying a command answers.

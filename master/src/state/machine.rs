@@ -1,11 +1,12 @@
 use mc_base::{ClusterTime, MAX_ITEMS, PutId};
 use mc_proto::v1::Code;
 
-use super::command::{Command, Op, PutEnded, PutStarted, RemoveItem, Response, Settings, Stamp};
+use super::command::{Command, Op, PutEnded, PutStarted, RemoveItem, Response, Stamp};
 use super::key::IndexKey;
 use super::objects::Objects;
 use super::puts::{PutState, Puts};
 use super::segments::Segments;
+use super::settings::Settings;
 use super::stores::Stores;
 
 /// Puts, held bytes and ended puts that any one entry ends beyond its own number of items.

@@ -21,13 +21,15 @@ mod puts;
 mod query;
 mod segment;
 mod segments;
+mod settings;
 mod snapshot;
 mod stores;
 
 pub use command::{
     Command, DecodeError, Endpoint, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
-    PutStartItem, PutStarted, RemoveItem, Response, Settings, Stamp,
+    PutStartItem, PutStarted, RemoveItem, Response, Stamp,
 };
 pub use machine::State;
 pub use query::{HeldRange, ObjectView, PutView, StoreView};
+pub use settings::{ReadPolicy, ReadPolicyError, Settings};
 pub use snapshot::SnapshotError;

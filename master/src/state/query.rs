@@ -3,11 +3,12 @@
 use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use smallvec::SmallVec;
 
-use super::command::{Endpoint, PlacedReplica, PutMode, Settings};
+use super::command::{Endpoint, PlacedReplica, PutMode};
 use super::key::IndexKey;
 use super::machine::State;
 use super::objects::Object;
 use super::puts::PutState;
+use super::settings::Settings;
 use super::stores::Mounted;
 
 /// A visible object.

@@ -7,8 +7,8 @@ use openraft::async_runtime::watch::WatchReceiver;
 use mc_base::{GrantKey, NodeId, SegmentEpoch, StoreId};
 
 use super::pool::{Pool, command, eventually};
-use crate::raft::{Proposal, ReadPolicy, SnapshotLimits, TransferError};
-use crate::state::{Command, Endpoint, MountStore, Op, Stamp};
+use crate::raft::{Proposal, SnapshotLimits, TransferError};
+use crate::state::{Command, Endpoint, MountStore, Op, ReadPolicy, Settings, Stamp};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_reach_every_master_and_go_on_when_the_leader_dies() {
@@ -139,7 +139,7 @@ async fn leadership_is_handed_over_and_leases_end_at_once() {
         assert!(began.elapsed() < Duration::from_secs(1));
         assert!(now.term > last.leader_id.term);
         assert_eq!(old.try_lease(), None);
-        assert!(old.read_barrier(ReadPolicy::Lease).await.is_err());
+        assert!(old.read_barrier().await.is_err());
     }
     let leader = pool.leader().await;
     let to = pool.members[(leader + 1) % 3].id;
@@ -181,10 +181,51 @@ async fn only_the_leader_answers_reads() {
     let last = pool.write(1).await;
     pool.converge(last).await;
     let leader = pool.leader().await;
-    for policy in [ReadPolicy::Lease, ReadPolicy::ReadIndex] {
-        let term = pool.node(leader).read_barrier(policy).await.unwrap();
-        assert_eq!(term.0, last.leader_id.term);
-        let refused = pool.node((leader + 1) % 3).read_barrier(policy).await.unwrap_err();
-        assert_eq!(refused.leader.map(|(id, _)| id), Some(pool.members[leader].id));
-    }
+    let follower = pool.node((leader + 1) % 3);
+    assert_eq!(pool.node(leader).try_lease().unwrap().0, last.leader_id.term);
+    assert_eq!(follower.try_lease(), None);
+    assert_eq!(pool.node(leader).read_barrier().await.unwrap().0, last.leader_id.term);
+    let refused = follower.read_barrier().await.unwrap_err();
+    assert_eq!(refused.leader.map(|(id, _)| id), Some(pool.members[leader].id));
+}
+
+fn read_policy(read_policy: ReadPolicy) -> Proposal {
+    let settings = Settings { read_policy, ..Settings::default() };
+    Proposal(Command { stamp: Stamp::default(), op: Op::SetSettings(settings) }.encode())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_read_policy_says_whether_the_lease_is_used() {
+    let pool = Pool::formed(3, SnapshotLimits::default()).await;
+    pool.write(1).await;
+    let leader = pool.node(pool.leader().await);
+    eventually("a lease that is used", || leader.try_lease()).await;
+
+    pool.propose(read_policy(ReadPolicy::ReadIndex)).await;
+    assert_eq!(leader.try_lease(), None, "from the moment on at which the entry is acknowledged");
+    eventually("a lease that is held, and not used", || leader.presumed_term()).await;
+    assert_eq!(leader.try_lease(), None);
+
+    pool.propose(read_policy(ReadPolicy::Lease)).await;
+    eventually("a lease that is used again", || leader.try_lease()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn under_read_index_a_leader_that_is_cut_off_answers_nothing_while_its_lease_runs() {
+    // A lease of fifteen seconds outlasts the test: to its clock this leader holds it all the time.
+    let timing =
+        Settings { raft_election_min_ms: 10_000, raft_election_max_ms: 20_000, ..Settings::default() };
+    let mut pool = Pool::formed_with(3, SnapshotLimits::default(), timing).await;
+    let last = pool.propose(read_policy(ReadPolicy::ReadIndex)).await;
+    pool.converge(last).await;
+    let leader = pool.leader().await;
+    assert!(pool.node(leader).read_barrier().await.is_ok());
+    pool.stop((leader + 1) % 3).await;
+    pool.stop((leader + 2) % 3).await;
+
+    let leader = pool.node(leader);
+    let answer = tokio::time::timeout(Duration::from_secs(1), leader.read_barrier()).await;
+    assert!(!matches!(answer, Ok(Ok(_))), "it answered without a quorum: {answer:?}");
+    assert!(leader.presumed_term().is_some(), "there was no lease that could have been used");
+    assert_eq!(leader.try_lease(), None);
 }

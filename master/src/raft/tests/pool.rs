@@ -59,14 +59,15 @@ pub(super) struct Pool {
     pub(super) members: Vec<Member>,
     pub(super) limits: SnapshotLimits,
     pub(super) clock: Clock,
+    settings: Settings,
     _dir: TempDir,
 }
 
 impl Pool {
     /// `n` masters that run, and belong to a cluster that has not been formed.
-    pub(super) async fn unformed(n: u64, limits: SnapshotLimits) -> Self {
+    pub(super) async fn unformed(n: u64, limits: SnapshotLimits, settings: Settings) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut pool = Self { members: Vec::new(), limits, clock: Clock::monotonic(), _dir: dir };
+        let mut pool = Self { members: Vec::new(), limits, clock: Clock::monotonic(), settings, _dir: dir };
         for id in 1..=n {
             pool.add(NodeId(id)).await;
         }
@@ -75,7 +76,12 @@ impl Pool {
 
     /// `n` masters of one cluster, with a leader.
     pub(super) async fn formed(n: u64, limits: SnapshotLimits) -> Self {
-        let pool = Self::unformed(n, limits).await;
+        Self::formed_with(n, limits, Settings::default()).await
+    }
+
+    /// The same with another Raft timing.
+    pub(super) async fn formed_with(n: u64, limits: SnapshotLimits, settings: Settings) -> Self {
+        let pool = Self::unformed(n, limits, settings).await;
         pool.node(0).initialize(pool.addresses()).await.unwrap();
         pool.leader().await;
         pool
@@ -106,7 +112,7 @@ impl Pool {
         let node = RaftNode::start(RaftNodeConfig {
             node: member.id,
             cluster: CLUSTER,
-            settings: Settings::default(),
+            settings: self.settings.clone(),
             network: TcpNetwork::shared(),
             clock: self.clock.clone(),
             log: log.clone(),
@@ -159,9 +165,9 @@ impl Pool {
         self.members.iter().map(|member| (member.id, node(member))).collect()
     }
 
-    /// The place of the master that leads and may serve reads.
+    /// The place of the master that leads and holds the lease.
     pub(super) async fn leader(&self) -> usize {
-        eventually("a leader", || self.running().find(|at| self.node(*at).try_lease().is_some())).await
+        eventually("a leader", || self.running().find(|at| self.node(*at).presumed_term().is_some())).await
     }
 
     /// Proposes until a leader accepts; returns the entry's log id.

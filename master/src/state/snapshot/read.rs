@@ -9,13 +9,13 @@ use super::record::{
 };
 use super::{FORMAT, MAGIC, SnapshotError};
 use crate::state::alloc::{Allocator, RunLayout};
-use crate::state::command::Settings;
 use crate::state::key::IndexKey;
 use crate::state::machine::State;
 use crate::state::objects::Object;
 use crate::state::puts::{ENDED_MAX, Put, PutState};
 use crate::state::segment::Segment;
 use crate::state::segments::Segments;
+use crate::state::settings::Settings;
 use crate::state::stores::{ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, Mounted, Store, is_mountable};
 
 type Checked = Result<(), String>;

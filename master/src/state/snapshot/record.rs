@@ -2,9 +2,10 @@ use mc_base::{ClusterTime, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use crate::state::command::{MountStore, PutMode, Settings};
+use crate::state::command::{MountStore, PutMode};
 use crate::state::objects::Replica;
 use crate::state::puts::{Ended, PutReplica};
+use crate::state::settings::Settings;
 
 /// The sections, in the order in which they stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,6 +6,7 @@ pub mod formation;
 mod http;
 pub mod identity;
 mod leader;
+mod life;
 pub mod log;
 mod master;
 mod metrics;

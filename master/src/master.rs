@@ -6,35 +6,25 @@ use mc_base::crashsafe::{DirectoryLock, DurableError};
 use mc_base::metrics::Registry;
 use mc_base::net::{Listener, Network};
 use mc_base::{Clock, NodeId};
-use mc_proto::v1::master_server::MasterServer;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::{Api, MasterService};
+use crate::api::Api;
 use crate::config::{MasterArgs, MasterConfigError};
-use crate::formation::{
-    Advertise, BoundAddresses, ClusterView, Formation, FormationConfig, FormationError, FormationService,
-    Formed, Plan,
-};
-use crate::http;
+use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, FormationError, Plan};
 use crate::identity::{Identity, IdentityError};
-use crate::leader::{Coordinator, duties};
+use crate::life::Life;
 use crate::log::{LogDisk, LogOptions, LogStore, OpenError, SledDisk, SledOptions};
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
-use crate::raft::{
-    Leadership, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits, StartError as RaftStartError,
-    TransferError,
-};
+use crate::raft::{StartError as RaftStartError, TransferError};
 
-/// Largest request that is read: 4,096 keys of 4 KiB and their framing.
-const MAX_REQUEST_BYTES: usize = 24 << 20;
 /// Longest wait for another master to take the leadership.
 const HAND_OVER: Duration = Duration::from_secs(1);
 /// Longest wait for Raft and for the log to end: a disk that hangs must not keep the process.
-const CLOSE: Duration = Duration::from_secs(1);
+pub(crate) const CLOSE: Duration = Duration::from_secs(1);
 /// A call that arrives right after the leadership went is still told where it went.
 const LINGER: Duration = Duration::from_millis(100);
 /// Streams and calls that are open at the end get so long.
@@ -215,10 +205,10 @@ fn say_what_starts(args: &MasterArgs, node: NodeId, bound: &BoundAddresses) {
     }
 }
 
-struct Listeners {
-    client: Listener,
-    raft: Listener,
-    http: Listener,
+pub(crate) struct Listeners {
+    pub(crate) client: Listener,
+    pub(crate) raft: Listener,
+    pub(crate) http: Listener,
     bound: BoundAddresses,
 }
 
@@ -237,8 +227,8 @@ impl Listeners {
 }
 
 /// The opened log, and whether it holds anything.
-struct Log {
-    store: LogStore,
+pub(crate) struct Log {
+    pub(crate) store: LogStore,
     has_state: bool,
 }
 
@@ -256,197 +246,6 @@ impl Log {
         }
         let has_state = recovered.vote.is_some() || recovered.last.is_some() || recovered.purged.is_some();
         Ok(Self { store, has_state })
-    }
-}
-
-/// What runs in the background from the start to the end.
-struct Life {
-    node: NodeId,
-    args: MasterArgs,
-    environment: Environment,
-    api: Arc<Api>,
-    metrics: Arc<MasterMetrics>,
-    formation: Arc<Formation>,
-    stop: CancellationToken,
-    tasks: TaskTracker,
-}
-
-impl Life {
-    async fn run(self, listeners: Listeners, log: Log) -> Result<(), StartError> {
-        let service = RaftService::new(self.node, self.formation.service());
-        self.serve(listeners, service.clone());
-        let Some(formed) = self.form().await? else { return Ok(()) };
-        let cluster = formed.cluster();
-
-        let log = log.store;
-        let appended = log.clone();
-        let config = RaftNodeConfig {
-            node: self.node,
-            cluster,
-            settings: self.args.settings(),
-            network: self.environment.network.clone(),
-            clock: self.environment.clock.clone(),
-            log: log.clone(),
-            bytes_since: Arc::new(move |covered| appended.bytes_since(covered.unwrap_or(0))),
-            snapshot_dir: self.args.data_dir.join("snapshots"),
-            limits: SnapshotLimits {
-                log_bytes: self.args.snapshot_log_bytes.0,
-                entries: Some(self.args.snapshot_log_entries).filter(|entries| *entries > 0),
-                keep_entries: self.args.keep_log_entries,
-            },
-            service,
-        };
-        // openraft spawns its tasks where it is started.
-        let raft = self.environment.raft.spawn(RaftNode::start(config)).await;
-        let raft = raft.map_err(|error| StartError::Failed(error.to_string()))??;
-        if let Formed::Founder { members, .. } = formed {
-            raft.initialize(members).await.map_err(|error| StartError::Initialize(error.to_string()))?;
-            self.formation.service().record_formed().await?;
-        }
-        let coordinator = Arc::new(Coordinator::new(
-            cluster,
-            raft,
-            self.args.settings(),
-            self.environment.clock.clone(),
-            self.metrics.clone(),
-            self.stop.clone(),
-        ));
-        self.api.open(coordinator.clone());
-        self.tasks.spawn(duties::watch_stores(coordinator.clone()));
-        self.tasks.spawn(duties::keep_the_log_going(coordinator.clone()));
-        self.tasks.spawn(note_formed(self.formation.service(), coordinator.clone(), self.stop.clone()));
-        self.tasks.spawn(keep_metrics(self.api.clone(), self.metrics.clone(), self.stop.clone()));
-
-        let outcome = self.watch_over(&coordinator, &log).await;
-        let closed = async {
-            coordinator.raft.shutdown().await;
-            log.close().await;
-        };
-        if tokio::time::timeout(CLOSE, closed).await.is_err() {
-            tracing::warn!("the log was not closed within {CLOSE:?}; what was acknowledged is on disk");
-        }
-        outcome
-    }
-
-    /// Reports who leads until the end, which is an error unless it was asked for.
-    async fn watch_over(&self, coordinator: &Coordinator, log: &LogStore) -> Result<(), StartError> {
-        let view = || ClusterView {
-            members: coordinator.raft.members(),
-            led: coordinator.raft.leadership().borrow().leader.is_some(),
-        };
-        tokio::select! {
-            () = self.stop.cancelled() => Ok(()),
-            failure = log.failed() => Err(StartError::Failed(failure.to_string())),
-            failure = coordinator.raft.stopped() => {
-                if self.stop.is_cancelled() { Ok(()) } else { Err(StartError::Failed(failure)) }
-            }
-            never = self.formation.follow(coordinator.raft.addresses(), view) => match never {
-                Err(error) => Err(error.into()),
-            },
-            () = self.report_leaders(coordinator) => Ok(()),
-        }
-    }
-
-    /// Says who leads, whenever that changes.
-    async fn report_leaders(&self, coordinator: &Coordinator) {
-        let mut leadership = coordinator.raft.leadership();
-        let mut said = None;
-        while leadership.changed().await.is_ok() {
-            let Leadership { term, leader } = leadership.borrow_and_update().clone();
-            // The same leader at another address is no change of leader.
-            let now = leader.as_ref().map(|(leader, _)| (term, *leader));
-            if let Some((leader, master)) = leader.filter(|_| said != now) {
-                self.metrics.leader_changed();
-                tracing::info!(term, %leader, address = master.client, "leader");
-                said = now;
-            }
-        }
-        std::future::pending::<()>().await;
-    }
-
-    /// Waits for the cluster; `None` when the master is told to stop first.
-    async fn form(&self) -> Result<Option<Formed>, StartError> {
-        let service = self.formation.service();
-        let formed = self.formation.run();
-        futures::pin_mut!(formed);
-        loop {
-            tokio::select! {
-                formed = &mut formed => return Ok(Some(formed?)),
-                () = self.stop.cancelled() => return Ok(None),
-                () = tokio::time::sleep(Duration::from_millis(100)) => {
-                    if let Some(waiting) = service.waiting() {
-                        self.api.waits_for(waiting);
-                    }
-                }
-            }
-        }
-    }
-
-    fn serve(&self, listeners: Listeners, raft: RaftService) {
-        let Listeners { client, raft: raft_listener, http, .. } = listeners;
-        let stop = self.stop.clone();
-        self.environment.raft.spawn(async move {
-            if let Err(error) = raft.serve(raft_listener, stop.cancelled_owned()).await {
-                tracing::error!("the Raft port is closed: {error}");
-            }
-        });
-        let (stop, api) = (self.stop.clone(), MasterService(self.api.clone()));
-        self.tasks.spawn(async move {
-            let served = tonic::transport::Server::builder()
-                .tcp_nodelay(true)
-                .initial_stream_window_size(1 << 20)
-                .initial_connection_window_size(4 << 20)
-                .max_concurrent_streams(4096)
-                .http2_keepalive_interval(Some(Duration::from_secs(1)))
-                .http2_keepalive_timeout(Some(Duration::from_secs(2)))
-                .add_service(MasterServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES))
-                .serve_with_incoming_shutdown(client.incoming, stop.cancelled_owned())
-                .await;
-            if let Err(error) = served {
-                tracing::error!("the client port is closed: {error}");
-            }
-        });
-        let (stop, routes) = (self.stop.clone(), http::routes(self.api.clone(), self.metrics.clone()));
-        self.tasks.spawn(async move {
-            if let Err(error) = mc_base::http::serve(http, routes, stop.cancelled_owned()).await {
-                tracing::error!("the HTTP port is closed: {error}");
-            }
-        });
-    }
-}
-
-/// Records that this master holds Raft state as soon as there is a leader, so that an empty log at its next start is
-/// known to be a lost one.
-async fn note_formed(
-    formation: Arc<FormationService>,
-    coordinator: Arc<Coordinator>,
-    stop: CancellationToken,
-) {
-    let mut leadership = coordinator.raft.leadership();
-    let noted = async {
-        if leadership.wait_for(|now| now.leader.is_some()).await.is_err() {
-            return;
-        }
-        while let Err(error) = formation.record_formed().await {
-            tracing::warn!("could not record that this master has data, trying again: {error}");
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = noted => {}
-    }
-}
-
-async fn keep_metrics(api: Arc<Api>, metrics: Arc<MasterMetrics>, stop: CancellationToken) {
-    let mut second = tokio::time::interval(Duration::from_secs(1));
-    loop {
-        tokio::select! {
-            () = stop.cancelled() => return,
-            _ = second.tick() => {}
-        }
-        metrics.show(&http::sample(&api));
-        metrics.upkeep();
     }
 }
 

@@ -72,6 +72,7 @@ fn hint(code: Code) -> &'static str {
         Code::ObjectTooLarge => "split the object, or lend larger segments",
         Code::ObjectHasLease => "wait for the lease to end, or remove with force",
         Code::ResourceExhausted => "send less at a time",
+        Code::DiskNearlyFull => "make room in the data directory of that master",
         Code::PutGone => "put again, with a longer deadline if the transfer is slow",
         Code::TransferFail => "check the stores (`mcctl status`), then try again",
         Code::InvalidKey => "use a key of 1 to 4,096 bytes",

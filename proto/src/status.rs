@@ -10,7 +10,9 @@ pub fn status_of(detail: &ErrorDetail) -> tonic::Status {
             Code::NotLeader | Code::WrongCluster | Code::WrongNode | Code::VersionSkew | Code::StoreEpochDead,
         ) => tonic::Code::FailedPrecondition,
         Ok(Code::InvalidKey | Code::InvalidParams | Code::ObjectTooLarge) => tonic::Code::InvalidArgument,
-        Ok(Code::ResourceExhausted | Code::NoAvailableHandle) => tonic::Code::ResourceExhausted,
+        Ok(Code::ResourceExhausted | Code::NoAvailableHandle | Code::DiskNearlyFull) => {
+            tonic::Code::ResourceExhausted
+        }
         Ok(Code::NoLeader | Code::UnavailableInCurrentStatus) => tonic::Code::Unavailable,
         Ok(Code::OutcomeUnknown | Code::RpcTimeout) => tonic::Code::DeadlineExceeded,
         Ok(Code::SegmentAlreadyExists) => tonic::Code::AlreadyExists,

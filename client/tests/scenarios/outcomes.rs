@@ -84,6 +84,17 @@ async fn a_remove_that_hangs_ends_at_its_deadline_with_an_unknown_outcome() {
 }
 
 #[tokio::test]
+async fn a_put_that_a_leader_with_a_nearly_full_disk_refuses_failed_definitely_and_at_once() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client().await;
+    cluster.fault(On::Start, Fault::Answer(Code::DiskNearlyFull));
+    let error = client.put("k", b"v").await.unwrap_err();
+    assert_eq!((error.code, error.is_unknown()), (Code::DiskNearlyFull, false));
+    assert_eq!(cluster.world.lock().count(On::Start), 1, "disks do not empty within a call");
+    assert_eq!(client.put("k", b"v").await.unwrap(), Put::Stored);
+}
+
+#[tokio::test]
 async fn a_put_that_is_gone_at_its_first_end_is_started_anew_under_a_new_id() {
     let cluster = Cluster::start(1);
     let client = cluster.client().await;

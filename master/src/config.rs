@@ -49,6 +49,10 @@ pub struct MasterArgs {
     /// Where the identity, the log and the snapshots are kept
     #[arg(long, value_name = "DIR", default_value = "./mc-data/master")]
     pub data_dir: PathBuf,
+    /// Least that must be free on its disk: below that, or below what two snapshots and the log take, a leader starts no
+    /// puts. A matter of this machine, not of the cluster
+    #[arg(long, value_name = "SIZE", default_value = "1gb")]
+    pub disk_reserve: ByteSize,
     /// When a log write counts as durable: after fdatasync, or (not safe over power loss) after the write
     #[arg(long, value_name = "fdatasync|none", default_value = "fdatasync")]
     pub log_sync: LogSync,

@@ -2,6 +2,7 @@
 
 mod api;
 pub mod config;
+mod data_disk;
 pub mod formation;
 mod http;
 pub mod identity;
@@ -15,5 +16,6 @@ mod process;
 pub mod raft;
 pub mod state;
 
+pub use data_disk::{FileSystem, FreeSpace};
 pub use master::{Environment, Master, StartError};
 pub use process::main_with;

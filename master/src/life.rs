@@ -10,9 +10,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::{Api, MasterService};
 use crate::config::MasterArgs;
+use crate::data_disk::{DataDisk, Holdings};
 use crate::formation::{ClusterView, Formation, FormationService, Formed};
 use crate::http;
-use crate::leader::{Coordinator, duties};
+use crate::leader::{Coordinator, CoordinatorConfig, duties};
 use crate::log::LogStore;
 use crate::master::{CLOSE, Environment, Listeners, Log, StartError};
 use crate::metrics::MasterMetrics;
@@ -65,14 +66,18 @@ impl Life {
             raft.initialize(members).await.map_err(|error| StartError::Initialize(error.to_string()))?;
             self.formation.service().record_formed().await?;
         }
-        let coordinator = Arc::new(Coordinator::new(
+        let (args, environment) = (&self.args, &self.environment);
+        let disk = DataDisk::new(&args.data_dir, args.disk_reserve.0, environment.free_space.clone());
+        let coordinator = Arc::new(Coordinator::new(CoordinatorConfig {
             cluster,
             raft,
-            self.args.settings(),
-            self.environment.clock.clone(),
-            self.metrics.clone(),
-            self.stop.clone(),
-        ));
+            seed: args.settings(),
+            clock: environment.clock.clone(),
+            disk: disk.clone(),
+            metrics: self.metrics.clone(),
+            stop: self.stop.clone(),
+        }));
+        self.watch_disk(disk, coordinator.clone(), log.clone());
         self.api.open(coordinator.clone());
         self.tasks.spawn(duties::watch_stores(coordinator.clone()));
         self.tasks.spawn(duties::keep_the_log_going(coordinator.clone()));
@@ -88,6 +93,13 @@ impl Life {
             tracing::warn!("the log was not closed within {CLOSE:?}; what was acknowledged is on disk");
         }
         outcome
+    }
+
+    /// The first look is under way when calls are let in: a leader that has just started need not know yet.
+    fn watch_disk(&self, disk: Arc<DataDisk>, coordinator: Arc<Coordinator>, log: LogStore) {
+        let holdings =
+            move || Holdings { snapshot: coordinator.raft.snapshot_bytes(), log: log.stats().unpurged_bytes };
+        self.tasks.spawn(disk.keep_watch(holdings, self.metrics.clone(), self.stop.clone()));
     }
 
     /// Runs beside Raft until the end, which is an error unless it was asked for.

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::Api;
 use crate::config::{MasterArgs, MasterConfigError};
+use crate::data_disk::FreeSpace;
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, FormationError, Plan};
 use crate::identity::{Identity, IdentityError};
 use crate::life::Life;
@@ -30,7 +31,7 @@ const LINGER: Duration = Duration::from_millis(100);
 /// Streams and calls that are open at the end get so long.
 const DRAIN: Duration = Duration::from_millis(300);
 
-/// What a master is given rather than makes: its clock, its network, the threads for Raft.
+/// What a master is given rather than makes: its clock, its network, the threads for Raft, the room on its disk.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// Monotonic time.
@@ -39,6 +40,8 @@ pub struct Environment {
     pub network: Arc<dyn Network>,
     /// Where Raft runs, apart from the calls.
     pub raft: Handle,
+    /// Tells how much room the data directory has.
+    pub free_space: Arc<dyn FreeSpace>,
 }
 
 /// Why a master does not start, or gives up before it has a cluster. Each is one sentence for the person who starts it.

@@ -54,6 +54,7 @@ pub(crate) struct MasterMetrics {
     led_by_lease: Counter,
     led_by_quorum: Counter,
     pub(crate) proposals_refused: Counter,
+    pub(crate) puts_refused_by_disk: Counter,
     log_queue_seconds: Histogram,
     log_write_seconds: Histogram,
     log_fsync_seconds: Histogram,
@@ -73,6 +74,8 @@ pub(crate) struct MasterMetrics {
     stores_suspect: Gauge,
     capacity_bytes: Gauge,
     used_bytes: Gauge,
+    data_dir_free: Gauge,
+    data_dir_needed: Gauge,
 }
 
 /// What the gauges show; read once a second and at every scrape.
@@ -111,6 +114,11 @@ impl MasterMetrics {
                 "mc_master_proposals_refused_total",
                 "Calls refused because too many proposals were in flight",
                 &[],
+            ),
+            puts_refused_by_disk: r.counter(
+                "mc_master_puts_refused_total",
+                "Calls to start puts that were refused, by what is short",
+                &[("short_of", "disk")],
             ),
             log_queue_seconds: r.histogram(
                 "mc_raft_log_queue_seconds",
@@ -151,6 +159,16 @@ impl MasterMetrics {
             stores_suspect: r.gauge("mc_stores", "Mounted stores, on the leader", &[("state", "suspect")]),
             capacity_bytes: r.gauge("mc_pool_capacity_bytes", "Bytes that the mounted stores lend", &[]),
             used_bytes: r.gauge("mc_pool_used_bytes", "Bytes allocated in them, held ones included", &[]),
+            data_dir_free: r.gauge(
+                "mc_data_dir_free_bytes",
+                "Bytes free on the disk of the data directory",
+                &[],
+            ),
+            data_dir_needed: r.gauge(
+                "mc_data_dir_needed_bytes",
+                "Bytes that must be free there for a leader to start puts",
+                &[],
+            ),
             registry,
         }
     }
@@ -186,6 +204,12 @@ impl MasterMetrics {
         self.stores_suspect.set(sample.stores_suspect as f64);
         self.capacity_bytes.set(sample.capacity_bytes as f64);
         self.used_bytes.set(sample.used_bytes as f64);
+    }
+
+    /// How much room the data directory has, and how much it needs.
+    pub(crate) fn data_dir(&self, free: u64, needed: u64) {
+        self.data_dir_free.set(free as f64);
+        self.data_dir_needed.set(needed as f64);
     }
 
     pub(crate) fn render(&self) -> String {

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::CommandFactory as _;
 use mc_base::config::{self, Loaded};
@@ -11,6 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::MasterArgs;
+use crate::data_disk::FileSystem;
 use crate::master::{Environment, Master, StartError};
 
 /// Exit code for what a person must mend before another start makes sense.
@@ -68,6 +70,7 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
         clock: api.block_on(async { Clock::monotonic() }),
         network: TcpNetwork::shared(),
         raft: raft.handle().clone(),
+        free_space: Arc::new(FileSystem),
     };
     let outcome = api.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;

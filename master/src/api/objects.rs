@@ -53,6 +53,8 @@ impl Coordinator {
         limits(&request.tenant, request.items.len())?;
         let items = request.items;
         let leading = self.lead().await?;
+        // Of all calls this one alone makes more to be written later: ends and removes only finish what was begun.
+        self.refuse_without_room()?;
         let items: Vec<_> = items.iter().map(|item| start_item(item, &leading)).collect::<Result<_, _>>()?;
         let expires = items.iter().map(|item| item.deadline).max().unwrap_or_default();
         let Response::PutStarted(started) =

@@ -1,6 +1,10 @@
+use std::path::PathBuf;
+
 use mc_base::{ClusterId, NodeId};
 use mc_proto::v1::{self, Code, ErrorDetail};
 use tonic::Status;
+
+use crate::data_disk::Shortage;
 
 /// Why a whole call is refused. Each says what to do next; none is an answer to an item of a batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -48,6 +52,20 @@ pub(crate) enum Refusal {
     /// Too much is in flight.
     #[error("{0} proposals are in flight, which is this master's bound: slow down and try again")]
     Exhausted(usize),
+    /// The disk of the data directory is nearly full.
+    #[error(
+        "master {node} starts no puts: the disk of its data directory {dir} is nearly full, {shortage}; make room there, \
+         or give it a larger disk (reads, removes and puts under way go on)",
+        dir = dir.display()
+    )]
+    DiskNearlyFull {
+        /// This master.
+        node: NodeId,
+        /// Its data directory.
+        dir: PathBuf,
+        /// By how much.
+        shortage: Shortage,
+    },
     /// Proposed, and not known to have happened or not.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -78,6 +96,7 @@ impl Refusal {
             Self::VersionSkew { .. } => Code::VersionSkew,
             Self::Invalid(_) => Code::InvalidParams,
             Self::Exhausted(_) => Code::ResourceExhausted,
+            Self::DiskNearlyFull { .. } => Code::DiskNearlyFull,
             Self::Unknown(_) => Code::OutcomeUnknown,
             Self::Store { code, .. } => *code,
         }

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Leading;
 use crate::api::{Refusal, leader_message};
+use crate::data_disk::DataDisk;
 use crate::metrics::{LedBy, MasterMetrics};
 use crate::raft::{Leadership, NotLeader, Proposal, RaftNode, SharedIndex};
 use crate::state::{Command, Op, Response, Settings};
@@ -25,6 +26,17 @@ const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The wait of an answer that can do without soft state.
 const A_MOMENT: Duration = Duration::from_millis(100);
 
+/// What a coordinator is made of.
+pub(crate) struct CoordinatorConfig {
+    pub(crate) cluster: ClusterId,
+    pub(crate) raft: RaftNode,
+    pub(crate) seed: Settings,
+    pub(crate) clock: Clock,
+    pub(crate) disk: Arc<DataDisk>,
+    pub(crate) metrics: Arc<MasterMetrics>,
+    pub(crate) stop: CancellationToken,
+}
+
 /// What answers calls with: the replicated index, the way to change it, and the soft state of the term that this master
 /// leads, if it leads one.
 pub(crate) struct Coordinator {
@@ -37,6 +49,7 @@ pub(crate) struct Coordinator {
     /// The settings that this master's flags ask for: a cluster that has none yet takes its first leader's.
     pub(crate) seed: Settings,
     clock: Clock,
+    disk: Arc<DataDisk>,
     leading: ArcSwapOption<Leading>,
     /// Taken to replace `leading`, so that one term has one soft state.
     begin: Mutex<()>,
@@ -46,14 +59,8 @@ pub(crate) struct Coordinator {
 }
 
 impl Coordinator {
-    pub(crate) fn new(
-        cluster: ClusterId,
-        raft: RaftNode,
-        seed: Settings,
-        clock: Clock,
-        metrics: Arc<MasterMetrics>,
-        stop: CancellationToken,
-    ) -> Self {
+    pub(crate) fn new(config: CoordinatorConfig) -> Self {
+        let CoordinatorConfig { cluster, raft, seed, clock, disk, metrics, stop } = config;
         Self {
             cluster,
             index: raft.index().clone(),
@@ -62,6 +69,7 @@ impl Coordinator {
             metrics,
             store_changes: watch::Sender::new(0),
             clock,
+            disk,
             leading: ArcSwapOption::empty(),
             begin: Mutex::new(()),
             proposals: Semaphore::new(MAX_PROPOSALS),
@@ -178,6 +186,13 @@ impl Coordinator {
             // Raft answers so to everything in flight when it stops; the entry may be on other masters by then.
             Err(RaftError::Fatal(err)) => Err(Refusal::Unknown(format!("this master has stopped: {err}"))),
         }
+    }
+
+    /// Refuses to start puts while the disk under the log is nearly full.
+    pub(crate) fn refuse_without_room(&self) -> Result<(), Refusal> {
+        let Some(shortage) = self.disk.shortage() else { return Ok(()) };
+        self.metrics.puts_refused_by_disk.increment(1);
+        Err(Refusal::DiskNearlyFull { node: self.raft.node_id(), dir: self.disk.dir().to_owned(), shortage })
     }
 
     /// The refusal that names whom this master believes to lead.

@@ -9,6 +9,6 @@ mod leading;
 mod leases;
 mod liveness;
 
-pub(crate) use coordinator::Coordinator;
+pub(crate) use coordinator::{Coordinator, CoordinatorConfig};
 pub(crate) use leading::Leading;
 pub(crate) use liveness::StoreState;

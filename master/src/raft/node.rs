@@ -128,6 +128,7 @@ pub struct RaftNode {
     pub(super) node: NodeId,
     raft: Raft<Machine>,
     index: SharedIndex,
+    snapshots: SnapshotStore,
     pub(super) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     leadership: watch::Receiver<Leadership>,
     pub(super) addresses: AddressBook,
@@ -209,12 +210,13 @@ impl RaftNode {
             tasks::follow_cluster(raft.clone(), leadership_tx, addresses.clone()),
         ];
         service.join(cluster);
-        service.attach(raft.clone(), guard, snapshots, settings.raft_election_max_ms);
+        service.attach(raft.clone(), guard, snapshots.clone(), settings.raft_election_max_ms);
         Ok(Self {
             node,
             metrics: raft.metrics(),
             raft,
             index,
+            snapshots,
             leadership,
             addresses,
             election_timeout_max,
@@ -244,6 +246,12 @@ impl RaftNode {
     #[must_use]
     pub fn index(&self) -> &SharedIndex {
         &self.index
+    }
+
+    /// Bytes of this node's newest snapshot.
+    #[must_use]
+    pub fn snapshot_bytes(&self) -> u64 {
+        self.snapshots.current_bytes()
     }
 
     /// Who leads, as this node learns of it.

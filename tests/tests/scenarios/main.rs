@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bytes;
+mod data_disk;
 mod fence;
 mod kills;
 mod local_only;

@@ -1,0 +1,199 @@
+//! A master in this process, a store that only exists in its index, and a caller that speaks gRPC.
+
+#![allow(dead_code, unreachable_pub)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use clap::Parser as _;
+use mc_base::Clock;
+use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
+use mc_master::config::MasterArgs;
+use mc_master::{Environment, FreeSpace, Master};
+use mc_proto::detail_of;
+use mc_proto::v1::master_client::MasterClient;
+use mc_proto::v1::{self, Code};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tonic::transport::Channel;
+
+const STORE: [u8; 8] = [7; 8];
+const EPOCH: [u8; 8] = [9; 8];
+
+/// A cluster of one.
+pub struct Single {
+    master: Master,
+    heartbeats: Option<AbortHandle>,
+    dir: TempDir,
+}
+
+impl Single {
+    /// A master that leads and has a store mounted.
+    pub async fn start(flags: &[&str], free_space: Arc<dyn FreeSpace>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut args = vec!["mc-master", "--single", "--data-dir", dir.path().to_str().unwrap()];
+        for flag in ["--listen", "--raft-listen", "--http-listen"] {
+            args.extend([flag, "127.0.0.1:0"]);
+        }
+        let args = MasterArgs::parse_from(args.iter().chain(flags));
+        let environment = Environment {
+            clock: Clock::monotonic(),
+            network: TcpNetwork::shared(),
+            raft: Handle::current(),
+            free_space,
+        };
+        let master = Master::start(&args, environment).await.unwrap();
+        let mut this = Self { master, heartbeats: None, dir };
+        this.lend().await;
+        this
+    }
+
+    pub fn data_dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The master's id, as it is printed.
+    pub async fn node(&self) -> String {
+        let status: serde_json::Value = serde_json::from_str(&self.http("/status").await.1).unwrap();
+        status["id"].as_str().unwrap().to_owned()
+    }
+
+    pub async fn client(&self) -> Caller {
+        let address = self.master.addresses().client.to_string();
+        Caller(MasterClient::new(TcpNetwork.channel(&address, ChannelOptions::default()).unwrap()))
+    }
+
+    /// GET `path`: the code and the body.
+    pub async fn http(&self, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.master.addresses().http).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    pub async fn stop(self) {
+        self.heartbeats.inspect(AbortHandle::abort);
+        self.master.stop().await;
+    }
+
+    /// Mounts a store that nobody could reach, and keeps it alive.
+    async fn lend(&mut self) {
+        let mut client = self.client().await.0;
+        let mount = v1::MountStoreRequest {
+            caller: caller(),
+            store_id: Bytes::copy_from_slice(&STORE),
+            epoch: Bytes::copy_from_slice(&EPOCH),
+            name: "store".into(),
+            grant_key: vec![1; 32].into(),
+            endpoints: vec![v1::Endpoint {
+                transport: "tcp".into(),
+                address: "127.0.0.1:1".into(),
+                ..Default::default()
+            }],
+            segment_bytes: vec![64 << 20],
+            ..Default::default()
+        };
+        eventually("a mount", async || client.mount_store(mount.clone()).await.ok()).await;
+        let mut answers = client.heartbeat(beats()).await.unwrap().into_inner();
+        let task = tokio::spawn(async move { while let Ok(Some(_)) = answers.message().await {} });
+        self.heartbeats = Some(task.abort_handle());
+    }
+}
+
+fn beats() -> impl futures::Stream<Item = v1::StoreHeartbeat> + Send {
+    let every = tokio::time::interval(Duration::from_millis(100));
+    futures::stream::unfold((every, 0), |(mut every, sequence)| async move {
+        every.tick().await;
+        let beat = v1::StoreHeartbeat {
+            caller: caller(),
+            store_id: Bytes::copy_from_slice(&STORE),
+            epoch: Bytes::copy_from_slice(&EPOCH),
+            sequence,
+        };
+        Some((beat, (every, sequence + 1)))
+    })
+}
+
+fn caller() -> Option<v1::Caller> {
+    let (version_min, version_max) = (*mc_proto::VERSIONS.start(), *mc_proto::VERSIONS.end());
+    Some(v1::Caller { version_min, version_max, ..Default::default() })
+}
+
+/// One item a call; answers its code.
+pub struct Caller(MasterClient<Channel>);
+
+impl Caller {
+    /// `Err` with the refusal of the whole call.
+    pub async fn put_start(&mut self, put: u128, key: &str) -> Result<Code, (Code, String)> {
+        let item = v1::PutStartItem { put_id: put_id(put), key: bytes(key), size: 64, ..Default::default() };
+        let request = v1::BatchPutStartRequest { caller: caller(), items: vec![item], ..Default::default() };
+        match self.0.batch_put_start(request).await {
+            Ok(reply) => Ok(code(reply.into_inner().results[0].code)),
+            Err(status) => {
+                let detail = detail_of(&status).unwrap_or_else(|| panic!("{status:?}"));
+                Err((code(detail.code), detail.message))
+            }
+        }
+    }
+
+    pub async fn put_end(&mut self, put: u128, key: &str) -> Code {
+        let item = v1::PutEndItem { put_id: put_id(put), key: bytes(key), ..Default::default() };
+        let request = v1::BatchPutEndRequest { caller: caller(), items: vec![item], ..Default::default() };
+        code(self.0.batch_put_end(request).await.unwrap().into_inner().results[0].code)
+    }
+
+    pub async fn put_revoke(&mut self, put: u128) -> Code {
+        let request =
+            v1::BatchPutRevokeRequest { caller: caller(), put_ids: vec![put_id(put)], ..Default::default() };
+        code(self.0.batch_put_revoke(request).await.unwrap().into_inner().results[0].code)
+    }
+
+    pub async fn get(&mut self, key: &str) -> Code {
+        let request = v1::BatchGetRequest { caller: caller(), keys: vec![bytes(key)], ..Default::default() };
+        code(self.0.batch_get(request).await.unwrap().into_inner().results[0].code)
+    }
+
+    pub async fn exist(&mut self, key: &str) -> Code {
+        let request =
+            v1::BatchExistRequest { caller: caller(), keys: vec![bytes(key)], ..Default::default() };
+        code(self.0.batch_exist(request).await.unwrap().into_inner().results[0].code)
+    }
+
+    pub async fn remove(&mut self, key: &str) -> Code {
+        let items = vec![v1::RemoveItem { key: bytes(key), ..Default::default() }];
+        let request = v1::BatchRemoveRequest { caller: caller(), items, force: true, ..Default::default() };
+        code(self.0.batch_remove(request).await.unwrap().into_inner().results[0].code)
+    }
+}
+
+fn put_id(put: u128) -> Bytes {
+    Bytes::copy_from_slice(&put.to_be_bytes())
+}
+
+fn bytes(text: &str) -> Bytes {
+    Bytes::copy_from_slice(text.as_bytes())
+}
+
+fn code(number: i32) -> Code {
+    Code::try_from(number).unwrap()
+}
+
+/// Looks again and again until there is something; fails after half a minute.
+pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "waited 30 s in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -101,6 +101,26 @@ pub enum RaftTiming {
     Wan,
 }
 
+impl RaftTiming {
+    /// Heartbeat, shortest and longest election timeout, in ms.
+    fn ms(self) -> (u64, u64, u64) {
+        match self {
+            Self::Lan => (50, 150, 300),
+            Self::Wan => (100, 500, 1_000),
+        }
+    }
+
+    /// The name of the preset that `settings` hold, or else the numbers.
+    pub(crate) fn describe(settings: &Settings) -> String {
+        let Settings { raft_heartbeat_ms, raft_election_min_ms, raft_election_max_ms, .. } = *settings;
+        match (raft_heartbeat_ms, raft_election_min_ms, raft_election_max_ms) {
+            ms if ms == Self::Lan.ms() => "lan".to_owned(),
+            ms if ms == Self::Wan.ms() => "wan".to_owned(),
+            (heartbeat, min, max) => format!("heartbeat {heartbeat}ms, election {min}ms to {max}ms"),
+        }
+    }
+}
+
 /// Why a configuration can't work. Each names the flag.
 #[derive(Debug, thiserror::Error)]
 pub enum MasterConfigError {
@@ -177,10 +197,7 @@ impl MasterArgs {
     #[must_use]
     pub fn settings(&self) -> Settings {
         let ms = |span: Span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX);
-        let (heartbeat, min, max) = match self.raft_timing {
-            RaftTiming::Lan => (50, 150, 300),
-            RaftTiming::Wan => (100, 500, 1_000),
-        };
+        let (heartbeat, min, max) = self.raft_timing.ms();
         Settings {
             put_deadline_max_ms: ms(self.put_deadline_max),
             read_lease_ms: ms(self.read_lease),

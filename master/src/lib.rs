@@ -11,6 +11,7 @@ mod life;
 pub mod log;
 mod master;
 mod metrics;
+mod overruled;
 pub mod peers;
 mod process;
 pub mod raft;

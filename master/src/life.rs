@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_base::NodeId;
+use mc_base::config::Loaded;
 use mc_proto::v1::master_server::MasterServer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,6 +18,7 @@ use crate::leader::{Coordinator, CoordinatorConfig, duties};
 use crate::log::LogStore;
 use crate::master::{CLOSE, Environment, Listeners, Log, StartError};
 use crate::metrics::MasterMetrics;
+use crate::overruled;
 use crate::raft::{Leadership, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits};
 
 /// Largest request that is read: 4,096 keys of 4 KiB and their framing.
@@ -25,7 +27,7 @@ const MAX_REQUEST_BYTES: usize = 24 << 20;
 /// What runs in the background from the start to the end.
 pub(crate) struct Life {
     pub(crate) node: NodeId,
-    pub(crate) args: MasterArgs,
+    pub(crate) config: Loaded<MasterArgs>,
     pub(crate) environment: Environment,
     pub(crate) api: Arc<Api>,
     pub(crate) metrics: Arc<MasterMetrics>,
@@ -42,31 +44,8 @@ impl Life {
         let cluster = formed.cluster();
 
         let log = log.store;
-        let appended = log.clone();
-        let config = RaftNodeConfig {
-            node: self.node,
-            cluster,
-            settings: self.args.settings(),
-            network: self.environment.network.clone(),
-            clock: self.environment.clock.clone(),
-            log: log.clone(),
-            bytes_since: Arc::new(move |covered| appended.bytes_since(covered.unwrap_or(0))),
-            snapshot_dir: self.args.data_dir.join("snapshots"),
-            limits: SnapshotLimits {
-                log_bytes: self.args.snapshot_log_bytes.0,
-                entries: Some(self.args.snapshot_log_entries).filter(|entries| *entries > 0),
-                keep_entries: self.args.keep_log_entries,
-            },
-            service,
-        };
-        // openraft spawns its tasks where it is started.
-        let raft = self.environment.raft.spawn(RaftNode::start(config)).await;
-        let raft = raft.map_err(|error| StartError::Failed(error.to_string()))??;
-        if let Formed::Founder { members, .. } = formed {
-            raft.initialize(members).await.map_err(|error| StartError::Initialize(error.to_string()))?;
-            self.formation.service().record_formed().await?;
-        }
-        let (args, environment) = (&self.args, &self.environment);
+        let raft = self.start_raft(formed, log.clone(), service).await?;
+        let (args, environment) = (&self.config.args, &self.environment);
         let disk = DataDisk::new(&args.data_dir, args.disk_reserve.0, environment.free_space.clone());
         let coordinator = Arc::new(Coordinator::new(CoordinatorConfig {
             cluster,
@@ -78,6 +57,7 @@ impl Life {
             stop: self.stop.clone(),
         }));
         self.watch_disk(disk, coordinator.clone(), log.clone());
+        self.tasks.spawn(overruled::warn(self.config.clone(), coordinator.clone(), self.stop.clone()));
         self.api.open(coordinator.clone());
         self.tasks.spawn(duties::watch_stores(coordinator.clone()));
         self.tasks.spawn(duties::keep_the_log_going(coordinator.clone()));
@@ -93,6 +73,40 @@ impl Life {
             tracing::warn!("the log was not closed within {CLOSE:?}; what was acknowledged is on disk");
         }
         outcome
+    }
+
+    async fn start_raft(
+        &self,
+        formed: Formed,
+        log: LogStore,
+        service: RaftService,
+    ) -> Result<RaftNode, StartError> {
+        let args = &self.config.args;
+        let appended = log.clone();
+        let config = RaftNodeConfig {
+            node: self.node,
+            cluster: formed.cluster(),
+            settings: args.settings(),
+            network: self.environment.network.clone(),
+            clock: self.environment.clock.clone(),
+            log,
+            bytes_since: Arc::new(move |covered| appended.bytes_since(covered.unwrap_or(0))),
+            snapshot_dir: args.data_dir.join("snapshots"),
+            limits: SnapshotLimits {
+                log_bytes: args.snapshot_log_bytes.0,
+                entries: Some(args.snapshot_log_entries).filter(|entries| *entries > 0),
+                keep_entries: args.keep_log_entries,
+            },
+            service,
+        };
+        // openraft spawns its tasks where it is started.
+        let raft = self.environment.raft.spawn(RaftNode::start(config)).await;
+        let raft = raft.map_err(|error| StartError::Failed(error.to_string()))??;
+        if let Formed::Founder { members, .. } = formed {
+            raft.initialize(members).await.map_err(|error| StartError::Initialize(error.to_string()))?;
+            self.formation.service().record_formed().await?;
+        }
+        Ok(raft)
     }
 
     /// The first look is under way when calls are let in: a leader that has just started need not know yet.

@@ -2,6 +2,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_base::config::Loaded;
 use mc_base::crashsafe::{DirectoryLock, DurableError};
 use mc_base::metrics::Registry;
 use mc_base::net::{Listener, Network};
@@ -94,11 +95,13 @@ pub struct Master {
 }
 
 impl Master {
-    /// Opens the data directory, binds the ports, and goes on to form or join a cluster in the background.
+    /// Opens the data directory, binds the ports, and goes on to form or join a cluster in the background. Where the
+    /// values of `config` came from is of use for what is said of them only.
     ///
     /// # Errors
     /// [`StartError`] for whatever a person has to mend.
-    pub async fn start(args: &MasterArgs, environment: Environment) -> Result<Self, StartError> {
+    pub async fn start(config: &Loaded<MasterArgs>, environment: Environment) -> Result<Self, StartError> {
+        let args = &config.args;
         let peers = args.check()?;
         let lock = DirectoryLock::acquire(&args.data_dir)?;
         let identity = Identity::open(&lock)?;
@@ -132,7 +135,7 @@ impl Master {
         let (fail, failed) = watch::channel(None);
         let life = Life {
             node,
-            args: args.clone(),
+            config: config.clone(),
             environment,
             api: api.clone(),
             metrics,

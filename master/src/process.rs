@@ -76,7 +76,7 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let mut master = tokio::select! {
-            started = Master::start(args, environment) => started?,
+            started = Master::start(loaded, environment) => started?,
             // A long log takes its time to open.
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),

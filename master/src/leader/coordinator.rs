@@ -203,6 +203,19 @@ impl Coordinator {
         refusal(&NotLeader { leader, term })
     }
 
+    /// The cluster's settings, once this master has certainly applied what had changed them before it started.
+    pub(crate) fn known_settings(&self) -> Option<Settings> {
+        let Leadership { leader, term } = self.raft.leadership().borrow().clone();
+        leader?;
+        let committed = self.raft.view().committed;
+        self.index.read(|applied| {
+            // An entry of the term that is led now lies after all that was committed in earlier ones.
+            let last = applied.last_applied.filter(|last| last.leader_id.term == term)?;
+            let all = last.index >= committed && applied.state.cluster_version() > 0;
+            all.then(|| applied.state.settings().clone())
+        })
+    }
+
     /// Whom this master believes to lead.
     pub(crate) fn leader(&self) -> Option<v1::Leader> {
         let Leadership { leader, term } = self.raft.leadership().borrow().clone();

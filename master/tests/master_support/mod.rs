@@ -2,13 +2,15 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use clap::Parser as _;
+use clap::CommandFactory as _;
 use mc_base::Clock;
+use mc_base::config;
 use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_master::config::MasterArgs;
 use mc_master::{Environment, FreeSpace, Master};
@@ -40,14 +42,15 @@ impl Single {
         for flag in ["--listen", "--raft-listen", "--http-listen"] {
             args.extend([flag, "127.0.0.1:0"]);
         }
-        let args = MasterArgs::parse_from(args.iter().chain(flags));
+        let args = args.iter().chain(flags).map(OsString::from);
+        let config = config::load::<MasterArgs>(MasterArgs::command(), args, |_| None).unwrap();
         let environment = Environment {
             clock: Clock::monotonic(),
             network: TcpNetwork::shared(),
             raft: Handle::current(),
             free_space,
         };
-        let master = Master::start(&args, environment).await.unwrap();
+        let master = Master::start(&config, environment).await.unwrap();
         let mut this = Self { master, heartbeats: None, dir };
         this.lend().await;
         this

@@ -12,5 +12,6 @@ mod lossy;
 mod moves;
 mod races;
 mod restarts;
+mod settings;
 mod start_order;
 mod stores;

@@ -1,0 +1,152 @@
+//! Flags that were given and that the cluster's replicated settings overrule: whoever starts a master should not believe
+//! that they are in force.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_base::Span;
+use mc_base::config::{Loaded, Origin};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{MasterArgs, RaftTiming};
+use crate::leader::Coordinator;
+use crate::state::Settings;
+
+/// How often it is looked whether the settings are known.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+const RAFT_TIMING: &str = "raft-timing";
+
+/// A flag with another value than the cluster's setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Overruled {
+    flag: &'static str,
+    value: String,
+    origin: Origin,
+    cluster: String,
+}
+
+impl fmt::Display for Overruled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { flag, value, origin, cluster } = self;
+        write!(f, "--{flag} {value} ({origin}) differs from the cluster's setting {cluster}: ")?;
+        // The one that each process takes from its flags: Raft runs before the settings are known.
+        if *flag == RAFT_TIMING {
+            return write!(
+                f,
+                "this master runs with {value}, and masters whose timing differs refuse each other; start all of them \
+                 with --{flag} {cluster}"
+            );
+        }
+        f.write_str("the cluster's value is kept, the flag is for a cluster that forms")
+    }
+}
+
+/// Every flag that seeds a setting, and what `settings` say of it.
+fn replicated(settings: &Settings) -> [(&'static str, String); 5] {
+    let span = |ms| Span(Duration::from_millis(ms)).to_string();
+    [
+        ("put-deadline-max", span(settings.put_deadline_max_ms)),
+        ("read-lease", span(settings.read_lease_ms)),
+        ("store-ttl", span(settings.store_ttl_ms)),
+        ("read-policy", settings.read_policy.to_string()),
+        (RAFT_TIMING, RaftTiming::describe(settings)),
+    ]
+}
+
+fn overruled(given: &Loaded<MasterArgs>, cluster: &Settings) -> Vec<Overruled> {
+    let ours = replicated(&given.args.settings());
+    let pairs = ours.into_iter().zip(replicated(cluster));
+    pairs
+        .filter(|((_, value), (_, cluster))| value != cluster)
+        .filter_map(|((flag, value), (_, cluster))| {
+            let origin = given.origin(flag).filter(|origin| **origin != Origin::Default)?.clone();
+            Some(Overruled { flag, value, origin, cluster })
+        })
+        .collect()
+}
+
+/// Warns of each, once, as soon as the cluster's settings are known here.
+pub(crate) async fn warn(given: Loaded<MasterArgs>, coordinator: Arc<Coordinator>, stop: CancellationToken) {
+    let known = async {
+        loop {
+            if let Some(settings) = coordinator.known_settings() {
+                return settings;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    let Some(settings) = stop.run_until_cancelled(known).await else { return };
+    for overruled in overruled(&given, &settings) {
+        tracing::warn!("{overruled}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use clap::CommandFactory as _;
+    use mc_base::config;
+
+    use super::*;
+    use crate::state::ReadPolicy;
+
+    fn given(args: &[&str], env: &[(&str, &str)]) -> Loaded<MasterArgs> {
+        let args = ["mc-master"].iter().chain(args).map(OsString::from);
+        let env = |name: &str| Some(env.iter().find(|(key, _)| *key == name)?.1.into());
+        config::load(MasterArgs::command(), args, env).unwrap()
+    }
+
+    fn said(given: &Loaded<MasterArgs>, cluster: &Settings) -> Vec<String> {
+        overruled(given, cluster).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_is_given_and_differs_is_named_with_its_origin_and_the_value_in_force() {
+        let given =
+            given(&["--read-lease", "20s", "--store-ttl", "10m"], &[("MC_READ_POLICY", "read-index")]);
+        assert_eq!(
+            said(&given, &Settings::default()),
+            [
+                "--read-lease 20s (flag) differs from the cluster's setting 10s: the cluster's value is kept, the flag \
+                 is for a cluster that forms",
+                "--read-policy read-index (env MC_READ_POLICY) differs from the cluster's setting lease: the cluster's \
+                 value is kept, the flag is for a cluster that forms",
+            ],
+            "--store-ttl is what the cluster has"
+        );
+    }
+
+    #[test]
+    fn defaults_differ_in_silence() {
+        let cluster =
+            Settings { read_lease_ms: 5_000, read_policy: ReadPolicy::ReadIndex, ..Settings::default() };
+        assert!(said(&given(&[], &[]), &cluster).is_empty());
+    }
+
+    #[test]
+    fn the_raft_timing_is_said_to_be_the_flags() {
+        let said = said(&given(&["--raft-timing", "wan"], &[]), &Settings::default()).remove(0);
+        assert!(
+            said.starts_with("--raft-timing wan (flag) differs from the cluster's setting lan: "),
+            "{said}"
+        );
+        assert!(said.contains("this master runs with wan"), "{said}");
+        let odd = Settings { raft_heartbeat_ms: 70, ..Settings::default() };
+        let said = self::said(&given(&["--raft-timing", "lan"], &[]), &odd).remove(0);
+        assert!(said.contains("heartbeat 70ms, election 150ms to 300ms"), "{said}");
+    }
+
+    #[test]
+    fn every_flag_that_is_called_a_clusters_setting_is_compared() {
+        let command = MasterArgs::command();
+        let help = |arg: &clap::Arg| arg.get_help().map(ToString::to_string).unwrap_or_default();
+        let called = command.get_arguments().filter(|arg| help(arg).contains("a cluster's setting"));
+        let called: Vec<_> = called.filter_map(clap::Arg::get_long).collect();
+        assert!(called.len() >= 5, "{called:?}");
+        let compared = replicated(&Settings::default()).map(|(flag, _)| flag);
+        assert!(called.iter().all(|flag| compared.contains(flag)), "{called:?}");
+    }
+}

@@ -44,11 +44,13 @@ impl Life {
         let cluster = formed.cluster();
 
         let log = log.store;
+        let newcomer = matches!(formed, Formed::Newcomer(_));
         let raft = self.start_raft(formed, log.clone(), service).await?;
         let (args, environment) = (&self.config.args, &self.environment);
         let disk = DataDisk::new(&args.data_dir, args.disk_reserve.0, environment.free_space.clone());
         let coordinator = Arc::new(Coordinator::new(CoordinatorConfig {
             cluster,
+            newcomer,
             raft,
             seed: args.settings(),
             clock: environment.clock.clone(),

@@ -58,11 +58,6 @@ impl Coordinator {
     fn status_as(&self, leading: Option<&Leading>) -> v1::StatusReply {
         let view = self.raft.view();
         let leader = self.leader();
-        let waiting_for = match &leader {
-            Some(_) => String::new(),
-            None => "no leader is known: a majority of the masters must be running and reach each other"
-                .to_owned(),
-        };
         // The lock is not recursive: nothing in here may ask the index, or who leads, again.
         self.index.read(|applied| {
             let state = &applied.state;
@@ -72,7 +67,6 @@ impl Coordinator {
                 software: software(),
                 role: view.role.to_owned(),
                 term: view.term,
-                leader,
                 committed: view.committed,
                 applied: applied.last_applied.map_or(0, |id| id.index),
                 keys: state.objects(),
@@ -82,7 +76,8 @@ impl Coordinator {
                 puts_in_flight: state.puts_in_flight(),
                 cluster_version: state.cluster_version(),
                 pid: std::process::id(),
-                waiting_for,
+                waiting_for: self.waits_for(applied, leader.as_ref()),
+                leader,
             }
         })
     }

@@ -13,7 +13,7 @@ use super::Leading;
 use crate::api::{Refusal, leader_message};
 use crate::data_disk::DataDisk;
 use crate::metrics::{LedBy, MasterMetrics};
-use crate::raft::{Leadership, NotLeader, Proposal, RaftNode, SharedIndex};
+use crate::raft::{Applied, Leadership, NotLeader, Proposal, RaftNode, SharedIndex};
 use crate::state::{Command, Op, Response, Settings};
 
 /// Proposals that may be in flight at once. At 128 keys each this is far past what a disk commits in the time that a
@@ -29,6 +29,8 @@ const A_MOMENT: Duration = Duration::from_millis(100);
 /// What a coordinator is made of.
 pub(crate) struct CoordinatorConfig {
     pub(crate) cluster: ClusterId,
+    /// This master came to the cluster after it had formed, and empty.
+    pub(crate) newcomer: bool,
     pub(crate) raft: RaftNode,
     pub(crate) seed: Settings,
     pub(crate) clock: Clock,
@@ -41,6 +43,7 @@ pub(crate) struct CoordinatorConfig {
 /// leads, if it leads one.
 pub(crate) struct Coordinator {
     pub(crate) cluster: ClusterId,
+    newcomer: bool,
     pub(crate) raft: RaftNode,
     pub(crate) index: SharedIndex,
     pub(crate) metrics: Arc<MasterMetrics>,
@@ -60,9 +63,10 @@ pub(crate) struct Coordinator {
 
 impl Coordinator {
     pub(crate) fn new(config: CoordinatorConfig) -> Self {
-        let CoordinatorConfig { cluster, raft, seed, clock, disk, metrics, stop } = config;
+        let CoordinatorConfig { cluster, newcomer, raft, seed, clock, disk, metrics, stop } = config;
         Self {
             cluster,
+            newcomer,
             index: raft.index().clone(),
             raft,
             seed,
@@ -214,6 +218,24 @@ impl Coordinator {
             let all = last.index >= committed && applied.state.cluster_version() > 0;
             all.then(|| applied.state.settings().clone())
         })
+    }
+
+    /// Why this master is of no use to the cluster right now; empty when it is.
+    pub(crate) fn waits_for(&self, applied: &Applied, leader: Option<&v1::Leader>) -> String {
+        // Newcomers alone are asked: a member that has restarted may not know its membership before it hears a leader.
+        let is_member = || applied.membership.membership().get_node(&self.raft.node_id()).is_some();
+        if self.newcomer && !is_member() {
+            return format!(
+                "this node is new to cluster {} and waits to be taken in by its leader",
+                self.cluster
+            );
+        }
+        match leader {
+            Some(_) => String::new(),
+            None => {
+                "no leader is known: a majority of the masters must be running and reach each other".into()
+            }
+        }
     }
 
     /// Whom this master believes to lead.

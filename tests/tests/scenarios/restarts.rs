@@ -1,7 +1,28 @@
 use std::time::Duration;
 
 use mc_tests::checker::Outcome;
-use mc_tests::{Cluster, Faults, Workload};
+use mc_tests::{Cluster, Faults, Workload, http_get, until};
+
+#[tokio::test]
+async fn a_master_that_lost_its_disk_says_that_it_waits_to_be_taken_in() {
+    let mut cluster = Cluster::builder().stores(0).start().await;
+    let lost = cluster.follower().await;
+    let id = cluster.status(lost).await.unwrap().cluster_id;
+    let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    cluster.masters[lost].kill9();
+    std::fs::remove_dir_all(cluster.dir().join(format!("master-{}", lost + 1))).unwrap();
+    cluster.masters[lost].start();
+
+    let says = format!("this node is new to cluster {id} and waits to be taken in by its leader");
+    let address = cluster.master_http(lost);
+    until(
+        "it is not ready, and says why",
+        async || matches!(http_get(address, "/readyz").await, Ok((503, why)) if why.contains(&says)),
+    )
+    .await;
+    let (_, status) = http_get(address, "/status").await.unwrap();
+    assert!(status.contains(&says), "{status}");
+}
 
 #[tokio::test]
 async fn a_rolling_restart_fails_no_call() {

@@ -87,7 +87,9 @@ impl Follower<'_> {
         let elsewhere = elsewhere.filter_map(|node| HostPort::parse(&node.raft, 0).ok());
         let unlisted: Vec<_> = elsewhere.filter(|address| !listed.contains(address)).collect();
         let met = self.formation.meet_all(&own, &listed).await;
-        if let Some(entry) = find_self(&own, &met)? {
+        // Without a list there is nothing to be found in.
+        let entry = if listed.is_empty() { None } else { find_self(&own, &met)? };
+        if let Some(entry) = entry {
             self.formation.service.show_addresses(self.formation.config.advertise.at(&entry));
         }
         if let Some(addresses) = self.formation.service.addresses() {

@@ -95,3 +95,16 @@ async fn a_copy_of_a_member_s_data_directory_is_not_the_member_that_moved() {
     assert_eq!(of_b.get(a.service.node()), None);
     drop(c);
 }
+
+#[tokio::test]
+async fn a_master_without_a_list_goes_on() {
+    let names = Names::default();
+    let machine = Machine::new("a");
+    let mut alone = machine.start_with(&names, Plan::Single, None).await;
+    alone.formed().await.unwrap();
+    let book = AddressBook::default();
+    let followed = tokio::time::timeout(SHORT, alone.formation.follow(&book, ClusterView::default)).await;
+    assert!(followed.is_err(), "{followed:?}");
+    let me = alone.service.node();
+    assert_eq!(book.get(me), alone.service.addresses(), "and knows where it is itself");
+}

@@ -26,6 +26,7 @@ mod options;
 mod placement;
 mod put;
 mod refusal;
+mod round;
 mod rpc;
 
 pub use admin::{Admin, ClusterStatus, Lookup, MasterReport, PlacedReplica};

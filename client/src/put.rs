@@ -1,7 +1,5 @@
 //! Puts: start at the leader, write to the stores, end at the leader.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use futures::StreamExt;
 use mc_base::{PutId, StoreId};
@@ -16,7 +14,8 @@ use tokio::time::Instant;
 use crate::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
 use crate::call::{CallError, Repeat};
 use crate::core::{Core, check_key, item_error, nonsense};
-use crate::placement::{Granted, Place, grants, patience, places};
+use crate::placement::{Granted, grants, patience, places};
+use crate::round::{Pending, Round, Writes, Written};
 use crate::{Error, Put, PutFrom, PutMode, PutOptions};
 
 /// Whether puts that stored fill the local cache: that costs a copy of the value.
@@ -28,40 +27,6 @@ pub(crate) enum Fill {
 
 /// Framing of an item in a request, besides its own encoding.
 const ITEM_OVERHEAD: usize = 8;
-
-/// A put on its way.
-#[derive(Clone, Debug)]
-struct Pending<'a> {
-    /// Place in the chunk.
-    at: usize,
-    key: Bytes,
-    slices: &'a [&'a [u8]],
-    size: u64,
-    put: PutId,
-    /// Stores that failed this put.
-    avoid: Vec<StoreId>,
-    /// It has been started anew once; that is enough.
-    again: bool,
-    /// Why it was started anew on other stores.
-    failure: Option<Error>,
-    /// Stores that failed other calls are asked to be left out, too.
-    choosy: bool,
-}
-
-/// A put whose bytes are being written: to which replicas, and how that went.
-struct Written<'a> {
-    pending: Pending<'a>,
-    replicas: Vec<u32>,
-    failed: Vec<(u32, StoreId)>,
-    checksum: Option<u64>,
-    why: String,
-}
-
-/// What a round left of one put.
-enum Round<'a> {
-    Done(usize, Result<Put, Error>),
-    Again(Pending<'a>),
-}
 
 impl Core {
     pub(crate) async fn puts(
@@ -200,63 +165,34 @@ impl Core {
             pending.iter().map(|put| self.start_item(put, options, deadline, &avoid)).collect();
         let request = BatchPutStartRequest { caller: None, tenant: self.tenant.clone(), items };
         let answer = match self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely).await {
-            Ok(answer) => answer,
+            Ok(answer) if answer.reply.results.len() == pending.len() => answer,
+            Ok(_) => return Round::fail_all(pending, &nonsense("put start")),
             // Started or not: without its end a put is nothing, and the masters free what it holds.
             Err(CallError::LocalOnly { .. }) => return self.keep_all(pending, options),
             Err(CallError::Failed(error)) => {
-                let error = Error { outcome: crate::Outcome::Definite, ..error };
-                return pending.into_iter().map(|put| Round::Done(put.at, Err(error.clone()))).collect();
+                return Round::fail_all(pending, &Error { outcome: crate::Outcome::Definite, ..error });
             }
         };
-        let cluster = self.masters.cluster().unwrap_or_default();
-        let granted = grants(cluster, answer.reply.grants);
+        let granted = grants(self.masters.cluster().unwrap_or_default(), answer.reply.grants);
         let mut rounds = Vec::with_capacity(pending.len());
-        if answer.reply.results.len() != pending.len() {
-            let refused = |put: Pending<'a>| Round::Done(put.at, Err(nonsense("put start")));
-            return pending.into_iter().map(refused).collect();
-        }
         let mut started = Vec::with_capacity(pending.len());
-        let mut writes: BTreeMap<usize, Vec<(usize, u32, Place)>> = BTreeMap::new();
+        let mut writes = Writes::new();
         for (put, result) in pending.into_iter().zip(answer.reply.results) {
-            match Code::try_from(result.code) {
-                Ok(Code::Ok) => {
-                    let mut usable = Vec::new();
-                    for (number, place) in places(&result.replicas, &granted, put.size) {
-                        writes.entry(place.grant).or_default().push((started.len(), number, place));
-                        usable.push(number);
-                    }
-                    // Replicas that this client cannot make sense of count as not written.
-                    let failed = (0..u32::try_from(result.replicas.len()).unwrap_or(0))
-                        .filter(|number| !usable.contains(number))
-                        .map(|number| (number, StoreId::default()))
-                        .collect();
-                    started.push(Written {
-                        pending: put,
-                        replicas: usable,
-                        failed,
-                        checksum: None,
-                        why: "no usable replica was placed".to_owned(),
-                    });
+            if result.code == Code::Ok as i32 {
+                let usable: Vec<_> = places(&result.replicas, &granted, put.size).collect();
+                for (number, place) in &usable {
+                    writes.entry(place.grant).or_default().push((started.len(), *number, *place));
                 }
-                Ok(Code::ObjectAlreadyExists) => rounds.push(Round::Done(put.at, Ok(Put::AlreadyExists))),
-                // The only stores with room may be ones that failed somebody else just now: they may be back.
-                Ok(Code::NoAvailableHandle) if put.choosy && put.avoid.is_empty() && !avoid.is_empty() => {
-                    rounds.push(Round::Again(Pending { choosy: false, ..put }));
-                }
-                code => {
-                    let error = put
-                        .failure
-                        .filter(|_| code == Ok(Code::NoAvailableHandle))
-                        .unwrap_or_else(|| item_error("put start", result.code));
-                    rounds.push(Round::Done(put.at, Err(error)));
-                }
+                started.push(Written::new(put, result.replicas.len(), &usable));
+            } else {
+                rounds.push(Round::not_started(put, result.code, !avoid.is_empty()));
             }
         }
         self.write_all(&mut started, &writes, &granted, deadline).await;
         let (written, unwritten): (Vec<_>, Vec<_>) =
             started.into_iter().partition(|put| put.checksum.is_some());
         self.revoke(&unwritten);
-        rounds.extend(unwritten.into_iter().map(|put| elsewhere(put, deadline)));
+        rounds.extend(unwritten.into_iter().map(|put| Round::elsewhere(put, deadline)));
         if !written.is_empty() {
             rounds.extend(self.end(written, options, fill, deadline).await);
         }
@@ -267,7 +203,7 @@ impl Core {
     async fn write_all(
         &self,
         started: &mut [Written<'_>],
-        writes: &BTreeMap<usize, Vec<(usize, u32, Place)>>,
+        writes: &Writes,
         granted: &[Option<Granted>],
         deadline: Instant,
     ) {
@@ -336,18 +272,16 @@ impl Core {
         });
         let request =
             BatchPutEndRequest { caller: None, tenant: self.tenant.clone(), items: items.collect() };
+        let puts: Vec<_> = written.into_iter().map(|put| put.pending).collect();
         let answer = match self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely).await {
-            Ok(answer) if answer.reply.results.len() == written.len() => answer,
-            Ok(_) => return fail_all(written, &nonsense("put end").unknown()),
-            Err(CallError::LocalOnly { sent: false }) => {
-                return self.keep_all(written.into_iter().map(|put| put.pending).collect(), options);
-            }
-            Err(error) => return fail_all(written, &error.into_error("put end")),
+            Ok(answer) if answer.reply.results.len() == puts.len() => answer,
+            Ok(_) => return Round::fail_all(puts, &nonsense("put end").unknown()),
+            Err(CallError::LocalOnly { sent: false }) => return self.keep_all(puts, options),
+            Err(error) => return Round::fail_all(puts, &error.into_error("put end")),
         };
-        let mut rounds = Vec::with_capacity(written.len());
+        let mut rounds = Vec::with_capacity(puts.len());
         let mut open = Vec::new();
-        for (put, result) in written.into_iter().zip(answer.reply.results) {
-            let put = put.pending;
+        for (put, result) in puts.into_iter().zip(answer.reply.results) {
             match Code::try_from(result.code) {
                 Ok(Code::Ok) => {
                     self.fill(&put, fill);
@@ -428,26 +362,4 @@ impl Core {
         };
         pending.into_iter().map(keep).collect()
     }
-}
-
-/// A put that no replica was written of: once more on other stores, under a new id since this one is being revoked.
-fn elsewhere(put: Written<'_>, deadline: Instant) -> Round<'_> {
-    let at = put.pending.at;
-    let why = format!("none of {} replicas was written: {}", put.replicas.len(), put.why);
-    let error = Error::definite("put", Code::TransferFail, "the stores", why);
-    if put.pending.again || Instant::now() >= deadline {
-        return Round::Done(at, Err(error));
-    }
-    let avoid = put.failed.iter().map(|(_, store)| *store).filter(|store| *store != StoreId::default());
-    Round::Again(Pending {
-        put: PutId::random(),
-        again: true,
-        avoid: avoid.collect(),
-        failure: Some(error),
-        ..put.pending
-    })
-}
-
-fn fail_all<'a>(written: Vec<Written<'a>>, error: &Error) -> Vec<Round<'a>> {
-    written.into_iter().map(|put| Round::Done(put.pending.at, Err(error.clone()))).collect()
 }

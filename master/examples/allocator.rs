@@ -5,25 +5,18 @@
 //! Each round fills a segment until an allocation fails and then evicts 5 % of the objects at random. `pairs` evicts
 //! the two objects of a page together, `mixed` each on its own.
 
+mod common;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use common::cpu;
 use mc_master::state::alloc::Allocator;
 
 const KV: u64 = 3_274_752;
 const STATE: u64 = 658_432;
 const GIB: u64 = 1 << 30;
 const ROUNDS: usize = 400;
-
-/// Time that this thread has spent on a core, where the system tells: on a busy machine the wall clock measures the
-/// neighbours.
-fn cpu() -> Duration {
-    static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    let wall = || ORIGIN.get_or_init(std::time::Instant::now).elapsed();
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let ns = stat.and_then(|text| text.split(' ').next()?.parse().ok());
-    ns.map_or_else(wall, Duration::from_nanos)
-}
 
 trait Alloc {
     fn new(bytes: u64) -> Self;

@@ -2,8 +2,11 @@
 //!
 //!     cargo run --release -p mc-master --example apply [OBJECTS]
 
+mod common;
+
 use std::time::Duration;
 
+use common::cpu;
 use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use mc_master::state::{
     Command, Endpoint, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings, Stamp, State,
@@ -12,16 +15,6 @@ use mc_proto::v1::Code;
 
 const STORES: u64 = 8;
 const SIZE: u64 = 4096;
-
-/// Time that this thread has spent on a core, where the system tells: on a busy machine the wall clock measures the
-/// neighbours.
-fn cpu() -> Duration {
-    static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    let wall = || ORIGIN.get_or_init(std::time::Instant::now).elapsed();
-    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let ns = stat.and_then(|text| text.split(' ').next()?.parse().ok());
-    ns.map_or_else(wall, Duration::from_nanos)
-}
 
 struct Load {
     state: State,

@@ -1,10 +1,11 @@
 //! Every metric of a master: names, help, units, setters. Nothing else touches the registry.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mc_base::metrics::{Counter, Gauge, Histogram, Registry};
 
 use crate::log::{BatchTimes, LogObserver};
+use crate::state::Op;
 
 /// The calls of the client API, as the label `rpc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,12 +48,48 @@ pub(crate) enum LedBy {
     Quorum,
 }
 
+/// What a proposed entry does, as the label `op`: what clients wait for each by itself, all else together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Proposed {
+    PutStart,
+    PutEnd,
+    PutRevoke,
+    Remove,
+    Other,
+}
+
+const PROPOSED: [(Proposed, &str); 5] = [
+    (Proposed::PutStart, "put_start"),
+    (Proposed::PutEnd, "put_end"),
+    (Proposed::PutRevoke, "put_revoke"),
+    (Proposed::Remove, "remove"),
+    (Proposed::Other, "other"),
+];
+
+impl From<&Op> for Proposed {
+    fn from(op: &Op) -> Self {
+        match op {
+            Op::PutStart { .. } => Self::PutStart,
+            Op::PutEnd { .. } => Self::PutEnd,
+            Op::PutRevoke { .. } => Self::PutRevoke,
+            Op::Remove { .. } => Self::Remove,
+            Op::Tick
+            | Op::MountStore(_)
+            | Op::DropStore { .. }
+            | Op::Sweep { .. }
+            | Op::SetSettings(_)
+            | Op::SetClusterVersion(_) => Self::Other,
+        }
+    }
+}
+
 /// The metrics of one master.
 pub(crate) struct MasterMetrics {
     registry: Registry,
     rpc_seconds: Vec<Histogram>,
     led_by_lease: Counter,
     led_by_quorum: Counter,
+    commit_seconds: Vec<Histogram>,
     pub(crate) proposals_refused: Counter,
     pub(crate) puts_refused_by_disk: Counter,
     log_queue_seconds: Histogram,
@@ -106,8 +143,19 @@ impl MasterMetrics {
             let help = "Checks before an answer whether this master leads, by what it went by";
             r.counter("mc_master_leader_checks_total", help, &[("by", by)])
         };
+        let commit_seconds = PROPOSED
+            .iter()
+            .map(|(_, name)| {
+                r.histogram(
+                    "mc_raft_commit_seconds",
+                    "Time from this leader's proposal of an entry until it was committed and applied here",
+                    &[("op", name)],
+                )
+            })
+            .collect();
         Self {
             rpc_seconds,
+            commit_seconds,
             led_by_lease: led_by("lease"),
             led_by_quorum: led_by("quorum"),
             proposals_refused: r.counter(
@@ -186,6 +234,11 @@ impl MasterMetrics {
         }
     }
 
+    /// An entry was applied `took` after it was proposed.
+    pub(crate) fn committed(&self, proposed: Proposed, took: Duration) {
+        self.commit_seconds[proposed as usize].record(took.as_secs_f64());
+    }
+
     pub(crate) fn leader_changed(&self) {
         self.leader_changes.increment(1);
     }
@@ -251,12 +304,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rpc_has_its_own_histogram() {
+    fn every_rpc_and_every_kind_of_entry_has_its_own_histogram() {
         for (at, (rpc, _)) in RPCS.iter().enumerate() {
             assert_eq!(*rpc as usize, at);
         }
+        for (at, (proposed, _)) in PROPOSED.iter().enumerate() {
+            assert_eq!(*proposed as usize, at);
+        }
         let metrics = MasterMetrics::new(Registry::new());
         drop(metrics.rpc(Rpc::TransferLeader));
-        assert!(metrics.render().contains("mc_master_rpc_seconds_count{rpc=\"transfer_leader\"} 1"));
+        metrics.committed(Proposed::from(&Op::Tick), Duration::from_millis(2));
+        let text = metrics.render();
+        assert!(text.contains("mc_master_rpc_seconds_count{rpc=\"transfer_leader\"} 1"), "{text}");
+        assert!(text.contains("mc_raft_commit_seconds_sum{op=\"other\"} 0.002"), "{text}");
+        assert!(
+            text.contains("mc_raft_commit_seconds_count{op=\"put_end\"} 0"),
+            "scrapers see it from the start: {text}"
+        );
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::Leading;
 use crate::api::{Refusal, leader_message};
 use crate::data_disk::DataDisk;
-use crate::metrics::{LedBy, MasterMetrics};
+use crate::metrics::{LedBy, MasterMetrics, Proposed};
 use crate::raft::{Applied, Leadership, NotLeader, Proposal, RaftNode, SharedIndex};
 use crate::state::{Command, Op, Response, Settings};
 
@@ -159,6 +159,7 @@ impl Coordinator {
     /// All but `Unknown` are definite: nothing was done. openraft redirects before it appends, and an entry that was
     /// appended and lost its leader is answered as discarded, which is `Unknown`: a later leader may have it.
     pub(crate) async fn propose(&self, leading: &Leading, op: Op) -> Result<Response, Refusal> {
+        let kind = Proposed::from(&op);
         let bytes = Command { stamp: leading.stamp(), op }.encode();
         if bytes.len() > mc_base::MAX_COMMAND_BYTES {
             return Err(Refusal::Invalid(format!(
@@ -171,6 +172,7 @@ impl Coordinator {
             self.metrics.proposals_refused.increment(1);
             return Err(Refusal::Exhausted(MAX_PROPOSALS));
         };
+        let proposed_at = self.clock.now();
         let write = self.raft.raft().client_write(Proposal(bytes));
         let answer = match tokio::time::timeout(PROPOSAL_TIMEOUT, write).await {
             Ok(answer) => answer,
@@ -181,10 +183,13 @@ impl Coordinator {
             }
         };
         match answer {
-            Ok(written) => match written.data {
-                Response::WrongTerm => Err(self.not_leader()),
-                response => Ok(response),
-            },
+            Ok(written) => {
+                self.metrics.committed(kind, self.clock.now().saturating_sub(proposed_at));
+                match written.data {
+                    Response::WrongTerm => Err(self.not_leader()),
+                    response => Ok(response),
+                }
+            }
             Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(self.not_leader()),
             Err(RaftError::APIError(err)) => Err(Refusal::Unknown(err.to_string())),
             // Raft answers so to everything in flight when it stops; the entry may be on other masters by then.

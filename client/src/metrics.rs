@@ -1,5 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tokio::time::Instant;
+
 /// Declares every counter once: its name in [`Stats`], its name as a metric, and what it counts.
 macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident => $metric:literal,)*) => {
@@ -44,6 +46,13 @@ counters! {
     puts_existing => "mc_client_puts_existing_total",
     /// Puts that stayed in the local cache.
     puts_local => "mc_client_puts_local_total",
+    /// Nanoseconds that puts waited for the leader to start them, repetitions included. Of puts that travel together
+    /// the wait counts once, as in the two below.
+    put_start_ns => "mc_client_put_start_nanoseconds_total",
+    /// Nanoseconds that puts waited for the stores to take their bytes.
+    put_write_ns => "mc_client_put_write_nanoseconds_total",
+    /// Nanoseconds that puts waited for the leader to end them.
+    put_end_ns => "mc_client_put_end_nanoseconds_total",
     /// Bytes read from stores.
     bytes_read => "mc_client_read_bytes_total",
     /// Bytes written to stores, each replica counted.
@@ -73,6 +82,14 @@ impl Counter {
 
     pub(crate) fn one(&self) {
         self.add(1);
+    }
+
+    /// Adds the nanoseconds that `work` takes.
+    pub(crate) async fn time<T>(&self, work: impl Future<Output = T>) -> T {
+        let began = Instant::now();
+        let done = work.await;
+        self.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        done
     }
 }
 

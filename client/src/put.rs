@@ -164,7 +164,8 @@ impl Core {
         let items: Vec<_> =
             pending.iter().map(|put| self.start_item(put, options, deadline, &avoid)).collect();
         let request = BatchPutStartRequest { caller: None, tenant: self.tenant.clone(), items };
-        let answer = match self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely).await {
+        let call = self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely);
+        let answer = match self.masters.counters.put_start_ns.time(call).await {
             Ok(answer) if answer.reply.results.len() == pending.len() => answer,
             Ok(_) => return Round::fail_all(pending, &nonsense("put start")),
             // Started or not: without its end a put is nothing, and the masters free what it holds.
@@ -188,7 +189,8 @@ impl Core {
                 rounds.push(Round::not_started(put, result.code, !avoid.is_empty()));
             }
         }
-        self.write_all(&mut started, &writes, &granted, deadline).await;
+        let write = self.write_all(&mut started, &writes, &granted, deadline);
+        self.masters.counters.put_write_ns.time(write).await;
         let (written, unwritten): (Vec<_>, Vec<_>) =
             started.into_iter().partition(|put| put.checksum.is_some());
         self.revoke(&unwritten);
@@ -273,7 +275,8 @@ impl Core {
         let request =
             BatchPutEndRequest { caller: None, tenant: self.tenant.clone(), items: items.collect() };
         let puts: Vec<_> = written.into_iter().map(|put| put.pending).collect();
-        let answer = match self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely).await {
+        let call = self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely);
+        let answer = match self.masters.counters.put_end_ns.time(call).await {
             Ok(answer) if answer.reply.results.len() == puts.len() => answer,
             Ok(_) => return Round::fail_all(puts, &nonsense("put end").unknown()),
             Err(CallError::LocalOnly { sent: false }) => return self.keep_all(puts, options),

@@ -26,6 +26,19 @@ async fn a_put_costs_two_calls_and_says_what_it_did() {
 }
 
 #[tokio::test]
+async fn where_the_time_of_a_put_goes_is_counted() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client().await;
+    let began = std::time::Instant::now();
+    client.put("k", b"value").await.unwrap();
+    let took = began.elapsed().as_nanos();
+    let stats = client.stats();
+    let parts = [stats.put_start_ns, stats.put_write_ns, stats.put_end_ns];
+    assert!(parts.iter().all(|part| *part > 0), "{stats:?}");
+    assert!(parts.iter().map(|part| u128::from(*part)).sum::<u128>() <= took, "{stats:?} in {took} ns");
+}
+
+#[tokio::test]
 async fn a_batch_is_one_call_each_way_and_larger_ones_are_cut() {
     let cluster = Cluster::start(1);
     let client = cluster.client().await;

@@ -1,4 +1,4 @@
-//! The HTTP side of every process: health, metrics, status.
+//! The HTTP side of every process: health, metrics, status; and a client for it, for tools and tests.
 
 use std::future::Future;
 use std::io;
@@ -11,6 +11,7 @@ use axum::response::{IntoResponse as _, Json};
 use axum::routing::get;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::oneshot;
 
 use crate::net::{Connection, Listener};
@@ -101,6 +102,29 @@ pub async fn serve(
     }
 }
 
+/// How long [`request`] waits.
+const REQUEST_WITHIN: Duration = Duration::from_secs(2);
+
+/// Asks one of our processes at `address` (`host:port`): a request without a body, on a connection of its own. Answers
+/// with the status code and the body, within two seconds.
+///
+/// # Errors
+/// When nobody answers there in time, or not in HTTP.
+pub async fn request(method: &str, address: &str, path: &str) -> io::Result<(u16, String)> {
+    let exchange = async {
+        let mut stream = tokio::net::TcpStream::connect(address).await?;
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\n");
+        stream.write_all(format!("{head}content-length: 0\r\nconnection: close\r\n\r\n").as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("not an HTTP answer: {answer}"));
+        let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).ok_or_else(bad)?;
+        let body = answer.split_once("\r\n\r\n").ok_or_else(bad)?.1;
+        Ok((code, body.to_owned()))
+    };
+    tokio::time::timeout(REQUEST_WITHIN, exchange).await?
+}
+
 /// Our listener in the shape that axum asks for.
 struct Accept(Listener);
 
@@ -131,16 +155,6 @@ impl axum::serve::Listener for Accept {
 mod tests {
     use super::*;
     use crate::net::TcpNetwork;
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-    async fn fetch(address: std::net::SocketAddr, path: &str) -> String {
-        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
-    }
 
     #[tokio::test]
     async fn the_standard_routes_answer_and_the_server_ends_with_an_idle_connection_open() {
@@ -154,11 +168,13 @@ mod tests {
         let (stop, stopped) = oneshot::channel::<()>();
         let server = tokio::spawn(serve(listener, routes, async { stopped.await.unwrap() }));
 
-        assert!(fetch(address, "/livez").await.starts_with("HTTP/1.1 200"));
-        let ready = fetch(address, "/readyz").await;
-        assert!(ready.starts_with("HTTP/1.1 503") && ready.ends_with("no leader\n"), "{ready}");
-        assert!(fetch(address, "/metrics").await.ends_with("mc_objects 1\n"));
-        assert!(fetch(address, "/status").await.ends_with(r#"{"role":"leader"}"#));
+        let get = async |path| request("GET", &address.to_string(), path).await.unwrap();
+        let answer = |code: u16, body: &str| (code, body.to_owned());
+        assert_eq!(get("/livez").await, answer(200, "ok\n"));
+        assert_eq!(get("/readyz").await, answer(503, "no leader\n"));
+        assert_eq!(get("/metrics").await, answer(200, "mc_objects 1\n"));
+        assert_eq!(get("/status").await, answer(200, r#"{"role":"leader"}"#));
+        assert_eq!(get("/nothing").await.0, 404);
 
         let mut idle = tokio::net::TcpStream::connect(address).await.unwrap();
         idle.write_all(b"GET /livez HTTP/1.1\r\n").await.unwrap();

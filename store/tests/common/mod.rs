@@ -16,7 +16,6 @@ use mc_base::metrics::Registry;
 use mc_base::net::TcpNetwork;
 use mc_base::{ByteSize, Clock};
 use mc_store::{Config, Store, Surroundings};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 pub use fake::{Event, FakeCluster};
 
@@ -76,12 +75,5 @@ pub async fn until_not_ready_because(address: SocketAddr, words: &[&str]) {
 
 /// One HTTP request; the status code and the body.
 pub async fn http(method: &str, address: SocketAddr, path: &str) -> (u16, String) {
-    let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
-    let request =
-        format!("{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
-    (code, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    mc_base::http::request(method, &address.to_string(), path).await.unwrap()
 }

@@ -1,8 +1,10 @@
 //! `mcctl bench`: figures, beside what this machine can do in the same run.
 
+mod alone;
 mod failover;
 mod load;
 mod machine;
+mod masters;
 mod parts;
 mod pool;
 mod report;

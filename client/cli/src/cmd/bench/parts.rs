@@ -1,154 +1,216 @@
-//! Where the time of a put of one key goes: its two replicated commits and its round trips, each measured alone over
-//! the same connection in the same run.
+//! Where the time of a put of one key goes, and whether it stays within its bound.
+//!
+//! The parts come from three clocks of the same run: the client's (the put, its two calls, its transfer), the masters'
+//! (a commit from its proposal until it is applied, each fdatasync of a log), and the leader's again for commits that
+//! it makes one at a time with nothing else going on. Parts of the run are means, since medians do not add up.
 
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, bail};
-use bytes::Bytes;
-use mc_base::net::{ChannelOptions, Network, TcpNetwork};
-use mc_base::{ClientId, PutId};
-use mc_proto::v1::master_client::MasterClient;
-use mc_proto::v1::{
-    BatchExistRequest, BatchPutRevokeRequest, BatchPutStartRequest, Caller, Code, PutStartItem,
-};
+use anyhow::{Context, Result};
+use mc_client::{Client, Stats};
 use serde::Serialize;
-use tonic::transport::Channel;
 
-use super::machine::Machine;
-use super::report::Latencies;
-use crate::connect;
+use super::alone::{self, Alone};
+use super::masters::{Masters, Measured};
+use super::report::{Latencies, round};
 
-/// Calls of each kind; the first few warm the connection and do not count.
-const CALLS: usize = 300;
-const WARM: usize = 20;
+/// What a put may take beside its two commits.
+const ALLOWANCE_US: f64 = 500.0;
 
-/// Medians, in microseconds.
+/// The parts, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Parts {
-    /// The whole put, as the client saw it.
-    pub(crate) put_us: f64,
-    /// A round trip to the leader that commits nothing (exist of an absent key).
-    pub(crate) rpc_us: f64,
-    /// PutStart alone: a round trip and a commit.
-    pub(crate) start_us: f64,
-    /// PutRevoke alone, which ends a put as PutEnd does: a round trip and a commit.
-    pub(crate) end_us: f64,
-    /// Both commits without their round trips.
-    pub(crate) commits_us: f64,
-    /// The fdatasyncs in them: one a commit on the leader, with a follower's at the same time.
-    pub(crate) fdatasyncs_us: f64,
-    /// What is left of the put: the transfer to the store, its checksum, and the client.
-    pub(crate) transfer_us: f64,
+    /// The put, as its caller saw it.
+    pub(crate) put_p50_us: f64,
+    /// The mean, which is the sum of the next six.
+    pub(crate) put_mean_us: f64,
+    /// The call that starts it, less its commit.
+    pub(crate) start_rpc_mean_us: f64,
+    /// The commit of the start, from its proposal until the leader has applied it.
+    pub(crate) start_commit_mean_us: f64,
+    /// The write to the store, as the client saw it.
+    pub(crate) transfer_mean_us: f64,
+    /// The call that ends it, less its commit.
+    pub(crate) end_rpc_mean_us: f64,
+    /// The commit of the end.
+    pub(crate) end_commit_mean_us: f64,
+    /// What is left: the client itself.
+    pub(crate) client_mean_us: f64,
+    /// One fdatasync of the leader's log in the run; absent where logs are not synced.
+    pub(crate) fdatasync_leader_mean_us: Option<f64>,
+    /// One of the other masters' logs.
+    pub(crate) fdatasync_followers_mean_us: Option<f64>,
+    /// fdatasyncs of the leader's log for each put.
+    pub(crate) fdatasyncs_a_put: f64,
+    /// A replicated commit alone: the smallest entry, one at a time, by the leader's clock.
+    pub(crate) commit_alone_p50_us: f64,
+    pub(crate) commit_alone_mean_us: f64,
+    /// One fdatasync of the leader's log in those.
+    pub(crate) commit_alone_fdatasync_mean_us: Option<f64>,
+    /// Two commits alone (p50) and 500 us.
+    pub(crate) bound_us: f64,
+    /// Whether the put's p50 is within it.
+    pub(crate) bound_met: bool,
+}
+
+/// A run of puts of one key at a time that is being watched.
+pub(super) struct Watch {
+    masters: Masters,
+    measured: Measured,
+    stats: Stats,
+}
+
+impl Watch {
+    /// To be called right before the run.
+    pub(super) async fn begin(addresses: &str, client: &Client) -> Result<Self> {
+        let masters = Masters::find(addresses).await?;
+        let measured = masters.measured().await?;
+        Ok(Self { masters, measured, stats: client.stats() })
+    }
+
+    /// To be called after the run, once the pool is idle again; `puts` are the run's.
+    pub(super) async fn end(self, client: &Client, puts: &Latencies) -> Result<Parts> {
+        let client = Waits::between(&self.stats, &client.stats(), puts.count());
+        let masters = self.masters.measured().await?.since(self.measured);
+        let alone = alone::measure(&self.masters).await?;
+        Parts::new(puts, client, masters, &alone)
+    }
+}
+
+/// What the client waited for, a put.
+#[derive(Clone, Copy, Debug)]
+struct Waits {
+    start_us: f64,
+    transfer_us: f64,
+    end_us: f64,
+}
+
+impl Waits {
+    fn between(before: &Stats, after: &Stats, puts: u64) -> Self {
+        let mean = |before: u64, after: u64| after.saturating_sub(before) as f64 / 1e3 / puts as f64;
+        Self {
+            start_us: mean(before.put_start_ns, after.put_start_ns),
+            transfer_us: mean(before.put_write_ns, after.put_write_ns),
+            end_us: mean(before.put_end_ns, after.put_end_ns),
+        }
+    }
 }
 
 impl Parts {
-    fn new(put: f64, rpc: f64, start: f64, end: f64, machine: Machine) -> Self {
-        Self {
-            put_us: put,
-            rpc_us: rpc,
-            start_us: start,
-            end_us: end,
-            commits_us: (start - rpc).max(0.0) + (end - rpc).max(0.0),
-            fdatasyncs_us: 2.0 * machine.fdatasync_p50_us,
-            transfer_us: (put - start - end).max(0.0),
-        }
+    fn new(puts: &Latencies, client: Waits, masters: Measured, alone: &Alone) -> Result<Self> {
+        let unseen = "no commit of a put was counted: the leader changed in the run, or is of an older build";
+        let start_commit = masters.start_commits.mean_us().context(unseen)?;
+        let end_commit = masters.end_commits.mean_us().context(unseen)?;
+        let (put_p50_us, put_mean) = (puts.quantile_us(0.5), puts.mean_us());
+        let commit_alone_p50_us = alone.commits.quantile_us(0.5);
+        let bound_us = round(2.0 * commit_alone_p50_us + ALLOWANCE_US);
+        Ok(Self {
+            put_p50_us,
+            put_mean_us: round(put_mean),
+            start_rpc_mean_us: round(client.start_us - start_commit),
+            start_commit_mean_us: round(start_commit),
+            transfer_mean_us: round(client.transfer_us),
+            end_rpc_mean_us: round(client.end_us - end_commit),
+            end_commit_mean_us: round(end_commit),
+            client_mean_us: round(put_mean - client.start_us - client.transfer_us - client.end_us),
+            fdatasync_leader_mean_us: masters.leader_fdatasyncs.mean_us().map(round),
+            fdatasync_followers_mean_us: masters.followers_fdatasyncs.mean_us().map(round),
+            fdatasyncs_a_put: round(masters.leader_fdatasyncs.count as f64 / puts.count() as f64),
+            commit_alone_p50_us,
+            commit_alone_mean_us: round(alone.commits.mean_us()),
+            commit_alone_fdatasync_mean_us: alone.fdatasyncs.mean_us().map(round),
+            bound_us,
+            bound_met: put_p50_us <= bound_us,
+        })
     }
 
-    pub(crate) fn table(&self) -> String {
+    pub(super) fn table(&self) -> String {
+        let us = |value: Option<f64>| value.map_or_else(|| "none".to_owned(), |us| format!("{us:.0} us"));
         format!(
-            "a put of one key, p50: {:.0} us = start {:.0} + end {:.0} + transfer and client {:.0}\n  \
-             measured alone: rpc {:.0} us, two commits {:.0} us (two fdatasyncs {:.0} us); \
-             two rpcs with their commits + 500 us = {:.0} us\n",
-            self.put_us,
-            self.start_us,
-            self.end_us,
-            self.transfer_us,
-            self.rpc_us,
-            self.commits_us,
-            self.fdatasyncs_us,
-            self.start_us + self.end_us + 500.0,
+            "a put of one key: mean {:.0} us, of which\n  \
+             start: rpc {:.0} us + commit {:.0} us; transfer {:.0} us; end: rpc {:.0} us + commit {:.0} us; \
+             client {:.0} us\n  \
+             fdatasync of the masters' logs, mean: leader {} ({:.1} a put), followers {}\n\
+             a commit alone: p50 {:.0} us, mean {:.0} us, of which fdatasync {}\n\
+             put p50 {:.0} us, bound (two commits alone + {ALLOWANCE_US} us) {:.0} us: {}\n",
+            self.put_mean_us,
+            self.start_rpc_mean_us,
+            self.start_commit_mean_us,
+            self.transfer_mean_us,
+            self.end_rpc_mean_us,
+            self.end_commit_mean_us,
+            self.client_mean_us,
+            us(self.fdatasync_leader_mean_us),
+            self.fdatasyncs_a_put,
+            us(self.fdatasync_followers_mean_us),
+            self.commit_alone_p50_us,
+            self.commit_alone_mean_us,
+            us(self.commit_alone_fdatasync_mean_us),
+            self.put_p50_us,
+            self.bound_us,
+            if self.bound_met { "met" } else { "missed" },
         )
     }
 }
 
-/// Measures the parts of a put of `size` bytes that took `put_us`.
-pub(crate) async fn measure(masters: &str, size: u64, put_us: f64, machine: Machine) -> Result<Parts> {
-    let status = connect::admin(masters).await?.status().await;
-    let leader = status.leader.context("no leader: the parts of a put can't be measured")?;
-    let options = ChannelOptions { call_timeout: Some(Duration::from_secs(5)), ..ChannelOptions::default() };
-    let channel = TcpNetwork.channel(&leader.address, options).context("the leader's address")?;
-    let mut alone = Alone { master: MasterClient::new(channel), client: ClientId::random() };
-    let (mut rpc, mut start, mut end) = (Latencies::new(), Latencies::new(), Latencies::new());
-    for call in 0..CALLS {
-        let put = PutId::random();
-        let took = [alone.exist().await?, alone.start(put, size).await?, alone.end(put).await?];
-        if call >= WARM {
-            for (latencies, took) in [&mut rpc, &mut start, &mut end].into_iter().zip(took) {
-                latencies.record(took);
-            }
-        }
-    }
-    let p50 = |latencies: &Latencies| latencies.quantile_us(0.5);
-    Ok(Parts::new(put_us, p50(&rpc), p50(&start), p50(&end), machine))
-}
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
 
-/// The calls of a put, one at a time and without their client.
-struct Alone {
-    master: MasterClient<Channel>,
-    client: ClientId,
-}
+    use super::super::masters::Total;
+    use super::*;
 
-impl Alone {
-    async fn exist(&mut self) -> Result<Duration> {
-        let request = BatchExistRequest {
-            caller: Some(self.caller()),
-            keys: vec![Bytes::from_static(b"bench/absent")],
-            ..BatchExistRequest::default()
-        };
-        let start = Instant::now();
-        self.master.batch_exist(request).await.context("exist of an absent key")?;
-        Ok(start.elapsed())
+    fn latencies(us: u64) -> Latencies {
+        let mut latencies = Latencies::new();
+        (0..10).for_each(|_| latencies.record(Duration::from_micros(us)));
+        latencies
     }
 
-    async fn start(&mut self, put: PutId, size: u64) -> Result<Duration> {
-        let item = PutStartItem {
-            put_id: Bytes::copy_from_slice(&put.to_bytes()),
-            key: format!("bench/{put}").into(),
-            size,
-            ..PutStartItem::default()
-        };
-        let request = BatchPutStartRequest {
-            caller: Some(self.caller()),
-            items: vec![item],
-            ..BatchPutStartRequest::default()
-        };
-        let start = Instant::now();
-        let reply = self.master.batch_put_start(request).await.context("start of a put")?.into_inner();
-        let took = start.elapsed();
-        match reply.results.first().map(|result| result.code) {
-            Some(code) if code == Code::Ok as i32 => Ok(took),
-            code => bail!("start of a put answered code {code:?}: its time says nothing"),
-        }
+    fn total(mean_us: f64, count: u64) -> Total {
+        Total { seconds: mean_us * count as f64 / 1e6, count }
     }
 
-    async fn end(&mut self, put: PutId) -> Result<Duration> {
-        let request = BatchPutRevokeRequest {
-            caller: Some(self.caller()),
-            put_ids: vec![Bytes::copy_from_slice(&put.to_bytes())],
-            ..BatchPutRevokeRequest::default()
+    fn parts(put_us: u64) -> Parts {
+        let client = Waits { start_us: 1_200.0, transfer_us: 100.0, end_us: 1_150.0 };
+        let masters = Measured {
+            start_commits: total(1_000.0, 10),
+            end_commits: total(990.0, 10),
+            leader_fdatasyncs: total(250.0, 20),
+            ..Measured::default()
         };
-        let start = Instant::now();
-        self.master.batch_put_revoke(request).await.context("end of a put")?;
-        Ok(start.elapsed())
+        let alone = Alone { commits: latencies(980), fdatasyncs: total(240.0, 10) };
+        Parts::new(&latencies(put_us), client, masters, &alone).unwrap()
     }
 
-    fn caller(&self) -> Caller {
-        let versions = mc_proto::VERSIONS;
-        Caller {
-            client_id: Bytes::copy_from_slice(&self.client.to_bytes()),
-            version_min: *versions.start(),
-            version_max: *versions.end(),
-            ..Caller::default()
-        }
+    #[test]
+    fn the_parts_add_up_to_the_put() {
+        let parts = parts(2_500);
+        let sum = parts.start_rpc_mean_us
+            + parts.start_commit_mean_us
+            + parts.transfer_mean_us
+            + parts.end_rpc_mean_us
+            + parts.end_commit_mean_us
+            + parts.client_mean_us;
+        assert!((sum - parts.put_mean_us).abs() < 1.0, "{parts:?}");
+        assert_eq!(
+            (parts.start_rpc_mean_us, parts.end_rpc_mean_us, parts.transfer_mean_us),
+            (200.0, 160.0, 100.0)
+        );
+        assert_eq!((parts.fdatasync_leader_mean_us, parts.fdatasyncs_a_put), (Some(250.0), 2.0));
+        assert_eq!(parts.fdatasync_followers_mean_us, None, "a cluster of one has none");
+    }
+
+    #[test]
+    fn the_bound_is_two_commits_alone_and_half_a_millisecond() {
+        let parts_within = parts(2_400);
+        assert!((parts_within.bound_us - 2_460.0).abs() < 5.0, "{parts_within:?}");
+        assert!(parts_within.bound_met && parts_within.table().contains("us: met"), "{parts_within:?}");
+        let beyond = parts(2_500);
+        assert!(!beyond.bound_met && beyond.table().contains("us: missed"), "{beyond:?}");
+    }
+
+    #[test]
+    fn without_a_counted_commit_there_are_no_parts() {
+        let alone = Alone { commits: latencies(980), fdatasyncs: Total::default() };
+        let waits = Waits { start_us: 1.0, transfer_us: 1.0, end_us: 1.0 };
+        assert!(Parts::new(&latencies(9), waits, Measured::default(), &alone).is_err());
     }
 }

@@ -35,9 +35,19 @@ impl Latencies {
     pub(crate) fn max_us(&self) -> f64 {
         round(self.0.max() as f64 / 1e3)
     }
+
+    pub(crate) fn mean_us(&self) -> f64 {
+        round(self.0.mean() / 1e3)
+    }
+
+    /// How many were recorded.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.len()
+    }
 }
 
-fn round(value: f64) -> f64 {
+/// To one digit behind the point: more would pretend.
+pub(crate) fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
@@ -66,7 +76,7 @@ pub(crate) struct Report {
     pub(crate) machine: Machine,
     /// Throughput beside the loopback stream's, in per cent.
     pub(crate) loopback_percent: Option<f64>,
-    /// Where the time of a put of one key goes.
+    /// Where the time of a put of one key goes, where one is put at a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parts: Option<Parts>,
 }

@@ -87,6 +87,12 @@ impl History {
         self.count(|operation| operation.outcome == Outcome::Stored)
     }
 
+    /// Reads that were answered out of a client's own cache, without a leader.
+    #[must_use]
+    pub fn local_reads(&self) -> usize {
+        self.count(|operation| matches!(operation.outcome, Outcome::LocalValue(_)))
+    }
+
     /// Operations of this outcome.
     #[must_use]
     pub fn outcomes(&self, outcome: Outcome) -> usize {
@@ -109,10 +115,13 @@ impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations: {} puts acknowledged, {} reads of a value, {} failed, {} of unknown outcome, slowest {:?}",
+            "{} operations: {} puts acknowledged, {} reads of a value, {} puts and {} reads without a leader, {} failed, \
+             {} of unknown outcome, slowest {:?}",
             self.operations.len(),
             self.acknowledged(),
             self.count(|operation| matches!(operation.outcome, Outcome::Value(_))),
+            self.outcomes(Outcome::LocalOnly),
+            self.local_reads(),
             self.outcomes(Outcome::Failed),
             self.outcomes(Outcome::Unknown),
             self.slowest()

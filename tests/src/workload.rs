@@ -184,7 +184,10 @@ impl Running {
             one.recorder.history().operations.into_iter().map(|operation| operation.key).collect();
         for key in &touched {
             // What counts is what it says in the end; each failed try is in the history as well.
-            until(format!("{key} can be read"), async || one.get(key).await != Outcome::Failed).await;
+            until(format!("{key} can be read"), async || {
+                matches!(one.get(key).await, Outcome::Value(_) | Outcome::Miss)
+            })
+            .await;
         }
         History { settled, ..one.recorder.history() }
     }
@@ -241,8 +244,7 @@ impl One {
         let outcome = match self.client.put_with(key, &value, options).await {
             Ok(Put::Stored) => Outcome::Stored,
             Ok(Put::AlreadyExists) => Outcome::Exists,
-            // Not in the pool: nothing happened there.
-            Ok(Put::LocalOnly) => Outcome::Failed,
+            Ok(Put::LocalOnly) => Outcome::LocalOnly,
             Err(error) => self.failed(&error),
         };
         self.recorder.record(self.number, key, action, outcome, start);
@@ -250,10 +252,11 @@ impl One {
 
     async fn get(&self, key: &str) -> Outcome {
         let start = self.recorder.now();
-        let connected = self.connected();
+        let before = self.reach();
         let outcome = match self.client.get(key).await {
-            Ok(Some(value)) => Outcome::Value(digest(&value)),
-            Ok(None) if connected && self.connected() => Outcome::Miss,
+            Ok(Some(value)) if self.asked_the_pool(before) => Outcome::Value(digest(&value)),
+            Ok(Some(value)) => Outcome::LocalValue(digest(&value)),
+            Ok(None) if self.asked_the_pool(before) => Outcome::Miss,
             // Without a leader a miss says nothing of the pool.
             Ok(None) => Outcome::Failed,
             Err(error) => self.failed(&error),
@@ -264,11 +267,11 @@ impl One {
 
     async fn exist(&self, key: &str) {
         let start = self.recorder.now();
-        let connected = self.connected();
+        let before = self.reach();
         let outcome = match self.client.exist(key).await {
+            Ok(_) if !self.asked_the_pool(before) => Outcome::Failed,
             Ok(true) => Outcome::Present,
-            Ok(false) if connected && self.connected() => Outcome::Absent,
-            Ok(false) => Outcome::Failed,
+            Ok(false) => Outcome::Absent,
             Err(error) => self.failed(&error),
         };
         self.recorder.record(self.number, key, Action::Exist, outcome, start);
@@ -284,8 +287,15 @@ impl One {
         self.recorder.record(self.number, key, Action::Remove, outcome, start);
     }
 
-    fn connected(&self) -> bool {
-        self.client.mode() == Mode::Connected
+    /// Whether a leader is in reach, and how often none was.
+    fn reach(&self) -> (Mode, u64) {
+        (self.client.mode(), self.client.stats().local_only_entries)
+    }
+
+    /// Whether an answer came from the pool: the client was in reach of a leader when the call began, which is what
+    /// `before` says, and has been ever since. Any other answer may be out of its own cache.
+    fn asked_the_pool(&self, before: (Mode, u64)) -> bool {
+        before.0 == Mode::Connected && before == self.reach()
     }
 
     fn failed(&self, error: &Error) -> Outcome {

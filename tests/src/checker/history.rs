@@ -26,8 +26,14 @@ pub enum Outcome {
     Stored,
     /// A put-if-absent: a value is there already, and stays.
     Exists,
+    /// A put without a leader in reach: it stayed in the client's own cache, and nothing happened in the pool. No
+    /// acknowledgement.
+    LocalOnly,
     /// A get: this value.
     Value(Digest),
+    /// A get without a leader in reach: this value, out of the client's own cache. It says nothing of the pool, and may
+    /// be one that was replaced or removed since; it has to be one that was put under the key.
+    LocalValue(Digest),
     /// A get: nothing there.
     Miss,
     /// An exist: there is a value.
@@ -75,6 +81,11 @@ impl Operation {
     /// Whether it can change the register at all.
     pub(super) fn mutates(&self) -> bool {
         !matches!(self.action, Action::Get | Action::Exist)
+    }
+
+    /// Whether its answer says nothing of the pool: nothing happened there, and nothing was learned.
+    pub(super) fn is_no_news(&self) -> bool {
+        matches!(self.outcome, Outcome::Failed | Outcome::LocalOnly | Outcome::LocalValue(_))
     }
 
     /// Whether its answer says that it changed nothing, whatever was there.

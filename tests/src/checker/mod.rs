@@ -4,8 +4,12 @@
 //! Keys are independent, so each is decided alone. The model of a key is a register that is absent or holds one value;
 //! values are told apart by their digest. An operation whose outcome is unknown is left open to the end of the
 //! history: it may take effect at any time after its start, or never.
+//!
+//! What a client did without a leader is no part of that: a put that stayed in its cache is as if it had failed, and a
+//! read out of its cache is judged by itself (see `local`).
 
 mod history;
+mod local;
 mod model;
 mod search;
 mod shrink;
@@ -97,6 +101,14 @@ pub fn check(history: &[Operation], losses: Losses) -> Verdict {
         keys.entry(&operation.key).or_default().push(operation.clone());
     }
     for (key, operations) in &keys {
+        if let Some(read) = local::unexplained(operations) {
+            return Verdict::Violation(Violation {
+                key: (*key).to_owned(),
+                why: explain(history, key, read, losses),
+                operations: vec![read.clone()],
+                left_out: operations.len() - 1,
+            });
+        }
         match search::search(operations, losses, BOUND) {
             Found::Order => {}
             Found::Bound => return Verdict::Unknown { key: (*key).to_owned() },
@@ -116,12 +128,17 @@ pub fn check(history: &[Operation], losses: Losses) -> Verdict {
 fn explain(history: &[Operation], key: &str, stuck: &Operation, losses: Losses) -> String {
     let writers = |digest: Digest| history.iter().filter(move |op| op.action.writes() == Some(digest));
     match &stuck.outcome {
-        Outcome::Value(digest) => {
+        Outcome::Value(digest) | Outcome::LocalValue(digest) => {
             let here = writers(*digest).any(|operation| operation.key == key);
             match writers(*digest).next() {
                 None => "a read returned bytes that nobody ever put (torn or damaged)".to_owned(),
                 Some(other) if !here => {
                     format!("a read returned the value of another key, {}", other.key)
+                }
+                Some(_) if matches!(stuck.outcome, Outcome::LocalValue(_)) => {
+                    "a read without a leader returned a value that its client's cache cannot hold \
+                     (of a put that failed, had not begun, or stayed in another client's cache)"
+                        .to_owned()
                 }
                 Some(_) => "a read returned a value that was not there at any time during the read \
                             (removed, replaced, or not yet put)"

@@ -43,7 +43,7 @@ pub(super) fn apply(state: State, operation: &Operation, losses: Losses) -> Opti
         (Action::Remove, Outcome::Removed) => here(state.is_some(), None),
         (Action::Remove, Outcome::NothingToRemove) => here(state.is_none() || lossy, state),
         (Action::Remove, Outcome::Unknown) => Some(None),
-        (Action::Get | Action::Exist, Outcome::Unknown) | (_, Outcome::Failed) => Some(state),
+        (Action::Get | Action::Exist, Outcome::Unknown) => Some(state),
         // An answer that does not belong to the question: nothing explains it.
         _ => None,
     }

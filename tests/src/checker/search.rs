@@ -83,8 +83,7 @@ pub(super) fn search(operations: &[Operation], losses: Losses, bound: usize) -> 
     let mut events: Vec<(u64, Event)> = Vec::with_capacity(operations.len() * 2);
     for (place, operation) in operations.iter().enumerate() {
         match operation.outcome {
-            // Nothing happened and nothing was learned.
-            Outcome::Failed => {}
+            _ if operation.is_no_news() => {}
             Outcome::Unknown if !operation.mutates() => {}
             Outcome::Unknown => events.push((operation.start, Event::Call(place))),
             _ => {

@@ -34,7 +34,7 @@ pub(super) fn shrink(operations: &[Operation], stuck_at: usize, losses: Losses) 
         }
         size /= 2;
     }
-    rest.retain(|operation| !matches!(operation.outcome, Outcome::Unknown | Outcome::Failed));
+    rest.retain(|operation| operation.outcome != Outcome::Unknown && !operation.is_no_news());
     rest.sort_by_key(|operation| operation.start);
     rest
 }

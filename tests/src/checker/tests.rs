@@ -1,6 +1,9 @@
 use super::*;
 use Action::{Exist, Get, PutIfAbsent, Remove, Upsert};
-use Outcome::{Absent, Exists, Failed, Miss, NothingToRemove, Present, Removed, Stored, Unknown, Value};
+use Outcome::{
+    Absent, Exists, Failed, LocalOnly, LocalValue, Miss, NothingToRemove, Present, Removed, Stored, Unknown,
+    Value,
+};
 
 const A: Digest = Digest(0xa);
 const B: Digest = Digest(0xb);
@@ -133,6 +136,64 @@ fn a_read_that_goes_back_while_an_unknown_upsert_is_open_is_rejected() {
 #[test]
 fn a_failed_put_that_shows_up_is_rejected() {
     rejected(&[(0, 10, PutIfAbsent(A), Failed), (20, 30, Get, Value(A))], Losses::Allowed, "not there", 1);
+}
+
+/// The same with the same client for all.
+fn of_one_client(operations: &[(u64, u64, Action, Outcome)]) -> Vec<Operation> {
+    history(operations).into_iter().map(|operation| Operation { client: 0, ..operation }).collect()
+}
+
+#[test]
+fn a_put_that_stayed_local_is_no_acknowledgement() {
+    // Nobody has to find it, and the next put-if-absent stores.
+    let local = [
+        (0, 10, PutIfAbsent(A), LocalOnly),
+        (20, 30, Get, LocalValue(A)),
+        (40, 50, Get, Miss),
+        (60, 70, PutIfAbsent(B), Stored),
+        (80, 90, Get, Value(B)),
+    ];
+    check(&of_one_client(&local), Losses::None).assert_ok();
+    // And nobody may find it in the pool, not even the client whose cache it is in.
+    let leaked = of_one_client(&[(0, 10, PutIfAbsent(A), LocalOnly), (20, 30, Get, Value(A))]);
+    assert!(matches!(check(&leaked, Losses::Allowed), Verdict::Violation(_)));
+}
+
+#[test]
+fn a_read_without_a_leader_may_be_old_but_not_wrong() {
+    let old = [
+        (0, 10, Upsert(A), Stored),
+        (20, 30, Upsert(B), Stored),
+        (40, 50, Get, LocalValue(A)),
+        (60, 70, Remove, Removed),
+        (80, 90, Get, LocalValue(B)),
+        (100, 110, Get, Miss),
+    ];
+    check(&of_one_client(&old), Losses::None).assert_ok();
+    let unknown = [(0, 10, Upsert(A), Unknown), (20, 30, Get, LocalValue(A))];
+    check(&of_one_client(&unknown), Losses::None).assert_ok();
+
+    let torn = [(0, 10, Upsert(A), Stored), (20, 30, Get, LocalValue(Digest(0xdead)))];
+    rejected(&torn, Losses::Allowed, "nobody ever put", 1);
+    let failed = [(0, 10, PutIfAbsent(A), Failed), (20, 30, Get, LocalValue(A))];
+    rejected(&failed, Losses::Allowed, "cache cannot hold", 1);
+    let early = [(0, 10, Get, LocalValue(A)), (20, 30, PutIfAbsent(A), Stored)];
+    rejected(&early, Losses::Allowed, "cache cannot hold", 1);
+    // Each operation is another client's here.
+    let anothers = [(0, 10, PutIfAbsent(A), LocalOnly), (20, 30, Get, LocalValue(A))];
+    rejected(&anothers, Losses::Allowed, "cache cannot hold", 1);
+}
+
+#[test]
+fn another_keys_value_out_of_a_cache_is_rejected_and_named() {
+    let mut wrong = history(&[(0, 10, PutIfAbsent(A), Stored), (20, 30, Get, LocalValue(B))]);
+    wrong.extend(
+        history(&[(0, 10, PutIfAbsent(B), Stored)])
+            .into_iter()
+            .map(|put| Operation { key: "other".into(), ..put }),
+    );
+    let Verdict::Violation(violation) = check(&wrong, Losses::Allowed) else { panic!("let through") };
+    assert!(violation.why.contains("another key, other"), "{violation}");
 }
 
 #[test]

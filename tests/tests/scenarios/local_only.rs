@@ -1,7 +1,8 @@
 use std::time::{Duration, Instant};
 
 use mc_client::{ByteSize, Client, Code, Mode, Put};
-use mc_tests::{Cluster, Faults, until};
+use mc_tests::checker::Outcome;
+use mc_tests::{Cluster, Faults, Workload, until};
 
 #[tokio::test]
 async fn without_any_leader_a_client_answers_from_its_cache_in_bounded_time_and_comes_back_by_itself() {
@@ -46,5 +47,32 @@ async fn without_any_leader_a_client_answers_from_its_cache_in_bounded_time_and_
         None,
         "what was local never was in the pool"
     );
+    faults.assert_happened();
+}
+
+#[tokio::test]
+async fn what_clients_do_through_an_outage_is_old_news_at_worst_and_no_acknowledgement() {
+    let mut cluster = Cluster::builder().start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan_times("a master is killed", 3);
+    let builder =
+        cluster.client_builder().local_cache(ByteSize(64 << 20)).leader_timeout(Duration::from_millis(300));
+    let running = Workload::new(9).pace(Duration::from_millis(2)).start(&builder).await;
+    running.acknowledged(100).await;
+    for master in &mut cluster.masters {
+        master.kill9();
+        fault.happened();
+    }
+    until("clients put and read without a leader", async || {
+        let count =
+            |wanted: fn(&Outcome) -> bool| running.recorder().count(|operation| wanted(&operation.outcome));
+        count(|outcome| *outcome == Outcome::LocalOnly) >= 20
+            && count(|outcome| matches!(outcome, Outcome::LocalValue(_))) >= 20
+    })
+    .await;
+    cluster.masters.iter_mut().for_each(mc_tests::Process::start);
+    cluster.ready().await;
+    running.acknowledged(50).await;
+    running.stop().await.assert_nothing_lost(&cluster);
     faults.assert_happened();
 }

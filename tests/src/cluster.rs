@@ -210,6 +210,12 @@ impl Cluster {
         }
     }
 
+    /// Raft address of one master, as `--peers` takes it.
+    #[must_use]
+    pub fn master_raft(&self, master: usize) -> &str {
+        &self.raft[master]
+    }
+
     /// HTTP address of one master.
     #[must_use]
     pub fn master_http(&self, master: usize) -> &str {
@@ -255,6 +261,30 @@ impl Cluster {
         let mut client = v1::master_client::MasterClient::new(channel);
         let asked = client.status(v1::StatusRequest { caller: Some(caller) });
         Some(tokio::time::timeout(Duration::from_millis(500), asked).await.ok()?.ok()?.into_inner())
+    }
+
+    /// Waits until a master that takes part in no cluster yet tells, at `/readyz` and in its log, what it waits for; `says`
+    /// judges that text.
+    pub async fn master_waits(&self, master: usize, what: &str, says: impl Fn(&str) -> bool) {
+        let process = &self.masters[master];
+        until(format!("{} waits: {what}", process.name()), async || {
+            let logged = process.output().lines().any(|line| line.contains("waiting: ") && says(line));
+            let answer = http_get(&self.master_http[master], "/readyz").await;
+            logged && answer.is_ok_and(|(code, why)| code == 503 && says(&why))
+        })
+        .await;
+    }
+
+    /// Takes the disk of a master that does not run: what starts there next is a new one.
+    ///
+    /// # Panics
+    /// When it runs, or its data cannot be removed.
+    pub fn wipe_master(&mut self, master: usize) {
+        let process = &mut self.masters[master];
+        assert!(!process.is_running(), "{} runs on the disk that is taken", process.name());
+        let data = self.dir.path().join(process.name().replace(' ', "-"));
+        std::fs::remove_dir_all(&data)
+            .unwrap_or_else(|err| panic!("cannot remove {}: {err}", data.display()));
     }
 
     /// The master that leads: of those that say so, the one with the highest term.

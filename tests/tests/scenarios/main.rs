@@ -5,7 +5,9 @@
 
 mod bytes;
 mod data_disk;
+mod exits;
 mod fence;
+mod formation;
 mod kills;
 mod local_only;
 mod lossy;

@@ -18,11 +18,10 @@ async fn everything_started_in_reverse_order_waits_visibly_and_forms_a_pool() {
 
     cluster.masters[2].start();
     cluster.masters[1].start();
-    for master in [1, 2] {
-        until("two masters wait visibly for the third", async || {
-            cluster.status(master).await.is_some_and(|status| !status.waiting_for.is_empty())
-        })
-        .await;
+    for (master, other) in [(1, 2), (2, 1)] {
+        let (missing, there) = (cluster.master_raft(0), cluster.master_raft(other));
+        let third = |why: &str| why.contains(missing) && !why.contains(there);
+        cluster.master_waits(master, "for the third, and for it alone", third).await;
     }
     assert_eq!(cluster.find_leader().await, None, "two of three do not form a cluster");
 

@@ -14,7 +14,8 @@ const MOST: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct AvoidList {
     failures: Mutex<BTreeMap<StoreId, Failing>>,
-    suspects: watch::Sender<BTreeSet<StoreId>>,
+    /// Since when.
+    suspects: watch::Sender<BTreeMap<StoreId, Instant>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +26,7 @@ struct Failing {
 
 impl AvoidList {
     pub(crate) fn new() -> Self {
-        Self { failures: Mutex::default(), suspects: watch::Sender::new(BTreeSet::new()) }
+        Self { failures: Mutex::default(), suspects: watch::Sender::new(BTreeMap::new()) }
     }
 
     pub(crate) fn failed(&self, store: StoreId, now: Instant) {
@@ -48,12 +49,12 @@ impl AvoidList {
 
     pub(crate) fn avoids(&self, store: StoreId, now: Instant) -> bool {
         self.failures.lock().get(&store).is_some_and(|failing| now < failing.until)
-            || self.suspects.borrow().contains(&store)
+            || self.suspects.borrow().contains_key(&store)
     }
 
     /// Every store that is avoided now.
     pub(crate) fn avoided(&self, now: Instant) -> Vec<StoreId> {
-        let mut stores = self.suspects.borrow().clone();
+        let mut stores: BTreeSet<StoreId> = self.suspects.borrow().keys().copied().collect();
         stores.extend(
             self.failures.lock().iter().filter(|(_, failing)| now < failing.until).map(|(store, _)| *store),
         );
@@ -65,7 +66,9 @@ impl AvoidList {
         self.suspects.send_if_modified(|suspects| {
             let mut changed = false;
             for (store, suspect) in stores {
-                changed |= if suspect { suspects.insert(store) } else { suspects.remove(&store) };
+                let before =
+                    if suspect { suspects.insert(store, Instant::now()) } else { suspects.remove(&store) };
+                changed |= suspect || before.is_some();
             }
             changed
         });
@@ -76,10 +79,13 @@ impl AvoidList {
         self.suspects.send_if_modified(|suspects| !std::mem::take(suspects).is_empty());
     }
 
-    /// Returns once the leader calls the store suspect: what waits for it need not wait for its deadline.
-    pub(crate) async fn suspected(&self, store: StoreId) {
+    /// Returns once the leader has called the store suspect after `offered`, when a call was sent that it answered with
+    /// this store: what waits for the store need not wait for its deadline. What the leader had said before, its answer
+    /// has overruled.
+    pub(crate) async fn suspected(&self, store: StoreId, offered: Instant) {
         let mut suspects = self.suspects.subscribe();
-        if suspects.wait_for(|suspects| suspects.contains(&store)).await.is_err() {
+        let since = |suspects: &BTreeMap<_, _>| suspects.get(&store).is_some_and(|since| *since >= offered);
+        if suspects.wait_for(since).await.is_err() {
             // The sender is `self`, which is borrowed: it cannot be gone.
             std::future::pending::<()>().await;
         }
@@ -117,11 +123,14 @@ mod tests {
     #[tokio::test]
     async fn a_suspect_is_avoided_and_wakes_who_waits_for_it() {
         let list = AvoidList::new();
+        let long = Duration::from_secs(5);
         let (suspected, ()) =
-            tokio::join!(tokio::time::timeout(Duration::from_secs(5), list.suspected(STORE)), async {
+            tokio::join!(tokio::time::timeout(long, list.suspected(STORE, Instant::now())), async {
                 list.hear([(STORE, true)]);
             });
         assert!(suspected.is_ok());
+        let later = list.suspected(STORE, Instant::now() + long);
+        assert!(futures::FutureExt::now_or_never(later).is_none(), "offered after that, it is waited for");
         assert_eq!(list.avoided(Instant::now()), [STORE]);
         list.hear([(STORE, false)]);
         assert!(list.avoided(Instant::now()).is_empty());

@@ -38,7 +38,7 @@ impl Core {
         let read = self.transport.read(&from.peer, &from.grant, &mut ops, deadline);
         let results = tokio::select! {
             results = read => results,
-            () = self.masters.avoid.suspected(from.peer.store) => vec![Err(suspect(from.peer.store)); count],
+            () = self.masters.avoid.suspected(from.peer.store, from.offered) => vec![Err(suspect(from.peer.store)); count],
         };
         self.judge(from.peer.store, &results);
         results
@@ -54,7 +54,7 @@ impl Core {
         let write = self.transport.write(&to.peer, &to.grant, &ops, deadline);
         let results = tokio::select! {
             results = write => results,
-            () = self.masters.avoid.suspected(to.peer.store) => vec![Err(suspect(to.peer.store)); ops.len()],
+            () = self.masters.avoid.suspected(to.peer.store, to.offered) => vec![Err(suspect(to.peer.store)); ops.len()],
         };
         self.judge(to.peer.store, &results);
         results

@@ -89,7 +89,8 @@ impl Core {
                 Err(CallError::LocalOnly { .. }) => return self.answer_locally(slots),
                 Err(CallError::Failed(error)) => return fail_open(slots, &read_error(error)),
             };
-            let granted = grants(self.masters.cluster().unwrap_or_default(), answer.reply.grants);
+            let granted =
+                grants(self.masters.cluster().unwrap_or_default(), answer.reply.grants, answer.sent_at);
             let lease = lease_end(answer.sent_at, answer.reply.lease_ms).min(deadline);
             let open = slots.iter_mut().filter(|slot| slot.result.is_none());
             for (slot, result) in open.zip(&answer.reply.results) {

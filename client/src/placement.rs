@@ -17,6 +17,8 @@ const SLOWEST_BYTES_PER_S: u64 = 8 << 20;
 pub(crate) struct Granted {
     pub(crate) peer: Peer,
     pub(crate) grant: SealedGrant,
+    /// When the call was sent whose answer this is.
+    pub(crate) offered: Instant,
 }
 
 /// One replica: which grant opens it, and which of its ranges it is.
@@ -37,12 +39,12 @@ pub(crate) struct Described {
 }
 
 /// Grants by their place in the answer; `None` where one is malformed.
-pub(crate) fn grants(cluster: ClusterId, grants: Vec<StoreGrant>) -> Vec<Option<Granted>> {
+pub(crate) fn grants(cluster: ClusterId, grants: Vec<StoreGrant>, offered: Instant) -> Vec<Option<Granted>> {
     let read = |grant: StoreGrant| {
         let endpoints = grant.endpoints.into_iter().map(endpoint).collect();
         let store = StoreId::from_bytes(&grant.store_id)?;
         let epoch = SegmentEpoch::from_bytes(&grant.epoch)?;
-        Some(Granted { peer: Peer { cluster, store, epoch, endpoints }, grant: grant.grant })
+        Some(Granted { peer: Peer { cluster, store, epoch, endpoints }, grant: grant.grant, offered })
     };
     grants.into_iter().map(read).collect()
 }
@@ -134,7 +136,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_left_out() {
         let broken = StoreGrant { epoch: vec![1].into(), ..granted(3) };
-        let grants = grants(ClusterId(1), vec![granted(1), granted(2), broken]);
+        let grants = grants(ClusterId(1), vec![granted(1), granted(2), broken], Instant::now());
         let replicas =
             [replica(1, 0, 10), replica(1, 1, 10), replica(2, 1, 9), replica(3, 2, 10), replica(1, 7, 10)];
         let places: Vec<_> = places(&replicas, &grants, 10).collect();

@@ -174,7 +174,7 @@ impl Core {
                 return Round::fail_all(pending, &Error { outcome: crate::Outcome::Definite, ..error });
             }
         };
-        let granted = grants(self.masters.cluster().unwrap_or_default(), answer.reply.grants);
+        let granted = grants(self.masters.cluster().unwrap_or_default(), answer.reply.grants, answer.sent_at);
         let mut rounds = Vec::with_capacity(pending.len());
         let mut started = Vec::with_capacity(pending.len());
         let mut writes = Writes::new();

@@ -38,6 +38,8 @@ impl Coordinator {
             }
         }
         let heartbeat_ms = self.index.read(|applied| applied.state.settings().store_heartbeat_ms);
+        // It may have been called suspect under the epoch before, and its stream may begin before anybody looks.
+        self.store_changes.send_modify(|changes| *changes += 1);
         tracing::info!(%store, name, "store mounted");
         Ok(v1::MountStoreReply {
             cluster_time_ms: leading.now().0,

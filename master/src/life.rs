@@ -24,6 +24,9 @@ use crate::raft::{Leadership, RaftNode, RaftNodeConfig, RaftService, SnapshotLim
 /// Largest request that is read: 4,096 keys of 4 KiB and their framing.
 const MAX_REQUEST_BYTES: usize = 24 << 20;
 
+/// Having no leader for so long is no election any more.
+const LEADERLESS: Duration = Duration::from_secs(3);
+
 /// What runs in the background from the start to the end.
 pub(crate) struct Life {
     pub(crate) node: NodeId,
@@ -137,21 +140,34 @@ impl Life {
         }
     }
 
-    /// Says who leads, whenever that changes.
+    /// Says who leads, whenever that changes, and that nobody does when that lasts.
     async fn report_leaders(&self, coordinator: &Coordinator) {
         let mut leadership = coordinator.raft.leadership();
         let mut said = None;
-        while leadership.changed().await.is_ok() {
+        let mut warned = false;
+        loop {
             let Leadership { term, leader } = leadership.borrow_and_update().clone();
-            // The same leader at another address is no change of leader.
-            let now = leader.as_ref().map(|(leader, _)| (term, *leader));
-            if let Some((leader, master)) = leader.filter(|_| said != now) {
-                self.metrics.leader_changed();
-                tracing::info!(term, %leader, address = master.client, "leader");
-                said = now;
+            match leader {
+                // The same leader at another address, or heard again, is no change of leader.
+                Some((leader, master)) if warned || said != Some((term, leader)) => {
+                    self.metrics.leader_changed();
+                    tracing::info!(term, %leader, address = master.client, "leader");
+                    (said, warned) = (Some((term, leader)), false);
+                }
+                Some(_) => {}
+                None if warned => {}
+                None => match tokio::time::timeout(LEADERLESS, leadership.changed()).await {
+                    Ok(_) => continue,
+                    Err(_) => {
+                        tracing::warn!(term, "waiting: {}", coordinator.own_status().waiting_for);
+                        warned = true;
+                    }
+                },
+            }
+            if leadership.changed().await.is_err() {
+                return std::future::pending().await;
             }
         }
-        std::future::pending::<()>().await;
     }
 
     /// Waits for the cluster; `None` when the master is told to stop first.

@@ -12,7 +12,7 @@ use tonic::Status;
 
 use super::Refusal;
 use super::grants::{bytes, endpoints};
-use crate::leader::{Coordinator, Leading, StoreState};
+use crate::leader::{Coordinator, Leading};
 use crate::raft::{Applied, MasterNode, TransferError};
 use crate::state::StoreView;
 
@@ -123,18 +123,14 @@ impl Coordinator {
         ReceiverStream::new(stream)
     }
 
-    fn watch_event(
-        &self,
-        told: &mut BTreeMap<StoreId, StoreState>,
-        leading: Option<&Leading>,
-    ) -> v1::WatchEvent {
+    fn watch_event(&self, told: &mut BTreeMap<StoreId, bool>, leading: Option<&Leading>) -> v1::WatchEvent {
         let mut stores = Vec::new();
         let masters = self.index.read(|applied| {
             if let Some(leading) = leading {
                 told.retain(|store, _| applied.state.store(*store).is_some());
                 for (store, _) in applied.state.mounted() {
-                    let state = leading.liveness.state(store, leading.elapsed());
-                    if told.insert(store, state) != Some(state) {
+                    let suspect = leading.is_suspect(store);
+                    if told.insert(store, suspect) != Some(suspect) {
                         stores.extend(
                             applied.state.store(store).map(|view| store_status(&view, Some(leading))),
                         );
@@ -192,9 +188,10 @@ fn members(applied: &Applied) -> Vec<v1::MemberStatus> {
 
 /// A store as it travels. Only a leader can tell whether it is alive.
 fn store_status(store: &StoreView<'_>, leading: Option<&Leading>) -> v1::StoreStatus {
-    let state = match leading.map(|leading| leading.liveness.state(store.store, leading.elapsed())) {
-        Some(StoreState::Alive) => "alive",
-        Some(StoreState::Suspect) => "suspect",
+    // As it is offered: what a fresh look at its heartbeats would say, nobody has been told yet.
+    let state = match leading.map(|leading| leading.is_suspect(store.store)) {
+        Some(false) => "alive",
+        Some(true) => "suspect",
         None => "unknown",
     };
     v1::StoreStatus {

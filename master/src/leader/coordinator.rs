@@ -26,6 +26,9 @@ const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The wait of an answer that can do without soft state.
 const A_MOMENT: Duration = Duration::from_millis(100);
 
+/// What a master says that knows no leader.
+const NO_LEADER: &str = "no leader is known: a majority of the masters must be running and reach each other";
+
 /// What a coordinator is made of.
 pub(crate) struct CoordinatorConfig {
     pub(crate) cluster: ClusterId,
@@ -237,9 +240,7 @@ impl Coordinator {
         }
         match leader {
             Some(_) => String::new(),
-            None => {
-                "no leader is known: a majority of the masters must be running and reach each other".into()
-            }
+            None => NO_LEADER.to_owned(),
         }
     }
 

@@ -18,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::config::raft_config;
 use super::envelope::Identity;
+use super::leadership::{self, Heard, Leadership};
 use super::lease::{leased_term, usable_lease};
 use super::peers::Peers;
 use super::snapshots::SnapshotError;
@@ -69,15 +70,6 @@ pub enum StartError {
     /// openraft refuses.
     #[error("Raft does not start: {0}")]
     Raft(#[from] Fatal<TypeConfig>),
-}
-
-/// Which leader this node knows of.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Leadership {
-    /// The highest term it has seen.
-    pub term: u64,
-    /// The leader of that term, if it is known.
-    pub leader: Option<(NodeId, MasterNode)>,
 }
 
 /// The call needs the leader, and this node is not, or not surely, the leader.
@@ -203,14 +195,22 @@ impl RaftNode {
         let peers = Peers::new(identity, network, addresses.clone());
         let machine = Machine::new(index.clone(), snapshots.clone());
         let raft = Raft::new(node, raft_config, peers, log, machine).await?;
+        let heard = Heard::default();
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
         let tasks = [
             tasks::stand_when_over(raft.clone(), guard.clone()),
             tasks::take_snapshots(raft.clone(), bytes_since, limits),
-            tasks::follow_cluster(raft.clone(), leadership_tx, addresses.clone()),
+            tasks::spawn(leadership::follow(
+                raft.clone(),
+                node,
+                heard.clone(),
+                election_timeout_max,
+                leadership_tx,
+                addresses.clone(),
+            )),
         ];
         service.join(cluster);
-        service.attach(raft.clone(), guard, snapshots.clone(), settings.raft_election_max_ms);
+        service.attach(raft.clone(), guard, snapshots.clone(), settings.raft_election_max_ms, heard);
         Ok(Self {
             node,
             metrics: raft.metrics(),

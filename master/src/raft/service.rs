@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::{self, BadMessage};
 use super::envelope::{check_envelope, check_timing};
+use super::leadership::Heard;
 use super::{Machine, Raft, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot};
 
 /// Largest message that is read: twice what a log reader puts into one append.
@@ -56,6 +57,7 @@ pub(super) struct Attached {
     election_max_ms: u64,
     /// A peer with another one was refused.
     timing_differs: AtomicBool,
+    heard: Heard,
     /// Held while a snapshot comes in: a sender that gave up and came back waits until the first try is cleaned up.
     pub(super) receiving: tokio::sync::Mutex<()>,
 }
@@ -88,12 +90,14 @@ impl RaftService {
         guard: VoteGuard,
         snapshots: SnapshotStore,
         election_max_ms: u64,
+        heard: Heard,
     ) {
         let _ = self.0.attached.set(Attached {
             raft,
             guard,
             snapshots,
             election_max_ms,
+            heard,
             timing_differs: AtomicBool::new(false),
             receiving: tokio::sync::Mutex::default(),
         });
@@ -210,7 +214,7 @@ impl v1::raft_server::Raft for RaftService {
                 let next = inbound.message().await;
                 let checked = next.and_then(|next| {
                     let Some(request) = next else { return Ok(None) };
-                    service.admit(request.envelope.as_ref())?;
+                    service.admit(request.envelope.as_ref())?.heard.now();
                     convert::append_from_wire(&request).map(Some).map_err(|err| malformed(&err))
                 });
                 match checked {
@@ -233,6 +237,7 @@ impl v1::raft_server::Raft for RaftService {
     async fn append(&self, request: Request<v1::AppendRequest>) -> Result<Response<v1::AppendReply>, Status> {
         let request = request.into_inner();
         let attached = self.admit(request.envelope.as_ref())?;
+        attached.heard.now();
         let request = convert::append_from_wire(&request).map_err(|err| malformed(&err))?;
         let prev = request.prev_log_id;
         let sent = convert::Sent::of(&request);
@@ -271,6 +276,7 @@ impl v1::raft_server::Raft for RaftService {
             .await?
             .ok_or_else(|| Status::invalid_argument("a snapshot begins with its header"))?;
         let attached = self.admit(header.envelope.as_ref())?;
+        attached.heard.now();
         let vote = receive_snapshot::receive(attached, &header, inbound).await?;
         Ok(Response::new(v1::SnapshotReply { vote: Some(convert::vote_to_wire(&vote)) }))
     }

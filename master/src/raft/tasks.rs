@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
-use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::node::BytesSince;
-use super::{AddressBook, Leadership, Machine, Raft, SnapshotLimits, VoteGuard};
+use super::{Machine, Raft, SnapshotLimits, VoteGuard};
 
-fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(task))
 }
 
@@ -54,35 +53,6 @@ pub(super) fn take_snapshots(
             }
             tried = Some((covered, Instant::now()));
             if raft.trigger().snapshot().await.is_err() {
-                return;
-            }
-        }
-    })
-}
-
-/// Publishes who leads, and notes where the members are.
-pub(super) fn follow_cluster(
-    raft: Raft<Machine>,
-    out: watch::Sender<Leadership>,
-    addresses: AddressBook,
-) -> AbortOnDropHandle<()> {
-    spawn(async move {
-        let mut metrics = raft.server_metrics();
-        loop {
-            let now = {
-                let metrics = metrics.borrow_and_update();
-                let membership = metrics.membership_config.membership();
-                addresses.record(membership);
-                let leader =
-                    metrics.current_leader.and_then(|id| Some((id, membership.get_node(&id)?.clone())));
-                Leadership { term: metrics.vote.leader_id.term, leader }
-            };
-            out.send_if_modified(|before| {
-                let changed = *before != now;
-                *before = now;
-                changed
-            });
-            if metrics.changed().await.is_err() {
                 return;
             }
         }

@@ -119,6 +119,7 @@ async fn two_wiped_of_three_wait_and_form_no_empty_cluster() {
     }
     asks_in_vain(&cluster, 2).await;
     assert_eq!(cluster.find_leader().await, None);
+    cluster.master_waits(2, "for a majority", |why| why.contains("no leader is known")).await;
     for (master, cluster_id) in [(0, &[][..]), (1, &[][..]), (2, &formed[..])] {
         let status = cluster.status(master).await.expect("it answers");
         assert_eq!(status.cluster_id, cluster_id, "master {}: {}", master + 1, status.waiting_for);

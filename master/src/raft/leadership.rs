@@ -1,0 +1,94 @@
+//! Who leads, as far as this node can tell. openraft names a leader for as long as its term is the newest, also when
+//! that leader is dead and no majority is there to elect another: with pre-vote the term does not rise then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_base::NodeId;
+use openraft::alias::InstantOf;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{Instant as _, RaftMetrics};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::{AddressBook, Machine, MasterNode, Raft, TypeConfig};
+
+/// Which leader this node knows of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leadership {
+    /// The highest term it has seen.
+    pub term: u64,
+    /// The leader of that term, if it is known, and was heard lately.
+    pub leader: Option<(NodeId, MasterNode)>,
+}
+
+/// A leader is heard every 50 ms, and an election takes twice the longest timeout: after so many of them nobody leads.
+const SILENCE_FACTOR: u32 = 4;
+
+/// When this node was last sent something by a leader.
+///
+/// Noted before openraft sees the message: what openraft reports because of it then finds it noted. A leader that was
+/// voted out is noted, too, once: it is told of the newer term and stops.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Heard(Arc<Mutex<Option<Instant>>>);
+
+impl Heard {
+    pub(super) fn now(&self) {
+        *self.0.lock() = Some(Instant::now());
+    }
+
+    fn within(&self, span: Duration) -> bool {
+        self.0.lock().is_some_and(|at| at.elapsed() < span)
+    }
+}
+
+/// Publishes who leads, and notes where the members are, until Raft ends.
+pub(super) async fn follow(
+    raft: Raft<Machine>,
+    me: NodeId,
+    heard: Heard,
+    election_timeout_max: Duration,
+    out: watch::Sender<Leadership>,
+    addresses: AddressBook,
+) {
+    let silence = election_timeout_max * SILENCE_FACTOR;
+    let mut changes = raft.server_metrics();
+    let all = raft.metrics();
+    // Whom openraft names, and since when.
+    let mut named = (None, Instant::now());
+    loop {
+        let now = {
+            drop(changes.borrow_and_update());
+            let metrics = all.borrow_watched();
+            let membership = metrics.membership_config.membership();
+            addresses.record(membership);
+            let (term, leader) = (metrics.vote.leader_id.term, metrics.current_leader);
+            if named.0 != Some((term, leader)) {
+                named = (Some((term, leader)), Instant::now());
+            }
+            let leads = |leader: &NodeId| match *leader == me {
+                true => named.1.elapsed() < silence || is_followed(&metrics, me, silence),
+                false => heard.within(silence),
+            };
+            let leader = leader.filter(leads);
+            Leadership { term, leader: leader.and_then(|id| Some((id, membership.get_node(&id)?.clone()))) }
+        };
+        out.send_if_modified(|before| {
+            let changed = *before != now;
+            *before = now;
+            changed
+        });
+        // Silence is no change that openraft would report.
+        if let Ok(Err(_)) = tokio::time::timeout(election_timeout_max, changes.changed()).await {
+            return;
+        }
+    }
+}
+
+/// Whether a majority has followed this leader lately.
+fn is_followed(metrics: &RaftMetrics<TypeConfig>, me: NodeId, silence: Duration) -> bool {
+    let alone = metrics.membership_config.membership().voter_ids().all(|voter| voter == me);
+    let acked = metrics.last_quorum_acked.map(|acked| acked.into_inner());
+    alone || acked.is_some_and(|acked| InstantOf::<TypeConfig>::now() < acked + silence)
+}

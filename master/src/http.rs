@@ -30,8 +30,8 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
 /// take milliseconds.
 const READY_WITHIN: u64 = 1000;
 
-/// Ready: the log is applied up to the commit index, and a leader is known, so that this member would come up as leader
-/// with the whole index.
+/// Ready: this is a member, the log is applied up to the commit index, and a leader is known, so that this member would
+/// come up as leader with the whole index. A disk that is nearly full does not count: it keeps no read from being answered.
 fn readiness(api: &Api) -> Result<(), String> {
     let status = api.own_status();
     if !status.waiting_for.is_empty() {

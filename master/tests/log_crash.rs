@@ -70,24 +70,32 @@ async fn child_that_writes_until_it_is_killed() {
         for done in waiting {
             match done.await {
                 Ok(Ok(())) => {}
-                _ => {
-                    println!("\nfailed {}", store.failed().await);
-                    std::process::exit(3);
-                }
+                _ => end_failed(&store).await,
             }
         }
         println!("\nacked {}", next - 1);
         if random.random_range(0..10) == 0 {
             term += 1;
-            store.save_vote(&vote(term)).await.unwrap();
+            if store.save_vote(&vote(term)).await.is_err() {
+                end_failed(&store).await;
+            }
             println!("\nvoted {term}");
-            store.save_committed(Some(id(1, next - 1))).await.unwrap();
+            if store.save_committed(Some(id(1, next - 1))).await.is_err() {
+                end_failed(&store).await;
+            }
         }
-        if random.random_range(0..10) == 0 && next > 3_000 {
-            store.purge(id(1, next - 2_000)).await.unwrap();
+        if random.random_range(0..10) == 0 && next > 3_000 && store.purge(id(1, next - 2_000)).await.is_err()
+        {
+            end_failed(&store).await;
         }
         std::io::stdout().flush().unwrap();
     }
+}
+
+/// The writer may fail beside any call, at its mark for one: whichever hears of it first says why.
+async fn end_failed(store: &LogStore) -> ! {
+    println!("\nfailed {}", store.failed().await);
+    std::process::exit(3);
 }
 
 fn child(dir: &Path, shell: Option<&str>) -> Child {

@@ -16,6 +16,7 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::TypeConfig;
+use super::acks::Acks;
 use super::convert::{Sent, append_reply_from_wire, append_to_wire};
 use super::peer::Whom;
 
@@ -29,17 +30,27 @@ type Reply = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
 /// What was sent and not yet answered.
 #[derive(Debug, Default)]
 struct Pipeline {
-    unanswered: VecDeque<(Sent, Instant)>,
+    unanswered: VecDeque<Unanswered>,
     last_answer: Option<Instant>,
     /// openraft has no more requests for this stream.
     input_ended: bool,
 }
 
+/// A request on its way.
+#[derive(Clone, Copy, Debug)]
+struct Unanswered {
+    sent: Sent,
+    /// The leader's term.
+    term: u64,
+    /// Right before it was sent.
+    at: Instant,
+}
+
 impl Pipeline {
     /// How long the oldest request has waited without any answer coming in.
     fn waiting(&self) -> Duration {
-        self.unanswered.front().map_or(Duration::ZERO, |(_, sent_at)| {
-            self.last_answer.map_or(*sent_at, |answered| answered.max(*sent_at)).elapsed()
+        self.unanswered.front().map_or(Duration::ZERO, |Unanswered { at, .. }| {
+            self.last_answer.map_or(*at, |answered| answered.max(*at)).elapsed()
         })
     }
 }
@@ -52,6 +63,7 @@ pub(crate) async fn open(
     envelope: v1::Envelope,
     input: impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
     option: &RPCOption,
+    acks: Arc<Acks>,
 ) -> Result<impl Stream<Item = Reply> + Send + 'static, RPCError<TypeConfig>> {
     let stall = option.soft_ttl() * STALL_FACTOR;
     let pipeline = Arc::new(Mutex::new(Pipeline::default()));
@@ -61,7 +73,8 @@ pub(crate) async fn open(
                 pipeline.lock().input_ended = true;
                 return None;
             };
-            pipeline.lock().unanswered.push_back((Sent::of(&request), Instant::now()));
+            let (sent, term) = (Sent::of(&request), request.vote.leader_id.term);
+            pipeline.lock().unanswered.push_back(Unanswered { sent, term, at: Instant::now() });
             Some((append_to_wire(&request, envelope.clone()), (input, pipeline, envelope)))
         });
 
@@ -70,7 +83,7 @@ pub(crate) async fn open(
         Ok(Err(status)) => return Err(whom.failed(&status)),
         Ok(Ok(reply)) => reply.into_inner(),
     };
-    let answers = Answers { whom, stall, pipeline, inbound };
+    let answers = Answers { whom, stall, pipeline, inbound, acks };
     Ok(stream::unfold(Some(answers), |answers| async move {
         let mut answers = answers?;
         let reply = answers.next().await?;
@@ -91,6 +104,7 @@ struct Answers {
     stall: Duration,
     pipeline: Arc<Mutex<Pipeline>>,
     inbound: Streaming<v1::AppendReply>,
+    acks: Arc<Acks>,
 }
 
 impl Answers {
@@ -115,17 +129,18 @@ impl Answers {
             }
             Err(status) => return failed(self.whom.failed(&status)),
         };
-        let sent = {
+        let answered = {
             let mut pipeline = self.pipeline.lock();
             pipeline.last_answer = Some(Instant::now());
             pipeline.unanswered.pop_front()
         };
-        let Some((sent, _)) = sent else {
+        let Some(Unanswered { sent, term, at }) = answered else {
             return failed(self.whom.broken("answered an append that was not sent"));
         };
         match append_reply_from_wire(&reply, sent) {
             Err(err) => failed(self.whom.nonsense(&err)),
             Ok(result) => {
+                self.acks.answered(self.whom.target, term, at, &result);
                 let complete = if matches!(&result, Ok(matching) if *matching != sent.last) {
                     Complete::No
                 } else {

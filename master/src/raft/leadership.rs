@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_base::NodeId;
-use openraft::alias::InstantOf;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::{Instant as _, RaftMetrics};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{AddressBook, Machine, MasterNode, Raft, TypeConfig};
+use super::acks::Acks;
+use super::{AddressBook, Machine, MasterNode, Raft};
 
 /// Which leader this node knows of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,6 +47,7 @@ pub(super) async fn follow(
     raft: Raft<Machine>,
     me: NodeId,
     heard: Heard,
+    acks: Arc<Acks>,
     election_timeout_max: Duration,
     out: watch::Sender<Leadership>,
     addresses: AddressBook,
@@ -68,7 +68,10 @@ pub(super) async fn follow(
                 named = (Some((term, leader)), Instant::now());
             }
             let leads = |leader: &NodeId| match *leader == me {
-                true => named.1.elapsed() < silence || is_followed(&metrics, me, silence),
+                true => {
+                    let followed = acks.quorum(me, term, membership, Instant::now());
+                    named.1.elapsed() < silence || followed.is_some_and(|sent| sent.elapsed() < silence)
+                }
                 false => heard.within(silence),
             };
             let leader = leader.filter(leads);
@@ -84,11 +87,4 @@ pub(super) async fn follow(
             return;
         }
     }
-}
-
-/// Whether a majority has followed this leader lately.
-fn is_followed(metrics: &RaftMetrics<TypeConfig>, me: NodeId, silence: Duration) -> bool {
-    let alone = metrics.membership_config.membership().voter_ids().all(|voter| voter == me);
-    let acked = metrics.last_quorum_acked.map(|acked| acked.into_inner());
-    alone || acked.is_some_and(|acked| InstantOf::<TypeConfig>::now() < acked + silence)
 }

@@ -5,6 +5,7 @@
 //! - [`SharedIndex`]: the index as it was applied, for readers.
 //! - [`SnapshotStore`]: snapshots on disk.
 
+mod acks;
 mod addresses;
 mod append_stream;
 mod config;

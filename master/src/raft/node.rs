@@ -12,10 +12,12 @@ use openraft::alias::{InstantOf, WatchReceiverOf};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{Fatal, ForwardToLeader, InitializeError, LinearizableReadError, RaftError};
 use openraft::storage::{RaftLogReader, RaftLogStorage};
-use openraft::{ConfigError, Instant, RaftMetrics};
+use openraft::{ConfigError, Instant as _, RaftMetrics};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::acks::Acks;
 use super::config::raft_config;
 use super::envelope::Identity;
 use super::leadership::{self, Heard, Leadership};
@@ -124,6 +126,7 @@ pub struct RaftNode {
     pub(super) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     leadership: watch::Receiver<Leadership>,
     pub(super) addresses: AddressBook,
+    acks: Arc<Acks>,
     election_timeout_max: Duration,
     /// The last term in which a hand-over was asked for: voters may elect another leader before our lease ends.
     handed_over: AtomicU64,
@@ -192,7 +195,8 @@ impl RaftNode {
 
         let identity = Identity { cluster, node, election_max_ms: settings.raft_election_max_ms };
         let addresses = AddressBook::default();
-        let peers = Peers::new(identity, network, addresses.clone());
+        let acks = Arc::new(Acks::default());
+        let peers = Peers::new(identity, network, addresses.clone(), acks.clone());
         let machine = Machine::new(index.clone(), snapshots.clone());
         let raft = Raft::new(node, raft_config, peers, log, machine).await?;
         let heard = Heard::default();
@@ -204,6 +208,7 @@ impl RaftNode {
                 raft.clone(),
                 node,
                 heard.clone(),
+                acks.clone(),
                 election_timeout_max,
                 leadership_tx,
                 addresses.clone(),
@@ -219,6 +224,7 @@ impl RaftNode {
             snapshots,
             leadership,
             addresses,
+            acks,
             election_timeout_max,
             handed_over: AtomicU64::new(0),
             _tasks: tasks,
@@ -276,8 +282,8 @@ impl RaftNode {
     #[must_use]
     pub fn presumed_term(&self) -> Option<LeaderTerm> {
         let usable = usable_lease(self.election_timeout_max);
-        let term =
-            leased_term(&self.metrics.borrow_watched(), self.node, InstantOf::<TypeConfig>::now(), usable)?;
+        let metrics = self.metrics.borrow_watched();
+        let term = leased_term(&metrics, self.node, &self.acks, Instant::now(), usable)?;
         (self.handed_over.load(Ordering::Acquire) != term.0).then_some(term)
     }
 
@@ -287,13 +293,28 @@ impl RaftNode {
     /// # Errors
     /// [`NotLeader`] when this node is not the leader, or a quorum does not confirm it in time.
     pub async fn read_barrier(&self) -> Result<LeaderTerm, NotLeader> {
-        let confirmed = self.raft.ensure_linearizable(openraft::ReadPolicy::ReadIndex);
+        let began = Instant::now();
+        let confirmed = async {
+            // It sends heartbeats, tells up to where to have applied, and waits for that. Whether a majority answered, it
+            // takes from an account that is not exact.
+            let read_log_id = self.raft.ensure_linearizable(openraft::ReadPolicy::ReadIndex).await?;
+            let term = read_log_id.committed_leader_id().term;
+            self.acks.until(|| self.followed_since(term, began)).await;
+            Ok(LeaderTerm(term))
+        };
         // openraft bounds the wait for the quorum, not the wait for entries to be applied.
         match tokio::time::timeout(self.election_timeout_max * 4, confirmed).await {
-            Ok(Ok(read_log_id)) => Ok(LeaderTerm(read_log_id.committed_leader_id().term)),
+            Ok(Ok(term)) => Ok(term),
             Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to)))) => Err(self.forward(to)),
             Ok(Err(_)) | Err(_) => Err(NotLeader { leader: None, term: self.leadership.borrow().term }),
         }
+    }
+
+    /// Whether a majority has taken something that this node sent after `began` as the leader of `term`.
+    fn followed_since(&self, term: u64, began: Instant) -> bool {
+        let metrics = self.metrics.borrow_watched();
+        let membership = metrics.membership_config.membership();
+        self.acks.quorum(self.node, term, membership, Instant::now()).is_some_and(|sent| sent >= began)
     }
 
     /// What openraft's redirection says to a caller.

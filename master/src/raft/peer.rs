@@ -15,6 +15,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
     TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::convert::{self, BadMessage, Sent, Standing};
@@ -121,9 +122,11 @@ impl RaftNetworkV2<TypeConfig> for Peer {
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
         let (whom, mut links) = self.line()?;
         let sent = Sent::of(&request);
+        let (term, began) = (request.vote.leader_id.term, Instant::now());
         let wire = convert::append_to_wire(&request, self.envelope());
         let reply = whom.call(RPCTypes::AppendEntries, option.soft_ttl(), links.control.append(wire)).await?;
         let result = convert::append_reply_from_wire(&reply, sent).map_err(|err| whom.nonsense(&err))?;
+        self.lines.acks.answered(self.target, term, began, &result);
         Ok(match result {
             Ok(matching) if matching == sent.last => AppendEntriesResponse::Success,
             Ok(matching) => AppendEntriesResponse::PartialSuccess(matching),
@@ -151,8 +154,15 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             Lane::Heartbeats => stream_append_sequential(self, input, option),
             Lane::Appends => Box::pin(async move {
                 let (whom, links) = self.line()?;
-                let stream =
-                    append_stream::open(whom, links.appends, self.envelope(), input, &option).await?;
+                let stream = append_stream::open(
+                    whom,
+                    links.appends,
+                    self.envelope(),
+                    input,
+                    &option,
+                    self.lines.acks.clone(),
+                )
+                .await?;
                 Ok(stream.boxed())
             }),
         }

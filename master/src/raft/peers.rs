@@ -10,6 +10,7 @@ use openraft::errors::Unreachable;
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 
+use super::acks::Acks;
 use super::envelope::Identity;
 use super::peer::{Lane, Peer, Whom};
 use super::{AddressBook, MasterNode, TypeConfig};
@@ -26,6 +27,7 @@ pub(crate) struct Peers {
 pub(crate) struct Lines {
     network: Arc<dyn Network>,
     addresses: AddressBook,
+    pub(super) acks: Arc<Acks>,
     open: Mutex<HashMap<NodeId, (String, Links)>>,
 }
 
@@ -74,8 +76,13 @@ impl Lines {
 }
 
 impl Peers {
-    pub(crate) fn new(identity: Identity, network: Arc<dyn Network>, addresses: AddressBook) -> Self {
-        Self { identity, lines: Arc::new(Lines { network, addresses, open: Mutex::default() }) }
+    pub(crate) fn new(
+        identity: Identity,
+        network: Arc<dyn Network>,
+        addresses: AddressBook,
+        acks: Arc<Acks>,
+    ) -> Self {
+        Self { identity, lines: Arc::new(Lines { network, addresses, acks, open: Mutex::default() }) }
     }
 
     fn peer(&self, target: NodeId, node: &MasterNode, lane: Lane) -> Peer {

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::stream::{self, BoxStream};
@@ -14,21 +15,24 @@ use openraft::RaftNetworkV2;
 use openraft::errors::RPCError;
 use openraft::network::{RPCOption, RaftNetworkFactory};
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::pool::{CLUSTER, command};
+use crate::raft::acks::Acks;
 use crate::raft::convert::{append_from_wire, append_reply_to_wire};
 use crate::raft::envelope::Identity;
 use crate::raft::peer::Peer;
 use crate::raft::peers::Peers;
-use crate::raft::{AddressBook, Entry, LogId, MasterNode, TypeConfig, Vote};
+use crate::raft::{AddressBook, Entry, LogId, MasterNode, Membership, TypeConfig, Vote};
 
 /// What the follower does with an append, by its index.
 type Script = Arc<dyn Fn(u64) -> Act + Send + Sync>;
 
 enum Act {
     Accept,
+    AcceptLate(watch::Receiver<bool>),
     Conflict,
     Silence,
     Break,
@@ -50,9 +54,13 @@ impl v1::raft_server::Raft for Scripted {
         let answers =
             stream::unfold((request.into_inner(), self.0.clone()), |(mut inbound, script)| async move {
                 let request = append_from_wire(&inbound.message().await.ok()??).unwrap();
-                let last = request.entries.last().unwrap().log_id;
+                let last = request.entries.last().map(|entry| entry.log_id).or(request.prev_log_id).unwrap();
                 let answer = match script(last.index) {
                     Act::Accept => Ok(append_reply_to_wire(&Ok(Some(last)))),
+                    Act::AcceptLate(mut go) => {
+                        go.wait_for(|go| *go).await.unwrap();
+                        Ok(append_reply_to_wire(&Ok(Some(last))))
+                    }
                     Act::Conflict => Ok(append_reply_to_wire(&Err(StreamAppendError::Conflict(last)))),
                     Act::Silence => std::future::pending().await,
                     Act::Break => Err(Status::unavailable("broken")),
@@ -91,6 +99,7 @@ impl v1::raft_server::Raft for Scripted {
 
 struct Follower {
     peer: Peer,
+    acks: Arc<Acks>,
     server: JoinHandle<Result<(), tonic::transport::Error>>,
 }
 
@@ -107,9 +116,9 @@ async fn follower(script: impl Fn(u64) -> Act + Send + Sync + 'static) -> Follow
     let server =
         tonic::transport::Server::builder().add_service(server).serve_with_incoming(listener.incoming);
     let identity = Identity { cluster: CLUSTER, node: NodeId(1), election_max_ms: 300 };
-    let peer =
-        Peers::new(identity, TcpNetwork::shared(), AddressBook::default()).new_client(NodeId(2), &node).await;
-    Follower { peer, server: tokio::spawn(server) }
+    let acks = Arc::new(Acks::default());
+    let mut peers = Peers::new(identity, TcpNetwork::shared(), AddressBook::default(), acks.clone());
+    Follower { peer: peers.new_client(NodeId(2), &node).await, acks, server: tokio::spawn(server) }
 }
 
 fn append(index: u64) -> AppendEntriesRequest<TypeConfig> {
@@ -203,4 +212,36 @@ async fn a_follower_that_is_not_there_is_unreachable() {
     drop((&mut follower.server).await);
     let got = answers(&mut follower, endless(1)).await;
     assert!(matches!(got[..], [Err(RPCError::Unreachable(_))]), "{got:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_answer_says_nothing_of_what_was_sent_after_its_request() {
+    let (let_go, go) = watch::channel(false);
+    let asked = AtomicUsize::new(0);
+    let mut follower = follower(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => Act::AcceptLate(go.clone()),
+        _ => Act::Silence,
+    })
+    .await;
+    let acks = follower.acks.clone();
+    let (sent_empty, empty_sent) = tokio::sync::oneshot::channel();
+    let first = stream::iter([append(0)]);
+    let empty = stream::once(async move {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        sent_empty.send(tokio::time::Instant::now()).unwrap();
+        AppendEntriesRequest {
+            prev_log_id: Some(LogId::new_term_index(1, 0)),
+            entries: Vec::new(),
+            ..append(1)
+        }
+    });
+    let option = RPCOption::new(Duration::from_secs(5));
+    let stream = follower.peer.stream_append(Box::pin(first.chain(empty).chain(stream::pending())), option);
+    let mut answers = pin!(stream.await.unwrap());
+    let woke = empty_sent.await.unwrap();
+    let_go.send(true).unwrap();
+    assert_eq!(answers.next().await.unwrap().unwrap(), Ok(Some(LogId::new_term_index(1, 0))));
+    let voters = Membership::new_with_defaults(vec![[NodeId(1), NodeId(2)].into()], []);
+    let followed = acks.quorum(NodeId(1), 1, &voters, tokio::time::Instant::now()).unwrap();
+    assert!(followed < woke, "the lease counts from the request that was answered");
 }

@@ -1,4 +1,3 @@
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::data_disk::FreeSpace;
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, FormationError, Plan};
 use crate::identity::{Identity, IdentityError};
 use crate::life::Life;
-use crate::log::{LogDisk, LogOptions, LogStore, OpenError, SledDisk, SledOptions};
+use crate::log::{LogOptions, LogStore, OpenError, OpenLog};
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
 use crate::raft::{StartError as RaftStartError, TransferError};
@@ -32,13 +31,16 @@ const LINGER: Duration = Duration::from_millis(100);
 /// Streams and calls that are open at the end get so long.
 const DRAIN: Duration = Duration::from_millis(300);
 
-/// What a master is given rather than makes: its clock, its network, the threads for Raft, the room on its disk.
+/// What a master is given rather than makes: its clock, its network, its log's disk and the room on it, the threads for
+/// Raft.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// Monotonic time.
     pub clock: Clock,
     /// Listens and connects.
     pub network: Arc<dyn Network>,
+    /// Opens the Raft log.
+    pub log: Arc<dyn OpenLog>,
     /// Where Raft runs, apart from the calls.
     pub raft: Handle,
     /// Tells how much room the data directory has.
@@ -107,7 +109,7 @@ impl Master {
         let identity = Identity::open(&lock)?;
         let node = identity.node();
         let metrics = Arc::new(MasterMetrics::new(Registry::new()));
-        let log = Log::open(&args.data_dir, args, metrics.clone()).await?;
+        let log = Log::open(environment.log.as_ref(), args, metrics.clone()).await?;
 
         let listeners = Listeners::bind(args, environment.network.as_ref()).await?;
         let bound = listeners.bound;
@@ -150,6 +152,11 @@ impl Master {
             }
         });
         Ok(Self { api, bound, stop, tasks, failed, _lock: lock })
+    }
+
+    /// Looks at this master's Raft node; `None` until it takes part in a cluster.
+    pub fn with_raft<R>(&self, look: impl FnOnce(&RaftNode) -> R) -> Option<R> {
+        self.api.coordinator().map(|coordinator| look(&coordinator.raft))
     }
 
     /// What the ports are bound to.
@@ -239,13 +246,13 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    async fn open(dir: &Path, args: &MasterArgs, metrics: Arc<MasterMetrics>) -> Result<Self, StartError> {
-        let dir = dir.join("log");
+    async fn open(
+        log: &dyn OpenLog,
+        args: &MasterArgs,
+        metrics: Arc<MasterMetrics>,
+    ) -> Result<Self, StartError> {
         let options = LogOptions { sync: args.log_sync, observer: metrics.clone(), ..LogOptions::default() };
-        let disk = move || {
-            SledDisk::open(&dir, &SledOptions::default()).map(|disk| -> Box<dyn LogDisk> { Box::new(disk) })
-        };
-        let (store, recovered) = LogStore::open(disk, options).await?;
+        let (store, recovered) = log.open(&args.data_dir.join("log"), options).await?;
         if let Some(truncated) = &recovered.truncated {
             metrics.log_truncations.increment(1);
             tracing::warn!("{truncated}");

@@ -13,6 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::MasterArgs;
 use crate::data_disk::FileSystem;
+use crate::log::OnSled;
 use crate::master::{Environment, Master, StartError};
 
 /// Exit code for what a person must mend before another start makes sense.
@@ -69,6 +70,7 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
     let environment = Environment {
         clock: api.block_on(async { Clock::monotonic() }),
         network: TcpNetwork::shared(),
+        log: Arc::new(OnSled::default()),
         raft: raft.handle().clone(),
         free_space: Arc::new(FileSystem),
     };

@@ -1,0 +1,339 @@
+//! The clients of a simulated cluster, and its one store, which lends memory and does nothing else: no bytes move here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_base::net::{ChannelOptions, Network};
+use mc_base::{PutId, SegmentEpoch, StoreId};
+use mc_proto::v1::master_client::MasterClient;
+use mc_proto::v1::{self, Code};
+use mc_tests::Seeded;
+use mc_tests::checker::{Action, Digest, Outcome};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+use tonic::Status;
+use tonic::transport::Channel;
+
+use crate::machine::CLIENTS;
+use crate::net::address_of;
+use crate::oracle::Oracle;
+
+/// An attempt that takes longer is given up.
+const ATTEMPT: Duration = Duration::from_millis(250);
+/// So is an operation.
+const OPERATION: Duration = Duration::from_millis(1500);
+const HOT_KEYS: u64 = 5;
+
+/// Calls masters, the one that answered last first.
+pub(crate) struct Caller {
+    masters: Vec<MasterClient<Channel>>,
+    at: usize,
+    rng: Seeded,
+}
+
+/// What an attempt came to, other than an answer.
+enum Missed {
+    /// Nothing was done.
+    Refused,
+    /// It may have been done, or may be yet.
+    Unknown,
+}
+
+impl Caller {
+    pub(crate) fn new(network: &Arc<dyn Network>, masters: usize, rng: Seeded) -> Self {
+        let client = |at| {
+            let address = address_of(at, CLIENTS).to_string();
+            MasterClient::new(network.channel(&address, ChannelOptions::default()).expect("an address"))
+        };
+        Self { masters: (0..masters).map(client).collect(), at: 0, rng }
+    }
+
+    /// One attempt. Whoever does not answer is left; a redirection is followed.
+    async fn attempt<R>(
+        &mut self,
+        call: impl AsyncFnOnce(MasterClient<Channel>) -> Result<tonic::Response<R>, Status>,
+    ) -> Result<R, Missed> {
+        let status = match timeout(ATTEMPT, call(self.masters[self.at].clone())).await {
+            Ok(Ok(reply)) => return Ok(reply.into_inner()),
+            Ok(Err(status)) => status,
+            Err(_) => {
+                self.elsewhere().await;
+                return Err(Missed::Unknown);
+            }
+        };
+        let Some(detail) = mc_proto::detail_of(&status) else {
+            self.elsewhere().await;
+            return Err(Missed::Unknown);
+        };
+        let leader = detail.leader.as_ref().and_then(|leader| {
+            (0..self.masters.len()).find(|at| address_of(*at, CLIENTS).to_string() == leader.address)
+        });
+        match leader {
+            Some(leader) => self.at = leader,
+            None => self.elsewhere().await,
+        }
+        match Code::try_from(detail.code) {
+            Ok(Code::OutcomeUnknown) => Err(Missed::Unknown),
+            _ => Err(Missed::Refused),
+        }
+    }
+
+    async fn elsewhere(&mut self) {
+        self.at = self.rng.below(self.masters.len() as u64) as usize;
+        sleep(Duration::from_millis(self.rng.within(5..40))).await;
+    }
+}
+
+fn caller() -> Option<v1::Caller> {
+    Some(v1::Caller {
+        version_min: *mc_proto::VERSIONS.start(),
+        version_max: *mc_proto::VERSIONS.end(),
+        ..Default::default()
+    })
+}
+
+/// One client: an operation at a time.
+pub(crate) struct Client {
+    number: u32,
+    caller: Caller,
+    oracle: Oracle,
+    rng: Seeded,
+    /// Keys that it put once and leaves alone.
+    kept: Vec<String>,
+}
+
+impl Client {
+    pub(crate) fn new(number: u32, caller: Caller, oracle: Oracle, rng: Seeded) -> Self {
+        Self { number, caller, oracle, rng, kept: Vec::new() }
+    }
+
+    /// Does random operations until told to stop.
+    pub(crate) async fn run(mut self, stop: Arc<Mutex<bool>>) -> Self {
+        while !*stop.lock() {
+            let hot = format!("hot-{}", self.rng.below(HOT_KEYS));
+            match self.rng.below(100) {
+                0..40 => {
+                    self.get(&hot).await;
+                }
+                40..50 if !self.kept.is_empty() => {
+                    let at = self.rng.below(self.kept.len() as u64) as usize;
+                    let key = self.kept[at].clone();
+                    let _ = self.get(&key).await;
+                }
+                50..78 => drop(self.put(&hot, v1::PutMode::Upsert).await),
+                78..84 => {
+                    let key = format!("kept-{}-{}", self.number, self.kept.len());
+                    self.kept.push(key.clone());
+                    self.put(&key, v1::PutMode::Upsert).await;
+                }
+                84..90 => self.exist(&hot).await,
+                _ => self.remove(&hot).await,
+            }
+            sleep(Duration::from_millis(self.rng.below(40))).await;
+        }
+        self
+    }
+
+    /// Reads every key until each has been answered.
+    pub(crate) async fn read_all(&mut self) {
+        let keys = self.oracle.keys();
+        for key in keys {
+            while !self.get(&key).await {}
+        }
+    }
+
+    /// Puts until one is acknowledged.
+    pub(crate) async fn put_one(&mut self) {
+        let key = format!("last-{}", self.number);
+        while self.put(&key, v1::PutMode::Upsert).await != Outcome::Stored {}
+    }
+
+    async fn put(&mut self, key: &str, mode: v1::PutMode) -> Outcome {
+        let put = PutId(u128::from(self.rng.bits()) << 64 | u128::from(self.rng.bits() | 1));
+        let action = Action::Upsert(digest(put));
+        let deadline = Instant::now() + OPERATION;
+        let put_id = bytes::Bytes::copy_from_slice(&put.to_bytes());
+        let key_bytes = bytes::Bytes::copy_from_slice(key.as_bytes());
+        let item = v1::PutStartItem {
+            put_id: put_id.clone(),
+            key: key_bytes.clone(),
+            size: 4096,
+            mode: mode as i32,
+            replicas: 1,
+            deadline_ms: 5_000,
+            ..Default::default()
+        };
+        let mut started = self.oracle.now();
+        loop {
+            let items = vec![item.clone()];
+            let request = v1::BatchPutStartRequest { caller: caller(), tenant: String::new(), items };
+            match self.caller.attempt(async |mut master| master.batch_put_start(request).await).await {
+                Ok(reply) if reply.results[0].code == Code::Ok as i32 => break,
+                Ok(_) => sleep(Duration::from_millis(20)).await,
+                Err(_) => {}
+            }
+            if Instant::now() > deadline {
+                return self.record(key, action, Outcome::Failed, started);
+            }
+        }
+        // Nobody can see it before its end was asked for.
+        started = self.oracle.now();
+        let mut unsure = false;
+        let outcome = loop {
+            let item = v1::PutEndItem {
+                put_id: put_id.clone(),
+                key: key_bytes.clone(),
+                checksum: 0,
+                failed_replicas: vec![],
+            };
+            let request =
+                v1::BatchPutEndRequest { caller: caller(), tenant: String::new(), items: vec![item] };
+            match self.caller.attempt(async |mut master| master.batch_put_end(request).await).await {
+                Ok(reply) if reply.results[0].code == Code::Ok as i32 => break Outcome::Stored,
+                Ok(_) if unsure => break Outcome::Unknown,
+                Ok(_) => break Outcome::Failed,
+                Err(Missed::Unknown) => unsure = true,
+                Err(Missed::Refused) => {}
+            }
+            if Instant::now() > deadline {
+                break if unsure { Outcome::Unknown } else { Outcome::Failed };
+            }
+        };
+        self.record(key, action, outcome, started)
+    }
+
+    /// True when it was answered.
+    async fn get(&mut self, key: &str) -> bool {
+        let deadline = Instant::now() + OPERATION;
+        loop {
+            let started = self.oracle.now();
+            let keys = vec![bytes::Bytes::copy_from_slice(key.as_bytes())];
+            let request = v1::BatchGetRequest { caller: caller(), tenant: String::new(), keys };
+            if let Ok(reply) = self.caller.attempt(async |mut master| master.batch_get(request).await).await {
+                let result = &reply.results[0];
+                let outcome = match Code::try_from(result.code) {
+                    Ok(Code::Ok) => {
+                        Outcome::Value(digest(PutId::from_bytes(&result.version).expect("an id has 16 bytes")))
+                    }
+                    Ok(Code::ObjectNotFound) => Outcome::Miss,
+                    // The store is suspect: there is something, and nothing is said of what.
+                    _ => Outcome::Failed,
+                };
+                if outcome != Outcome::Failed {
+                    self.record(key, Action::Get, outcome, started);
+                    return true;
+                }
+                sleep(Duration::from_millis(20)).await;
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+        }
+    }
+
+    async fn exist(&mut self, key: &str) {
+        let started = self.oracle.now();
+        let keys = vec![bytes::Bytes::copy_from_slice(key.as_bytes())];
+        let request = v1::BatchExistRequest { caller: caller(), tenant: String::new(), keys };
+        if let Ok(reply) = self.caller.attempt(async |mut master| master.batch_exist(request).await).await {
+            let outcome = match Code::try_from(reply.results[0].code) {
+                Ok(Code::Ok) => Outcome::Present,
+                Ok(Code::ObjectNotFound) => Outcome::Absent,
+                _ => return,
+            };
+            self.record(key, Action::Exist, outcome, started);
+        }
+    }
+
+    async fn remove(&mut self, key: &str) {
+        let deadline = Instant::now() + OPERATION;
+        loop {
+            let started = self.oracle.now();
+            let item = v1::RemoveItem {
+                key: bytes::Bytes::copy_from_slice(key.as_bytes()),
+                version: bytes::Bytes::new(),
+            };
+            let request = v1::BatchRemoveRequest {
+                caller: caller(),
+                tenant: String::new(),
+                items: vec![item],
+                force: true,
+            };
+            let outcome = match self.caller.attempt(async |mut master| master.batch_remove(request).await).await {
+                Ok(reply) => match Code::try_from(reply.results[0].code) {
+                    Ok(Code::Ok) => Outcome::Removed,
+                    Ok(Code::ObjectNotFound) => Outcome::NothingToRemove,
+                    _ => Outcome::Failed,
+                },
+                // Repeated, it could hit another's object.
+                Err(Missed::Unknown) => Outcome::Unknown,
+                Err(Missed::Refused) if Instant::now() < deadline => continue,
+                Err(Missed::Refused) => Outcome::Failed,
+            };
+            self.record(key, Action::Remove, outcome, started);
+            return;
+        }
+    }
+
+    fn record(&self, key: &str, action: Action, outcome: Outcome, started: u64) -> Outcome {
+        self.oracle.record(self.number, key, action, outcome, started);
+        outcome
+    }
+}
+
+fn digest(put: PutId) -> Digest {
+    Digest(put.0 as u64)
+}
+
+/// A store with enough memory for everything, which mounts and beats wherever the leader is.
+pub(crate) async fn store(mut caller: Caller, mut rng: Seeded) {
+    let store = bytes::Bytes::copy_from_slice(&StoreId(rng.bits() | 1).to_bytes());
+    let epoch = bytes::Bytes::copy_from_slice(&SegmentEpoch(rng.bits() | 1).to_bytes());
+    loop {
+        let mount = v1::MountStoreRequest {
+            caller: self::caller(),
+            store_id: store.clone(),
+            name: "store".into(),
+            epoch: epoch.clone(),
+            grant_key: vec![7; 32].into(),
+            endpoints: vec![v1::Endpoint {
+                transport: "tcp".into(),
+                address: "10.0.0.99:50060".into(),
+                ..Default::default()
+            }],
+            segment_bytes: vec![1 << 34],
+            http_address: String::new(),
+        };
+        if caller.attempt(async |mut master| master.mount_store(mount).await).await.is_err() {
+            continue;
+        }
+        beat(&mut caller, &store, &epoch).await;
+    }
+}
+
+/// Beats until an answer is missing.
+async fn beat(caller: &mut Caller, store: &bytes::Bytes, epoch: &bytes::Bytes) {
+    let (beats, stream) = tokio::sync::mpsc::channel(1);
+    let beat = |sequence| v1::StoreHeartbeat {
+        caller: self::caller(),
+        store_id: store.clone(),
+        epoch: epoch.clone(),
+        sequence,
+    };
+    // The call is answered when the first beat is.
+    let _ = beats.try_send(beat(0));
+    let stream = tokio_stream::wrappers::ReceiverStream::new(stream);
+    let Ok(mut replies) = caller.attempt(async |mut master| master.heartbeat(stream).await).await else {
+        return;
+    };
+    for sequence in 1.. {
+        match timeout(Duration::from_millis(500), replies.message()).await {
+            Ok(Ok(Some(reply))) if reply.mounted => {}
+            _ => return,
+        }
+        sleep(Duration::from_millis(200)).await;
+        if beats.send(beat(sequence)).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What must hold of the masters after every step, whatever happens to them.
+
+use std::collections::BTreeMap;
+
+use futures::FutureExt as _;
+use mc_base::NodeId;
+use mc_master::log::encode_payload;
+use mc_master::raft::{LogId, RaftNode};
+use openraft::ServerState;
+use openraft::async_runtime::watch::WatchReceiver as _;
+use openraft::storage::RaftLogReader as _;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::machine::Machine;
+use crate::trace::Trace;
+
+/// Remembers what was seen of all masters since the beginning.
+pub(crate) struct Invariants {
+    trace: Trace,
+    /// Who led each term.
+    leaders: BTreeMap<u64, NodeId>,
+    /// Every entry that was committed: its id and a hash of what it says.
+    committed: BTreeMap<u64, (LogId, u64)>,
+    /// The hash of the index at each applied entry.
+    indexes: BTreeMap<u64, (LogId, u64)>,
+    seen: Vec<Seen>,
+}
+
+/// What was checked of one process.
+#[derive(Clone, Default)]
+struct Seen {
+    start: u64,
+    /// Entries up to this one were compared.
+    compared: u64,
+    applied: Option<LogId>,
+    led: u64,
+}
+
+impl Invariants {
+    pub(crate) fn new(masters: usize, trace: Trace) -> Self {
+        Self {
+            trace,
+            leaders: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            indexes: BTreeMap::new(),
+            seen: vec![Seen::default(); masters],
+        }
+    }
+
+    /// The terms that had a leader.
+    pub(crate) fn terms(&self) -> usize {
+        self.leaders.len()
+    }
+
+    /// Entries that were committed.
+    pub(crate) fn entries(&self) -> usize {
+        self.committed.len()
+    }
+
+    /// Checks one machine.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub(crate) fn check(&mut self, machine: &Machine) -> Result<(), String> {
+        if let Some(why) = machine.failure() {
+            return Err(format!("master {} gave up: {why}", machine.host));
+        }
+        if self.seen[machine.host].start != machine.starts {
+            self.seen[machine.host] = Seen { start: machine.starts, ..Seen::default() };
+        }
+        machine.with_raft(|raft| self.check_raft(machine, raft)).unwrap_or(Ok(()))
+    }
+
+    fn check_raft(&mut self, machine: &Machine, raft: &RaftNode) -> Result<(), String> {
+        let host = machine.host;
+        let (leads, term, committed, last) = {
+            let metrics = raft.raft().metrics();
+            let metrics = metrics.borrow_watched();
+            let leads = metrics.state == ServerState::Leader && metrics.vote.committed;
+            let last = metrics.last_log_index.unwrap_or(0);
+            (leads, metrics.vote.leader_id.term, metrics.local_committed, last)
+        };
+        if leads {
+            let leader = *self.leaders.entry(term).or_insert(raft.node_id());
+            if leader != raft.node_id() {
+                return Err(format!("term {term} has two leaders: {leader} and {}", raft.node_id()));
+            }
+        }
+        let newly_leads = leads && self.seen[host].led != term;
+        if newly_leads {
+            self.trace.note(&[100, host as u64, term]);
+            self.seen[host].led = term;
+        }
+        // A leader has everything that was ever committed, from the first moment on.
+        let most = self.committed.last_key_value().map_or(0, |(index, _)| *index);
+        let upto = match newly_leads {
+            true => most,
+            false => committed.map_or(0, |id| id.index),
+        };
+        if newly_leads && last < most {
+            return Err(format!("leader {host} of term {term} ends at {last}, committed was {most}"));
+        }
+        self.compare_log(machine, upto, !newly_leads)?;
+        self.compare_index(host, raft)
+    }
+
+    /// Compares the entries up to `upto`, which are committed, with what was committed before.
+    fn compare_log(&mut self, machine: &Machine, upto: u64, remember: bool) -> Result<(), String> {
+        let from = match remember {
+            true => self.seen[machine.host].compared,
+            false => 0,
+        };
+        if upto < from {
+            return Ok(());
+        }
+        let Some(store) = machine.log.store() else { return Ok(()) };
+        let from = from.max(store.stats().first);
+        let read = store.reader().try_get_log_entries(from..upto + 1).now_or_never();
+        let Some(Ok(entries)) = read else { return Ok(()) };
+        for entry in entries {
+            let index = entry.log_id.index;
+            let now = (entry.log_id, xxh3_64(&encode_payload(&entry)));
+            let host = machine.host;
+            match self.committed.get(&index) {
+                Some(before) if *before != now => {
+                    return Err(format!("entry {index} was committed as {before:?} and is {now:?} on {host}"));
+                }
+                Some(_) => {}
+                None if remember => drop(self.committed.insert(index, now)),
+                None => return Err(format!("entry {index} appeared on {host} among committed ones")),
+            }
+        }
+        if remember {
+            self.seen[machine.host].compared = upto + 1;
+        }
+        Ok(())
+    }
+
+    /// Replicas that have applied the same entries are the same, byte by byte.
+    fn compare_index(&mut self, host: usize, raft: &RaftNode) -> Result<(), String> {
+        let seen = &mut self.seen[host];
+        let trace = &self.trace;
+        let indexes = &mut self.indexes;
+        raft.index().read(|applied| {
+            let Some(at) = applied.last_applied.filter(|at| Some(*at) != seen.applied) else { return Ok(()) };
+            seen.applied = Some(at);
+            let mut bytes = Vec::new();
+            applied.state.write_snapshot(&mut bytes).map_err(|err| err.to_string())?;
+            let hash = xxh3_64(&bytes);
+            trace.note(&[101, host as u64, at.index, hash]);
+            let before = *indexes.entry(at.index).or_insert((at, hash));
+            if before != (at, hash) {
+                return Err(format!("master {host} at {at} differs from another one at {}", before.0));
+            }
+            Ok(())
+        })
+    }
+
+    /// The master that leads and may serve reads, when all machines have applied the same.
+    pub(crate) fn converged(machines: &[Machine]) -> Option<usize> {
+        let applied = |machine: &Machine| {
+            machine.with_raft(|raft| raft.index().read(|applied| applied.last_applied)).flatten()
+        };
+        let first = applied(&machines[0])?;
+        let same = machines.iter().all(|machine| applied(machine) == Some(first));
+        let leads = |machine: &&Machine| machine.with_raft(|raft| raft.try_lease().is_some()) == Some(true);
+        let leader = machines.iter().find(leads)?;
+        same.then_some(leader.host)
+    }
+}
+
+/// The host that believes to lead the latest term.
+pub(crate) fn leader(machines: &[Machine]) -> Option<usize> {
+    let leads = |machine: &Machine| {
+        machine.with_raft(RaftNode::view).filter(|view| view.role == "leader").map(|view| view.term)
+    };
+    machines.iter().filter_map(|machine| Some((leads(machine)?, machine.host))).max().map(|(_, host)| host)
+}

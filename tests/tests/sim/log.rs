@@ -1,0 +1,108 @@
+//! The Raft log of a simulated master: the real store and writer on a disk in memory that forgets what was not synced.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use mc_master::log::{LogOptions, LogStore, LogWriter, MemoryDisk, OpenError, OpenLog, Recovered};
+use mc_tests::Seeded;
+use parking_lot::Mutex;
+
+/// One machine's log. It outlives the processes that open it.
+#[derive(Clone)]
+pub(crate) struct SimLog(Arc<Mutex<Inner>>);
+
+struct Inner {
+    disk: MemoryDisk,
+    rng: Seeded,
+    /// Added to each sync, in ms.
+    slow: u64,
+    open: Option<Open>,
+}
+
+#[derive(Clone)]
+struct Open {
+    store: LogStore,
+    writer: Arc<tokio::sync::Mutex<LogWriter>>,
+}
+
+impl fmt::Debug for SimLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SimLog")
+    }
+}
+
+impl SimLog {
+    pub(crate) fn new(rng: Seeded) -> Self {
+        Self(Arc::new(Mutex::new(Inner { disk: MemoryDisk::new(), rng, slow: 0, open: None })))
+    }
+
+    /// The log as the running process has it.
+    pub(crate) fn store(&self) -> Option<LogStore> {
+        self.0.lock().open.as_ref().map(|open| open.store.clone())
+    }
+
+    pub(crate) fn set_slow(&self, slow: u64) {
+        self.0.lock().slow = slow;
+    }
+
+    /// The process is gone; what it had written is there.
+    pub(crate) fn process_died(&self) {
+        let mut inner = self.0.lock();
+        inner.open = None;
+        inner.disk = inner.disk.crash_keeping(usize::MAX);
+    }
+
+    /// The power is gone. What the writer was about to write is on the disk in part, in the order of the writes.
+    pub(crate) fn lost_power(&self) {
+        let mut inner = self.0.lock();
+        if let Some(open) = inner.open.take() {
+            inner.disk.set_faults(|faults| faults.fail_sync = true);
+            if let Ok(mut writer) = open.writer.try_lock() {
+                writer.step();
+            }
+        }
+        let unsynced = inner.disk.unsynced() as u64;
+        let kept = match inner.rng.below(3) {
+            0 => 0,
+            _ => inner.rng.below(unsynced + 1),
+        };
+        inner.disk = inner.disk.crash_keeping(usize::try_from(kept).unwrap_or(usize::MAX));
+    }
+
+    /// How long the next sync takes.
+    fn sync_time(&self) -> Duration {
+        let mut inner = self.0.lock();
+        let usual = if inner.rng.below(100) == 0 { inner.rng.within(5..80) } else { inner.rng.below(3) };
+        Duration::from_millis(usual + inner.slow)
+    }
+}
+
+impl OpenLog for SimLog {
+    fn open(
+        &self,
+        _: &Path,
+        options: LogOptions,
+    ) -> BoxFuture<'static, Result<(LogStore, Recovered), OpenError>> {
+        let this = self.clone();
+        async move {
+            let disk = this.0.lock().disk.clone();
+            let (store, writer, recovered) = LogStore::open_inline(Box::new(disk), &options)?;
+            let writer = Arc::new(tokio::sync::Mutex::new(writer));
+            this.0.lock().open = Some(Open { store: store.clone(), writer: writer.clone() });
+            tokio::spawn(async move {
+                let mut writer = writer.lock().await;
+                while writer.ready().await {
+                    tokio::time::sleep(this.sync_time()).await;
+                    writer.step();
+                }
+                writer.finish();
+            });
+            Ok((store, recovered))
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,216 @@
+//! A machine with a master on it: what survives on its disks, and the process, which is a runtime of its own.
+//!
+//! All that a master does happens in tasks of its runtime, so dropping the runtime is `kill -9`. Its time is the
+//! runtime's, which stands still unless the simulation moves it on: more or less than the others' for a clock that runs
+//! at another rate, not at all for a stopped process.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Parser as _;
+use futures::FutureExt as _;
+use mc_base::Clock;
+use mc_master::config::MasterArgs;
+use mc_master::raft::RaftNode;
+use mc_master::{Environment, Master};
+use mc_tests::Seeded;
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::files;
+use crate::log::SimLog;
+use crate::net::{Host, Net, address_of};
+
+/// Ports as everywhere.
+pub(crate) const RAFT: u16 = 50055;
+pub(crate) const CLIENTS: u16 = 50051;
+const HTTP: u16 = 9003;
+
+pub(crate) struct Machine {
+    pub(crate) host: Host,
+    pub(crate) log: SimLog,
+    net: Net,
+    args: MasterArgs,
+    rng: Seeded,
+    /// How much faster its clock runs, in parts per million.
+    drift: i64,
+    fraction: i64,
+    process: Option<Process>,
+    /// Counts the processes that ran here.
+    pub(crate) starts: u64,
+}
+
+struct Process {
+    runtime: Runtime,
+    master: Arc<Mutex<Phase>>,
+    /// Milliseconds of the machine that a stopped process has not seen.
+    missed: Option<u64>,
+}
+
+enum Phase {
+    Starting,
+    Up(Master),
+    /// It gave up, and why.
+    Failed(String),
+    /// It was asked to stop and is doing so, or has.
+    Stopping,
+    Stopped,
+}
+
+impl Machine {
+    pub(crate) fn new(host: Host, masters: usize, net: &Net, root: &Path, snapshot_every: u64, mut rng: Seeded) -> Self {
+        let peers: Vec<_> = (0..masters).map(|peer| address_of(peer, RAFT).to_string()).collect();
+        let dir = root.join(format!("m{host}"));
+        let args = MasterArgs::parse_from([
+            "mc-master".to_owned(),
+            format!("--peers={}", peers.join(",")),
+            format!("--listen={}", address_of(host, CLIENTS)),
+            format!("--raft-listen={}", address_of(host, RAFT)),
+            format!("--http-listen={}", address_of(host, HTTP)),
+            format!("--data-dir={}", dir.display()),
+            format!("--snapshot-log-entries={snapshot_every}"),
+            format!("--keep-log-entries={}", snapshot_every / 4),
+        ]);
+        Self {
+            host,
+            log: SimLog::new(rng.part(1)),
+            net: net.clone(),
+            args,
+            // Clocks differ by a little, or by as much as leases are made for.
+            drift: match rng.below(3) {
+                0 => 0,
+                _ => i64::try_from(rng.below(100_000)).unwrap_or(0) - 50_000,
+            },
+            fraction: 0,
+            rng: rng.part(2),
+            process: None,
+            starts: 0,
+        }
+    }
+
+    fn dir(&self) -> &PathBuf {
+        &self.args.data_dir
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Starts a master, unless one runs.
+    pub(crate) fn start(&mut self) {
+        if self.process.is_some() {
+            return;
+        }
+        self.net.set_power(self.host, true);
+        self.starts += 1;
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime without I/O has nothing to fail with");
+        let master = Arc::new(Mutex::new(Phase::Starting));
+        let (args, network, log) = (self.args.clone(), self.net.of(self.host), Arc::new(self.log.clone()));
+        let phase = master.clone();
+        runtime.spawn(async move {
+            let environment = Environment {
+                clock: Clock::monotonic(),
+                network,
+                log,
+                raft: tokio::runtime::Handle::current(),
+            };
+            let started = Master::start(&args, environment).await;
+            *phase.lock() = match started {
+                Ok(master) => Phase::Up(master),
+                Err(error) => Phase::Failed(error.to_string()),
+            };
+        });
+        self.process = Some(Process { runtime, master, missed: None });
+    }
+
+    /// `kill -9`: connections are closed by the kernel, what was written stays.
+    pub(crate) fn kill(&mut self) {
+        if let Some(process) = self.process.take() {
+            self.net.close_listeners(self.host);
+            drop(process);
+            self.log.process_died();
+        }
+    }
+
+    /// The power goes: nobody hears anything, and what was not synced is lost or not.
+    pub(crate) fn lose_power(&mut self) {
+        self.net.set_power(self.host, false);
+        self.net.close_listeners(self.host);
+        drop(self.process.take());
+        self.log.lost_power();
+        for dir in [self.dir().clone(), self.dir().join("snapshots")] {
+            if dir.exists() {
+                files::lose_power(&dir, &mut self.rng).expect("files in memory can be written");
+            }
+        }
+    }
+
+    /// SIGTERM.
+    pub(crate) fn terminate(&mut self) {
+        let Some(process) = &self.process else { return };
+        let taken = std::mem::replace(&mut *process.master.lock(), Phase::Stopping);
+        let Phase::Up(master) = taken else {
+            *process.master.lock() = taken;
+            return;
+        };
+        let phase = process.master.clone();
+        process.runtime.spawn(async move {
+            master.stop().await;
+            *phase.lock() = Phase::Stopped;
+        });
+    }
+
+    /// SIGSTOP.
+    pub(crate) fn pause(&mut self) {
+        if let Some(process) = &mut self.process {
+            process.missed.get_or_insert(0);
+        }
+    }
+
+    /// SIGCONT: the clock has gone on.
+    pub(crate) fn resume(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        if let Some(missed) = process.missed.take() {
+            process.runtime.block_on(async { tokio::time::advance(Duration::from_millis(missed)).await });
+        }
+    }
+
+    /// Lets a millisecond pass here.
+    pub(crate) fn step(&mut self) {
+        self.fraction += 1_000_000 + self.drift;
+        let passed = self.fraction / 1_000_000;
+        self.fraction %= 1_000_000;
+        let Ok(passed) = u64::try_from(passed) else { return };
+        let Some(process) = &mut self.process else { return };
+        if let Some(missed) = &mut process.missed {
+            *missed += passed;
+            return;
+        }
+        process.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(passed)).await });
+        if matches!(*process.master.lock(), Phase::Stopped) {
+            self.kill();
+        }
+    }
+
+    /// Looks at the running master's Raft node, if it has one by now.
+    pub(crate) fn with_raft<R>(&self, look: impl FnOnce(&RaftNode) -> R) -> Option<R> {
+        match &*self.process.as_ref()?.master.lock() {
+            Phase::Up(master) => master.with_raft(look),
+            _ => None,
+        }
+    }
+
+    /// Why the master gave up, if it did: with the disks that it is promised it never has a reason.
+    pub(crate) fn failure(&self) -> Option<String> {
+        match &mut *self.process.as_ref()?.master.lock() {
+            Phase::Failed(why) => Some(why.clone()),
+            Phase::Up(master) => master.failed().now_or_never().map(|why| why.to_string()),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What goes wrong in a schedule, and when.
+
+use std::collections::BTreeMap;
+
+use mc_tests::Seeded;
+
+use crate::invariants::leader;
+use crate::machine::Machine;
+use crate::net::{Host, Net};
+use crate::trace::Trace;
+
+/// One thing that is done at one time.
+#[derive(Clone, Debug)]
+pub(crate) enum Deed {
+    Start(Host),
+    Kill(Host),
+    LosePower(Host),
+    Terminate(Host),
+    Pause(Host),
+    Resume(Host),
+    Cut(Host, Host),
+    Heal(Host, Host),
+    SlowLink(Host, Host, u64),
+    SlowDisk(Host, u64),
+}
+
+/// Draws faults, and the ends of them.
+pub(crate) struct Nemesis {
+    rng: Seeded,
+    net: Net,
+    trace: Trace,
+    masters: usize,
+    /// Masters, clients and the store.
+    hosts: usize,
+    plan: BTreeMap<u64, Vec<Deed>>,
+    next: u64,
+    /// How often faults come, in ms.
+    pace: u64,
+    /// What was done, for the report.
+    pub(crate) log: Vec<String>,
+}
+
+impl Nemesis {
+    pub(crate) fn new(masters: usize, hosts: usize, net: &Net, mut rng: Seeded, trace: Trace) -> Self {
+        let pace = [300, 700, 1500][rng.below(3) as usize];
+        Self {
+            rng,
+            net: net.clone(),
+            trace,
+            masters,
+            hosts,
+            plan: BTreeMap::new(),
+            next: 500,
+            pace,
+            log: Vec::new(),
+        }
+    }
+
+    /// Does what is due at `now`.
+    pub(crate) fn step(&mut self, now: u64, machines: &mut [Machine]) {
+        if now >= self.next {
+            self.next = now + self.rng.within(self.pace / 4..self.pace * 2);
+            self.draw(now, machines);
+        }
+        while let Some(due) = self.plan.first_entry().filter(|due| *due.key() <= now) {
+            for deed in due.remove() {
+                self.carry_out(now, &deed, machines);
+            }
+        }
+    }
+
+    /// Ends every fault.
+    pub(crate) fn end(&mut self, now: u64, machines: &mut [Machine]) {
+        self.plan.clear();
+        let masters = 0..self.masters;
+        for host in masters.clone() {
+            for deed in [Deed::Resume(host), Deed::SlowDisk(host, 0)] {
+                self.carry_out(now, &deed, machines);
+            }
+        }
+        let hosts = self.hosts;
+        for (from, to) in (0..hosts).flat_map(|from| (0..hosts).map(move |to| (from, to))) {
+            if self.net.is_cut(from, to) {
+                self.carry_out(now, &Deed::Heal(from, to), machines);
+            }
+            self.net.set_slow(from, to, 0);
+        }
+        for host in masters {
+            if !machines[host].is_running() {
+                self.carry_out(now, &Deed::Start(host), machines);
+            }
+        }
+    }
+
+    fn at(&mut self, time: u64, deed: Deed) {
+        self.plan.entry(time).or_default().push(deed);
+    }
+
+    fn draw(&mut self, now: u64, machines: &[Machine]) {
+        let any = self.rng.below(self.masters as u64) as usize;
+        // The leader is where faults hurt.
+        let victim = match leader(machines) {
+            Some(leader) if self.rng.below(2) == 0 => leader,
+            _ => any,
+        };
+        let other = (victim + 1 + self.rng.below(self.masters as u64 - 1) as usize) % self.masters;
+        let short = [20, 100, 400, 1200][self.rng.below(4) as usize];
+        let end = now + 1 + self.rng.below(short);
+        let long_end = now + 100 + self.rng.below(2500);
+        match self.rng.below(15) {
+            0 | 1 => {
+                self.at(now, Deed::Kill(victim));
+                self.at(end, Deed::Start(victim));
+            }
+            2 | 3 => {
+                self.at(now, Deed::LosePower(victim));
+                self.at(end, Deed::Start(victim));
+            }
+            4 => {
+                for host in 0..self.masters {
+                    let down = now + self.rng.below(10);
+                    let kill = self.rng.below(2) == 0;
+                    self.at(down, if kill { Deed::Kill(host) } else { Deed::LosePower(host) });
+                    let back = end + 10 + self.rng.below(300);
+                    self.at(back, Deed::Start(host));
+                }
+            }
+            5 => {
+                self.at(now, Deed::Terminate(victim));
+                let back = now + 2_500 + self.rng.below(500);
+                self.at(back, Deed::Start(victim));
+            }
+            6 | 7 => {
+                self.at(now, Deed::Pause(victim));
+                self.at(long_end, Deed::Resume(victim));
+            }
+            8 | 9 => {
+                for peer in (0..self.masters).filter(|peer| *peer != victim) {
+                    self.cut_for(now, long_end, victim, peer);
+                    self.cut_for(now, long_end, peer, victim);
+                }
+            }
+            10 => {
+                // One way only.
+                let inward = self.rng.below(2) == 0;
+                for peer in (0..self.masters).filter(|peer| *peer != victim) {
+                    let (from, to) = if inward { (peer, victim) } else { (victim, peer) };
+                    self.cut_for(now, long_end, from, to);
+                }
+            }
+            11 => {
+                self.cut_for(now, long_end, victim, other);
+                if self.rng.below(2) == 0 {
+                    self.cut_for(now, long_end, other, victim);
+                }
+            }
+            12 => {
+                let outside = self.masters + self.rng.below((self.hosts - self.masters) as u64) as usize;
+                self.cut_for(now, long_end, outside, victim);
+                self.cut_for(now, long_end, victim, outside);
+            }
+            13 => {
+                let slow = self.rng.within(5..150);
+                if self.rng.below(2) == 0 {
+                    self.at(now, Deed::SlowDisk(victim, slow));
+                    self.at(long_end, Deed::SlowDisk(victim, 0));
+                } else {
+                    for (from, to) in [(victim, other), (other, victim)] {
+                        self.at(now, Deed::SlowLink(from, to, slow));
+                        self.at(long_end, Deed::SlowLink(from, to, 0));
+                    }
+                }
+            }
+            _ => self.restart_within_the_lease(now, machines),
+        }
+    }
+
+    /// The leader is out of reach of one voter, which stands for election again and again; the other voter, whose promise
+    /// holds the lease, restarts and is cut off from the leader, too.
+    fn restart_within_the_lease(&mut self, now: u64, machines: &[Machine]) {
+        let Some(leader) = leader(machines) else { return };
+        let first = (leader + 1) % self.masters;
+        let second = (leader + 2) % self.masters;
+        let end = now + 1_500 + self.rng.below(1_000);
+        for (from, to) in [(leader, first), (first, leader)] {
+            self.cut_for(now, end, from, to);
+        }
+        let restart = now + 400 + self.rng.below(500);
+        let deed = if self.rng.below(2) == 0 { Deed::Kill(second) } else { Deed::LosePower(second) };
+        self.at(restart, deed);
+        for (from, to) in [(leader, second), (second, leader)] {
+            self.cut_for(restart, end, from, to);
+        }
+        let back = restart + 1 + self.rng.below(30);
+        self.at(back, Deed::Start(second));
+    }
+
+    fn cut_for(&mut self, from_time: u64, to_time: u64, from: Host, to: Host) {
+        self.at(from_time, Deed::Cut(from, to));
+        self.at(to_time, Deed::Heal(from, to));
+    }
+
+    fn carry_out(&mut self, now: u64, deed: &Deed, machines: &mut [Machine]) {
+        let text = format!("{now} ms: {deed:?}");
+        self.trace.note_text(&text);
+        self.log.push(text);
+        match *deed {
+            Deed::Start(host) => machines[host].start(),
+            Deed::Kill(host) => machines[host].kill(),
+            Deed::LosePower(host) => machines[host].lose_power(),
+            Deed::Terminate(host) => machines[host].terminate(),
+            Deed::Pause(host) => machines[host].pause(),
+            Deed::Resume(host) => machines[host].resume(),
+            Deed::Cut(from, to) => self.net.set_cut(from, to, true),
+            Deed::Heal(from, to) => self.net.set_cut(from, to, false),
+            Deed::SlowLink(from, to, slow) => self.net.set_slow(from, to, slow),
+            Deed::SlowDisk(host, slow) => machines[host].log.set_slow(slow),
+        }
+    }
+}

@@ -275,7 +275,7 @@ impl FormationService {
 
 /// Runs `work` where it may block on the disk.
 async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
+    match mc_base::blocking(work).await {
         Ok(value) => value,
         // It can't be cancelled, so it has panicked: go on with that panic.
         Err(err) => std::panic::resume_unwind(err.into_panic()),

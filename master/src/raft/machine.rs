@@ -241,5 +241,5 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 }
 
 async fn blocking<R: Send + 'static>(work: impl FnOnce() -> io::Result<R> + Send + 'static) -> io::Result<R> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
+    mc_base::blocking(work).await.map_err(io::Error::other)?
 }

@@ -163,7 +163,7 @@ impl RaftNode {
         let raft_config = Arc::new(raft_config(&settings, &limits)?);
         let election_timeout_max = Duration::from_millis(settings.raft_election_max_ms);
 
-        let opened = tokio::task::spawn_blocking(move || SnapshotStore::open(&snapshot_dir, cluster));
+        let opened = mc_base::blocking(move || SnapshotStore::open(&snapshot_dir, cluster));
         let (snapshots, mut recovered) =
             opened.await.map_err(|err| StartError::Log(io::Error::other(err)))??;
         let log_state = log.get_log_state().await.map_err(StartError::Log)?;

@@ -68,7 +68,7 @@ fn refused(err: &SnapshotError) -> Status {
 async fn blocking<R: Send + 'static>(
     work: impl FnOnce() -> Result<R, SnapshotError> + Send + 'static,
 ) -> Result<R, Status> {
-    match tokio::task::spawn_blocking(work).await {
+    match mc_base::blocking(work).await {
         Ok(result) => result.map_err(|err| refused(&err)),
         Err(err) => Err(Status::internal(io::Error::other(err).to_string())),
     }

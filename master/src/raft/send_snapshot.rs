@@ -98,7 +98,7 @@ async fn feed(
             Ok(Ok(())) => {}
         }
         let file = snapshot.clone();
-        let data = tokio::task::spawn_blocking(move || file.read_piece(offset, PIECE))
+        let data = mc_base::blocking(move || file.read_piece(offset, PIECE))
             .await
             .unwrap_or_else(|err| Err(io::Error::other(err)))
             .map_err(Stopped::Disk)?;

@@ -145,6 +145,8 @@ impl Schedule {
         let clients = self.outside.spawn(futures::future::join_all(clients));
         let began = self.now;
         while !clients.is_finished() || Invariants::converged(&self.machines).is_none() {
+            // One that was asked to stop ends only now.
+            self.machines.iter_mut().for_each(Machine::start);
             self.step(false)?;
             if self.now - began > TO_CONVERGE {
                 return Err(format!("no leader that all follow {TO_CONVERGE} ms after the last fault"));

@@ -18,16 +18,42 @@ use crate::machine::CLIENTS;
 use crate::net::address_of;
 use crate::oracle::Oracle;
 
-/// An attempt that takes longer is given up.
-const ATTEMPT: Duration = Duration::from_millis(250);
-/// So is an operation.
+/// An operation that takes longer is given up.
 const OPERATION: Duration = Duration::from_millis(1500);
-const HOT_KEYS: u64 = 5;
+/// Keys that all clients write.
+const HOT_KEYS: u64 = 3;
+
+/// How a client behaves. Some leave a master that does not answer soon and find a new leader while others still ask the
+/// old one, which is where a stale answer would come from.
+#[derive(Clone, Copy)]
+pub(crate) struct Habit {
+    /// An attempt that takes longer is given up.
+    patience: Duration,
+    /// Of 100 operations.
+    reads: u64,
+    /// Longest pause between two operations, in ms.
+    pause: u64,
+}
+
+impl Habit {
+    /// The habit of client `number`.
+    pub(crate) fn of(number: u32) -> Self {
+        match number % 3 {
+            0 => Self { patience: Duration::from_millis(60), reads: 20, pause: 30 },
+            1 => Self { patience: Duration::from_millis(120), reads: 50, pause: 40 },
+            _ => Self { patience: Duration::from_millis(250), reads: 90, pause: 15 },
+        }
+    }
+}
+
+/// The patience of the store.
+pub(crate) const STORE: Duration = Duration::from_millis(250);
 
 /// Calls masters, the one that answered last first.
 pub(crate) struct Caller {
     masters: Vec<MasterClient<Channel>>,
     at: usize,
+    patience: Duration,
     rng: Seeded,
 }
 
@@ -40,12 +66,12 @@ enum Missed {
 }
 
 impl Caller {
-    pub(crate) fn new(network: &Arc<dyn Network>, masters: usize, rng: Seeded) -> Self {
+    pub(crate) fn new(network: &Arc<dyn Network>, masters: usize, patience: Duration, rng: Seeded) -> Self {
         let client = |at| {
             let address = address_of(at, CLIENTS).to_string();
             MasterClient::new(network.channel(&address, ChannelOptions::default()).expect("an address"))
         };
-        Self { masters: (0..masters).map(client).collect(), at: 0, rng }
+        Self { masters: (0..masters).map(client).collect(), at: 0, patience, rng }
     }
 
     /// One attempt. Whoever does not answer is left; a redirection is followed.
@@ -53,7 +79,7 @@ impl Caller {
         &mut self,
         call: impl AsyncFnOnce(MasterClient<Channel>) -> Result<tonic::Response<R>, Status>,
     ) -> Result<R, Missed> {
-        let status = match timeout(ATTEMPT, call(self.masters[self.at].clone())).await {
+        let status = match timeout(self.patience, call(self.masters[self.at].clone())).await {
             Ok(Ok(reply)) => return Ok(reply.into_inner()),
             Ok(Err(status)) => status,
             Err(_) => {
@@ -95,6 +121,7 @@ fn caller() -> Option<v1::Caller> {
 /// One client: an operation at a time.
 pub(crate) struct Client {
     number: u32,
+    habit: Habit,
     caller: Caller,
     oracle: Oracle,
     rng: Seeded,
@@ -103,33 +130,48 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(number: u32, caller: Caller, oracle: Oracle, rng: Seeded) -> Self {
-        Self { number, caller, oracle, rng, kept: Vec::new() }
+    pub(crate) fn new(
+        number: u32,
+        network: &Arc<dyn Network>,
+        masters: usize,
+        oracle: Oracle,
+        rng: Seeded,
+    ) -> Self {
+        let habit = Habit::of(number);
+        let caller = Caller::new(network, masters, habit.patience, rng.part(1));
+        Self { number, habit, caller, oracle, rng: rng.part(2), kept: Vec::new() }
     }
 
     /// Does random operations until told to stop.
     pub(crate) async fn run(mut self, stop: Arc<Mutex<bool>>) -> Self {
         while !*stop.lock() {
             let hot = format!("hot-{}", self.rng.below(HOT_KEYS));
-            match self.rng.below(100) {
-                0..40 => {
-                    self.get(&hot).await;
+            let kind = self.rng.below(10);
+            if self.rng.below(100) < self.habit.reads {
+                match self.rng.below(self.kept.len() as u64 + 1) as usize {
+                    _ if kind == 0 => self.exist(&hot).await,
+                    at if kind < 3 && at < self.kept.len() => {
+                        let key = self.kept[at].clone();
+                        self.get(&key).await;
+                    }
+                    _ => {
+                        self.get(&hot).await;
+                    }
                 }
-                40..50 if !self.kept.is_empty() => {
-                    let at = self.rng.below(self.kept.len() as u64) as usize;
-                    let key = self.kept[at].clone();
-                    let _ = self.get(&key).await;
+            } else {
+                match kind {
+                    0 | 1 => {
+                        let key = format!("kept-{}-{}", self.number, self.kept.len());
+                        self.kept.push(key.clone());
+                        self.put(&key).await;
+                    }
+                    2 | 3 => self.remove(&hot).await,
+                    _ => {
+                        self.put(&hot).await;
+                    }
                 }
-                50..78 => drop(self.put(&hot, v1::PutMode::Upsert).await),
-                78..84 => {
-                    let key = format!("kept-{}-{}", self.number, self.kept.len());
-                    self.kept.push(key.clone());
-                    self.put(&key, v1::PutMode::Upsert).await;
-                }
-                84..90 => self.exist(&hot).await,
-                _ => self.remove(&hot).await,
             }
-            sleep(Duration::from_millis(self.rng.below(40))).await;
+            sleep(Duration::from_millis(self.rng.below(self.habit.pause))).await;
         }
         self
     }
@@ -145,10 +187,10 @@ impl Client {
     /// Puts until one is acknowledged.
     pub(crate) async fn put_one(&mut self) {
         let key = format!("last-{}", self.number);
-        while self.put(&key, v1::PutMode::Upsert).await != Outcome::Stored {}
+        while self.put(&key).await != Outcome::Stored {}
     }
 
-    async fn put(&mut self, key: &str, mode: v1::PutMode) -> Outcome {
+    async fn put(&mut self, key: &str) -> Outcome {
         let put = PutId(u128::from(self.rng.bits()) << 64 | u128::from(self.rng.bits() | 1));
         let action = Action::Upsert(digest(put));
         let deadline = Instant::now() + OPERATION;
@@ -158,7 +200,7 @@ impl Client {
             put_id: put_id.clone(),
             key: key_bytes.clone(),
             size: 4096,
-            mode: mode as i32,
+            mode: v1::PutMode::Upsert as i32,
             replicas: 1,
             deadline_ms: 5_000,
             ..Default::default()

@@ -1,4 +1,40 @@
-//! Simulation.
+//! Masters in a simulation: the real code, from the client port down to the log writer, over simulated network, time,
+//! disks and randomness, many schedules of faults one after the other, each given by its seed.
+//!
+//!     cargo test -p mc-tests --test sim                    # 200 seeds, or as many as fit into 3 minutes
+//!     MC_SIM_SEED=17 cargo test -p mc-tests --test sim     # one seed; prints the hash of all that happened
+//!     MC_SIM_SEEDS=10000 MC_SIM_SECONDS=0 cargo test -p mc-tests --test sim       # a soak
+//!
+//! `MC_SIM_FIRST` is the first seed (1), `MC_SIM_JOBS` how many run at once (one a processor), `MC_SIM_GO_ON` counts
+//! violations instead of stopping at the first. Of one seed, `MC_SIM_TRACE=file` writes down every event, and `RUST_LOG`
+//! shows what the masters say.
+//!
+//! # How
+//!
+//! - **A machine** ([`machine`]) holds what survives, and a process: a [`mc_master::Master`] on a runtime of its own with
+//!   one thread and paused time. Each step lets a millisecond pass on every machine, or a bit more or less where its clock
+//!   runs at another rate. Dropping the runtime is `kill -9`; not stepping it is SIGSTOP.
+//! - **The network** ([`net`]) is bytes between hosts with latency, cut in one direction or both; tonic runs over it as
+//!   over TCP. Not turmoil: its hosts share one rate of time, and it wants its own sockets where masters already
+//!   take a [`mc_base::net::Network`].
+//! - **Disks**: the log is on the memory disk of `mc_master::log`, written by the real writer ([`log`]); files are real
+//!   ones in memory. A loss of power keeps what was synced and a part of the rest ([`files`]).
+//! - **Randomness** comes from the seed for every library, because `getrandom` of the C library is replaced ([`libc`]).
+//!   Each seed runs in a process of its own, so what another one left behind (counters, caches) plays no part: two runs
+//!   of a seed print the same hash.
+//! - **Faults** ([`nemesis`]): kill, loss of power, SIGTERM, SIGSTOP, restart, cuts, slow links and disks, clock rates
+//!   within 5 %, and a restart of the voter on whose promise a lease rests. Snapshots are taken every 8 to 200 entries.
+//! - **After every step** ([`invariants`]): at most one leader a term; no committed entry lost or changed, and every new
+//!   leader has them all; replicas that applied the same entries are the same, byte by byte; no master gave up. After
+//!   every operation of a client ([`oracle`]): nothing older than what was acknowledged before it began.
+//! - **At the end** all faults stop: within 10 s there is a leader that all follow, every client's put is acknowledged
+//!   and every key is answered; and the whole history must be linearizable.
+//!
+//! Membership changes are not part of it yet: masters cannot do them.
+//!
+//! # That it bites
+//!
+//! `planted.patch` puts three known bugs back; `MC_SIM_BUG` chooses one. What was found is in docs/benchmarks.md.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod client;
@@ -11,26 +47,57 @@ mod nemesis;
 mod net;
 mod oracle;
 mod schedule;
+mod seeds;
 mod trace;
 
-fn main() -> std::process::ExitCode {
-    let seed: u64 = std::env::var("MC_SIM_SEED").unwrap_or("1".into()).parse().unwrap();
+use std::process::ExitCode;
+
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    // As the usual harness would: tests are listed and chosen by name.
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        println!("sim: test");
+        return ExitCode::SUCCESS;
+    }
+    let names: Vec<_> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    if !names.is_empty() && !names.iter().any(|name| "sim".contains(name.as_str())) {
+        return ExitCode::SUCCESS;
+    }
+    match number("MC_SIM_SEED") {
+        Some(seed) => one(seed),
+        None => seeds::run(),
+    }
+}
+
+/// A number of the environment.
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is `{text}`, which is no number")))
+}
+
+/// Runs one seed in this process.
+fn one(seed: u64) -> ExitCode {
     if let Ok(path) = std::env::var("MC_SIM_TRACE") {
         let _ = trace::TRACE.set(std::fs::File::create(path).unwrap());
     }
-    if std::env::var("RUST_LOG").is_ok() {
-        tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_writer(std::io::stderr).init();
+    if std::env::var_os(EnvFilter::DEFAULT_ENV).is_some() {
+        let filter = EnvFilter::from_default_env();
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
-    let report = std::thread::spawn(move || {
+    // A thread that has drawn nothing yet.
+    let run = std::thread::spawn(move || {
         libc::seed_this_thread(seed);
         schedule::run(seed)
-    })
-    .join()
-    .unwrap();
-    println!("seed {seed}: trace {:016x} of {} events: {}", report.trace.0, report.trace.1, report.summary);
-    if let Some(v) = report.violation {
-        println!("VIOLATION: {v}\n{}", report.faults.join("\n"));
-        return 1.into();
+    });
+    let Ok(report) = run.join() else { return ExitCode::FAILURE };
+    let (hash, events) = report.trace;
+    println!("seed {seed}: trace {hash:016x} of {events} events: {}", report.summary);
+    let Some(violation) = report.violation else { return ExitCode::SUCCESS };
+    for fault in report.faults {
+        println!("  {fault}");
     }
-    0.into()
+    println!("VIOLATION in seed {seed}: {violation}");
+    ExitCode::FAILURE
 }

@@ -107,7 +107,7 @@ impl Nemesis {
         let short = [20, 100, 400, 1200][self.rng.below(4) as usize];
         let end = now + 1 + self.rng.below(short);
         let long_end = now + 100 + self.rng.below(2500);
-        match self.rng.below(15) {
+        match self.rng.below(16) {
             0 | 1 => {
                 self.at(now, Deed::Kill(victim));
                 self.at(end, Deed::Start(victim));

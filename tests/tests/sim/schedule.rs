@@ -8,7 +8,7 @@ use mc_tests::checker::{Outcome, Verdict};
 use parking_lot::Mutex;
 use tokio::runtime::Builder;
 
-use crate::client::{Caller, Client, store};
+use crate::client::{Caller, Client, STORE, store};
 use crate::invariants::Invariants;
 use crate::machine::Machine;
 use crate::nemesis::Nemesis;
@@ -121,15 +121,14 @@ impl Schedule {
         let stop = Arc::new(Mutex::new(false));
         let inside = self.outside.enter();
         let network = self.net.of(HOSTS - 1);
-        let beats = store(Caller::new(&network, MASTERS, rng.part(3)), rng.part(4));
+        let beats = store(Caller::new(&network, MASTERS, STORE, rng.part(3)), rng.part(4));
         self.outside.spawn(beats);
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
                 let network = self.net.of(MASTERS + number);
-                let part = 20 + number as u64;
-                let caller = Caller::new(&network, MASTERS, rng.part(part));
+                let part = rng.part(20 + number as u64);
                 let number = u32::try_from(number).unwrap_or(0);
-                let client = Client::new(number, caller, self.oracle.clone(), rng.part(part + 10));
+                let client = Client::new(number, &network, MASTERS, self.oracle.clone(), part);
                 self.outside.spawn(client.run(stop.clone()))
             })
             .collect();

@@ -54,8 +54,8 @@ struct State {
 #[derive(Default)]
 struct Link {
     cut: bool,
-    /// Sent while the link was cut.
-    held: VecDeque<Segment>,
+    /// What could not get through, in the order in which it was sent.
+    held: BTreeMap<u64, Segment>,
     /// Added to every latency, in ms.
     slow: u64,
 }
@@ -138,8 +138,8 @@ impl Net {
             let mut state = self.0.lock();
             state.now = now;
             while let Some(next) = state.due.first_entry().filter(|next| next.key().0 <= now) {
-                let segment = next.remove();
-                state.deliver(self, segment, &mut awake, &mut finished);
+                let ((_, sequence), segment) = next.remove_entry();
+                state.deliver(self, sequence, segment, &mut awake, &mut finished);
             }
         }
         // Without the lock: a dial that was given up drops its stream here.
@@ -153,7 +153,7 @@ impl Net {
         let link = state.links.entry((from, to)).or_default();
         link.cut = cut;
         if !cut {
-            for segment in std::mem::take(&mut link.held) {
+            for (_, segment) in std::mem::take(&mut link.held) {
                 state.send(segment);
             }
         }
@@ -216,9 +216,10 @@ impl State {
         if !self.powered[segment.from] {
             return;
         }
+        self.sequence += 1;
         let link = self.links.entry((segment.from, segment.to)).or_default();
         if link.cut {
-            link.held.push_back(segment);
+            link.held.insert(self.sequence, segment);
             return;
         }
         // Mostly a round trip of a few milliseconds, now and then a straggler.
@@ -228,7 +229,6 @@ impl State {
         let end = &mut connection.ends[segment.end];
         end.last_arrival = end.last_arrival.max(self.now + latency);
         let at = end.last_arrival;
-        self.sequence += 1;
         self.due.insert((at, self.sequence), segment);
     }
 
@@ -240,13 +240,14 @@ impl State {
     fn deliver(
         &mut self,
         net: &Net,
+        sequence: u64,
         segment: Segment,
         awake: &mut Vec<Waker>,
         finished: &mut Vec<Result<(), io::Result<Stream>>>,
     ) {
         let link = self.links.entry((segment.from, segment.to)).or_default();
         if link.cut {
-            link.held.push_back(segment);
+            link.held.insert(sequence, segment);
             return;
         }
         if !self.powered[segment.to] {

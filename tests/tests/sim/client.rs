@@ -23,6 +23,17 @@ const OPERATION: Duration = Duration::from_millis(1500);
 /// Keys that all clients write.
 const HOT_KEYS: u64 = 3;
 
+/// What clients are to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Whatever they like.
+    All,
+    /// Reads alone, so that the log rests.
+    Reads,
+    /// No more.
+    Nothing,
+}
+
 /// How a client behaves. Some leave a master that does not answer soon and find a new leader while others still ask the
 /// old one, which is where a stale answer would come from.
 #[derive(Clone, Copy)]
@@ -33,15 +44,17 @@ pub(crate) struct Habit {
     reads: u64,
     /// Longest pause between two operations, in ms.
     pause: u64,
+    /// Whether it asks any master first, whoever answered last.
+    fickle: bool,
 }
 
 impl Habit {
     /// The habit of client `number`.
     pub(crate) fn of(number: u32) -> Self {
         match number % 3 {
-            0 => Self { patience: Duration::from_millis(60), reads: 20, pause: 30 },
-            1 => Self { patience: Duration::from_millis(120), reads: 50, pause: 40 },
-            _ => Self { patience: Duration::from_millis(250), reads: 90, pause: 15 },
+            0 => Self { patience: Duration::from_millis(40), reads: 10, pause: 15, fickle: true },
+            1 => Self { patience: Duration::from_millis(120), reads: 50, pause: 40, fickle: false },
+            _ => Self { patience: Duration::from_millis(250), reads: 95, pause: 8, fickle: false },
         }
     }
 }
@@ -105,8 +118,12 @@ impl Caller {
     }
 
     async fn elsewhere(&mut self) {
+        self.anyone();
+        sleep(Duration::from_millis(self.rng.within(2..20))).await;
+    }
+
+    fn anyone(&mut self) {
         self.at = self.rng.below(self.masters.len() as u64) as usize;
-        sleep(Duration::from_millis(self.rng.within(5..40))).await;
     }
 }
 
@@ -143,11 +160,18 @@ impl Client {
     }
 
     /// Does random operations until told to stop.
-    pub(crate) async fn run(mut self, stop: Arc<Mutex<bool>>) -> Self {
-        while !*stop.lock() {
+    pub(crate) async fn run(mut self, wanted: Arc<Mutex<Wanted>>) -> Self {
+        loop {
+            let wanted = *wanted.lock();
+            if wanted == Wanted::Nothing {
+                return self;
+            }
             let hot = format!("hot-{}", self.rng.below(HOT_KEYS));
             let kind = self.rng.below(10);
-            if self.rng.below(100) < self.habit.reads {
+            if self.habit.fickle {
+                self.caller.anyone();
+            }
+            if wanted == Wanted::Reads || self.rng.below(100) < self.habit.reads {
                 match self.rng.below(self.kept.len() as u64 + 1) as usize {
                     _ if kind == 0 => self.exist(&hot).await,
                     at if kind < 3 && at < self.kept.len() => {
@@ -173,7 +197,6 @@ impl Client {
             }
             sleep(Duration::from_millis(self.rng.below(self.habit.pause))).await;
         }
-        self
     }
 
     /// Reads every key until each has been answered.
@@ -254,9 +277,9 @@ impl Client {
             if let Ok(reply) = self.caller.attempt(async |mut master| master.batch_get(request).await).await {
                 let result = &reply.results[0];
                 let outcome = match Code::try_from(result.code) {
-                    Ok(Code::Ok) => {
-                        Outcome::Value(digest(PutId::from_bytes(&result.version).expect("an id has 16 bytes")))
-                    }
+                    Ok(Code::Ok) => Outcome::Value(digest(
+                        PutId::from_bytes(&result.version).expect("an id has 16 bytes"),
+                    )),
                     Ok(Code::ObjectNotFound) => Outcome::Miss,
                     // The store is suspect: there is something, and nothing is said of what.
                     _ => Outcome::Failed,
@@ -301,17 +324,18 @@ impl Client {
                 items: vec![item],
                 force: true,
             };
-            let outcome = match self.caller.attempt(async |mut master| master.batch_remove(request).await).await {
-                Ok(reply) => match Code::try_from(reply.results[0].code) {
-                    Ok(Code::Ok) => Outcome::Removed,
-                    Ok(Code::ObjectNotFound) => Outcome::NothingToRemove,
-                    _ => Outcome::Failed,
-                },
-                // Repeated, it could hit another's object.
-                Err(Missed::Unknown) => Outcome::Unknown,
-                Err(Missed::Refused) if Instant::now() < deadline => continue,
-                Err(Missed::Refused) => Outcome::Failed,
-            };
+            let outcome =
+                match self.caller.attempt(async |mut master| master.batch_remove(request).await).await {
+                    Ok(reply) => match Code::try_from(reply.results[0].code) {
+                        Ok(Code::Ok) => Outcome::Removed,
+                        Ok(Code::ObjectNotFound) => Outcome::NothingToRemove,
+                        _ => Outcome::Failed,
+                    },
+                    // Repeated, it could hit another's object.
+                    Err(Missed::Unknown) => Outcome::Unknown,
+                    Err(Missed::Refused) if Instant::now() < deadline => continue,
+                    Err(Missed::Refused) => Outcome::Failed,
+                };
             self.record(key, Action::Remove, outcome, started);
             return;
         }

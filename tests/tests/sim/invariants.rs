@@ -123,7 +123,9 @@ impl Invariants {
             let host = machine.host;
             match self.committed.get(&index) {
                 Some(before) if *before != now => {
-                    return Err(format!("entry {index} was committed as {before:?} and is {now:?} on {host}"));
+                    return Err(format!(
+                        "entry {index} was committed as {before:?} and is {now:?} on {host}"
+                    ));
                 }
                 Some(_) => {}
                 None if remember => drop(self.committed.insert(index, now)),

@@ -59,7 +59,14 @@ enum Phase {
 }
 
 impl Machine {
-    pub(crate) fn new(host: Host, masters: usize, net: &Net, root: &Path, snapshot_every: u64, mut rng: Seeded) -> Self {
+    pub(crate) fn new(
+        host: Host,
+        masters: usize,
+        net: &Net,
+        root: &Path,
+        snapshot_every: u64,
+        mut rng: Seeded,
+    ) -> Self {
         let peers: Vec<_> = (0..masters).map(|peer| address_of(peer, RAFT).to_string()).collect();
         let dir = root.join(format!("m{host}"));
         let args = MasterArgs::parse_from([

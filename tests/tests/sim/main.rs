@@ -34,7 +34,7 @@
 //!
 //! # That it bites
 //!
-//! `planted.patch` puts three known bugs back; `MC_SIM_BUG` chooses one. What was found is in docs/benchmarks.md.
+//! `planted.patch` puts three known bugs back; `MC_SIM_BUG` chooses one. What was found is in docs/simulation.md.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod client;

@@ -1,9 +1,12 @@
 //! What goes wrong in a schedule, and when.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use mc_tests::Seeded;
+use parking_lot::Mutex;
 
+use crate::client::Wanted;
 use crate::invariants::leader;
 use crate::machine::Machine;
 use crate::net::{Host, Net};
@@ -22,6 +25,7 @@ pub(crate) enum Deed {
     Heal(Host, Host),
     SlowLink(Host, Host, u64),
     SlowDisk(Host, u64),
+    Want(Wanted),
 }
 
 /// Draws faults, and the ends of them.
@@ -36,6 +40,10 @@ pub(crate) struct Nemesis {
     next: u64,
     /// How often faults come, in ms.
     pace: u64,
+    /// Of 100 faults.
+    restarts_within_the_lease: u64,
+    /// What clients are to do.
+    pub(crate) wanted: Arc<Mutex<Wanted>>,
     /// What was done, for the report.
     pub(crate) log: Vec<String>,
 }
@@ -44,6 +52,8 @@ impl Nemesis {
     pub(crate) fn new(masters: usize, hosts: usize, net: &Net, mut rng: Seeded, trace: Trace) -> Self {
         let pace = [300, 700, 1500][rng.below(3) as usize];
         Self {
+            // Rare by chance, and what leases stand or fall with.
+            restarts_within_the_lease: if rng.below(4) == 0 { 80 } else { 5 },
             rng,
             net: net.clone(),
             trace,
@@ -52,6 +62,7 @@ impl Nemesis {
             plan: BTreeMap::new(),
             next: 500,
             pace,
+            wanted: Arc::new(Mutex::new(Wanted::All)),
             log: Vec::new(),
         }
     }
@@ -72,6 +83,7 @@ impl Nemesis {
     /// Ends every fault.
     pub(crate) fn end(&mut self, now: u64, machines: &mut [Machine]) {
         self.plan.clear();
+        self.carry_out(now, &Deed::Want(Wanted::All), machines);
         let masters = 0..self.masters;
         for host in masters.clone() {
             for deed in [Deed::Resume(host), Deed::SlowDisk(host, 0)] {
@@ -107,7 +119,10 @@ impl Nemesis {
         let short = [20, 100, 400, 1200][self.rng.below(4) as usize];
         let end = now + 1 + self.rng.below(short);
         let long_end = now + 100 + self.rng.below(2500);
-        match self.rng.below(16) {
+        if self.rng.below(100) < self.restarts_within_the_lease {
+            return self.restart_within_the_lease(now, machines);
+        }
+        match self.rng.below(14) {
             0 | 1 => {
                 self.at(now, Deed::Kill(victim));
                 self.at(end, Deed::Start(victim));
@@ -159,7 +174,7 @@ impl Nemesis {
                 self.cut_for(now, long_end, outside, victim);
                 self.cut_for(now, long_end, victim, outside);
             }
-            13 => {
+            _ => {
                 let slow = self.rng.within(5..150);
                 if self.rng.below(2) == 0 {
                     self.at(now, Deed::SlowDisk(victim, slow));
@@ -171,28 +186,33 @@ impl Nemesis {
                     }
                 }
             }
-            _ => self.restart_within_the_lease(now, machines),
         }
     }
 
     /// The leader is out of reach of one voter, which stands for election again and again; the other voter, whose promise
-    /// holds the lease, restarts and is cut off from the leader, too.
+    /// holds the lease, restarts and is cut off from the leader, too. Nothing is written while the first one is away, or
+    /// its log would be too old to be voted for.
     fn restart_within_the_lease(&mut self, now: u64, machines: &[Machine]) {
         let Some(leader) = leader(machines) else { return };
-        let first = (leader + 1) % self.masters;
-        let second = (leader + 2) % self.masters;
-        let end = now + 1_500 + self.rng.below(1_000);
+        let first = (leader + 1 + self.rng.below(2) as usize) % self.masters;
+        let second = (0..self.masters).find(|host| *host != leader && *host != first).unwrap_or(first);
+        self.at(now, Deed::Want(Wanted::Reads));
+        let away = now + 60 + self.rng.below(100);
+        let restart = away + 300 + self.rng.below(400);
+        let end = restart + 300 + self.rng.below(900);
+        // One at a time: others in between would end the lease some other way.
+        self.next = self.next.max(end + 500);
         for (from, to) in [(leader, first), (first, leader)] {
-            self.cut_for(now, end, from, to);
+            self.cut_for(away, end, from, to);
         }
-        let restart = now + 400 + self.rng.below(500);
-        let deed = if self.rng.below(2) == 0 { Deed::Kill(second) } else { Deed::LosePower(second) };
+        let deed = if self.rng.below(4) > 0 { Deed::Kill(second) } else { Deed::LosePower(second) };
         self.at(restart, deed);
         for (from, to) in [(leader, second), (second, leader)] {
             self.cut_for(restart, end, from, to);
         }
-        let back = restart + 1 + self.rng.below(30);
+        let back = restart + 1 + self.rng.below(15);
         self.at(back, Deed::Start(second));
+        self.at(restart, Deed::Want(Wanted::All));
     }
 
     fn cut_for(&mut self, from_time: u64, to_time: u64, from: Host, to: Host) {
@@ -214,6 +234,7 @@ impl Nemesis {
             Deed::Cut(from, to) => self.net.set_cut(from, to, true),
             Deed::Heal(from, to) => self.net.set_cut(from, to, false),
             Deed::SlowLink(from, to, slow) => self.net.set_slow(from, to, slow),
+            Deed::Want(wanted) => *self.wanted.lock() = wanted,
             Deed::SlowDisk(host, slow) => machines[host].log.set_slow(slow),
         }
     }

@@ -345,13 +345,11 @@ impl Stream {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut state = self.net.0.lock();
-        let Some(connection) = state.connections.get_mut(&self.connection) else { return Poll::Ready(Ok(())) };
+        let Some(connection) = state.connections.get_mut(&self.connection) else {
+            return Poll::Ready(Ok(()));
+        };
         let end = &mut connection.ends[self.end];
         if !end.received.is_empty() {
             let count = end.received.len().min(buf.remaining());

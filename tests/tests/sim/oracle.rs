@@ -49,8 +49,7 @@ impl Oracle {
     }
 
     pub(crate) fn record(&self, client: u32, key: &str, action: Action, outcome: Outcome, start: u64) {
-        let operation =
-            Operation { client, key: key.to_owned(), action, outcome, start, end: self.now() };
+        let operation = Operation { client, key: key.to_owned(), action, outcome, start, end: self.now() };
         self.trace.note_text(&format!("{key} {operation}"));
         let mut inner = self.inner.lock();
         let before = inner.operations.entry(key.to_owned()).or_default();
@@ -58,7 +57,9 @@ impl Oracle {
         before.push(operation.clone());
         if let Some(other) = wrong {
             inner.violation.get_or_insert_with(|| {
-                format!("key {key}: an answer that is older than what was acknowledged\n  {other}\n  {operation}")
+                format!(
+                    "key {key}: an answer that is older than what was acknowledged\n  {other}\n  {operation}"
+                )
             });
         }
     }

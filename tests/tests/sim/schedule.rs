@@ -1,14 +1,12 @@
 //! One schedule: a cluster forms, is maltreated for a while, is left alone, and must be well then.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use mc_tests::Seeded;
 use mc_tests::checker::{Outcome, Verdict};
-use parking_lot::Mutex;
 use tokio::runtime::Builder;
 
-use crate::client::{Caller, Client, STORE, store};
+use crate::client::{Caller, Client, STORE, Wanted, store};
 use crate::invariants::Invariants;
 use crate::machine::Machine;
 use crate::nemesis::Nemesis;
@@ -56,9 +54,8 @@ pub(crate) fn run(seed: u64) -> Report {
     let root = tempfile::tempdir_in(scratch()).expect("a folder for the files");
     let net = Net::new(HOSTS, rng.part(1), trace.clone());
     let snapshot_every = [8, 30, 200][rng.below(3) as usize];
-    let machine = |host| {
-        Machine::new(host, MASTERS, &net, root.path(), snapshot_every, rng.part(10 + host as u64))
-    };
+    let machine =
+        |host| Machine::new(host, MASTERS, &net, root.path(), snapshot_every, rng.part(10 + host as u64));
     let mut schedule = Schedule {
         now: 0,
         machines: (0..MASTERS).map(machine).collect(),
@@ -118,7 +115,6 @@ impl Schedule {
             }
         }
 
-        let stop = Arc::new(Mutex::new(false));
         let inside = self.outside.enter();
         let network = self.net.of(HOSTS - 1);
         let beats = store(Caller::new(&network, MASTERS, STORE, rng.part(3)), rng.part(4));
@@ -129,7 +125,7 @@ impl Schedule {
                 let part = rng.part(20 + number as u64);
                 let number = u32::try_from(number).unwrap_or(0);
                 let client = Client::new(number, &network, MASTERS, self.oracle.clone(), part);
-                self.outside.spawn(client.run(stop.clone()))
+                self.outside.spawn(client.run(self.nemesis.wanted.clone()))
             })
             .collect();
         drop(inside);
@@ -139,7 +135,7 @@ impl Schedule {
             self.step(true)?;
         }
         self.nemesis.end(self.now, &mut self.machines);
-        *stop.lock() = true;
+        *self.nemesis.wanted.lock() = Wanted::Nothing;
 
         let clients = self.outside.spawn(futures::future::join_all(clients));
         let began = self.now;

@@ -26,6 +26,10 @@ pub(crate) fn run() -> ExitCode {
     let go_on = std::env::var_os("MC_SIM_GO_ON").is_some();
 
     let began = Instant::now();
+    if let Err(different) = repeat(first) {
+        println!("seed {first} is not the same run twice:\n{different}");
+        return ExitCode::FAILURE;
+    }
     let mut left: VecDeque<u64> = (first..first + count).collect();
     let mut running: Vec<Run> = Vec::new();
     let (mut done, mut violations) = (0, Vec::new());
@@ -47,7 +51,10 @@ pub(crate) fn run() -> ExitCode {
                 Some(None) => done += 1,
                 Some(Some(report)) => {
                     done += 1;
-                    println!("{report}\nseed {} again: MC_SIM_SEED={0} cargo test -p mc-tests --test sim", run.seed);
+                    println!(
+                        "{report}\nseed {} again: MC_SIM_SEED={0} cargo test -p mc-tests --test sim",
+                        run.seed
+                    );
                     violations.push(run.seed);
                 }
             }
@@ -62,9 +69,19 @@ pub(crate) fn run() -> ExitCode {
     if violations.is_empty() && done > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Runs a seed twice: a violation that cannot be replayed is worth little.
+fn repeat(seed: u64) -> Result<(), String> {
+    let reports = [start(seed), start(seed)].map(|run| {
+        let output = run.child.wait_with_output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    });
+    if reports[0] == reports[1] { Ok(()) } else { Err(reports.concat()) }
+}
+
 fn start(seed: u64) -> Run {
     let this = std::env::current_exe().unwrap();
-    let child = Command::new(this).env("MC_SIM_SEED", seed.to_string()).stdout(Stdio::piped()).spawn().unwrap();
+    let child =
+        Command::new(this).env("MC_SIM_SEED", seed.to_string()).stdout(Stdio::piped()).spawn().unwrap();
     Run { seed, child, began: Instant::now() }
 }
 

@@ -20,8 +20,8 @@
 //! - **Disks**: the log is on the memory disk of `mc_master::log`, written by the real writer ([`log`]); files are real
 //!   ones in memory. A loss of power keeps what was synced and a part of the rest ([`files`]).
 //! - **Randomness** comes from the seed for every library, because `getrandom` of the C library is replaced ([`libc`]).
-//!   Each seed runs in a process of its own, so what another one left behind (counters, caches) plays no part: two runs
-//!   of a seed print the same hash.
+//!   Each seed runs in a process of its own, so what another one left behind (counters, caches) plays no part. Most
+//!   seeds print the same hash each time; docs/simulation.md says which do not.
 //! - **Faults** ([`nemesis`]): kill, loss of power, SIGTERM, SIGSTOP, restart, cuts, slow links and disks, clock rates
 //!   within 5 %, and a restart of the voter on whose promise a lease rests. Snapshots are taken every 8 to 200 entries.
 //! - **After every step** ([`invariants`]): at most one leader a term; no committed entry lost or changed, and every new

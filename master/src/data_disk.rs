@@ -109,7 +109,7 @@ impl DataDisk {
         metrics: &MasterMetrics,
     ) -> io::Result<()> {
         let this = self.clone();
-        let asked = tokio::task::spawn_blocking(move || this.space.free_bytes(&this.dir));
+        let asked = mc_base::blocking(move || this.space.free_bytes(&this.dir));
         let free = asked.await.map_err(io::Error::other)??;
         let was_short = self.shortage().is_some();
         let (needed, shortage) = judge(was_short, free, self.reserve, holdings);

@@ -20,7 +20,7 @@ use crate::life::Life;
 use crate::log::{LogOptions, LogStore, OpenError, OpenLog};
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
-use crate::raft::{StartError as RaftStartError, TransferError};
+use crate::raft::{RaftNode, StartError as RaftStartError, TransferError};
 
 /// Longest wait for another master to take the leadership.
 const HAND_OVER: Duration = Duration::from_secs(1);

@@ -13,6 +13,7 @@ use mc_base::Clock;
 use mc_base::config;
 use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_master::config::MasterArgs;
+use mc_master::log::OnSled;
 use mc_master::{Environment, FreeSpace, Master};
 use mc_proto::detail_of;
 use mc_proto::v1::master_client::MasterClient;
@@ -47,6 +48,7 @@ impl Single {
         let environment = Environment {
             clock: Clock::monotonic(),
             network: TcpNetwork::shared(),
+            log: Arc::new(OnSled::default()),
             raft: Handle::current(),
             free_space,
         };

@@ -11,9 +11,10 @@ use std::time::Duration;
 use clap::Parser as _;
 use futures::FutureExt as _;
 use mc_base::Clock;
+use mc_base::config::Loaded;
 use mc_master::config::MasterArgs;
 use mc_master::raft::RaftNode;
-use mc_master::{Environment, Master};
+use mc_master::{Environment, FreeSpace, Master};
 use mc_tests::Seeded;
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
@@ -21,6 +22,16 @@ use tokio::runtime::{Builder, Runtime};
 use crate::files;
 use crate::log::SimLog;
 use crate::net::{Host, Net, address_of};
+
+/// No simulated disk is full.
+#[derive(Debug)]
+struct Boundless;
+
+impl FreeSpace for Boundless {
+    fn free_bytes(&self, _: &Path) -> std::io::Result<u64> {
+        Ok(u64::MAX)
+    }
+}
 
 /// Ports as everywhere.
 pub(crate) const RAFT: u16 = 50055;
@@ -125,8 +136,9 @@ impl Machine {
                 network,
                 log,
                 raft: tokio::runtime::Handle::current(),
+                free_space: Arc::new(Boundless),
             };
-            let started = Master::start(&args, environment).await;
+            let started = Master::start(&Loaded { args, settings: Vec::new() }, environment).await;
             *phase.lock() = match started {
                 Ok(master) => Phase::Up(master),
                 Err(error) => Phase::Failed(error.to_string()),

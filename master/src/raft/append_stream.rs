@@ -15,15 +15,20 @@ use tokio::time::{Instant, timeout};
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use super::TypeConfig;
 use super::acks::Acks;
 use super::convert::{Sent, append_reply_from_wire, append_to_wire};
 use super::peer::Whom;
+use super::{LogId, TypeConfig};
 
 /// openraft counts the time to live of an append from the heartbeat interval, but an answer waits for the follower's
 /// disk: a stream is given up when nothing was answered for so many times that, which is one maximum election timeout
 /// with the default settings. Less, and a slow disk would be sent everything twice.
 const STALL_FACTOR: u32 = 8;
+
+/// openraft sends an append without entries where the log has not the one that it wants to send, every 10 ms, and never
+/// looks whether that one was purged. After so many of the same the stream is ended: openraft then begins anew from what
+/// the follower has, with a snapshot if need be. Found by a simulated schedule (docs/simulation.md).
+const IN_VAIN: u32 = 20;
 
 type Reply = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
 
@@ -34,6 +39,8 @@ struct Pipeline {
     last_answer: Option<Instant>,
     /// openraft has no more requests for this stream.
     input_ended: bool,
+    /// Where appends without entries end though more is committed, and how many there were in a row.
+    in_vain: (Option<LogId>, u32),
 }
 
 /// A request on its way.
@@ -47,6 +54,18 @@ struct Unanswered {
 }
 
 impl Pipeline {
+    /// Whether openraft keeps sending nothing to a follower that lacks something.
+    fn is_in_vain(&mut self, request: &AppendEntriesRequest<TypeConfig>) -> bool {
+        let prev = request.prev_log_id;
+        let lacks = request.entries.is_empty() && request.leader_commit > prev;
+        self.in_vain = match self.in_vain {
+            _ if !lacks => (None, 0),
+            (at, count) if at == prev => (prev, count + 1),
+            _ => (prev, 1),
+        };
+        self.in_vain.1 >= IN_VAIN
+    }
+
     /// How long the oldest request has waited without any answer coming in.
     fn waiting(&self) -> Duration {
         self.unanswered.front().map_or(Duration::ZERO, |Unanswered { at, .. }| {
@@ -73,6 +92,10 @@ pub(crate) async fn open(
                 pipeline.lock().input_ended = true;
                 return None;
             };
+            if pipeline.lock().is_in_vain(&request) {
+                // Not the end of openraft's input: the answers will end with an error.
+                return None;
+            }
             let (sent, term) = (Sent::of(&request), request.vote.leader_id.term);
             pipeline.lock().unanswered.push_back(Unanswered { sent, term, at: Instant::now() });
             Some((append_to_wire(&request, envelope.clone()), (input, pipeline, envelope)))

@@ -206,6 +206,20 @@ async fn a_stream_that_breaks_or_ends_early_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_sends_nothing_to_a_follower_that_lacks_something_is_ended() {
+    let id = |index| Some(LogId::new_term_index(1, index));
+    let nothing = move |committed: u64| {
+        let empty = AppendEntriesRequest { entries: Vec::new(), leader_commit: id(committed), ..append(5) };
+        Box::pin(stream::iter(std::iter::repeat_with(move || empty.clone()).take(60)))
+    };
+    let mut follower = follower(|_| Act::Accept).await;
+    let got = answers(&mut follower, nothing(4)).await;
+    assert!(got.len() == 60 && got.iter().all(Result::is_ok), "it has all that is committed: {got:?}");
+    let got = answers(&mut follower, nothing(9)).await;
+    assert!(got.len() < 60 && got.last().unwrap().is_err(), "{got:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_follower_that_is_not_there_is_unreachable() {
     let mut follower = follower(|_| Act::Accept).await;
     follower.server.abort();

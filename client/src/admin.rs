@@ -5,8 +5,10 @@ use bytes::Bytes;
 use mc_base::{ByteSize, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use mc_proto::detail_of;
 use mc_proto::v1::{
-    BatchGetRequest, Caller, Code, GetResult, Leader, ListMembersReply, ListMembersRequest, Replica,
-    StatusReply, StatusRequest, StoreGrant, TransferLeaderRequest,
+    AddMemberRequest, BatchGetRequest, Caller, Code, FinishUpgradeReply, FinishUpgradeRequest,
+    GetConfigReply, GetConfigRequest, GetResult, Leader, ListMembersReply, ListMembersRequest, MemberStatus,
+    RemoveMemberRequest, Replica, SetConfigReply, SetConfigRequest, StatusReply, StatusRequest, StoreGrant,
+    TransferLeaderRequest,
 };
 use mc_transfer::PeerEndpoint;
 use tokio::time::{Instant, timeout};
@@ -14,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use crate::call::Repeat;
 use crate::core::{check_key, item_error, nonsense};
 use crate::placement::endpoint;
+use crate::rpc::Rpc;
 use crate::{Client, ConnectError, Error};
 
 /// A master that takes longer to say how it is is not well.
@@ -139,11 +142,59 @@ impl Admin {
     /// # Errors
     /// When no leader answers within the call timeout.
     pub async fn list_members(&self) -> Result<ListMembersReply, Error> {
+        self.ask(&ListMembersRequest { caller: None }).await
+    }
+
+    /// Takes the master at a Raft address (host or host:port) into the cluster, and returns it as a member. It copies the
+    /// index without a vote first; it gets its vote by itself once it has caught up, which [`Self::list_members`] shows.
+    ///
+    /// # Errors
+    /// `InvalidParams` when no master that may be taken in answers there, in words; else as [`Self::list_members`].
+    pub async fn add_member(&self, raft_address: &str) -> Result<MemberStatus, Error> {
+        let request = AddMemberRequest { caller: None, raft_address: raft_address.to_owned() };
+        self.ask(&request).await?.member.ok_or_else(|| nonsense("add member"))
+    }
+
+    /// Removes a member for good; false when it was none. A leader that is removed hands over first.
+    ///
+    /// # Errors
+    /// `InvalidParams` when no majority of what remains is up, or nothing remains; else as [`Self::list_members`].
+    pub async fn remove_member(&self, member: NodeId) -> Result<bool, Error> {
+        let request = RemoveMemberRequest { caller: None, node_id: member.to_bytes().to_vec().into() };
+        Ok(self.ask(&request).await?.removed)
+    }
+
+    /// The cluster's replicated settings and its version.
+    ///
+    /// # Errors
+    /// As [`Self::list_members`].
+    pub async fn config(&self) -> Result<GetConfigReply, Error> {
+        self.ask(&GetConfigRequest { caller: None }).await
+    }
+
+    /// Changes one replicated setting for all masters, and returns it as it was and as it is.
+    ///
+    /// # Errors
+    /// `InvalidParams` for a name or a value that cannot be, in words; else as [`Self::list_members`].
+    pub async fn set_config(&self, name: &str, value: &str) -> Result<SetConfigReply, Error> {
+        let request = SetConfigRequest { caller: None, name: name.to_owned(), value: value.to_owned() };
+        self.ask(&request).await
+    }
+
+    /// Raises the cluster version to the highest that all members support; older builds cannot be started any more then.
+    ///
+    /// # Errors
+    /// `InvalidParams` when a member does not answer; else as [`Self::list_members`].
+    pub async fn finish_upgrade(&self) -> Result<FinishUpgradeReply, Error> {
+        self.ask(&FinishUpgradeRequest { caller: None }).await
+    }
+
+    /// One call to the leader, which has the same effect however often it is made.
+    async fn ask<R: Rpc>(&self, request: &R) -> Result<R::Reply, Error> {
         let core = self.client.core();
-        let request = ListMembersRequest { caller: None };
         let deadline = Instant::now() + core.call_timeout;
-        let answer = core.masters.call(&request, deadline, Repeat::Freely).await;
-        answer.map(|answer| answer.reply).map_err(|error| error.into_error("list members"))
+        let answer = core.masters.call(request, deadline, Repeat::Freely).await;
+        answer.map(|answer| answer.reply).map_err(|error| error.into_error(R::NAME))
     }
 
     /// Hands leadership to `to`, or to the most advanced voter, and returns the new leader.

@@ -203,6 +203,7 @@ impl Masters {
         }
         let mut beacon = self.beacon.subscribe();
         let link = tokio::select! {
+            biased;
             found = beacon.wait_for(|beacon| !matches!(beacon.link, Link::Searching)) => {
                 found.map_or(Link::Closed, |beacon| beacon.link.clone())
             }
@@ -240,6 +241,8 @@ impl Masters {
         let mut doubt_at = sent_at + DOUBT_AFTER;
         tokio::pin!(call, superseded);
         loop {
+            // One timer, not one for each time: setting it costs a system call that nearly every call could do without.
+            let look_at = until.min(doubt_at);
             tokio::select! {
                 biased;
                 answer = &mut call => return Tried::Answered(answer),
@@ -250,8 +253,10 @@ impl Masters {
                     let answer = timeout_at(until.min(Instant::now() + LAST_WORD), call).await;
                     return answer.map_or(Tried::Superseded, Tried::Answered);
                 }
-                () = sleep_until(until) => return Tried::TooLong,
-                () = sleep_until(doubt_at) => {
+                () = sleep_until(look_at) => {
+                    if look_at == until {
+                        return Tried::TooLong;
+                    }
                     self.doubt(leader, sent_at);
                     doubt_at = Instant::now() + DOUBT_AFTER;
                 }

@@ -48,4 +48,9 @@ rpc! {
     BatchRemoveRequest -> BatchRemoveReply by batch_remove as "remove";
     ListMembersRequest -> ListMembersReply by list_members as "list members";
     TransferLeaderRequest -> TransferLeaderReply by transfer_leader as "transfer leader";
+    AddMemberRequest -> AddMemberReply by add_member as "add member";
+    RemoveMemberRequest -> RemoveMemberReply by remove_member as "remove member";
+    GetConfigRequest -> GetConfigReply by get_config as "get config";
+    SetConfigRequest -> SetConfigReply by set_config as "set config";
+    FinishUpgradeRequest -> FinishUpgradeReply by finish_upgrade as "finish upgrade";
 }

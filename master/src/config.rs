@@ -1,7 +1,6 @@
 //! The flags of `mc-master`. Each can be set by environment (`MC_*`) or file, too: see `mc_base::config`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use mc_base::config::FileOptions;
 use mc_base::telemetry::LogOptions;
@@ -9,6 +8,7 @@ use mc_base::{ByteSize, Span};
 
 use crate::log::LogSync;
 use crate::peers::{PeerList, PeersError};
+use crate::setting::{PUT_DEADLINE_MAX, READ_LEASE, STORE_TTL};
 use crate::state::{ReadPolicy, Settings};
 
 /// Default port of the client API.
@@ -170,17 +170,14 @@ impl MasterArgs {
                 return Err(MasterConfigError::Listen { flag, value: value.clone() });
             }
         }
-        let longest = mc_base::MAX_GRANT_LIFETIME;
         let spans = [
-            ("put-deadline-max", self.put_deadline_max, Duration::from_secs(5), longest, "5s to 60s"),
-            // A new leader's time may be a second or two behind what stores have heard: shorter leases would be over
-            // before they began.
-            ("read-lease", self.read_lease, Duration::from_secs(5), longest, "5s to 60s"),
-            ("store-ttl", self.store_ttl, Duration::from_secs(5), Duration::MAX, "at least 5s"),
+            ("put-deadline-max", self.put_deadline_max, PUT_DEADLINE_MAX),
+            ("read-lease", self.read_lease, READ_LEASE),
+            ("store-ttl", self.store_ttl, STORE_TTL),
         ];
-        for (flag, Span(span), min, max, why) in spans {
-            if span < min || span > max {
-                return Err(MasterConfigError::Bounds { flag, value: Span(span).to_string(), why });
+        for (flag, span, bounds) in spans {
+            if !bounds.hold(span.0) {
+                return Err(MasterConfigError::Bounds { flag, value: span.to_string(), why: bounds.text });
             }
         }
         if self.snapshot_log_bytes.0 < 1 << 20 {

@@ -55,15 +55,35 @@ impl Identity {
     /// # Errors
     /// [`IdentityError`]
     pub fn open(dir: &DirectoryLock) -> Result<Self, IdentityError> {
-        let path = dir.path().join("identity");
-        match FILE.read(&path)? {
-            Some(body) => Ok(Self { record: decode(&path, &body)?, path }),
+        match Self::read(dir.path())? {
+            Some(identity) => Ok(identity),
             None => {
+                let path = dir.path().join("identity");
                 let record = Record { node: NodeId::random(), belonging: None, formed: false };
                 let identity = Self { path, record };
                 identity.write(&identity.record)?;
                 Ok(identity)
             }
+        }
+    }
+
+    /// Records a master that has Raft state of `belonging`'s cluster in a directory that holds none.
+    pub(crate) fn create(
+        dir: &DirectoryLock,
+        node: NodeId,
+        belonging: Belonging,
+    ) -> Result<(), IdentityError> {
+        let record = Record { node, belonging: Some(belonging), formed: true };
+        let identity = Self { path: dir.path().join("identity"), record };
+        identity.write(&identity.record)
+    }
+
+    /// The identity in a directory, if there is one.
+    pub(crate) fn read(dir: &Path) -> Result<Option<Self>, IdentityError> {
+        let path = dir.join("identity");
+        match FILE.read(&path)? {
+            Some(body) => Ok(Some(Self { record: decode(&path, &body)?, path })),
+            None => Ok(None),
         }
     }
 

@@ -4,6 +4,8 @@ mod api;
 pub mod config;
 mod data_disk;
 pub mod formation;
+#[doc(hidden)]
+pub mod fuzz;
 mod http;
 pub mod identity;
 mod leader;
@@ -15,6 +17,8 @@ mod overruled;
 pub mod peers;
 mod process;
 pub mod raft;
+pub mod rescue;
+mod setting;
 pub mod state;
 
 pub use data_disk::{FileSystem, FreeSpace};

@@ -14,7 +14,7 @@ use crate::config::MasterArgs;
 use crate::data_disk::{DataDisk, Holdings};
 use crate::formation::{ClusterView, Formation, FormationService, Formed};
 use crate::http;
-use crate::leader::{Coordinator, CoordinatorConfig, duties};
+use crate::leader::{Coordinator, CoordinatorConfig, duties, keep_members};
 use crate::log::LogStore;
 use crate::master::{CLOSE, Environment, Listeners, Log, StartError};
 use crate::metrics::MasterMetrics;
@@ -58,6 +58,7 @@ impl Life {
             seed: args.settings(),
             clock: environment.clock.clone(),
             disk: disk.clone(),
+            formation: self.formation.clone(),
             metrics: self.metrics.clone(),
             stop: self.stop.clone(),
         }));
@@ -66,6 +67,7 @@ impl Life {
         self.api.open(coordinator.clone());
         self.tasks.spawn(duties::watch_stores(coordinator.clone()));
         self.tasks.spawn(duties::keep_the_log_going(coordinator.clone()));
+        self.tasks.spawn(keep_members(coordinator.clone()));
         self.tasks.spawn(note_formed(self.formation.service(), coordinator.clone(), self.stop.clone()));
         self.tasks.spawn(keep_metrics(self.api.clone(), self.metrics.clone(), self.stop.clone()));
 

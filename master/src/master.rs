@@ -1,3 +1,4 @@
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use crate::log::{LogOptions, LogStore, OpenError, OpenLog};
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
 use crate::raft::{RaftNode, StartError as RaftStartError, TransferError};
+use crate::rescue;
 
 /// Longest wait for another master to take the leadership.
 const HAND_OVER: Duration = Duration::from_secs(1);
@@ -62,6 +64,15 @@ pub enum StartError {
     /// The log in it.
     #[error("--data-dir: {0}")]
     Log(#[from] OpenError),
+    /// It is half-way from one cluster to another.
+    #[error(
+        "--data-dir: a rescue of {dir} was cut short: finish it with `mcctl members rescue --data-dir {dir} --yes`",
+        dir = dir.display()
+    )]
+    RescueUnfinished {
+        /// The directory.
+        dir: PathBuf,
+    },
     /// A port.
     #[error("--{flag} {address}: cannot listen: {source}")]
     Listen {
@@ -106,6 +117,9 @@ impl Master {
         let args = &config.args;
         let peers = args.check()?;
         let lock = DirectoryLock::acquire(&args.data_dir)?;
+        if rescue::is_unfinished(&args.data_dir) {
+            return Err(StartError::RescueUnfinished { dir: args.data_dir.clone() });
+        }
         let identity = Identity::open(&lock)?;
         let node = identity.node();
         let metrics = Arc::new(MasterMetrics::new(Registry::new()));

@@ -23,9 +23,14 @@ pub(crate) enum Rpc {
     Unmount,
     Members,
     TransferLeader,
+    AddMember,
+    RemoveMember,
+    GetConfig,
+    SetConfig,
+    FinishUpgrade,
 }
 
-const RPCS: [(Rpc, &str); 13] = [
+const RPCS: [(Rpc, &str); 18] = [
     (Rpc::Hello, "hello"),
     (Rpc::Status, "status"),
     (Rpc::Watch, "watch"),
@@ -39,6 +44,31 @@ const RPCS: [(Rpc, &str); 13] = [
     (Rpc::Unmount, "unmount_store"),
     (Rpc::Members, "list_members"),
     (Rpc::TransferLeader, "transfer_leader"),
+    (Rpc::AddMember, "add_member"),
+    (Rpc::RemoveMember, "remove_member"),
+    (Rpc::GetConfig, "get_config"),
+    (Rpc::SetConfig, "set_config"),
+    (Rpc::FinishUpgrade, "finish_upgrade"),
+];
+
+/// How the members changed, as the label `change`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemberChange {
+    /// Taken in, without a vote yet.
+    Learner,
+    /// Got a vote.
+    Voter,
+    /// Got a vote in the place of a dead member.
+    Swap,
+    /// No member any more.
+    Removed,
+}
+
+const MEMBER_CHANGES: [(MemberChange, &str); 4] = [
+    (MemberChange::Learner, "learner"),
+    (MemberChange::Voter, "voter"),
+    (MemberChange::Swap, "swap"),
+    (MemberChange::Removed, "removed"),
 ];
 
 /// How a master made sure that it leads, as the label `by`.
@@ -99,6 +129,7 @@ pub(crate) struct MasterMetrics {
     log_bytes: Counter,
     pub(crate) log_truncations: Counter,
     leader_changes: Counter,
+    member_changes: Vec<Counter>,
     term: Gauge,
     is_leader: Gauge,
     has_leader: Gauge,
@@ -153,8 +184,16 @@ impl MasterMetrics {
                 )
             })
             .collect();
+        let member_changes = MEMBER_CHANGES
+            .iter()
+            .map(|(_, name)| {
+                let help = "Changes of the membership that this leader made, by kind";
+                r.counter("mc_raft_member_changes_total", help, &[("change", name)])
+            })
+            .collect();
         Self {
             rpc_seconds,
+            member_changes,
             commit_seconds,
             led_by_lease: led_by("lease"),
             led_by_quorum: led_by("quorum"),
@@ -243,6 +282,10 @@ impl MasterMetrics {
         self.leader_changes.increment(1);
     }
 
+    pub(crate) fn member_changed(&self, change: MemberChange) {
+        self.member_changes[change as usize].increment(1);
+    }
+
     pub(crate) fn show(&self, sample: &Sample) {
         let flag = |on: bool| f64::from(u8::from(on));
         self.term.set(sample.term as f64);
@@ -307,6 +350,9 @@ mod tests {
     fn every_rpc_and_every_kind_of_entry_has_its_own_histogram() {
         for (at, (rpc, _)) in RPCS.iter().enumerate() {
             assert_eq!(*rpc as usize, at);
+        }
+        for (at, (change, _)) in MEMBER_CHANGES.iter().enumerate() {
+            assert_eq!(*change as usize, at);
         }
         for (at, (proposed, _)) in PROPOSED.iter().enumerate() {
             assert_eq!(*proposed as usize, at);

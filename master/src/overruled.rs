@@ -5,18 +5,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::Span;
 use mc_base::config::{Loaded, Origin};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{MasterArgs, RaftTiming};
+use crate::config::MasterArgs;
 use crate::leader::Coordinator;
+use crate::setting::{RAFT_TIMING, SETTINGS};
 use crate::state::Settings;
 
 /// How often it is looked whether the settings are known.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-const RAFT_TIMING: &str = "raft-timing";
 
 /// A flag with another value than the cluster's setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,30 +37,23 @@ impl fmt::Display for Overruled {
                  with --{flag} {cluster}"
             );
         }
-        f.write_str("the cluster's value is kept, the flag is for a cluster that forms")
+        write!(
+            f,
+            "the cluster's value is kept, the flag is for a cluster that forms; `mcctl config set {flag} {value}` \
+             changes the cluster's"
+        )
     }
 }
 
-/// Every flag that seeds a setting, and what `settings` say of it.
-fn replicated(settings: &Settings) -> [(&'static str, String); 5] {
-    let span = |ms| Span(Duration::from_millis(ms)).to_string();
-    [
-        ("put-deadline-max", span(settings.put_deadline_max_ms)),
-        ("read-lease", span(settings.read_lease_ms)),
-        ("store-ttl", span(settings.store_ttl_ms)),
-        ("read-policy", settings.read_policy.to_string()),
-        (RAFT_TIMING, RaftTiming::describe(settings)),
-    ]
-}
-
 fn overruled(given: &Loaded<MasterArgs>, cluster: &Settings) -> Vec<Overruled> {
-    let ours = replicated(&given.args.settings());
-    let pairs = ours.into_iter().zip(replicated(cluster));
-    pairs
-        .filter(|((_, value), (_, cluster))| value != cluster)
-        .filter_map(|((flag, value), (_, cluster))| {
-            let origin = given.origin(flag).filter(|origin| **origin != Origin::Default)?.clone();
-            Some(Overruled { flag, value, origin, cluster })
+    let ours = given.args.settings();
+    let differing = SETTINGS.iter().filter(|setting| setting.value(&ours) != setting.value(cluster));
+    differing
+        .filter_map(|setting| {
+            // Not every setting has a flag.
+            let origin = given.origin(setting.name).filter(|origin| **origin != Origin::Default)?.clone();
+            let (value, cluster) = (setting.value(&ours), setting.value(cluster));
+            Some(Overruled { flag: setting.name, value, origin, cluster })
         })
         .collect()
 }
@@ -111,9 +102,10 @@ mod tests {
             said(&given, &Settings::default()),
             [
                 "--read-lease 20s (flag) differs from the cluster's setting 10s: the cluster's value is kept, the flag \
-                 is for a cluster that forms",
+                 is for a cluster that forms; `mcctl config set read-lease 20s` changes the cluster's",
                 "--read-policy read-index (env MC_READ_POLICY) differs from the cluster's setting lease: the cluster's \
-                 value is kept, the flag is for a cluster that forms",
+                 value is kept, the flag is for a cluster that forms; `mcctl config set read-policy read-index` changes \
+                 the cluster's",
             ],
             "--store-ttl is what the cluster has"
         );
@@ -146,7 +138,7 @@ mod tests {
         let called = command.get_arguments().filter(|arg| help(arg).contains("a cluster's setting"));
         let called: Vec<_> = called.filter_map(clap::Arg::get_long).collect();
         assert!(called.len() >= 5, "{called:?}");
-        let compared = replicated(&Settings::default()).map(|(flag, _)| flag);
+        let compared = SETTINGS.map(|setting| setting.name);
         assert!(called.iter().all(|flag| compared.contains(flag)), "{called:?}");
     }
 }

@@ -63,10 +63,12 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
     let args = &loaded.args;
     telemetry::init(&args.log).map_err(|err| End::Config(err.to_string()))?;
     let failed = |err: std::io::Error| End::Failed(format!("the runtime did not start: {err}"));
-    // Raft on threads of its own: a flood of requests must not keep heartbeats from going out.
-    let raft = runtime("mc-raft", 2).map_err(failed)?;
-    let api =
-        runtime("mc-api", std::thread::available_parallelism().map_or(2, usize::from)).map_err(failed)?;
+    // Raft on threads of its own: a flood of requests must not keep heartbeats from going out. No more threads than
+    // cores: on two of them a second thread each made a batch of puts a third slower, by handing work to and fro.
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let raft_threads = (cores / 2).clamp(1, 2);
+    let raft = runtime("mc-raft", raft_threads).map_err(failed)?;
+    let api = runtime("mc-api", cores.saturating_sub(raft_threads).max(1)).map_err(failed)?;
     let environment = Environment {
         clock: api.block_on(async { Clock::monotonic() }),
         network: TcpNetwork::shared(),

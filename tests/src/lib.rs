@@ -11,6 +11,7 @@
 
 pub mod checker;
 mod cluster;
+mod command;
 mod exe;
 mod faults;
 mod history;
@@ -24,6 +25,7 @@ mod wait;
 mod workload;
 
 pub use cluster::{Cluster, ClusterBuilder};
+pub use command::mcctl;
 pub use exe::mcctl_exe;
 pub use faults::{Fault, Faults};
 pub use history::{History, Recorder};

@@ -241,4 +241,39 @@ impl Master for Proxy {
     ) -> Result<Response<Self::HeartbeatStream>, Status> {
         Err(Status::unimplemented("stores talk to the master itself"))
     }
+
+    async fn add_member(
+        &self,
+        _: Request<v1::AddMemberRequest>,
+    ) -> Result<Response<v1::AddMemberReply>, Status> {
+        Err(Status::unimplemented("people talk to the master itself"))
+    }
+
+    async fn remove_member(
+        &self,
+        _: Request<v1::RemoveMemberRequest>,
+    ) -> Result<Response<v1::RemoveMemberReply>, Status> {
+        Err(Status::unimplemented("people talk to the master itself"))
+    }
+
+    async fn get_config(
+        &self,
+        _: Request<v1::GetConfigRequest>,
+    ) -> Result<Response<v1::GetConfigReply>, Status> {
+        Err(Status::unimplemented("people talk to the master itself"))
+    }
+
+    async fn set_config(
+        &self,
+        _: Request<v1::SetConfigRequest>,
+    ) -> Result<Response<v1::SetConfigReply>, Status> {
+        Err(Status::unimplemented("people talk to the master itself"))
+    }
+
+    async fn finish_upgrade(
+        &self,
+        _: Request<v1::FinishUpgradeRequest>,
+    ) -> Result<Response<v1::FinishUpgradeReply>, Status> {
+        Err(Status::unimplemented("people talk to the master itself"))
+    }
 }

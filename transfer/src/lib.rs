@@ -8,6 +8,8 @@
 mod authority;
 mod checksum;
 mod fence;
+#[doc(hidden)]
+pub mod fuzz;
 mod memory_limit;
 mod registration;
 mod segment;

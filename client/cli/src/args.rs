@@ -83,12 +83,35 @@ pub(crate) enum Command {
     Rm(RmArgs),
     /// Show size, checksum and places of an object
     Stat(KeyArgs),
+    /// The masters of the pool: who they are, and changes of that
+    #[command(subcommand)]
+    Members(MembersCommand),
+    /// The settings that all masters share
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// The version that the cluster runs as, once all its masters are of a newer build
+    #[command(subcommand)]
+    Upgrade(UpgradeCommand),
     /// Measure the pool, beside what this machine can do in the same run
     Bench(BenchArgs),
     /// Be a master or a store: the same as mc-master and mc-store
     Run(RunArgs),
     /// Print shell completions: `source <(mcctl completion bash)`
     Completion(CompletionArgs),
+}
+
+impl Command {
+    /// How many callers a bench has; none for every other command.
+    pub(crate) fn callers(&self) -> Option<u32> {
+        let Self::Bench(bench) = self else { return None };
+        match &bench.what {
+            BenchCommand::Put(load)
+            | BenchCommand::Get(load)
+            | BenchCommand::Exist(load)
+            | BenchCommand::Mixed(load) => Some(load.threads),
+            BenchCommand::Failover(_) => None,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -164,6 +187,61 @@ pub(crate) struct RmArgs {
     /// Remove it even while it is being read
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MembersCommand {
+    /// List the masters, with their votes and how well they follow
+    List,
+    /// Take a master in that runs and waits to be taken in; returns once it has a vote
+    Add {
+        /// Its Raft address: host or host:port
+        #[arg(value_name = "RAFT-ADDRESS")]
+        address: String,
+    },
+    /// Remove a master for good, dead or alive
+    Remove {
+        /// Its id, the beginning of that, or one of its addresses
+        member: String,
+    },
+    /// Hand the leadership over
+    TransferLeader {
+        /// To whom: an id, the beginning of that, or an address [default: who has most of the log]
+        member: Option<String>,
+    },
+    /// Make a cluster of one from the data directory of a master that has lost the majority of the others for good
+    Rescue(RescueArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RescueArgs {
+    /// The data directory of the survivor, which must not run
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    /// Do it; without this it is only said what would be done
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Show every setting, its default and what it does
+    Show,
+    /// Change a setting, for all masters at once
+    Set {
+        /// Its name, as `config show` lists it
+        name: String,
+        /// Its new value
+        value: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum UpgradeCommand {
+    /// Show the build of every master and the cluster version that each supports
+    Status,
+    /// Raise the cluster version to the highest that all masters support: older builds cannot be started any more then
+    Finish,
 }
 
 #[derive(Debug, Args)]

@@ -58,6 +58,13 @@ fn main() -> ExitCode {
     }
 }
 
+/// A thread for each core, or for each caller of a bench where that is fewer: a caller alone would be handed to and fro.
+fn runtime(command: &Command) -> std::io::Result<tokio::runtime::Runtime> {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let threads = command.callers().map_or(cores, |callers| cores.min(callers as usize));
+    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
+}
+
 fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
     let global = &cli.global;
     let work = async {
@@ -69,6 +76,9 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Exist(args) => cmd::exist::exist(global, args, output).await,
             Command::Rm(args) => cmd::rm::rm(global, args, output).await,
             Command::Stat(args) => cmd::stat::stat(global, args, output).await,
+            Command::Members(command) => cmd::members::members(global, command, output).await,
+            Command::Config(command) => cmd::config::config(global, command, output).await,
+            Command::Upgrade(command) => cmd::upgrade::upgrade(global, command, output).await,
             Command::Bench(args) => cmd::bench::bench(global, args, output).await,
             // Reached with flags of mcctl in front; where they would have to go is not known.
             Command::Run(args) => anyhow::bail!(
@@ -79,5 +89,5 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Completion(args) => cmd::completion::completion(args),
         }
     };
-    tokio::runtime::Runtime::new().context("cannot start the runtime's threads")?.block_on(work)
+    runtime(&cli.command).context("cannot start the runtime's threads")?.block_on(work)
 }

@@ -14,7 +14,7 @@ use super::Refusal;
 use super::grants::{bytes, endpoints};
 use crate::leader::{Coordinator, Leading};
 use crate::raft::{Applied, MasterNode, TransferError};
-use crate::state::StoreView;
+use crate::state::{CLUSTER_VERSION, StoreView};
 
 /// A watcher that has nothing to hear gets the same event again so often, so that a dead connection is noticed.
 const WATCH_INTERVAL: Duration = Duration::from_secs(5);
@@ -75,6 +75,7 @@ impl Coordinator {
                 stores: state.stores().map(|store| store_status(&store, leading)).collect(),
                 puts_in_flight: state.puts_in_flight(),
                 cluster_version: state.cluster_version(),
+                cluster_version_max: CLUSTER_VERSION,
                 pid: std::process::id(),
                 waiting_for: self.waits_for(applied, leader.as_ref()),
                 leader,
@@ -142,23 +143,41 @@ impl Coordinator {
         v1::WatchEvent { leader: self.leader(), cluster_id: bytes(&self.cluster.to_bytes()), stores, masters }
     }
 
-    pub(crate) fn list_members(&self) -> v1::ListMembersReply {
-        v1::ListMembersReply { members: self.members(), leader: self.leader() }
+    /// The members, on the leader with how well they follow.
+    pub(crate) async fn list_members(&self) -> Result<v1::ListMembersReply, Refusal> {
+        self.lead().await?;
+        let mut members = self.members();
+        if let Some(roster) = self.raft.roster() {
+            for member in &mut members {
+                let Some(seen) = NodeId::from_bytes(&member.node_id).and_then(|id| roster.members.get(&id))
+                else {
+                    continue;
+                };
+                member.lag_entries = Some(seen.lag);
+                member.silent_ms =
+                    seen.heard.map(|heard| u64::try_from(heard.elapsed().as_millis()).unwrap_or(u64::MAX));
+            }
+        }
+        Ok(v1::ListMembersReply { members, leader: self.leader() })
     }
 
     pub(crate) async fn transfer_leader(
         &self,
         request: &v1::TransferLeaderRequest,
     ) -> Result<v1::TransferLeaderReply, Refusal> {
-        self.lead().await?;
         let to = match &request.to[..] {
             [] => None,
-            id => Some(
-                NodeId::from_bytes(id)
-                    .ok_or_else(|| Refusal::Invalid(format!("a node id has 8 bytes, not {}", id.len())))?,
-            ),
+            id => Some(node_id(id)?),
         };
-        self.raft.transfer_leader(to).await.map_err(|error| match error {
+        self.lead().await?;
+        self.hand_over(to).await?;
+        Ok(v1::TransferLeaderReply { leader: self.leader() })
+    }
+
+    /// Hands leadership to `to`, or to the voter that has most of the log; returns once it is taken.
+    pub(crate) async fn hand_over(&self, to: Option<NodeId>) -> Result<(), Refusal> {
+        let taken = self.raft.transfer_leader(to).await;
+        taken.map(drop).map_err(|error| match error {
             TransferError::NotLeader(_) => self.not_leader(),
             TransferError::NoVoter(_) | TransferError::Silent(_) | TransferError::Alone => {
                 Refusal::Invalid(error.to_string())
@@ -166,9 +185,13 @@ impl Coordinator {
             TransferError::NotTaken { .. } | TransferError::Stopped(_) => {
                 Refusal::Unknown(format!("leadership was not handed over: {error}"))
             }
-        })?;
-        Ok(v1::TransferLeaderReply { leader: self.leader() })
+        })
     }
+}
+
+/// A node id as it travels.
+pub(crate) fn node_id(id: &[u8]) -> Result<NodeId, Refusal> {
+    NodeId::from_bytes(id).ok_or_else(|| Refusal::Invalid(format!("a node id has 8 bytes, not {}", id.len())))
 }
 
 fn members(applied: &Applied) -> Vec<v1::MemberStatus> {
@@ -182,6 +205,7 @@ fn members(applied: &Applied) -> Vec<v1::MemberStatus> {
             client_address: node.client.clone(),
             http_address: node.http.clone(),
             voter: voters.contains(id),
+            ..Default::default()
         })
         .collect()
 }

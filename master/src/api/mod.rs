@@ -2,12 +2,13 @@
 
 mod caller;
 mod cluster;
+mod config;
 mod grants;
 mod objects;
 mod refusal;
 mod service;
 mod stores;
 
-pub(crate) use cluster::leader_message;
+pub(crate) use cluster::{leader_message, node_id};
 pub(crate) use refusal::Refusal;
 pub(crate) use service::{Api, MasterService};

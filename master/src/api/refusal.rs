@@ -49,6 +49,9 @@ pub(crate) enum Refusal {
     /// The request itself is wrong.
     #[error("{0}")]
     Invalid(String),
+    /// Not now; nothing was done.
+    #[error("{0}; try again shortly")]
+    Busy(String),
     /// Too much is in flight.
     #[error("{0} proposals are in flight, which is this master's bound: slow down and try again")]
     Exhausted(usize),
@@ -90,7 +93,7 @@ impl Refusal {
     fn code(&self) -> Code {
         match self {
             Self::NotLeader { .. } => Code::NotLeader,
-            Self::Forming(_) => Code::UnavailableInCurrentStatus,
+            Self::Forming(_) | Self::Busy(_) => Code::UnavailableInCurrentStatus,
             Self::WrongCluster { .. } => Code::WrongCluster,
             Self::WrongNode { .. } => Code::WrongNode,
             Self::VersionSkew { .. } => Code::VersionSkew,

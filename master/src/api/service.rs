@@ -12,6 +12,7 @@ use super::caller::{Addressee, versions_meet};
 use super::cluster::software;
 use crate::leader::Coordinator;
 use crate::metrics::{MasterMetrics, Rpc};
+use crate::state::CLUSTER_VERSION;
 
 /// The client port: it listens before there is a cluster, and says so until there is one.
 pub(crate) struct Api {
@@ -57,6 +58,7 @@ impl Api {
             node_id: self.node.to_bytes().to_vec().into(),
             software: software(),
             role: "forming".to_owned(),
+            cluster_version_max: CLUSTER_VERSION,
             pid: std::process::id(),
             waiting_for: self.waiting.load().to_string(),
             ..Default::default()
@@ -191,7 +193,7 @@ impl Master for MasterService {
         &self,
         request: Request<v1::ListMembersRequest>,
     ) -> Result<Response<v1::ListMembersReply>, Status> {
-        call!(self, Members, request, |coordinator| coordinator.list_members())
+        call!(self, Members, request, |coordinator| coordinator.list_members().await?)
     }
 
     async fn transfer_leader(
@@ -199,5 +201,42 @@ impl Master for MasterService {
         request: Request<v1::TransferLeaderRequest>,
     ) -> Result<Response<v1::TransferLeaderReply>, Status> {
         call!(self, TransferLeader, request, |coordinator| coordinator.transfer_leader(&request).await?)
+    }
+
+    async fn add_member(
+        &self,
+        request: Request<v1::AddMemberRequest>,
+    ) -> Result<Response<v1::AddMemberReply>, Status> {
+        call!(self, AddMember, request, |coordinator| coordinator.add_member(&request.raft_address).await?)
+    }
+
+    async fn remove_member(
+        &self,
+        request: Request<v1::RemoveMemberRequest>,
+    ) -> Result<Response<v1::RemoveMemberReply>, Status> {
+        call!(self, RemoveMember, request, |coordinator| {
+            coordinator.remove_member(super::node_id(&request.node_id)?).await?
+        })
+    }
+
+    async fn get_config(
+        &self,
+        request: Request<v1::GetConfigRequest>,
+    ) -> Result<Response<v1::GetConfigReply>, Status> {
+        call!(self, GetConfig, request, |coordinator| coordinator.get_config().await?)
+    }
+
+    async fn set_config(
+        &self,
+        request: Request<v1::SetConfigRequest>,
+    ) -> Result<Response<v1::SetConfigReply>, Status> {
+        call!(self, SetConfig, request, |coordinator| coordinator.set_config(&request).await?)
+    }
+
+    async fn finish_upgrade(
+        &self,
+        request: Request<v1::FinishUpgradeRequest>,
+    ) -> Result<Response<v1::FinishUpgradeReply>, Status> {
+        call!(self, FinishUpgrade, request, |coordinator| coordinator.finish_upgrade().await?)
     }
 }

@@ -61,6 +61,8 @@ pub struct Answer {
     pub versions: RangeInclusive<u32>,
     /// Its build.
     pub software: String,
+    /// The highest cluster version that its build supports.
+    pub cluster_version_max: u32,
 }
 
 /// What a round of meetings leads to.

@@ -32,7 +32,7 @@ impl Formation {
     /// - a member that says it is elsewhere is met there before it is believed.
     ///
     /// # Errors
-    /// [`FormationError`]: this master is in the list twice, or all who answer at the listed addresses are of another
+    /// [`FormationError`], in the first round only: this master is in the list twice or not at all, or all who answer at the listed addresses are of another
     /// cluster. One of another cluster among our own is a reused address, which is a warning.
     pub async fn follow(
         &self,
@@ -87,9 +87,18 @@ impl Follower<'_> {
         let elsewhere = elsewhere.filter_map(|node| HostPort::parse(&node.raft, 0).ok());
         let unlisted: Vec<_> = elsewhere.filter(|address| !listed.contains(address)).collect();
         let met = self.formation.meet_all(&own, &listed).await;
-        // Without a list there is nothing to be found in.
-        let entry = if listed.is_empty() { None } else { find_self(&own, &met)? };
-        if let Some(entry) = entry {
+        let found = match find_self(&own, &met) {
+            // Without a list there is nothing to be found in.
+            _ if listed.is_empty() => None,
+            Ok(entry) => entry,
+            Err(error) if first => return Err(error),
+            // The flags were right at the start: a name that leads elsewhere since then ends no healthy member.
+            Err(error) => {
+                self.complain(error.to_string());
+                None
+            }
+        };
+        if let Some(entry) = found {
             self.formation.service.show_addresses(self.formation.config.advertise.at(&entry));
         }
         if let Some(addresses) = self.formation.service.addresses() {
@@ -162,9 +171,7 @@ impl Follower<'_> {
     }
 
     async fn meet_at(&self, raft: &str) -> Option<Answer> {
-        let address = HostPort::parse(raft, 0).ok()?;
-        let own = self.formation.own(Vec::new()).await;
-        self.formation.meet(&own, &address).await.answer.ok()
+        self.formation.who_is_at(&HostPort::parse(raft, 0).ok()?).await.ok()
     }
 
     fn complain(&mut self, what: String) {

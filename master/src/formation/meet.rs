@@ -125,6 +125,7 @@ fn answer(reply: MeetReply) -> Option<Answer> {
         addresses: from_wire(&addresses),
         versions: reply.version_min..=reply.version_max,
         software: reply.software,
+        cluster_version_max: reply.cluster_version_max,
     })
 }
 

@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use super::accept::Founding;
 use super::meet::{self, Dialer};
 use super::{
-    Advertise, Decision, FormationError, FormationService, Invitation, Met, Own, Reason, decide, find_self,
+    Advertise, Answer, Decision, FormationError, FormationService, Invitation, Met, Own, Reason, decide,
+    find_self,
 };
 use crate::identity::{Belonging, Identity};
 use crate::peers::{Expansion, PeerList, Resolver};
@@ -254,6 +255,15 @@ impl Formation {
             software: env!("CARGO_PKG_VERSION").into(),
         };
         Met { address: address.clone(), answer: self.dialer.meet(address, request).await }
+    }
+
+    /// Who is at a Raft address: for a leader, before it takes a master in.
+    ///
+    /// # Errors
+    /// Why nobody answered.
+    pub async fn who_is_at(&self, raft: &HostPort) -> Result<Answer, String> {
+        let own = self.own(Vec::new()).await;
+        self.meet(&own, raft).await.answer
     }
 
     async fn join(&self, own: &Own, belonging: Belonging) -> Result<Round, FormationError> {

@@ -14,6 +14,7 @@ use super::accept::{Founding, Standing, refusal};
 use super::{Instance, meet};
 use crate::identity::{Belonging, Identity, IdentityError};
 use crate::raft::MasterNode;
+use crate::state::CLUSTER_VERSION;
 
 /// The side of formation that answers, for as long as the process lives: who this node is, whether it takes part in
 /// a founding, and which Raft calls are for it.
@@ -116,6 +117,7 @@ impl FormationService {
             version_min: *VERSIONS.start(),
             version_max: *VERSIONS.end(),
             software: env!("CARGO_PKG_VERSION").into(),
+            cluster_version_max: CLUSTER_VERSION,
         })
     }
 

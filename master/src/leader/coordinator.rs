@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::Leading;
 use crate::api::{Refusal, leader_message};
 use crate::data_disk::DataDisk;
+use crate::formation::Formation;
 use crate::metrics::{LedBy, MasterMetrics, Proposed};
 use crate::raft::{Applied, Leadership, NotLeader, Proposal, RaftNode, SharedIndex};
 use crate::state::{Command, Op, Response, Settings};
@@ -38,6 +39,7 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) seed: Settings,
     pub(crate) clock: Clock,
     pub(crate) disk: Arc<DataDisk>,
+    pub(crate) formation: Arc<Formation>,
     pub(crate) metrics: Arc<MasterMetrics>,
     pub(crate) stop: CancellationToken,
 }
@@ -56,17 +58,22 @@ pub(crate) struct Coordinator {
     pub(crate) seed: Settings,
     clock: Clock,
     disk: Arc<DataDisk>,
+    /// Meets other masters.
+    pub(crate) formation: Arc<Formation>,
     leading: ArcSwapOption<Leading>,
     /// Taken to replace `leading`, so that one term has one soft state.
     begin: Mutex<()>,
     proposals: Semaphore,
+    /// Held while a setting is changed.
+    pub(crate) configuring: tokio::sync::Mutex<()>,
     /// Ends open streams with this master.
     pub(crate) stop: CancellationToken,
 }
 
 impl Coordinator {
     pub(crate) fn new(config: CoordinatorConfig) -> Self {
-        let CoordinatorConfig { cluster, newcomer, raft, seed, clock, disk, metrics, stop } = config;
+        let CoordinatorConfig { cluster, newcomer, raft, seed, clock, disk, formation, metrics, stop } =
+            config;
         Self {
             cluster,
             newcomer,
@@ -77,9 +84,11 @@ impl Coordinator {
             store_changes: watch::Sender::new(0),
             clock,
             disk,
+            formation,
             leading: ArcSwapOption::empty(),
             begin: Mutex::new(()),
             proposals: Semaphore::new(MAX_PROPOSALS),
+            configuring: tokio::sync::Mutex::default(),
             stop,
         }
     }
@@ -234,7 +243,8 @@ impl Coordinator {
         let is_member = || applied.membership.membership().get_node(&self.raft.node_id()).is_some();
         if self.newcomer && !is_member() {
             return format!(
-                "this node is new to cluster {} and waits to be taken in by its leader",
+                "this node is new to cluster {} and waits to be taken in by its leader (at another address than that of a \
+                     member that is gone, with `mcctl members add`)",
                 self.cluster
             );
         }

@@ -8,12 +8,10 @@ use tokio::time::Instant;
 use super::liveness::LOOK_INTERVAL;
 use super::{Coordinator, Leading};
 use crate::api::Refusal;
-use crate::state::{Op, Response};
+use crate::state::{CLUSTER_VERSION, Op, Response};
 
 /// An idle leader logs the time so often, so that deadlines pass and a successor starts from a recent stamp.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
-/// The cluster version that this build brings.
-const CLUSTER_VERSION: u32 = 1;
 /// Objects freed in one entry after a store was dropped.
 const SWEEP_LIMIT: u32 = 1024;
 
@@ -40,8 +38,9 @@ pub(crate) async fn keep_the_log_going(coordinator: Arc<Coordinator>) {
         }
         last_tick = Instant::now();
         leading.sweep_leases();
+        // Also those whose change nobody waited for to the end.
+        leading.adopt(&coordinator.index.read(|applied| applied.state.settings().clone()));
         log_failure("tick", coordinator.propose(&leading, Op::Tick).await.map(drop));
-        record_moved_masters(&coordinator).await;
         drop_dead_stores(&coordinator, &leading).await;
         sweep(&coordinator, &leading).await;
     }
@@ -70,18 +69,6 @@ async fn seed_settings(coordinator: &Coordinator, leading: &Leading) -> bool {
     // What this term holds was made with the built-in settings.
     coordinator.step_down();
     false
-}
-
-/// Replicates the addresses of masters that were met elsewhere than the membership says.
-async fn record_moved_masters(coordinator: &Coordinator) {
-    match coordinator.raft.record_moved().await {
-        Ok(moved) => {
-            for (node, addresses) in moved {
-                tracing::info!(%node, raft = addresses.raft, client = addresses.client, "recorded a master's new addresses");
-            }
-        }
-        Err(why) => tracing::warn!("a master's new addresses were not recorded, trying again: {why}"),
-    }
 }
 
 /// Drops stores that were silent for the whole of `store_ttl`, counted from when this leader began to listen.

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use mc_base::{Clock, ClusterTime, MAX_GRANT_LIFETIME, PutId, StoreId};
+use parking_lot::RwLock;
 
 use super::leases::Leases;
 use super::liveness::Liveness;
@@ -14,12 +15,31 @@ pub(crate) struct Leading {
     /// Who is alive.
     pub(crate) liveness: Liveness,
     leases: Leases,
-    read_lease: Duration,
-    put_deadline_max: Duration,
+    terms: RwLock<Terms>,
     clock: Clock,
     /// Cluster time when this began, and what the clock showed then.
     base: ClusterTime,
     origin: Duration,
+}
+
+/// What the cluster's settings say of leases and puts.
+#[derive(Clone, Copy, Debug)]
+struct Terms {
+    read_lease: Duration,
+    /// The longest that read leases have been in this term.
+    longest_lease: Duration,
+    put_deadline_max: Duration,
+}
+
+impl Terms {
+    fn of(settings: &Settings) -> Self {
+        let read_lease = Duration::from_millis(settings.read_lease_ms).min(MAX_GRANT_LIFETIME);
+        Self {
+            read_lease,
+            longest_lease: read_lease,
+            put_deadline_max: Duration::from_millis(settings.put_deadline_max_ms).min(MAX_GRANT_LIFETIME),
+        }
+    }
 }
 
 impl Leading {
@@ -31,12 +51,20 @@ impl Leading {
             term,
             liveness: Liveness::new(Duration::from_millis(settings.store_suspect_ms), origin),
             leases: Leases::new(),
-            read_lease: Duration::from_millis(settings.read_lease_ms).min(MAX_GRANT_LIFETIME),
-            put_deadline_max: Duration::from_millis(settings.put_deadline_max_ms).min(MAX_GRANT_LIFETIME),
+            terms: RwLock::new(Terms::of(settings)),
             clock,
             base: applied,
             origin,
         }
+    }
+
+    /// The cluster's settings have changed.
+    pub(crate) fn adopt(&self, settings: &Settings) {
+        let mut terms = self.terms.write();
+        let longest_lease = terms.longest_lease;
+        *terms = Terms::of(settings);
+        terms.longest_lease = terms.read_lease.max(longest_lease);
+        self.liveness.suspect_after(Duration::from_millis(settings.store_suspect_ms));
     }
 
     /// This process's monotonic clock.
@@ -50,15 +78,20 @@ impl Leading {
         ClusterTime(self.base.0 + u64::try_from(led.as_millis()).unwrap_or(u64::MAX - self.base.0))
     }
 
+    /// How long this term has been led here.
+    pub(crate) fn age(&self) -> Duration {
+        self.clock.now().saturating_sub(self.origin)
+    }
+
     /// Length of a read lease.
     pub(crate) fn read_lease(&self) -> Duration {
-        self.read_lease
+        self.terms.read().read_lease
     }
 
     /// The deadline of a put that asks for `asked_ms` (0: the default of 30 s).
     pub(crate) fn put_deadline(&self, asked_ms: u64) -> ClusterTime {
         let asked = Duration::from_millis(if asked_ms == 0 { 30_000 } else { asked_ms });
-        self.now().after(asked.min(self.put_deadline_max))
+        self.now().after(asked.min(self.terms.read().put_deadline_max))
     }
 
     /// A stamp for a command that is proposed now.
@@ -73,7 +106,7 @@ impl Leading {
 
     /// Notes that somebody was told where `version` lies.
     pub(crate) fn lease(&self, version: PutId) {
-        self.leases.grant(version, self.now().after(self.read_lease));
+        self.leases.grant(version, self.now().after(self.read_lease()));
     }
 
     /// Whether a lease granted in this term runs on `version`.
@@ -89,9 +122,10 @@ impl Leading {
     /// A read may be granted until that command is applied, and holds for one lease from then. So two leases from now
     /// outlast every reader, those of earlier terms included, if the command is applied within one lease. Nothing
     /// enforces that (disks of a majority may stall while heartbeats go on): then the store's fence refuses the late
-    /// reader, which every transport that bytes are read over today has. See docs/adr/0005.
+    /// reader, which every transport that bytes are read over today has. See docs/adr/0005. The same goes for a lease of an
+    /// earlier term that was granted before the setting was made shorter.
     pub(crate) fn hold_until(&self) -> ClusterTime {
-        self.now().after(2 * self.read_lease)
+        self.now().after(2 * self.terms.read().longest_lease)
     }
 
     /// Forgets ended leases.
@@ -141,6 +175,19 @@ mod tests {
         ms.fetch_add(9_999, Ordering::SeqCst); // the command is applied just within one lease
         leading.lease(PutId(1)); // and this read was granted right before
         assert!(held > leading.now().after(Duration::from_millis(9_999)));
+    }
+
+    #[test]
+    fn a_shorter_lease_holds_removed_bytes_for_those_that_were_granted_before() {
+        let (_, clock) = manual_clock();
+        let leading = Leading::begin(3, ClusterTime(0), &Settings::default(), clock);
+        leading.adopt(&Settings { read_lease_ms: 5_000, ..Settings::default() });
+        assert_eq!(
+            (leading.read_lease(), leading.hold_until()),
+            (Duration::from_secs(5), ClusterTime(20_000))
+        );
+        leading.adopt(&Settings { read_lease_ms: 30_000, ..Settings::default() });
+        assert_eq!(leading.hold_until(), ClusterTime(60_000));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -16,7 +17,7 @@ use parking_lot::Mutex;
 /// the stores' silence: what [`Self::refresh`] is late by is not counted.
 #[derive(Debug)]
 pub(crate) struct Liveness {
-    suspect_after: Duration,
+    suspect_after_ms: AtomicU64,
     ears: Mutex<Ears>,
     suspects: ArcSwap<Vec<StoreId>>,
 }
@@ -51,7 +52,19 @@ pub(crate) enum StoreState {
 impl Liveness {
     pub(crate) fn new(suspect_after: Duration, since: Duration) -> Self {
         let ears = Mutex::new(Ears { since, looked: since, heard: HashMap::new() });
-        Self { suspect_after, ears, suspects: ArcSwap::default() }
+        let liveness = Self { suspect_after_ms: AtomicU64::new(0), ears, suspects: ArcSwap::default() };
+        liveness.suspect_after(suspect_after);
+        liveness
+    }
+
+    /// From now on a store is suspect after so long a silence.
+    pub(crate) fn suspect_after(&self, silence: Duration) {
+        let ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
+        self.suspect_after_ms.store(ms, Ordering::Relaxed);
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.suspect_after_ms.load(Ordering::Relaxed))
     }
 
     /// A stream of heartbeats of `store` has begun.
@@ -77,7 +90,7 @@ impl Liveness {
 
     /// Whether `store` is alive at `now`.
     pub(crate) fn state(&self, store: StoreId, now: Duration) -> StoreState {
-        self.ears.lock().state(store, now, self.suspect_after)
+        self.ears.lock().state(store, now, self.patience())
     }
 
     /// How long `store` has been silent.
@@ -91,9 +104,8 @@ impl Liveness {
     pub(crate) fn refresh(&self, stores: impl Iterator<Item = StoreId>, now: Duration) -> bool {
         let mut ears = self.ears.lock();
         ears.pass_over_own_delay(now);
-        let mut suspects: Vec<_> = stores
-            .filter(|store| ears.state(*store, now, self.suspect_after) == StoreState::Suspect)
-            .collect();
+        let mut suspects: Vec<_> =
+            stores.filter(|store| ears.state(*store, now, self.patience()) == StoreState::Suspect).collect();
         suspects.sort_unstable();
         if **self.suspects.load() == suspects {
             return false;

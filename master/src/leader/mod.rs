@@ -8,7 +8,9 @@ pub(crate) mod duties;
 mod leading;
 mod leases;
 mod liveness;
+mod membership;
 
 pub(crate) use coordinator::{Coordinator, CoordinatorConfig};
 pub(crate) use leading::Leading;
 pub(crate) use liveness::StoreState;
+pub(crate) use membership::keep_members;

@@ -35,6 +35,7 @@ pub use memory_disk::{Faults, MemoryDisk};
 pub use observe::{BatchTimes, LogObserver, LogStats};
 pub use open::{OnSled, OpenLog};
 pub use options::{LogOptions, LogSync, LogSyncError};
+pub(crate) use pack::fuzz_piece;
 pub use reader::LogReader;
 pub use record::{RecordError, decode_entry, decode_entry_bytes, encode_payload};
 pub use recover::{Recovered, Truncated};

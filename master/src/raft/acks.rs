@@ -54,6 +54,11 @@ impl Acks {
         }
     }
 
+    /// When the latest of the messages was sent that `peer` has answered in `term`.
+    pub(super) fn latest(&self, peer: NodeId, term: u64) -> Option<Instant> {
+        self.latest.lock().get(&peer).filter(|ack| ack.term == term).map(|ack| ack.sent)
+    }
+
     /// The latest time at or after which a majority was sent something that it took from `me`, the leader of `term`, who
     /// agrees with itself at `now`. While the membership changes, a majority of the old and of the new voters.
     pub(crate) fn quorum(

@@ -144,6 +144,14 @@ pub(crate) fn append_from_wire(
     })
 }
 
+/// For tests/fuzz: what is read and written again is the same.
+pub(crate) fn fuzz_append(request: &v1::AppendRequest) {
+    if let Ok(read) = append_from_wire(request) {
+        let again = append_to_wire(&read, request.envelope.clone().unwrap_or_default());
+        assert!(append_from_wire(&again).is_ok_and(|again| again.entries == read.entries));
+    }
+}
+
 /// What an append covers: the entry before it, and its last one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {

@@ -9,7 +9,7 @@ use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use parking_lot::RwLock;
 
 use super::{LogId, Proposal, SnapshotFile, SnapshotMeta, SnapshotStore, StoredMembership, TypeConfig};
-use crate::state::{Command, ReadPolicy, Response, State};
+use crate::state::{CLUSTER_VERSION, Command, Op, ReadPolicy, Response, State};
 
 /// Bounds on what is applied while readers wait: so many entries and so many bytes of commands, at least one entry.
 const ENTRIES_PER_HOLD: usize = 64;
@@ -123,6 +123,15 @@ fn prepare(log_id: LogId, payload: EntryPayloadOf) -> io::Result<(Step, usize)> 
             Ok((Step::Membership(StoredMembership::new(Some(log_id), membership)), 0))
         }
         EntryPayload::Normal(Proposal(bytes)) => match Command::decode(&bytes) {
+            Ok(Command { op: Op::SetClusterVersion(version), .. }) if version > CLUSTER_VERSION => {
+                Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!(
+                        "the cluster runs as version {version} from log entry {log_id} on, this build supports \
+                         {CLUSTER_VERSION}: start a newer build with this data directory"
+                    ),
+                ))
+            }
             Ok(command) => Ok((Step::Command(command), bytes.len())),
             Err(err) => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -242,4 +251,21 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 
 async fn blocking<R: Send + 'static>(work: impl FnOnce() -> io::Result<R> + Send + 'static) -> io::Result<R> {
     mc_base::blocking(work).await.map_err(io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Stamp;
+
+    #[test]
+    fn a_cluster_version_that_this_build_does_not_support_stops_it() {
+        let entry = |version| {
+            let command = Command { stamp: Stamp::default(), op: Op::SetClusterVersion(version) };
+            prepare(LogId::new_term_index(2, 9), EntryPayload::Normal(Proposal(command.encode())))
+        };
+        assert!(entry(CLUSTER_VERSION).is_ok());
+        let why = entry(CLUSTER_VERSION + 1).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(why.contains("start a newer build"), "{why}");
+    }
 }

@@ -1,14 +1,72 @@
-use std::collections::BTreeMap;
+//! Who the members are, as a leader sees them, and how it changes that.
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use mc_base::NodeId;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::raft::Precondition;
+use tokio::time::Instant;
 
-use super::{AddressBook, MasterNode, RaftNode};
+use super::{AddressBook, LogId, MasterNode, RaftNode};
 
 /// How long a change of the membership is waited for; one that comes later is seen in the membership.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The members at one moment.
+#[derive(Clone, Debug)]
+pub struct Roster {
+    /// This leader.
+    pub me: NodeId,
+    /// Its term.
+    pub term: u64,
+    /// The entry that made it so. A change is made only while no other has been made since.
+    pub version: Option<LogId>,
+    /// A change is half done: majorities of the old and of the new voters are needed.
+    pub joint: bool,
+    /// The voters, those to come where a change is half done.
+    pub voters: BTreeSet<NodeId>,
+    /// Everybody, learners included.
+    pub members: BTreeMap<NodeId, Member>,
+}
+
+/// A member, as a leader sees it.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Where it is reached.
+    pub addresses: MasterNode,
+    /// Entries of the leader's log that it is not known to have.
+    pub lag: u64,
+    /// When the latest message was sent that it has answered in this term.
+    pub heard: Option<Instant>,
+}
+
+/// A change of the membership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Copies the log from now on and has no vote.
+    Learner(NodeId, MasterNode),
+    /// These vote, and nobody else. A voter that is not among them is no member any more.
+    Voters(BTreeSet<NodeId>),
+    /// No member any more; not for voters.
+    Forget(NodeId),
+}
+
+/// Why a change was not made.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// It certainly was not.
+    #[error("{0}")]
+    Refused(String),
+    /// This node does not lead, so it was not.
+    #[error("this master does not lead")]
+    NotLeader,
+    /// It may still be.
+    #[error("{0}")]
+    Unknown(String),
+}
 
 impl RaftNode {
     /// Every member, as the membership records it.
@@ -17,6 +75,48 @@ impl RaftNode {
         let metrics = self.metrics.borrow_watched();
         let membership = metrics.membership_config.membership();
         membership.nodes().map(|(node, addresses)| (*node, addresses.clone())).collect()
+    }
+
+    /// The members as this leader sees them; `None` where another one leads.
+    #[must_use]
+    pub fn roster(&self) -> Option<Roster> {
+        let metrics = self.metrics.borrow_watched();
+        if !metrics.state.is_leader() {
+            return None;
+        }
+        let term = metrics.vote.leader_id.term;
+        let matching = metrics.replication.as_ref()?;
+        let next = metrics.last_log_index.map_or(0, |last| last + 1);
+        let membership = metrics.membership_config.membership();
+        let members = membership.nodes().map(|(node, addresses)| {
+            let mine = *node == self.node;
+            let has = matching.get(node).copied().flatten().map_or(0, |id| id.index + 1);
+            let lag = if mine { 0 } else { next.saturating_sub(has) };
+            let heard = if mine { Some(Instant::now()) } else { self.acks().latest(*node, term) };
+            (*node, Member { addresses: addresses.clone(), lag, heard })
+        });
+        let configs = membership.get_joint_config();
+        Some(Roster {
+            me: self.node,
+            term,
+            version: *metrics.membership_config.log_id(),
+            joint: configs.len() > 1,
+            voters: configs.last()?.clone(),
+            members: members.collect(),
+        })
+    }
+
+    /// Changes the membership that `roster` shows; returns once that is committed. One change at a time.
+    ///
+    /// # Errors
+    /// [`ChangeError`]
+    pub async fn change_members(&self, roster: &Roster, change: Change) -> Result<(), ChangeError> {
+        let change = match change {
+            Change::Learner(node, addresses) => ChangeMembers::AddNodes(BTreeMap::from([(node, addresses)])),
+            Change::Voters(voters) => ChangeMembers::ReplaceAllVoters(voters),
+            Change::Forget(node) => ChangeMembers::RemoveNodes(BTreeSet::from([node])),
+        };
+        self.change(change, Some(roster.version)).await
     }
 
     /// Where the masters are reached from here.
@@ -29,20 +129,40 @@ impl RaftNode {
     /// a leader; who votes is unchanged.
     ///
     /// # Errors
-    /// What openraft says: this node does not lead (any more), or another change is under way.
-    pub async fn record_moved(&self) -> Result<BTreeMap<NodeId, MasterNode>, String> {
+    /// [`ChangeError`]
+    pub async fn record_moved(&self) -> Result<BTreeMap<NodeId, MasterNode>, ChangeError> {
         let moved = {
             let metrics = self.metrics.borrow_watched();
             self.addresses.moved(metrics.membership_config.membership())
         };
-        if moved.is_empty() {
-            return Ok(moved);
+        if !moved.is_empty() {
+            self.change(ChangeMembers::SetNodes(moved.clone()), None).await?;
         }
-        let change = self.raft().change_membership(ChangeMembers::SetNodes(moved.clone()), true);
-        match tokio::time::timeout(CHANGE_TIMEOUT, change).await {
-            Ok(Ok(_)) => Ok(moved),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err(format!("no majority of the masters confirmed it within {CHANGE_TIMEOUT:?}")),
+        Ok(moved)
+    }
+
+    /// `version`: only if that is the last membership.
+    async fn change(
+        &self,
+        change: ChangeMembers<NodeId, MasterNode>,
+        version: Option<Option<LogId>>,
+    ) -> Result<(), ChangeError> {
+        let only_if = version
+            .map(|last_membership_log_id| Precondition::LastMembershipLogId { last_membership_log_id });
+        // openraft makes a change of voters in two steps and would let another one in between.
+        let Ok(_one_at_a_time) = self.changing.try_lock() else {
+            return Err(ChangeError::Refused("another change of the members is under way".into()));
+        };
+        // Who is no voter any more is forgotten, and not kept as a learner.
+        let changed = self.raft().change_membership_if(change, false, only_if);
+        match tokio::time::timeout(CHANGE_TIMEOUT, changed).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => Err(ChangeError::NotLeader),
+            Ok(Err(RaftError::APIError(error))) => Err(ChangeError::Refused(error.to_string())),
+            Ok(Err(RaftError::Fatal(error))) => Err(ChangeError::Unknown(error.to_string())),
+            Err(_) => Err(ChangeError::Unknown(format!(
+                "no majority of the masters confirmed it within {CHANGE_TIMEOUT:?}"
+            ))),
         }
     }
 }

@@ -31,10 +31,12 @@ mod types;
 
 pub use addresses::AddressBook;
 pub use config::SnapshotLimits;
+pub(crate) use convert::fuzz_append;
 pub use guard::VoteGuard;
 pub use leadership::Leadership;
 pub use lease::LeaderTerm;
 pub use machine::{Applied, Builder, Machine, SharedIndex};
+pub use members::{Change, ChangeError, Member, Roster};
 pub use node::{BytesSince, NotLeader, RaftNode, RaftNodeConfig, StartError, TransferError};
 pub use observe::RaftView;
 pub use service::{Formation, RaftService};

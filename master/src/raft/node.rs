@@ -26,7 +26,7 @@ use super::peers::Peers;
 use super::snapshots::SnapshotError;
 use super::{
     AddressBook, Applied, LeaderTerm, Machine, MasterNode, Raft, RaftService, SharedIndex, SnapshotLimits,
-    SnapshotStore, StoredMembership, TypeConfig, VoteGuard, tasks,
+    SnapshotStore, StoredMembership, TypeConfig, VoteGuard, observe, tasks,
 };
 use crate::state::{ReadPolicy, Settings, State};
 
@@ -127,10 +127,13 @@ pub struct RaftNode {
     leadership: watch::Receiver<Leadership>,
     pub(super) addresses: AddressBook,
     acks: Arc<Acks>,
+    /// Held while the membership is changed.
+    pub(super) changing: tokio::sync::Mutex<()>,
     election_timeout_max: Duration,
     /// The last term in which a hand-over was asked for: voters may elect another leader before our lease ends.
     handed_over: AtomicU64,
-    _tasks: [AbortOnDropHandle<()>; 3],
+    pub(super) stopped: watch::Receiver<Option<String>>,
+    _tasks: [AbortOnDropHandle<()>; 4],
 }
 
 impl fmt::Debug for RaftNode {
@@ -201,7 +204,9 @@ impl RaftNode {
         let raft = Raft::new(node, raft_config, peers, log, machine).await?;
         let heard = Heard::default();
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
+        let (stopped_tx, stopped) = watch::channel(None);
         let tasks = [
+            tasks::spawn(observe::tell_when_stopped(raft.metrics(), stopped_tx)),
             tasks::stand_when_over(raft.clone(), guard.clone()),
             tasks::take_snapshots(raft.clone(), bytes_since, limits),
             tasks::spawn(leadership::follow(
@@ -225,8 +230,10 @@ impl RaftNode {
             leadership,
             addresses,
             acks,
+            changing: tokio::sync::Mutex::default(),
             election_timeout_max,
             handed_over: AtomicU64::new(0),
+            stopped,
             _tasks: tasks,
         })
     }
@@ -315,6 +322,10 @@ impl RaftNode {
         let metrics = self.metrics.borrow_watched();
         let membership = metrics.membership_config.membership();
         self.acks.quorum(self.node, term, membership, Instant::now()).is_some_and(|sent| sent >= began)
+    }
+
+    pub(super) fn acks(&self) -> &Acks {
+        &self.acks
     }
 
     /// What openraft's redirection says to a caller.

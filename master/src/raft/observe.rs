@@ -1,8 +1,10 @@
 use mc_base::NodeId;
-use openraft::ServerState;
+use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver as _;
+use openraft::{RaftMetrics, ServerState};
+use tokio::sync::watch;
 
-use super::RaftNode;
+use super::{RaftNode, TypeConfig};
 
 /// What a Raft node says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,15 +46,29 @@ impl RaftNode {
 
     /// Completes when Raft has stopped, with the reason: a log or state machine that failed, or a shutdown.
     pub async fn stopped(&self) -> String {
-        let mut metrics = self.metrics.clone();
-        loop {
-            let running = metrics.borrow_watched().running_state.clone();
-            if let Err(fatal) = running {
-                return fatal.to_string();
-            }
-            if metrics.changed().await.is_err() {
-                return "Raft has ended".to_owned();
-            }
-        }
+        let mut stopped = self.stopped.clone();
+        let reason = stopped.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
+        reason.unwrap_or_else(|| ENDED.to_owned())
     }
+}
+
+/// When Raft was dropped without a word.
+const ENDED: &str = "Raft has ended";
+
+/// Tells why Raft has stopped once it has. A task beside it: openraft reports several changes a commit, and each would
+/// wake a thread of whoever waits.
+pub(super) async fn tell_when_stopped(
+    mut metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+    stopped: watch::Sender<Option<String>>,
+) {
+    let reason = loop {
+        let running = metrics.borrow_watched().running_state.clone();
+        if let Err(fatal) = running {
+            break fatal.to_string();
+        }
+        if metrics.changed().await.is_err() {
+            break ENDED.to_owned();
+        }
+    };
+    stopped.send_replace(Some(reason));
 }

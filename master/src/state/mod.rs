@@ -31,5 +31,5 @@ pub use command::{
 };
 pub use machine::State;
 pub use query::{HeldRange, ObjectView, PutView, StoreView};
-pub use settings::{ReadPolicy, ReadPolicyError, Settings};
+pub use settings::{CLUSTER_VERSION, ReadPolicy, ReadPolicyError, Settings};
 pub use snapshot::SnapshotError;

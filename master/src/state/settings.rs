@@ -5,6 +5,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+/// The highest cluster version that this build supports: what is logged and what `apply` does. A cluster is at the version
+/// that all its members support, raised by `mcctl upgrade finish`; until then the old build can be started again.
+pub const CLUSTER_VERSION: u32 = 1;
+
 /// Replicated settings: everything that changes what `apply` or a leader answers. Seeded at formation from flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {

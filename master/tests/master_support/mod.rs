@@ -19,8 +19,6 @@ use mc_proto::detail_of;
 use mc_proto::v1::master_client::MasterClient;
 use mc_proto::v1::{self, Code};
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tonic::transport::Channel;
@@ -75,13 +73,8 @@ impl Single {
 
     /// GET `path`: the code and the body.
     pub async fn http(&self, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(self.master.addresses().http).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        let address = self.master.addresses().http.to_string();
+        mc_base::http::request("GET", &address, path).await.unwrap()
     }
 
     pub async fn stop(self) {

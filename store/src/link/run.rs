@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 use super::finder::Finder;
 use super::leaders::Leader;
 use super::masters::fresh_client;
-use super::session::{End, Session, unmount};
+use super::session::{End, Session, knows, unmount};
 use super::status::LinkStatus;
 use super::{Identity, Lent, LinkConfig, Served};
 
@@ -37,6 +37,7 @@ pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration
         identity,
         cluster: None,
         mounted: false,
+        went_over: false,
         leaders,
         redirect,
         said: None,
@@ -73,6 +74,8 @@ struct Following {
     cluster: Option<ClusterId>,
     /// A leader of the present cluster has mounted the present epoch.
     mounted: bool,
+    /// The present epoch was kept when the cluster changed.
+    went_over: bool,
     leaders: watch::Receiver<Option<Leader>>,
     redirect: mpsc::Sender<Leader>,
     /// The last trouble that was logged, so that each is logged once.
@@ -84,17 +87,13 @@ impl Following {
         loop {
             let leader = self.next_leader().await;
             let cluster = self.status.get().cluster;
-            if self.cluster.is_some() && self.cluster != cluster {
-                // The old cluster's masters know this epoch's key, and may still grant with it.
-                self.register_anew().await;
-            }
-            self.cluster = cluster;
             self.status.update(|state| state.leader = Some(leader.clone()));
-            let end = match self.session(&leader).await {
-                Some(end) => end,
-                // A newer leader is known.
-                None => continue,
+            let end = match self.go_over(&leader, cluster).await {
+                Ok(()) => self.session(&leader).await,
+                Err(end) => Some(end),
             };
+            // Without an end, a newer leader is known.
+            let Some(end) = end else { continue };
             match end {
                 End::NotLeader(other) => {
                     if let Some(other) = other {
@@ -128,6 +127,30 @@ impl Following {
                 }
             }
         }
+    }
+
+    /// Makes sure that this epoch is one that `cluster` may have, before its leader is told of it.
+    ///
+    /// A cluster that knows this epoch without having been told was rescued from the disk of a master of the old one, and its
+    /// index names this memory. Its log goes on far above what the old cluster can have reached, so the fence goes on, too,
+    /// and grants of the old cluster are refused by its id. Where the old cluster had used bytes again after the rescued
+    /// disk's last entry, they are another object's than the index says: the reader's checksum finds that, as docs/operations.md
+    /// says. An epoch goes over once: after that it holds what two clusters wrote. Any other cluster gets the memory under a
+    /// new epoch and key: the old masters know the present one's.
+    async fn go_over(&mut self, leader: &Leader, cluster: Option<ClusterId>) -> Result<(), End> {
+        if self.cluster.is_some() && self.cluster != cluster {
+            let client = fresh_client(&self.network, &leader.address)
+                .map_err(|err| End::Broken(format!("not an address: {err}")))?;
+            let kept_before = std::mem::replace(&mut self.went_over, true);
+            if !kept_before && knows(client, &self.lent, &self.status, leader, self.identity.epoch).await? {
+                info!(epoch = %self.identity.epoch, "the new cluster was rescued from the old one: this memory is kept");
+                self.mounted = true;
+            } else {
+                self.register_anew().await;
+            }
+        }
+        self.cluster = cluster;
+        Ok(())
     }
 
     async fn next_leader(&mut self) -> Leader {
@@ -179,7 +202,7 @@ impl Following {
     async fn register_anew(&mut self) {
         let identity = Identity::draw();
         self.identity = identity;
-        self.mounted = false;
+        (self.mounted, self.went_over) = (false, false);
         self.status.update(|state| {
             state.epoch = identity.epoch;
             state.mounted_at = None;

@@ -172,6 +172,33 @@ impl Session<'_> {
     }
 }
 
+/// Whether `leader` has this epoch mounted.
+pub(crate) async fn knows(
+    client: Client,
+    lent: &Lent,
+    status: &LinkStatus,
+    leader: &Leader,
+    epoch: SegmentEpoch,
+) -> Result<bool, End> {
+    let (beats, requests) = mpsc::channel(1);
+    let beat = v1::StoreHeartbeat {
+        caller: Some(caller(lent, status, leader.node)),
+        store_id: Bytes::copy_from_slice(&lent.store.to_bytes()),
+        epoch: epoch_bytes(epoch),
+        sequence: 1,
+    };
+    if beats.try_send(beat).is_err() {
+        return Err(End::Broken("the stream closed at once".to_owned()));
+    }
+    let mut replies = open(client, requests).await?;
+    match tokio::time::timeout(CALL_TIMEOUT, replies.message()).await {
+        Ok(Ok(Some(reply))) => Ok(reply.mounted && !reply.dead),
+        Ok(Ok(None)) => Err(End::Broken("the master closed the stream".to_owned())),
+        Ok(Err(status)) => Err(ended(&status)),
+        Err(_) => Err(End::Broken("the heartbeat was not answered in time".to_owned())),
+    }
+}
+
 /// Takes the memory back at `leader`.
 pub(crate) async fn unmount(
     mut client: Client,

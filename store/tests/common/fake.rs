@@ -311,6 +311,41 @@ impl Master for Fake {
     ) -> Result<Response<v1::TransferLeaderReply>, Status> {
         Err(Status::unimplemented("not asked by stores"))
     }
+
+    async fn add_member(
+        &self,
+        _: Request<v1::AddMemberRequest>,
+    ) -> Result<Response<v1::AddMemberReply>, Status> {
+        Err(Status::unimplemented("not asked by stores"))
+    }
+
+    async fn remove_member(
+        &self,
+        _: Request<v1::RemoveMemberRequest>,
+    ) -> Result<Response<v1::RemoveMemberReply>, Status> {
+        Err(Status::unimplemented("not asked by stores"))
+    }
+
+    async fn get_config(
+        &self,
+        _: Request<v1::GetConfigRequest>,
+    ) -> Result<Response<v1::GetConfigReply>, Status> {
+        Err(Status::unimplemented("not asked by stores"))
+    }
+
+    async fn set_config(
+        &self,
+        _: Request<v1::SetConfigRequest>,
+    ) -> Result<Response<v1::SetConfigReply>, Status> {
+        Err(Status::unimplemented("not asked by stores"))
+    }
+
+    async fn finish_upgrade(
+        &self,
+        _: Request<v1::FinishUpgradeRequest>,
+    ) -> Result<Response<v1::FinishUpgradeReply>, Status> {
+        Err(Status::unimplemented("not asked by stores"))
+    }
 }
 
 impl Fake {

@@ -11,6 +11,7 @@ mod formation;
 mod kills;
 mod local_only;
 mod lossy;
+mod members;
 mod moves;
 mod races;
 mod restarts;

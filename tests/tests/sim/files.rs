@@ -46,6 +46,12 @@ fn names(dir: &Path) -> io::Result<BTreeMap<OsString, u64>> {
     Ok(names)
 }
 
+/// Takes `dir` and all in it: another disk has never heard of them.
+pub(crate) fn take(dir: &Path) -> io::Result<()> {
+    DURABLE.lock().names.retain(|known, _| !known.starts_with(dir));
+    if dir.exists() { fs::remove_dir_all(dir) } else { Ok(()) }
+}
+
 /// Turns the files of `dir` into what a loss of power leaves. Nobody has them open.
 pub(crate) fn lose_power(dir: &Path, rng: &mut Seeded) -> io::Result<()> {
     let mut durable = DURABLE.lock();

@@ -1,6 +1,6 @@
 //! What must hold of the masters after every step, whatever happens to them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::FutureExt as _;
 use mc_base::NodeId;
@@ -128,7 +128,8 @@ impl Invariants {
                     ));
                 }
                 Some(_) => {}
-                None if remember => drop(self.committed.insert(index, now)),
+                // Not seen before: committed and purged within one step, by a leader that went on after a pause.
+                None if remember || self.fits(entry.log_id) => drop(self.committed.insert(index, now)),
                 None => return Err(format!("entry {index} appeared on {host} among committed ones")),
             }
         }
@@ -136,6 +137,15 @@ impl Invariants {
             self.seen[machine.host].compared = upto + 1;
         }
         Ok(())
+    }
+
+    /// Whether an entry's term lies between those of the committed ones around it.
+    fn fits(&self, id: LogId) -> bool {
+        let before = self.committed.range(..id.index).next_back();
+        let after = self.committed.range(id.index + 1..).next();
+        let term = |(_, (id, _)): (&u64, &(LogId, u64))| id.leader_id;
+        before.map(term).is_none_or(|term| term <= id.leader_id)
+            && after.map(term).is_none_or(|term| id.leader_id <= term)
     }
 
     /// Replicas that have applied the same entries are the same, byte by byte.
@@ -158,7 +168,7 @@ impl Invariants {
         })
     }
 
-    /// The master that leads and may serve reads, when all machines have applied the same.
+    /// The master that leads and may serve reads, when all machines have applied the same and vote.
     pub(crate) fn converged(machines: &[Machine]) -> Option<usize> {
         let applied = |machine: &Machine| {
             machine.with_raft(|raft| raft.index().read(|applied| applied.last_applied)).flatten()
@@ -167,7 +177,12 @@ impl Invariants {
         let same = machines.iter().all(|machine| applied(machine) == Some(first));
         let leads = |machine: &&Machine| machine.with_raft(|raft| raft.try_lease().is_some()) == Some(true);
         let leader = machines.iter().find(leads)?;
-        same.then_some(leader.host)
+        let all: Option<BTreeSet<_>> =
+            machines.iter().map(|machine| machine.with_raft(RaftNode::node_id)).collect();
+        let roster = leader.with_raft(RaftNode::roster).flatten()?;
+        let all_vote =
+            !roster.joint && Some(&roster.voters) == all.as_ref() && roster.members.len() == machines.len();
+        (same && all_vote).then_some(leader.host)
     }
 }
 

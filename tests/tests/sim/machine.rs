@@ -169,6 +169,13 @@ impl Machine {
         }
     }
 
+    /// The process is killed, and all that it kept is gone.
+    pub(crate) fn wipe(&mut self) {
+        self.kill();
+        self.log = SimLog::new(self.rng.part(2));
+        files::take(self.dir()).expect("files in memory can be deleted");
+    }
+
     /// SIGTERM.
     pub(crate) fn terminate(&mut self) {
         let Some(process) = &self.process else { return };

@@ -18,6 +18,8 @@ pub(crate) enum Deed {
     Start(Host),
     Kill(Host),
     LosePower(Host),
+    /// The process is killed and the disk is taken: what starts there next is a new node.
+    Wipe(Host),
     Terminate(Host),
     Pause(Host),
     Resume(Host),
@@ -42,8 +44,14 @@ pub(crate) struct Nemesis {
     pace: u64,
     /// Of 100 faults.
     restarts_within_the_lease: u64,
+    /// Of 100 faults.
+    pauses_before_the_answers: u64,
+    /// A disk may be taken: from one machine a schedule, or nobody could know what was committed.
+    may_wipe: bool,
     /// What clients are to do.
     pub(crate) wanted: Arc<Mutex<Wanted>>,
+    /// A disk was taken.
+    pub(crate) wiped: bool,
     /// What was done, for the report.
     pub(crate) log: Vec<String>,
 }
@@ -54,6 +62,8 @@ impl Nemesis {
         Self {
             // Rare by chance, and what leases stand or fall with.
             restarts_within_the_lease: if rng.below(4) == 0 { 80 } else { 5 },
+            pauses_before_the_answers: if rng.below(4) == 0 { 60 } else { 3 },
+            may_wipe: rng.below(4) == 0,
             rng,
             net: net.clone(),
             trace,
@@ -63,6 +73,7 @@ impl Nemesis {
             next: 500,
             pace,
             wanted: Arc::new(Mutex::new(Wanted::All)),
+            wiped: false,
             log: Vec::new(),
         }
     }
@@ -121,6 +132,14 @@ impl Nemesis {
         let long_end = now + 100 + self.rng.below(2500);
         if self.rng.below(100) < self.restarts_within_the_lease {
             return self.restart_within_the_lease(now, machines);
+        }
+        if self.rng.below(100) < self.pauses_before_the_answers {
+            return self.pause_before_the_answers(now, machines);
+        }
+        if self.may_wipe && self.rng.below(3) == 0 {
+            self.may_wipe = false;
+            self.at(now, Deed::Wipe(victim));
+            return self.at(end, Deed::Start(victim));
         }
         match self.rng.below(14) {
             0 | 1 => {
@@ -215,6 +234,22 @@ impl Nemesis {
         self.at(restart, Deed::Want(Wanted::All));
     }
 
+    /// The leader is stopped while the answers to what it has sent are on their way, for longer than it takes to elect
+    /// another. When it goes on it finds old answers, its clock far ahead of them, and callers that have waited.
+    fn pause_before_the_answers(&mut self, now: u64, machines: &[Machine]) {
+        let Some(leader) = leader(machines) else { return };
+        let slow = self.rng.within(20..200);
+        let pause = now + 20 + self.rng.below(2 * slow);
+        let resume = pause + 500 + self.rng.below(1_500);
+        self.next = self.next.max(resume + 300);
+        for peer in (0..self.masters).filter(|peer| *peer != leader) {
+            self.at(now, Deed::SlowLink(peer, leader, slow));
+            self.at(resume, Deed::SlowLink(peer, leader, 0));
+        }
+        self.at(pause, Deed::Pause(leader));
+        self.at(resume, Deed::Resume(leader));
+    }
+
     fn cut_for(&mut self, from_time: u64, to_time: u64, from: Host, to: Host) {
         self.at(from_time, Deed::Cut(from, to));
         self.at(to_time, Deed::Heal(from, to));
@@ -228,6 +263,10 @@ impl Nemesis {
             Deed::Start(host) => machines[host].start(),
             Deed::Kill(host) => machines[host].kill(),
             Deed::LosePower(host) => machines[host].lose_power(),
+            Deed::Wipe(host) => {
+                machines[host].wipe();
+                self.wiped = true;
+            }
             Deed::Terminate(host) => machines[host].terminate(),
             Deed::Pause(host) => machines[host].pause(),
             Deed::Resume(host) => machines[host].resume(),

@@ -23,6 +23,8 @@ const HOSTS: usize = MASTERS + CLIENTS + 1;
 const TO_FORM: u64 = 10_000;
 const TO_CONVERGE: u64 = 10_000;
 const TO_ANSWER: u64 = 10_000;
+/// A dead id is replaced after 10 s of silence, which begin anew with every leader.
+const TO_REPLACE: u64 = 20_000;
 
 /// What became of a schedule.
 pub(crate) struct Report {
@@ -138,13 +140,14 @@ impl Schedule {
         *self.nemesis.wanted.lock() = Wanted::Nothing;
 
         let clients = self.outside.spawn(futures::future::join_all(clients));
+        let patience = if self.nemesis.wiped { TO_CONVERGE + TO_REPLACE } else { TO_CONVERGE };
         let began = self.now;
         while !clients.is_finished() || Invariants::converged(&self.machines).is_none() {
             // One that was asked to stop ends only now.
             self.machines.iter_mut().for_each(Machine::start);
             self.step(false)?;
-            if self.now - began > TO_CONVERGE {
-                return Err(format!("no leader that all follow {TO_CONVERGE} ms after the last fault"));
+            if self.now - began > patience {
+                return Err(format!("no leader that all follow {patience} ms after the last fault"));
             }
         }
         let clients = self.outside.block_on(clients).map_err(|err| err.to_string())?;

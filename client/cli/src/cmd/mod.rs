@@ -2,11 +2,15 @@
 
 pub(crate) mod bench;
 pub(crate) mod completion;
+pub(crate) mod config;
 pub(crate) mod exist;
 pub(crate) mod get;
+pub(crate) mod members;
 pub(crate) mod playground;
 pub(crate) mod put;
+mod rescue;
 pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod stat;
 pub(crate) mod status;
+pub(crate) mod upgrade;

@@ -49,6 +49,7 @@ fn empty(id: u64, name: &str) -> Answer {
         addresses: node(name),
         versions: 1..=1,
         software: "0.1.0".into(),
+        cluster_version_max: 1,
     }
 }
 

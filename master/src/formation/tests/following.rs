@@ -97,6 +97,30 @@ async fn a_copy_of_a_member_s_data_directory_is_not_the_member_that_moved() {
 }
 
 #[tokio::test]
+async fn a_name_that_leads_elsewhere_after_the_start_ends_no_member() {
+    let names = Names::default();
+    let (machines, processes, _) = three_formed(&names).await;
+    let [a, b, c] = processes;
+    a.kill().await;
+    let mut a = machines[0].start(&names, "a,b,c").await;
+    a.formed().await.unwrap();
+    // Its own name leads nowhere when it looks first, and to another master then.
+    names.remove("a");
+    let book = AddressBook::default();
+    let gone_wrong = async {
+        tokio::time::sleep(SHORT).await;
+        names.alias("a", "b");
+        // Nobody leads, so it meets its list again, in which it is no more.
+        tokio::time::sleep(4 * SHORT).await;
+    };
+    tokio::select! {
+        result = a.formation.follow(&book, ClusterView::default) => panic!("{result:?}"),
+        () = gone_wrong => {}
+    }
+    drop((machines, b, c));
+}
+
+#[tokio::test]
 async fn a_master_without_a_list_goes_on() {
     let names = Names::default();
     let machine = Machine::new("a");

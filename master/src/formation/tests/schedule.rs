@@ -94,6 +94,7 @@ impl World {
                     addresses: addresses(there.slot),
                     versions: 1..=1,
                     software: String::new(),
+                    cluster_version_max: 1,
                 };
                 let address = HostPort::parse(NAMES[met.len()], 50055).unwrap();
                 let belonging = self.nodes[at].standing.belonging;

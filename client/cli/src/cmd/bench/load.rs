@@ -1,14 +1,15 @@
 //! `mcctl bench put|get|exist|mixed`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use futures::future::join_all;
 use mc_base::ByteSize;
 use mc_client::{Client, Put, PutOptions};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
+use tokio::task::JoinSet;
 
 use super::machine::Machine;
 use super::parts::Watch;
@@ -66,13 +67,13 @@ pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: 
     let client = connect::client_with_leader(&pool.masters(), global.timeout.0).await?;
 
     let run = format!("bench/{:016x}", rand::random::<u64>());
-    let load = Load {
+    let load = Arc::new(Load {
         client,
-        args,
+        args: args.clone(),
         keys,
         space: Keyspace::uniform(run, args.size.0 as usize),
         next: AtomicU64::new(keys),
-    };
+    });
     if kind != Kind::Put {
         load.populate().await?;
     }
@@ -103,16 +104,16 @@ fn measured<T>(outcome: Result<T>) -> Option<T> {
     outcome.inspect_err(|why| note(&format!("the parts of a put are not measured: {why:#}"))).ok()
 }
 
-struct Load<'a> {
+struct Load {
     client: Client,
-    args: &'a LoadArgs,
+    args: LoadArgs,
     keys: u64,
     space: Keyspace,
     /// The next block that nothing has put: blocks below `keys` are those that are read.
     next: AtomicU64,
 }
 
-impl Load<'_> {
+impl Load {
     /// Puts the objects that are read later.
     async fn populate(&self) -> Result<()> {
         let mut progress = Progress::new("putting what is read", self.keys);
@@ -132,25 +133,28 @@ impl Load<'_> {
 
     /// Rounds of puts: each puts all its keys, then they are removed outside the measured time, since a pool without
     /// room refuses.
-    async fn put_rounds(&self, progress: &mut Progress) -> (Counts, Duration) {
+    async fn put_rounds(self: &Arc<Self>, progress: &mut Progress) -> (Counts, Duration) {
         let (mut counts, mut took) = (Counts::new(), Duration::ZERO);
         while took < self.args.duration.0 {
             let first = self.next.fetch_add(self.keys, Ordering::Relaxed);
-            let cursor = AtomicU64::new(first);
+            let cursor = Arc::new(AtomicU64::new(first));
             let left = self.args.duration.0 - took;
             let start = Instant::now();
-            let worker = || async {
-                let mut counts = Counts::new();
-                loop {
-                    let from = cursor.fetch_add(self.args.batch.into(), Ordering::Relaxed);
-                    let to = (from + u64::from(self.args.batch)).min(first + self.keys);
-                    if from >= to || start.elapsed() >= left {
-                        return counts;
+            let caller = || {
+                let (load, cursor) = (self.clone(), cursor.clone());
+                async move {
+                    let mut counts = Counts::new();
+                    loop {
+                        let from = cursor.fetch_add(load.args.batch.into(), Ordering::Relaxed);
+                        let to = (from + u64::from(load.args.batch)).min(first + load.keys);
+                        if from >= to || start.elapsed() >= left {
+                            return counts;
+                        }
+                        load.put(from..to, &mut counts).await;
                     }
-                    self.put(from..to, &mut counts).await;
                 }
             };
-            for part in self.spread(worker).await {
+            for part in self.spread(caller).await {
                 counts.add(&part);
             }
             took += start.elapsed();
@@ -161,20 +165,23 @@ impl Load<'_> {
     }
 
     /// Calls over the objects that are there, until the time is over.
-    async fn steady(&self, kind: Kind, progress: &mut Progress) -> (Counts, Duration) {
+    async fn steady(self: &Arc<Self>, kind: Kind, progress: &mut Progress) -> (Counts, Duration) {
         let start = Instant::now();
         let seed = AtomicU64::new(1);
-        let worker = || async {
-            let mut counts = Counts::new();
+        let caller = || {
+            let load = self.clone();
             let mut rng = SmallRng::seed_from_u64(seed.fetch_add(1, Ordering::Relaxed));
-            while start.elapsed() < self.args.duration.0 {
-                match kind {
-                    Kind::Exist => self.exist(&mut rng, &mut counts).await,
-                    Kind::Mixed if rng.random_bool(0.2) => self.put_one_more(&mut counts).await,
-                    _ => self.get(&mut rng, &mut counts).await,
+            async move {
+                let mut counts = Counts::new();
+                while start.elapsed() < load.args.duration.0 {
+                    match kind {
+                        Kind::Exist => load.exist(&mut rng, &mut counts).await,
+                        Kind::Mixed if rng.random_bool(0.2) => load.put_one_more(&mut counts).await,
+                        _ => load.get(&mut rng, &mut counts).await,
+                    }
                 }
+                counts
             }
-            counts
         };
         let watch = async {
             loop {
@@ -183,7 +190,7 @@ impl Load<'_> {
             }
         };
         let parts = tokio::select! {
-            parts = self.spread(worker) => parts,
+            parts = self.spread(caller) => parts,
             never = watch => never,
         };
         let took = start.elapsed();
@@ -194,8 +201,13 @@ impl Load<'_> {
         (counts, took)
     }
 
-    async fn spread<F: Future<Output = Counts>>(&self, worker: impl Fn() -> F) -> Vec<Counts> {
-        join_all((0..self.args.threads).map(|_| worker())).await
+    /// The callers, each a task of its own: a call then runs on the thread of its connection, as in a real client.
+    async fn spread<F>(&self, caller: impl Fn() -> F) -> Vec<Counts>
+    where
+        F: Future<Output = Counts> + Send + 'static,
+    {
+        let callers: JoinSet<Counts> = (0..self.args.threads).map(|_| caller()).collect();
+        callers.join_all().await
     }
 
     async fn put(&self, blocks: std::ops::Range<Block>, counts: &mut Counts) {

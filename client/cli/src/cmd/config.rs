@@ -1,0 +1,70 @@
+//! `mcctl config show|set`.
+
+use anyhow::Result;
+use mc_proto::v1;
+use serde::Serialize;
+
+use crate::Ended;
+use crate::args::{ConfigCommand, Global};
+use crate::connect;
+use crate::output::{Output, columns};
+
+#[derive(Serialize)]
+struct Setting {
+    name: String,
+    value: String,
+    default: String,
+    /// Whether `config set` can change it.
+    fixed: bool,
+    help: String,
+}
+
+#[derive(Serialize)]
+struct Shown {
+    cluster_version: u32,
+    settings: Vec<Setting>,
+}
+
+#[derive(Serialize)]
+struct Changed {
+    name: String,
+    before: String,
+    after: String,
+}
+
+pub(crate) async fn config(global: &Global, command: &ConfigCommand, output: Output) -> Result<Ended> {
+    let admin = connect::client_with_leader(&global.masters(), global.timeout.0).await?.admin();
+    match command {
+        ConfigCommand::Show => {
+            let reply = admin.config().await?;
+            let settings = reply.settings.into_iter().map(setting).collect();
+            let shown = Shown { cluster_version: reply.cluster_version, settings };
+            output.result(&shown, || table(&shown));
+        }
+        ConfigCommand::Set { name, value } => {
+            let reply = admin.set_config(name, value).await?;
+            let text = |setting: Option<v1::Setting>| setting.unwrap_or_default().value;
+            let changed =
+                Changed { name: name.clone(), before: text(reply.before), after: text(reply.after) };
+            output.result(&changed, || match changed.before == changed.after {
+                true => format!("{name} is {} already", changed.after),
+                false => format!("{name}: {} -> {}", changed.before, changed.after),
+            });
+        }
+    }
+    Ok(Ended::Well)
+}
+
+fn setting(setting: v1::Setting) -> Setting {
+    let v1::Setting { name, value, default_value, help, fixed } = setting;
+    Setting { name, value, default: default_value, fixed, help }
+}
+
+fn table(shown: &Shown) -> String {
+    let mut rows = vec![["SETTING", "VALUE", "DEFAULT", "WHAT IT IS"].map(str::to_owned).to_vec()];
+    for Setting { name, value, default, fixed, help } in &shown.settings {
+        let help = if *fixed { format!("{help} (fixed)") } else { help.clone() };
+        rows.push(vec![name.clone(), value.clone(), default.clone(), help]);
+    }
+    format!("{}\ncluster version {}", columns(&rows), shown.cluster_version)
+}

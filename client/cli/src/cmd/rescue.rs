@@ -1,0 +1,79 @@
+//! `mcctl members rescue`: a cluster of one out of what a survivor has on disk.
+
+use anyhow::Result;
+use mc_master::rescue::{Found, Rescue, Rescued};
+use serde::Serialize;
+
+use crate::Ended;
+use crate::args::RescueArgs;
+use crate::output::Output;
+
+#[derive(Serialize)]
+struct Document {
+    done: bool,
+    /// What was found, absent when an earlier attempt had been cut short.
+    survivor: Option<Survivor>,
+    /// Absent until it is done.
+    new_cluster: Option<String>,
+    /// Where what was there before is kept.
+    backup: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Survivor {
+    node: String,
+    cluster: String,
+    keys: u64,
+    last_index: u64,
+}
+
+pub(crate) async fn rescue(args: &RescueArgs, output: Output) -> Result<Ended> {
+    let rescue = match Rescue::prepare(&args.data_dir).await? {
+        Found::Survivor(rescue) => *rescue,
+        Found::Finished(rescued) => {
+            done(None, &rescued, output);
+            return Ok(Ended::Well);
+        }
+    };
+    let survivor = Survivor {
+        node: rescue.node().to_string(),
+        cluster: rescue.cluster().to_string(),
+        keys: rescue.keys(),
+        last_index: rescue.last_index(),
+    };
+    if args.yes {
+        let rescued = rescue.carry_out().await?;
+        done(Some(survivor), &rescued, output);
+        return Ok(Ended::Well);
+    }
+    let Survivor { node, cluster, keys, last_index } = &survivor;
+    let text = format!(
+        "master {node} of cluster {cluster} has {keys} keys, up to log index {last_index}.\n\
+         With --yes it becomes a cluster of one, with a new cluster id. What the other masters acknowledged and this one \
+         never received is lost, and the others must not run again with what they have: empty their data directories \
+         first. Nothing has been changed."
+    );
+    output
+        .result(&Document { done: false, survivor: Some(survivor), new_cluster: None, backup: None }, || {
+            text
+        });
+    Ok(Ended::Negative)
+}
+
+fn done(survivor: Option<Survivor>, rescued: &Rescued, output: Output) {
+    let Rescued { cluster, backup } = rescued;
+    let backup = backup.display();
+    let document = Document {
+        done: true,
+        survivor,
+        new_cluster: Some(cluster.to_string()),
+        backup: Some(backup.to_string()),
+    };
+    output.result(&document, || {
+        format!(
+            "a cluster of one now, {cluster}; what was there before is in {backup}.\n\
+             Start this master as before and the other masters with empty data directories, and take those in with \
+             `mcctl members add`. Leave the stores running: they follow once most of their --masters report the new cluster."
+        )
+    });
+}

@@ -1,0 +1,100 @@
+//! `mcctl upgrade status|finish`.
+
+use anyhow::Result;
+use mc_base::NodeId;
+use serde::Serialize;
+
+use crate::Ended;
+use crate::args::{Global, UpgradeCommand};
+use crate::connect;
+use crate::output::{Output, columns};
+
+#[derive(Serialize)]
+struct Master {
+    addr: String,
+    id: Option<String>,
+    /// Its build; absent while it does not answer.
+    software: Option<String>,
+    /// The highest cluster version that its build supports.
+    supports: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Status {
+    /// What the cluster runs as; absent while no master answers.
+    cluster_version: Option<u32>,
+    /// Whether `upgrade finish` would raise it.
+    can_finish: bool,
+    masters: Vec<Master>,
+}
+
+#[derive(Serialize)]
+struct Finished {
+    before: u32,
+    after: u32,
+}
+
+pub(crate) async fn upgrade(global: &Global, command: &UpgradeCommand, output: Output) -> Result<Ended> {
+    match command {
+        UpgradeCommand::Status => status(global, output).await,
+        UpgradeCommand::Finish => {
+            let admin = connect::client_with_leader(&global.masters(), global.timeout.0).await?.admin();
+            let reply = admin.finish_upgrade().await?;
+            let finished = Finished { before: reply.before, after: reply.after };
+            output.result(&finished, || match finished.before == finished.after {
+                true => format!("the cluster version is {} already", finished.after),
+                false => format!("cluster version: {} -> {}", finished.before, finished.after),
+            });
+            Ok(Ended::Well)
+        }
+    }
+}
+
+async fn status(global: &Global, output: Output) -> Result<Ended> {
+    let admin = connect::admin(&global.masters()).await?;
+    let cluster = admin.status().await;
+    let answers = || cluster.masters.iter().filter_map(|master| master.status.as_ref().ok());
+    let masters: Vec<_> = cluster
+        .masters
+        .iter()
+        .map(|master| {
+            let status = master.status.as_ref().ok();
+            Master {
+                addr: master.address.clone(),
+                id: status.and_then(|status| NodeId::from_bytes(&status.node_id)).map(|id| id.to_string()),
+                software: status.map(|status| status.software.clone()),
+                supports: status.map(|status| status.cluster_version_max),
+            }
+        })
+        .collect();
+    let authority = cluster.authority.and_then(|at| cluster.masters[at].status.as_ref().ok());
+    let cluster_version = authority.map(|status| status.cluster_version);
+    let all_answer = masters.iter().all(|master| master.supports.is_some());
+    let lowest = answers().map(|status| status.cluster_version_max).min();
+    let status = Status { cluster_version, can_finish: all_answer && lowest > cluster_version, masters };
+    output.result(&status, || table(&status));
+    Ok(match (status.cluster_version, all_answer) {
+        (None, _) => Ended::Down,
+        (Some(_), true) => Ended::Well,
+        (Some(_), false) => Ended::Negative,
+    })
+}
+
+fn table(status: &Status) -> String {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let mut rows = vec![["MASTER", "BUILD", "SUPPORTS", "ID"].map(str::to_owned).to_vec()];
+    for master in &status.masters {
+        rows.push(vec![
+            master.addr.clone(),
+            or_dash(master.software.clone()),
+            or_dash(master.supports.map(|version| version.to_string())),
+            or_dash(master.id.clone()),
+        ]);
+    }
+    let version = or_dash(status.cluster_version.map(|version| version.to_string()));
+    let what = match status.can_finish {
+        true => "; all masters support more: `mcctl upgrade finish` raises it, and there is no way back then",
+        false => "",
+    };
+    format!("{}\ncluster version {version}{what}", columns(&rows))
+}

@@ -1,0 +1,386 @@
+//! A cluster of one out of the data directory of a master whose cluster has lost its majority for good.
+//!
+//! The survivor may lack what the others acknowledged, and may hold entries that nobody acknowledged; it takes all that
+//! it has. The new cluster id keeps it apart from the others for ever, should they come back: every Raft call names the
+//! cluster it is for.
+//!
+//! # What if the process dies at any of these steps
+//!
+//! 1. The new identity, log and snapshot are made in `rescue.partial`: it is deleted and made anew by the next attempt,
+//!    and a master that starts does not look at it.
+//! 2. `rescue.partial` is renamed `rescue`. From here on the rescue is decided: a master does not start while a
+//!    directory `rescue` is there, and the next attempt goes on below.
+//! 3. One by one what is in the data directory is moved to the backup, and what is in `rescue` takes its place, the
+//!    identity last, since it names the backup. What is still in `rescue` has not been replaced.
+//! 4. The empty `rescue` is removed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use mc_base::crashsafe::{DirectoryLock, DurableError, durable_rename, sync_dir};
+use mc_base::{ClusterId, NodeId};
+use openraft::EntryPayload;
+use openraft::storage::{RaftLogReader as _, RaftLogStorage as _};
+
+use crate::identity::{Belonging, Identity, IdentityError};
+use crate::log::{LogOptions, LogStore, OpenError, SledOptions};
+use crate::raft::{
+    LogId, MasterNode, Membership, Proposal, SnapshotError, SnapshotMeta, SnapshotStore, StoredMembership,
+    Vote,
+};
+use crate::state::{Command, Op, Settings, Stamp, State};
+
+const PARTIAL: &str = "rescue.partial";
+const DECIDED: &str = "rescue";
+/// In the order in which they are replaced.
+const PARTS: [&str; 3] = ["log", "snapshots", "identity"];
+/// So far above the survivor's last entry the new log begins: what the lost masters had beyond that, stores may have
+/// seen, and a store refuses an allocation of a lower index than it has seen for the same bytes.
+const INDEX_GAP: u64 = 1 << 40;
+/// So far ahead the new cluster's time begins, in ms (a day): stores have heard the lost masters' time, which went on
+/// while the survivor was down.
+const TIME_GAP: u64 = 24 * 3600 * 1000;
+/// Entries that are read at a time.
+const READ_ENTRIES: u64 = 1_000;
+
+/// Why a data directory cannot be rescued.
+#[derive(Debug, thiserror::Error)]
+pub enum RescueError {
+    /// There is no master in it.
+    #[error("{dir} holds no master that was part of a cluster: name the data directory of the survivor", dir = dir.display())]
+    NoMaster {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The directory.
+    #[error(transparent)]
+    DataDir(#[from] DurableError),
+    /// The identity in it.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The log in it.
+    #[error(transparent)]
+    Log(#[from] OpenError),
+    /// The snapshots in it.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// An entry of the log.
+    #[error("log entry {index} cannot be read: {why}")]
+    Entry {
+        /// Which.
+        index: u64,
+        /// Why not.
+        why: String,
+    },
+    /// The file system refused.
+    #[error("cannot {what} {path}: {source}", path = path.display())]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RescueError {
+    let path = path.to_owned();
+    move |source| RescueError::Io { what, path, source }
+}
+
+/// Whether a rescue of this data directory was decided and not finished: no master may start from it.
+pub(crate) fn is_unfinished(dir: &Path) -> bool {
+    dir.join(DECIDED).exists()
+}
+
+/// What a survivor has; nothing has been changed yet.
+#[derive(Debug)]
+pub struct Rescue {
+    dir: DirectoryLock,
+    node: NodeId,
+    cluster: ClusterId,
+    own: MasterNode,
+    vote: Option<Vote>,
+    last: LogId,
+    state: State,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rescued {
+    /// The new cluster.
+    pub cluster: ClusterId,
+    /// Where what was there before lies.
+    pub backup: PathBuf,
+}
+
+/// What a data directory is found in.
+#[derive(Debug)]
+pub enum Found {
+    /// A master that can be rescued.
+    Survivor(Box<Rescue>),
+    /// A rescue that was cut short, and is finished now.
+    Finished(Rescued),
+}
+
+impl Rescue {
+    /// Reads the data directory of a master that does not run. A rescue that was cut short after it was decided is
+    /// finished instead.
+    ///
+    /// # Errors
+    /// [`RescueError`]; nothing has been changed.
+    pub async fn prepare(dir: &Path) -> Result<Found, RescueError> {
+        // Looked at first: locking would make a directory with a wrong name.
+        if !dir.join("identity").exists() && !is_unfinished(dir) {
+            return Err(RescueError::NoMaster { dir: dir.to_owned() });
+        }
+        let lock = DirectoryLock::acquire(dir)?;
+        if is_unfinished(dir) {
+            return finish(dir).map(Found::Finished);
+        }
+        let identity = Identity::open(&lock)?;
+        let Some(Belonging { cluster, .. }) = identity.belonging().filter(|_| identity.formed()) else {
+            return Err(RescueError::NoMaster { dir: dir.to_owned() });
+        };
+        let node = identity.node();
+        let (_, mut recovered) = SnapshotStore::open(&dir.join("snapshots"), cluster)?;
+        let (mut log, found) =
+            LogStore::open_sled(dir.join("log"), SledOptions::default(), LogOptions::default()).await?;
+        let read = async {
+            recovered.check_log(found.purged.as_ref())?;
+            read(&mut log, recovered.snapshot.take(), found.last).await
+        };
+        let read = read.await;
+        log.close().await;
+        let Read { state, last, membership } = read?;
+        let (Some(last), Some(own)) =
+            (last, membership.and_then(|it| it.membership().get_node(&node).cloned()))
+        else {
+            return Err(RescueError::NoMaster { dir: dir.to_owned() });
+        };
+        Ok(Found::Survivor(Box::new(Self { dir: lock, node, cluster, own, vote: found.vote, last, state })))
+    }
+
+    /// The master.
+    #[must_use]
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// The cluster that it was part of.
+    #[must_use]
+    pub fn cluster(&self) -> ClusterId {
+        self.cluster
+    }
+
+    /// Objects in its index.
+    #[must_use]
+    pub fn keys(&self) -> u64 {
+        self.state.objects()
+    }
+
+    /// The last entry of its log.
+    #[must_use]
+    pub fn last_index(&self) -> u64 {
+        self.last.index
+    }
+
+    /// Makes it a cluster of one; see the module.
+    ///
+    /// # Errors
+    /// [`RescueError`]; the call can be made again after [`Self::prepare`].
+    pub async fn carry_out(self) -> Result<Rescued, RescueError> {
+        let dir = self.dir.path();
+        let partial = dir.join(PARTIAL);
+        if partial.exists() {
+            fs::remove_dir_all(&partial).map_err(failed("delete", &partial))?;
+        }
+        let cluster = ClusterId::random();
+        self.write(&partial, cluster).await?;
+        durable_rename(&partial, &dir.join(DECIDED))?;
+        finish(dir)
+    }
+
+    /// The new identity, log and snapshot.
+    async fn write(&self, to: &Path, cluster: ClusterId) -> Result<(), RescueError> {
+        let mut last = self.last;
+        last.index += INDEX_GAP;
+        let mut state = self.state.clone();
+        let now = state.time().after(std::time::Duration::from_millis(TIME_GAP));
+        let stamp = Stamp { now, term: last.leader_id.term, ..Stamp::default() };
+        state.apply(last.index, last.leader_id.term, &Command { stamp, op: Op::Tick });
+        let lock = DirectoryLock::acquire(to)?;
+        let alone = BTreeSet::from([self.node]);
+        let nodes = std::collections::BTreeMap::from([(self.node, self.own.clone())]);
+        let membership = Membership::new(vec![alone], nodes)
+            .map_err(|err| RescueError::Entry { index: self.last.index, why: err.to_string() })?;
+        let meta = SnapshotMeta {
+            last_log_id: Some(last),
+            last_membership: StoredMembership::new(Some(last), membership),
+        };
+        let (snapshots, _) = SnapshotStore::open(&to.join("snapshots"), cluster)?;
+        snapshots.write(&meta, &state)?;
+
+        let (mut log, _) =
+            LogStore::open_sled(to.join("log"), SledOptions::default(), LogOptions::default()).await?;
+        let filled = async {
+            if let Some(vote) = &self.vote {
+                log.save_vote(vote).await?;
+            }
+            log.purge(last).await
+        };
+        let filled = filled.await.map_err(failed("write the log in", to));
+        log.close().await;
+        filled?;
+
+        Identity::create(&lock, self.node, Belonging { cluster, founder: Some(self.node) })?;
+        Ok(sync_dir(to)?)
+    }
+}
+
+struct Read {
+    state: State,
+    last: Option<LogId>,
+    membership: Option<StoredMembership>,
+}
+
+/// The snapshot and every entry after it.
+async fn read(
+    log: &mut LogStore,
+    snapshot: Option<(SnapshotMeta, State)>,
+    last: Option<LogId>,
+) -> Result<Read, RescueError> {
+    let mut read = match snapshot {
+        Some((meta, state)) => Read { state, last: meta.last_log_id, membership: Some(meta.last_membership) },
+        None => Read { state: State::new(Settings::default()), last: None, membership: None },
+    };
+    let end = last.map_or(0, |last| last.index + 1);
+    let mut next = read.last.map_or(0, |last| last.index + 1);
+    let mut reader = log.get_log_reader().await;
+    while next < end {
+        let upto = end.min(next + READ_ENTRIES);
+        let bad = |index: u64, why: String| RescueError::Entry { index, why };
+        let entries =
+            reader.try_get_log_entries(next..upto).await.map_err(|err| bad(next, err.to_string()))?;
+        if entries.is_empty() {
+            return Err(bad(next, "it is not there".into()));
+        }
+        for entry in entries {
+            let id = entry.log_id;
+            match entry.payload {
+                EntryPayload::Blank => {}
+                EntryPayload::Membership(membership) => {
+                    read.membership = Some(StoredMembership::new(Some(id), membership));
+                }
+                EntryPayload::Normal(Proposal(bytes)) => {
+                    let command = Command::decode(&bytes).map_err(|err| bad(id.index, err.to_string()))?;
+                    read.state.apply(id.index, id.leader_id.term, &command);
+                }
+            }
+            read.last = Some(id);
+            next = id.index + 1;
+        }
+    }
+    Ok(read)
+}
+
+/// Steps 3 and 4 of the module's text, from wherever they were left.
+fn finish(dir: &Path) -> Result<Rescued, RescueError> {
+    let decided = dir.join(DECIDED);
+    let at = if decided.join("identity").exists() { decided.as_path() } else { dir };
+    let identity = Identity::read(at)?.and_then(|identity| identity.belonging());
+    let Some(Belonging { cluster, .. }) = identity else {
+        return Err(RescueError::NoMaster { dir: dir.to_owned() });
+    };
+    let backup = dir.join(format!("before-{cluster}"));
+    mc_base::crashsafe::create_dir(&backup)?;
+    for part in PARTS {
+        let (new, place, old) = (decided.join(part), dir.join(part), backup.join(part));
+        if !new.exists() {
+            continue;
+        }
+        if place.exists() {
+            fs::rename(&place, &old).map_err(failed("move", &place))?;
+            sync_dir(&backup)?;
+        }
+        fs::rename(&new, &place).map_err(failed("move", &new))?;
+        sync_dir(&decided)?;
+        sync_dir(dir)?;
+    }
+    fs::remove_dir_all(&decided).map_err(failed("delete", &decided))?;
+    sync_dir(dir)?;
+    Ok(Rescued { cluster, backup })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: NodeId = NodeId(5);
+    const NEW: ClusterId = ClusterId(9);
+
+    fn put(dir: &Path, part: &str, content: &str) {
+        fs::create_dir_all(dir.join(part)).unwrap();
+        fs::write(dir.join(part).join("content"), content).unwrap();
+    }
+
+    fn identity(dir: &Path, cluster: ClusterId) {
+        let lock = DirectoryLock::acquire(dir).unwrap();
+        Identity::create(&lock, NODE, Belonging { cluster, founder: Some(NODE) }).unwrap();
+    }
+
+    /// A rescue that died after `renames` of its six: each part goes to the backup, then the new one takes its place.
+    fn cut_short_after(renames: usize) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, decided) = (dir.path(), dir.path().join(DECIDED));
+        let backup = root.join(format!("before-{NEW}"));
+        for part in ["log", "snapshots"] {
+            put(root, part, "old");
+            put(&decided, part, "new");
+        }
+        identity(root, ClusterId(1));
+        identity(&decided, NEW);
+        fs::create_dir(&backup).unwrap();
+        for step in 0..renames {
+            let part = PARTS[step / 2];
+            let (from, to) = match step % 2 {
+                0 => (root.join(part), backup.join(part)),
+                _ => (decided.join(part), root.join(part)),
+            };
+            fs::rename(from, to).unwrap();
+        }
+        dir
+    }
+
+    #[tokio::test]
+    async fn a_rescue_that_was_cut_short_at_any_step_is_finished_by_the_next_one() {
+        for renames in 0..=6 {
+            let dir = cut_short_after(renames);
+            let root = dir.path();
+            assert!(is_unfinished(root), "no master may start here");
+            let found = Rescue::prepare(root).await.unwrap();
+            let Found::Finished(rescued) = found else { panic!("after {renames} renames: {found:?}") };
+            assert!(!is_unfinished(root));
+            let content =
+                |dir: &Path, part: &str| fs::read_to_string(dir.join(part).join("content")).unwrap();
+            let cluster = |dir: &Path| Identity::read(dir).unwrap().unwrap().belonging().unwrap().cluster;
+            for part in ["log", "snapshots"] {
+                assert_eq!(content(root, part), "new", "after {renames} renames");
+                assert_eq!(content(&rescued.backup, part), "old", "after {renames} renames");
+            }
+            assert_eq!((cluster(root), cluster(&rescued.backup)), (NEW, ClusterId(1)));
+        }
+    }
+
+    #[tokio::test]
+    async fn where_no_master_was_nothing_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let nothing = dir.path().join("nothing");
+        let error = Rescue::prepare(&nothing).await.unwrap_err().to_string();
+        assert!(error.contains("holds no master that was part of a cluster"), "{error}");
+        assert!(!nothing.exists());
+    }
+}

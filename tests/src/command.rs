@@ -1,0 +1,23 @@
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::{Cluster, mcctl_exe};
+
+/// Longest that a command is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs `mcctl` against a cluster, and returns its exit code and what it printed: results, then the rest.
+///
+/// # Panics
+/// When it does not start, or does not end within a minute.
+pub async fn mcctl(cluster: &Cluster, args: &[&str]) -> (i32, String) {
+    let mut command = tokio::process::Command::new(mcctl_exe());
+    command.args(args).env("MC_MASTERS", cluster.addresses()).env_remove("MC_CONFIG").kill_on_drop(true);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let ended = tokio::time::timeout(PATIENCE, command.output()).await;
+    let output = ended
+        .unwrap_or_else(|_| panic!("mcctl {args:?} did not end within {PATIENCE:?}"))
+        .expect("mcctl runs");
+    let said = [&output.stdout[..], &output.stderr[..]].concat();
+    (output.status.code().unwrap_or(-1), String::from_utf8_lossy(&said).into_owned())
+}

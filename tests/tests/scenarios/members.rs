@@ -1,0 +1,223 @@
+//! Masters come and go while the pool is used: by `mcctl members`, and by themselves.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use mc_tests::{Cluster, Fault, Faults, Mix, Process, Running, Workload, mcctl, until, until_within};
+
+async fn load(cluster: &Cluster, seed: u64) -> Running {
+    // Nothing is removed: what a change of the members loses is missed.
+    let load =
+        Workload::new(seed).pace(Duration::from_millis(2)).keys(100_000).sizes(1..512).mix(Mix::GROWING);
+    load.start(&cluster.client_builder()).await
+}
+
+/// The masters that vote, by their Raft address, as the leader has them.
+async fn voters(cluster: &Cluster) -> BTreeSet<String> {
+    let leader = cluster.leader().await;
+    let Some(status) = cluster.status(leader).await else { return BTreeSet::new() };
+    status.masters.into_iter().filter(|member| member.voter).map(|member| member.raft_address).collect()
+}
+
+fn raft(cluster: &Cluster, masters: &[usize]) -> BTreeSet<String> {
+    masters.iter().map(|master| cluster.master_raft(*master).to_owned()).collect()
+}
+
+async fn node_id(cluster: &Cluster, master: usize) -> Vec<u8> {
+    cluster.status(master).await.expect("it answers").node_id.to_vec()
+}
+
+fn kill(cluster: &mut Cluster, master: usize, fault: &Fault) {
+    cluster.masters[master].kill9();
+    fault.happened();
+}
+
+#[tokio::test]
+async fn a_master_that_lost_its_disk_takes_the_place_of_its_old_self() {
+    // The newcomer cannot catch up from the log alone.
+    let flags = ["--snapshot-log-entries", "200", "--keep-log-entries", "50"];
+    let mut cluster = Cluster::builder().master_args(flags).start().await;
+    let mut faults = Faults::new();
+    let wiped = faults.plan("a follower loses its disk");
+    let killed = faults.plan("another master is killed once the new one votes");
+    let running = load(&cluster, 31).await;
+    running.acknowledged(500).await;
+    let lost = cluster.follower().await;
+    let old = node_id(&cluster, lost).await;
+    kill(&mut cluster, lost, &wiped);
+    cluster.wipe_master(lost);
+    cluster.masters[lost].start();
+
+    until_within(Duration::from_secs(60), "the new node votes in the place of the old one", async || {
+        let leader = cluster.leader().await;
+        let Some(status) = cluster.status(leader).await else { return false };
+        let voters: Vec<_> = status.masters.iter().filter(|member| member.voter).collect();
+        voters.len() == 3 && status.masters.len() == 3 && voters.iter().all(|member| member.node_id != old)
+    })
+    .await;
+    assert_ne!(node_id(&cluster, lost).await, old);
+    running.acknowledged(50).await;
+
+    // Its vote and its copy count: with one of the two others gone, nothing is lost and the pool goes on.
+    let leader = cluster.leader().await;
+    kill(&mut cluster, if leader == lost { (lost + 1) % 3 } else { leader }, &killed);
+    running.acknowledged(100).await;
+    running.stop().await.assert_nothing_lost(&cluster);
+    faults.assert_happened();
+}
+
+#[tokio::test]
+async fn a_cluster_grows_from_one_to_five_and_shrinks_again_under_load() {
+    let mut cluster = Cluster::builder().masters(5).prepare();
+    let first = cluster.master_raft(0).to_owned();
+    cluster.masters[0].set_arg("--peers", &first);
+    cluster.masters[0].start();
+    cluster.stores[0].start();
+    cluster.ready().await;
+    let running = load(&cluster, 32).await;
+    running.acknowledged(100).await;
+
+    for master in 1..5 {
+        cluster.masters[master].start();
+        let address = cluster.master_raft(master).to_owned();
+        until(format!("{address} waits to be taken in"), async || cluster.status(master).await.is_some())
+            .await;
+        let (code, said) = mcctl(&cluster, &["members", "add", &address]).await;
+        assert!(code == 0 && said.contains("is a voter"), "{code}: {said}");
+        running.acknowledged(50).await;
+    }
+    assert_eq!(voters(&cluster).await, raft(&cluster, &[0, 1, 2, 3, 4]));
+    let (code, said) = mcctl(&cluster, &["members", "list"]).await;
+    assert!(code == 0 && said.matches("voter").count() == 4 && said.contains("leader"), "{code}: {said}");
+
+    // The leader goes first: it hands over, and the next one removes it.
+    let mut left: Vec<usize> = (0..5).collect();
+    for _ in 0..3 {
+        let leader = cluster.leader().await;
+        let address = cluster.master_raft(leader).to_owned();
+        let (code, said) = mcctl(&cluster, &["members", "remove", &address]).await;
+        assert!(code == 0 && said.contains("removed"), "{code}: {said}");
+        left.retain(|master| *master != leader);
+        cluster.masters[leader].kill9();
+        running.acknowledged(50).await;
+        assert_eq!(voters(&cluster).await, raft(&cluster, &left));
+    }
+    running.stop().await.assert_nothing_lost(&cluster);
+}
+
+#[tokio::test]
+async fn what_would_break_the_cluster_is_refused_with_the_reason() {
+    let mut cluster = Cluster::builder().stores(0).start().await;
+    let leader = cluster.leader().await;
+    let (down, up) = ((leader + 1) % 3, (leader + 2) % 3);
+    cluster.masters[down].kill9();
+    let address = cluster.master_raft(up).to_owned();
+    let gone = cluster.master_raft(down).to_owned();
+    until("the leader has missed it", async || {
+        let (_, said) = mcctl(&cluster, &["--json", "members", "list"]).await;
+        let listed: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        let members = listed["members"].as_array().unwrap();
+        let dead = members.iter().find(|member| member["raft"] == gone.as_str()).unwrap();
+        dead["silent_ms"].as_u64().is_none_or(|silent| silent > 1_500)
+    })
+    .await;
+    let refused = async |args: &[&str], why: &str| {
+        let (code, said) = mcctl(&cluster, args).await;
+        assert!(code == 2 && said.contains(why), "{args:?}: {code}: {said}");
+    };
+    refused(&["members", "remove", &address], "2 voters remain of which 1 is up, no majority").await;
+    refused(&["members", "remove", "nobody"], "no member is `nobody`; there are").await;
+    refused(&["members", "add", "127.0.0.1:9"], "no master answers at the Raft address 127.0.0.1:9").await;
+    assert_eq!(voters(&cluster).await.len(), 3);
+    // The dead one can go: both others are up.
+    let (code, said) = mcctl(&cluster, &["members", "remove", &gone]).await;
+    assert!(code == 0, "{said}");
+    assert_eq!(voters(&cluster).await, raft(&cluster, &[leader, up]));
+}
+
+#[tokio::test]
+async fn a_survivor_of_a_lost_majority_becomes_a_cluster_of_one_and_grows_again() {
+    let mut cluster = Cluster::builder().start().await;
+    let mut faults = Faults::new();
+    let lost = faults.plan_times("a master loses its disk", 2);
+    let client = cluster.client().await;
+    for n in 0..50 {
+        client.put(format!("key-{n}"), format!("value-{n}").as_bytes()).await.unwrap();
+    }
+    let survivor = cluster.leader().await;
+    let before = cluster.status(survivor).await.expect("it answers");
+    cluster.masters.iter_mut().for_each(Process::kill9);
+    let others = [(survivor + 1) % 3, (survivor + 2) % 3];
+    for other in others {
+        cluster.wipe_master(other);
+        lost.happened();
+    }
+
+    let dir = cluster.dir().join(format!("master-{}", survivor + 1));
+    let rescue = ["members", "rescue", "--data-dir", dir.to_str().unwrap()];
+    let (code, said) = mcctl(&cluster, &rescue).await;
+    assert!(code == 1 && said.contains("has 50 keys") && said.contains("Nothing has been changed"), "{said}");
+    let (code, said) = mcctl(&cluster, &[&rescue[..], &["--yes"]].concat()).await;
+    assert!(code == 0 && said.contains("a cluster of one now"), "{code}: {said}");
+
+    cluster.masters[survivor].start();
+    until("the survivor leads alone", async || cluster.find_leader().await == Some(survivor)).await;
+    let status = cluster.status(survivor).await.expect("it answers");
+    assert_ne!(status.cluster_id, before.cluster_id);
+    assert_eq!((status.keys, status.masters.len()), (50, 1));
+
+    for other in others {
+        cluster.masters[other].start();
+        let address = cluster.master_raft(other).to_owned();
+        until(format!("{address} answers"), async || cluster.status(other).await.is_some()).await;
+        let (code, said) = mcctl(&cluster, &["members", "add", &address]).await;
+        assert!(code == 0, "{code}: {said}");
+    }
+    // The store has kept its memory, and follows once most of its list is of the new cluster.
+    cluster.ready().await;
+    let client = cluster.client().await;
+    for n in 0..50 {
+        let got = client.get(format!("key-{n}")).await.unwrap();
+        assert_eq!(got.as_deref(), Some(format!("value-{n}").as_bytes()), "key-{n}");
+    }
+    faults.assert_happened();
+}
+
+#[tokio::test]
+async fn settings_are_changed_for_all_masters_and_survive_the_leader() {
+    let mut cluster = Cluster::builder().start().await;
+    let run = async |args: &[&str]| mcctl(&cluster, args).await;
+    let (code, said) = run(&["config", "set", "read-lease", "7s"]).await;
+    assert!(code == 0 && said.contains("read-lease: 10s -> 7s"), "{code}: {said}");
+    let (code, said) = run(&["config", "set", "read-lease", "7s"]).await;
+    assert!(code == 0 && said.contains("is 7s already"), "{code}: {said}");
+    let (code, said) = run(&["config", "set", "read-lease", "1s"]).await;
+    assert!(code == 2 && said.contains("read-lease can't be `1s`: it can be 5s to 60s"), "{code}: {said}");
+    let (code, said) = run(&["config", "set", "lease", "7s"]).await;
+    assert!(code == 2 && said.contains("there is no setting `lease`"), "{code}: {said}");
+    let (code, said) = run(&["config", "set", "read-policy", "read-index"]).await;
+    assert!(code == 0, "{code}: {said}");
+
+    let leader = cluster.leader().await;
+    cluster.masters[leader].kill9();
+    until("another leads", async || cluster.find_leader().await.is_some_and(|now| now != leader)).await;
+    let run = async |args: &[&str]| mcctl(&cluster, args).await;
+    let (code, said) = run(&["--json", "config", "show"]).await;
+    assert_eq!(code, 0, "{said}");
+    let shown: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let value = |name: &str| {
+        let settings = shown["settings"].as_array().unwrap();
+        settings.iter().find(|setting| setting["name"] == name).unwrap()["value"].clone()
+    };
+    assert_eq!((value("read-lease"), value("read-policy")), ("7s".into(), "read-index".into()));
+
+    // Not all masters answer: what they support is not known.
+    let (code, said) = run(&["upgrade", "finish"]).await;
+    assert!(code == 2 && said.contains("does not answer"), "{code}: {said}");
+    let (code, said) = run(&["upgrade", "status"]).await;
+    assert!(code == 1 && said.contains("cluster version 1"), "{code}: {said}");
+    cluster.masters[leader].start();
+    cluster.ready().await;
+    let (code, said) = mcctl(&cluster, &["upgrade", "finish"]).await;
+    assert!(code == 0 && said.contains("the cluster version is 1 already"), "{code}: {said}");
+}

@@ -14,7 +14,7 @@ use crate::config::MasterArgs;
 use crate::data_disk::{DataDisk, Holdings};
 use crate::formation::{ClusterView, Formation, FormationService, Formed};
 use crate::http;
-use crate::leader::{Coordinator, CoordinatorConfig, duties, keep_members};
+use crate::leader::{Coordinator, CoordinatorConfig, duties, keep_members, leave_to_a_better_disk};
 use crate::log::LogStore;
 use crate::master::{CLOSE, Environment, Listeners, Log, StartError};
 use crate::metrics::MasterMetrics;
@@ -68,6 +68,7 @@ impl Life {
         self.tasks.spawn(duties::watch_stores(coordinator.clone()));
         self.tasks.spawn(duties::keep_the_log_going(coordinator.clone()));
         self.tasks.spawn(keep_members(coordinator.clone()));
+        self.tasks.spawn(leave_to_a_better_disk(coordinator.clone()));
         self.tasks.spawn(note_formed(self.formation.service(), coordinator.clone(), self.stop.clone()));
         self.tasks.spawn(keep_metrics(self.api.clone(), self.metrics.clone(), self.stop.clone()));
 
@@ -96,6 +97,7 @@ impl Life {
             settings: args.settings(),
             network: self.environment.network.clone(),
             clock: self.environment.clock.clone(),
+            pace: log.pace(),
             log,
             bytes_since: Arc::new(move |covered| appended.bytes_since(covered.unwrap_or(0))),
             snapshot_dir: args.data_dir.join("snapshots"),

@@ -122,6 +122,7 @@ pub(crate) struct MasterMetrics {
     commit_seconds: Vec<Histogram>,
     pub(crate) proposals_refused: Counter,
     pub(crate) puts_refused_by_disk: Counter,
+    pub(crate) slow_disk_handovers: Counter,
     log_queue_seconds: Histogram,
     log_write_seconds: Histogram,
     log_fsync_seconds: Histogram,
@@ -206,6 +207,11 @@ impl MasterMetrics {
                 "mc_master_puts_refused_total",
                 "Calls to start puts that were refused, by what is short",
                 &[("short_of", "disk")],
+            ),
+            slow_disk_handovers: r.counter(
+                "mc_raft_slow_disk_handovers_total",
+                "Times that this master led, found its disk slow and handed over to one with a better disk",
+                &[],
             ),
             log_queue_seconds: r.histogram(
                 "mc_raft_log_queue_seconds",

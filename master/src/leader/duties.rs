@@ -47,7 +47,7 @@ pub(crate) async fn keep_the_log_going(coordinator: Arc<Coordinator>) {
 }
 
 /// False when this master stops.
-async fn pause(coordinator: &Coordinator, span: Duration) -> bool {
+pub(super) async fn pause(coordinator: &Coordinator, span: Duration) -> bool {
     tokio::select! {
         () = coordinator.stop.cancelled() => false,
         () = tokio::time::sleep(span) => true,

@@ -51,7 +51,7 @@ impl Roster {
         heard.is_some_and(|heard| heard.elapsed() < UP)
     }
 
-    fn is_well(&self, node: &NodeId) -> bool {
+    pub(super) fn is_well(&self, node: &NodeId) -> bool {
         self.is_up(node) && self.members.get(node).is_some_and(|member| member.lag < CAUGHT_UP)
     }
 
@@ -297,7 +297,7 @@ impl Coordinator {
         let node = there.node;
         let roster = self.roster()?;
         if !roster.members.contains_key(&node) {
-            self.check_newcomer(&raft, &there).await.map_err(Refusal::Invalid)?;
+            self.check_newcomer(&raft, &there).await?;
             let made = self.raft.change_members(&roster, Change::Learner(node, there.addresses)).await;
             let what = format!(
                 "the master at {raft}, {node}, is taken in: it copies the index, then it gets a vote"
@@ -310,34 +310,37 @@ impl Coordinator {
     }
 
     /// Whether the node that answered at `raft` may become a member, or why not.
-    async fn check_newcomer(&self, raft: &HostPort, there: &Answer) -> Result<(), String> {
+    async fn check_newcomer(&self, raft: &HostPort, there: &Answer) -> Result<(), Refusal> {
         if let Some(theirs) = there.cluster.filter(|theirs| *theirs != self.cluster) {
-            return Err(format!(
+            return Err(Refusal::Invalid(format!(
                 "the master at {raft} belongs to cluster {theirs}, this is {}: stop it and empty its data directory first",
                 self.cluster
-            ));
+            )));
         }
         let (versions, at) = (&there.versions, self.index.read(|applied| applied.state.cluster_version()));
         if common_version(VERSIONS, versions.clone()).is_none() || there.cluster_version_max < at {
-            return Err(format!(
+            return Err(Refusal::Invalid(format!(
                 "the master at {raft} ({}) speaks protocol versions {versions:?} and supports cluster version {}, the \
                  cluster is at {at} and speaks {VERSIONS:?}: upgrade it",
                 there.software, there.cluster_version_max
-            ));
+            )));
         }
         if there.addresses.raft.is_empty() {
-            return Err(format!(
+            // One that has only just started finds itself in a moment.
+            return Err(Refusal::Busy(format!(
                 "the master at {raft} does not know its own address: start it with --peers that names the masters of \
                  this cluster and itself, or with --advertise"
-            ));
+            )));
         }
         // Raft will call it there.
         match self.who_is_at(&there.addresses.raft).await {
             Ok((_, answer)) if answer.node == there.node => Ok(()),
-            Ok((at, _)) => Err(format!(
+            Ok((at, _)) => Err(Refusal::Invalid(format!(
                 "the master at {raft} says that it is reached at {at}, where another one answers"
-            )),
-            Err(why) => Err(format!("the master at {raft} says that it is reached elsewhere: {why}")),
+            ))),
+            Err(why) => Err(Refusal::Invalid(format!(
+                "the master at {raft} says that it is reached elsewhere: {why}"
+            ))),
         }
     }
 
@@ -441,6 +444,7 @@ mod tests {
             addresses: MasterNode { raft: raft.to_owned(), ..MasterNode::default() },
             lag,
             heard: silent_s.map(|s| Instant::now() - Duration::from_secs(s)),
+            sync: None,
         }
     }
 

@@ -9,8 +9,10 @@ mod leading;
 mod leases;
 mod liveness;
 mod membership;
+mod slow_disk;
 
 pub(crate) use coordinator::{Coordinator, CoordinatorConfig};
 pub(crate) use leading::Leading;
 pub(crate) use liveness::StoreState;
 pub(crate) use membership::keep_members;
+pub(crate) use slow_disk::leave_to_a_better_disk;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::observe::LogObserver;
+use super::pace::SyncPace;
 
 /// What an acknowledged entry has survived.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -56,6 +57,8 @@ pub struct LogOptions {
     pub mark_every: Duration,
     /// Takes the timings.
     pub observer: Arc<dyn LogObserver>,
+    /// Where the writer notes how long its syncs take.
+    pub pace: Arc<SyncPace>,
 }
 
 impl Default for LogOptions {
@@ -66,6 +69,7 @@ impl Default for LogOptions {
             read_bytes: 2 << 20,
             mark_every: Duration::from_secs(1),
             observer: Arc::new(()),
+            pace: Arc::default(),
         }
     }
 }

@@ -13,6 +13,7 @@ use super::disk::{LogDisk, LogView};
 use super::error::{Damage, LogFailure, OpenError};
 use super::observe::LogStats;
 use super::options::LogOptions;
+use super::pace::SyncPace;
 use super::packs::Packs;
 use super::reader::{LogReader, ReadPath, serve};
 use super::recover::{Recovered, recover};
@@ -33,6 +34,7 @@ pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
     pub(super) read_path: Mutex<Option<ReadPath>>,
     pub(super) read_bytes: usize,
+    pace: Arc<SyncPace>,
     /// True once the disk has been let go of; closed without a thread.
     ended: watch::Receiver<bool>,
 }
@@ -97,7 +99,15 @@ impl LogStore {
         ended: watch::Receiver<bool>,
     ) -> Self {
         let read_path = Mutex::new(Some(read_path));
-        Self { inner: Arc::new(Inner { shared, read_path, read_bytes: options.read_bytes, ended }) }
+        Self {
+            inner: Arc::new(Inner {
+                shared,
+                read_path,
+                read_bytes: options.read_bytes,
+                pace: options.pace.clone(),
+                ended,
+            }),
+        }
     }
 
     /// Resolves when the log has failed and the process should exit; never otherwise.
@@ -118,6 +128,12 @@ impl LogStore {
     #[must_use]
     pub fn stats(&self) -> LogStats {
         self.inner.shared.stats()
+    }
+
+    /// How long its syncs take.
+    #[must_use]
+    pub fn pace(&self) -> Arc<SyncPace> {
+        self.inner.pace.clone()
     }
 
     /// Bytes of the entries after index `index`, to within 64 KiB: what a restart would apply on top of a snapshot that
@@ -191,7 +207,13 @@ fn run(
     // Closed means that no handle can ask for a read any more, so the reading thread ends, and the database is dropped
     // here.
     drop(reading.join());
-    drop(writer);
+    if writer.has_failed() {
+        // The database writes when it is dropped, and panics when it can't: there is nothing left to save. Its lock on the
+        // directory ends with the process.
+        std::mem::forget(writer);
+    } else {
+        drop(writer);
+    }
     ended.send_replace(true);
 }
 

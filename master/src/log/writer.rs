@@ -100,6 +100,10 @@ impl LogWriter {
         }
     }
 
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
     fn fail(&mut self, (attempt, source): Failed) {
         let place = self.writer.packs.disk.place().into();
         self.failed = true;
@@ -242,11 +246,13 @@ impl Writer {
 
     fn sync(&mut self) -> Result<(std::time::Duration, std::time::Duration), Failed> {
         let begun = Instant::now();
+        self.options.pace.begin();
         self.packs.disk.flush().map_err(|error| ("flush", error))?;
         let flushed = Instant::now();
         if self.options.sync == LogSync::Fdatasync {
             self.packs.disk.sync().map_err(|error| ("fdatasync", error))?;
         }
+        self.options.pace.end();
         self.unsynced = false;
         Ok((flushed - begun, Instant::now() - flushed))
     }

@@ -7,6 +7,7 @@
 //! found it (docs/simulation.md). Here every answer is paired with its own request, in the order of the stream.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use mc_base::NodeId;
 use openraft::raft::{StreamAppendError, StreamAppendResult};
@@ -16,10 +17,15 @@ use tokio::time::Instant;
 
 use super::{Membership, TypeConfig};
 
+/// What a peer said of itself holds for so long; it says it with every heartbeat's answer.
+const SAID_LATELY: Duration = Duration::from_secs(1);
+
 /// For each peer, when the latest of the messages was sent that it took from this node as the leader of a term.
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
     latest: Mutex<HashMap<NodeId, Ack>>,
+    /// What half of each peer's syncs take less than, and when it said so.
+    syncs: Mutex<HashMap<NodeId, (Instant, Duration)>>,
     noted: Notify,
 }
 
@@ -52,6 +58,21 @@ impl Acks {
         if !matches!(result, Err(StreamAppendError::HigherVote(_))) {
             self.note(peer, term, sent);
         }
+    }
+
+    /// `peer` has said what half of its log's syncs take less than, if it had any lately.
+    pub(super) fn note_sync(&self, peer: NodeId, median_us: Option<u64>) {
+        let mut syncs = self.syncs.lock();
+        match median_us {
+            Some(us) => drop(syncs.insert(peer, (Instant::now(), Duration::from_micros(us)))),
+            None => drop(syncs.remove(&peer)),
+        }
+    }
+
+    /// What half of `peer`'s syncs take less than, as it said in the last second.
+    pub(super) fn sync(&self, peer: NodeId) -> Option<Duration> {
+        let (said, median) = self.syncs.lock().get(&peer).copied()?;
+        (said.elapsed() < SAID_LATELY).then_some(median)
     }
 
     /// When the latest of the messages was sent that `peer` has answered in `term`.
@@ -100,7 +121,6 @@ impl Acks {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::Duration;
 
     use super::*;
 

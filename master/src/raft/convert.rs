@@ -173,7 +173,12 @@ pub(crate) fn append_reply_to_wire(result: &StreamAppendResult<TypeConfig>) -> v
         Err(StreamAppendError::Conflict(at)) => (Outcome::Conflict, Some(at), None),
         Err(StreamAppendError::HigherVote(vote)) => (Outcome::HigherVote, None, Some(vote)),
     };
-    v1::AppendReply { outcome: outcome.into(), matching: opt_to_wire(matching), vote: vote.map(vote_to_wire) }
+    v1::AppendReply {
+        outcome: outcome.into(),
+        matching: opt_to_wire(matching),
+        vote: vote.map(vote_to_wire),
+        sync_median_us: None,
+    }
 }
 
 pub(crate) fn append_reply_from_wire(

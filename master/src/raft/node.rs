@@ -28,6 +28,7 @@ use super::{
     AddressBook, Applied, LeaderTerm, Machine, MasterNode, Raft, RaftService, SharedIndex, SnapshotLimits,
     SnapshotStore, StoredMembership, TypeConfig, VoteGuard, observe, tasks,
 };
+use crate::log::SyncPace;
 use crate::state::{ReadPolicy, Settings, State};
 
 /// Bytes of the log after an index, or of all of it.
@@ -49,6 +50,8 @@ pub struct RaftNodeConfig<L> {
     pub log: L,
     /// Bytes of the log that a snapshot does not cover.
     pub bytes_since: BytesSince,
+    /// How long the log's syncs take.
+    pub pace: Arc<SyncPace>,
     /// Where snapshots lie; made if need be.
     pub snapshot_dir: PathBuf,
     /// When to take them.
@@ -127,6 +130,7 @@ pub struct RaftNode {
     leadership: watch::Receiver<Leadership>,
     pub(super) addresses: AddressBook,
     acks: Arc<Acks>,
+    pub(super) pace: Arc<SyncPace>,
     /// Held while the membership is changed.
     pub(super) changing: tokio::sync::Mutex<()>,
     election_timeout_max: Duration,
@@ -159,6 +163,7 @@ impl RaftNode {
             clock,
             mut log,
             bytes_since,
+            pace,
             snapshot_dir,
             limits,
             service,
@@ -220,7 +225,14 @@ impl RaftNode {
             )),
         ];
         service.join(cluster);
-        service.attach(raft.clone(), guard, snapshots.clone(), settings.raft_election_max_ms, heard);
+        service.attach(
+            raft.clone(),
+            guard,
+            snapshots.clone(),
+            settings.raft_election_max_ms,
+            heard,
+            pace.clone(),
+        );
         Ok(Self {
             node,
             metrics: raft.metrics(),
@@ -230,6 +242,7 @@ impl RaftNode {
             leadership,
             addresses,
             acks,
+            pace,
             changing: tokio::sync::Mutex::default(),
             election_timeout_max,
             handed_over: AtomicU64::new(0),
@@ -322,6 +335,12 @@ impl RaftNode {
         let metrics = self.metrics.borrow_watched();
         let membership = metrics.membership_config.membership();
         self.acks.quorum(self.node, term, membership, Instant::now()).is_some_and(|sent| sent >= began)
+    }
+
+    /// How long the log's syncs take.
+    #[must_use]
+    pub fn sync_pace(&self) -> &SyncPace {
+        &self.pace
     }
 
     pub(super) fn acks(&self) -> &Acks {

@@ -127,6 +127,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         let reply = whom.call(RPCTypes::AppendEntries, option.soft_ttl(), links.control.append(wire)).await?;
         let result = convert::append_reply_from_wire(&reply, sent).map_err(|err| whom.nonsense(&err))?;
         self.lines.acks.answered(self.target, term, began, &result);
+        self.lines.acks.note_sync(self.target, reply.sync_median_us);
         Ok(match result {
             Ok(matching) if matching == sent.last => AppendEntriesResponse::Success,
             Ok(matching) => AppendEntriesResponse::PartialSuccess(matching),

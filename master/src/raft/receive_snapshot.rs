@@ -6,7 +6,7 @@ use std::time::Duration;
 use mc_proto::v1;
 use openraft::alias::SnapshotOf;
 use openraft::async_runtime::watch::WatchReceiver;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tonic::{Status, Streaming};
 
 use super::convert::{Standing, log_id_from_wire, vote_from_wire};
@@ -48,6 +48,7 @@ pub(super) async fn receive(
         return Err(Status::unavailable("another snapshot is coming in"));
     };
 
+    let begun = Instant::now();
     let mut incoming =
         attached.snapshots.receive(meta.clone(), header.total_bytes).map_err(|err| refused(&err))?;
     while let Some(piece) = next(&mut inbound).await? {
@@ -55,8 +56,16 @@ pub(super) async fn receive(
     }
     let snapshot = blocking(move || incoming.finish()).await?;
 
+    let (index, bytes) = (meta.last_log_id.map_or(0, |last| last.index), header.total_bytes);
     let snapshot = SnapshotOf::<TypeConfig, _> { meta, snapshot };
     let reply = attached.raft.install_full_snapshot(vote, snapshot).await.map_err(|err| stopped(&err))?;
+    let ms = begun.elapsed().as_millis();
+    tracing::info!(
+        index,
+        bytes,
+        ms,
+        "took a snapshot from the leader: what it lacked is not in the log any more"
+    );
     Ok(reply.vote)
 }
 

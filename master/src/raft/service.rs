@@ -18,6 +18,7 @@ use super::convert::{self, BadMessage};
 use super::envelope::{check_envelope, check_timing};
 use super::leadership::Heard;
 use super::{Machine, Raft, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot};
+use crate::log::SyncPace;
 
 /// Largest message that is read: twice what a log reader puts into one append.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
@@ -58,6 +59,7 @@ pub(super) struct Attached {
     /// A peer with another one was refused.
     timing_differs: AtomicBool,
     heard: Heard,
+    pace: Arc<SyncPace>,
     /// Held while a snapshot comes in: a sender that gave up and came back waits until the first try is cleaned up.
     pub(super) receiving: tokio::sync::Mutex<()>,
 }
@@ -91,6 +93,7 @@ impl RaftService {
         snapshots: SnapshotStore,
         election_max_ms: u64,
         heard: Heard,
+        pace: Arc<SyncPace>,
     ) {
         let _ = self.0.attached.set(Attached {
             raft,
@@ -98,6 +101,7 @@ impl RaftService {
             snapshots,
             election_max_ms,
             heard,
+            pace,
             timing_differs: AtomicBool::new(false),
             receiving: tokio::sync::Mutex::default(),
         });
@@ -170,6 +174,10 @@ impl RaftService {
             self.0.node
         )))
     }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn malformed(err: &BadMessage) -> Status {
@@ -248,7 +256,8 @@ impl v1::raft_server::Raft for RaftService {
             }
             (reply, prev) => reply.into_stream_result(prev, sent.last),
         };
-        Ok(Response::new(convert::append_reply_to_wire(&result)))
+        let sync_median_us = attached.pace.now().map(|pace| micros(pace.median));
+        Ok(Response::new(v1::AppendReply { sync_median_us, ..convert::append_reply_to_wire(&result) }))
     }
 
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {

@@ -23,13 +23,13 @@ pub struct LogOptions {
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub log_format: LogFormat,
     /// Level of the log (error, warn, info, debug, trace), or a filter such as `info,mc_master=debug`
-    #[arg(long, default_value = "info,openraft=error", value_name = "FILTER")]
+    #[arg(long, default_value = "info,openraft=off", value_name = "FILTER")]
     pub log: String,
 }
 
 impl Default for LogOptions {
     fn default() -> Self {
-        Self { log_format: LogFormat::Text, log: "info,openraft=error".into() }
+        Self { log_format: LogFormat::Text, log: "info,openraft=off".into() }
     }
 }
 

@@ -117,6 +117,7 @@ impl Pool {
             clock: self.clock.clone(),
             log: log.clone(),
             bytes_since: Arc::new(move |index| log.bytes_since(index)),
+            pace: Arc::default(),
             snapshot_dir: member.snapshot_dir.clone(),
             limits: self.limits,
             service: service.clone(),

@@ -1,0 +1,108 @@
+//! A leader whose disk has become slow hands over to a master whose disk is well.
+//!
+//! A slow disk stops nobody: the others commit without it. But a leader's proposals wait for its own disk whenever one
+//! of the others is away, its votes and its snapshots do always, and a disk that takes its time is often about to fail.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_base::NodeId;
+use tokio::time::Instant;
+
+use super::Coordinator;
+use super::duties::pause;
+use crate::log::Pace;
+use crate::raft::Roster;
+
+/// Between two looks at the disks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// A leader's disk is slow when half of its syncs take longer than this ...
+const SLOW: Duration = Duration::from_millis(200);
+/// ... and half of the last two seconds went into them: one slow sync is no slow disk.
+const SPENT: Duration = Duration::from_secs(1);
+/// A disk whose syncs take less is well.
+const WELL: Duration = Duration::from_millis(50);
+/// After one that was not taken.
+const NEXT_TRY: Duration = Duration::from_secs(5);
+
+/// Watches the disks until this master stops; does nothing while it does not lead.
+pub(crate) async fn leave_to_a_better_disk(coordinator: Arc<Coordinator>) {
+    let mut not_before = Instant::now();
+    while pause(&coordinator, LOOK_INTERVAL).await {
+        if coordinator.on_duty().is_none() || Instant::now() < not_before {
+            continue;
+        }
+        let (Some(own), Some(roster)) = (coordinator.raft.sync_pace().now(), coordinator.raft.roster())
+        else {
+            continue;
+        };
+        let Some((node, theirs)) = successor(own, &roster) else { continue };
+        tracing::warn!(
+            "this master's disk is slow: half of its syncs take {} ms and more; handing over to {node}, whose take {} ms",
+            own.median.as_millis(),
+            theirs.as_millis()
+        );
+        match coordinator.hand_over(Some(node)).await {
+            Ok(()) => coordinator.metrics.slow_disk_handovers.increment(1),
+            Err(why) => {
+                tracing::warn!("it was not taken: {why}");
+                not_before = Instant::now() + NEXT_TRY;
+            }
+        }
+    }
+}
+
+/// Who leads better than this master with its disk's pace: of the voters that have caught up, the one with the fastest
+/// disk.
+fn successor(own: Pace, roster: &Roster) -> Option<(NodeId, Duration)> {
+    if own.median <= SLOW || own.spent < SPENT {
+        return None;
+    }
+    let others = roster.voters.iter().filter(|voter| **voter != roster.me && roster.is_well(voter));
+    others
+        .filter_map(|voter| Some((*voter, roster.members.get(voter)?.sync?)))
+        .filter(|(_, sync)| *sync < WELL)
+        .min_by_key(|(_, sync)| *sync)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::raft::{MasterNode, Member};
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn roster(syncs: &[Option<u64>]) -> Roster {
+        let member = |sync: Option<u64>| Member {
+            addresses: MasterNode::default(),
+            lag: 0,
+            heard: Some(Instant::now()),
+            sync: sync.map(ms),
+        };
+        let members: BTreeMap<_, _> =
+            (1..).zip(syncs).map(|(node, sync)| (NodeId(node), member(*sync))).collect();
+        let voters = members.keys().copied().collect();
+        Roster { me: NodeId(1), term: 1, version: None, joint: false, voters, members }
+    }
+
+    #[test]
+    fn the_best_disk_of_those_that_are_up_takes_over() {
+        let slow = Pace { median: ms(201), spent: ms(1_000) };
+        let all = roster(&[Some(1), Some(49), Some(20)]);
+        assert_eq!(successor(slow, &all), Some((NodeId(3), ms(20))));
+        assert_eq!(successor(Pace { median: ms(200), ..slow }, &all), None);
+        assert_eq!(successor(Pace { spent: ms(999), ..slow }, &all), None, "one slow sync");
+
+        assert_eq!(successor(slow, &roster(&[Some(1), Some(50), None])), None, "no better, or not known");
+        let mut behind = all.clone();
+        behind.members.get_mut(&NodeId(3)).unwrap().lag = 1_000_000;
+        assert_eq!(successor(slow, &behind), Some((NodeId(2), ms(49))));
+        let mut learner = all;
+        learner.voters.remove(&NodeId(3));
+        assert_eq!(successor(slow, &learner), Some((NodeId(2), ms(49))));
+    }
+}

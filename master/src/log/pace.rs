@@ -1,0 +1,114 @@
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// How far back is looked.
+const WINDOW: Duration = Duration::from_secs(2);
+
+/// How long the disk has taken to make something durable in the last two seconds. Written by the log's writer.
+#[derive(Debug, Default)]
+pub struct SyncPace(Mutex<Syncs>);
+
+#[derive(Debug, Default)]
+struct Syncs {
+    /// The one under way.
+    begun: Option<Instant>,
+    /// When each ended, and what it took.
+    ended: VecDeque<(Instant, Duration)>,
+}
+
+/// A disk's pace at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// What half of the syncs took less than. One that is under way for longer than the rest took counts as if it ended
+    /// now: a disk that is stuck is slow, not unknown.
+    pub median: Duration,
+    /// Time spent waiting for all of them.
+    pub spent: Duration,
+}
+
+impl SyncPace {
+    pub(super) fn begin(&self) {
+        self.0.lock().begun = Some(Instant::now());
+    }
+
+    pub(super) fn end(&self) {
+        let now = Instant::now();
+        let mut syncs = self.0.lock();
+        if let Some(begun) = syncs.begun.take() {
+            syncs.ended.push_back((now, now - begun));
+        }
+        syncs.forget(now);
+    }
+
+    /// The pace now; `None` when nothing was synced for a while.
+    #[must_use]
+    pub fn now(&self) -> Option<Pace> {
+        let now = Instant::now();
+        let mut syncs = self.0.lock();
+        syncs.forget(now);
+        let mut took: Vec<_> = syncs.ended.iter().map(|(_, took)| *took).collect();
+        let under_way = syncs.begun.map(|begun| now - begun);
+        drop(syncs);
+        if let Some(under_way) = under_way
+            && took.iter().all(|took| under_way > *took)
+        {
+            took.push(under_way);
+        }
+        let middle = took.len() / 2;
+        let spent = took.iter().sum();
+        let (_, median, _) = (!took.is_empty()).then(|| took.select_nth_unstable(middle))?;
+        Some(Pace { median: *median, spent })
+    }
+}
+
+impl Syncs {
+    fn forget(&mut self, now: Instant) {
+        while self.ended.front().is_some_and(|(ended, _)| *ended + WINDOW < now) {
+            self.ended.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn sync(pace: &SyncPace, ms: u64) {
+        pace.begin();
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+        pace.end();
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_median_of_two_seconds_counts() {
+        let pace = SyncPace::default();
+        assert_eq!(pace.now(), None);
+        sync(&pace, 900).await;
+        for _ in 0..2 {
+            sync(&pace, 10).await;
+        }
+        assert_eq!(pace.now(), Some(Pace { median: ms(10), spent: ms(920) }));
+        tokio::time::sleep(ms(1_990)).await;
+        assert_eq!(pace.now(), Some(Pace { median: ms(10), spent: ms(20) }), "the first is forgotten");
+        tokio::time::sleep(ms(20)).await;
+        assert_eq!(pace.now(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stuck_sync_is_a_slow_one() {
+        let pace = SyncPace::default();
+        sync(&pace, 1).await;
+        pace.begin();
+        tokio::time::sleep(ms(1_500)).await;
+        assert_eq!(pace.now().map(|pace| pace.median), Some(ms(1_500)));
+        tokio::time::sleep(ms(5_000)).await;
+        assert_eq!(pace.now(), Some(Pace { median: ms(6_500), spent: ms(6_500) }));
+    }
+}

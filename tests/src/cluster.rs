@@ -1,5 +1,5 @@
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
@@ -7,7 +7,7 @@ use mc_client::{Builder, Client};
 use mc_proto::v1;
 use tempfile::TempDir;
 
-use crate::{Ports, Process, http_get, until};
+use crate::{Faulty, Links, Ports, Process, http_get, until};
 
 /// How many lines of each process' output a failed test shows.
 const TAIL: usize = 60;
@@ -21,6 +21,7 @@ pub struct ClusterBuilder {
     env: Vec<(String, String)>,
     master_args: Vec<String>,
     store_args: Vec<String>,
+    faulty: bool,
 }
 
 /// Masters and stores as child processes, on ports and in directories that are theirs for as long as this lives.
@@ -37,6 +38,7 @@ pub struct Cluster {
     master_http: Vec<String>,
     store_data: Vec<String>,
     store_http: Vec<String>,
+    faulty: Option<(Vec<Faulty>, Links)>,
     ports: Ports,
     // Last: the directories go after the processes.
     dir: TempDir,
@@ -82,6 +84,14 @@ impl ClusterBuilder {
     #[must_use]
     pub fn store_args<const N: usize>(mut self, args: [&str; N]) -> Self {
         self.store_args.extend(args.map(str::to_owned));
+        self
+    }
+
+    /// Puts the masters' disks and clocks, and the links between them and from clients to them, into the test's hands:
+    /// see [`Cluster::faulty`] and [`Cluster::links`].
+    #[must_use]
+    pub fn faulty(mut self) -> Self {
+        self.faulty = true;
         self
     }
 
@@ -131,17 +141,19 @@ impl ClusterBuilder {
             ];
             process("store", n, &flags, &self.store_args)
         });
-        Cluster {
-            masters: masters.collect(),
-            stores: stores.collect(),
-            clients,
-            raft,
-            master_http,
-            store_data,
-            store_http,
-            ports,
-            dir,
-        }
+        let mut masters: Vec<Process> = masters.collect();
+        let stores = stores.collect();
+        let faulty = self.faulty.then(|| {
+            let links = Links::new(&raft, &clients);
+            let faulty = masters.iter_mut().enumerate().map(|(n, master)| {
+                let faulty = Faulty::new(&dir.path().join(format!("master-{}.faults", n + 1)));
+                faulty.routes(&links.routes(n, &raft));
+                master.add_env(faulty.env());
+                faulty
+            });
+            (faulty.collect(), links)
+        });
+        Cluster { masters, stores, clients, raft, master_http, store_data, store_http, faulty, ports, dir }
     }
 
     /// Starts everything and waits until a master leads and every store is mounted.
@@ -164,6 +176,7 @@ impl Cluster {
             env: Vec::new(),
             master_args: Vec::new(),
             store_args: Vec::new(),
+            faulty: false,
         }
     }
 
@@ -171,6 +184,12 @@ impl Cluster {
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// The data directory of one master.
+    #[must_use]
+    pub fn master_dir(&self, master: usize) -> PathBuf {
+        self.dir.path().join(self.masters[master].name().replace(' ', "-"))
     }
 
     /// Client address of one master.
@@ -234,10 +253,32 @@ impl Cluster {
         &self.store_http[store]
     }
 
+    /// Disk and clocks of one master.
+    ///
+    /// # Panics
+    /// When the cluster was not built [`ClusterBuilder::faulty`].
+    #[must_use]
+    pub fn faulty(&self, master: usize) -> &Faulty {
+        &self.faulty.as_ref().expect("a cluster built to be faulty").0[master]
+    }
+
+    /// The links between masters, and from clients to masters.
+    ///
+    /// # Panics
+    /// When the cluster was not built [`ClusterBuilder::faulty`].
+    #[must_use]
+    pub fn links(&self) -> &Links {
+        &self.faulty.as_ref().expect("a cluster built to be faulty").1
+    }
+
     /// Settings of a client that caches nothing: what it reads comes from the pool.
     #[must_use]
     pub fn client_builder(&self) -> Builder {
-        Client::builder().masters(self.addresses()).local_cache(mc_client::ByteSize(0))
+        let builder = Client::builder().masters(self.addresses()).local_cache(mc_client::ByteSize(0));
+        match &self.faulty {
+            Some((_, links)) => builder.network(links.network()),
+            None => builder,
+        }
     }
 
     /// A connected client that caches nothing.
@@ -282,7 +323,7 @@ impl Cluster {
     pub fn wipe_master(&mut self, master: usize) {
         let process = &mut self.masters[master];
         assert!(!process.is_running(), "{} runs on the disk that is taken", process.name());
-        let data = self.dir.path().join(process.name().replace(' ', "-"));
+        let data = self.master_dir(master);
         std::fs::remove_dir_all(&data)
             .unwrap_or_else(|err| panic!("cannot remove {}: {err}", data.display()));
     }

@@ -5,6 +5,7 @@
 //! - [`Workload`] runs clients that do seeded random operations and record each in a [`History`].
 //! - [`checker`] judges a history: per-key linearizability.
 //! - [`Faults`] fails a run whose planned fault did not happen.
+//! - [`Faulty`] makes a master's disk and clocks misbehave, [`Links`] the network between masters and from clients.
 //!
 //! A helper of tests panics where a test would: its errors are the test's failure.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
@@ -14,8 +15,10 @@ mod cluster;
 mod command;
 mod exe;
 mod faults;
+mod faulty;
 mod history;
 mod http;
+mod links;
 mod lossy;
 mod ports;
 mod process;
@@ -28,8 +31,10 @@ pub use cluster::{Cluster, ClusterBuilder};
 pub use command::mcctl;
 pub use exe::mcctl_exe;
 pub use faults::{Fault, Faults};
+pub use faulty::{DiskError, Faulty};
 pub use history::{History, Recorder};
 pub use http::{http_get, http_post};
+pub use links::{Link, Links};
 pub use lossy::LossyMaster;
 pub use ports::Ports;
 pub use process::Process;

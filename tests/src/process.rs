@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
 use crate::{mcctl_exe, until_within};
 
@@ -61,6 +61,11 @@ impl Process {
         let at = self.args.iter().position(|arg| arg == flag);
         let at = at.unwrap_or_else(|| panic!("{} has no {flag}", self.name));
         self.args[at + 1] = value.into();
+    }
+
+    /// Sets variables for the next start.
+    pub(crate) fn add_env(&mut self, env: impl IntoIterator<Item = (String, String)>) {
+        self.env.extend(env);
     }
 
     /// Starts it.
@@ -166,6 +171,26 @@ impl Process {
     /// SIGCONT.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
+    }
+
+    /// Limits how many descriptors it may have, from now on, and returns the limit before.
+    ///
+    /// # Panics
+    /// When the system refuses.
+    pub fn limit_descriptors(&self, most: u64) -> u64 {
+        let child = self.child.as_ref().unwrap_or_else(|| panic!("{} is not running", self.name));
+        let limit = Rlimit { current: Some(most), ..getrlimit(Resource::Nofile) };
+        let before = prlimit(Some(Pid::from_child(child)), Resource::Nofile, limit);
+        before.unwrap_or_else(|err| panic!("cannot limit {}: {err}", self.name)).current.unwrap_or(u64::MAX)
+    }
+
+    /// How many descriptors it has.
+    ///
+    /// # Panics
+    /// When it does not run.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()
     }
 
     /// Lets go of it, as a test runner that is killed does: its standard input ends.

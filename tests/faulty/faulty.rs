@@ -1,0 +1,242 @@
+//! A library that is loaded in front of the C library (`LD_PRELOAD`) and makes files, clocks and connections of an
+//! unchanged executable misbehave, as the page in the file named by `FAULTY_PAGE` says. Tests only.
+//!
+//! Built by `build.rs` from this one file, without dependencies. What stands here must not call what it stands in front
+//! of: no allocation, no printing, no `std::time`.
+#![allow(clippy::missing_safety_doc, reason = "the C library's functions, with its contracts")]
+
+use std::ffi::{c_char, c_int, c_long, c_void};
+use std::mem::transmute;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+mod page;
+
+const RTLD_NEXT: *mut c_void = -1isize as *mut c_void;
+const O_RDWR: c_int = 2;
+const PROT_READ_WRITE: c_int = 3;
+const MAP_SHARED: c_int = 1;
+const CLOCK_REALTIME: c_int = 0;
+const CLOCK_MONOTONIC: c_int = 1;
+const AF_INET: u16 = 2;
+const S_IFMT: u32 = 0o170_000;
+const S_IFREG: u32 = 0o100_000;
+/// Standard input, output and error: a test's log of the process is a regular file, too.
+const LAST_STANDARD_FD: c_int = 2;
+
+#[repr(C)]
+pub struct Timespec {
+    seconds: i64,
+    nanos: c_long,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SockaddrIn {
+    family: u16,
+    port: [u8; 2],
+    rest: [u8; 12],
+}
+
+unsafe extern "C" {
+    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn open(path: *const c_char, flags: c_int, ...) -> c_int;
+    fn mmap(at: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> *mut c_void;
+    fn getenv(name: *const c_char) -> *const c_char;
+    fn nanosleep(time: *const Timespec, left: *mut Timespec) -> c_int;
+    fn __errno_location() -> *mut c_int;
+    // A buffer that is larger than any `struct stat`; the mode is read at its place on 64-bit Linux.
+    fn fstat(fd: c_int, stat: *mut [u32; 64]) -> c_int;
+}
+
+/// The next definition of a function, looked up once.
+macro_rules! next {
+    ($name:literal as $type:ty) => {{
+        static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+        let mut next = NEXT.load(Ordering::Relaxed);
+        if next.is_null() {
+            next = unsafe { dlsym(RTLD_NEXT, $name.as_ptr()) };
+            NEXT.store(next, Ordering::Relaxed);
+        }
+        unsafe { transmute::<*mut c_void, $type>(next) }
+    }};
+}
+
+/// The page of this process; `None` when it was started without one.
+fn page() -> Option<&'static [AtomicU64; page::BYTES / 8]> {
+    static PAGE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+    const NONE: *mut c_void = -1isize as *mut c_void;
+    let mut at = PAGE.load(Ordering::Acquire);
+    if at.is_null() {
+        let path = unsafe { getenv(c"FAULTY_PAGE".as_ptr()) };
+        let fd = if path.is_null() { -1 } else { unsafe { open(path, O_RDWR) } };
+        at = NONE;
+        if fd >= 0 {
+            // The descriptor stays open: one for each process. MAP_FAILED is NONE.
+            at = unsafe { mmap(ptr::null_mut(), page::BYTES, PROT_READ_WRITE, MAP_SHARED, fd, 0) };
+        }
+        PAGE.store(at, Ordering::Release);
+    }
+    if at == NONE {
+        return None;
+    }
+    // Mapped for as long as the process lives, aligned, and only ever used through atomics.
+    Some(unsafe { &*at.cast() })
+}
+
+fn word(at: usize) -> u64 {
+    page().map_or(0, |page| page[at].load(Ordering::Relaxed))
+}
+
+fn struck() {
+    if let Some(page) = page() {
+        page[page::STRUCK].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn sleep_ms(ms: u64) {
+    let time = Timespec { seconds: (ms / 1000) as i64, nanos: ((ms % 1000) * 1_000_000) as c_long };
+    unsafe { nanosleep(&time, ptr::null_mut()) };
+}
+
+fn fail(errno: u64) {
+    struck();
+    unsafe { *__errno_location() = errno as c_int };
+}
+
+fn is_data(fd: c_int) -> bool {
+    if fd <= LAST_STANDARD_FD {
+        return false;
+    }
+    let mut stat = [0u32; 64];
+    let mode = if cfg!(target_arch = "aarch64") { 4 } else { 6 };
+    unsafe { fstat(fd, &mut stat) == 0 && stat[mode] & S_IFMT == S_IFREG }
+}
+
+/// Before a sync; true when it is to fail.
+fn sync_fails() -> bool {
+    if word(page::SYNC_STUCK) != 0 {
+        struck();
+        while word(page::SYNC_STUCK) != 0 {
+            sleep_ms(1);
+        }
+    }
+    let delay = word(page::SYNC_DELAY_MS);
+    if delay != 0 {
+        struck();
+        sleep_ms(delay);
+    }
+    let errno = word(page::SYNC_ERRNO);
+    if errno != 0 {
+        fail(errno);
+    }
+    errno != 0
+}
+
+/// Before a write; true when it is to fail.
+fn write_fails(fd: c_int) -> bool {
+    let errno = word(page::WRITE_ERRNO);
+    let fails = errno != 0 && is_data(fd);
+    if fails {
+        fail(errno);
+    }
+    fails
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
+    if sync_fails() {
+        return -1;
+    }
+    next!(c"fsync" as extern "C" fn(c_int) -> c_int)(fd)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
+    if sync_fails() {
+        return -1;
+    }
+    next!(c"fdatasync" as extern "C" fn(c_int) -> c_int)(fd)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sync_file_range(fd: c_int, from: i64, len: i64, flags: u32) -> c_int {
+    if sync_fails() {
+        return -1;
+    }
+    next!(c"sync_file_range" as extern "C" fn(c_int, i64, i64, u32) -> c_int)(fd, from, len, flags)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: usize) -> isize {
+    if write_fails(fd) {
+        return -1;
+    }
+    next!(c"write" as extern "C" fn(c_int, *const c_void, usize) -> isize)(fd, from, len)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwrite64(fd: c_int, from: *const c_void, len: usize, offset: i64) -> isize {
+    if write_fails(fd) {
+        return -1;
+    }
+    next!(c"pwrite64" as extern "C" fn(c_int, *const c_void, usize, i64) -> isize)(fd, from, len, offset)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwrite(fd: c_int, from: *const c_void, len: usize, offset: i64) -> isize {
+    unsafe { pwrite64(fd, from, len, offset) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(fd: c_int, to: *const SockaddrIn, len: u32) -> c_int {
+    let real = next!(c"connect" as extern "C" fn(c_int, *const SockaddrIn, u32) -> c_int);
+    if (len as usize) < size_of::<SockaddrIn>() || unsafe { (*to).family } != AF_INET {
+        return real(fd, to, len);
+    }
+    let mut to = unsafe { *to };
+    let port = u64::from(u16::from_be_bytes(to.port));
+    for route in 0..page::MAX_ROUTES {
+        match word(page::ROUTES + 2 * route) {
+            0 => break,
+            from if from == port => {
+                to.port = (word(page::ROUTES + 2 * route + 1) as u16).to_be_bytes();
+                break;
+            }
+            _ => {}
+        }
+    }
+    real(fd, &to, size_of::<SockaddrIn>() as u32)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int {
+    let got = next!(c"clock_gettime" as extern "C" fn(c_int, *mut Timespec) -> c_int)(clock, time);
+    if got != 0 || page().is_none() {
+        return got;
+    }
+    if clock == CLOCK_REALTIME {
+        unsafe { (*time).seconds += word(page::WALL_OFFSET_S) as i64 };
+    } else if clock == CLOCK_MONOTONIC {
+        hurry(unsafe { &mut *time });
+    }
+    got
+}
+
+/// Makes the monotonic clock run at another rate from the process' first look on. The rate is fixed for its life.
+fn hurry(time: &mut Timespec) {
+    static FIRST: AtomicU64 = AtomicU64::new(0);
+    let rate = word(page::CLOCK_RATE_PPM) as i64;
+    if rate == 0 {
+        return;
+    }
+    let now = time.seconds as u64 * 1_000_000_000 + time.nanos as u64;
+    let first = match FIRST.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => now,
+        Err(first) => first,
+    };
+    let passed = now.saturating_sub(first) as i64;
+    let hurried = first + (passed + passed / 1_000_000 * rate) as u64;
+    time.seconds = (hurried / 1_000_000_000) as i64;
+    time.nanos = (hurried % 1_000_000_000) as c_long;
+}

@@ -1,0 +1,111 @@
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+#[path = "../faulty/page.rs"]
+mod page;
+
+/// An error of the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskError {
+    /// `EIO`: it is broken.
+    Io,
+    /// `ENOSPC`: it is full.
+    Full,
+}
+
+/// Makes the disk, the clocks and the connections of one process misbehave, from outside and while it runs: the process
+/// is the real executable, with the library of `faulty/` loaded in front of the C library.
+#[derive(Debug)]
+pub struct Faulty {
+    page: File,
+    path: PathBuf,
+}
+
+impl Faulty {
+    /// A process that behaves. `path` is a file that is made.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        let page = File::options().create_new(true).read(true).write(true).open(path).expect("a new file");
+        page.set_len(page::BYTES as u64).expect("room for a page");
+        Self { page, path: path.to_owned() }
+    }
+
+    /// What the process is to have in its environment when it starts.
+    #[must_use]
+    pub fn env(&self) -> [(String, String); 2] {
+        let path = self.path.to_str().expect("a temporary folder with a plain name");
+        [("FAULTY_PAGE", path), ("LD_PRELOAD", env!("FAULTY_LIBRARY"))]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    }
+
+    /// Each sync of a file takes so much longer.
+    pub fn slow_syncs(&self, by: Duration) {
+        self.set(page::SYNC_DELAY_MS, u64::try_from(by.as_millis()).expect("a sensible delay"));
+    }
+
+    /// No sync of a file returns, or all do again.
+    pub fn stick_syncs(&self, stuck: bool) {
+        self.set(page::SYNC_STUCK, u64::from(stuck));
+    }
+
+    /// Syncs of files fail, or do not any more.
+    pub fn fail_syncs(&self, error: Option<DiskError>) {
+        self.set(page::SYNC_ERRNO, errno(error));
+    }
+
+    /// Writes to files fail, or do not any more.
+    pub fn fail_writes(&self, error: Option<DiskError>) {
+        self.set(page::WRITE_ERRNO, errno(error));
+    }
+
+    /// The wall clock is off by so many seconds.
+    pub fn wall_clock(&self, offset_s: i64) {
+        self.set(page::WALL_OFFSET_S, offset_s.cast_unsigned());
+    }
+
+    /// From the next start of the process on, its monotonic clock is faster by so many millionths.
+    pub fn clock_rate(&self, ppm: i64) {
+        self.set(page::CLOCK_RATE_PPM, ppm.cast_unsigned());
+    }
+
+    /// Connections to the first port of a pair go to the second.
+    ///
+    /// # Panics
+    /// When there are more than fit.
+    pub fn routes(&self, routes: &[(u16, u16)]) {
+        assert!(routes.len() < page::MAX_ROUTES, "{} routes do not fit", routes.len());
+        for (n, (from, to)) in routes.iter().enumerate() {
+            self.set(page::ROUTES + 2 * n + 1, u64::from(*to));
+            self.set(page::ROUTES + 2 * n, u64::from(*from));
+        }
+    }
+
+    /// How often the process has met a fault of its disk.
+    ///
+    /// # Panics
+    /// When the page cannot be read.
+    #[must_use]
+    pub fn struck(&self) -> u64 {
+        let mut word = [0; 8];
+        self.page.read_exact_at(&mut word, (page::STRUCK * 8) as u64).expect("a page that can be read");
+        u64::from_le_bytes(word)
+    }
+
+    fn set(&self, word: usize, value: u64) {
+        self.page.write_all_at(&value.to_le_bytes(), (word * 8) as u64).expect("a page that can be written");
+    }
+}
+
+fn errno(error: Option<DiskError>) -> u64 {
+    let errno = match error {
+        None => 0,
+        Some(DiskError::Io) => rustix::io::Errno::IO.raw_os_error(),
+        Some(DiskError::Full) => rustix::io::Errno::NOSPC.raw_os_error(),
+    };
+    u64::from(errno.unsigned_abs())
+}

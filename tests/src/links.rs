@@ -1,0 +1,281 @@
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use mc_base::net::{ChannelOptions, Listener, Network, TcpNetwork};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+
+use crate::Seeded;
+
+/// Bytes that are carried as one piece.
+const PIECE: usize = 64 << 10;
+/// Pieces that a direction of a connection holds before it takes no more.
+const HELD: usize = 64;
+/// How late the piece comes that was lost once: TCP's first retransmission.
+const RETRANSMITTED_AFTER: Duration = Duration::from_millis(200);
+
+/// How bytes get from one node to another. Those the other way have a link of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Link {
+    /// As they come.
+    #[default]
+    Open,
+    /// Not now: connections stay open and hear nothing, new ones hang. What waits is delivered when the link opens, as
+    /// TCP does.
+    Silent,
+    /// Connections are ended, new ones too.
+    Cut,
+    /// Late.
+    Slow {
+        /// At least by so much.
+        delay: Duration,
+        /// And up to so much more.
+        jitter: Duration,
+    },
+    /// A piece of so many is lost and comes again later; what is behind it waits.
+    Lossy {
+        /// Pieces of which one is lost.
+        one_in: u64,
+    },
+    /// No more than so many bytes a second.
+    Narrow {
+        /// Bytes a second of each connection.
+        bytes_per_second: u64,
+    },
+}
+
+/// A proxy on each link between masters, and between clients and masters. All are open at first.
+///
+/// It runs on a thread of its own: a test that is busy does not slow the masters' heartbeats.
+#[derive(Debug)]
+pub struct Links {
+    masters: usize,
+    /// From `from` to `to` at `from * nodes + to`. Nodes are the masters, and all clients as the last one.
+    links: Arc<Vec<watch::Sender<Link>>>,
+    /// Where a connection from `from` to `to` is to go.
+    proxies: HashMap<(usize, usize), SocketAddr>,
+    to_clients: HashMap<String, String>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Links {
+    /// Proxies in front of masters with these Raft and client addresses.
+    ///
+    /// # Panics
+    /// When no port is free.
+    #[must_use]
+    pub fn new(raft: &[String], clients: &[String]) -> Self {
+        let masters = raft.len();
+        let nodes = masters + 1;
+        let links: Arc<Vec<_>> =
+            Arc::new((0..nodes * nodes).map(|_| watch::Sender::new(Link::Open)).collect());
+        let mut proxies = HashMap::new();
+        let mut listeners = Vec::new();
+        for (from, to) in (0..nodes).flat_map(|from| (0..masters).map(move |to| (from, to))) {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+            listener.set_nonblocking(true).expect("a socket");
+            proxies.insert((from, to), listener.local_addr().expect("a bound socket"));
+            let target = if from == masters { &clients[to] } else { &raft[to] };
+            let proxy = Proxy {
+                target: target.clone(),
+                there: links[from * nodes + to].subscribe(),
+                back: links[to * nodes + from].subscribe(),
+            };
+            listeners.push((listener, proxy));
+        }
+        let to_clients =
+            (0..masters).map(|to| (clients[to].clone(), proxies[&(masters, to)].to_string())).collect();
+        let (stop, stopped) = oneshot::channel();
+        let run = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                for (listener, proxy) in listeners {
+                    tokio::spawn(proxy.serve(TcpListener::from_std(listener).expect("a socket")));
+                }
+                // Its sender is dropped with the links.
+                let _ = stopped.await;
+            });
+        };
+        let thread = std::thread::Builder::new().name("links".to_owned()).spawn(run).expect("a thread");
+        Self { masters, links, proxies, to_clients, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// All clients, as a node.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.masters
+    }
+
+    /// Changes a link, for bytes under way too.
+    pub fn set(&self, from: usize, to: usize, link: Link) {
+        self.links[from * (self.masters + 1) + to].send_replace(link);
+    }
+
+    /// Changes the links between two groups of nodes, both ways.
+    pub fn between(&self, some: &[usize], others: &[usize], link: Link) {
+        for (some, other) in some.iter().flat_map(|some| others.iter().map(move |other| (*some, *other))) {
+            self.set(some, other, link);
+            self.set(other, some, link);
+        }
+    }
+
+    /// All masters but this one.
+    #[must_use]
+    pub fn other_masters(&self, than: usize) -> Vec<usize> {
+        (0..self.masters).filter(|master| *master != than).collect()
+    }
+
+    /// Changes all links between masters.
+    pub fn among_masters(&self, link: Link) {
+        for master in 0..self.masters {
+            self.between(&[master], &self.other_masters(master), link);
+        }
+    }
+
+    /// Opens all links.
+    pub fn heal(&self) {
+        for link in self.links.iter() {
+            link.send_replace(Link::Open);
+        }
+    }
+
+    /// For a master: the proxies that it is to connect to in the place of each other master's Raft port.
+    pub(crate) fn routes(&self, from: usize, raft: &[String]) -> Vec<(u16, u16)> {
+        let port = |address: &str| address.parse::<SocketAddr>().expect("an IP and a port").port();
+        let to = self.other_masters(from).into_iter();
+        to.map(|to| (port(&raft[to]), self.proxies[&(from, to)].port())).collect()
+    }
+
+    /// A client's way to the masters.
+    #[must_use]
+    pub fn network(&self) -> Arc<dyn Network> {
+        Arc::new(Routed(self.to_clients.clone()))
+    }
+}
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has panicked: that test has failed already, or no test noticed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Connects to a proxy where a master's address is meant.
+#[derive(Debug)]
+struct Routed(HashMap<String, String>);
+
+impl Network for Routed {
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Listener>> {
+        TcpNetwork.listen(address)
+    }
+
+    fn channel(
+        &self,
+        address: &str,
+        options: ChannelOptions,
+    ) -> Result<tonic::transport::Channel, tonic::transport::Error> {
+        TcpNetwork.channel(self.0.get(address).map_or(address, String::as_str), options)
+    }
+}
+
+/// One listener, and both directions of its connections.
+#[derive(Clone)]
+struct Proxy {
+    target: String,
+    there: watch::Receiver<Link>,
+    back: watch::Receiver<Link>,
+}
+
+impl Proxy {
+    async fn serve(self, listener: TcpListener) {
+        loop {
+            if let Ok((connection, _)) = listener.accept().await {
+                tokio::spawn(self.clone().connection(connection));
+            }
+        }
+    }
+
+    /// Ends, both sides at once, when one side or a link does.
+    async fn connection(mut self, near: TcpStream) {
+        // A handshake needs both ways.
+        for link in [&mut self.there, &mut self.back] {
+            if link.wait_for(|link| *link != Link::Silent).await.is_err() {
+                return;
+            }
+        }
+        if [&self.there, &self.back].iter().any(|link| *link.borrow() == Link::Cut) {
+            return;
+        }
+        let Ok(far) = TcpStream::connect(&self.target).await else { return };
+        let _ = (near.set_nodelay(true), far.set_nodelay(true));
+        let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
+        let cut = async |mut link: watch::Receiver<Link>| {
+            let _ = link.wait_for(|link| *link == Link::Cut).await;
+        };
+        tokio::select! {
+            () = carry(near_read, far_write, self.there.clone()) => {}
+            () = carry(far_read, near_write, self.back.clone()) => {}
+            () = cut(self.there.clone()) => {}
+            () = cut(self.back.clone()) => {}
+        }
+    }
+}
+
+/// Carries one direction of a connection until its source ends.
+async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, link: watch::Receiver<Link>) {
+    let (pieces, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(HELD);
+    let mut sent = link.clone();
+    let take = async move {
+        let mut random = Seeded::new(1);
+        let mut last = Instant::now();
+        loop {
+            let mut piece = vec![0; PIECE];
+            let Ok(read) = from.read(&mut piece).await else { return };
+            if read == 0 {
+                return;
+            }
+            piece.truncate(read);
+            let (now, kind) = (Instant::now(), *link.borrow());
+            let at = match kind {
+                Link::Open | Link::Silent | Link::Cut => now,
+                Link::Slow { delay, jitter } => {
+                    now + delay + jitter.mul_f64(random.below(1_000) as f64 / 1_000.0)
+                }
+                Link::Lossy { one_in } if random.below(one_in) == 0 => now + RETRANSMITTED_AFTER,
+                Link::Lossy { .. } => now,
+                Link::Narrow { bytes_per_second } => {
+                    last.max(now) + Duration::from_secs_f64(read as f64 / bytes_per_second as f64)
+                }
+            };
+            last = last.max(at);
+            if pieces.send((last, piece)).await.is_err() {
+                return;
+            }
+        }
+    };
+    let give = async move {
+        while let Some((at, piece)) = due.recv().await {
+            tokio::time::sleep_until(at).await;
+            if sent.wait_for(|link| *link != Link::Silent).await.is_err()
+                || to.write_all(&piece).await.is_err()
+            {
+                return;
+            }
+        }
+        // The end of the stream is news like any other.
+        let _ = sent.wait_for(|link| *link != Link::Silent).await;
+    };
+    tokio::join!(take, give);
+}

@@ -1,0 +1,21 @@
+//! The fault matrix: what a cluster of real processes does under each fault that it can meet, as docs/fault-matrix.md
+//! shows it. A test is a row: a fault in one role.
+//!
+//!     cargo test -p mc-tests --test matrix                                    # a few rounds of each row
+//!     MC_MATRIX_ROUNDS=30 cargo test --release -p mc-tests --test matrix -- --test-threads 1 kill
+//!
+//! Each row runs clients that read and write all the time, does its fault again and again, and prints a line of JSON: for
+//! how long no put was acknowledged, round by round (median and longest), and that every answer the clients saw fits
+//! one order of events in which nothing acknowledged was lost.
+
+mod clocks;
+mod disks;
+mod files;
+mod kills;
+mod membership;
+mod network;
+mod partitions;
+mod pauses;
+mod row;
+mod snapshots;
+mod starvation;

@@ -1,0 +1,70 @@
+//! Members that come and go under load.
+
+use mc_tests::{Cluster, mcctl, until};
+
+use crate::row::Row;
+
+async fn run(cluster: &Cluster, args: &[&str]) {
+    let (code, said) = mcctl(cluster, args).await;
+    assert_eq!(code, 0, "{args:?}: {said}");
+}
+
+/// One master is removed, loses its disk, and is taken in again.
+async fn replaced(role: &'static str, leads: bool) {
+    Row::new("members remove, then members add", role)
+        .run(async |round| {
+            let leader = round.cluster.leader().await;
+            let master = if leads { leader } else { (leader + 1) % 3 };
+            let address = round.cluster.master_raft(master).to_owned();
+            run(round.cluster, &["members", "remove", &address]).await;
+            round.cluster.masters[master].kill9();
+            round.cluster.wipe_master(master);
+            round.cluster.masters[master].start();
+            until("it answers", async || round.cluster.status(master).await.is_some()).await;
+            run(round.cluster, &["members", "add", &address]).await;
+            round.struck();
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn replace_leader() {
+    replaced("leader, which removes itself", true).await;
+}
+
+#[tokio::test]
+async fn replace_follower() {
+    replaced("follower", false).await;
+}
+
+#[tokio::test]
+async fn transfer_leader() {
+    Row::new("members transfer-leader", "leader")
+        .run(async |round| {
+            run(round.cluster, &["members", "transfer-leader"]).await;
+            round.struck();
+        })
+        .await;
+}
+
+/// Nobody is asked: what starts at the address of a dead master, without its disk, takes its place.
+#[tokio::test]
+async fn disk_lost() {
+    Row::new("data directory deleted", "follower, swapped for what starts in its place")
+        .run(async |round| {
+            let follower = round.cluster.follower().await;
+            let before = round.cluster.status(follower).await.expect("it answers").node_id;
+            round.cluster.masters[follower].kill9();
+            round.cluster.wipe_master(follower);
+            round.cluster.masters[follower].start();
+            until("the new node votes", async || {
+                let leader = round.cluster.leader().await;
+                let Some(status) = round.cluster.status(leader).await else { return false };
+                let voters: Vec<_> = status.masters.iter().filter(|member| member.voter).collect();
+                voters.len() == 3 && voters.iter().all(|voter| voter.node_id != before)
+            })
+            .await;
+            round.struck();
+        })
+        .await;
+}

@@ -24,6 +24,9 @@ use crate::raft::{Leadership, RaftNode, RaftNodeConfig, RaftService, SnapshotLim
 /// Largest request that is read: 4,096 keys of 4 KiB and their framing.
 const MAX_REQUEST_BYTES: usize = 24 << 20;
 
+/// Calls that one connection may have under way.
+const MAX_STREAMS: u32 = 4096;
+
 /// Having no leader for so long is no election any more.
 const LEADERLESS: Duration = Duration::from_secs(3);
 
@@ -206,7 +209,10 @@ impl Life {
                 .tcp_nodelay(true)
                 .initial_stream_window_size(1 << 20)
                 .initial_connection_window_size(4 << 20)
-                .max_concurrent_streams(4096)
+                .max_concurrent_streams(MAX_STREAMS)
+                // Callers that give up on calls not yet looked at shall not end the connection of all others on it, which
+                // 20 of them (the default) did to an overloaded master.
+                .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
                 .http2_keepalive_interval(Some(Duration::from_secs(1)))
                 .http2_keepalive_timeout(Some(Duration::from_secs(2)))
                 .add_service(MasterServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES))

@@ -9,7 +9,9 @@ fn main() {
     let mut rows: Vec<serde_json::Value> =
         lines.map(|line| serde_json::from_str(&line).expect("a line of JSON for each row")).collect();
     rows.sort_by_key(|row| row["test"].to_string());
-    println!("| Fault | Role | Runs | Without service: median, max | Acknowledged puts | Lost | Wrong | Test |");
+    println!(
+        "| Fault | Role | Runs | Without service: median, max | Acknowledged puts | Lost | Wrong | Test |"
+    );
     println!("|---|---|---|---|---|---|---|---|");
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let mut runs = 0;

@@ -53,8 +53,16 @@ pub(crate) enum Refusal {
     #[error("{0}; try again shortly")]
     Busy(String),
     /// Too much is in flight.
-    #[error("{0} proposals are in flight, which is this master's bound: slow down and try again")]
-    Exhausted(usize),
+    #[error(
+        "{proposals} proposals, or {bytes} bytes of them, are in flight, which is this master's bound: slow down and try \
+         again"
+    )]
+    Exhausted {
+        /// Most proposals in flight.
+        proposals: usize,
+        /// Most bytes of them.
+        bytes: usize,
+    },
     /// The disk of the data directory is nearly full.
     #[error(
         "master {node} starts no puts: the disk of its data directory {dir} is nearly full, {shortage}; make room there, \
@@ -98,7 +106,7 @@ impl Refusal {
             Self::WrongNode { .. } => Code::WrongNode,
             Self::VersionSkew { .. } => Code::VersionSkew,
             Self::Invalid(_) => Code::InvalidParams,
-            Self::Exhausted(_) => Code::ResourceExhausted,
+            Self::Exhausted { .. } => Code::ResourceExhausted,
             Self::DiskNearlyFull { .. } => Code::DiskNearlyFull,
             Self::Unknown(_) => Code::OutcomeUnknown,
             Self::Store { code, .. } => *code,

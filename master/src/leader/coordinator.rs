@@ -6,7 +6,7 @@ use mc_base::{Clock, ClusterId};
 use mc_proto::v1;
 use openraft::errors::{ClientWriteError, RaftError};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Leading;
@@ -20,6 +20,10 @@ use crate::state::{Command, Op, Response, Settings};
 /// Proposals that may be in flight at once. At 128 keys each this is far past what a disk commits in the time that a
 /// client waits; more would only queue (reference figure: 256 x 64 entries queued gave a median of 104 ms).
 const MAX_PROPOSALS: usize = 1024;
+
+/// Bytes of the proposals that may be in flight at once: each is held for the log, for each follower and for the state
+/// machine, and a flood of large ones shall not fill a master's memory.
+const MAX_PROPOSAL_BYTES: usize = 64 << 20;
 
 /// How long a proposal is waited for. A client's own deadline is usually shorter.
 const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -64,6 +68,7 @@ pub(crate) struct Coordinator {
     /// Taken to replace `leading`, so that one term has one soft state.
     begin: Mutex<()>,
     proposals: Semaphore,
+    proposal_bytes: Semaphore,
     /// Held while a setting is changed.
     pub(crate) configuring: tokio::sync::Mutex<()>,
     /// Ends open streams with this master.
@@ -88,6 +93,7 @@ impl Coordinator {
             leading: ArcSwapOption::empty(),
             begin: Mutex::new(()),
             proposals: Semaphore::new(MAX_PROPOSALS),
+            proposal_bytes: Semaphore::new(MAX_PROPOSAL_BYTES),
             configuring: tokio::sync::Mutex::default(),
             stop,
         }
@@ -180,9 +186,9 @@ impl Coordinator {
                 mc_base::MAX_COMMAND_BYTES
             )));
         }
-        let Ok(_permit) = self.proposals.try_acquire() else {
+        let Some(_in_flight) = self.admit(bytes.len()) else {
             self.metrics.proposals_refused.increment(1);
-            return Err(Refusal::Exhausted(MAX_PROPOSALS));
+            return Err(Refusal::Exhausted { proposals: MAX_PROPOSALS, bytes: MAX_PROPOSAL_BYTES });
         };
         let proposed_at = self.clock.now();
         let write = self.raft.raft().client_write(Proposal(bytes));
@@ -207,6 +213,12 @@ impl Coordinator {
             // Raft answers so to everything in flight when it stops; the entry may be on other masters by then.
             Err(RaftError::Fatal(err)) => Err(Refusal::Unknown(format!("this master has stopped: {err}"))),
         }
+    }
+
+    /// Counts a proposal of so many bytes as in flight until what this returns is dropped; `None` past the bounds.
+    fn admit(&self, bytes: usize) -> Option<[SemaphorePermit<'_>; 2]> {
+        let room = self.proposal_bytes.try_acquire_many(u32::try_from(bytes).ok()?).ok()?;
+        Some([self.proposals.try_acquire().ok()?, room])
     }
 
     /// Refuses to start puts while the disk under the log is nearly full.

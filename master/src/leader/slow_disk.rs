@@ -38,7 +38,7 @@ pub(crate) async fn leave_to_a_better_disk(coordinator: Arc<Coordinator>) {
         };
         let Some((node, theirs)) = successor(own, &roster) else { continue };
         tracing::warn!(
-            "this master's disk is slow: half of its syncs take {} ms and more; handing over to {node}, whose take {} ms",
+            "this master's disk is slow: half of its syncs take {} ms and more; handing over to {node}, where one takes {} ms",
             own.median.as_millis(),
             theirs.as_millis()
         );
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn the_best_disk_of_those_that_are_up_takes_over() {
-        let slow = Pace { median: ms(201), spent: ms(1_000) };
+        let slow = Pace { median: ms(201), spent: ms(1_000), latest: ms(1) };
         let all = roster(&[Some(1), Some(49), Some(20)]);
         assert_eq!(successor(slow, &all), Some((NodeId(3), ms(20))));
         assert_eq!(successor(Pace { median: ms(200), ..slow }, &all), None);

@@ -27,6 +27,16 @@ pub struct Pace {
     pub median: Duration,
     /// Time spent waiting for all of them.
     pub spent: Duration,
+    /// What the last of them took, or the one under way so far if that is more.
+    pub latest: Duration,
+}
+
+impl Pace {
+    /// What a sync takes, said with care: a disk that has only just become slow is not called fast.
+    #[must_use]
+    pub fn at_worst(&self) -> Duration {
+        self.median.max(self.latest)
+    }
 }
 
 impl SyncPace {
@@ -51,6 +61,7 @@ impl SyncPace {
         syncs.forget(now);
         let mut took: Vec<_> = syncs.ended.iter().map(|(_, took)| *took).collect();
         let under_way = syncs.begun.map(|begun| now - begun);
+        let latest = took.last().copied().max(under_way)?;
         drop(syncs);
         if let Some(under_way) = under_way
             && took.iter().all(|took| under_way > *took)
@@ -60,7 +71,7 @@ impl SyncPace {
         let middle = took.len() / 2;
         let spent = took.iter().sum();
         let (_, median, _) = (!took.is_empty()).then(|| took.select_nth_unstable(middle))?;
-        Some(Pace { median: *median, spent })
+        Some(Pace { median: *median, spent, latest })
     }
 }
 
@@ -94,11 +105,26 @@ mod tests {
         for _ in 0..2 {
             sync(&pace, 10).await;
         }
-        assert_eq!(pace.now(), Some(Pace { median: ms(10), spent: ms(920) }));
+        assert_eq!(pace.now(), Some(Pace { median: ms(10), spent: ms(920), latest: ms(10) }));
         tokio::time::sleep(ms(1_990)).await;
-        assert_eq!(pace.now(), Some(Pace { median: ms(10), spent: ms(20) }), "the first is forgotten");
+        assert_eq!(
+            pace.now(),
+            Some(Pace { median: ms(10), spent: ms(20), latest: ms(10) }),
+            "the first is forgotten"
+        );
         tokio::time::sleep(ms(20)).await;
         assert_eq!(pace.now(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_has_just_become_slow_is_not_called_fast() {
+        let pace = SyncPace::default();
+        for _ in 0..10 {
+            sync(&pace, 1).await;
+        }
+        sync(&pace, 300).await;
+        let now = pace.now().unwrap();
+        assert_eq!((now.median, now.at_worst()), (ms(1), ms(300)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -109,6 +135,6 @@ mod tests {
         tokio::time::sleep(ms(1_500)).await;
         assert_eq!(pace.now().map(|pace| pace.median), Some(ms(1_500)));
         tokio::time::sleep(ms(5_000)).await;
-        assert_eq!(pace.now(), Some(Pace { median: ms(6_500), spent: ms(6_500) }));
+        assert_eq!(pace.now(), Some(Pace { median: ms(6_500), spent: ms(6_500), latest: ms(6_500) }));
     }
 }

@@ -24,7 +24,7 @@ const SAID_LATELY: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
     latest: Mutex<HashMap<NodeId, Ack>>,
-    /// What half of each peer's syncs take less than, and when it said so.
+    /// What a sync of each peer's log takes, and when it said so.
     syncs: Mutex<HashMap<NodeId, (Instant, Duration)>>,
     noted: Notify,
 }
@@ -60,19 +60,19 @@ impl Acks {
         }
     }
 
-    /// `peer` has said what half of its log's syncs take less than, if it had any lately.
-    pub(super) fn note_sync(&self, peer: NodeId, median_us: Option<u64>) {
+    /// `peer` has said what a sync of its log takes, if it had any lately.
+    pub(super) fn note_sync(&self, peer: NodeId, us: Option<u64>) {
         let mut syncs = self.syncs.lock();
-        match median_us {
+        match us {
             Some(us) => drop(syncs.insert(peer, (Instant::now(), Duration::from_micros(us)))),
             None => drop(syncs.remove(&peer)),
         }
     }
 
-    /// What half of `peer`'s syncs take less than, as it said in the last second.
+    /// What a sync of `peer`'s log takes, as it said in the last second.
     pub(super) fn sync(&self, peer: NodeId) -> Option<Duration> {
-        let (said, median) = self.syncs.lock().get(&peer).copied()?;
-        (said.elapsed() < SAID_LATELY).then_some(median)
+        let (said, takes) = self.syncs.lock().get(&peer).copied()?;
+        (said.elapsed() < SAID_LATELY).then_some(takes)
     }
 
     /// When the latest of the messages was sent that `peer` has answered in `term`.

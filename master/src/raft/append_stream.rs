@@ -17,6 +17,7 @@ use tonic::transport::Channel;
 
 use super::acks::Acks;
 use super::convert::{Sent, append_reply_from_wire, append_to_wire};
+use super::hush::Hush;
 use super::peer::Whom;
 use super::{LogId, TypeConfig};
 
@@ -83,6 +84,7 @@ pub(crate) async fn open(
     input: impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
     option: &RPCOption,
     acks: Arc<Acks>,
+    hush: Arc<Hush>,
 ) -> Result<impl Stream<Item = Reply> + Send + 'static, RPCError<TypeConfig>> {
     let stall = option.soft_ttl() * STALL_FACTOR;
     let pipeline = Arc::new(Mutex::new(Pipeline::default()));
@@ -102,11 +104,14 @@ pub(crate) async fn open(
         });
 
     let inbound = match timeout(stall, client.append_stream(requests)).await {
-        Err(_) => return Err(whom.timeout(RPCTypes::AppendEntries, stall).into()),
+        Err(_) => {
+            hush.no_answer(whom.target);
+            return Err(whom.timeout(RPCTypes::AppendEntries, stall).into());
+        }
         Ok(Err(status)) => return Err(whom.failed(&status)),
         Ok(Ok(reply)) => reply.into_inner(),
     };
-    let answers = Answers { whom, stall, pipeline, inbound, acks };
+    let answers = Answers { whom, stall, pipeline, inbound, acks, hush };
     Ok(stream::unfold(Some(answers), |answers| async move {
         let mut answers = answers?;
         let reply = answers.next().await?;
@@ -128,6 +133,7 @@ struct Answers {
     pipeline: Arc<Mutex<Pipeline>>,
     inbound: Streaming<v1::AppendReply>,
     acks: Arc<Acks>,
+    hush: Arc<Hush>,
 }
 
 impl Answers {
@@ -138,7 +144,10 @@ impl Answers {
             match timeout(self.stall / 4, self.inbound.message()).await {
                 Ok(message) => break message,
                 Err(_) if self.pipeline.lock().waiting() < self.stall => {}
-                Err(_) => return failed(self.whom.timeout(RPCTypes::AppendEntries, self.stall).into()),
+                Err(_) => {
+                    self.hush.no_answer(self.whom.target);
+                    return failed(self.whom.timeout(RPCTypes::AppendEntries, self.stall).into());
+                }
             }
         };
         let reply = match reply {
@@ -164,6 +173,7 @@ impl Answers {
             Err(err) => failed(self.whom.nonsense(&err)),
             Ok(result) => {
                 self.acks.answered(self.whom.target, term, at, &result);
+                self.hush.answered(self.whom.target);
                 let complete = if matches!(&result, Ok(matching) if *matching != sent.last) {
                     Complete::No
                 } else {

@@ -177,7 +177,7 @@ pub(crate) fn append_reply_to_wire(result: &StreamAppendResult<TypeConfig>) -> v
         outcome: outcome.into(),
         matching: opt_to_wire(matching),
         vote: vote.map(vote_to_wire),
-        sync_median_us: None,
+        sync_us: None,
     }
 }
 

@@ -41,7 +41,7 @@ pub struct Member {
     pub lag: u64,
     /// When the latest message was sent that it has answered in this term.
     pub heard: Option<Instant>,
-    /// What half of its log's syncs took less than in the last seconds; of others, as they last said.
+    /// What a sync of its log takes at worst; of others, as they last said.
     pub sync: Option<Duration>,
 }
 
@@ -95,7 +95,8 @@ impl RaftNode {
             let has = matching.get(node).copied().flatten().map_or(0, |id| id.index + 1);
             let lag = if mine { 0 } else { next.saturating_sub(has) };
             let heard = if mine { Some(Instant::now()) } else { self.acks().latest(*node, term) };
-            let sync = if mine { self.pace.now().map(|pace| pace.median) } else { self.acks().sync(*node) };
+            let sync =
+                if mine { self.pace.now().map(|pace| pace.at_worst()) } else { self.acks().sync(*node) };
             (*node, Member { addresses: addresses.clone(), lag, heard, sync })
         });
         let configs = membership.get_joint_config();

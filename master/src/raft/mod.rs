@@ -12,6 +12,7 @@ mod config;
 mod convert;
 mod envelope;
 mod guard;
+mod hush;
 mod leadership;
 mod lease;
 mod machine;

@@ -121,13 +121,22 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
         let (whom, mut links) = self.line()?;
+        let hush = &self.lines.hush;
+        hush.check(self.target)?;
         let sent = Sent::of(&request);
         let (term, began) = (request.vote.leader_id.term, Instant::now());
         let wire = convert::append_to_wire(&request, self.envelope());
-        let reply = whom.call(RPCTypes::AppendEntries, option.soft_ttl(), links.control.append(wire)).await?;
+        let reply = whom.call(RPCTypes::AppendEntries, option.soft_ttl(), links.control.append(wire)).await;
+        match &reply {
+            Ok(_) => hush.answered(self.target),
+            Err(RPCError::Timeout(_)) => hush.no_answer(self.target),
+            // It was not sent, or what answered is not a master that takes part.
+            Err(_) => {}
+        }
+        let reply = reply?;
         let result = convert::append_reply_from_wire(&reply, sent).map_err(|err| whom.nonsense(&err))?;
         self.lines.acks.answered(self.target, term, began, &result);
-        self.lines.acks.note_sync(self.target, reply.sync_median_us);
+        self.lines.acks.note_sync(self.target, reply.sync_us);
         Ok(match result {
             Ok(matching) if matching == sent.last => AppendEntriesResponse::Success,
             Ok(matching) => AppendEntriesResponse::PartialSuccess(matching),
@@ -155,6 +164,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             Lane::Heartbeats => stream_append_sequential(self, input, option),
             Lane::Appends => Box::pin(async move {
                 let (whom, links) = self.line()?;
+                self.lines.hush.check(self.target)?;
                 let stream = append_stream::open(
                     whom,
                     links.appends,
@@ -162,6 +172,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
                     input,
                     &option,
                     self.lines.acks.clone(),
+                    self.lines.hush.clone(),
                 )
                 .await?;
                 Ok(stream.boxed())

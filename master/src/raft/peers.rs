@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mc_base::NodeId;
 use mc_base::net::{ChannelOptions, Network};
@@ -12,6 +13,7 @@ use tonic::transport::Channel;
 
 use super::acks::Acks;
 use super::envelope::Identity;
+use super::hush::Hush;
 use super::peer::{Lane, Peer, Whom};
 use super::{AddressBook, MasterNode, TypeConfig};
 
@@ -28,6 +30,7 @@ pub(crate) struct Lines {
     network: Arc<dyn Network>,
     addresses: AddressBook,
     pub(super) acks: Arc<Acks>,
+    pub(super) hush: Arc<Hush>,
     open: Mutex<HashMap<NodeId, (String, Links)>>,
 }
 
@@ -82,7 +85,8 @@ impl Peers {
         addresses: AddressBook,
         acks: Arc<Acks>,
     ) -> Self {
-        Self { identity, lines: Arc::new(Lines { network, addresses, acks, open: Mutex::default() }) }
+        let hush = Arc::new(Hush::new(Duration::from_millis(identity.election_max_ms)));
+        Self { identity, lines: Arc::new(Lines { network, addresses, acks, hush, open: Mutex::default() }) }
     }
 
     fn peer(&self, target: NodeId, node: &MasterNode, lane: Lane) -> Peer {

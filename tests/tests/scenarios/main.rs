@@ -13,6 +13,7 @@ mod local_only;
 mod lossy;
 mod members;
 mod moves;
+mod overload;
 mod races;
 mod restarts;
 mod settings;

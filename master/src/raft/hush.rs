@@ -1,0 +1,116 @@
+//! A leader does not talk for long to a peer whose answers it does not hear.
+//!
+//! Where messages get through one way only, the followers go on hearing a leader that hears none of them, can commit
+//! nothing, and answers no reads: each of its messages puts their election off. So a peer that is sent to in vain is left
+//! alone long enough to stand for election, then tried again for a moment, and so on until it answers. Where the
+//! leader has the others' answers, its silence costs that one peer nothing that it could use: its pre-votes are refused.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use mc_base::NodeId;
+use openraft::errors::Unreachable;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::TypeConfig;
+
+/// Of this many spans of patience, the first is for talking.
+const SPANS: u32 = 3;
+
+#[derive(Debug)]
+pub(crate) struct Hush {
+    /// One maximum election timeout: nobody stands before that.
+    patience: Duration,
+    in_vain: Mutex<HashMap<NodeId, InVain>>,
+}
+
+/// Calls to one peer that got no answer, one after the other.
+#[derive(Clone, Copy, Debug)]
+struct InVain {
+    since: Instant,
+    last: Instant,
+}
+
+impl Hush {
+    pub(crate) fn new(patience: Duration) -> Self {
+        Self { patience, in_vain: Mutex::default() }
+    }
+
+    /// `peer` has answered, whatever it said.
+    pub(crate) fn answered(&self, peer: NodeId) {
+        self.in_vain.lock().remove(&peer);
+    }
+
+    /// A call to `peer` was sent, as far as this side can tell, and got no answer in its time.
+    pub(crate) fn no_answer(&self, peer: NodeId) {
+        let now = Instant::now();
+        let mut in_vain = self.in_vain.lock();
+        let entry = in_vain.entry(peer).or_insert(InVain { since: now, last: now });
+        // Between two terms that this node leads, nothing is sent.
+        if now - entry.last > self.patience * SPANS {
+            entry.since = now;
+        }
+        entry.last = now;
+    }
+
+    /// Whether to talk to `peer` now.
+    ///
+    /// # Errors
+    /// openraft's word for a peer that is to be tried again later.
+    pub(crate) fn check(&self, peer: NodeId) -> Result<(), Unreachable<TypeConfig>> {
+        let Some(InVain { since, last }) = self.in_vain.lock().get(&peer).copied() else { return Ok(()) };
+        let (span, cycle) = (self.patience.as_nanos(), self.patience.as_nanos() * u128::from(SPANS));
+        if span == 0 || last.elapsed() > self.patience * SPANS || since.elapsed().as_nanos() % cycle < span {
+            return Ok(());
+        }
+        Err(Unreachable::from_string(format!("node {peer} does not answer and is left alone for a moment")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEER: NodeId = NodeId(2);
+
+    async fn pass(ms: u64) {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_does_not_answer_hears_nothing_for_two_election_timeouts_of_three() {
+        let hush = Hush::new(Duration::from_millis(300));
+        assert!(hush.check(PEER).is_ok());
+        let mut talks = String::new();
+        for _ in 0..18 {
+            match hush.check(PEER) {
+                Ok(()) => {
+                    hush.no_answer(PEER);
+                    talks.push('!');
+                }
+                Err(_) => talks.push('.'),
+            }
+            pass(100).await;
+        }
+        assert_eq!(talks, "!!!......!!!......");
+        assert!(hush.check(NodeId(3)).is_ok(), "the others hear it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_ends_it_and_so_does_time() {
+        let hush = Hush::new(Duration::from_millis(300));
+        hush.no_answer(PEER);
+        pass(300).await;
+        assert!(hush.check(PEER).is_err());
+        hush.answered(PEER);
+        assert!(hush.check(PEER).is_ok());
+
+        hush.no_answer(PEER);
+        pass(1_300).await;
+        assert!(hush.check(PEER).is_ok(), "an older term's");
+        hush.no_answer(PEER);
+        pass(200).await;
+        assert!(hush.check(PEER).is_ok(), "it counts from the new one's first");
+    }
+}

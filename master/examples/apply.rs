@@ -65,8 +65,8 @@ impl Load {
         self.state.apply(self.index, 1, &Command { stamp, op })
     }
 
-    /// Starts and ends `n` puts and returns the time that each of the two entries took.
-    fn batch(&mut self, n: u64) -> (Duration, Duration) {
+    /// The entries that start and end the next `n` puts.
+    fn ops(&mut self, n: u64) -> (Op, Op) {
         let puts = self.put..self.put + n;
         let deadline = ClusterTime(self.put / 200 + 30_000);
         self.put += n;
@@ -89,6 +89,12 @@ impl Load {
         });
         let start = Op::PutStart { tenant: String::new(), items: starts.collect() };
         let end = Op::PutEnd { tenant: String::new(), items: ends.collect() };
+        (start, end)
+    }
+
+    /// Starts and ends `n` puts and returns the time that each of the two entries took.
+    fn batch(&mut self, n: u64) -> (Duration, Duration) {
+        let (start, end) = self.ops(n);
         let at = cpu();
         let started = self.apply(start);
         let start_took = cpu() - at;
@@ -101,6 +107,26 @@ impl Load {
         assert!(ended.iter().all(|answer| answer.code == Code::Ok));
         (start_took, end_took)
     }
+}
+
+/// Writes and reads the log entries of puts, which every master does besides applying them.
+fn code(mut load: Load, puts: u64) {
+    let (mut encoding, mut decoding) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..puts / 128 {
+        let (start, end) = load.ops(128);
+        for op in [start, end] {
+            let command = Command { stamp: Stamp::default(), op };
+            let at = cpu();
+            let bytes = command.encode();
+            encoding += cpu() - at;
+            let at = cpu();
+            let decoded = Command::decode(&bytes).expect("what was encoded decodes");
+            decoding += cpu() - at;
+            assert_eq!(decoded, command);
+        }
+    }
+    println!("encode {:>11.0} puts/s, start and end", puts as f64 / encoding.as_secs_f64());
+    println!("decode {:>11.0} puts/s", puts as f64 / decoding.as_secs_f64());
 }
 
 /// Resident memory of this process, where the system tells.
@@ -156,4 +182,6 @@ fn main() {
     let read = State::read_snapshot(&mut &bytes[..]).expect("what was written reads back");
     println!("snapshot of {:.0} B an object read in {:.2?}", bytes.len() as f64 / keys, cpu() - at);
     assert_eq!(read.objects(), clone.objects());
+    drop((read, clone));
+    code(load, 1_000_000);
 }

@@ -260,8 +260,21 @@ impl Command {
     /// Encodes the command for the log.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let out = vec![COMMAND_FORMAT];
+        let mut out = Vec::with_capacity(self.room());
+        out.push(COMMAND_FORMAT);
         postcard::to_extend(self, out).expect("a command of plain values always encodes").into()
+    }
+
+    /// About what the encoding takes, mostly more: growing would copy a large batch a dozen times.
+    fn room(&self) -> usize {
+        let keys: usize = match &self.op {
+            Op::PutStart { items, .. } => items.iter().map(|item| item.key.len() + 40).sum(),
+            Op::PutEnd { items, .. } => items.iter().map(|item| item.key.len() + 40).sum(),
+            Op::Remove { items, .. } => items.iter().map(|item| item.key.len() + 32).sum(),
+            Op::PutRevoke { puts } => puts.len() * 20,
+            _ => 0,
+        };
+        keys + 256
     }
 
     /// Reads what [`Self::encode`] wrote.

@@ -93,8 +93,10 @@ impl Segments {
     }
 
     /// Notes that an object of that shard lies there.
-    pub(super) fn settle(&mut self, number: u32, offset: u64, shard: u32) -> bool {
-        self.by_number.get_mut(&number).is_some_and(|segment| segment.residents.insert(offset, shard))
+    pub(super) fn settle(&mut self, number: u32, offset: u64, shard: u32) {
+        if let Some(segment) = self.by_number.get_mut(&number) {
+            segment.residents.insert(offset, shard);
+        }
     }
 
     /// Notes that it no longer does.

@@ -240,7 +240,9 @@ impl Restore {
         let mut replicas = std::mem::take(&mut self.replicas);
         replicas.sort_unstable();
         for (segment, offset, size, shard) in replicas {
-            ensure(self.state.segments.settle(segment, offset, shard), "two replicas in one place")?;
+        let mut last = None;
+            ensure(last.replace((segment, offset)) != Some((segment, offset)), "two replicas in one place")?;
+            self.state.segments.settle(segment, offset, shard);
             self.claim(segment, offset, size)?;
         }
         Ok(())

@@ -3,10 +3,12 @@
 
 mod state_support;
 
-use mc_master::state::{Command, Settings, State};
+use mc_base::ClusterTime;
+use mc_master::state::{Command, PutEndItem, PutStartItem, Settings, State};
+use mc_proto::v1::Code;
 use proptest::prelude::*;
 use state_support::steps::{Script, steps};
-use state_support::{TERM, restore, snapshot};
+use state_support::{Rig, TERM, end, restore, snapshot, start};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..Default::default() })]
@@ -36,4 +38,33 @@ proptest! {
             prop_assert_eq!(snapshot(&clone), bytes, "a clone does not change");
         }
     }
+}
+
+/// Ids that fold to the same hash: they crowd out each other's records long before the index remembers its most.
+fn crowded(n: u128) -> u128 {
+    n << 64 | n
+}
+
+#[test]
+fn replicas_forget_the_same_ended_puts_early() {
+    const PUTS: u128 = 100;
+    let (mut plain, mut other) = (Rig::with_stores(&[1 << 20]), Rig::with_stores(&[1 << 20]));
+    // No replica was written: only the record of the end tells such a put from one that never was.
+    let failed = |n| PutEndItem { failed: vec![0].into(), ..end(crowded(n), "k") };
+    for n in 1..=PUTS {
+        let deadline = ClusterTime(10_000 + (n * 37 % 100) as u64);
+        for rig in [&mut plain, &mut other] {
+            let started = rig.start(PutStartItem { deadline, ..start(crowded(n), "k", 64) });
+            assert_eq!(started.code, Code::Ok);
+            assert_eq!(rig.end_item(failed(n)).code, Code::TransferFail);
+            assert_eq!(rig.end_item(failed(n)).code, Code::TransferFail, "just ended, and repeated");
+        }
+        if n % 3 == 0 {
+            other.state = restore(&snapshot(&other.state));
+        }
+    }
+    assert_eq!(snapshot(&plain.state), snapshot(&other.state));
+    let mut answers = |n| (plain.end_item(failed(n)).code, other.end_item(failed(n)).code);
+    let gone = (1..=PUTS).filter(|&n| answers(n) == (Code::PutGone, Code::PutGone)).count();
+    assert!((84..100).contains(&gone), "{gone} were forgotten");
 }

@@ -6,7 +6,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(super) const SHARDS: u32 = 1 << 18;
 
 /// A key in the index: the tenant's length, the tenant, the key. Two tenants never meet.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IndexKey {
     bytes: SmallVec<[u8; 128]>,
     hash: u64,
@@ -15,7 +15,7 @@ pub(super) struct IndexKey {
 impl IndexKey {
     /// `None` when the tenant or the key is too long, or the key is empty.
     pub(super) fn new(tenant: &str, key: &[u8]) -> Option<Self> {
-        if tenant.len() > MAX_TENANT_LEN || key.is_empty() || key.len() > MAX_KEY_LEN {
+        if !Self::is_valid(tenant, key) {
             return None;
         }
         let mut bytes = SmallVec::with_capacity(1 + tenant.len() + key.len());
@@ -23,6 +23,17 @@ impl IndexKey {
         bytes.extend_from_slice(tenant.as_bytes());
         bytes.extend_from_slice(key);
         Some(Self::hashed(bytes))
+    }
+
+    /// Whether tenant and key have lengths that a key in the index can have.
+    pub(super) fn is_valid(tenant: &str, key: &[u8]) -> bool {
+        tenant.len() <= MAX_TENANT_LEN && (1..=MAX_KEY_LEN).contains(&key.len())
+    }
+
+    /// Whether this is what [`Self::new`] makes of them, without hashing them.
+    pub(super) fn is(&self, tenant: &str, key: &[u8]) -> bool {
+        let rest = self.bytes.split_first().filter(|(len, _)| usize::from(**len) == tenant.len());
+        rest.is_some_and(|(_, rest)| rest.strip_prefix(tenant.as_bytes()) == Some(key))
     }
 
     /// Reads the bytes of a key, from a snapshot; `None` when they aren't one.
@@ -75,6 +86,17 @@ mod tests {
         assert!(IndexKey::from_bytes(key.bytes()) == Some(key));
         for bad in [&b""[..], b"\x00", b"\x05abc", b"\x01\xffk", b"\x01a"] {
             assert!(IndexKey::from_bytes(bad).is_none(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_knows_its_tenant_and_its_bytes() {
+        let key = IndexKey::new("ab", b"cd").unwrap();
+        assert!(key.is("ab", b"cd"));
+        for (tenant, bytes) in
+            [("a", &b"bcd"[..]), ("abc", b"d"), ("ab", b"cde"), ("ab", b"c"), ("xb", b"cd")]
+        {
+            assert!(!key.is(tenant, bytes), "{tenant} {bytes:?}");
         }
     }
 }

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use mc_base::{ClusterTime, MAX_ITEMS, PutId};
 use mc_proto::v1::Code;
 
@@ -9,7 +11,7 @@ use super::segments::Segments;
 use super::settings::Settings;
 use super::stores::Stores;
 
-/// Puts, held bytes and ended puts that any one entry ends beyond its own number of items.
+/// Puts and held bytes that any one entry ends beyond its own number of items.
 const EXPIRE_MIN: usize = 1024;
 
 /// The index. A clone is cheap and never changes, so it can be encoded on another thread while entries are applied.
@@ -58,6 +60,7 @@ impl State {
         self.time = self.time.max(stamp.now);
         // As much as this entry can itself leave behind, and some: a backlog never grows.
         self.expire(EXPIRE_MIN + 2 * items(op));
+        self.puts.forget_due(index, self.time);
         let entry = Entry { index, stamp, now: self.time };
         match op {
             Op::Tick => Response::Done,
@@ -102,8 +105,7 @@ impl State {
         }
     }
 
-    /// Does what time alone does, at most `limit` of each kind: ends puts past their deadline, frees held bytes,
-    /// forgets ended puts.
+    /// Does what time alone does, at most `limit` of each kind: ends puts past their deadline, frees held bytes.
     fn expire(&mut self, limit: usize) {
         for _ in 0..limit {
             match self.puts.first_due(self.time) {
@@ -112,13 +114,12 @@ impl State {
             }
         }
         self.segments.release_due(self.time, limit);
-        self.puts.forget_due(self.time, limit);
     }
 
     /// Forgets a put; what it has allocated is free at once: a writer that still runs is refused by the store, which
     /// has seen or will see a higher log index for these bytes before anybody reads them.
     pub(super) fn give_up(&mut self, put: PutId) {
-        if let Some(PutState::InFlight(put)) = self.puts.forget(put) {
+        if let Some(put) = self.puts.forget(put) {
             for replica in &put.replicas {
                 self.segments.free(replica.segment, replica.placed.offset, put.size);
             }
@@ -128,16 +129,20 @@ impl State {
     /// A put that is in flight, or ended, at this time. One past its deadline is gone even if no entry has got to
     /// it yet, so that answers do not depend on the length of the backlog.
     pub(super) fn known_put(&mut self, now: ClusterTime, id: PutId) -> Option<PutState> {
-        let state = self.puts.get(id)?;
-        let deadline = match state {
-            PutState::InFlight(put) => put.deadline,
-            PutState::Ended(ended) => ended.deadline,
-        };
-        if deadline <= now {
+        if let Some(put) = self.puts.in_flight(id) {
+            if put.deadline > now {
+                return Some(PutState::InFlight(Arc::clone(put)));
+            }
             self.give_up(id);
             return None;
         }
-        Some(state.clone())
+        let ended = *self.puts.ended(id)?;
+        if ended.deadline > now {
+            return Some(PutState::Ended(ended));
+        }
+        // It must not be found in place of a later put of that id.
+        self.puts.forget_due_beside(id, now);
+        None
     }
 
     fn put_revoke(&mut self, put: PutId) -> Code {

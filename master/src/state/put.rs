@@ -70,7 +70,7 @@ impl State {
         }
         let Some(key) = IndexKey::new(tenant, &item.key) else { return refused(Code::InvalidKey) };
         match self.known_put(entry.now, item.put) {
-            Some(PutState::InFlight(put)) if *put.key == *key.bytes() && put.size == item.size => {
+            Some(PutState::InFlight(put)) if put.key == key && put.size == item.size => {
                 return PutStarted::of(&put);
             }
             Some(PutState::InFlight(_)) => return refused(Code::InvalidParams),
@@ -88,7 +88,7 @@ impl State {
             Ok(replicas) => replicas,
             Err(code) => return refused(code),
         };
-        let put = Put { key: key.bytes().into(), size: item.size, mode: item.mode, deadline, replicas };
+        let put = Put { key, size: item.size, mode: item.mode, deadline, replicas };
         let answer = PutStarted::of(&put);
         self.puts.start(item.put, put);
         answer
@@ -107,32 +107,29 @@ impl State {
         suspects: &BTreeSet<StoreId>,
     ) -> PutEnded {
         let gone = PutEnded::refused(Code::PutGone);
-        let Some(key) = IndexKey::new(tenant, &item.key) else { return gone };
+        if !IndexKey::is_valid(tenant, &item.key) {
+            return gone;
+        }
         let put = match self.known_put(entry.now, item.put) {
-            Some(PutState::InFlight(put)) if *put.key == *key.bytes() => put,
+            Some(PutState::InFlight(put)) if put.key.is(tenant, &item.key) => put,
             Some(PutState::InFlight(_)) => return gone,
             Some(PutState::Ended(ended)) => return PutEnded::of(ended.outcome),
             // The record of the end is forgotten at the put's deadline; the object remembers who made it.
-            None => match self.visible(&key) {
+            None => match IndexKey::new(tenant, &item.key).and_then(|key| self.visible(&key)) {
                 Some(object) if object.version == item.put => {
                     return PutEnded::of(Outcome::Visible { replaced: None });
                 }
                 _ => return gone,
             },
         };
-        let outcome = self.settle_put(&key, &put, item, suspects);
+        let outcome = self.settle_put(&put, item, suspects);
         self.puts.end(item.put, Ended { outcome, deadline: put.deadline });
         PutEnded::of(outcome)
     }
 
     /// Decides what becomes of a put whose writer is done.
-    fn settle_put(
-        &mut self,
-        key: &IndexKey,
-        put: &Put,
-        item: &PutEndItem,
-        suspects: &BTreeSet<StoreId>,
-    ) -> Outcome {
+    fn settle_put(&mut self, put: &Put, item: &PutEndItem, suspects: &BTreeSet<StoreId>) -> Outcome {
+        let key = &put.key;
         let free = |state: &mut Self, replica: &PutReplica| {
             state.segments.free(replica.segment, replica.placed.offset, put.size);
         };

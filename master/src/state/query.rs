@@ -7,7 +7,6 @@ use super::command::{Endpoint, PlacedReplica, PutMode};
 use super::key::IndexKey;
 use super::machine::State;
 use super::objects::Object;
-use super::puts::PutState;
 use super::settings::Settings;
 use super::stores::Mounted;
 
@@ -123,8 +122,8 @@ impl State {
     /// A put in flight.
     #[must_use]
     pub fn put(&self, put: PutId) -> Option<PutView<'_>> {
-        let Some(PutState::InFlight(put)) = self.puts.get(put) else { return None };
-        let (&tenant_len, rest) = put.key.split_first()?;
+        let put = self.puts.in_flight(put)?;
+        let (&tenant_len, rest) = put.key.bytes().split_first()?;
         let (tenant, key) = rest.split_at_checked(usize::from(tenant_len))?;
         Some(PutView {
             tenant,
@@ -185,7 +184,7 @@ impl State {
     /// Puts in flight.
     #[must_use]
     pub fn puts_in_flight(&self) -> u64 {
-        self.puts.in_flight() as u64
+        self.puts.len_in_flight() as u64
     }
 
     /// Whether this epoch of a store has ended, for good. The last 16 of a store are remembered, and the last 1,024

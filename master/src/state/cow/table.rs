@@ -1,55 +1,60 @@
 use std::sync::Arc;
 
-const TOP: u32 = 128;
-const MIDDLE: u32 = 128;
-/// Narrow: the first write to a row after a clone counts up the references of its slots, each a cache miss of its own.
-const BOTTOM: u32 = 16;
+const MIDDLE: usize = 128;
+/// Narrow: the first write to a row after a clone counts up the references of its slots.
+const BOTTOM: usize = 16;
 
-/// 2^18 slots in three levels; slots that were never written share one value.
+/// A fixed number of slots, `TOP` times 2,048, in three levels; slots that were never written share one value.
 ///
-/// A clone counts 128 references up. The first write to a slot after it copies a row of 16 and the slot, and a row of
+/// A clone counts `TOP` references up. The first write to a slot after it copies a row of 16 and the slot, and a row of
 /// 128 for every 2,048 slots.
-pub(crate) struct CowTable<T> {
-    rows: Vec<Middle<T>>,
+pub(crate) struct CowTable<T, const TOP: usize> {
+    rows: Vec<Arc<Middle<T>>>,
 }
 
-type Middle<T> = Arc<Vec<Bottom<T>>>;
-type Bottom<T> = Arc<Vec<Arc<T>>>;
+type Middle<T> = [Arc<Bottom<T>>; MIDDLE];
+type Bottom<T> = [Arc<T>; BOTTOM];
 
-impl<T> Clone for CowTable<T> {
+impl<T, const TOP: usize> Clone for CowTable<T, TOP> {
     fn clone(&self) -> Self {
         Self { rows: self.rows.clone() }
     }
 }
 
 /// The same value, many times.
-fn shared<T>(value: Arc<T>, times: u32) -> Vec<Arc<T>> {
-    std::iter::repeat_n(value, times as usize).collect()
+fn shared<T, const TIMES: usize>(value: T) -> [Arc<T>; TIMES] {
+    let value = Arc::new(value);
+    std::array::from_fn(|_| Arc::clone(&value))
 }
 
 /// The places of a slot in the three levels.
-fn places(slot: u32) -> [usize; 3] {
-    [slot / BOTTOM / MIDDLE % TOP, slot / BOTTOM % MIDDLE, slot % BOTTOM].map(|at| at as usize)
+fn places<const TOP: usize>(slot: u32) -> [usize; 3] {
+    let slot = slot as usize;
+    [slot / BOTTOM / MIDDLE % TOP, slot / BOTTOM % MIDDLE, slot % BOTTOM]
 }
 
-impl<T: Clone + Default> CowTable<T> {
+impl<T: Clone + Default, const TOP: usize> CowTable<T, TOP> {
     /// How many slots there are; a slot is named by any number and taken modulo this.
-    pub(crate) const SLOTS: u32 = TOP * MIDDLE * BOTTOM;
+    pub(crate) const SLOTS: usize = TOP * MIDDLE * BOTTOM;
 
     pub(crate) fn new() -> Self {
-        let bottom = shared(Arc::new(T::default()), BOTTOM);
-        let middle = shared(Arc::new(bottom), MIDDLE);
-        Self { rows: shared(Arc::new(middle), TOP) }
+        let bottom: Bottom<T> = shared(T::default());
+        let middle: Middle<T> = shared(bottom);
+        Self { rows: shared::<_, TOP>(middle).to_vec() }
     }
 
     pub(crate) fn get(&self, slot: u32) -> &T {
-        let [top, middle, bottom] = places(slot);
+        let [top, middle, bottom] = places::<TOP>(slot);
         &self.rows[top][middle][bottom]
     }
 
     pub(crate) fn get_mut(&mut self, slot: u32) -> &mut T {
-        let [top, middle, bottom] = places(slot);
+        let [top, middle, bottom] = places::<TOP>(slot);
         let row = &mut Arc::make_mut(&mut self.rows[top])[middle];
+        if Arc::strong_count(row) > 1 {
+            // The copy counts up one reference after the other, each a cache miss. Mere reads overlap.
+            std::hint::black_box(row.iter().map(Arc::strong_count).sum::<usize>());
+        }
         Arc::make_mut(&mut Arc::make_mut(row)[bottom])
     }
 
@@ -62,10 +67,13 @@ impl<T: Clone + Default> CowTable<T> {
 mod tests {
     use super::*;
 
+    type Table = CowTable<u32, 4>;
+    const SLOTS: u32 = Table::SLOTS as u32;
+
     #[test]
     fn a_clone_does_not_see_later_writes() {
-        let last = CowTable::<u32>::SLOTS - 1;
-        let mut table = CowTable::<u32>::new();
+        let last = SLOTS - 1;
+        let mut table = Table::new();
         *table.get_mut(7) = 1;
         let before = table.clone();
         *table.get_mut(7) = 2;
@@ -77,10 +85,10 @@ mod tests {
 
     #[test]
     fn slots_are_apart_and_in_order() {
-        let mut table = CowTable::<u32>::new();
-        for slot in 0..CowTable::<u32>::SLOTS {
+        let mut table = Table::new();
+        for slot in 0..SLOTS {
             *table.get_mut(slot) = slot;
         }
-        assert!(table.iter().copied().eq(0..CowTable::<u32>::SLOTS));
+        assert!(table.iter().copied().eq(0..SLOTS));
     }
 }

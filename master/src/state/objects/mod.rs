@@ -34,12 +34,13 @@ pub(super) struct Replica {
     pub(super) index: u64,
 }
 
-const _: () = assert!(SHARDS == CowTable::<Shard>::SLOTS);
+const ROWS: usize = SHARDS as usize / 2048;
+const _: () = assert!(SHARDS as usize == CowTable::<Shard, ROWS>::SLOTS);
 
 /// All objects. A clone is cheap and never changes.
 #[derive(Clone)]
 pub(super) struct Objects {
-    shards: CowTable<Shard>,
+    shards: CowTable<Shard, ROWS>,
     len: u64,
 }
 

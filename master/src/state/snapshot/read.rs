@@ -12,7 +12,7 @@ use crate::state::alloc::{Allocator, RunLayout};
 use crate::state::key::IndexKey;
 use crate::state::machine::State;
 use crate::state::objects::Object;
-use crate::state::puts::{ENDED_MAX, Put, PutState};
+use crate::state::puts::{ENDED_MAX, Put};
 use crate::state::segment::Segment;
 use crate::state::segments::Segments;
 use crate::state::settings::Settings;
@@ -250,7 +250,7 @@ impl Restore {
 
     fn put(&mut self, record: PutRecord<'_>) -> Checked {
         ascend(&mut self.last.put, record.put)?;
-        ensure(IndexKey::from_bytes(record.key).is_some(), "a bad key")?;
+        let key = IndexKey::from_bytes(record.key).ok_or("a bad key")?;
         ensure(record.size > 0 && !record.replicas.is_empty(), "a put without bytes or place")?;
         for replica in &record.replicas {
             let placed = &replica.placed;
@@ -262,15 +262,14 @@ impl Restore {
             }
             self.claim(replica.segment, placed.offset, record.size)?;
         }
-        let PutRecord { put, key, size, mode, deadline, replicas } = record;
-        self.state.puts.start(put, Put { key: key.into(), size, mode, deadline, replicas });
+        let PutRecord { put, size, mode, deadline, replicas, .. } = record;
+        self.state.puts.start(put, Put { key, size, mode, deadline, replicas });
         Ok(())
     }
 
     fn ended(&mut self, record: &EndedRecord) -> Checked {
         ascend(&mut self.last.ended, record.put)?;
-        let in_flight = matches!(self.state.puts.get(record.put), Some(PutState::InFlight(_)));
-        ensure(!in_flight, "a put that is in flight and ended")?;
+        ensure(self.state.puts.in_flight(record.put).is_none(), "a put that is in flight and ended")?;
         ensure(self.counts[Section::Ended.place()] <= ENDED_MAX as u64, "too many ended puts")?;
         self.state.puts.end(record.put, record.ended);
         Ok(())

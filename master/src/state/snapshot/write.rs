@@ -7,7 +7,6 @@ use super::record::{
 };
 use super::{FORMAT, MAGIC};
 use crate::state::machine::State;
-use crate::state::puts::PutState;
 
 impl State {
     /// Writes the index. States that are equal write the same bytes; the writer sees blocks of up to 64 KiB.
@@ -74,23 +73,19 @@ impl State {
     }
 
     fn write_puts<W: Write>(&self, chunks: &mut ChunkWriter<W>) -> io::Result<()> {
-        for (id, state) in self.puts.iter() {
-            if let PutState::InFlight(put) = state {
-                let record = PutRecord {
-                    put: id,
-                    key: &put.key,
-                    size: put.size,
-                    mode: put.mode,
-                    deadline: put.deadline,
-                    replicas: put.replicas.clone(),
-                };
-                chunks.record(Section::Puts, &record)?;
-            }
+        for (id, put) in self.puts.all_in_flight() {
+            let record = PutRecord {
+                put: id,
+                key: put.key.bytes(),
+                size: put.size,
+                mode: put.mode,
+                deadline: put.deadline,
+                replicas: put.replicas.clone(),
+            };
+            chunks.record(Section::Puts, &record)?;
         }
-        for (put, state) in self.puts.iter() {
-            if let PutState::Ended(ended) = *state {
-                chunks.record(Section::Ended, &EndedRecord { put, ended })?;
-            }
+        for (put, ended) in self.puts.all_ended() {
+            chunks.record(Section::Ended, &EndedRecord { put, ended })?;
         }
         Ok(())
     }

@@ -1,0 +1,171 @@
+//! Puts in flight and puts that ended not long ago.
+
+mod shard;
+
+use std::sync::Arc;
+
+use mc_base::{ClusterTime, PutId};
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use super::command::{PlacedReplica, PutMode};
+use super::cow::{CowMap, CowTable};
+use super::key::IndexKey;
+use shard::Shard;
+
+/// Shards of the puts, by a hash of their ids.
+const SHARDS: usize = 1 << 14;
+/// Most ended puts that a shard remembers. Past that the half of them whose deadlines are next are forgotten early, and
+/// a repeated end is told apart by the object's version alone.
+const ENDED_PER_SHARD: usize = 16;
+/// Most ended puts that are remembered in all. It bounds memory (some 20 MB), and what every start and end looks
+/// through stays in the cache.
+pub(super) const ENDED_MAX: usize = SHARDS * ENDED_PER_SHARD;
+/// Shards that an entry clears of ended puts past their deadline.
+const SHARDS_PER_ENTRY: u64 = 16;
+
+/// A put in flight: its bytes are allocated, nothing is visible.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Put {
+    pub(super) key: IndexKey,
+    pub(super) size: u64,
+    pub(super) mode: PutMode,
+    pub(super) deadline: ClusterTime,
+    /// What was answered, kept so that the same put gets the same answer even if a store died since.
+    pub(super) replicas: SmallVec<[PutReplica; 1]>,
+}
+
+/// A replica to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PutReplica {
+    /// Number of the segment within the cluster.
+    pub(super) segment: u32,
+    pub(super) placed: PlacedReplica,
+}
+
+/// How a put ended, kept until its deadline so that a repeated end gets the same answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ended {
+    pub(super) outcome: Outcome,
+    pub(super) deadline: ClusterTime,
+}
+
+/// What an end answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Outcome {
+    /// It made the object.
+    Visible {
+        /// The version that it replaced.
+        replaced: Option<PutId>,
+    },
+    /// Another put of the key was first.
+    Exists,
+    /// No replica was written.
+    Failed,
+}
+
+/// What is known of a put.
+#[derive(Clone)]
+pub(super) enum PutState {
+    InFlight(Arc<Put>),
+    Ended(Ended),
+}
+
+/// Puts in flight by id and by deadline, and puts that ended not long ago by id.
+///
+/// What is remembered and forgotten depends on the puts themselves and on log indexes, never on the order within a
+/// shard, so that puts rebuilt from a snapshot act as those that were written.
+#[derive(Clone)]
+pub(super) struct Puts {
+    shards: CowTable<Shard, { SHARDS / 2048 }>,
+    in_flight: CowMap<(ClusterTime, PutId), ()>,
+}
+
+const _: () = assert!(SHARDS == CowTable::<Shard, { SHARDS / 2048 }>::SLOTS);
+
+/// Ids are random, but nothing forces a client to draw them so: the product spreads those that count.
+fn shard_of(id: PutId) -> u32 {
+    let folded = (id.0 >> 64) as u64 ^ id.0 as u64;
+    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SHARDS.ilog2())) as u32
+}
+
+impl Puts {
+    pub(super) fn new() -> Self {
+        Self { shards: CowTable::new(), in_flight: CowMap::new() }
+    }
+
+    pub(super) fn in_flight(&self, id: PutId) -> Option<&Arc<Put>> {
+        self.shards.get(shard_of(id)).in_flight(id)
+    }
+
+    pub(super) fn ended(&self, id: PutId) -> Option<&Ended> {
+        self.shards.get(shard_of(id)).ended(id)
+    }
+
+    /// Puts in flight, by id: the order of a snapshot.
+    pub(super) fn all_in_flight(&self) -> Vec<(PutId, &Put)> {
+        let mut all: Vec<_> = self.shards.iter().flat_map(Shard::iter_in_flight).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
+    }
+
+    /// Puts that ended, by id.
+    pub(super) fn all_ended(&self) -> Vec<(PutId, Ended)> {
+        let mut all: Vec<_> = self.shards.iter().flat_map(Shard::iter_ended).collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
+    }
+
+    /// How many are in flight.
+    pub(super) fn len_in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// The earliest deadline of a put in flight.
+    pub(super) fn next_deadline(&self) -> Option<ClusterTime> {
+        self.in_flight.first().map(|(&(deadline, _), ())| deadline)
+    }
+
+    /// A put in flight whose deadline has come.
+    pub(super) fn first_due(&self, now: ClusterTime) -> Option<PutId> {
+        self.in_flight.first().filter(|(key, ())| key.0 <= now).map(|(&(_, id), ())| id)
+    }
+
+    pub(super) fn start(&mut self, id: PutId, put: Put) {
+        self.in_flight.insert((put.deadline, id), ());
+        self.shards.get_mut(shard_of(id)).start(id, put);
+    }
+
+    /// Records how a put ended, which is no longer in flight.
+    pub(super) fn end(&mut self, id: PutId, ended: Ended) {
+        let shard = self.shards.get_mut(shard_of(id));
+        if let Some(put) = shard.take_in_flight(id) {
+            self.in_flight.remove(&(put.deadline, id));
+        }
+        shard.end(id, ended);
+    }
+
+    /// Forgets a put in flight.
+    pub(super) fn forget(&mut self, id: PutId) -> Option<Arc<Put>> {
+        self.in_flight(id)?;
+        let put = self.shards.get_mut(shard_of(id)).take_in_flight(id)?;
+        self.in_flight.remove(&(put.deadline, id));
+        Some(put)
+    }
+
+    /// Forgets ended puts whose deadline has come and that share a shard with this one.
+    pub(super) fn forget_due_beside(&mut self, id: PutId, now: ClusterTime) {
+        self.shards.get_mut(shard_of(id)).forget_due(now);
+    }
+
+    /// Forgets ended puts whose deadline has come, in the few shards that are this log entry's turn. It saves memory;
+    /// whoever asks for a put looks at its deadline.
+    pub(super) fn forget_due(&mut self, index: u64, now: ClusterTime) {
+        for turn in 0..SHARDS_PER_ENTRY {
+            let shard = (index.wrapping_mul(SHARDS_PER_ENTRY).wrapping_add(turn) % SHARDS as u64) as u32;
+            if self.shards.get(shard).has_due(now) {
+                self.shards.get_mut(shard).forget_due(now);
+            }
+        }
+    }
+}

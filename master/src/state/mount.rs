@@ -67,8 +67,7 @@ impl State {
     pub(super) fn sweep(&mut self, limit: u32) -> bool {
         for _ in 0..limit.min(SWEEP_MAX) {
             let Some((number, offset, shard)) = self.segments.next_to_sweep() else { break };
-            if let Some((key, object)) = self.objects.find(shard, number, offset) {
-                let mut object = object.clone();
+            if let Some((key, mut object)) = self.objects.find(shard, number, offset) {
                 let (live, dropped): (Vec<Replica>, Vec<Replica>) =
                     object.replicas.iter().partition(|r| self.segments.live(r.segment).is_some());
                 for replica in dropped {
@@ -78,7 +77,7 @@ impl State {
                     self.objects.remove(&key);
                 } else {
                     object.replicas = live.into();
-                    self.objects.insert(&key, object);
+                    self.objects.insert(&key, &object);
                 }
             } else {
                 // Never so: residents and replicas are kept in step. Going on beats sweeping the same place forever.

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::command::{Endpoint, PlacedReplica, PutMode};
 use super::key::IndexKey;
 use super::machine::State;
-use super::objects::Object;
+use super::objects::ObjectRef;
 use super::settings::Settings;
 use super::stores::Mounted;
 
@@ -98,13 +98,13 @@ impl State {
     pub fn get(&self, tenant: &str, key: &[u8]) -> Option<ObjectView> {
         let object = self.objects.get(&IndexKey::new(tenant, key)?)?;
         let replicas = self.placed(object);
-        let Object { version, size, checksum, .. } = *object;
+        let ObjectRef { version, size, checksum, .. } = object;
         (!replicas.is_empty()).then_some(ObjectView { version, size, checksum, replicas })
     }
 
-    fn placed(&self, object: &Object) -> SmallVec<[PlacedReplica; 1]> {
+    fn placed(&self, object: ObjectRef<'_>) -> SmallVec<[PlacedReplica; 1]> {
         let mut placed = SmallVec::new();
-        for replica in &object.replicas {
+        for replica in object.replicas() {
             if let Some(segment) = self.segments.live(replica.segment) {
                 placed.push(PlacedReplica {
                     store: segment.store,

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::cow::CowTable;
 use super::key::{IndexKey, SHARDS};
+pub(super) use shard::ObjectRef;
 use shard::Shard;
 
 /// A visible version of a key.
@@ -53,12 +54,12 @@ impl Objects {
         self.len
     }
 
-    pub(super) fn get(&self, key: &IndexKey) -> Option<&Object> {
+    pub(super) fn get(&self, key: &IndexKey) -> Option<ObjectRef<'_>> {
         self.shards.get(key.shard()).get(key.order(), key.bytes())
     }
 
     /// Returns the version that it replaces.
-    pub(super) fn insert(&mut self, key: &IndexKey, object: Object) -> Option<Object> {
+    pub(super) fn insert(&mut self, key: &IndexKey, object: &Object) -> Option<Object> {
         let old = self.shards.get_mut(key.shard()).insert(key.order(), key.bytes(), object);
         self.len += u64::from(old.is_none());
         old
@@ -72,16 +73,19 @@ impl Objects {
     }
 
     /// The object in that shard which has a replica at that place.
-    pub(super) fn find(&self, shard: u32, segment: u32, offset: u64) -> Option<(IndexKey, &Object)> {
-        let (key, object) =
-            self.shards.get(shard).iter().find(|(_, object)| {
-                object.replicas.iter().any(|r| r.segment == segment && r.offset == offset)
-            })?;
-        Some((IndexKey::from_bytes(key)?, object))
+    pub(super) fn find(&self, shard: u32, segment: u32, offset: u64) -> Option<(IndexKey, Object)> {
+        let lies_there = |r: Replica| r.segment == segment && r.offset == offset;
+        let object = self.shards.get(shard).iter().find(|object| object.replicas().any(lies_there))?;
+        Some((IndexKey::from_bytes(object.key)?, object.to_object()))
+    }
+
+    /// Reads what a look at that key and its insert are going to read, so that the cache has it.
+    pub(super) fn touch(&self, key: &IndexKey) -> u64 {
+        self.shards.get(key.shard()).touch(key.order())
     }
 
     /// All objects in the order of the snapshot: shard, hash, key.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &Object)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = ObjectRef<'_>> {
         self.shards.iter().flat_map(Shard::iter)
     }
 }

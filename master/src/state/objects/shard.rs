@@ -1,56 +1,144 @@
-use std::cmp::Ordering;
+use mc_base::PutId;
 
-use super::Object;
+use super::{Object, Replica};
 
-/// A few dozen objects (at ten million in all), packed so that the copy which the first write after a clone makes is two `memcpy`s: keys
-/// lie in one buffer, entries are sorted by (hash, key).
-#[derive(Clone, Default)]
+/// A few dozen objects (at ten million in all), packed so that the copy which the first write after a clone makes is
+/// two `memcpy`s: records lie in one buffer, and an index of them is sorted by (hash, key).
+///
+/// A look at a key that is not there reads the index alone, one or two cache lines.
+#[derive(Default)]
 pub(super) struct Shard {
-    entries: Vec<Entry>,
-    /// Keys back to back, with holes where keys were removed.
-    keys: Vec<u8>,
-    /// Bytes of `keys` that no entry uses.
+    index: Vec<Slot>,
+    /// Records back to back, with holes where some were removed.
+    records: Vec<u8>,
+    /// Bytes of `records` that no slot uses.
     holes: usize,
 }
 
-#[derive(Clone)]
-struct Entry {
-    order: u32,
-    key_at: usize,
-    key_len: u16,
-    object: Object,
+impl Clone for Shard {
+    fn clone(&self) -> Self {
+        // The copy is about to be written, mostly grown by one: room for that avoids a second copy.
+        let mut index = Vec::with_capacity(self.index.len() + ROOM);
+        index.extend_from_slice(&self.index);
+        let mut records = Vec::with_capacity(self.records.len() + grown_by(self.records.len()));
+        records.extend_from_slice(&self.records);
+        Self { index, records, holes: self.holes }
+    }
 }
 
-impl Entry {
-    fn key<'a>(&self, keys: &'a [u8]) -> &'a [u8] {
-        &keys[self.key_at..self.key_at + usize::from(self.key_len)]
+/// Slots that a copy of the index has to spare.
+const ROOM: usize = 4;
+
+/// How much a buffer of records grows, a quarter: doubling would leave a third of the index unused on average.
+fn grown_by(len: usize) -> usize {
+    len / 4
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    order: u32,
+    /// Where its record starts. 32 bits do: a buffer of 4 GiB would be a million of the longest keys in one shard.
+    at: u32,
+}
+
+/// Version, size, checksum, length of the key, number of replicas.
+const HEAD: usize = 16 + 8 + 8 + 2 + 1;
+/// Segment, offset, index.
+const REPLICA: usize = 4 + 8 + 8;
+
+/// An object as it lies in its shard.
+#[derive(Clone, Copy)]
+pub(in crate::state) struct ObjectRef<'a> {
+    pub(in crate::state) key: &'a [u8],
+    pub(in crate::state) version: PutId,
+    pub(in crate::state) size: u64,
+    pub(in crate::state) checksum: u64,
+    replicas: &'a [u8],
+}
+
+/// The first `N` bytes, and the rest. A record is never cut short, because only `push` writes one.
+fn split<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
+    bytes.split_first_chunk().map_or(([0; N], &[]), |(first, rest)| (*first, rest))
+}
+
+impl<'a> ObjectRef<'a> {
+    /// The record at the start of `bytes`.
+    fn read(bytes: &'a [u8]) -> Self {
+        let (version, bytes) = split(bytes);
+        let (size, bytes) = split(bytes);
+        let (checksum, bytes) = split(bytes);
+        let (key_len, bytes) = split(bytes);
+        let ([replicas], bytes) = split(bytes);
+        let (replicas, bytes) = bytes.split_at_checked(REPLICA * usize::from(replicas)).unwrap_or_default();
+        Self {
+            key: bytes.get(..usize::from(u16::from_le_bytes(key_len))).unwrap_or_default(),
+            version: PutId(u128::from_le_bytes(version)),
+            size: u64::from_le_bytes(size),
+            checksum: u64::from_le_bytes(checksum),
+            replicas,
+        }
+    }
+
+    /// Where it lies.
+    pub(in crate::state) fn replicas(self) -> impl Iterator<Item = Replica> + 'a {
+        self.replicas.chunks_exact(REPLICA).map(|bytes| {
+            let (segment, bytes) = split(bytes);
+            let (offset, bytes) = split(bytes);
+            let (index, _) = split(bytes);
+            Replica {
+                segment: u32::from_le_bytes(segment),
+                offset: u64::from_le_bytes(offset),
+                index: u64::from_le_bytes(index),
+            }
+        })
+    }
+
+    pub(in crate::state) fn to_object(self) -> Object {
+        let Self { version, size, checksum, .. } = self;
+        Object { version, size, checksum, replicas: self.replicas().collect() }
+    }
+
+    /// Bytes of its record.
+    fn len(&self) -> usize {
+        HEAD + self.replicas.len() + self.key.len()
     }
 }
 
 impl Shard {
+    fn read(&self, slot: Slot) -> ObjectRef<'_> {
+        ObjectRef::read(self.records.get(slot.at as usize..).unwrap_or_default())
+    }
+
     fn find(&self, order: u32, key: &[u8]) -> Result<usize, usize> {
-        self.entries.binary_search_by(|entry| match entry.order.cmp(&order) {
-            Ordering::Equal => entry.key(&self.keys).cmp(key),
-            other => other,
-        })
+        let mut at = self.index.partition_point(|slot| slot.order < order);
+        // Hashes hardly ever meet.
+        while let Some(slot) = self.index.get(at).filter(|slot| slot.order == order) {
+            match self.read(*slot).key.cmp(key) {
+                std::cmp::Ordering::Less => at += 1,
+                std::cmp::Ordering::Equal => return Ok(at),
+                std::cmp::Ordering::Greater => break,
+            }
+        }
+        Err(at)
     }
 
-    pub(super) fn get(&self, order: u32, key: &[u8]) -> Option<&Object> {
-        self.find(order, key).ok().map(|at| &self.entries[at].object)
+    pub(super) fn get(&self, order: u32, key: &[u8]) -> Option<ObjectRef<'_>> {
+        self.find(order, key).ok().map(|at| self.read(self.index[at]))
     }
 
-    pub(super) fn insert(&mut self, order: u32, key: &[u8], object: Object) -> Option<Object> {
+    /// Returns what it replaces.
+    pub(super) fn insert(&mut self, order: u32, key: &[u8], object: &Object) -> Option<Object> {
         match self.find(order, key) {
-            Ok(at) => Some(std::mem::replace(&mut self.entries[at].object, object)),
+            Ok(at) => {
+                let old = self.read(self.index[at]);
+                let (object_before, hole) = (old.to_object(), old.len());
+                self.index[at].at = self.push(key, object);
+                self.leave(hole);
+                Some(object_before)
+            }
             Err(at) => {
-                // Grown by a quarter: doubling would leave a third of the index unused on average.
-                reserve(&mut self.keys, key.len());
-                reserve(&mut self.entries, 1);
-                let key_at = self.keys.len();
-                // An index key is at most 65 + 4,096 bytes.
-                let key_len = u16::try_from(key.len()).unwrap_or(u16::MAX);
-                self.keys.extend_from_slice(key);
-                self.entries.insert(at, Entry { order, key_at, key_len, object });
+                let slot = Slot { order, at: self.push(key, object) };
+                self.index.insert(at, slot);
                 None
             }
         }
@@ -58,36 +146,74 @@ impl Shard {
 
     pub(super) fn remove(&mut self, order: u32, key: &[u8]) -> Option<Object> {
         let at = self.find(order, key).ok()?;
-        let entry = self.entries.remove(at);
-        self.holes += usize::from(entry.key_len);
-        if self.holes * 2 >= self.keys.len() {
+        let slot = self.index.remove(at);
+        let old = self.read(slot);
+        let (object, hole) = (old.to_object(), old.len());
+        self.leave(hole);
+        Some(object)
+    }
+
+    /// Appends a record and returns where it starts.
+    fn push(&mut self, key: &[u8], object: &Object) -> u32 {
+        // A put has at most 255 replicas, and an index key at most 65 + 4,096 bytes.
+        let replicas = u8::try_from(object.replicas.len()).unwrap_or(u8::MAX);
+        let key_len = u16::try_from(key.len()).unwrap_or(u16::MAX);
+        let len = HEAD + REPLICA * usize::from(replicas) + key.len();
+        if self.records.capacity() - self.records.len() < len {
+            self.records.reserve_exact(len.max(grown_by(self.records.len())));
+        }
+        let at = u32::try_from(self.records.len()).unwrap_or(u32::MAX);
+        let records = &mut self.records;
+        records.extend_from_slice(&object.version.0.to_le_bytes());
+        records.extend_from_slice(&object.size.to_le_bytes());
+        records.extend_from_slice(&object.checksum.to_le_bytes());
+        records.extend_from_slice(&key_len.to_le_bytes());
+        records.push(replicas);
+        for replica in &object.replicas {
+            records.extend_from_slice(&replica.segment.to_le_bytes());
+            records.extend_from_slice(&replica.offset.to_le_bytes());
+            records.extend_from_slice(&replica.index.to_le_bytes());
+        }
+        records.extend_from_slice(key);
+        at
+    }
+
+    /// Notes that a record of that many bytes is used no more.
+    fn leave(&mut self, bytes: usize) {
+        self.holes += bytes;
+        if self.holes * 2 >= self.records.len() {
             self.pack();
         }
-        Some(entry.object)
     }
 
     fn pack(&mut self) {
-        let mut packed = Vec::with_capacity(self.keys.len() - self.holes);
-        for entry in &mut self.entries {
-            let at = packed.len();
-            packed.extend_from_slice(entry.key(&self.keys));
-            entry.key_at = at;
+        let mut packed = Vec::with_capacity(self.records.len() - self.holes);
+        for at in 0..self.index.len() {
+            let from = self.index[at].at as usize;
+            let len = self.read(self.index[at]).len();
+            self.index[at].at = u32::try_from(packed.len()).unwrap_or(u32::MAX);
+            packed.extend_from_slice(&self.records[from..from + len]);
         }
-        self.keys = packed;
+        self.records = packed;
         self.holes = 0;
-        if self.entries.len() * 2 < self.entries.capacity() {
-            self.entries.shrink_to_fit();
+        if self.index.len() * 2 < self.index.capacity() {
+            self.index.shrink_to_fit();
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], &Object)> {
-        self.entries.iter().map(|entry| (entry.key(&self.keys), &entry.object))
+    pub(super) fn iter(&self) -> impl Iterator<Item = ObjectRef<'_>> {
+        self.index.iter().map(|slot| self.read(*slot))
     }
-}
 
-fn reserve<T>(vec: &mut Vec<T>, more: usize) {
-    if vec.capacity() - vec.len() < more {
-        vec.reserve_exact(more.max(vec.len() / 4));
+    /// Reads what a look at that key is going to read, or else the place where it would be inserted, so that the cache
+    /// has it.
+    pub(super) fn touch(&self, order: u32) -> u64 {
+        let at = self.index.partition_point(|slot| slot.order < order);
+        let record = match self.index.get(at) {
+            Some(slot) if slot.order == order => self.records.get(slot.at as usize),
+            _ => self.records.last(),
+        };
+        record.copied().map_or(0, u64::from)
     }
 }
 
@@ -95,14 +221,18 @@ fn reserve<T>(vec: &mut Vec<T>, more: usize) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use mc_base::PutId;
     use proptest::prelude::*;
-    use smallvec::SmallVec;
 
     use super::*;
 
-    fn object(version: u128) -> Object {
-        Object { version: PutId(version), size: 1, checksum: 2, replicas: SmallVec::new() }
+    fn object(version: u128, replicas: u8) -> Object {
+        let replica = |n| Replica { segment: u32::from(n), offset: 64 * u64::from(n), index: 7 };
+        Object {
+            version: PutId(version),
+            size: 1,
+            checksum: 2,
+            replicas: (0..replicas).map(replica).collect(),
+        }
     }
 
     proptest! {
@@ -110,27 +240,28 @@ mod tests {
         #[test]
         fn acts_like_a_sorted_map(
             // Few hashes, so that keys share them.
-            steps in prop::collection::vec((0..4u32, prop::collection::vec(0..3u8, 1..6), any::<bool>()), 1..400),
+            steps in prop::collection::vec(
+                (0..4u32, prop::collection::vec(0..3u8, 1..6), prop::option::of(0..4u8)),
+                1..400,
+            ),
         ) {
             let mut shard = Shard::default();
             let mut model = BTreeMap::new();
             for (version, (order, key, insert)) in steps.into_iter().enumerate() {
-                let object = object(version as u128);
-                if insert {
+                if let Some(replicas) = insert {
+                    let object = object(version as u128, replicas);
                     let old = model.insert((order, key.clone()), object.clone());
-                    prop_assert_eq!(shard.insert(order, &key, object), old);
+                    prop_assert_eq!(shard.insert(order, &key, &object), old);
                 } else {
                     prop_assert_eq!(shard.remove(order, &key), model.remove(&(order, key.clone())));
                 }
-                prop_assert_eq!(shard.get(order, &key), model.get(&(order, key)));
-                prop_assert!(shard.holes * 2 <= shard.keys.len().max(1), "holes are packed away");
+                let found = shard.get(order, &key).map(ObjectRef::to_object);
+                prop_assert_eq!(found.as_ref(), model.get(&(order, key)));
+                prop_assert!(shard.holes * 2 <= shard.records.len().max(1), "holes are packed away");
             }
-            prop_assert!(shard.iter().eq(model.iter().map(|((_, key), object)| (key.as_slice(), object))));
+            let all: Vec<_> = shard.iter().map(|object| (object.key.to_vec(), object.to_object())).collect();
+            let expected: Vec<_> = model.into_iter().map(|((_, key), object)| (key, object)).collect();
+            prop_assert_eq!(all, expected);
         }
-    }
-
-    #[test]
-    fn an_entry_with_one_replica_is_small() {
-        assert!(size_of::<Entry>() <= 80, "{}", size_of::<Entry>());
     }
 }

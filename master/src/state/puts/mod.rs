@@ -168,4 +168,9 @@ impl Puts {
             }
         }
     }
+
+    /// Reads what a start or an end of that put is going to read, so that the cache has it.
+    pub(super) fn touch(&self, id: PutId) -> u64 {
+        self.shards.get(shard_of(id)).touch()
+    }
 }

@@ -101,6 +101,12 @@ impl Shard {
     pub(super) fn iter_ended(&self) -> impl Iterator<Item = (PutId, Ended)> {
         self.ended_ids.iter().copied().zip(self.ended.iter().copied())
     }
+
+    /// Reads what a start or an end is going to read, so that the cache has it.
+    pub(super) fn touch(&self) -> u64 {
+        let first = |ids: &[PutId]| ids.first().map_or(0, |id| id.0 as u64);
+        first(&self.ended_ids) ^ self.in_flight.first().map_or(0, |(id, _)| id.0 as u64)
+    }
 }
 
 #[cfg(test)]

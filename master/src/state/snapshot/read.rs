@@ -221,6 +221,7 @@ impl Restore {
         let key = IndexKey::from_bytes(record.key).ok_or("a bad key")?;
         ascend(&mut self.last.object, (key.shard(), key.order(), key.bytes().to_vec()))?;
         ensure(record.size > 0 && !record.replicas.is_empty(), "an object without bytes or place")?;
+        ensure(record.replicas.len() <= usize::from(u8::MAX), "an object with more replicas than a put has")?;
         for replica in &record.replicas {
             let segment =
                 self.state.segments.get(replica.segment).ok_or("a replica in an unknown segment")?;
@@ -230,7 +231,7 @@ impl Restore {
             self.replicas.push((replica.segment, replica.offset, record.size, key.shard()));
         }
         let ObjectRecord { version, size, checksum, replicas, .. } = record;
-        self.state.objects.insert(&key, Object { version, size, checksum, replicas });
+        self.state.objects.insert(&key, &Object { version, size, checksum, replicas });
         Ok(())
     }
 
@@ -239,8 +240,8 @@ impl Restore {
     fn settle_replicas(&mut self) -> Checked {
         let mut replicas = std::mem::take(&mut self.replicas);
         replicas.sort_unstable();
-        for (segment, offset, size, shard) in replicas {
         let mut last = None;
+        for (segment, offset, size, shard) in replicas {
             ensure(last.replace((segment, offset)) != Some((segment, offset)), "two replicas in one place")?;
             self.state.segments.settle(segment, offset, shard);
             self.claim(segment, offset, size)?;

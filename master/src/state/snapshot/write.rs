@@ -7,6 +7,7 @@ use super::record::{
 };
 use super::{FORMAT, MAGIC};
 use crate::state::machine::State;
+use crate::state::objects::ObjectRef;
 
 impl State {
     /// Writes the index. States that are equal write the same bytes; the writer sees blocks of up to 64 KiB.
@@ -27,9 +28,9 @@ impl State {
             },
         )?;
         self.write_stores(&mut chunks)?;
-        for (key, object) in self.objects.iter() {
-            let replicas = object.replicas.clone();
-            let (version, size, checksum) = (object.version, object.size, object.checksum);
+        for object in self.objects.iter() {
+            let replicas = object.replicas().collect();
+            let ObjectRef { key, version, size, checksum, .. } = object;
             chunks.record(Section::Objects, &ObjectRecord { key, version, size, checksum, replicas })?;
         }
         self.write_puts(&mut chunks)?;

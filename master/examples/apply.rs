@@ -110,7 +110,7 @@ impl Load {
 }
 
 /// Writes and reads the log entries of puts, which every master does besides applying them.
-fn code(mut load: Load, puts: u64) {
+fn code(load: &mut Load, puts: u64) {
     let (mut encoding, mut decoding) = (Duration::ZERO, Duration::ZERO);
     for _ in 0..puts / 128 {
         let (start, end) = load.ops(128);
@@ -160,6 +160,8 @@ fn main() {
         println!("resident memory {:.0} B an object", (after - before) as f64 / keys);
     }
 
+    code(&mut load, 1_000_000);
+
     let at = cpu();
     let mut written = std::io::sink();
     let clone = load.state.clone();
@@ -182,6 +184,4 @@ fn main() {
     let read = State::read_snapshot(&mut &bytes[..]).expect("what was written reads back");
     println!("snapshot of {:.0} B an object read in {:.2?}", bytes.len() as f64 / keys, cpu() - at);
     assert_eq!(read.objects(), clone.objects());
-    drop((read, clone));
-    code(load, 1_000_000);
 }

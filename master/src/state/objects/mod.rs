@@ -1,4 +1,4 @@
-//! The objects by key: 2^18 copy-on-write shards.
+//! The objects by key: 2^18 shards, each in copy-on-write parts.
 
 mod shard;
 
@@ -35,19 +35,27 @@ pub(super) struct Replica {
     pub(super) index: u64,
 }
 
-const ROWS: usize = SHARDS as usize / 2048;
-const _: () = assert!(SHARDS as usize == CowTable::<Shard, ROWS>::SLOTS);
+/// Each shard of the index is kept in this many parts, by the order of keys within it: the copy that the first write
+/// after a clone makes is one part. More would cost memory while there are few objects.
+const PARTS: u32 = 2;
+const ROWS: usize = (SHARDS * PARTS) as usize / 2048;
+const _: () = assert!((SHARDS * PARTS) as usize == CowTable::<Shard, ROWS>::SLOTS);
+
+/// Where a key lies: parts stand in the order of shards and hashes, as a snapshot lists objects.
+fn part(key: &IndexKey) -> u32 {
+    key.shard() * PARTS + (key.order() >> (u32::BITS - PARTS.ilog2()))
+}
 
 /// All objects. A clone is cheap and never changes.
 #[derive(Clone)]
 pub(super) struct Objects {
-    shards: CowTable<Shard, ROWS>,
+    parts: CowTable<Shard, ROWS>,
     len: u64,
 }
 
 impl Objects {
     pub(super) fn new() -> Self {
-        Self { shards: CowTable::new(), len: 0 }
+        Self { parts: CowTable::new(), len: 0 }
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -55,19 +63,19 @@ impl Objects {
     }
 
     pub(super) fn get(&self, key: &IndexKey) -> Option<ObjectRef<'_>> {
-        self.shards.get(key.shard()).get(key.order(), key.bytes())
+        self.parts.get(part(key)).get(key.order(), key.bytes())
     }
 
     /// Returns the version that it replaces.
     pub(super) fn insert(&mut self, key: &IndexKey, object: &Object) -> Option<Object> {
-        let old = self.shards.get_mut(key.shard()).insert(key.order(), key.bytes(), object);
+        let old = self.parts.get_mut(part(key)).insert(key.order(), key.bytes(), object);
         self.len += u64::from(old.is_none());
         old
     }
 
     /// For keys that are there: it copies the shard where that is shared.
     pub(super) fn remove(&mut self, key: &IndexKey) -> Option<Object> {
-        let old = self.shards.get_mut(key.shard()).remove(key.order(), key.bytes());
+        let old = self.parts.get_mut(part(key)).remove(key.order(), key.bytes());
         self.len -= u64::from(old.is_some());
         old
     }
@@ -75,17 +83,18 @@ impl Objects {
     /// The object in that shard which has a replica at that place.
     pub(super) fn find(&self, shard: u32, segment: u32, offset: u64) -> Option<(IndexKey, Object)> {
         let lies_there = |r: Replica| r.segment == segment && r.offset == offset;
-        let object = self.shards.get(shard).iter().find(|object| object.replicas().any(lies_there))?;
+        let mut objects = (0..PARTS).flat_map(|part| self.parts.get(shard * PARTS + part).iter());
+        let object = objects.find(|object| object.replicas().any(lies_there))?;
         Some((IndexKey::from_bytes(object.key)?, object.to_object()))
     }
 
     /// Reads what a look at that key and its insert are going to read, so that the cache has it.
     pub(super) fn touch(&self, key: &IndexKey) -> u64 {
-        self.shards.get(key.shard()).touch(key.order())
+        self.parts.get(part(key)).touch(key.order())
     }
 
     /// All objects in the order of the snapshot: shard, hash, key.
     pub(super) fn iter(&self) -> impl Iterator<Item = ObjectRef<'_>> {
-        self.shards.iter().flat_map(Shard::iter)
+        self.parts.iter().flat_map(Shard::iter)
     }
 }

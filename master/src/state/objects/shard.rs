@@ -2,7 +2,7 @@ use mc_base::PutId;
 
 use super::{Object, Replica};
 
-/// A few dozen objects (at ten million in all), packed so that the copy which the first write after a clone makes is
+/// Some twenty objects (at ten million in all), packed so that the copy which the first write after a clone makes is
 /// two `memcpy`s: records lie in one buffer, and an index of them is sorted by (hash, key).
 ///
 /// A look at a key that is not there reads the index alone, one or two cache lines.

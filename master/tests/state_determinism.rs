@@ -8,7 +8,7 @@ use mc_master::state::{Command, PutEndItem, PutStartItem, Settings, State};
 use mc_proto::v1::Code;
 use proptest::prelude::*;
 use state_support::steps::{Script, steps};
-use state_support::{Rig, TERM, end, restore, snapshot, start};
+use state_support::{Rig, TERM, crowd, end, restore, snapshot, start};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..Default::default() })]
@@ -40,31 +40,53 @@ proptest! {
     }
 }
 
-/// Ids that fold to the same hash: they crowd out each other's records long before the index remembers its most.
-fn crowded(n: u128) -> u128 {
-    n << 64 | n
+/// No replica was written: only the record of the end tells such a put from one that never was.
+fn failed(put: u128) -> PutEndItem {
+    PutEndItem { failed: vec![0].into(), ..end(put, "k") }
+}
+
+/// Two entries: a put starts, and fails.
+fn fail(rig: &mut Rig, put: u128, deadline: u64) {
+    let deadline = ClusterTime(deadline);
+    assert_eq!(rig.start(PutStartItem { deadline, ..start(put, "k", 64) }).code, Code::Ok);
+    assert_eq!(rig.end_item(failed(put)).code, Code::TransferFail);
 }
 
 #[test]
 fn replicas_forget_the_same_ended_puts_early() {
-    const PUTS: u128 = 100;
+    let puts: Vec<_> = crowd().take(100).collect();
     let (mut plain, mut other) = (Rig::with_stores(&[1 << 20]), Rig::with_stores(&[1 << 20]));
-    // No replica was written: only the record of the end tells such a put from one that never was.
-    let failed = |n| PutEndItem { failed: vec![0].into(), ..end(crowded(n), "k") };
-    for n in 1..=PUTS {
-        let deadline = ClusterTime(10_000 + (n * 37 % 100) as u64);
+    for (n, &put) in (1..).zip(&puts) {
         for rig in [&mut plain, &mut other] {
-            let started = rig.start(PutStartItem { deadline, ..start(crowded(n), "k", 64) });
-            assert_eq!(started.code, Code::Ok);
-            assert_eq!(rig.end_item(failed(n)).code, Code::TransferFail);
-            assert_eq!(rig.end_item(failed(n)).code, Code::TransferFail, "just ended, and repeated");
+            fail(rig, put, 10_000 + n * 37 % 100);
+            assert_eq!(rig.end_item(failed(put)).code, Code::TransferFail, "just ended, and repeated");
         }
         if n % 3 == 0 {
             other.state = restore(&snapshot(&other.state));
         }
     }
     assert_eq!(snapshot(&plain.state), snapshot(&other.state));
-    let mut answers = |n| (plain.end_item(failed(n)).code, other.end_item(failed(n)).code);
-    let gone = (1..=PUTS).filter(|&n| answers(n) == (Code::PutGone, Code::PutGone)).count();
+    let mut answers = |put| (plain.end_item(failed(put)).code, other.end_item(failed(put)).code);
+    let gone = puts.iter().filter(|&&put| answers(put) == (Code::PutGone, Code::PutGone)).count();
     assert!((84..100).contains(&gone), "{gone} were forgotten");
+}
+
+#[test]
+fn puts_past_their_deadline_crowd_out_none_whether_or_not_they_were_swept() {
+    let puts: Vec<_> = crowd().take(17).collect();
+    // Once no entry has the turn of the shard, once the one has it that lets the first puts come due.
+    for before in [1, 1023 - 12] {
+        let mut rig = Rig::with_stores(&[1 << 20]);
+        rig.index = before;
+        for &put in &puts[..6] {
+            fail(&mut rig, put, 2000);
+        }
+        rig.tick_at(3000);
+        assert_eq!(rig.index, before + 13);
+        for &put in &puts[6..] {
+            fail(&mut rig, put, 100_000);
+        }
+        let known = |put: &&u128| rig.end_item(failed(**put)).code == Code::TransferFail;
+        assert_eq!(puts.iter().filter(known).count(), 11, "all that are not due");
+    }
 }

@@ -40,7 +40,8 @@ pub struct Stamp {
 /// Operations. Each is a batch where a batch makes sense; each item gets its own answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
-    /// Nothing but time: an idle leader logs one a second. Ended puts past their deadline are freed by any command.
+    /// Nothing but time: an idle leader logs one a second. Like every entry that is applied it frees what ended puts
+    /// past their deadline take up, in the next 16 of their 16,384 shards.
     Tick,
     /// Allocate for puts. Answers [`Response::PutStarted`].
     PutStart {
@@ -57,7 +58,7 @@ pub enum Op {
         items: Vec<PutEndItem>,
     },
     /// Give puts up and free their bytes. Answers [`Response::Codes`]: `Ok` (also for an unknown id), `InvalidWrite`
-    /// for one that has ended (known until its deadline).
+    /// for one that has ended and is remembered (see [`PutEnded::code`]).
     PutRevoke {
         /// The puts.
         puts: Vec<PutId>,
@@ -208,7 +209,8 @@ pub enum Response {
 pub struct PutStarted {
     /// `Ok`, `ObjectAlreadyExists` (also when this very put has ended well), `NoAvailableHandle`, `ObjectTooLarge`,
     /// `InvalidKey`, `InvalidParams` (also for a deadline that has passed, and for a put id in flight with another key
-    /// or size), `PutGone` when this very put has ended with every replica failed.
+    /// or size), `PutGone` when this very put has ended with every replica failed. That a put has ended is known while
+    /// it is remembered (see [`PutEnded::code`]), and afterwards while the object is the one that it made.
     pub code: Code,
     /// Where to write; empty unless `Ok`.
     pub replicas: SmallVec<[PlacedReplica; 1]>,
@@ -218,11 +220,16 @@ pub struct PutStarted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutEnded {
     /// `Ok`, `ObjectAlreadyExists` (a success: another put-if-absent of the key was first), `PutGone`,
-    /// `TransferFail` when every replica failed or its store was dropped meanwhile. A repeated end gets the same answer
-    /// until the put's deadline. More than 4,096 items: `InvalidParams` for each.
+    /// `TransferFail` when every replica failed or its store was dropped meanwhile. More than 4,096 items:
+    /// `InvalidParams` for each.
+    ///
+    /// A repeated end gets the same answer while the put is remembered: until its deadline, unless more than 16 puts of
+    /// its shard have ended whose deadlines are still to come (with deadlines of 60 s, from about 2,000 puts a second
+    /// on); then those with the earliest deadlines are forgotten. The end of a forgotten put answers `Ok` while the
+    /// object is the one that it made, else `PutGone`.
     pub code: Code,
     /// The visible version that it replaced: an upsert's, or one whose replicas were all on suspect stores. A repeat
-    /// after the deadline no longer names it.
+    /// of a put that is forgotten no longer names it.
     pub replaced: Option<PutId>,
 }
 
@@ -268,7 +275,10 @@ impl Command {
     /// About what the encoding takes, mostly more: growing would copy a large batch a dozen times.
     fn room(&self) -> usize {
         let keys: usize = match &self.op {
-            Op::PutStart { items, .. } => items.iter().map(|item| item.key.len() + 40).sum(),
+            Op::PutStart { items, .. } => {
+                let stores = |item: &PutStartItem| item.preferred.len() + item.avoid.len();
+                items.iter().map(|item| item.key.len() + 40 + 10 * stores(item)).sum()
+            }
             Op::PutEnd { items, .. } => items.iter().map(|item| item.key.len() + 40).sum(),
             Op::Remove { items, .. } => items.iter().map(|item| item.key.len() + 32).sum(),
             Op::PutRevoke { puts } => puts.len() * 20,

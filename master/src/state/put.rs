@@ -139,7 +139,8 @@ impl State {
             Some(PutState::InFlight(put)) if put.key.is(tenant, &item.key) => put,
             Some(PutState::InFlight(_)) => return gone,
             Some(PutState::Ended(ended)) => return PutEnded::of(ended.outcome),
-            // The record of the end is forgotten at the put's deadline; the object remembers who made it.
+            // The record of the end is forgotten at the put's deadline, or before it when its shard is full; the object
+            // remembers who made it. A put that failed or came second then looks like one that never was.
             None => match IndexKey::new(tenant, &item.key).and_then(|key| self.visible(&key)) {
                 Some(object) if object.version == item.put => {
                     return PutEnded::of(Outcome::Visible { replaced: None });
@@ -148,7 +149,7 @@ impl State {
             },
         };
         let outcome = self.settle_put(&put, item, suspects);
-        self.puts.end(item.put, Ended { outcome, deadline: put.deadline });
+        self.puts.end(item.put, Ended { outcome, deadline: put.deadline }, self.time);
         PutEnded::of(outcome)
     }
 

@@ -1,4 +1,4 @@
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use mc_base::{SegmentEpoch, StoreId};
@@ -11,9 +11,8 @@ pub(super) const DEAD_EPOCHS_MAX: usize = 16;
 /// How many stores without a mounted epoch are remembered.
 pub(super) const ABSENT_STORES_MAX: usize = 1024;
 
-/// Most bytes of a segment: offsets fit 48 bits.
-const SEGMENT_MAX: u64 = 1 << 48;
-const SEGMENT_MIN: u64 = mc_base::ALLOCATION_ALIGN;
+/// Bytes of a segment: room for one allocation, and offsets that fit 48 bits.
+pub(super) const SEGMENT_BYTES: RangeInclusive<u64> = mc_base::ALLOCATION_ALIGN..=1 << 48;
 const SEGMENTS_MAX: usize = 1024;
 /// Most bytes of text in one mount, so that a store's record stays small.
 const TEXT_MAX: usize = 8 << 10;
@@ -60,7 +59,7 @@ pub(super) fn is_mountable(mount: &MountStore) -> bool {
         + endpoints.iter().map(|e| e.transport.len() + e.address.len()).sum::<usize>()
         + attributes().map(|(name, value)| name.len() + value.len()).sum::<usize>();
     (1..=SEGMENTS_MAX).contains(&mount.segments.len())
-        && mount.segments.iter().all(|bytes| (SEGMENT_MIN..=SEGMENT_MAX).contains(bytes))
+        && mount.segments.iter().all(|bytes| SEGMENT_BYTES.contains(bytes))
         && endpoints.len() <= ENDPOINTS_MAX
         && attributes().count() <= ATTRIBUTES_MAX
         && text <= TEXT_MAX

@@ -37,7 +37,9 @@ fn grown_by(len: usize) -> usize {
 #[derive(Clone, Copy)]
 struct Slot {
     order: u32,
-    /// Where its record starts. 32 bits do: a buffer of 4 GiB would be a million of the longest keys in one shard.
+    /// Where its record starts. 32 bits do while the buffer, holes included, stays below 4 GiB. Nothing refuses more:
+    /// records past that could not be found. It would take some half a million objects with keys of 4 KiB, their hashes
+    /// chosen to share 19 bits.
     at: u32,
 }
 
@@ -155,7 +157,8 @@ impl Shard {
 
     /// Appends a record and returns where it starts.
     fn push(&mut self, key: &[u8], object: &Object) -> u32 {
-        // A put has at most 255 replicas, and an index key at most 65 + 4,096 bytes.
+        // A put has at most 255 replicas, and an index key at most 65 + 4,096 bytes. Should there be more replicas, as
+        // many are written as are counted: the key is found behind them.
         let replicas = u8::try_from(object.replicas.len()).unwrap_or(u8::MAX);
         let key_len = u16::try_from(key.len()).unwrap_or(u16::MAX);
         let len = HEAD + REPLICA * usize::from(replicas) + key.len();
@@ -169,7 +172,7 @@ impl Shard {
         records.extend_from_slice(&object.checksum.to_le_bytes());
         records.extend_from_slice(&key_len.to_le_bytes());
         records.push(replicas);
-        for replica in &object.replicas {
+        for replica in object.replicas.iter().take(usize::from(replicas)) {
             records.extend_from_slice(&replica.segment.to_le_bytes());
             records.extend_from_slice(&replica.offset.to_le_bytes());
             records.extend_from_slice(&replica.index.to_le_bytes());
@@ -232,6 +235,19 @@ mod tests {
             size: 1,
             checksum: 2,
             replicas: (0..replicas).map(replica).collect(),
+        }
+    }
+
+    #[test]
+    fn an_object_is_found_even_if_it_had_more_replicas_than_are_counted() {
+        let mut shard = Shard::default();
+        let mut crowded = object(1, u8::MAX);
+        crowded.replicas.extend(object(1, 3).replicas);
+        for key in [b"a", b"b"] {
+            shard.insert(7, key, &crowded);
+        }
+        for key in [b"a", b"b"] {
+            assert_eq!(shard.get(7, key).map(ObjectRef::to_object), Some(object(1, u8::MAX)));
         }
     }
 

@@ -7,20 +7,22 @@ use std::sync::Arc;
 use mc_base::{ClusterTime, PutId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::command::{PlacedReplica, PutMode};
 use super::cow::{CowMap, CowTable};
 use super::key::IndexKey;
 use shard::Shard;
 
-/// Shards of the puts, by a hash of their ids.
+/// Shards of the puts, by a hash of their ids. A snapshot with more than [`ENDED_PER_SHARD`] ended puts in one of them
+/// is refused, so number, hash and limit are part of its format.
 const SHARDS: usize = 1 << 14;
-/// Most ended puts that a shard remembers. Past that the half of them whose deadlines are next are forgotten early, and
-/// a repeated end is told apart by the object's version alone.
+/// Most ended puts that a shard remembers. One more, while the deadlines of all are still to come, and the half of them
+/// whose deadlines are next are forgotten early: a repeated end of those is told apart by the object's version alone.
+/// With deadlines of 60 s this begins at about 2,000 puts a second.
+///
+/// The limit bounds memory (some 20 MB), and what every start and end looks through stays in the cache.
 const ENDED_PER_SHARD: usize = 16;
-/// Most ended puts that are remembered in all. It bounds memory (some 20 MB), and what every start and end looks
-/// through stays in the cache.
-pub(super) const ENDED_MAX: usize = SHARDS * ENDED_PER_SHARD;
 /// Shards that an entry clears of ended puts past their deadline.
 const SHARDS_PER_ENTRY: u64 = 16;
 
@@ -43,7 +45,7 @@ pub(super) struct PutReplica {
     pub(super) placed: PlacedReplica,
 }
 
-/// How a put ended, kept until its deadline so that a repeated end gets the same answer.
+/// How a put ended, kept so that a repeated end gets the same answer: until its deadline, or until its shard is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ended {
     pub(super) outcome: Outcome,
@@ -73,8 +75,9 @@ pub(super) enum PutState {
 
 /// Puts in flight by id and by deadline, and puts that ended not long ago by id.
 ///
-/// What is remembered and forgotten depends on the puts themselves and on log indexes, never on the order within a
-/// shard, so that puts rebuilt from a snapshot act as those that were written.
+/// Which ended puts are known depends on the puts and the cluster's time alone: neither on the order within a shard,
+/// so that puts rebuilt from a snapshot act as those that were written, nor on how far the forgetting of due ones has
+/// got.
 #[derive(Clone)]
 pub(super) struct Puts {
     shards: CowTable<Shard, { SHARDS / 2048 }>,
@@ -83,10 +86,9 @@ pub(super) struct Puts {
 
 const _: () = assert!(SHARDS == CowTable::<Shard, { SHARDS / 2048 }>::SLOTS);
 
-/// Ids are random, but nothing forces a client to draw them so: the product spreads those that count.
-fn shard_of(id: PutId) -> u32 {
-    let folded = (id.0 >> 64) as u64 ^ id.0 as u64;
-    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SHARDS.ilog2())) as u32
+/// Ids are random, but nothing forces a client to draw them so: the hash spreads those that count or repeat a half.
+pub(super) fn shard_of(id: PutId) -> u32 {
+    (xxh3_64(&id.0.to_le_bytes()) >> (64 - SHARDS.ilog2())) as u32
 }
 
 impl Puts {
@@ -136,13 +138,18 @@ impl Puts {
         self.shards.get_mut(shard_of(id)).start(id, put);
     }
 
+    /// Whether one more put that ends is remembered beside all that its shard remembers.
+    pub(super) fn has_room_for(&self, id: PutId) -> bool {
+        !self.shards.get(shard_of(id)).is_full()
+    }
+
     /// Records how a put ended, which is no longer in flight.
-    pub(super) fn end(&mut self, id: PutId, ended: Ended) {
+    pub(super) fn end(&mut self, id: PutId, ended: Ended, now: ClusterTime) {
         let shard = self.shards.get_mut(shard_of(id));
         if let Some(put) = shard.take_in_flight(id) {
             self.in_flight.remove(&(put.deadline, id));
         }
-        shard.end(id, ended);
+        shard.end(id, ended, now);
     }
 
     /// Forgets a put in flight.

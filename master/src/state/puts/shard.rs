@@ -7,12 +7,13 @@ use super::{ENDED_PER_SHARD, Ended, Put};
 /// Room for puts in flight that an empty list keeps; one that was longer gives its memory back.
 const IN_FLIGHT_KEPT: usize = 4;
 
-/// Puts whose ids share a hash: those in flight, and the last that ended. Neither list has an order that means
-/// anything, and both are short.
+/// Puts whose ids share a hash: those in flight, and the last that ended.
 #[derive(Default)]
 pub(super) struct Shard {
+    /// By id. Mostly a handful, but nothing bounds how many a client starts whose ids share a hash.
     in_flight: Vec<(PutId, Arc<Put>)>,
-    /// Apart from how they ended, because this is what every start looks through.
+    /// In no order, and at most [`ENDED_PER_SHARD`]. Apart from how they ended, because this is what every start looks
+    /// through.
     ended_ids: Vec<PutId>,
     /// One for each of `ended_ids`.
     ended: Vec<Ended>,
@@ -36,8 +37,13 @@ impl Clone for Shard {
 }
 
 impl Shard {
+    fn find_in_flight(&self, id: PutId) -> Result<usize, usize> {
+        self.in_flight.binary_search_by_key(&id, |(put, _)| *put)
+    }
+
     pub(super) fn in_flight(&self, id: PutId) -> Option<&Arc<Put>> {
-        self.in_flight.iter().find(|(put, _)| *put == id).map(|(_, put)| put)
+        let at = self.find_in_flight(id).ok()?;
+        self.in_flight.get(at).map(|(_, put)| put)
     }
 
     pub(super) fn ended(&self, id: PutId) -> Option<&Ended> {
@@ -46,13 +52,22 @@ impl Shard {
     }
 
     pub(super) fn start(&mut self, id: PutId, put: Put) {
-        self.in_flight.push((id, Arc::new(put)));
+        let (Ok(at) | Err(at)) = self.find_in_flight(id);
+        self.in_flight.insert(at, (id, Arc::new(put)));
     }
 
-    /// Remembers how a put ended. A full list first loses its half with the earliest deadlines: half, so that looking
-    /// for them costs little for each put.
-    pub(super) fn end(&mut self, id: PutId, ended: Ended) {
-        if self.ended.len() >= ENDED_PER_SHARD {
+    pub(super) fn is_full(&self) -> bool {
+        self.ended.len() >= ENDED_PER_SHARD
+    }
+
+    /// Remembers how a put ended. A full list first loses those past their deadline, so that what else is forgotten
+    /// does not depend on whether the turn of this shard has come; and if there are none, its half with the earliest
+    /// deadlines: half, so that looking for them costs little for each put.
+    pub(super) fn end(&mut self, id: PutId, ended: Ended, now: ClusterTime) {
+        if self.is_full() {
+            self.forget_due(now);
+        }
+        if self.is_full() {
             let mut order: Vec<_> =
                 self.ended.iter().map(|e| e.deadline).zip(self.ended_ids.iter().copied()).collect();
             let (_, &mut median, _) = order.select_nth_unstable(ENDED_PER_SHARD / 2);
@@ -63,8 +78,8 @@ impl Shard {
     }
 
     pub(super) fn take_in_flight(&mut self, id: PutId) -> Option<Arc<Put>> {
-        let at = self.in_flight.iter().position(|(put, _)| *put == id)?;
-        let put = self.in_flight.swap_remove(at).1;
+        let at = self.find_in_flight(id).ok()?;
+        let put = self.in_flight.remove(at).1;
         if self.in_flight.is_empty() && self.in_flight.capacity() > IN_FLIGHT_KEPT {
             self.in_flight = Vec::new();
         }
@@ -134,12 +149,12 @@ mod tests {
         let (mut up, mut down) = (Shard::default(), Shard::default());
         for id in 0..max {
             let ((a, a_ended), (b, b_ended)) = (put(id), put(max - 1 - id));
-            up.end(a, a_ended);
-            down.end(b, b_ended);
+            up.end(a, a_ended, ClusterTime(0));
+            down.end(b, b_ended, ClusterTime(0));
         }
         assert_eq!(remembered(&up).len(), ENDED_PER_SHARD, "nothing is forgotten before it is full");
         for shard in [&mut up, &mut down] {
-            shard.end(PutId(1000), ended(1));
+            shard.end(PutId(1000), ended(1), ClusterTime(0));
         }
         let kept: Vec<u128> = (0..max / 2).chain([1000]).collect();
         assert_eq!(remembered(&up), kept);
@@ -152,17 +167,19 @@ mod tests {
         let deadline = ClusterTime(10);
         let put = Put { key, size: 1, mode: PutMode::Upsert, deadline, replicas: SmallVec::new() };
         let mut shard = Shard::default();
-        for id in [1, 2] {
+        for id in [4, 1, 5, 2] {
             shard.start(PutId(id), put.clone());
         }
         assert!(shard.in_flight(PutId(1)).is_some() && shard.ended(PutId(1)).is_none());
         assert!(shard.take_in_flight(PutId(1)).is_some() && shard.take_in_flight(PutId(1)).is_none());
-        shard.end(PutId(1), ended(10));
-        shard.end(PutId(3), ended(11));
+        shard.end(PutId(1), ended(10), ClusterTime(0));
+        shard.end(PutId(3), ended(11), ClusterTime(0));
         assert_eq!(shard.ended(PutId(1)), Some(&ended(10)));
         assert!(!shard.has_due(ClusterTime(9)) && shard.has_due(deadline));
         shard.forget_due(deadline);
         assert_eq!(remembered(&shard), [3]);
-        assert!(shard.in_flight(PutId(2)).is_some(), "only ended puts are forgotten here");
+        let in_flight: Vec<_> = shard.iter_in_flight().map(|(id, _)| id.0).collect();
+        assert_eq!(in_flight, [2, 4, 5], "only ended puts are forgotten here");
+        assert!(in_flight.iter().all(|&id| shard.in_flight(PutId(id)).is_some()));
     }
 }

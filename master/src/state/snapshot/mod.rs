@@ -13,6 +13,8 @@
 mod frame;
 mod read;
 mod record;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::io;

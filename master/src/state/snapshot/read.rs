@@ -12,11 +12,11 @@ use crate::state::alloc::{Allocator, RunLayout};
 use crate::state::key::IndexKey;
 use crate::state::machine::State;
 use crate::state::objects::Object;
-use crate::state::puts::{ENDED_MAX, Put};
+use crate::state::puts::Put;
 use crate::state::segment::Segment;
 use crate::state::segments::Segments;
 use crate::state::settings::Settings;
-use crate::state::stores::{ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, Mounted, Store, is_mountable};
+use crate::state::stores::{ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, Mounted, SEGMENT_BYTES, Store, is_mountable};
 
 type Checked = Result<(), String>;
 
@@ -166,6 +166,7 @@ impl Restore {
                 && mounted.mount.segments.get(at) == Some(&record.bytes)
         });
         ensure(belongs == record.live, "a segment and its store disagree")?;
+        ensure(SEGMENT_BYTES.contains(&record.bytes), "a segment of a size that no store can mount")?;
         let mut segment = Segment::new(record.store, record.epoch, record.number, record.bytes);
         if !record.live {
             segment.space = None;
@@ -253,9 +254,15 @@ impl Restore {
         ascend(&mut self.last.put, record.put)?;
         let key = IndexKey::from_bytes(record.key).ok_or("a bad key")?;
         ensure(record.size > 0 && !record.replicas.is_empty(), "a put without bytes or place")?;
+        ensure(
+            record.replicas.len() <= usize::from(u8::MAX),
+            "a put with more replicas than can be asked for",
+        )?;
         for replica in &record.replicas {
             let placed = &replica.placed;
             ensure(placed.len == record.size, "a put's replica of another size")?;
+            let given_out = replica.segment < self.next_segment;
+            ensure(given_out, "a put's replica in a segment whose number was not given out yet")?;
             if let Some(segment) = self.state.segments.live(replica.segment) {
                 let same = (segment.store, segment.epoch, segment.number)
                     == (placed.store, placed.epoch, placed.segment);
@@ -271,8 +278,8 @@ impl Restore {
     fn ended(&mut self, record: &EndedRecord) -> Checked {
         ascend(&mut self.last.ended, record.put)?;
         ensure(self.state.puts.in_flight(record.put).is_none(), "a put that is in flight and ended")?;
-        ensure(self.counts[Section::Ended.place()] <= ENDED_MAX as u64, "too many ended puts")?;
-        self.state.puts.end(record.put, record.ended);
+        ensure(self.state.puts.has_room_for(record.put), "too many ended puts in one shard")?;
+        self.state.puts.end(record.put, record.ended, self.state.time);
         Ok(())
     }
 

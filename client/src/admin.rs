@@ -14,7 +14,7 @@ use mc_transfer::PeerEndpoint;
 use tokio::time::{Instant, timeout};
 
 use crate::call::Repeat;
-use crate::core::{check_key, item_error, nonsense};
+use crate::core::{item_error, nonsense};
 use crate::placement::endpoint;
 use crate::rpc::Rpc;
 use crate::{Client, ConnectError, Error};
@@ -217,19 +217,35 @@ impl Admin {
     /// # Errors
     /// When no leader answers in time.
     pub async fn lookup(&self, key: impl AsRef<[u8]>) -> Result<Option<Lookup>, Error> {
+        let mut found = self.batch_lookup(&[key]).await;
+        found.pop().unwrap_or_else(|| Err(nonsense("lookup")))
+    }
+
+    /// [`lookup`](Self::lookup) for many keys; one result each, in order. Each is leased as for a get, and nothing is
+    /// read.
+    pub async fn batch_lookup<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Lookup>, Error>> {
         let core = self.client.core();
-        check_key("lookup", key.as_ref())?;
-        let keys = vec![Bytes::copy_from_slice(key.as_ref())];
-        let request = BatchGetRequest { caller: None, tenant: core.tenant.clone(), keys };
+        let keys = keys.iter().map(|key| Bytes::copy_from_slice(key.as_ref())).collect();
         let deadline = Instant::now() + core.call_timeout;
-        let answer = core.masters.call(&request, deadline, Repeat::Freely).await;
-        let reply = answer.map_err(|error| error.into_error("lookup"))?.reply;
-        let result = reply.results.first().ok_or_else(|| nonsense("lookup"))?;
-        match Code::try_from(result.code) {
+        core.by_chunks("lookup", keys, |keys| self.look_up(keys, deadline)).await
+    }
+
+    async fn look_up(&self, keys: Vec<Bytes>, deadline: Instant) -> Vec<Result<Option<Lookup>, Error>> {
+        let core = self.client.core();
+        let request = BatchGetRequest { caller: None, tenant: core.tenant.clone(), keys };
+        let reply = match core.masters.call(&request, deadline, Repeat::Freely).await {
+            Ok(answer) => answer.reply,
+            Err(error) => return vec![Err(error.into_error("lookup")); request.keys.len()],
+        };
+        if reply.results.len() != request.keys.len() {
+            return vec![Err(nonsense("lookup")); request.keys.len()];
+        }
+        let read = |result: &GetResult| match Code::try_from(result.code) {
             Ok(Code::Ok) => Lookup::read(result, &reply.grants).map(Some).ok_or_else(|| nonsense("lookup")),
             Ok(Code::ObjectNotFound | Code::ReplicaIsNotReady) => Ok(None),
             _ => Err(item_error("lookup", result.code)),
-        }
+        };
+        reply.results.iter().map(read).collect()
     }
 }
 

@@ -86,7 +86,7 @@ impl Core {
     }
 
     /// Cuts keys into requests, a few of them under way at a time; keys that no master would take are refused here.
-    async fn by_chunks<T: Clone, F>(
+    pub(crate) async fn by_chunks<T: Clone, F>(
         &self,
         what: &'static str,
         keys: Vec<Bytes>,

@@ -210,7 +210,7 @@ impl MasterMetrics {
             ),
             slow_disk_handovers: r.counter(
                 "mc_raft_slow_disk_handovers_total",
-                "Times that this master led, found its disk slow and handed over to one with a better disk",
+                "Times that this master led, found its disk slow and asked one with a better disk to take over",
                 &[],
             ),
             log_queue_seconds: r.histogram(

@@ -31,7 +31,7 @@ async fn main() {
     let objects: u64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
     // A handful while the index is filled, and one every few seconds of single puts.
     let every = (objects / 512).max(2_000).to_string();
-    let cluster = Cluster::builder().segment(&format!("{}mb", (objects * 64 >> 20) + 256)).master_args([
+    let cluster = Cluster::builder().segment(&format!("{}mb", ((objects * 64) >> 20) + 256)).master_args([
         "--snapshot-log-entries",
         &every,
         "--keep-log-entries",

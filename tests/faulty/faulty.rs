@@ -236,7 +236,8 @@ fn hurry(time: &mut Timespec) {
         Err(first) => first,
     };
     let passed = now.saturating_sub(first) as i64;
-    let hurried = first + (passed + passed / 1_000_000 * rate) as u64;
+    let gained = (i128::from(passed) * i128::from(rate) / 1_000_000) as i64;
+    let hurried = first + (passed + gained) as u64;
     time.seconds = (hurried / 1_000_000_000) as i64;
     time.nanos = (hurried % 1_000_000_000) as c_long;
 }

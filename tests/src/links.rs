@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -52,6 +53,13 @@ pub enum Link {
     },
 }
 
+/// What happened on all links.
+#[derive(Debug, Default)]
+struct Counts {
+    open: AtomicUsize,
+    bent: AtomicU64,
+}
+
 /// A proxy on each link between masters, and between clients and masters. All are open at first.
 ///
 /// It runs on a thread of its own: a test that is busy does not slow the masters' heartbeats.
@@ -63,6 +71,7 @@ pub struct Links {
     /// Where a connection from `from` to `to` is to go.
     proxies: HashMap<(usize, usize), SocketAddr>,
     to_clients: HashMap<String, String>,
+    counts: Arc<Counts>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -78,6 +87,7 @@ impl Links {
         let nodes = masters + 1;
         let links: Arc<Vec<_>> =
             Arc::new((0..nodes * nodes).map(|_| watch::Sender::new(Link::Open)).collect());
+        let counts = Arc::new(Counts::default());
         let mut proxies = HashMap::new();
         let mut listeners = Vec::new();
         for (from, to) in (0..nodes).flat_map(|from| (0..masters).map(move |to| (from, to))) {
@@ -87,6 +97,7 @@ impl Links {
             let target = if from == masters { &clients[to] } else { &raft[to] };
             let proxy = Proxy {
                 target: target.clone(),
+                counts: counts.clone(),
                 there: links[from * nodes + to].subscribe(),
                 back: links[to * nodes + from].subscribe(),
             };
@@ -106,7 +117,19 @@ impl Links {
             });
         };
         let thread = std::thread::Builder::new().name("links".to_owned()).spawn(run).expect("a thread");
-        Self { masters, links, proxies, to_clients, stop: Some(stop), thread: Some(thread) }
+        Self { masters, links, proxies, to_clients, counts, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Pieces and connections so far that were held, ended, late or lost because of a link.
+    #[must_use]
+    pub fn bent(&self) -> u64 {
+        self.counts.bent.load(Ordering::Relaxed)
+    }
+
+    /// Connections that are open.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.counts.open.load(Ordering::Relaxed)
     }
 
     /// All clients, as a node.
@@ -194,6 +217,7 @@ impl Network for Routed {
 #[derive(Clone)]
 struct Proxy {
     target: String,
+    counts: Arc<Counts>,
     there: watch::Receiver<Link>,
     back: watch::Receiver<Link>,
 }
@@ -211,6 +235,9 @@ impl Proxy {
     async fn connection(mut self, near: TcpStream) {
         // A handshake needs both ways.
         for link in [&mut self.there, &mut self.back] {
+            if *link.borrow() != Link::Open {
+                self.counts.bent.fetch_add(1, Ordering::Relaxed);
+            }
             if link.wait_for(|link| *link != Link::Silent).await.is_err() {
                 return;
             }
@@ -220,21 +247,28 @@ impl Proxy {
         }
         let Ok(far) = TcpStream::connect(&self.target).await else { return };
         let _ = (near.set_nodelay(true), far.set_nodelay(true));
+        self.counts.open.fetch_add(1, Ordering::Relaxed);
         let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
         let cut = async |mut link: watch::Receiver<Link>| {
             let _ = link.wait_for(|link| *link == Link::Cut).await;
         };
         tokio::select! {
-            () = carry(near_read, far_write, self.there.clone()) => {}
-            () = carry(far_read, near_write, self.back.clone()) => {}
+            () = carry(near_read, far_write, self.there.clone(), &self.counts) => {}
+            () = carry(far_read, near_write, self.back.clone(), &self.counts) => {}
             () = cut(self.there.clone()) => {}
             () = cut(self.back.clone()) => {}
         }
+        self.counts.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Carries one direction of a connection until its source ends.
-async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, link: watch::Receiver<Link>) {
+async fn carry(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    link: watch::Receiver<Link>,
+    counts: &Counts,
+) {
     let (pieces, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(HELD);
     let mut sent = link.clone();
     let take = async move {
@@ -260,6 +294,9 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, link: watch::Rec
                 }
             };
             last = last.max(at);
+            if last > now || kind == Link::Silent {
+                counts.bent.fetch_add(1, Ordering::Relaxed);
+            }
             if pieces.send((last, piece)).await.is_err() {
                 return;
             }

@@ -108,6 +108,7 @@ impl Command {
             BenchCommand::Put(load)
             | BenchCommand::Get(load)
             | BenchCommand::Exist(load)
+            | BenchCommand::Lookup(load)
             | BenchCommand::Mixed(load) => Some(load.threads),
             BenchCommand::Failover(_) => None,
         }
@@ -265,6 +266,8 @@ pub(crate) enum BenchCommand {
     Get(LoadArgs),
     /// Ask whether objects are there
     Exist(LoadArgs),
+    /// Ask where objects lie, without reading them
+    Lookup(LoadArgs),
     /// Four gets for every put
     Mixed(LoadArgs),
     /// Kill the leader again and again under load; needs a pool of its own

@@ -6,7 +6,7 @@ use mc_base::{Clock, ClusterId};
 use mc_proto::v1;
 use openraft::errors::{ClientWriteError, RaftError};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Leading;
@@ -67,8 +67,8 @@ pub(crate) struct Coordinator {
     leading: ArcSwapOption<Leading>,
     /// Taken to replace `leading`, so that one term has one soft state.
     begin: Mutex<()>,
-    proposals: Semaphore,
-    proposal_bytes: Semaphore,
+    proposals: Arc<Semaphore>,
+    proposal_bytes: Arc<Semaphore>,
     /// Held while a setting is changed.
     pub(crate) configuring: tokio::sync::Mutex<()>,
     /// Ends open streams with this master.
@@ -92,8 +92,8 @@ impl Coordinator {
             formation,
             leading: ArcSwapOption::empty(),
             begin: Mutex::new(()),
-            proposals: Semaphore::new(MAX_PROPOSALS),
-            proposal_bytes: Semaphore::new(MAX_PROPOSAL_BYTES),
+            proposals: Arc::new(Semaphore::new(MAX_PROPOSALS)),
+            proposal_bytes: Arc::new(Semaphore::new(MAX_PROPOSAL_BYTES)),
             configuring: tokio::sync::Mutex::default(),
             stop,
         }
@@ -186,14 +186,21 @@ impl Coordinator {
                 mc_base::MAX_COMMAND_BYTES
             )));
         }
-        let Some(_in_flight) = self.admit(bytes.len()) else {
+        let Some(in_flight) = self.admit(bytes.len()) else {
             self.metrics.proposals_refused.increment(1);
             return Err(Refusal::Exhausted { proposals: MAX_PROPOSALS, bytes: MAX_PROPOSAL_BYTES });
         };
         let proposed_at = self.clock.now();
-        let write = self.raft.raft().client_write(Proposal(bytes));
+        let raft = self.raft.raft().clone();
+        // It is in flight until Raft has answered, however soon the caller gives up.
+        let write = tokio::spawn(async move {
+            let answer = raft.client_write(Proposal(bytes)).await;
+            drop(in_flight);
+            answer
+        });
         let answer = match tokio::time::timeout(PROPOSAL_TIMEOUT, write).await {
-            Ok(answer) => answer,
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => return Err(Refusal::Unknown("this master is stopping".into())),
             Err(_) => {
                 return Err(Refusal::Unknown(format!(
                     "no majority of the masters confirmed the entry within {PROPOSAL_TIMEOUT:?}"
@@ -216,9 +223,10 @@ impl Coordinator {
     }
 
     /// Counts a proposal of so many bytes as in flight until what this returns is dropped; `None` past the bounds.
-    fn admit(&self, bytes: usize) -> Option<[SemaphorePermit<'_>; 2]> {
-        let room = self.proposal_bytes.try_acquire_many(u32::try_from(bytes).ok()?).ok()?;
-        Some([self.proposals.try_acquire().ok()?, room])
+    fn admit(&self, bytes: usize) -> Option<[OwnedSemaphorePermit; 2]> {
+        let bytes = u32::try_from(bytes).ok()?;
+        let room = self.proposal_bytes.clone().try_acquire_many_owned(bytes).ok()?;
+        Some([self.proposals.clone().try_acquire_owned().ok()?, room])
     }
 
     /// Refuses to start puts while the disk under the log is nearly full.

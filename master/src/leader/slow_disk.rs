@@ -18,12 +18,14 @@ use crate::raft::Roster;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// A leader's disk is slow when half of its syncs take longer than this ...
 const SLOW: Duration = Duration::from_millis(200);
-/// ... and half of the last two seconds went into them: one slow sync is no slow disk.
+/// ... and half of the last two seconds went into them.
 const SPENT: Duration = Duration::from_secs(1);
+/// One slow sync is no slow disk, unless it takes longer than that.
+const SYNCS: usize = 3;
 /// A disk whose syncs take less is well.
 const WELL: Duration = Duration::from_millis(50);
 /// After one that was not taken.
-const NEXT_TRY: Duration = Duration::from_secs(5);
+const NEXT_TRY: Duration = Duration::from_secs(30);
 
 /// Watches the disks until this master stops; does nothing while it does not lead.
 pub(crate) async fn leave_to_a_better_disk(coordinator: Arc<Coordinator>) {
@@ -42,27 +44,33 @@ pub(crate) async fn leave_to_a_better_disk(coordinator: Arc<Coordinator>) {
             own.median.as_millis(),
             theirs.as_millis()
         );
-        match coordinator.hand_over(Some(node)).await {
-            Ok(()) => coordinator.metrics.slow_disk_handovers.increment(1),
-            Err(why) => {
-                tracing::warn!("it was not taken: {why}");
-                not_before = Instant::now() + NEXT_TRY;
-            }
+        coordinator.metrics.slow_disk_handovers.increment(1);
+        if let Err(why) = coordinator.hand_over(Some(node)).await {
+            // With a stuck disk this master may not learn that it was.
+            tracing::warn!("it is not known to have been taken: {why}");
+            not_before = Instant::now() + NEXT_TRY;
         }
     }
 }
 
 /// Who leads better than this master with its disk's pace: of the voters that have caught up, the one with the fastest
 /// disk.
+///
+/// Nobody, unless the others with good disks are a majority by themselves. A vote is written before it counts, and that
+/// of a master with a slow disk comes too late for whoever asked: an election that needs it has no winner.
 fn successor(own: Pace, roster: &Roster) -> Option<(NodeId, Duration)> {
-    if own.median <= SLOW || own.spent < SPENT {
+    if own.median <= SLOW || own.spent < SPENT || (own.syncs < SYNCS && own.latest < SPENT) {
         return None;
     }
     let others = roster.voters.iter().filter(|voter| **voter != roster.me && roster.is_well(voter));
-    others
+    let well: Vec<_> = others
         .filter_map(|voter| Some((*voter, roster.members.get(voter)?.sync?)))
         .filter(|(_, sync)| *sync < WELL)
-        .min_by_key(|(_, sync)| *sync)
+        .collect();
+    if 2 * well.len() <= roster.voters.len() {
+        return None;
+    }
+    well.into_iter().min_by_key(|(_, sync)| *sync)
 }
 
 #[cfg(test)]
@@ -91,18 +99,22 @@ mod tests {
 
     #[test]
     fn the_best_disk_of_those_that_are_up_takes_over() {
-        let slow = Pace { median: ms(201), spent: ms(1_000), latest: ms(1) };
+        let slow = Pace { median: ms(201), spent: ms(1_000), latest: ms(1), syncs: 3 };
         let all = roster(&[Some(1), Some(49), Some(20)]);
         assert_eq!(successor(slow, &all), Some((NodeId(3), ms(20))));
         assert_eq!(successor(Pace { median: ms(200), ..slow }, &all), None);
-        assert_eq!(successor(Pace { spent: ms(999), ..slow }, &all), None, "one slow sync");
+        assert_eq!(successor(Pace { spent: ms(999), ..slow }, &all), None);
+        assert_eq!(successor(Pace { syncs: 2, ..slow }, &all), None, "a slow sync or two");
+        let stuck = Pace { syncs: 1, latest: ms(1_000), ..slow };
+        assert_eq!(successor(stuck, &all), Some((NodeId(3), ms(20))));
 
         assert_eq!(successor(slow, &roster(&[Some(1), Some(50), None])), None, "no better, or not known");
-        let mut behind = all.clone();
-        behind.members.get_mut(&NodeId(3)).unwrap().lag = 1_000_000;
-        assert_eq!(successor(slow, &behind), Some((NodeId(2), ms(49))));
-        let mut learner = all;
-        learner.voters.remove(&NodeId(3));
-        assert_eq!(successor(slow, &learner), Some((NodeId(2), ms(49))));
+        assert_eq!(successor(slow, &roster(&[Some(1), Some(1)])), None, "its own vote would be needed");
+        assert_eq!(successor(slow, &roster(&[Some(1), Some(1), None])), None, "here, too");
+        let five = roster(&[Some(1), Some(9), Some(8), Some(7), Some(300)]);
+        assert_eq!(successor(slow, &five), Some((NodeId(4), ms(7))));
+        let mut behind = five;
+        behind.members.get_mut(&NodeId(4)).unwrap().lag = 1_000_000;
+        assert_eq!(successor(slow, &behind), None);
     }
 }

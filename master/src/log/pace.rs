@@ -29,6 +29,8 @@ pub struct Pace {
     pub spent: Duration,
     /// What the last of them took, or the one under way so far if that is more.
     pub latest: Duration,
+    /// How many they were.
+    pub syncs: usize,
 }
 
 impl Pace {
@@ -68,10 +70,10 @@ impl SyncPace {
         {
             took.push(under_way);
         }
-        let middle = took.len() / 2;
+        let (middle, syncs) = (took.len() / 2, took.len());
         let spent = took.iter().sum();
         let (_, median, _) = (!took.is_empty()).then(|| took.select_nth_unstable(middle))?;
-        Some(Pace { median: *median, spent, latest })
+        Some(Pace { median: *median, spent, latest, syncs })
     }
 }
 
@@ -105,11 +107,11 @@ mod tests {
         for _ in 0..2 {
             sync(&pace, 10).await;
         }
-        assert_eq!(pace.now(), Some(Pace { median: ms(10), spent: ms(920), latest: ms(10) }));
+        assert_eq!(pace.now(), Some(Pace { median: ms(10), spent: ms(920), latest: ms(10), syncs: 3 }));
         tokio::time::sleep(ms(1_990)).await;
         assert_eq!(
             pace.now(),
-            Some(Pace { median: ms(10), spent: ms(20), latest: ms(10) }),
+            Some(Pace { median: ms(10), spent: ms(20), latest: ms(10), syncs: 2 }),
             "the first is forgotten"
         );
         tokio::time::sleep(ms(20)).await;
@@ -135,6 +137,9 @@ mod tests {
         tokio::time::sleep(ms(1_500)).await;
         assert_eq!(pace.now().map(|pace| pace.median), Some(ms(1_500)));
         tokio::time::sleep(ms(5_000)).await;
-        assert_eq!(pace.now(), Some(Pace { median: ms(6_500), spent: ms(6_500), latest: ms(6_500) }));
+        assert_eq!(
+            pace.now(),
+            Some(Pace { median: ms(6_500), spent: ms(6_500), latest: ms(6_500), syncs: 1 })
+        );
     }
 }

@@ -37,7 +37,7 @@ impl Hush {
         Self { patience, in_vain: Mutex::default() }
     }
 
-    /// `peer` has answered, whatever it said.
+    /// `peer` has answered, or called: what it sends gets here.
     pub(crate) fn answered(&self, peer: NodeId) {
         self.in_vain.lock().remove(&peer);
     }

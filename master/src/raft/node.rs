@@ -3,7 +3,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_base::net::Network;
@@ -23,6 +23,7 @@ use super::envelope::Identity;
 use super::leadership::{self, Heard, Leadership};
 use super::lease::{leased_term, usable_lease};
 use super::peers::Peers;
+use super::service::Attached;
 use super::snapshots::SnapshotError;
 use super::{
     AddressBook, Applied, LeaderTerm, Machine, MasterNode, Raft, RaftService, SharedIndex, SnapshotLimits,
@@ -205,6 +206,7 @@ impl RaftNode {
         let addresses = AddressBook::default();
         let acks = Arc::new(Acks::default());
         let peers = Peers::new(identity, network, addresses.clone(), acks.clone());
+        let hush = peers.hush();
         let machine = Machine::new(index.clone(), snapshots.clone());
         let raft = Raft::new(node, raft_config, peers, log, machine).await?;
         let heard = Heard::default();
@@ -225,14 +227,17 @@ impl RaftNode {
             )),
         ];
         service.join(cluster);
-        service.attach(
-            raft.clone(),
+        service.attach(Attached {
+            raft: raft.clone(),
             guard,
-            snapshots.clone(),
-            settings.raft_election_max_ms,
+            snapshots: snapshots.clone(),
+            election_max_ms: settings.raft_election_max_ms,
+            timing_differs: AtomicBool::new(false),
             heard,
-            pace.clone(),
-        );
+            pace: pace.clone(),
+            hush,
+            receiving: tokio::sync::Mutex::default(),
+        });
         Ok(Self {
             node,
             metrics: raft.metrics(),

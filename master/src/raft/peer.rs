@@ -23,6 +23,12 @@ use super::envelope::Identity;
 use super::peers::{Lines, Links};
 use super::{SnapshotFile, TypeConfig, Vote, append_stream, send_snapshot};
 
+/// A heartbeat that is not answered for so long never will be.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Between two looks whether a peer is still to be left alone.
+const LEFT_ALONE: Duration = Duration::from_millis(20);
+
 /// Which connection a client's appends use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
@@ -121,22 +127,32 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
         let (whom, mut links) = self.line()?;
-        let hush = &self.lines.hush;
-        hush.check(self.target)?;
+        self.lines.hush.check(self.target)?;
         let sent = Sent::of(&request);
         let (term, began) = (request.vote.leader_id.term, Instant::now());
         let wire = convert::append_to_wire(&request, self.envelope());
-        let reply = whom.call(RPCTypes::AppendEntries, option.soft_ttl(), links.control.append(wire)).await;
-        match &reply {
-            Ok(_) => hush.answered(self.target),
-            Err(RPCError::Timeout(_)) => hush.no_answer(self.target),
-            // It was not sent, or what answered is not a master that takes part.
-            Err(_) => {}
-        }
-        let reply = reply?;
-        let result = convert::append_reply_from_wire(&reply, sent).map_err(|err| whom.nonsense(&err))?;
-        self.lines.acks.answered(self.target, term, began, &result);
-        self.lines.acks.note_sync(self.target, reply.sync_us);
+        let (lines, target, answered_by) = (self.lines.clone(), self.target, whom.clone());
+        // Goes on when openraft has given it up: a late answer still says that this leader was followed when it was
+        // sent.
+        let call = tokio::spawn(async move {
+            let call = answered_by.call(RPCTypes::AppendEntries, LATE, links.control.append(wire));
+            let reply = call.await?;
+            let result =
+                convert::append_reply_from_wire(&reply, sent).map_err(|err| answered_by.nonsense(&err))?;
+            lines.hush.answered(target);
+            lines.acks.answered(target, term, began, &result);
+            lines.acks.note_sync(target, reply.sync_us);
+            Ok::<_, RPCError<TypeConfig>>(result)
+        });
+        let ttl = option.soft_ttl();
+        let result = match tokio::time::timeout(ttl, call).await {
+            Ok(Ok(result)) => result?,
+            Ok(Err(_)) => return Err(whom.broken("was not asked: this master is stopping")),
+            Err(_) => {
+                self.lines.hush.no_answer(self.target);
+                return Err(whom.timeout(RPCTypes::AppendEntries, ttl).into());
+            }
+        };
         Ok(match result {
             Ok(matching) if matching == sent.last => AppendEntriesResponse::Success,
             Ok(matching) => AppendEntriesResponse::PartialSuccess(matching),
@@ -164,7 +180,11 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             Lane::Heartbeats => stream_append_sequential(self, input, option),
             Lane::Appends => Box::pin(async move {
                 let (whom, links) = self.line()?;
-                self.lines.hush.check(self.target)?;
+                if let Err(left_alone) = self.lines.hush.check(self.target) {
+                    // openraft opens a stream that could not be opened again at once.
+                    tokio::time::sleep(LEFT_ALONE).await;
+                    return Err(left_alone.into());
+                }
                 let stream = append_stream::open(
                     whom,
                     links.appends,
@@ -188,6 +208,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         let (whom, mut links) = self.line()?;
         let wire = convert::vote_request_to_wire(&request, self.envelope());
         let reply = whom.call(RPCTypes::Vote, option.soft_ttl(), links.control.vote(wire)).await?;
+        self.lines.hush.answered(self.target);
         convert::vote_reply_from_wire(&reply).map_err(|err| whom.nonsense(&err))
     }
 
@@ -199,6 +220,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         let (whom, mut links) = self.line()?;
         let wire = convert::vote_request_to_wire(&request, self.envelope());
         let reply = whom.call(RPCTypes::Vote, option.soft_ttl(), links.control.pre_vote(wire)).await?;
+        self.lines.hush.answered(self.target);
         convert::vote_reply_from_wire(&reply).map_err(|err| whom.nonsense(&err))
     }
 

@@ -89,6 +89,10 @@ impl Peers {
         Self { identity, lines: Arc::new(Lines { network, addresses, acks, hush, open: Mutex::default() }) }
     }
 
+    pub(crate) fn hush(&self) -> Arc<Hush> {
+        self.lines.hush.clone()
+    }
+
     fn peer(&self, target: NodeId, node: &MasterNode, lane: Lane) -> Peer {
         Peer::new(self.identity, target, node.raft.clone(), lane, self.lines.clone())
     }

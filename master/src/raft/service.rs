@@ -18,6 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::convert::{self, BadMessage};
 use super::envelope::{check_envelope, check_timing};
+use super::hush::Hush;
 use super::leadership::Heard;
 use super::{Machine, Raft, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot};
 use crate::log::SyncPace;
@@ -57,11 +58,12 @@ pub(super) struct Attached {
     pub(super) guard: VoteGuard,
     pub(super) snapshots: SnapshotStore,
     /// This node's longest election timeout; that of all.
-    election_max_ms: u64,
+    pub(super) election_max_ms: u64,
     /// A peer with another one was refused.
-    timing_differs: AtomicBool,
-    heard: Heard,
-    pace: Arc<SyncPace>,
+    pub(super) timing_differs: AtomicBool,
+    pub(super) heard: Heard,
+    pub(super) pace: Arc<SyncPace>,
+    pub(super) hush: Arc<Hush>,
     /// Held while a snapshot comes in: a sender that gave up and came back waits until the first try is cleaned up.
     pub(super) receiving: tokio::sync::Mutex<()>,
 }
@@ -88,25 +90,8 @@ impl RaftService {
     }
 
     /// The node runs; the first call counts.
-    pub(super) fn attach(
-        &self,
-        raft: Raft<Machine>,
-        guard: VoteGuard,
-        snapshots: SnapshotStore,
-        election_max_ms: u64,
-        heard: Heard,
-        pace: Arc<SyncPace>,
-    ) {
-        let _ = self.0.attached.set(Attached {
-            raft,
-            guard,
-            snapshots,
-            election_max_ms,
-            heard,
-            pace,
-            timing_differs: AtomicBool::new(false),
-            receiving: tokio::sync::Mutex::default(),
-        });
+    pub(super) fn attach(&self, running: Attached) {
+        let _ = self.0.attached.set(running);
     }
 
     /// Serves on `listener` until `stop` completes. Open streams end with it.
@@ -123,6 +108,8 @@ impl RaftService {
         tonic::transport::Server::builder()
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
+            // One that was stopped finds many heartbeats that were given up, and shall not end the connection for it.
+            .http2_max_pending_accept_reset_streams(Some(1024))
             .http2_keepalive_interval(Some(Duration::from_secs(1)))
             .http2_keepalive_timeout(Some(Duration::from_secs(2)))
             .add_service(server)
@@ -144,6 +131,9 @@ impl RaftService {
         }
         check_envelope(self.0.node, ours, envelope)?;
         let attached = self.attached()?;
+        if let Some(from) = envelope.and_then(|envelope| NodeId::from_bytes(&envelope.from)) {
+            attached.hush.answered(from);
+        }
         if let Some(envelope) = envelope
             && let Err(refused) = check_timing(attached.election_max_ms, envelope)
         {
@@ -203,8 +193,10 @@ fn raft_stopped(err: RaftError<TypeConfig>) -> Status {
 /// leader whose heartbeats all arrived believe that nobody follows it. What a heartbeat's answer says needs no disk. Its
 /// sender asks whether this node has the entry that it has confirmed before, and counts the time for which this node
 /// votes for nobody else. That time begins when Raft has taken the message in, which is certain once it has answered a
-/// question that was put behind the message in the same queue; a refusal is answered before that one. A node that
-/// forgets it by a restart keeps out of elections for as long ([`VoteGuard`]).
+/// question that was put behind the message in the same queue. A refusal is answered before that one, or, where Raft's
+/// commands wait for a snapshot, is told apart by the vote. The vote itself is durable by then, since openraft saves it
+/// before it looks at the next message; and a node that forgets its promise by a restart keeps out of elections for as
+/// long as the promise holds ([`VoteGuard`]).
 async fn heartbeat(
     raft: &Raft<Machine>,
     request: AppendEntriesRequest<TypeConfig>,

@@ -38,9 +38,8 @@ async fn rate(ppm: i64, role: &'static str) {
             round.running.acknowledged(50).await;
             let address = round.cluster.master_raft(follower).to_owned();
             mc_tests::until("it leads", async || {
-                let (code, _) =
-                    mc_tests::mcctl(round.cluster, &["members", "transfer-leader", &address]).await;
-                code == 0
+                mc_tests::mcctl(round.cluster, &["members", "transfer-leader", &address]).await;
+                round.cluster.find_leader().await == Some(follower)
             })
             .await;
             round.struck();

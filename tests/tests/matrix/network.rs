@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_tests::Link;
+use mc_tests::{Link, until};
 
 use crate::row::{Round, Row};
 
@@ -14,7 +14,7 @@ async fn spell(round: &Round<'_>, link: Link) {
     tokio::time::sleep(SPELL).await;
     // Slow, and it works: puts are acknowledged meanwhile.
     round.running.acknowledged(5).await;
-    round.struck();
+    round.struck_on_links();
     links.heal();
 }
 
@@ -34,8 +34,8 @@ async fn loss() {
 
 #[tokio::test]
 async fn narrow() {
-    let link = Link::Narrow { bytes_per_second: 1 << 20 };
-    Row::new("bandwidth 1 MiB/s", "all links between masters")
+    let link = Link::Narrow { bytes_per_second: 128 << 10 };
+    Row::new("bandwidth 128 KiB/s", "all links between masters")
         .run(async |round| spell(round, link).await)
         .await;
 }
@@ -49,8 +49,10 @@ async fn half_open() {
             let links = round.cluster.links();
             links.between(&[follower], &links.other_masters(follower), Link::Silent);
             tokio::time::sleep(Duration::from_secs(5)).await;
+            let open = links.open();
             links.between(&[follower], &links.other_masters(follower), Link::Cut);
-            round.struck();
+            until("connections are reset", async || links.open() < open).await;
+            round.struck_on_links();
             links.heal();
         })
         .await;

@@ -22,7 +22,7 @@ async fn leader_alone(round: &mut Round<'_>, link: Link) {
     let links = round.cluster.links();
     links.between(&[leader], &links.other_masters(leader), link);
     another_leads(round, leader).await;
-    round.struck();
+    round.struck_on_links();
     tokio::time::sleep(PARTITION).await;
     round.cluster.links().heal();
 }
@@ -50,7 +50,7 @@ async fn partition_leader_with_its_clients_gone() {
             links.between(&[leader], &links.other_masters(leader), Link::Silent);
             links.between(&[leader], &[links.clients()], Link::Silent);
             round.running.acknowledged(20).await;
-            round.struck();
+            round.struck_on_links();
             round.cluster.links().heal();
         })
         .await;
@@ -64,7 +64,7 @@ async fn partition_follower_alone() {
             let links = round.cluster.links();
             links.between(&[follower], &links.other_masters(follower), Link::Silent);
             tokio::time::sleep(PARTITION).await;
-            round.struck();
+            round.struck_on_links();
             round.cluster.links().heal();
         })
         .await;
@@ -80,7 +80,7 @@ async fn partition_leader_hears_nobody() {
                 links.set(other, leader, Link::Silent);
             }
             another_leads(round, leader).await;
-            round.struck();
+            round.struck_on_links();
             tokio::time::sleep(PARTITION).await;
             round.cluster.links().heal();
         })
@@ -97,7 +97,7 @@ async fn partition_nobody_hears_leader() {
                 links.set(leader, other, Link::Silent);
             }
             another_leads(round, leader).await;
-            round.struck();
+            round.struck_on_links();
             tokio::time::sleep(PARTITION).await;
             round.cluster.links().heal();
         })
@@ -114,7 +114,7 @@ async fn partition_bridge() {
             let at = |n: usize| (leader + n) % 5;
             round.cluster.links().between(&[leader, at(1)], &[at(2), at(3)], Link::Silent);
             tokio::time::sleep(PARTITION).await;
-            round.struck();
+            round.struck_on_links();
             round.cluster.links().heal();
         })
         .await;
@@ -132,7 +132,7 @@ async fn partition_flapping() {
                 links.heal();
                 tokio::time::sleep(Duration::from_millis(50 * (10 - n))).await;
             }
-            round.struck();
+            round.struck_on_links();
         })
         .await;
 }
@@ -146,7 +146,7 @@ async fn partition_clients_from_leader() {
             links.between(&[leader], &[links.clients()], Link::Silent);
             // The masters have no reason to elect another: calls end within their deadlines, and say so.
             tokio::time::sleep(PARTITION).await;
-            round.struck();
+            round.struck_on_links();
             round.service_is_owed();
             round.cluster.links().heal();
         })
@@ -171,7 +171,7 @@ async fn restart_within_the_lease() {
             }
             round.service_is_owed();
             another_leads(round, leader).await;
-            round.struck();
+            round.struck_on_links();
             tokio::time::sleep(PARTITION).await;
             round.cluster.links().heal();
         })

@@ -23,6 +23,7 @@ pub(crate) struct Round<'a> {
     /// Counts from 0.
     pub(crate) number: usize,
     happened: &'a Fault,
+    bent_before: u64,
     counted_from: Option<u64>,
 }
 
@@ -30,6 +31,12 @@ impl Round<'_> {
     /// The fault has struck, as its effect shows.
     pub(crate) fn struck(&self) {
         self.happened.happened();
+    }
+
+    /// The fault was on links: they have held, ended, delayed or lost something.
+    pub(crate) fn struck_on_links(&self) {
+        assert!(self.cluster.links().bent() > self.bent_before, "nothing met the links' fault");
+        self.struck();
     }
 
     /// From here on service is owed: what came before took the majority, or the clients' way, away.
@@ -72,11 +79,13 @@ impl Row {
         for number in 0..self.rounds {
             running.acknowledged(PUTS).await;
             let begun = running.recorder().now();
+            let bent_before = cluster.links().bent();
             let mut this = Round {
                 cluster: &mut cluster,
                 running: &running,
                 number,
                 happened: &happened,
+                bent_before,
                 counted_from: None,
             };
             round(&mut this).await;

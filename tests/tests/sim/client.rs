@@ -71,7 +71,7 @@ pub(crate) struct Caller {
 }
 
 /// What an attempt came to, other than an answer.
-enum Missed {
+pub(crate) enum Missed {
     /// Nothing was done.
     Refused,
     /// It may have been done, or may be yet.
@@ -88,7 +88,7 @@ impl Caller {
     }
 
     /// One attempt. Whoever does not answer is left; a redirection is followed.
-    async fn attempt<R>(
+    pub(crate) async fn attempt<R>(
         &mut self,
         call: impl AsyncFnOnce(MasterClient<Channel>) -> Result<tonic::Response<R>, Status>,
     ) -> Result<R, Missed> {
@@ -127,7 +127,7 @@ impl Caller {
     }
 }
 
-fn caller() -> Option<v1::Caller> {
+pub(crate) fn caller() -> Option<v1::Caller> {
     Some(v1::Caller {
         version_min: *mc_proto::VERSIONS.start(),
         version_max: *mc_proto::VERSIONS.end(),

@@ -22,16 +22,15 @@
 //! - **Randomness** comes from the seed for every library, because `getrandom` of the C library is replaced ([`libc`]).
 //!   Each seed runs in a process of its own, so what another one left behind (counters, caches) plays no part. Most
 //!   seeds print the same hash each time; docs/simulation.md says which do not.
-//! - **Faults** ([`nemesis`]): kill, loss of power, a disk that is taken (once in a schedule), SIGTERM, SIGSTOP, restart, cuts, slow links and disks, clock rates
-//!   within 5 %, a restart of the voter on whose promise a lease rests, and a
-//!   leader that is stopped while answers are on their way to it. Snapshots are taken every 8 to 200 entries.
+//! - **Faults** ([`nemesis`]): kill, loss of power, a disk that is taken (once in a schedule), SIGTERM, SIGSTOP, restart, cuts,
+//!   slow links and disks, clock rates within 5 %, a restart of the voter on whose promise a lease rests, and a leader that
+//!   is stopped while answers are on their way to it. In other schedules a person removes members and adds them again
+//!   ([`operator`]). Snapshots are taken every 8 to 200 entries.
 //! - **After every step** ([`invariants`]): at most one leader a term; no committed entry lost or changed, and every new
 //!   leader has them all; replicas that applied the same entries are the same, byte by byte; no master gave up. After
 //!   every operation of a client ([`oracle`]): nothing older than what was acknowledged before it began.
-//! - **At the end** all faults stop: within 10 s (30 s where a disk was taken) all machines vote and follow one leader, every client's put is acknowledged
-//!   and every key is answered; and the whole history must be linearizable.
-//!
-//! Of the membership changes a swap for a lost disk is part of it; masters that are added and removed by hand are not yet.
+//! - **At the end** all faults stop: within 10 s (30 s where a disk was taken) all machines vote and follow one leader, every
+//!   client's put is acknowledged and every key is answered; and the whole history must be linearizable.
 //!
 //! # That it bites
 //!
@@ -46,6 +45,7 @@ mod log;
 mod machine;
 mod nemesis;
 mod net;
+mod operator;
 mod oracle;
 mod schedule;
 mod seeds;

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use mc_master::raft::RaftNode;
 use mc_tests::Seeded;
 use parking_lot::Mutex;
+use tokio::sync::mpsc;
 
 use crate::client::Wanted;
 use crate::invariants::leader;
 use crate::machine::Machine;
 use crate::net::{Host, Net};
+use crate::operator::Order;
 use crate::trace::Trace;
 
 /// One thing that is done at one time.
@@ -20,6 +23,9 @@ pub(crate) enum Deed {
     LosePower(Host),
     /// The process is killed and the disk is taken: what starts there next is a new node.
     Wipe(Host),
+    /// A person removes the member, and takes it in again later, with its disk as it is.
+    Remove(Host),
+    Add(Host),
     Terminate(Host),
     Pause(Host),
     Resume(Host),
@@ -48,6 +54,11 @@ pub(crate) struct Nemesis {
     pauses_before_the_answers: u64,
     /// A disk may be taken: from one machine a schedule, or nobody could know what was committed.
     may_wipe: bool,
+    /// Members may be removed by hand. Not where a disk is taken: of two voters, that is a majority.
+    may_remove: bool,
+    /// The member that is removed and has not been added again.
+    removed: Option<Host>,
+    orders: mpsc::UnboundedSender<Order>,
     /// What clients are to do.
     pub(crate) wanted: Arc<Mutex<Wanted>>,
     /// A disk was taken.
@@ -57,13 +68,27 @@ pub(crate) struct Nemesis {
 }
 
 impl Nemesis {
-    pub(crate) fn new(masters: usize, hosts: usize, net: &Net, mut rng: Seeded, trace: Trace) -> Self {
+    pub(crate) fn new(
+        masters: usize,
+        hosts: usize,
+        net: &Net,
+        mut rng: Seeded,
+        trace: Trace,
+        orders: mpsc::UnboundedSender<Order>,
+    ) -> Self {
+        let removes = rng.part(1).below(3) == 0;
         let pace = [300, 700, 1500][rng.below(3) as usize];
+        // Rare by chance, and what leases stand or fall with.
+        let restarts_within_the_lease = if rng.below(4) == 0 { 80 } else { 5 };
+        let pauses_before_the_answers = if rng.below(4) == 0 { 60 } else { 3 };
+        let may_wipe = rng.below(4) == 0;
         Self {
-            // Rare by chance, and what leases stand or fall with.
-            restarts_within_the_lease: if rng.below(4) == 0 { 80 } else { 5 },
-            pauses_before_the_answers: if rng.below(4) == 0 { 60 } else { 3 },
-            may_wipe: rng.below(4) == 0,
+            restarts_within_the_lease,
+            pauses_before_the_answers,
+            may_wipe,
+            may_remove: removes && !may_wipe,
+            removed: None,
+            orders,
             rng,
             net: net.clone(),
             trace,
@@ -95,6 +120,9 @@ impl Nemesis {
     pub(crate) fn end(&mut self, now: u64, machines: &mut [Machine]) {
         self.plan.clear();
         self.carry_out(now, &Deed::Want(Wanted::All), machines);
+        if let Some(removed) = self.removed {
+            self.carry_out(now, &Deed::Add(removed), machines);
+        }
         let masters = 0..self.masters;
         for host in masters.clone() {
             for deed in [Deed::Resume(host), Deed::SlowDisk(host, 0)] {
@@ -140,6 +168,11 @@ impl Nemesis {
             self.may_wipe = false;
             self.at(now, Deed::Wipe(victim));
             return self.at(end, Deed::Start(victim));
+        }
+        if self.may_remove && self.removed.is_none() && self.rng.below(4) == 0 {
+            self.removed = Some(victim);
+            self.at(now, Deed::Remove(victim));
+            return self.at(long_end, Deed::Add(victim));
         }
         match self.rng.below(14) {
             0 | 1 => {
@@ -266,6 +299,16 @@ impl Nemesis {
             Deed::Wipe(host) => {
                 machines[host].wipe();
                 self.wiped = true;
+            }
+            Deed::Remove(host) => {
+                // One that is down has no id to ask for; it is removed another time.
+                if let Some(node) = machines[host].with_raft(RaftNode::node_id) {
+                    let _ = self.orders.send(Order::Remove(node));
+                }
+            }
+            Deed::Add(host) => {
+                self.removed = None;
+                let _ = self.orders.send(Order::Add(host));
             }
             Deed::Terminate(host) => machines[host].terminate(),
             Deed::Pause(host) => machines[host].pause(),

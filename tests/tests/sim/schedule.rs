@@ -5,12 +5,14 @@ use std::time::Duration;
 use mc_tests::Seeded;
 use mc_tests::checker::{Outcome, Verdict};
 use tokio::runtime::Builder;
+use tokio::sync::mpsc;
 
 use crate::client::{Caller, Client, STORE, Wanted, store};
 use crate::invariants::Invariants;
 use crate::machine::Machine;
 use crate::nemesis::Nemesis;
 use crate::net::Net;
+use crate::operator::{self, Order};
 use crate::oracle::Oracle;
 use crate::trace::Trace;
 
@@ -55,6 +57,7 @@ pub(crate) fn run(seed: u64) -> Report {
     rng.bits();
     let root = tempfile::tempdir_in(scratch()).expect("a folder for the files");
     let net = Net::new(HOSTS, rng.part(1), trace.clone());
+    let (orders, ordered) = mpsc::unbounded_channel();
     let snapshot_every = [8, 30, 200][rng.below(3) as usize];
     let machine =
         |host| Machine::new(host, MASTERS, &net, root.path(), snapshot_every, rng.part(10 + host as u64));
@@ -63,7 +66,7 @@ pub(crate) fn run(seed: u64) -> Report {
         machines: (0..MASTERS).map(machine).collect(),
         oracle: Oracle::new(trace.clone()),
         invariants: Invariants::new(MASTERS, trace.clone()),
-        nemesis: Nemesis::new(MASTERS, HOSTS, &net, rng.part(2), trace.clone()),
+        nemesis: Nemesis::new(MASTERS, HOSTS, &net, rng.part(2), trace.clone(), orders),
         net: net.clone(),
         outside: Builder::new_current_thread()
             .enable_time()
@@ -71,7 +74,7 @@ pub(crate) fn run(seed: u64) -> Report {
             .build()
             .expect("a runtime without I/O has nothing to fail with"),
     };
-    let outcome = schedule.play(&rng);
+    let outcome = schedule.play(&rng, ordered);
     let violation = match outcome {
         Ok(()) => match schedule.oracle.verdict() {
             Verdict::Violation(violation) => Some(violation.to_string()),
@@ -105,7 +108,7 @@ fn scratch() -> std::path::PathBuf {
 }
 
 impl Schedule {
-    fn play(&mut self, rng: &Seeded) -> Result<(), String> {
+    fn play(&mut self, rng: &Seeded, ordered: mpsc::UnboundedReceiver<Order>) -> Result<(), String> {
         for machine in &mut self.machines {
             machine.start();
         }
@@ -121,6 +124,8 @@ impl Schedule {
         let network = self.net.of(HOSTS - 1);
         let beats = store(Caller::new(&network, MASTERS, STORE, rng.part(3)), rng.part(4));
         self.outside.spawn(beats);
+        let masters = Caller::new(&network, MASTERS, operator::PATIENCE, rng.part(6));
+        self.outside.spawn(operator::operate(masters, ordered));
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
                 let network = self.net.of(MASTERS + number);

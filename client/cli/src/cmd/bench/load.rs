@@ -1,4 +1,4 @@
-//! `mcctl bench put|get|exist|mixed`.
+//! `mcctl bench put|get|exist|lookup|mixed`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +29,7 @@ pub(crate) enum Kind {
     Put,
     Get,
     Exist,
+    Lookup,
     Mixed,
 }
 
@@ -38,8 +39,13 @@ impl Kind {
             Self::Put => "put",
             Self::Get => "get",
             Self::Exist => "exist",
+            Self::Lookup => "lookup",
             Self::Mixed => "mixed",
         }
+    }
+
+    fn moves_bytes(self) -> bool {
+        !matches!(self, Self::Exist | Self::Lookup)
     }
 }
 
@@ -90,7 +96,7 @@ pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: 
     drop(progress);
     load.remove(0..load.next.load(Ordering::Relaxed)).await;
 
-    let mut report = Report::new(kind.name(), args, keys, &counts, took, machine, kind != Kind::Exist);
+    let mut report = Report::new(kind.name(), args, keys, &counts, took, machine, kind.moves_bytes());
     if let Some(watch) = watch {
         report.parts = measured(watch.end(&load.client, &counts.latencies).await);
     }
@@ -176,6 +182,7 @@ impl Load {
                 while start.elapsed() < load.args.duration.0 {
                     match kind {
                         Kind::Exist => load.exist(&mut rng, &mut counts).await,
+                        Kind::Lookup => load.lookup(&mut rng, &mut counts).await,
                         Kind::Mixed if rng.random_bool(0.2) => load.put_one_more(&mut counts).await,
                         _ => load.get(&mut rng, &mut counts).await,
                     }
@@ -261,6 +268,20 @@ impl Load {
             match result {
                 Ok(true) => counts.ops += 1,
                 Ok(false) | Err(_) => counts.failed += 1,
+            }
+        }
+    }
+
+    async fn lookup(&self, rng: &mut SmallRng, counts: &mut Counts) {
+        let keys: Vec<_> =
+            (0..self.args.batch).map(|_| self.space.key(rng.random_range(0..self.keys))).collect();
+        let start = Instant::now();
+        let results = self.client.admin().batch_lookup(&keys).await;
+        counts.latencies.record(start.elapsed());
+        for result in results {
+            match result {
+                Ok(Some(found)) if !found.replicas.is_empty() => counts.ops += 1,
+                Ok(_) | Err(_) => counts.failed += 1,
             }
         }
     }

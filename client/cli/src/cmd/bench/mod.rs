@@ -23,6 +23,7 @@ pub(crate) async fn bench(global: &Global, args: &BenchArgs, output: Output) -> 
             BenchCommand::Put(args) => load::bench(load::Kind::Put, global, args, output).await,
             BenchCommand::Get(args) => load::bench(load::Kind::Get, global, args, output).await,
             BenchCommand::Exist(args) => load::bench(load::Kind::Exist, global, args, output).await,
+            BenchCommand::Lookup(args) => load::bench(load::Kind::Lookup, global, args, output).await,
             BenchCommand::Mixed(args) => load::bench(load::Kind::Mixed, global, args, output).await,
             BenchCommand::Failover(args) => failover::bench(global, args, output).await,
         }

@@ -22,7 +22,7 @@ impl Busy {
         let spin = |over: Arc<AtomicBool>| {
             move || {
                 while !over.load(Ordering::Relaxed) {
-                    std::hint::spin_loop()
+                    std::hint::spin_loop();
                 }
             }
         };

@@ -10,6 +10,8 @@ const BOTTOM: usize = 16;
 /// 128 for every 2,048 slots.
 pub(crate) struct CowTable<T, const TOP: usize> {
     rows: Vec<Arc<Middle<T>>>,
+    /// What a row is that was never written to.
+    blank: Arc<Middle<T>>,
 }
 
 type Middle<T> = [Arc<Bottom<T>>; MIDDLE];
@@ -17,7 +19,7 @@ type Bottom<T> = [Arc<T>; BOTTOM];
 
 impl<T, const TOP: usize> Clone for CowTable<T, TOP> {
     fn clone(&self) -> Self {
-        Self { rows: self.rows.clone() }
+        Self { rows: self.rows.clone(), blank: self.blank.clone() }
     }
 }
 
@@ -39,8 +41,8 @@ impl<T: Clone + Default, const TOP: usize> CowTable<T, TOP> {
 
     pub(crate) fn new() -> Self {
         let bottom: Bottom<T> = shared(T::default());
-        let middle: Middle<T> = shared(bottom);
-        Self { rows: shared::<_, TOP>(middle).to_vec() }
+        let blank: Arc<Middle<T>> = Arc::new(shared(bottom));
+        Self { rows: vec![Arc::clone(&blank); TOP], blank }
     }
 
     pub(crate) fn get(&self, slot: u32) -> &T {
@@ -58,8 +60,12 @@ impl<T: Clone + Default, const TOP: usize> CowTable<T, TOP> {
         Arc::make_mut(&mut Arc::make_mut(row)[bottom])
     }
 
+    /// The slots in order, but for those of rows that were never written to: of a table with little in it, that is
+    /// nearly all.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.rows.iter().flat_map(|row| row.iter()).flat_map(|row| row.iter()).map(|slot| &**slot)
+        let rows = self.rows.iter().filter(|row| !Arc::ptr_eq(row, &self.blank)).flat_map(|row| row.iter());
+        let written = rows.filter(|row| !Arc::ptr_eq(row, &self.blank[0]));
+        written.flat_map(|row| row.iter()).map(|slot| &**slot)
     }
 }
 
@@ -81,6 +87,15 @@ mod tests {
         assert_eq!((*before.get(7), *before.get(last)), (1, 0));
         assert_eq!((*table.get(7), *table.get(last)), (2, 3));
         assert_eq!(table.iter().sum::<u32>(), 5);
+    }
+
+    #[test]
+    fn what_was_never_written_is_passed_over() {
+        let mut table = Table::new();
+        assert_eq!(table.iter().count(), 0);
+        *table.get_mut(5_000) = 1;
+        *table.clone().get_mut(1) = 1;
+        assert_eq!((table.iter().count(), table.iter().sum::<u32>()), (BOTTOM, 1));
     }
 
     #[test]

@@ -135,6 +135,8 @@ impl Life {
             led: coordinator.raft.leadership().borrow().leader.is_some(),
         };
         tokio::select! {
+            // Raft stops because the log has failed, and the log knows why: it is asked first.
+            biased;
             () = self.stop.cancelled() => Ok(()),
             failure = log.failed() => Err(StartError::Failed(failure.to_string())),
             failure = coordinator.raft.stopped() => {

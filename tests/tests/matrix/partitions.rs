@@ -89,14 +89,16 @@ async fn one_way(role: &'static str, cut: impl Fn(&Links, usize, usize)) {
 
 #[tokio::test]
 async fn partition_leader_hears_nobody() {
-    one_way("leader hears no other master", |links, leader, other| links.set(other, leader, Link::Silent))
-        .await;
+    one_way("leader hears no other master", |links, leader, other| {
+        links.set(other, leader, Link::Silent);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn partition_nobody_hears_leader() {
     one_way("no other master hears the leader", |links, leader, other| {
-        links.set(leader, other, Link::Silent)
+        links.set(leader, other, Link::Silent);
     })
     .await;
 }

@@ -83,7 +83,7 @@ async fn a_flood_of_proposals_is_refused_in_part_and_costs_neither_leadership_no
                             Ok(other) => panic!("a new key was put, and the answer is {other:?}"),
                             // Too much at a time, or too late: nothing is promised.
                             Err(error) => {
-                                assert!(matches!(error.outcome, Outcome::Definite | Outcome::Unknown))
+                                assert!(matches!(error.outcome, Outcome::Definite | Outcome::Unknown));
                             }
                         }
                     }

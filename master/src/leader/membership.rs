@@ -295,7 +295,7 @@ impl Coordinator {
         self.lead().await?;
         let (raft, there) = self.who_is_at(raft).await.map_err(Refusal::Invalid)?;
         let node = there.node;
-        let roster = self.roster()?;
+        let roster = self.settled_roster()?;
         if !roster.members.contains_key(&node) {
             self.check_newcomer(&raft, &there).await?;
             let made = self.raft.change_members(&roster, Change::Learner(node, there.addresses)).await;
@@ -347,7 +347,7 @@ impl Coordinator {
     /// Removes a member for good. A leader that is asked to remove itself hands over first, and the next one does it.
     pub(crate) async fn remove_member(&self, node: NodeId) -> Result<v1::RemoveMemberReply, Refusal> {
         let leading = self.lead().await?;
-        let roster = self.roster()?;
+        let roster = self.settled_roster()?;
         if !roster.members.contains_key(&node) {
             return Ok(v1::RemoveMemberReply { removed: false });
         }
@@ -389,8 +389,14 @@ impl Coordinator {
         Ok(v1::RemoveMemberReply { removed: true })
     }
 
-    fn roster(&self) -> Result<Roster, Refusal> {
-        self.raft.roster().ok_or_else(|| self.not_leader())
+    /// The members, unless they are just being changed: one that is being removed still counts as a member, one that is
+    /// being added may yet turn out never to have been.
+    fn settled_roster(&self) -> Result<Roster, Refusal> {
+        let roster = self.raft.roster().ok_or_else(|| self.not_leader())?;
+        if roster.joint || !roster.committed {
+            return Err(Refusal::Busy("a change of the members is under way: try again".into()));
+        }
+        Ok(roster)
     }
 
     async fn who_is_at(&self, raft: &str) -> Result<(HostPort, Answer), String> {
@@ -434,6 +440,7 @@ mod tests {
             term: 1,
             version: None,
             joint: false,
+            committed: true,
             voters: (1..=3).map(NodeId).collect(),
             members,
         }

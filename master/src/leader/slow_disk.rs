@@ -94,7 +94,7 @@ mod tests {
         let members: BTreeMap<_, _> =
             (1..).zip(syncs).map(|(node, sync)| (NodeId(node), member(*sync))).collect();
         let voters = members.keys().copied().collect();
-        Roster { me: NodeId(1), term: 1, version: None, joint: false, voters, members }
+        Roster { me: NodeId(1), term: 1, version: None, joint: false, committed: true, voters, members }
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct Roster {
     pub version: Option<LogId>,
     /// A change is half done: majorities of the old and of the new voters are needed.
     pub joint: bool,
+    /// That entry is committed: whoever leads next sees these members, too.
+    pub committed: bool,
     /// The voters, those to come where a change is half done.
     pub voters: BTreeSet<NodeId>,
     /// Everybody, learners included.
@@ -105,6 +107,7 @@ impl RaftNode {
             term,
             version: *metrics.membership_config.log_id(),
             joint: configs.len() > 1,
+            committed: metrics.committed_membership_config.log_id() == metrics.membership_config.log_id(),
             voters: configs.last()?.clone(),
             members: members.collect(),
         })

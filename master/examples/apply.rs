@@ -13,6 +13,10 @@ use mc_master::state::{
 };
 use mc_proto::v1::Code;
 
+/// As `mc-master` has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const STORES: u64 = 8;
 const SIZE: u64 = 4096;
 

@@ -3,6 +3,10 @@
 //!
 //! Built by `build.rs` from this one file, without dependencies. What stands here must not call what it stands in front
 //! of: no allocation, no printing, no `std::time`.
+//!
+//! Why the unsafe code is sound: each function here has the signature that the C library gives it on 64-bit Linux, and hands
+//! on the pointers that its caller vouches for; `next!` is given the same signature, and the C library has the function or
+//! the process ends; the page is mapped for good and shared as atomics alone.
 #![allow(clippy::missing_safety_doc, reason = "the C library's functions, with its contracts")]
 
 use std::ffi::{c_char, c_int, c_long, c_void};
@@ -14,6 +18,7 @@ mod page;
 
 const RTLD_NEXT: *mut c_void = -1isize as *mut c_void;
 const O_RDWR: c_int = 2;
+const O_CLOEXEC: c_int = 0o2_000_000;
 const PROT_READ_WRITE: c_int = 3;
 const MAP_SHARED: c_int = 1;
 const CLOCK_REALTIME: c_int = 0;
@@ -45,6 +50,7 @@ unsafe extern "C" {
     fn getenv(name: *const c_char) -> *const c_char;
     fn nanosleep(time: *const Timespec, left: *mut Timespec) -> c_int;
     fn __errno_location() -> *mut c_int;
+    fn abort() -> !;
     // A buffer that is larger than any `struct stat`; the mode is read at its place on 64-bit Linux.
     fn fstat(fd: c_int, stat: *mut [u32; 64]) -> c_int;
 }
@@ -56,6 +62,9 @@ macro_rules! next {
         let mut next = NEXT.load(Ordering::Relaxed);
         if next.is_null() {
             next = unsafe { dlsym(RTLD_NEXT, $name.as_ptr()) };
+            if next.is_null() {
+                unsafe { abort() };
+            }
             NEXT.store(next, Ordering::Relaxed);
         }
         unsafe { transmute::<*mut c_void, $type>(next) }
@@ -69,7 +78,7 @@ fn page() -> Option<&'static [AtomicU64; page::BYTES / 8]> {
     let mut at = PAGE.load(Ordering::Acquire);
     if at.is_null() {
         let path = unsafe { getenv(c"FAULTY_PAGE".as_ptr()) };
-        let fd = if path.is_null() { -1 } else { unsafe { open(path, O_RDWR) } };
+        let fd = if path.is_null() { -1 } else { unsafe { open(path, O_RDWR | O_CLOEXEC) } };
         at = NONE;
         if fd >= 0 {
             // The descriptor stays open: one for each process. MAP_FAILED is NONE.

@@ -21,6 +21,10 @@ use args::{Cli, Command};
 use interrupt::Interrupted;
 use output::Output;
 
+/// As in `mc-master`: masters run in this executable, too.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How a command ended, as its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {

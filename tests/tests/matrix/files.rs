@@ -4,9 +4,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use mc_tests::{until, until_within};
+use mc_tests::until;
 
-use crate::membership::SWAPPED;
+use crate::membership::replaced_by_itself;
 use crate::row::{Round, Row};
 
 /// What a crash may tear off.
@@ -51,13 +51,7 @@ async fn damaged(round: &mut Round<'_>, damage: impl Fn(usize, &Path)) {
     assert!(status.code() == Some(2) && last.starts_with("error: "), "{status}: {last}");
     round.cluster.wipe_master(follower);
     round.cluster.masters[follower].start();
-    until_within(SWAPPED, "the new node votes", async || {
-        let leader = round.cluster.leader().await;
-        let Some(status) = round.cluster.status(leader).await else { return false };
-        let voters: Vec<_> = status.masters.iter().filter(|member| member.voter).collect();
-        voters.len() == 3 && voters.iter().all(|voter| voter.node_id != before)
-    })
-    .await;
+    replaced_by_itself(round.cluster, &before).await;
 }
 
 #[tokio::test]

@@ -2,12 +2,23 @@
 
 use std::time::Duration;
 
-use mc_tests::{mcctl, until, until_within};
+use mc_tests::{Cluster, mcctl, until, until_within};
 
 use crate::row::Row;
 
 /// A leader swaps once a minute at most.
-pub(crate) const SWAPPED: Duration = Duration::from_secs(150);
+const SWAPPED: Duration = Duration::from_secs(150);
+
+/// Waits until three vote and `before` is not among them: what started in its place was taken in by nobody's hand.
+pub(crate) async fn replaced_by_itself(cluster: &Cluster, before: &[u8]) {
+    until_within(SWAPPED, "the new node votes", async || {
+        let leader = cluster.leader().await;
+        let Some(status) = cluster.status(leader).await else { return false };
+        let voters: Vec<_> = status.masters.iter().filter(|member| member.voter).collect();
+        voters.len() == 3 && voters.iter().all(|voter| voter.node_id != *before)
+    })
+    .await;
+}
 
 /// One master is removed, loses its disk, and is taken in again. A busy machine may make the masters miss each other for
 /// a moment: then a change is refused, or its outcome unknown, and asked for again.
@@ -71,13 +82,7 @@ async fn disk_lost() {
             round.cluster.masters[follower].kill9();
             round.cluster.wipe_master(follower);
             round.cluster.masters[follower].start();
-            until_within(SWAPPED, "the new node votes", async || {
-                let leader = round.cluster.leader().await;
-                let Some(status) = round.cluster.status(leader).await else { return false };
-                let voters: Vec<_> = status.masters.iter().filter(|member| member.voter).collect();
-                voters.len() == 3 && voters.iter().all(|voter| voter.node_id != before)
-            })
-            .await;
+            replaced_by_itself(round.cluster, &before).await;
             round.struck();
         })
         .await;

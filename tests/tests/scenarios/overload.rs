@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mc_client::{Outcome, Put, PutOptions};
+use mc_client::{Put, PutOptions};
 use mc_tests::{Cluster, Faults, http_get, until_within};
 use tokio::task::JoinSet;
 
@@ -79,9 +79,7 @@ async fn a_flood_of_proposals_is_refused_in_part_and_costs_neither_leadership_no
                             Ok(Put::Stored) => stored += 1,
                             Ok(other) => panic!("a new key was put, and the answer is {other:?}"),
                             // Too much at a time, or too late: nothing is promised.
-                            Err(error) => {
-                                assert!(matches!(error.outcome, Outcome::Definite | Outcome::Unknown));
-                            }
+                            Err(_) => {}
                         }
                     }
                     slowest = slowest.max(asked.elapsed());

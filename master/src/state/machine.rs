@@ -107,11 +107,8 @@ impl State {
 
     /// Does what time alone does, at most `limit` of each kind: ends puts past their deadline, frees held bytes.
     fn expire(&mut self, limit: usize) {
-        for _ in 0..limit {
-            match self.puts.first_due(self.time) {
-                Some(put) => self.give_up(put),
-                None => break,
-            }
+        for put in self.puts.due(self.time, limit) {
+            self.give_up(put);
         }
         self.segments.release_due(self.time, limit);
     }

@@ -1,5 +1,6 @@
 //! Puts in flight and puts that ended not long ago.
 
+mod deadlines;
 mod shard;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::command::{PlacedReplica, PutMode};
 use super::cow::{CowMap, CowTable};
 use super::key::IndexKey;
+use deadlines::Deadlines;
 use shard::Shard;
 
 /// Shards of the puts, by a hash of their ids. A snapshot with more than [`ENDED_PER_SHARD`] ended puts in one of them
@@ -73,27 +75,33 @@ pub(super) enum PutState {
     Ended(Ended),
 }
 
-/// Puts in flight by id and by deadline, and puts that ended not long ago by id.
+/// Puts in flight and puts that ended not long ago by id.
 ///
 /// Which ended puts are known depends on the puts and the cluster's time alone: neither on the order within a shard,
 /// so that puts rebuilt from a snapshot act as those that were written, nor on how far the forgetting of due ones has
 /// got.
 #[derive(Clone)]
 pub(super) struct Puts {
-    shards: CowTable<Shard, { SHARDS / 2048 }>,
-    in_flight: CowMap<(ClusterTime, PutId), ()>,
+    shards: Shards,
+    deadlines: Deadlines,
 }
 
-const _: () = assert!(SHARDS == CowTable::<Shard, { SHARDS / 2048 }>::SLOTS);
+type Shards = CowTable<Shard, { SHARDS / 2048 }>;
+
+const _: () = assert!(SHARDS == Shards::SLOTS);
 
 /// Ids are random, but nothing forces a client to draw them so: the hash spreads those that count or repeat a half.
 pub(super) fn shard_of(id: PutId) -> u32 {
     (xxh3_64(&id.0.to_le_bytes()) >> (64 - SHARDS.ilog2())) as u32
 }
 
+fn is_in_flight(shards: &Shards, id: PutId, deadline: ClusterTime) -> bool {
+    shards.get(shard_of(id)).in_flight(id).is_some_and(|put| put.deadline == deadline)
+}
+
 impl Puts {
     pub(super) fn new() -> Self {
-        Self { shards: CowTable::new(), in_flight: CowMap::new() }
+        Self { shards: CowTable::new(), deadlines: Deadlines::new() }
     }
 
     pub(super) fn in_flight(&self, id: PutId) -> Option<&Arc<Put>> {
@@ -120,22 +128,27 @@ impl Puts {
 
     /// How many are in flight.
     pub(super) fn len_in_flight(&self) -> usize {
-        self.in_flight.len()
+        self.deadlines.in_flight()
     }
 
     /// The earliest deadline of a put in flight.
     pub(super) fn next_deadline(&self) -> Option<ClusterTime> {
-        self.in_flight.first().map(|(&(deadline, _), ())| deadline)
+        self.deadlines.first()
     }
 
-    /// A put in flight whose deadline has come.
-    pub(super) fn first_due(&self, now: ClusterTime) -> Option<PutId> {
-        self.in_flight.first().filter(|(key, ())| key.0 <= now).map(|(&(_, id), ())| id)
+    /// Puts in flight whose deadline has come, by deadline and id, at most `limit` of them.
+    pub(super) fn due(&self, now: ClusterTime, limit: usize) -> Vec<PutId> {
+        self.deadlines.due(now, limit, |id, deadline| is_in_flight(&self.shards, id, deadline))
     }
 
     pub(super) fn start(&mut self, id: PutId, put: Put) {
-        self.in_flight.insert((put.deadline, id), ());
+        self.deadlines.add(put.deadline, id);
         self.shards.get_mut(shard_of(id)).start(id, put);
+    }
+
+    /// A put is in flight no longer.
+    fn left(&mut self, put: &Put) {
+        self.deadlines.remove(put.deadline, |id| is_in_flight(&self.shards, id, put.deadline));
     }
 
     /// Whether one more put that ends is remembered beside all that its shard remembers.
@@ -146,17 +159,18 @@ impl Puts {
     /// Records how a put ended, which is no longer in flight.
     pub(super) fn end(&mut self, id: PutId, ended: Ended, now: ClusterTime) {
         let shard = self.shards.get_mut(shard_of(id));
-        if let Some(put) = shard.take_in_flight(id) {
-            self.in_flight.remove(&(put.deadline, id));
-        }
+        let put = shard.take_in_flight(id);
         shard.end(id, ended, now);
+        if let Some(put) = put {
+            self.left(&put);
+        }
     }
 
     /// Forgets a put in flight.
     pub(super) fn forget(&mut self, id: PutId) -> Option<Arc<Put>> {
         self.in_flight(id)?;
         let put = self.shards.get_mut(shard_of(id)).take_in_flight(id)?;
-        self.in_flight.remove(&(put.deadline, id));
+        self.left(&put);
         Some(put)
     }
 

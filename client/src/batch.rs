@@ -55,14 +55,14 @@ pub(crate) enum Keep {
 /// For each item the place of the item that is sent for its key: itself, except for duplicates.
 pub(crate) fn representatives<'a>(keys: impl IntoIterator<Item = &'a [u8]>, keep: Keep) -> Vec<usize> {
     let keys: Vec<&[u8]> = keys.into_iter().collect();
-    let mut chosen: HashMap<&[u8], usize> = HashMap::with_capacity(keys.len());
-    for (at, key) in keys.iter().enumerate() {
-        match keep {
-            Keep::First => _ = chosen.entry(key).or_insert(at),
-            Keep::Last => _ = chosen.insert(key, at),
-        }
+    let mut first: HashMap<&[u8], usize> = HashMap::with_capacity(keys.len());
+    let mut sent = vec![0; keys.len()];
+    let mut choose = |at: usize| sent[at] = *first.entry(keys[at]).or_insert(at);
+    match keep {
+        Keep::First => (0..keys.len()).for_each(&mut choose),
+        Keep::Last => (0..keys.len()).rev().for_each(&mut choose),
     }
-    keys.iter().map(|key| chosen[key]).collect()
+    sent
 }
 
 #[cfg(test)]

@@ -8,12 +8,11 @@ use mc_proto::v1::{
     PutStartItem,
 };
 use mc_transfer::WriteOp;
-use prost::Message;
 use tokio::time::Instant;
 
 use crate::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
 use crate::call::{CallError, Repeat};
-use crate::core::{Core, check_key, item_error, nonsense};
+use crate::core::{Core, item_error, nonsense};
 use crate::placement::{Granted, grants, patience, places};
 use crate::round::{Pending, Round, Writes, Written};
 use crate::{Error, Put, PutFrom, PutMode, PutOptions};
@@ -25,8 +24,10 @@ pub(crate) enum Fill {
     Nothing,
 }
 
-/// Framing of an item in a request, besides its own encoding.
-const ITEM_OVERHEAD: usize = 8;
+/// At most what an item of a start takes in a request and in the log besides its key and its stores.
+const START_ITEM_BYTES: usize = 80;
+/// What the id of a store takes in an item.
+const STORE_ID_BYTES: usize = 10;
 
 impl Core {
     pub(crate) async fn puts(
@@ -39,20 +40,29 @@ impl Core {
         let keep = if options.mode == PutMode::Upsert { Keep::Last } else { Keep::First };
         let sent = representatives(items.iter().map(|item| item.key), keep);
         let mut results: Vec<Option<Result<Put, Error>>> = vec![None; items.len()];
+        // One allocation for the keys of all.
+        let mut keys = Bytes::from(items.iter().map(|item| item.key).collect::<Vec<_>>().concat());
         let mut pending = Vec::with_capacity(items.len());
-        for (at, item) in items.iter().enumerate().filter(|(at, _)| sent[*at] == *at) {
-            match self.pending(at, item) {
-                Ok(put) => pending.push(put),
-                Err(error) => results[at] = Some(Err(error)),
+        for (at, item) in items.iter().enumerate() {
+            let key = keys.split_to(item.key.len());
+            if sent[at] == at {
+                match Pending::new(at, key, item) {
+                    Ok(put) => pending.push(put),
+                    Err(error) => results[at] = Some(Err(error)),
+                }
             }
         }
-        let costs = pending.iter().map(|put| Cost {
-            request: self.start_item(put, options, deadline, &[]).encoded_len() + ITEM_OVERHEAD + 16,
-            payload: put.size,
-        });
-        let chunks: Vec<_> = cut(costs.collect::<Vec<_>>())
+        let store_ids = options.preferred.len() * STORE_ID_BYTES;
+        let costs = pending
+            .iter()
+            .map(|put| Cost { request: put.key.len() + store_ids + START_ITEM_BYTES, payload: put.size });
+        let chunks = cut(costs.collect::<Vec<_>>());
+        let mut pending = pending.into_iter();
+        let chunks: Vec<_> = chunks
             .into_iter()
-            .map(|chunk| self.put_chunk(pending[chunk].to_vec(), options, fill, deadline))
+            .map(|chunk| {
+                self.put_chunk(pending.by_ref().take(chunk.len()).collect(), options, fill, deadline)
+            })
             .collect();
         let done: Vec<_> = futures::stream::iter(chunks).buffered(IN_FLIGHT).collect().await;
         for (at, result) in done.into_iter().flatten() {
@@ -81,34 +91,13 @@ impl Core {
         }
     }
 
-    fn pending<'a>(&self, at: usize, item: &PutFrom<'a>) -> Result<Pending<'a>, Error> {
-        check_key("put", item.key)?;
-        let size: u64 = item.slices.iter().map(|slice| slice.len() as u64).sum();
-        if size == 0 {
-            let why = "a value of 0 bytes: at least 1 is needed";
-            return Err(Error::definite("put", Code::InvalidParams, "this client", why));
-        }
-        Ok(Pending {
-            at,
-            key: Bytes::copy_from_slice(item.key),
-            slices: item.slices,
-            size,
-            put: PutId::random(),
-            avoid: Vec::new(),
-            again: false,
-            failure: None,
-            choosy: true,
-        })
-    }
-
     fn start_item(
         &self,
         put: &Pending<'_>,
         options: &PutOptions,
-        deadline: Instant,
+        deadline_ms: u64,
         avoid: &[StoreId],
     ) -> PutStartItem {
-        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
         let ids = |stores: &[StoreId]| stores.iter().map(|id| id.to_bytes().to_vec().into()).collect();
         let mut avoided = put.avoid.clone();
         if put.choosy {
@@ -123,8 +112,7 @@ impl Core {
                 PutMode::Upsert => mc_proto::v1::PutMode::Upsert,
             } as i32,
             replicas: options.replicas,
-            // Zero would ask for the default.
-            deadline_ms: u64::try_from(left).unwrap_or(u64::MAX).max(1),
+            deadline_ms,
             preferred_stores: ids(&options.preferred),
             avoid_stores: ids(&avoided),
         }
@@ -160,9 +148,12 @@ impl Core {
         fill: Fill,
         deadline: Instant,
     ) -> Vec<Round<'a>> {
-        let avoid = self.masters.avoid.avoided(Instant::now());
-        let items: Vec<_> =
-            pending.iter().map(|put| self.start_item(put, options, deadline, &avoid)).collect();
+        let now = Instant::now();
+        let avoid = self.masters.avoid.avoided(now);
+        let left = deadline.saturating_duration_since(now).as_millis();
+        // Zero would ask for the default.
+        let left = u64::try_from(left).unwrap_or(u64::MAX).max(1);
+        let items: Vec<_> = pending.iter().map(|put| self.start_item(put, options, left, &avoid)).collect();
         let request = BatchPutStartRequest { caller: None, tenant: self.tenant.clone(), items };
         let call = self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely);
         let answer = match self.masters.counters.put_start_ns.time(call).await {

@@ -7,9 +7,9 @@ use mc_base::{PutId, StoreId};
 use mc_proto::v1::Code;
 use tokio::time::Instant;
 
-use crate::core::item_error;
+use crate::core::{check_key, item_error};
 use crate::placement::Place;
-use crate::{Error, Put};
+use crate::{Error, Put, PutFrom};
 
 /// A put on its way.
 #[derive(Clone, Debug)]
@@ -28,6 +28,29 @@ pub(crate) struct Pending<'a> {
     pub(crate) failure: Option<Error>,
     /// Stores that failed other calls are asked to be left out, too.
     pub(crate) choosy: bool,
+}
+
+impl<'a> Pending<'a> {
+    /// A put that has not been started. `key` is the item's.
+    pub(crate) fn new(at: usize, key: Bytes, item: &PutFrom<'a>) -> Result<Self, Error> {
+        check_key("put", &key)?;
+        let size: u64 = item.slices.iter().map(|slice| slice.len() as u64).sum();
+        if size == 0 {
+            let why = "a value of 0 bytes: at least 1 is needed";
+            return Err(Error::definite("put", Code::InvalidParams, "this client", why));
+        }
+        Ok(Self {
+            at,
+            key,
+            slices: item.slices,
+            size,
+            put: PutId::random(),
+            avoid: Vec::new(),
+            again: false,
+            failure: None,
+            choosy: true,
+        })
+    }
 }
 
 /// What is written under each grant: which put, which of its replicas, and where that is.

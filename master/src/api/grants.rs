@@ -1,3 +1,4 @@
+use bytes::Bytes;
 use mc_base::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
 use mc_proto::v1;
 
@@ -15,6 +16,9 @@ pub(crate) struct Grants<'a> {
 struct PerStore {
     store: StoreId,
     epoch: SegmentEpoch,
+    /// Both as they travel, shared by all replicas there.
+    store_id: Bytes,
+    epoch_id: Bytes,
     key: GrantKey,
     endpoints: Vec<v1::Endpoint>,
     ranges: Vec<GrantedRange>,
@@ -34,6 +38,8 @@ impl<'a> Grants<'a> {
                 self.stores.push(PerStore {
                     store: replica.store,
                     epoch: replica.epoch,
+                    store_id: bytes(&replica.store.to_bytes()),
+                    epoch_id: bytes(&replica.epoch.to_bytes()),
                     key: *view.grant_key,
                     endpoints: endpoints(&view),
                     ranges: Vec::new(),
@@ -41,21 +47,21 @@ impl<'a> Grants<'a> {
                 self.stores.len() - 1
             }
         };
-        let ranges = &mut self.stores[at].ranges;
-        ranges.push(GrantedRange {
+        let store = &mut self.stores[at];
+        store.ranges.push(GrantedRange {
             segment: replica.segment,
             offset: replica.offset,
             len: replica.len,
             index: replica.index,
         });
         Some(v1::Replica {
-            store_id: bytes(&replica.store.to_bytes()),
+            store_id: store.store_id.clone(),
             segment: replica.segment,
-            epoch: bytes(&replica.epoch.to_bytes()),
+            epoch: store.epoch_id.clone(),
             offset: replica.offset,
             length: replica.len,
             grant: u32::try_from(at).ok()?,
-            range: u32::try_from(ranges.len() - 1).ok()?,
+            range: u32::try_from(store.ranges.len() - 1).ok()?,
         })
     }
 
@@ -64,9 +70,9 @@ impl<'a> Grants<'a> {
         let Self { cluster, access, expires, stores, .. } = self;
         stores
             .into_iter()
-            .map(|PerStore { store, epoch, key, endpoints, ranges }| v1::StoreGrant {
-                store_id: bytes(&store.to_bytes()),
-                epoch: bytes(&epoch.to_bytes()),
+            .map(|PerStore { store, epoch, store_id, epoch_id, key, endpoints, ranges }| v1::StoreGrant {
+                store_id,
+                epoch: epoch_id,
                 grant: Grant { cluster, store, epoch, access, expires, ranges }.seal(&key),
                 endpoints,
             })
@@ -84,6 +90,6 @@ pub(crate) fn endpoints(store: &StoreView<'_>) -> Vec<v1::Endpoint> {
     store.endpoints.iter().map(endpoint).collect()
 }
 
-pub(crate) fn bytes(of: &[u8]) -> bytes::Bytes {
-    bytes::Bytes::copy_from_slice(of)
+pub(crate) fn bytes(of: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(of)
 }

@@ -1,6 +1,6 @@
 //! Exist, get, put and remove: batches in, one result per item out.
 
-use mc_base::{Access, PutId, StoreId};
+use mc_base::{Access, ClusterTime, PutId, StoreId};
 use mc_proto::v1::{self, Code};
 use smallvec::SmallVec;
 
@@ -55,7 +55,8 @@ impl Coordinator {
         let leading = self.lead().await?;
         // Of all calls this one alone makes more to be written later: ends and removes only finish what was begun.
         self.refuse_without_room()?;
-        let items: Vec<_> = items.iter().map(|item| start_item(item, &leading)).collect::<Result<_, _>>()?;
+        let deadline = leading.put_deadlines();
+        let items: Vec<_> = items.iter().map(|item| start_item(item, &deadline)).collect::<Result<_, _>>()?;
         let expires = items.iter().map(|item| item.deadline).max().unwrap_or_default();
         let Response::PutStarted(started) =
             self.propose(&leading, Op::PutStart { tenant: request.tenant, items }).await?
@@ -224,7 +225,11 @@ fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> v1
     }
 }
 
-fn start_item(item: &v1::PutStartItem, leading: &Leading) -> Result<PutStartItem, Refusal> {
+/// `deadline` of what was asked for.
+fn start_item(
+    item: &v1::PutStartItem,
+    deadline: &impl Fn(u64) -> ClusterTime,
+) -> Result<PutStartItem, Refusal> {
     Ok(PutStartItem {
         put: put_id(&item.put_id)?,
         key: item.key.to_vec(),
@@ -235,7 +240,7 @@ fn start_item(item: &v1::PutStartItem, leading: &Leading) -> Result<PutStartItem
             Err(_) => return Err(Refusal::Invalid(format!("put mode {} is not known here", item.mode))),
         },
         replicas: u8::try_from(item.replicas.max(1)).unwrap_or(u8::MAX),
-        deadline: leading.put_deadline(item.deadline_ms),
+        deadline: deadline(item.deadline_ms),
         preferred: store_ids(&item.preferred_stores)?,
         avoid: store_ids(&item.avoid_stores)?,
     })

@@ -88,10 +88,13 @@ impl Leading {
         self.terms.read().read_lease
     }
 
-    /// The deadline of a put that asks for `asked_ms` (0: the default of 30 s).
-    pub(crate) fn put_deadline(&self, asked_ms: u64) -> ClusterTime {
-        let asked = Duration::from_millis(if asked_ms == 0 { 30_000 } else { asked_ms });
-        self.now().after(asked.min(self.terms.read().put_deadline_max))
+    /// The deadlines of puts that start now, by what each asks for in ms (0: the default of 30 s).
+    pub(crate) fn put_deadlines(&self) -> impl Fn(u64) -> ClusterTime + use<> {
+        let (now, longest) = (self.now(), self.terms.read().put_deadline_max);
+        move |asked_ms| {
+            let asked = Duration::from_millis(if asked_ms == 0 { 30_000 } else { asked_ms });
+            now.after(asked.min(longest))
+        }
     }
 
     /// A stamp for a command that is proposed now.
@@ -194,7 +197,7 @@ mod tests {
     fn a_put_never_outlives_the_longest_grant() {
         let (_, clock) = manual_clock();
         let leading = Leading::begin(3, ClusterTime(0), &Settings::default(), clock);
-        assert_eq!(leading.put_deadline(0), ClusterTime(30_000));
-        assert_eq!(leading.put_deadline(3_600_000), ClusterTime(60_000));
+        assert_eq!(leading.put_deadlines()(0), ClusterTime(30_000));
+        assert_eq!(leading.put_deadlines()(3_600_000), ClusterTime(60_000));
     }
 }

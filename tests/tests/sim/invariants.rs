@@ -186,6 +186,23 @@ impl Invariants {
     }
 }
 
+/// What each machine looks like, for a report.
+pub(crate) fn views(machines: &[Machine]) -> String {
+    let view = |machine: &Machine| {
+        let view = machine.with_raft(|raft| {
+            let (view, lease) = (raft.view(), raft.try_lease().is_some());
+            let applied = raft.index().read(|applied| applied.last_applied);
+            let roster = raft.roster().map(|roster| (roster.voters, roster.joint, roster.members.len()));
+            format!(
+                "{} of term {}, lease {lease}, applied {applied:?}, roster {roster:?}",
+                view.role, view.term
+            )
+        });
+        format!("\n  {}: {}", machine.host, view.unwrap_or_else(|| "not up".to_owned()))
+    };
+    machines.iter().map(view).collect()
+}
+
 /// The host that believes to lead the latest term.
 pub(crate) fn leader(machines: &[Machine]) -> Option<usize> {
     let leads = |machine: &Machine| {

@@ -223,9 +223,11 @@ impl Machine {
         }
     }
 
-    /// Looks at the running master's Raft node, if it has one by now.
+    /// Looks at the running master's Raft node, if it has one by now: at its own time, not at that outside.
     pub(crate) fn with_raft<R>(&self, look: impl FnOnce(&RaftNode) -> R) -> Option<R> {
-        match &*self.process.as_ref()?.master.lock() {
+        let process = self.process.as_ref()?;
+        let _inside = process.runtime.enter();
+        match &*process.master.lock() {
             Phase::Up(master) => master.with_raft(look),
             _ => None,
         }

@@ -8,7 +8,7 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 
 use crate::client::{Caller, Client, STORE, Wanted, store};
-use crate::invariants::Invariants;
+use crate::invariants::{Invariants, views};
 use crate::machine::Machine;
 use crate::nemesis::Nemesis;
 use crate::net::Net;
@@ -116,7 +116,7 @@ impl Schedule {
         while Invariants::converged(&self.machines).is_none() {
             self.step(false)?;
             if self.now - began > TO_FORM {
-                return Err(format!("no cluster within {TO_FORM} ms"));
+                return Err(format!("no cluster within {TO_FORM} ms{}", views(&self.machines)));
             }
         }
 
@@ -152,7 +152,8 @@ impl Schedule {
             self.machines.iter_mut().for_each(Machine::start);
             self.step(false)?;
             if self.now - began > patience {
-                return Err(format!("no leader that all follow {patience} ms after the last fault"));
+                let views = views(&self.machines);
+                return Err(format!("no leader that all follow {patience} ms after the last fault{views}"));
             }
         }
         let clients = self.outside.block_on(clients).map_err(|err| err.to_string())?;

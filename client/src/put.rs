@@ -52,10 +52,11 @@ impl Core {
                 }
             }
         }
-        let store_ids = options.preferred.len() * STORE_ID_BYTES;
-        let costs = pending
-            .iter()
-            .map(|put| Cost { request: put.key.len() + store_ids + START_ITEM_BYTES, payload: put.size });
+        let stores = options.preferred.len() + self.masters.avoid.avoided(Instant::now()).len();
+        let costs = pending.iter().map(|put| Cost {
+            request: put.key.len() + stores * STORE_ID_BYTES + START_ITEM_BYTES,
+            payload: put.size,
+        });
         let chunks = cut(costs.collect::<Vec<_>>());
         let mut pending = pending.into_iter();
         let chunks: Vec<_> = chunks
@@ -355,5 +356,30 @@ impl Core {
             Round::Done(put.at, result)
         };
         pending.into_iter().map(keep).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+
+    #[test]
+    fn a_start_takes_no_more_of_a_request_than_it_is_counted_for() {
+        let store = || Bytes::from_static(&[0xff; 8]);
+        let item = PutStartItem {
+            put_id: vec![0xff; 16].into(),
+            key: vec![b'k'; mc_base::MAX_KEY_LEN].into(),
+            size: u64::MAX,
+            mode: i32::MAX,
+            replicas: u32::MAX,
+            deadline_ms: u64::MAX,
+            preferred_stores: vec![store(); 3],
+            avoid_stores: vec![store(); 5],
+        };
+        let (key, stores) = (item.key.len(), 8 * STORE_ID_BYTES);
+        let request = BatchPutStartRequest { caller: None, tenant: String::new(), items: vec![item] };
+        assert!(request.encoded_len() <= key + stores + START_ITEM_BYTES);
     }
 }

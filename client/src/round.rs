@@ -14,7 +14,7 @@ use crate::{Error, Put, PutFrom};
 /// A put on its way.
 #[derive(Clone, Debug)]
 pub(crate) struct Pending<'a> {
-    /// Place in the chunk.
+    /// Place in the batch.
     pub(crate) at: usize,
     pub(crate) key: Bytes,
     pub(crate) slices: &'a [&'a [u8]],

@@ -173,6 +173,30 @@ fn a_backlog_of_due_puts_ends_in_slices_and_never_answers_as_alive() {
 }
 
 #[test]
+fn a_backlog_of_due_puts_ends_the_same_where_the_index_was_rebuilt_from_a_snapshot() {
+    let mut rig = Rig::with_stores(&[64 * MIB]);
+    let item = |put| PutStartItem { deadline: ClusterTime(5000), ..start(put, &format!("k{put}"), 64) };
+    rig.apply(Op::PutStart { tenant: String::new(), items: (0..4096).map(item).collect() });
+    for put in (0..4096).filter(|put| put % 5 < 2) {
+        assert_eq!(rig.end(put, &format!("k{put}")).code, Code::Ok);
+    }
+    // One that lived through it remembers more than what is in flight.
+    let mut rebuilt = restore(&snapshot(&rig.state));
+    rig.now = 5000;
+    let mut slices = 0;
+    while rig.state.puts_in_flight() > 0 {
+        slices += 1;
+        rig.index += 1;
+        let command = rig.command(Op::Tick);
+        for state in [&mut rig.state, &mut rebuilt] {
+            state.apply(rig.index, TERM, &command);
+        }
+        assert_eq!(snapshot(&rig.state), snapshot(&rebuilt), "after slice {slices}");
+    }
+    assert!(slices > 1, "a limit cut it");
+}
+
+#[test]
 fn removal_names_a_version_and_holds_its_bytes() {
     let mut rig = Rig::with_stores(&[MIB]);
     rig.put(1, "k", 1000);

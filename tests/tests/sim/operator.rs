@@ -14,7 +14,7 @@ use crate::net::{Host, address_of};
 
 /// Patience with one attempt: a change is committed before it is answered.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(1_000);
-/// A removal that is not done after so many attempts is let be: too few masters are up.
+/// A removal that is not done after so many attempts is let be: too few masters are up, or the leader has only begun.
 const ATTEMPTS: u32 = 20;
 
 /// What is to be done.

@@ -15,7 +15,7 @@ pub(super) struct Deadlines {
 /// Puts of one deadline.
 #[derive(Clone)]
 struct Bucket {
-    /// Those in flight, and at most as many that no longer are.
+    /// Those in flight, and about as many at most that no longer are.
     ids: Vec<PutId>,
     in_flight: usize,
 }
@@ -59,10 +59,12 @@ impl Deadlines {
             // One that ended and was started again is there twice.
             bucket.ids.sort_unstable();
             bucket.ids.dedup();
+            bucket.ids.shrink_to_fit();
         }
     }
 
-    /// Puts whose deadline has come, by deadline and id, at most `limit` of them.
+    /// Puts whose deadline has come, by deadline and id, at most `limit` of them. Looks through all puts of a deadline,
+    /// which are those that were started within a millisecond.
     pub(super) fn due(
         &self,
         now: ClusterTime,
@@ -119,6 +121,7 @@ mod tests {
                 for (at, bucket) in deadlines.by_time.iter() {
                     let there = model.iter().filter(|(other, _)| other == at).count();
                     prop_assert!(bucket.ids.len() <= 2 * there + 1, "ids of puts that ended pile up");
+                    prop_assert!(bucket.ids.capacity() <= 4 * there + 4, "their memory is kept");
                 }
             }
         }

@@ -9,8 +9,8 @@ use mc_tests::until;
 use crate::membership::replaced_by_itself;
 use crate::row::{Round, Row};
 
-/// What a crash may tear off.
-const TORN: u64 = 64 << 10;
+/// What is torn off the end that the log's mark covers, with all that comes after it.
+const TORN: usize = 16 << 10;
 
 /// The file with most of the log.
 fn largest(dir: &Path) -> PathBuf {
@@ -27,12 +27,27 @@ fn used(path: &Path) -> (Vec<u8>, usize) {
     (bytes, end)
 }
 
+/// Where the part of the log ends that its mark covers: what is younger is lost unnoticed when it is damaged, and Raft with
+/// a log that lost what it had acknowledged promises nothing.
+async fn marked(log: &Path) -> usize {
+    let (_, end) = used(&largest(log));
+    // It is raised about once a second; the second time it is by entries that were written after this began.
+    for _ in 0..2 {
+        let mark = || std::fs::read(log.join("durable")).expect("the log's mark");
+        let before = mark();
+        until("the mark is raised", async || mark() != before).await;
+    }
+    end
+}
+
 /// Either it starts, because nothing that counts was hit, or it refuses in words; what takes its place then is taken in.
-async fn damaged(round: &mut Round<'_>, damage: impl Fn(usize, &Path)) {
+async fn damaged(round: &mut Round<'_>, damage: impl Fn(usize, &Path, usize)) {
     let follower = round.cluster.follower().await;
     let before = round.cluster.status(follower).await.expect("it answers").node_id;
+    let log = round.cluster.master_dir(follower).join("log");
+    let marked = marked(&log).await;
     round.cluster.masters[follower].kill9();
-    damage(round.number, &largest(&round.cluster.master_dir(follower).join("log")));
+    damage(round.number, &largest(&log), marked);
     round.struck();
     round.cluster.masters[follower].start();
     let mut refused = false;
@@ -58,11 +73,11 @@ async fn damaged(round: &mut Round<'_>, damage: impl Fn(usize, &Path)) {
 async fn torn_tail() {
     Row::new("torn tail of the log", "follower")
         .run(async |round| {
-            damaged(round, |_, path| {
+            damaged(round, |_, path, marked| {
                 let (_, end) = used(path);
-                let torn = TORN.min(end as u64);
+                let from = marked.saturating_sub(TORN);
                 let file = File::options().write(true).open(path).expect("a file of the log");
-                file.write_all_at(&vec![0; torn as usize], end as u64 - torn).expect("it can be written");
+                file.write_all_at(&vec![0; end - from], from as u64).expect("it can be written");
             })
             .await;
         })
@@ -73,10 +88,10 @@ async fn torn_tail() {
 async fn bit_flip() {
     Row::new("bit flip in the middle of the log", "follower")
         .run(async |round| {
-            damaged(round, |number, path| {
-                let (bytes, end) = used(path);
+            damaged(round, |number, path, marked| {
+                let (bytes, _) = used(path);
                 // Somewhere else each time.
-                let at = end * (number % 7 + 1) / 9;
+                let at = marked * (number % 7 + 1) / 9;
                 let file = File::options().write(true).open(path).expect("a file of the log");
                 file.write_all_at(&[bytes[at] ^ 0x10], at as u64).expect("it can be written");
             })

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::CommandFactory as _;
 use mc_base::config::{self, Loaded};
@@ -18,6 +19,8 @@ use crate::master::{Environment, Master, StartError};
 
 /// Exit code for what a person must mend before another start makes sense.
 const EXIT_CONFIG: u8 = 2;
+/// Tasks end where they next wait, which is soon; one that doesn't is not waited for.
+const TO_FALL_SILENT: Duration = Duration::from_millis(100);
 
 /// Runs a master until it is told to stop. `args` begin with the program's name.
 ///
@@ -108,9 +111,9 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
             }),
         }
     });
-    // What is left (idle connections) ends with the process.
-    api.shutdown_background();
-    raft.shutdown_background();
+    // What is left (idle connections) ends with the process; nothing of it logs after the line that says why.
+    api.shutdown_timeout(TO_FALL_SILENT);
+    raft.shutdown_timeout(TO_FALL_SILENT);
     outcome
 }
 

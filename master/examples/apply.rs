@@ -9,7 +9,8 @@ use std::time::Duration;
 use common::cpu;
 use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use mc_master::state::{
-    Command, Endpoint, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings, Stamp, State,
+    Command, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings, Stamp,
+    State,
 };
 use mc_proto::v1::Code;
 
@@ -86,13 +87,13 @@ impl Load {
         });
         let ends = puts.map(|n| PutEndItem {
             put: put_id(n),
-            key: key(n),
+            key: KeyHash::of("", &key(n)),
             checksum: n,
             failed: Vec::new().into(),
             reuse_at: ClusterTime(0),
         });
         let start = Op::PutStart { tenant: String::new(), items: starts.collect() };
-        let end = Op::PutEnd { tenant: String::new(), items: ends.collect() };
+        let end = Op::PutEnd { items: ends.collect() };
         (start, end)
     }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use mc_master::state::{
-    Command, DecodeError, Endpoint, MountStore, Op, PutEndItem, PutMode, PutStartItem, ReadPolicy,
+    Command, DecodeError, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, ReadPolicy,
     RemoveItem, Response, Settings, SnapshotError, Stamp, State,
 };
 use mc_proto::v1::Code;
@@ -68,10 +68,9 @@ fn commands() -> Vec<(&'static str, Command)> {
         (
             "put_end",
             Op::PutEnd {
-                tenant: tenant.clone(),
                 items: vec![PutEndItem {
                     put: PutId(u128::MAX),
-                    key: b"key".to_vec(),
+                    key: KeyHash::of(&tenant, b"key"),
                     checksum: u64::MAX,
                     failed: [0, 255, 3][..].into(),
                     reuse_at: ClusterTime(40_000),

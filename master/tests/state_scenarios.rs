@@ -5,7 +5,7 @@
 mod state_support;
 
 use mc_base::{ClusterTime, PutId, StoreId};
-use mc_master::state::{MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings};
+use mc_master::state::{KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings};
 use mc_proto::v1::Code;
 use state_support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
 
@@ -374,7 +374,7 @@ fn what_another_terms_leader_decided_does_nothing() {
     let before = snapshot(&rig.state);
     let ops = [
         Op::PutStart { tenant: String::new(), items: vec![start(2, "j", 1)] },
-        Op::PutEnd { tenant: String::new(), items: vec![end(2, "j")] },
+        Op::PutEnd { items: vec![end(2, "j")] },
         Op::PutRevoke { puts: vec![PutId(2)] },
         Op::Remove { tenant: String::new(), items: Vec::new() },
         Op::MountStore(mount(2, 2, &[MIB])),
@@ -403,7 +403,7 @@ fn tenants_have_keys_of_their_own() {
     for (put, tenant) in [(1, ""), (2, "a")] {
         let items = vec![start(put, "k", 10)];
         rig.apply(Op::PutStart { tenant: tenant.into(), items });
-        rig.apply(Op::PutEnd { tenant: tenant.into(), items: vec![end(put, "k")] });
+        rig.apply(Op::PutEnd { items: vec![PutEndItem { key: KeyHash::of(tenant, b"k"), ..end(put, "k") }] });
     }
     assert_eq!(rig.state.get("", b"k").unwrap().version, PutId(1));
     assert_eq!(rig.state.get("a", b"k").unwrap().version, PutId(2));

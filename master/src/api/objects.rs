@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::Refusal;
 use super::grants::{Grants, bytes};
 use crate::leader::{Coordinator, Leading};
-use crate::state::{ObjectView, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Response, State};
+use crate::state::{KeyHash, ObjectView, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Response, State};
 
 /// How often a remove that names no version follows an upsert that was faster.
 const REMOVE_ROUNDS: usize = 3;
@@ -92,7 +92,7 @@ impl Coordinator {
         let item = |item: &v1::PutEndItem| {
             Ok(PutEndItem {
                 put: put_id(&item.put_id)?,
-                key: item.key.to_vec(),
+                key: KeyHash::of(&request.tenant, &item.key),
                 checksum: item.checksum,
                 failed: item
                     .failed_replicas
@@ -103,9 +103,7 @@ impl Coordinator {
             })
         };
         let items = request.items.iter().map(item).collect::<Result<_, Refusal>>()?;
-        let Response::PutEnded(ended) =
-            self.propose(&leading, Op::PutEnd { tenant: request.tenant, items }).await?
-        else {
+        let Response::PutEnded(ended) = self.propose(&leading, Op::PutEnd { items }).await? else {
             return Err(unexpected_answer());
         };
         let results = ended.iter().map(|ended| v1::PutEndResult { code: ended.code as i32 }).collect();

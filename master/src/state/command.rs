@@ -10,9 +10,10 @@ use mc_proto::v1::Code;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+use super::key::KeyHash;
 use super::settings::Settings;
 
-const COMMAND_FORMAT: u8 = 1;
+const COMMAND_FORMAT: u8 = 2;
 
 /// One log entry: what the leader stamped and what is to be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,8 +53,6 @@ pub enum Op {
     },
     /// Make puts visible. Answers [`Response::PutEnded`].
     PutEnd {
-        /// Tenant of all items.
-        tenant: String,
         /// The puts.
         items: Vec<PutEndItem>,
     },
@@ -97,6 +96,7 @@ pub enum Op {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutStartItem {
     /// The put, which becomes the object's version.
+    #[serde(with = "id_bytes")]
     pub put: PutId,
     /// 1 B to 4 KiB.
     #[serde(with = "serde_bytes")]
@@ -128,10 +128,11 @@ pub enum PutMode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutEndItem {
     /// The put.
+    #[serde(with = "id_bytes")]
     pub put: PutId,
-    /// Its key, by which a repeated end finds the object that it made.
-    #[serde(with = "serde_bytes")]
-    pub key: Vec<u8>,
+    /// Its key, by which a repeated end finds the object that it made. A hash will do, since that object knows the put:
+    /// the key itself would be logged, sent and read once more.
+    pub key: KeyHash,
     /// CRC-64/NVME of the value.
     pub checksum: u64,
     /// Replicas, by their place in the start's answer, that were not written: they are freed.
@@ -250,17 +251,39 @@ pub struct PlacedReplica {
     pub index: u64,
 }
 
+/// Ids are random: as a number of variable length one would be longer than its bytes, and slower to read.
+mod id_bytes {
+    use mc_base::PutId;
+    use serde::de::Error as _;
+    use serde::{Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(put: &PutId, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(&put.to_bytes())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PutId, D::Error> {
+        let bytes: &[u8] = serde_bytes::deserialize(from)?;
+        PutId::from_bytes(bytes)
+            .ok_or_else(|| D::Error::invalid_length(bytes.len(), &"the 16 bytes of a put id"))
+    }
+}
+
 /// Why bytes are not a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Written by a newer build.
+    /// Written by another build.
     #[error(
-        "command format {0} is newer than this build's {COMMAND_FORMAT}: upgrade this master before it goes on"
+        "command format {} is {} than this build's {COMMAND_FORMAT}: start the build of mc-master that wrote it",
+        .0, than_ours(*.0)
     )]
     Format(u8),
     /// Not decodable to the last byte.
     #[error("command is malformed: {0}")]
     Malformed(String),
+}
+
+fn than_ours(format: u8) -> &'static str {
+    if format > COMMAND_FORMAT { "newer" } else { "older" }
 }
 
 impl Command {
@@ -279,7 +302,7 @@ impl Command {
                 let stores = |item: &PutStartItem| item.preferred.len() + item.avoid.len();
                 items.iter().map(|item| item.key.len() + 40 + 10 * stores(item)).sum()
             }
-            Op::PutEnd { items, .. } => items.iter().map(|item| item.key.len() + 40).sum(),
+            Op::PutEnd { items } => items.len() * 56,
             Op::Remove { items, .. } => items.iter().map(|item| item.key.len() + 32).sum(),
             Op::PutRevoke { puts } => puts.len() * 20,
             _ => 0,

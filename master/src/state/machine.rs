@@ -1,7 +1,6 @@
-use std::sync::Arc;
-
 use mc_base::{ClusterTime, MAX_ITEMS, PutId};
 use mc_proto::v1::Code;
+use triomphe::Arc;
 
 use super::command::{Command, Op, PutEnded, PutStarted, RemoveItem, Response, Stamp};
 use super::key::IndexKey;
@@ -70,11 +69,11 @@ impl State {
                 }
                 Response::PutStarted(self.put_start(&entry, tenant, items))
             }
-            Op::PutEnd { tenant, items } => {
+            Op::PutEnd { items } => {
                 if items.len() > MAX_ITEMS {
                     return Response::PutEnded(vec![PutEnded::refused(Code::InvalidParams); items.len()]);
                 }
-                Response::PutEnded(self.put_end(&entry, tenant, items))
+                Response::PutEnded(self.put_end(&entry, items))
             }
             Op::PutRevoke { puts } => {
                 if puts.len() > MAX_ITEMS {
@@ -176,7 +175,7 @@ fn is_bound_to_term(op: &Op) -> bool {
 fn items(op: &Op) -> usize {
     match op {
         Op::PutStart { items, .. } => items.len(),
-        Op::PutEnd { items, .. } => items.len(),
+        Op::PutEnd { items } => items.len(),
         Op::PutRevoke { puts } => puts.len(),
         Op::Remove { items, .. } => items.len(),
         Op::Tick

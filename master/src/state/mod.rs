@@ -29,6 +29,7 @@ pub use command::{
     Command, DecodeError, Endpoint, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
     PutStartItem, PutStarted, RemoveItem, Response, Stamp,
 };
+pub use key::KeyHash;
 pub use machine::State;
 pub use query::{HeldRange, ObjectView, PutView, StoreView};
 pub use settings::{CLUSTER_VERSION, ReadPolicy, ReadPolicyError, Settings};

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mc_base::{ClusterTime, MAX_TENANT_LEN, StoreId};
+use mc_base::{ClusterTime, MAX_TENANT_LEN, PutId, StoreId};
 use mc_proto::v1::Code;
 use smallvec::SmallVec;
 
 use super::command::{PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted};
-use super::key::IndexKey;
+use super::key::{IndexKey, KeyHash};
 use super::machine::{Entry, State};
 use super::objects::{Object, ObjectRef, Replica};
 use super::place::Placement;
@@ -62,7 +62,7 @@ impl State {
         for group in items.chunks(GROUP) {
             let keys: Vec<_> = group.iter().map(|item| IndexKey::new(tenant, &item.key)).collect();
             touch(group.iter().map(|item| self.puts.touch(item.put)));
-            touch(keys.iter().flatten().map(|key| self.objects.touch(key)));
+            touch(keys.iter().flatten().map(|key| self.objects.touch(key.hash())));
             for (item, key) in group.iter().zip(keys) {
                 placement.begin_item(entry.stamp.seed, answers.len() as u64);
                 answers.push(self.start_one(entry, tenant, item, key, &suspects, &mut placement));
@@ -112,41 +112,30 @@ impl State {
         answer
     }
 
-    pub(super) fn put_end(&mut self, entry: &Entry<'_>, tenant: &str, items: &[PutEndItem]) -> Vec<PutEnded> {
+    pub(super) fn put_end(&mut self, entry: &Entry<'_>, items: &[PutEndItem]) -> Vec<PutEnded> {
         let suspects: BTreeSet<StoreId> = entry.stamp.suspects.iter().copied().collect();
         let mut answers = Vec::with_capacity(items.len());
         for group in items.chunks(GROUP) {
             touch(group.iter().map(|item| self.puts.touch(item.put)));
             let in_flight = group.iter().filter_map(|item| self.puts.in_flight(item.put));
-            touch(in_flight.map(|put| self.objects.touch(&put.key)));
-            answers.extend(group.iter().map(|item| self.end_one(entry, tenant, item, &suspects)));
+            touch(in_flight.map(|put| self.objects.touch(put.key.hash())));
+            answers.extend(group.iter().map(|item| self.end_one(entry, item, &suspects)));
         }
         answers
     }
 
-    fn end_one(
-        &mut self,
-        entry: &Entry<'_>,
-        tenant: &str,
-        item: &PutEndItem,
-        suspects: &BTreeSet<StoreId>,
-    ) -> PutEnded {
+    fn end_one(&mut self, entry: &Entry<'_>, item: &PutEndItem, suspects: &BTreeSet<StoreId>) -> PutEnded {
         let gone = PutEnded::refused(Code::PutGone);
-        if !IndexKey::is_valid(tenant, &item.key) {
-            return gone;
-        }
         let put = match self.known_put(entry.now, item.put) {
-            Some(PutState::InFlight(put)) if put.key.is(tenant, &item.key) => put,
+            Some(PutState::InFlight(put)) if put.key.hash() == item.key => put,
             Some(PutState::InFlight(_)) => return gone,
             Some(PutState::Ended(ended)) => return PutEnded::of(ended.outcome),
             // The record of the end is forgotten at the put's deadline, or before it when its shard is full; the object
             // remembers who made it. A put that failed or came second then looks like one that never was.
-            None => match IndexKey::new(tenant, &item.key).and_then(|key| self.visible(&key)) {
-                Some(object) if object.version == item.put => {
-                    return PutEnded::of(Outcome::Visible { replaced: None });
-                }
-                _ => return gone,
-            },
+            None if self.made(item.put, item.key) => {
+                return PutEnded::of(Outcome::Visible { replaced: None });
+            }
+            None => return gone,
         };
         let outcome = self.settle_put(&put, item, suspects);
         self.puts.end(item.put, Ended { outcome, deadline: put.deadline }, self.time);
@@ -204,8 +193,16 @@ impl State {
 
     /// The object of a key, if a replica of it is left. One that only waits to be swept is not there.
     pub(super) fn visible(&self, key: &IndexKey) -> Option<ObjectRef<'_>> {
-        let live = |replica: Replica| self.segments.live(replica.segment).is_some();
-        self.objects.get(key).filter(|object| object.replicas().any(live))
+        self.objects.get(key).filter(|object| self.is_live(*object))
+    }
+
+    /// Whether a visible object is the one that this put made.
+    fn made(&self, put: PutId, key: KeyHash) -> bool {
+        self.objects.with_hash(key).any(|object| object.version == put && self.is_live(object))
+    }
+
+    fn is_live(&self, object: ObjectRef<'_>) -> bool {
+        object.replicas().any(|replica| self.segments.live(replica.segment).is_some())
     }
 
     /// Whether a replica is left on a store that is not suspect.

@@ -1,7 +1,7 @@
 use std::ops::{Range, RangeInclusive};
-use std::sync::Arc;
 
 use mc_base::{SegmentEpoch, StoreId};
+use triomphe::Arc;
 
 use super::command::MountStore;
 use super::cow::CowMap;

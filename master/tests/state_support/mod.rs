@@ -6,8 +6,8 @@ pub mod steps;
 
 use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use mc_master::state::{
-    Command, Endpoint, MountStore, Op, PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted, RemoveItem,
-    Response, Settings, Stamp, State,
+    Command, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted,
+    RemoveItem, Response, Settings, Stamp, State,
 };
 use mc_proto::v1::Code;
 use xxhash_rust::xxh3::xxh3_64;
@@ -82,7 +82,7 @@ impl Rig {
     }
 
     pub fn end_item(&mut self, item: PutEndItem) -> PutEnded {
-        match self.apply(Op::PutEnd { tenant: String::new(), items: vec![item] }) {
+        match self.apply(Op::PutEnd { items: vec![item] }) {
             Response::PutEnded(mut ended) => ended.remove(0),
             other => panic!("{other:?}"),
         }
@@ -157,7 +157,7 @@ pub fn start(put: u128, key: &str, size: u64) -> PutStartItem {
 pub fn end(put: u128, key: &str) -> PutEndItem {
     PutEndItem {
         put: PutId(put),
-        key: key.into(),
+        key: KeyHash::of("", key.as_bytes()),
         checksum: 0xc0ffee,
         failed: Vec::new().into(),
         reuse_at: ClusterTime(0),

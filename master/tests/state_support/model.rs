@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mc_base::{ClusterTime, PutId, SegmentEpoch, StoreId};
 use mc_master::state::{
-    Command, HeldRange, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode, PutStartItem,
+    Command, HeldRange, KeyHash, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode, PutStartItem,
     PutStarted, RemoveItem, Response, Settings, State,
 };
 use mc_proto::v1::Code;
@@ -118,8 +118,8 @@ impl Model {
                     self.check_refusal(item, answer, suspects);
                 }
             }
-            (Op::PutEnd { tenant, items }, Response::PutEnded(answers)) => {
-                let expected: Vec<_> = items.iter().map(|item| self.end(tenant, item, suspects)).collect();
+            (Op::PutEnd { items }, Response::PutEnded(answers)) => {
+                let expected: Vec<_> = items.iter().map(|item| self.end(item, suspects)).collect();
                 assert_eq!(*answers, expected);
             }
             (Op::PutRevoke { puts }, Response::Codes(codes)) => {
@@ -263,19 +263,19 @@ impl Model {
         }
     }
 
-    fn end(&mut self, tenant: &str, item: &PutEndItem, suspects: &[StoreId]) -> PutEnded {
+    fn end(&mut self, item: &PutEndItem, suspects: &[StoreId]) -> PutEnded {
         let answer = |code, replaced| PutEnded { code, replaced };
-        let key = (tenant.to_owned(), item.key.clone());
+        let is_of = |key: &Key| KeyHash::of(&key.0, &key.1) == item.key;
         let Some(put) = self.puts.get(&item.put).cloned() else {
-            if let Some((ended, _)) = self.ended.get(&item.put)
-                && !item.key.is_empty()
-            {
+            if let Some((ended, _)) = self.ended.get(&item.put) {
                 return ended.clone();
             }
-            let made = self.visible(&key).is_some_and(|object| object.version == item.put);
+            let mut named = self.objects.keys().filter(|key| is_of(key)).filter_map(|key| self.visible(key));
+            let made = named.any(|object| object.version == item.put);
             return answer(if made { Code::Ok } else { Code::PutGone }, None);
         };
-        if put.key != key {
+        let key = put.key.clone();
+        if !is_of(&key) {
             return answer(Code::PutGone, None);
         }
         let written: Vec<_> = (0..)

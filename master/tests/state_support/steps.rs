@@ -1,12 +1,15 @@
 //! Random command sequences: steps name keys, puts and stores by small numbers, so that they meet.
 
 use mc_base::{ClusterTime, PutId, SegmentEpoch, StoreId};
-use mc_master::state::{Command, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Settings, Stamp};
+use mc_master::state::{
+    Command, KeyHash, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Settings, Stamp,
+};
 use proptest::prelude::*;
 
 use super::{TERM, endpoint, mount};
 
 const KEYS: u8 = 10;
+const TENANT: &str = "t";
 const STORES: u64 = 4;
 const SIZES: [u64; 6] = [1, 64, 1000, 4096, 70_000, 1 << 20];
 
@@ -140,7 +143,7 @@ impl Script {
     }
 
     fn op(&mut self, act: &Act, seen: impl Fn(&[u8]) -> Option<PutId>) -> Op {
-        let tenant = "t".to_owned();
+        let tenant = TENANT.to_owned();
         match act {
             Act::Tick => Op::Tick,
             Act::Start(items) => {
@@ -149,7 +152,7 @@ impl Script {
             }
             Act::End(items) => {
                 let items = items.iter().map(|item| self.end(item)).collect();
-                Op::PutEnd { tenant, items }
+                Op::PutEnd { items }
             }
             Act::Revoke(puts) => Op::PutRevoke { puts: puts.iter().map(|&put| self.recent(put).0).collect() },
             Act::Remove(items) => {
@@ -224,7 +227,7 @@ impl Script {
         let (put, right) = self.recent(item.put);
         PutEndItem {
             put,
-            key: if item.wrong_key { key(KEYS) } else { right },
+            key: KeyHash::of(TENANT, &if item.wrong_key { key(KEYS) } else { right }),
             checksum: item.lease ^ 0xabc,
             failed: (0..3u8).filter(|at| item.failed >> at & 1 == 1).collect(),
             reuse_at: self.after(item.lease),

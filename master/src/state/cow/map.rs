@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use triomphe::Arc;
 
 /// Most entries of a leaf: small, because the first write after a clone copies a leaf.
 const LEAF_MAX: usize = 32;

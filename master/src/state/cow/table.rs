@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use triomphe::Arc;
 
 const MIDDLE: usize = 128;
 /// Narrow: the first write to a row after a clone counts up the references of its slots.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::cow::CowTable;
-use super::key::{IndexKey, SHARDS};
+use super::key::{IndexKey, KeyHash, SHARDS};
 pub(super) use shard::ObjectRef;
 use shard::Shard;
 
@@ -42,8 +42,8 @@ const ROWS: usize = (SHARDS * PARTS) as usize / 2048;
 const _: () = assert!((SHARDS * PARTS) as usize == CowTable::<Shard, ROWS>::SLOTS);
 
 /// Where a key lies: parts stand in the order of shards and hashes, as a snapshot lists objects.
-fn part(key: &IndexKey) -> u32 {
-    key.shard() * PARTS + (key.order() >> (u32::BITS - PARTS.ilog2()))
+fn part(hash: KeyHash) -> u32 {
+    hash.shard() * PARTS + (hash.order() >> (u32::BITS - PARTS.ilog2()))
 }
 
 /// All objects. A clone is cheap and never changes.
@@ -63,19 +63,24 @@ impl Objects {
     }
 
     pub(super) fn get(&self, key: &IndexKey) -> Option<ObjectRef<'_>> {
-        self.parts.get(part(key)).get(key.order(), key.bytes())
+        self.parts.get(part(key.hash())).get(key.hash().order(), key.bytes())
+    }
+
+    /// The objects whose keys have this hash, or nearly: 50 of its bits are compared. Mostly one at most.
+    pub(super) fn with_hash(&self, hash: KeyHash) -> impl Iterator<Item = ObjectRef<'_>> {
+        self.parts.get(part(hash)).with_order(hash.order())
     }
 
     /// Returns the version that it replaces.
     pub(super) fn insert(&mut self, key: &IndexKey, object: &Object) -> Option<Object> {
-        let old = self.parts.get_mut(part(key)).insert(key.order(), key.bytes(), object);
+        let old = self.parts.get_mut(part(key.hash())).insert(key.hash().order(), key.bytes(), object);
         self.len += u64::from(old.is_none());
         old
     }
 
     /// For keys that are there: it copies the shard where that is shared.
     pub(super) fn remove(&mut self, key: &IndexKey) -> Option<Object> {
-        let old = self.parts.get_mut(part(key)).remove(key.order(), key.bytes());
+        let old = self.parts.get_mut(part(key.hash())).remove(key.hash().order(), key.bytes());
         self.len -= u64::from(old.is_some());
         old
     }
@@ -88,9 +93,9 @@ impl Objects {
         Some((IndexKey::from_bytes(object.key)?, object.to_object()))
     }
 
-    /// Reads what a look at that key and its insert are going to read, so that the cache has it.
-    pub(super) fn touch(&self, key: &IndexKey) -> u64 {
-        self.parts.get(part(key)).touch(key.order())
+    /// Reads what a look at a key of that hash and its insert are going to read, so that the cache has it.
+    pub(super) fn touch(&self, hash: KeyHash) -> u64 {
+        self.parts.get(part(hash)).touch(hash.order())
     }
 
     /// All objects in the order of the snapshot: shard, hash, key.

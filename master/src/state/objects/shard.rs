@@ -128,6 +128,13 @@ impl Shard {
         self.find(order, key).ok().map(|at| self.read(self.index[at]))
     }
 
+    /// The objects whose keys have these bits of their hash.
+    pub(super) fn with_order(&self, order: u32) -> impl Iterator<Item = ObjectRef<'_>> {
+        let from = self.index.partition_point(|slot| slot.order < order);
+        let slots = self.index.get(from..).unwrap_or_default().iter();
+        slots.take_while(move |slot| slot.order == order).map(|slot| self.read(*slot))
+    }
+
     /// Returns what it replaces.
     pub(super) fn insert(&mut self, order: u32, key: &[u8], object: &Object) -> Option<Object> {
         match self.find(order, key) {
@@ -208,7 +215,7 @@ impl Shard {
         self.index.iter().map(|slot| self.read(*slot))
     }
 
-    /// Reads what a look at that key is going to read, or else the place where it would be inserted, so that the cache
+    /// Reads what a look at a key of that order is going to read, or else the place where it would be inserted, so that the cache
     /// has it.
     pub(super) fn touch(&self, order: u32) -> u64 {
         let at = self.index.partition_point(|slot| slot.order < order);

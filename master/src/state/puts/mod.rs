@@ -3,11 +3,10 @@
 mod deadlines;
 mod shard;
 
-use std::sync::Arc;
-
 use mc_base::{ClusterTime, PutId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+use triomphe::Arc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::command::{PlacedReplica, PutMode};

@@ -1,6 +1,5 @@
-use std::sync::Arc;
-
 use mc_base::{ClusterTime, PutId};
+use triomphe::Arc;
 
 use super::{ENDED_PER_SHARD, Ended, Put};
 

@@ -220,7 +220,7 @@ impl Restore {
 
     fn object(&mut self, record: ObjectRecord<'_>) -> Checked {
         let key = IndexKey::from_bytes(record.key).ok_or("a bad key")?;
-        ascend(&mut self.last.object, (key.shard(), key.order(), key.bytes().to_vec()))?;
+        ascend(&mut self.last.object, (key.shard(), key.hash().order(), key.bytes().to_vec()))?;
         ensure(record.size > 0 && !record.replicas.is_empty(), "an object without bytes or place")?;
         ensure(record.replicas.len() <= usize::from(u8::MAX), "an object with more replicas than a put has")?;
         for replica in &record.replicas {

@@ -4,7 +4,7 @@
 //! - `base .. base + len` is one shared mapping of a memfd, made in `allocate` and unmapped in `Drop` only.
 //! - The memfd is sealed against shrinking and every page of it was faulted in: no access can fault.
 //! - Clients write this memory at any time, so no Rust reference to it is ever formed; only the kernel reads and
-//!   writes it, through `recv`, `send`, `pread` and `pwrite`.
+//!   writes it, through `recvmsg`, `send`, `pread` and `pwrite`.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use mc_base::{ByteSize, SegmentNumber};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use smallvec::SmallVec;
 
 use crate::memory_limit::{self, Available};
 
@@ -194,11 +195,23 @@ impl Segment {
         Ok(())
     }
 
-    /// One non-blocking receive from `socket` into the segment.
-    pub(crate) fn recv(&self, socket: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<usize> {
-        self.check(offset, len)?;
-        // SAFETY: checked to lie inside the mapping; the kernel writes at most `len` bytes there.
-        let n = unsafe { libc::recv(socket.as_raw_fd(), self.at(offset), len as usize, libc::MSG_DONTWAIT) };
+    /// One non-blocking receive from `socket` into pieces of segments (offset, bytes), one after the other.
+    pub(crate) fn recv<'a>(
+        socket: BorrowedFd<'_>,
+        pieces: impl IntoIterator<Item = (&'a Self, u64, u64)>,
+    ) -> io::Result<usize> {
+        let mut parts: SmallVec<[libc::iovec; 4]> = SmallVec::new();
+        for (segment, offset, len) in pieces {
+            segment.check(offset, len)?;
+            parts.push(libc::iovec { iov_base: segment.at(offset), iov_len: len as usize });
+        }
+        // SAFETY: a header of zeros names no address, no control bytes and no parts.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts.as_mut_ptr();
+        message.msg_iovlen = parts.len() as _;
+        // SAFETY: each part was checked to lie inside its mapping, which the borrow of its segment keeps; the kernel
+        // writes at most its length there.
+        let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
 

@@ -93,6 +93,44 @@ async fn one_bad_operation_does_not_spoil_its_batch() {
 }
 
 #[tokio::test]
+async fn small_operations_that_share_system_calls_have_answers_of_their_own() {
+    const LEN: u64 = 1 << 20;
+    let store = Store::start(LEN).await;
+    let transport = TcpTransport::default();
+    // Hundreds of small ones; one that is larger than a receive, one of no bytes; every seventh lies past its range.
+    let len = |at: usize| match at {
+        150 => 300 << 10,
+        151 => 0,
+        _ => 100 + at,
+    };
+    let values: Vec<_> = (0..300).map(|at| pattern(len(at), at as u64)).collect();
+    let is_good = |at: usize| at % 7 != 3;
+    let mut end = 0;
+    let mut offset = |at: usize| {
+        end += len(at) as u64;
+        if is_good(at) { end - len(at) as u64 } else { LEN }
+    };
+    let offsets: Vec<_> = (0..300).map(&mut offset).collect();
+
+    let places = || offsets.iter().copied();
+    let op = |(offset, from)| WriteOp { range: 0, offset, from: vec![from] };
+    let ops: Vec<WriteOp<'_>> = places().zip(values.iter().map(Vec::as_slice)).map(op).collect();
+    let granted = sealed(Access::Write, 0, LEN, 5);
+    let answers = transport.write(&store.peer(), &granted, &ops, soon()).await;
+    assert!(answers.iter().enumerate().all(|(at, answer)| answer.is_ok() == is_good(at)), "{answers:?}");
+
+    let mut buffers: Vec<_> = (0..300).map(|at| vec![0; len(at)]).collect();
+    let op = |(offset, into)| ReadOp { range: 0, offset, into: vec![into] };
+    let mut ops: Vec<ReadOp<'_>> = places().zip(buffers.iter_mut().map(Vec::as_mut_slice)).map(op).collect();
+    let granted = sealed(Access::Read, 0, LEN, 5);
+    let answers = transport.read(&store.peer(), &granted, &mut ops, soon()).await;
+    for (at, answer) in answers.iter().enumerate() {
+        assert_eq!(answer.is_ok(), is_good(at), "{at}: {answer:?}");
+        assert!(!is_good(at) || buffers[at] == values[at], "{at}: other bytes");
+    }
+}
+
+#[tokio::test]
 async fn a_superseded_grant_is_refused() {
     let store = Store::start(LEN).await;
     let (transport, peer, bytes) = (TcpTransport::default(), store.peer(), pattern(1000, 1));

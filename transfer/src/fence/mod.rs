@@ -6,8 +6,9 @@
 //!
 //! - **Late writer, arriving.** A write registers the full range of its grant before its first byte. A lower index is
 //!   then refused when it arrives.
-//! - **Late writer, in mid-transfer.** Each write holds a [`WritePass`], and does each non-blocking receive into the
-//!   segment under the pass's lock, after seeing that it isn't superseded. A newer write marks every older pass that it
+//! - **Late writer, in mid-transfer.** Each write has a [`WritePass`], and does each non-blocking receive into the
+//!   segment under the pass's lock, after seeing that it isn't superseded; one that fills several writes, under all their
+//!   locks. A newer write marks every older pass that it
 //!   overlaps, under that pass's lock, before it writes. So the older one either finished its receive before the newer
 //!   wrote its first byte, or sees the mark and receives no more.
 //! - **Late reader.** A seqlock: the bytes are copied into the socket, then the index is looked up again. A newer
@@ -33,7 +34,7 @@ use std::sync::atomic::{self, Ordering};
 use std::time::Duration;
 
 use mc_base::ClusterTime;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use self::map::{FenceMap, Supersede};
 use crate::authority::Times;
@@ -68,12 +69,29 @@ pub(crate) enum Fenced {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WritePass(Arc<RwLock<bool>>);
 
+/// A pass that cannot be superseded.
+pub(crate) struct HeldPass<'a> {
+    _lock: RwLockReadGuard<'a, bool>,
+}
+
+impl<'a> HeldPass<'a> {
+    fn unless_superseded(superseded: RwLockReadGuard<'a, bool>) -> Option<Self> {
+        (!*superseded).then_some(Self { _lock: superseded })
+    }
+}
+
 impl WritePass {
-    /// Runs `receive` unless the pass is superseded, and keeps it from being superseded meanwhile. Writers of the same
-    /// put share the pass and don't exclude each other. `receive` must not block and should be short.
-    pub(crate) fn while_current<R>(&self, receive: impl FnOnce() -> R) -> Option<R> {
-        let superseded = self.0.read();
-        (!*superseded).then(receive)
+    /// Keeps the pass from being superseded until what this returns is dropped; `None` when it is superseded. Meanwhile
+    /// there may be one receive, which does not block. Writers of the same put share the pass and don't exclude each
+    /// other.
+    pub(crate) fn hold(&self) -> Option<HeldPass<'_>> {
+        HeldPass::unless_superseded(self.0.read())
+    }
+
+    /// [`Self::hold`], but `None` as well when it would have to wait: for whoever holds another pass. Two that hold one
+    /// each, and wait for the other's behind somebody who wants to supersede both, would wait for ever.
+    pub(crate) fn try_hold(&self) -> Option<HeldPass<'_>> {
+        HeldPass::unless_superseded(self.0.try_read()?)
     }
 }
 
@@ -138,10 +156,11 @@ mod tests {
     fn a_later_write_ends_an_earlier_one_in_mid_transfer() {
         let fence = fence();
         let old = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
-        assert!(old.while_current(|| ()).is_some());
+        assert!(old.hold().is_some() && old.try_hold().is_some());
         let new = fence.admit_write(50..150, 6, LATER, at(0)).unwrap();
-        assert!(old.while_current(|| ()).is_none(), "superseded, also where the ranges don't overlap");
-        assert!(new.while_current(|| ()).is_some());
+        assert!(old.hold().is_none(), "superseded, also where the ranges don't overlap");
+        assert!(old.try_hold().is_none());
+        assert!(new.hold().is_some());
         assert_eq!(
             fence.admit_write(0..100, 5, LATER, at(0)).unwrap_err(),
             Fenced::Superseded { index: 5, by: 6 },
@@ -155,8 +174,8 @@ mod tests {
         let first = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
         let second = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
         // Both at once: neither excludes the other while it receives.
-        let both = first.while_current(|| second.while_current(|| ()).is_some());
-        assert_eq!(both, Some(true));
+        let held = first.hold();
+        assert!(held.is_some() && second.hold().is_some());
     }
 
     /// The argument of the module about a late writer in mid-transfer, raced: once the newer write is admitted, no
@@ -170,20 +189,20 @@ mod tests {
             thread::scope(|scope| {
                 let writing = scope.spawn(|| {
                     let mut received = 0u64;
-                    while old
-                        .while_current(|| {
-                            // A receive that takes a while, as one of 256 KiB does.
-                            for _ in 0..2_000 {
-                                std::hint::spin_loop();
-                            }
-                            assert_eq!(
-                                owner.load(Ordering::SeqCst),
-                                1,
-                                "wrote over a newer put in round {round}"
-                            );
-                        })
-                        .is_some()
+                    // Both ways of holding it, in turns.
+                    while let Some(held) =
+                        if received.is_multiple_of(2) { old.hold() } else { old.try_hold() }
                     {
+                        // A receive that takes a while, as one of 256 KiB does.
+                        for _ in 0..2_000 {
+                            std::hint::spin_loop();
+                        }
+                        assert_eq!(
+                            owner.load(Ordering::SeqCst),
+                            1,
+                            "wrote over a newer put in round {round}"
+                        );
+                        drop(held);
                         received += 1;
                         stop.store(true, Ordering::SeqCst);
                     }

@@ -1,7 +1,8 @@
 use mc_base::{Access, Grant};
+use smallvec::SmallVec;
 
 use super::check::{self, Refusal};
-use super::socket::{Closed, Received, Socket};
+use super::socket::{Closed, MAX_TOGETHER, RECV_CHUNK, Received, Socket};
 use super::{Counters, DataServer, Timeouts};
 use crate::fence::Fenced;
 use crate::wire::{self, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, Request};
@@ -70,15 +71,10 @@ impl<'a> Connection<'a> {
         match self.open_grant(grant, request.access) {
             Ok(grant) => {
                 self.verdict(Ok(()));
-                for op in Op::decode_all(ops) {
-                    match request.access {
-                        Access::Read => self.read(&grant, op).await?,
-                        Access::Write => self.write(&grant, op).await?,
-                    }
-                    // A client that is still sending reads no replies: those to a write wait for its last byte.
-                    if request.access == Access::Read && self.out.len() > REPLIES_AT_ONCE {
-                        self.flush(true).await?;
-                    }
+                match request.access {
+                    Access::Read => self.reads(&grant, ops).await?,
+                    // A client that is still sending reads no replies: those to writes wait for the last byte.
+                    Access::Write => self.writes(&grant, ops).await?,
                 }
             }
             Err(refusal) => {
@@ -96,6 +92,16 @@ impl<'a> Connection<'a> {
         let grant = Grant::open(sealed, &self.server.key)?;
         check::check_grant(self.server.identity, self.server.authority.times(), &grant, access)?;
         Ok(grant)
+    }
+
+    async fn reads(&mut self, grant: &Grant, ops: &[u8]) -> Result<(), Closed> {
+        for op in Op::decode_all(ops) {
+            self.read(grant, op).await?;
+            if self.out.len() > REPLIES_AT_ONCE {
+                self.flush(true).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn read(&mut self, grant: &Grant, op: Op) -> Result<(), Closed> {
@@ -126,24 +132,44 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    async fn write(&mut self, grant: &Grant, op: Op) -> Result<(), Closed> {
-        let verdict = match self.server.admit_write(grant, op) {
-            Ok((lent, start, pass, index)) => {
-                match self.socket.receive(&lent.segment, start, op.len, &pass).await? {
+    /// Small writes are admitted some at a time and share a receive: one for each would cost more than its bytes.
+    async fn writes(&mut self, grant: &Grant, ops: &[u8]) -> Result<(), Closed> {
+        let mut ops = Op::decode_all(ops).peekable();
+        while ops.peek().is_some() {
+            let (mut writes, mut refused, mut bytes) = (SmallVec::<[_; 1]>::new(), None, 0);
+            let mut indexes = SmallVec::<[u64; 1]>::new();
+            while let Some(op) = ops.next_if(|op| {
+                writes.is_empty() || (writes.len() < MAX_TOGETHER && op.len <= RECV_CHUNK - bytes)
+            }) {
+                match self.server.admit_write(grant, op) {
+                    Ok((write, index)) => {
+                        bytes = RECV_CHUNK.min(bytes + op.len);
+                        writes.push(write);
+                        indexes.push(index);
+                    }
+                    Err(refusal) => {
+                        refused = Some((op, refusal));
+                        break;
+                    }
+                }
+            }
+            let mut outcomes = Vec::with_capacity(writes.len());
+            self.socket.receive(&writes, &mut outcomes).await?;
+            for ((write, index), outcome) in writes.iter().zip(indexes).zip(outcomes) {
+                self.verdict(match outcome {
                     Received::All => {
-                        Counters::add(&self.server.counters.bytes_written, op.len);
+                        Counters::add(&self.server.counters.bytes_written, write.len);
                         Counters::add(&self.server.counters.writes, 1);
                         Ok(())
                     }
                     Received::Superseded => Err(Fenced::Ended { index }.into()),
-                }
+                });
             }
-            Err(refusal) => {
+            if let Some((op, refusal)) = refused {
                 self.socket.discard(op.len).await?;
-                Err(refusal)
+                self.verdict(Err(refusal));
             }
-        };
-        self.verdict(verdict);
+        }
         Ok(())
     }
 

@@ -17,9 +17,9 @@ use tokio_util::task::TaskTracker;
 use self::check::{Identity, Refusal};
 use self::connection::Connection;
 pub use self::counters::Counters;
-use self::socket::{Closed, Socket};
+use self::socket::{Closed, Incoming, Socket};
 use crate::authority::{Authority, Times};
-use crate::fence::{Fence, WritePass};
+use crate::fence::Fence;
 use crate::segment::Segment;
 use crate::socket_options;
 use crate::wire::Op;
@@ -152,12 +152,13 @@ impl DataServer {
         Ok((lent, range, times))
     }
 
-    /// Registers a write of all of `op`'s range; answers where the bytes go and the pass to put them there.
-    fn admit_write(&self, grant: &Grant, op: Op) -> Result<(&Lent, u64, WritePass, u64), Refusal> {
+    /// Registers a write of all of `op`'s range; answers where the bytes go and the index of their allocation.
+    fn admit_write(&self, grant: &Grant, op: Op) -> Result<(Incoming<'_>, u64), Refusal> {
         let (lent, range, times) = self.locate(grant, op)?;
         let granted = range.offset..range.offset + range.len;
         let pass = lent.fence.admit_write(granted, range.index, grant.expires, times)?;
-        Ok((lent, range.offset + op.offset, pass, range.index))
+        let offset = range.offset + op.offset;
+        Ok((Incoming { segment: &lent.segment, offset, len: op.len, pass }, range.index))
     }
 }
 

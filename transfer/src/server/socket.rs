@@ -1,17 +1,20 @@
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use rustix::net::SendFlags;
+use smallvec::SmallVec;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::fence::WritePass;
+use crate::fence::{HeldPass, WritePass};
 use crate::segment::Segment;
 use crate::wire::WireError;
 
-/// Longest receive under a write pass: about 50 us, which is how long a newer write of the same bytes may wait.
-const RECV_CHUNK: u64 = 256 << 10;
+/// Longest receive under write passes: about 50 us, which is how long a newer write of the same bytes may wait.
+pub(super) const RECV_CHUNK: u64 = 256 << 10;
+/// Most writes that one receive fills.
+pub(super) const MAX_TOGETHER: usize = 64;
 /// Longest send at once.
 const SEND_CHUNK: u64 = 1 << 20;
 /// A connection that always has something to do lets the others have their turn after this many bytes.
@@ -41,6 +44,35 @@ pub(super) enum Closed {
 pub(super) enum Received {
     All,
     Superseded,
+}
+
+/// A write whose bytes are about to come in: where they go, and by which pass.
+pub(super) struct Incoming<'a> {
+    pub(super) segment: &'a Segment,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) pass: WritePass,
+}
+
+/// One receive into the first of `writes`, which has `done` bytes, and into as many of those behind it as can be held at
+/// this moment; `None` when the first has lost its pass.
+fn receive_some(socket: BorrowedFd<'_>, writes: &[Incoming<'_>], done: u64) -> io::Result<Option<usize>> {
+    let mut held: SmallVec<[HeldPass<'_>; 4]> = SmallVec::new();
+    let mut pieces: SmallVec<[(&Segment, u64, u64); 4]> = SmallVec::new();
+    let mut room = RECV_CHUNK;
+    for (nth, write) in writes.iter().take(MAX_TOGETHER).enumerate() {
+        let pass = if nth == 0 { write.pass.hold() } else { write.pass.try_hold() };
+        let Some(pass) = pass.filter(|_| room > 0) else { break };
+        held.push(pass);
+        let from = if nth == 0 { done } else { 0 };
+        let len = room.min(write.len - from);
+        pieces.push((write.segment, write.offset + from, len));
+        room -= len;
+    }
+    if held.is_empty() {
+        return Ok(None);
+    }
+    Segment::recv(socket, pieces).map(Some)
 }
 
 /// A connection as the server uses it: every wait is bounded, payload moves between socket and segment directly.
@@ -104,36 +136,38 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives `len` bytes into `segment`, each piece under `pass`; without a pass any more, drops the rest.
+    /// Receives the bytes of `writes`, which follow one another, and says of each what became of it. Every byte is
+    /// received under its write's pass; of a write without a pass any more, the rest is dropped.
     pub(super) async fn receive(
         &mut self,
-        segment: &Segment,
-        offset: u64,
-        len: u64,
-        pass: &WritePass,
-    ) -> Result<Received, Closed> {
-        let mut done = 0;
-        while done < len {
-            let receive = || match pass.while_current(|| {
-                segment.recv(self.stream.as_fd(), offset + done, RECV_CHUNK.min(len - done))
-            }) {
-                Some(received) => received.map(Some),
-                None => Ok(None),
-            };
+        writes: &[Incoming<'_>],
+        outcomes: &mut Vec<Received>,
+    ) -> Result<(), Closed> {
+        // The first write that is not done, and how many of its bytes are.
+        let (mut at, mut done) = (0, 0);
+        while let Some(write) = writes.get(at) {
+            if done >= write.len {
+                (at, done) = (at + 1, done - write.len);
+                outcomes.push(Received::All);
+                continue;
+            }
+            let receive = || receive_some(self.stream.as_fd(), &writes[at..], done);
             match self.stream.try_io(Interest::READABLE, receive) {
                 Ok(None) => {
-                    self.discard(len - done).await?;
-                    return Ok(Received::Superseded);
+                    self.discard(write.len - done).await?;
+                    (at, done) = (at + 1, 0);
+                    outcomes.push(Received::Superseded);
                 }
                 Ok(Some(0)) => return Err(Closed::ByPeer),
                 Ok(Some(n)) => {
+                    // These may be bytes of the writes that follow, too.
                     done += n as u64;
                     self.moved(n).await;
                 }
                 Err(error) => self.wait(Interest::READABLE, error).await?,
             }
         }
-        Ok(Received::All)
+        Ok(())
     }
 
     /// Sends `len` bytes of `segment`. When it returns, the kernel holds copies of them all.

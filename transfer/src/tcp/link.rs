@@ -17,8 +17,10 @@ use crate::wire::{
 
 /// Bytes that are checksummed and then sent, or received and then checksummed: they stay in the cache in between.
 const CACHED: usize = 128 << 10;
+/// Bytes that are read ahead of what is asked for. Of a value, no more than these are copied once more.
+const AHEAD: usize = 4 << 10;
 /// Most buffers in one system call.
-const MAX_BUFFERS: usize = 32;
+const MAX_BUFFERS: usize = 64;
 /// A transfer that never has to wait lets the caller's other futures, and its deadline, have their turn.
 const TURN: usize = 4 << 20;
 
@@ -52,7 +54,35 @@ pub(super) struct Link {
     next_id: u64,
     /// Reused for every request.
     out: Vec<u8>,
+    input: Input,
     since_turn: usize,
+}
+
+/// Bytes that came in and were not looked at yet. Verdicts are three bytes, and small values not many more: a system
+/// call for each would cost more than they do.
+struct Input {
+    bytes: Box<[u8; AHEAD]>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    fn new() -> Self {
+        Self { bytes: Box::new([0; AHEAD]), start: 0, end: 0 }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Moves what is there, at most as much as fits, and says how much.
+    fn take(&mut self, into: &mut [u8]) -> usize {
+        let there = &self.bytes[self.start..self.end];
+        let n = there.len().min(into.len());
+        into[..n].copy_from_slice(&there[..n]);
+        self.start += n;
+        n
+    }
 }
 
 impl Link {
@@ -80,7 +110,8 @@ impl Link {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
         let stream = TcpStream::connect(address).await.map_err(failed)?;
         socket_options::set(&stream);
-        let mut link = Self { stream, hello, next_id: 1, out: Vec::new(), since_turn: 0 };
+        let mut link =
+            Self { stream, hello, next_id: 1, out: Vec::new(), input: Input::new(), since_turn: 0 };
         match link.shake_hands().await {
             Ok(Ok(())) => Ok(link),
             Ok(Err(reason)) => Err(ConnectError::Refused(reason)),
@@ -110,6 +141,9 @@ impl Link {
     /// Whether the connection is as it was left: open, and with nothing to read. Asks the kernel, since the runtime may
     /// not have heard of the close yet.
     pub(super) fn is_fresh(&self) -> bool {
+        if !self.input.is_empty() {
+            return false;
+        }
         let mut byte = [0];
         let peeked = rustix::net::recv(&self.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
         peeked.is_err_and(|error| error == rustix::io::Errno::WOULDBLOCK)
@@ -226,26 +260,32 @@ impl Link {
         Ok(())
     }
 
+    /// One receive into buffers of which the first is filled up to `at`.
+    fn receive_into(&self, buffers: &mut [&mut [u8]], at: usize) -> io::Result<usize> {
+        let mut batch: SmallVec<[IoSliceMut<'_>; MAX_BUFFERS]> = SmallVec::new();
+        let mut room = CACHED;
+        for (i, part) in buffers.iter_mut().take(MAX_BUFFERS).enumerate() {
+            let part = &mut part[if i == 0 { at } else { 0 }..];
+            let len = part.len().min(room);
+            batch.push(IoSliceMut::new(&mut part[..len]));
+            room -= len;
+            if room == 0 {
+                break;
+            }
+        }
+        self.stream.try_read_vectored(&mut batch)
+    }
+
     /// Receives the bytes of one piece into the caller's buffers.
     async fn receive(&mut self, piece: &mut Piece<&mut [u8]>) -> Result<Checksum, Broken> {
         let mut checksum = RunningChecksum::new();
         // Where the next byte goes.
         let (mut buffer, mut at) = (0, 0);
-        while let Some(left) = piece.buffers.get(buffer..).filter(|left| !left.is_empty()) {
+        while let Some(left) = piece.buffers.get_mut(buffer..).filter(|left| !left.is_empty()) {
             debug_assert!(at < left[0].len());
-            let received = {
-                let mut batch: SmallVec<[IoSliceMut<'_>; MAX_BUFFERS]> = SmallVec::new();
-                let mut room = CACHED;
-                for (i, part) in piece.buffers[buffer..].iter_mut().take(MAX_BUFFERS).enumerate() {
-                    let part = &mut part[if i == 0 { at } else { 0 }..];
-                    let len = part.len().min(room);
-                    batch.push(IoSliceMut::new(&mut part[..len]));
-                    room -= len;
-                    if room == 0 {
-                        break;
-                    }
-                }
-                self.stream.try_read_vectored(&mut batch)
+            let received = match self.input.take(&mut left[0][at..]) {
+                0 => self.receive_into(&mut piece.buffers[buffer..], at),
+                ahead => Ok(ahead),
             };
             match received {
                 Ok(0) => return Err(Broken::Closed),
@@ -293,15 +333,18 @@ impl Link {
 
     async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), Broken> {
         let mut done = 0;
-        while done < into.len() {
-            match self.stream.try_read(&mut into[done..]) {
+        loop {
+            done += self.input.take(&mut into[done..]);
+            if done == into.len() {
+                return Ok(());
+            }
+            match self.stream.try_read(&mut self.input.bytes[..]) {
                 Ok(0) => return Err(Broken::Closed),
-                Ok(n) => done += n,
+                Ok(n) => (self.input.start, self.input.end) = (0, n),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.readable().await?,
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
     }
 
     async fn moved(&mut self, n: usize) {

@@ -29,6 +29,14 @@ const START_ITEM_BYTES: usize = 80;
 /// What the id of a store takes in an item.
 const STORE_ID_BYTES: usize = 10;
 
+/// Ids as they travel, all in one allocation.
+fn id_bytes(puts: impl ExactSizeIterator<Item = PutId>) -> impl Iterator<Item = Bytes> {
+    let mut all = Vec::with_capacity(puts.len() * size_of::<PutId>());
+    puts.for_each(|put| all.extend_from_slice(&put.to_bytes()));
+    let mut all = Bytes::from(all);
+    std::iter::from_fn(move || (!all.is_empty()).then(|| all.split_to(size_of::<PutId>())))
+}
+
 impl Core {
     pub(crate) async fn puts(
         &self,
@@ -95,6 +103,7 @@ impl Core {
     fn start_item(
         &self,
         put: &Pending<'_>,
+        put_id: Bytes,
         options: &PutOptions,
         deadline_ms: u64,
         avoid: &[StoreId],
@@ -105,7 +114,7 @@ impl Core {
             avoided.extend(avoid.iter().filter(|store| !put.avoid.contains(store)));
         }
         PutStartItem {
-            put_id: put.put.to_bytes().to_vec().into(),
+            put_id,
             key: put.key.clone(),
             size: put.size,
             mode: match options.mode {
@@ -154,7 +163,9 @@ impl Core {
         let left = deadline.saturating_duration_since(now).as_millis();
         // Zero would ask for the default.
         let left = u64::try_from(left).unwrap_or(u64::MAX).max(1);
-        let items: Vec<_> = pending.iter().map(|put| self.start_item(put, options, left, &avoid)).collect();
+        let ids = id_bytes(pending.iter().map(|put| put.put));
+        let item = |(put, id)| self.start_item(put, id, options, left, &avoid);
+        let items: Vec<_> = pending.iter().zip(ids).map(item).collect();
         let request = BatchPutStartRequest { caller: None, tenant: self.tenant.clone(), items };
         let call = self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely);
         let answer = match self.masters.counters.put_start_ns.time(call).await {
@@ -227,7 +238,7 @@ impl Core {
                     }
                     Ok(_) => put.failed.push((*number, place.store)),
                     Err(error) => {
-                        put.why = error.to_string();
+                        put.why = error.to_string().into();
                         put.failed.push((*number, place.store));
                     }
                 }
@@ -240,7 +251,7 @@ impl Core {
         if unwritten.is_empty() {
             return;
         }
-        let put_ids = unwritten.iter().map(|put| put.pending.put.to_bytes().to_vec().into()).collect();
+        let put_ids = id_bytes(unwritten.iter().map(|put| put.pending.put)).collect();
         let request = BatchPutRevokeRequest { caller: None, tenant: self.tenant.clone(), put_ids };
         let masters = std::sync::Arc::clone(&self.masters);
         let deadline = Instant::now() + self.call_timeout;
@@ -258,8 +269,9 @@ impl Core {
         fill: Fill,
         deadline: Instant,
     ) -> Vec<Round<'a>> {
-        let items = written.iter().map(|put| PutEndItem {
-            put_id: put.pending.put.to_bytes().to_vec().into(),
+        let ids = id_bytes(written.iter().map(|put| put.pending.put));
+        let items = written.iter().zip(ids).map(|(put, put_id)| PutEndItem {
+            put_id,
             key: put.pending.key.clone(),
             checksum: put.checksum.unwrap_or_default(),
             failed_replicas: put.failed.iter().map(|(number, _)| *number).collect(),

@@ -1,5 +1,6 @@
 //! What a round of puts works on, and what it leaves of each put.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -62,7 +63,7 @@ pub(crate) struct Written<'a> {
     pub(crate) replicas: Vec<u32>,
     pub(crate) failed: Vec<(u32, StoreId)>,
     pub(crate) checksum: Option<u64>,
-    pub(crate) why: String,
+    pub(crate) why: Cow<'static, str>,
 }
 
 /// What a round left of one put.
@@ -83,7 +84,7 @@ impl<'a> Written<'a> {
             pending,
             replicas: usable,
             checksum: None,
-            why: "no usable replica was placed".to_owned(),
+            why: "no usable replica was placed".into(),
         }
     }
 }

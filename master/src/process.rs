@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::MasterArgs;
 use crate::data_disk::FileSystem;
-use crate::log::OnSled;
+use crate::log::{self, OnSled};
 use crate::master::{Environment, Master, StartError};
 
 /// Exit code for what a person must mend before another start makes sense.
@@ -65,6 +65,7 @@ impl From<StartError> for End {
 fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
     let args = &loaded.args;
     telemetry::init(&args.log).map_err(|err| End::Config(err.to_string()))?;
+    log::print_others_only();
     let failed = |err: std::io::Error| End::Failed(format!("the runtime did not start: {err}"));
     // Raft on threads of its own: a flood of requests must not keep heartbeats from going out. No more threads than
     // cores: on two of them a second thread each made a batch of puts a third slower, by handing work to and fro.

@@ -3,7 +3,6 @@
 use std::fmt::Debug;
 use std::io;
 use std::ops::{Bound, RangeBounds};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 
 use futures::Stream;
@@ -12,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::disk::LogView;
 use super::packs;
-use super::sled_disk::panic_text;
+use super::panics::caught;
 use super::store::Inner;
 use crate::raft::{Entry, TypeConfig, Vote};
 
@@ -35,10 +34,8 @@ pub(super) struct ReadJob {
 /// The reading thread: ends when all who could ask are gone.
 pub(super) fn serve(view: &Arc<dyn LogView>, jobs: &mpsc::Receiver<ReadJob>) {
     while let Ok(job) = jobs.recv() {
-        let read = AssertUnwindSafe(|| packs::read(&**view, job.from, job.to, job.max_bytes));
-        let result = catch_unwind(read).unwrap_or_else(|panic| {
-            Err(io::Error::other(format!("the log's database panicked: {}", panic_text(&*panic))))
-        });
+        let result = caught(|| packs::read(&**view, job.from, job.to, job.max_bytes))
+            .unwrap_or_else(|why| Err(io::Error::other(format!("the log's database panicked: {why}"))));
         drop(job.reply.send(result));
     }
 }

@@ -7,7 +7,6 @@
 
 use std::fs::File;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +18,7 @@ use rustix::io::Errno;
 use super::disk::{KeyValue, LogDisk, LogView, Mark, Visit};
 use super::error::{Damage, OpenError, says_damaged};
 use super::mark_file::{MarkError, MarkFile};
+use super::panics::caught;
 
 /// How long to wait for a predecessor that is still letting go of the directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
@@ -129,24 +129,15 @@ fn open_sled(dir: &Path, options: &SledOptions) -> Result<sled::Db, Unopened> {
         .segment_size(options.segment_size)
         .cache_capacity(options.cache)
         .flush_every_ms(None);
-    match catch_unwind(AssertUnwindSafe(|| config.open())) {
+    match caught(|| config.open()) {
         Ok(Ok(tree)) => Ok(tree),
         Ok(Err(sled::Error::Io(source))) if source.to_string().starts_with("could not acquire lock") => {
             Err(Unopened::Locked)
         }
         Ok(Err(sled::Error::Io(source))) if !says_damaged(&source) => Err(Unopened::Io(source)),
         Ok(Err(error)) => Err(Unopened::Damaged(error.to_string())),
-        Err(panic) => Err(Unopened::Damaged(format!("sled panicked: {}", panic_text(&*panic)))),
+        Err(why) => Err(Unopened::Damaged(format!("sled panicked: {why}"))),
     }
-}
-
-/// What a panic said.
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("no message")
 }
 
 fn to_io(error: sled::Error) -> io::Error {

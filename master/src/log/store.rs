@@ -15,10 +15,11 @@ use super::observe::LogStats;
 use super::options::LogOptions;
 use super::pace::SyncPace;
 use super::packs::Packs;
+use super::panics::caught;
 use super::reader::{LogReader, ReadPath, serve};
 use super::recover::{Recovered, recover};
 use super::shared::{Job, Shared};
-use super::sled_disk::{SledDisk, SledOptions, panic_text};
+use super::sled_disk::{SledDisk, SledOptions};
 use super::writer::LogWriter;
 use crate::raft::{Entry, LogId, TypeConfig, Vote};
 
@@ -162,9 +163,8 @@ struct Opened {
 
 fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, OpenError> {
     let place = disk.place();
-    let scan = std::panic::AssertUnwindSafe(|| recover(&mut *disk, options.tail_bytes));
-    let loaded = std::panic::catch_unwind(scan).unwrap_or_else(|panic| {
-        let what = format!("it panicked while it was read: {}", panic_text(&*panic));
+    let loaded = caught(|| recover(&mut *disk, options.tail_bytes)).unwrap_or_else(|why| {
+        let what = format!("it panicked while it was read: {why}");
         Err(OpenError::Refused { place, found: Damage::Engine { what } })
     })?;
     let next = loaded.next;

@@ -12,7 +12,6 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -23,8 +22,8 @@ use super::marks;
 use super::observe::BatchTimes;
 use super::options::{LogOptions, LogSync};
 use super::packs::Packs;
+use super::panics::caught;
 use super::shared::{Job, Shared, Wake};
-use super::sled_disk::panic_text;
 use crate::raft::{Entry, LogId, Vote};
 
 /// Works off the log's queue: on a thread of its own, or, for simulation, step by step.
@@ -139,9 +138,8 @@ type Failed = (&'static str, io::Error);
 
 /// A panic of the database is a failure of the log like any other.
 fn guarded<T>(work: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        Err(("use the database", io::Error::other(format!("it panicked: {}", panic_text(&*panic)))))
-    })
+    caught(work)
+        .unwrap_or_else(|why| Err(("use the database", io::Error::other(format!("it panicked: {why}")))))
 }
 
 struct Writer {

@@ -27,27 +27,28 @@ fn used(path: &Path) -> (Vec<u8>, usize) {
     (bytes, end)
 }
 
-/// Where the part of the log ends that its mark covers: what is younger is lost unnoticed when it is damaged, and Raft with
-/// a log that lost what it had acknowledged promises nothing.
-async fn marked(log: &Path) -> usize {
-    let (_, end) = used(&largest(log));
+/// What the file held of the part of the log that its mark covers: what is younger is lost unnoticed when it is damaged, and
+/// Raft with a log that lost what it had acknowledged promises nothing.
+async fn marked(log: &Path) -> Vec<u8> {
+    let (mut bytes, end) = used(&largest(log));
+    bytes.truncate(end);
     // It is raised about once a second; the second time it is by entries that were written after this began.
     for _ in 0..2 {
         let mark = || std::fs::read(log.join("durable")).expect("the log's mark");
         let before = mark();
         until("the mark is raised", async || mark() != before).await;
     }
-    end
+    bytes
 }
 
 /// Either it starts, because nothing that counts was hit, or it refuses in words; what takes its place then is taken in.
-async fn damaged(round: &mut Round<'_>, damage: impl Fn(usize, &Path, usize)) {
+async fn damaged(round: &mut Round<'_>, damage: impl Fn(usize, &Path, &[u8])) {
     let follower = round.cluster.follower().await;
     let before = round.cluster.status(follower).await.expect("it answers").node_id;
     let log = round.cluster.master_dir(follower).join("log");
     let marked = marked(&log).await;
     round.cluster.masters[follower].kill9();
-    damage(round.number, &largest(&log), marked);
+    damage(round.number, &largest(&log), &marked);
     round.struck();
     round.cluster.masters[follower].start();
     let mut refused = false;
@@ -75,7 +76,7 @@ async fn torn_tail() {
         .run(async |round| {
             damaged(round, |_, path, marked| {
                 let (_, end) = used(path);
-                let from = marked.saturating_sub(TORN);
+                let from = marked.len().saturating_sub(TORN);
                 let file = File::options().write(true).open(path).expect("a file of the log");
                 file.write_all_at(&vec![0; end - from], from as u64).expect("it can be written");
             })
@@ -90,8 +91,12 @@ async fn bit_flip() {
         .run(async |round| {
             damaged(round, |number, path, marked| {
                 let (bytes, _) = used(path);
-                // Somewhere else each time.
-                let at = marked * (number % 7 + 1) / 9;
+                // Somewhere else each time, and where nothing was written since: younger entries lie also in places that
+                // older ones have left.
+                let from = marked.len() * (number % 7 + 1) / 9;
+                let stayed =
+                    |at: &usize| marked.get(*at..at + 64).is_some_and(|old| bytes[*at..].starts_with(old));
+                let at = (from..marked.len()).find(stayed).expect("some of the log is where it was");
                 let file = File::options().write(true).open(path).expect("a file of the log");
                 file.write_all_at(&[bytes[at] ^ 0x10], at as u64).expect("it can be written");
             })

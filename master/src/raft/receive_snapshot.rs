@@ -1,6 +1,7 @@
 //! A snapshot coming in from the leader.
 
 use std::io;
+use std::pin::pin;
 use std::time::Duration;
 
 use mc_proto::v1;
@@ -12,7 +13,7 @@ use tonic::{Status, Streaming};
 use super::convert::{Standing, log_id_from_wire, vote_from_wire};
 use super::service::{Attached, stopped};
 use super::snapshots::SnapshotError;
-use super::{SnapshotMeta, TypeConfig, Vote};
+use super::{Machine, Raft, SnapshotMeta, TypeConfig, Vote};
 use crate::log::decode_membership;
 
 /// A sender that is silent for so long has gone.
@@ -51,7 +52,14 @@ pub(super) async fn receive(
     let begun = Instant::now();
     let mut incoming =
         attached.snapshots.receive(meta.clone(), header.total_bytes).map_err(|err| refused(&err))?;
-    while let Some(piece) = next(&mut inbound).await? {
+    let mut newer = pin!(newer_vote(&attached.raft, vote));
+    loop {
+        let piece = tokio::select! {
+            biased;
+            ours = &mut newer => return Ok(ours),
+            piece = next(&mut inbound) => piece?,
+        };
+        let Some(piece) = piece else { break };
         incoming = blocking(move || incoming.push(&piece.data).map(|()| incoming)).await?;
     }
     let snapshot = blocking(move || incoming.finish()).await?;
@@ -67,6 +75,22 @@ pub(super) async fn receive(
         "took a snapshot from the leader: what it lacked is not in the log any more"
     );
     Ok(reply.vote)
+}
+
+/// Waits until this node knows of a vote above `vote`. The leader that sends has lost its place then, may be gone without
+/// a word, and the next one is waiting to send: this node may be what it lacks for a majority.
+async fn newer_vote(raft: &Raft<Machine>, vote: Vote) -> Vote {
+    let mut changes = raft.server_metrics();
+    loop {
+        drop(changes.borrow_and_update());
+        let ours = raft.metrics().borrow_watched().vote;
+        if ours > vote {
+            return ours;
+        }
+        if changes.changed().await.is_err() {
+            return std::future::pending().await;
+        }
+    }
 }
 
 fn refused(err: &SnapshotError) -> Status {

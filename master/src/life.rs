@@ -155,7 +155,7 @@ impl Life {
         let mut said = None;
         let mut warned = false;
         loop {
-            let Leadership { term, leader } = leadership.borrow_and_update().clone();
+            let Leadership { term, leader, .. } = leadership.borrow_and_update().clone();
             match leader {
                 // The same leader at another address, or heard again, is no change of leader.
                 Some((leader, master)) if warned || said != Some((term, leader)) => {

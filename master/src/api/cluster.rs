@@ -12,7 +12,7 @@ use tonic::Status;
 
 use super::Refusal;
 use super::grants::{bytes, endpoints};
-use crate::leader::{Coordinator, Leading};
+use crate::leader::{Coordinator, Leading, leader_of};
 use crate::raft::{Applied, MasterNode, TransferError};
 use crate::state::{CLUSTER_VERSION, StoreView};
 
@@ -57,7 +57,7 @@ impl Coordinator {
 
     fn status_as(&self, leading: Option<&Leading>) -> v1::StatusReply {
         let view = self.raft.view();
-        let leader = self.leader();
+        let now = self.raft.leadership().borrow().clone();
         // The lock is not recursive: nothing in here may ask the index, or who leads, again.
         self.index.read(|applied| {
             let state = &applied.state;
@@ -77,8 +77,8 @@ impl Coordinator {
                 cluster_version: state.cluster_version(),
                 cluster_version_max: CLUSTER_VERSION,
                 pid: std::process::id(),
-                waiting_for: self.waits_for(applied, leader.as_ref()),
-                leader,
+                waiting_for: self.waits_for(applied, &now),
+                leader: leader_of(&now),
             }
         })
     }

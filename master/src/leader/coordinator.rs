@@ -14,7 +14,7 @@ use crate::api::{Refusal, leader_message};
 use crate::data_disk::DataDisk;
 use crate::formation::Formation;
 use crate::metrics::{LedBy, MasterMetrics, Proposed};
-use crate::raft::{Applied, Leadership, NotLeader, Proposal, RaftNode, SharedIndex};
+use crate::raft::{Applied, Leadership, NotLeader, Proposal, REMOVED_FIX, RaftNode, SharedIndex};
 use crate::state::{Command, Op, Response, Settings};
 
 /// Proposals that may be in flight at once. At 128 keys each this is far past what a disk commits in the time that a
@@ -238,7 +238,7 @@ impl Coordinator {
 
     /// The refusal that names whom this master believes to lead.
     pub(crate) fn not_leader(&self) -> Refusal {
-        let Leadership { leader, term } = self.raft.leadership().borrow().clone();
+        let Leadership { leader, term, .. } = self.raft.leadership().borrow().clone();
         // A master that refuses because it is not sure to lead does not send callers to itself.
         let leader = leader.filter(|(id, _)| *id != self.raft.node_id());
         refusal(&NotLeader { leader, term })
@@ -246,7 +246,7 @@ impl Coordinator {
 
     /// The cluster's settings, once this master has certainly applied what had changed them before it started.
     pub(crate) fn known_settings(&self) -> Option<Settings> {
-        let Leadership { leader, term } = self.raft.leadership().borrow().clone();
+        let Leadership { leader, term, .. } = self.raft.leadership().borrow().clone();
         leader?;
         let committed = self.raft.view().committed;
         self.index.read(|applied| {
@@ -258,32 +258,40 @@ impl Coordinator {
     }
 
     /// Why this master is of no use to the cluster right now; empty when it is.
-    pub(crate) fn waits_for(&self, applied: &Applied, leader: Option<&v1::Leader>) -> String {
+    pub(crate) fn waits_for(&self, applied: &Applied, now: &Leadership) -> String {
         // Newcomers alone are asked: a member that has restarted may not know its membership before it hears a leader.
         let is_member = || applied.membership.membership().get_node(&self.raft.node_id()).is_some();
-        if self.newcomer && !is_member() {
+        if self.newcomer && now.removed.is_none() && !is_member() {
             return format!(
                 "this node is new to cluster {} and waits to be taken in by its leader (at another address than that of a \
                      member that is gone, with `mcctl members add`)",
                 self.cluster
             );
         }
-        match leader {
-            Some(_) => String::new(),
-            None => NO_LEADER.to_owned(),
+        match (&now.leader, now.removed) {
+            (Some(_), _) => String::new(),
+            (None, Some(at)) => format!(
+                "this node is no member of cluster {} any more, as of log entry {at}: {REMOVED_FIX}",
+                self.cluster
+            ),
+            (None, None) => NO_LEADER.to_owned(),
         }
     }
 
     /// Whom this master believes to lead.
     pub(crate) fn leader(&self) -> Option<v1::Leader> {
-        let Leadership { leader, term } = self.raft.leadership().borrow().clone();
-        leader.map(|(id, node)| leader_message(id, &node, term))
+        leader_of(&self.raft.leadership().borrow())
     }
 
     /// Read leases that the current soft state remembers.
     pub(crate) fn read_leases(&self) -> usize {
         self.leading.load().as_ref().map_or(0, |leading| leading.lease_count())
     }
+}
+
+/// Whom it names, as it travels.
+pub(crate) fn leader_of(now: &Leadership) -> Option<v1::Leader> {
+    now.leader.as_ref().map(|(id, node)| leader_message(*id, node, now.term))
 }
 
 fn refusal(not: &NotLeader) -> Refusal {

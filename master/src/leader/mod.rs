@@ -11,7 +11,7 @@ mod liveness;
 mod membership;
 mod slow_disk;
 
-pub(crate) use coordinator::{Coordinator, CoordinatorConfig};
+pub(crate) use coordinator::{Coordinator, CoordinatorConfig, leader_of};
 pub(crate) use leading::Leading;
 pub(crate) use liveness::StoreState;
 pub(crate) use membership::keep_members;

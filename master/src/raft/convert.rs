@@ -230,11 +230,16 @@ pub(crate) fn vote_request_from_wire(
     })
 }
 
-pub(crate) fn vote_reply_to_wire(reply: &VoteResponse<TypeConfig>) -> v1::VoteReply {
+/// `not_a_member_since` is the entry that set the members, where the candidate is none of them.
+pub(crate) fn vote_reply_to_wire(
+    reply: &VoteResponse<TypeConfig>,
+    not_a_member_since: Option<LogId>,
+) -> v1::VoteReply {
     v1::VoteReply {
         vote: Some(vote_to_wire(&reply.vote)),
         last_log_id: opt_to_wire(reply.last_log_id.as_ref()),
         granted: reply.vote_granted,
+        not_a_member_since: opt_to_wire(not_a_member_since.as_ref()),
     }
 }
 

@@ -11,7 +11,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::acks::Acks;
-use super::{AddressBook, Machine, MasterNode, Raft};
+use super::removal::Removal;
+use super::{AddressBook, LogId, Machine, MasterNode, Raft};
 
 /// Which leader this node knows of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,10 +21,15 @@ pub struct Leadership {
     pub term: u64,
     /// The leader of that term, if it is known, and was heard lately.
     pub leader: Option<(NodeId, MasterNode)>,
+    /// This node was removed from the cluster: the latest log entry known to set members without it.
+    pub removed: Option<LogId>,
 }
 
 /// A leader is heard every 50 ms, and an election takes twice the longest timeout: after so many of them nobody leads.
 const SILENCE_FACTOR: u32 = 4;
+
+/// What to do with a master that was removed.
+pub(crate) const REMOVED_FIX: &str = "stop it, and empty its data directory before it is used again";
 
 /// When this node was last sent something by a leader.
 ///
@@ -42,16 +48,23 @@ impl Heard {
     }
 }
 
+/// What other masters let this one know of who leads and who is a member.
+pub(super) struct Signs {
+    pub(super) heard: Heard,
+    pub(super) acks: Arc<Acks>,
+    pub(super) removal: Arc<Removal>,
+}
+
 /// Publishes who leads, and notes where the members are, until Raft ends.
 pub(super) async fn follow(
     raft: Raft<Machine>,
     me: NodeId,
-    heard: Heard,
-    acks: Arc<Acks>,
+    signs: Signs,
     election_timeout_max: Duration,
     out: watch::Sender<Leadership>,
     addresses: AddressBook,
 ) {
+    let Signs { heard, acks, removal } = signs;
     let silence = election_timeout_max * SILENCE_FACTOR;
     let mut changes = raft.server_metrics();
     let all = raft.metrics();
@@ -75,8 +88,15 @@ pub(super) async fn follow(
                 false => heard.within(silence),
             };
             let leader = leader.filter(leads);
-            Leadership { term, leader: leader.and_then(|id| Some((id, membership.get_node(&id)?.clone()))) }
+            Leadership {
+                term,
+                leader: leader.and_then(|id| Some((id, membership.get_node(&id)?.clone()))),
+                removed: removal.of(me, &metrics.membership_config, &metrics.committed_membership_config),
+            }
         };
+        if now.removed.is_some() && out.borrow().removed.is_none() {
+            tracing::error!("this master was removed from its cluster: {REMOVED_FIX}");
+        }
         out.send_if_modified(|before| {
             let changed = *before != now;
             *before = now;

@@ -20,9 +20,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::acks::Acks;
 use super::config::raft_config;
 use super::envelope::Identity;
-use super::leadership::{self, Heard, Leadership};
+use super::leadership::{self, Heard, Leadership, Signs};
 use super::lease::{leased_term, usable_lease};
 use super::peers::Peers;
+use super::removal::Removal;
 use super::service::Attached;
 use super::snapshots::SnapshotError;
 use super::{
@@ -205,7 +206,8 @@ impl RaftNode {
         let identity = Identity { cluster, node, election_max_ms: settings.raft_election_max_ms };
         let addresses = AddressBook::default();
         let acks = Arc::new(Acks::default());
-        let peers = Peers::new(identity, network, addresses.clone(), acks.clone());
+        let removal = Arc::new(Removal::default());
+        let peers = Peers::new(identity, network, addresses.clone(), acks.clone(), removal.clone());
         let hush = peers.hush();
         let machine = Machine::new(index.clone(), snapshots.clone());
         let raft = Raft::new(node, raft_config, peers, log, machine).await?;
@@ -219,8 +221,7 @@ impl RaftNode {
             tasks::spawn(leadership::follow(
                 raft.clone(),
                 node,
-                heard.clone(),
-                acks.clone(),
+                Signs { heard: heard.clone(), acks: acks.clone(), removal },
                 election_timeout_max,
                 leadership_tx,
                 addresses.clone(),
@@ -229,6 +230,7 @@ impl RaftNode {
         service.join(cluster);
         service.attach(Attached {
             raft: raft.clone(),
+            index: index.clone(),
             guard,
             snapshots: snapshots.clone(),
             election_max_ms: settings.raft_election_max_ms,
@@ -358,9 +360,10 @@ impl RaftNode {
         NotLeader { leader, term: self.leadership.borrow().term }
     }
 
-    /// Hands leadership to `to`, or to the voter that has most of the log, and returns who leads then.
+    /// Hands leadership to `to`, or to the voter that has most of the log, and returns who leads then. To itself there is
+    /// nothing to hand over.
     ///
-    /// Leased reads are off for the rest of the term from the moment of the call, whatever comes of it: the target may
+    /// Else leased reads are off for the rest of the term from the moment of the call, whatever comes of it: the target may
     /// stand at once, and voters then do not wait for our lease to end.
     ///
     /// # Errors
@@ -370,14 +373,18 @@ impl RaftNode {
             let metrics = self.metrics.borrow_watched();
             let leads = metrics.state.is_leader() && metrics.vote.committed;
             if !leads || metrics.vote.leader_id.voted_for != self.node {
-                let Leadership { leader, term } = self.leadership.borrow().clone();
+                let Leadership { leader, term, .. } = self.leadership.borrow().clone();
                 return Err(NotLeader { leader, term }.into());
             }
-            (metrics.vote.leader_id.term, successors(&metrics, self.node, to, self.election_timeout_max)?)
+            let targets = match to == Some(self.node) {
+                true => Vec::new(),
+                false => successors(&metrics, self.node, to, self.election_timeout_max)?,
+            };
+            (metrics.vote.leader_id.term, targets)
         };
+        let Some(mut target) = targets.first().copied() else { return self.known_leader().await };
         self.handed_over.fetch_max(term, Ordering::AcqRel);
         let began = tokio::time::Instant::now();
-        let mut target = targets[0];
         // A voter that has just restarted keeps out of elections and takes nothing over: another one may.
         for (at, candidate) in targets.iter().enumerate() {
             target = *candidate;
@@ -393,6 +400,17 @@ impl RaftNode {
             }
         }
         Err(TransferError::NotTaken { to: target, waited: began.elapsed() })
+    }
+
+    /// Waits until this node, which leads, is known to: the news takes a moment.
+    async fn known_leader(&self) -> Result<Leadership, TransferError> {
+        let mut leadership = self.leadership.clone();
+        let known = leadership.wait_for(|now| now.leader.as_ref().is_some_and(|(id, _)| *id == self.node));
+        match tokio::time::timeout(self.election_timeout_max, known).await {
+            Ok(Ok(now)) => Ok(now.clone()),
+            Ok(Err(_)) => Err(Fatal::Stopped.into()),
+            Err(_) => Err(TransferError::NotTaken { to: self.node, waited: self.election_timeout_max }),
+        }
     }
 
     /// Stops taking part. Membership is unchanged; the others elect a leader if this was it.

@@ -209,6 +209,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         let wire = convert::vote_request_to_wire(&request, self.envelope());
         let reply = whom.call(RPCTypes::Vote, option.soft_ttl(), links.control.vote(wire)).await?;
         self.lines.hush.answered(self.target);
+        self.lines.removal.told(reply.not_a_member_since.as_ref().map(convert::log_id_from_wire));
         convert::vote_reply_from_wire(&reply).map_err(|err| whom.nonsense(&err))
     }
 
@@ -221,6 +222,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         let wire = convert::vote_request_to_wire(&request, self.envelope());
         let reply = whom.call(RPCTypes::Vote, option.soft_ttl(), links.control.pre_vote(wire)).await?;
         self.lines.hush.answered(self.target);
+        self.lines.removal.told(reply.not_a_member_since.as_ref().map(convert::log_id_from_wire));
         convert::vote_reply_from_wire(&reply).map_err(|err| whom.nonsense(&err))
     }
 

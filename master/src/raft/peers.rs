@@ -15,6 +15,7 @@ use super::acks::Acks;
 use super::envelope::Identity;
 use super::hush::Hush;
 use super::peer::{Lane, Peer, Whom};
+use super::removal::Removal;
 use super::{AddressBook, MasterNode, TypeConfig};
 
 /// Makes openraft's clients of the other masters. openraft asks for one per replication stream and per election, and
@@ -31,6 +32,7 @@ pub(crate) struct Lines {
     addresses: AddressBook,
     pub(super) acks: Arc<Acks>,
     pub(super) hush: Arc<Hush>,
+    pub(super) removal: Arc<Removal>,
     open: Mutex<HashMap<NodeId, (String, Links)>>,
 }
 
@@ -84,9 +86,11 @@ impl Peers {
         network: Arc<dyn Network>,
         addresses: AddressBook,
         acks: Arc<Acks>,
+        removal: Arc<Removal>,
     ) -> Self {
         let hush = Arc::new(Hush::new(Duration::from_millis(identity.election_max_ms)));
-        Self { identity, lines: Arc::new(Lines { network, addresses, acks, hush, open: Mutex::default() }) }
+        let open = Mutex::default();
+        Self { identity, lines: Arc::new(Lines { network, addresses, acks, hush, removal, open }) }
     }
 
     pub(crate) fn hush(&self) -> Arc<Hush> {

@@ -20,7 +20,7 @@ use super::convert::{self, BadMessage};
 use super::envelope::{check_envelope, check_timing};
 use super::hush::Hush;
 use super::leadership::Heard;
-use super::{Machine, Raft, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot};
+use super::{LogId, Machine, Raft, SharedIndex, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot};
 use crate::log::SyncPace;
 
 /// Largest message that is read: twice what a log reader puts into one append.
@@ -55,6 +55,7 @@ struct Inner {
 /// What the service needs of a running node.
 pub(super) struct Attached {
     pub(super) raft: Raft<Machine>,
+    pub(super) index: SharedIndex,
     pub(super) guard: VoteGuard,
     pub(super) snapshots: SnapshotStore,
     /// This node's longest election timeout; that of all.
@@ -66,6 +67,17 @@ pub(super) struct Attached {
     pub(super) hush: Arc<Hush>,
     /// Held while a snapshot comes in: a sender that gave up and came back waits until the first try is cleaned up.
     pub(super) receiving: tokio::sync::Mutex<()>,
+}
+
+impl Attached {
+    /// The entry that set the members, where the sender is none of them as far as this node has applied.
+    fn not_a_member_since(&self, envelope: Option<&v1::Envelope>) -> Option<LogId> {
+        let from = NodeId::from_bytes(&envelope?.from)?;
+        self.index.read(|applied| {
+            let is_member = applied.membership.membership().get_node(&from).is_some();
+            applied.membership.log_id().filter(|_| !is_member)
+        })
+    }
 }
 
 impl fmt::Debug for RaftService {
@@ -290,17 +302,19 @@ impl v1::raft_server::Raft for RaftService {
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
         let request = request.into_inner();
         let attached = self.admit_to_election(request.envelope.as_ref())?;
+        let not_a_member_since = attached.not_a_member_since(request.envelope.as_ref());
         let request = convert::vote_request_from_wire(&request).map_err(|err| malformed(&err))?;
         let reply = attached.raft.vote(request).await.map_err(raft_stopped)?;
-        Ok(Response::new(convert::vote_reply_to_wire(&reply)))
+        Ok(Response::new(convert::vote_reply_to_wire(&reply, not_a_member_since)))
     }
 
     async fn pre_vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
         let request = request.into_inner();
         let attached = self.admit_to_election(request.envelope.as_ref())?;
+        let not_a_member_since = attached.not_a_member_since(request.envelope.as_ref());
         let request = convert::vote_request_from_wire(&request).map_err(|err| malformed(&err))?;
         let reply = attached.raft.pre_vote(request).await.map_err(raft_stopped)?;
-        Ok(Response::new(convert::vote_reply_to_wire(&reply)))
+        Ok(Response::new(convert::vote_reply_to_wire(&reply, not_a_member_since)))
     }
 
     async fn install_snapshot(

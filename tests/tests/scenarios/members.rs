@@ -98,6 +98,11 @@ async fn a_cluster_grows_from_one_to_five_and_shrinks_again_under_load() {
         let (code, said) = mcctl(&cluster, &["members", "remove", &address]).await;
         assert!(code == 0 && said.contains("removed"), "{code}: {said}");
         left.retain(|master| *master != leader);
+        until("it says that it was removed", async || {
+            let status = cluster.status(leader).await;
+            status.is_some_and(|status| status.waiting_for.contains("is no member of cluster"))
+        })
+        .await;
         cluster.masters[leader].kill9();
         running.acknowledged(50).await;
         assert_eq!(voters(&cluster).await, raft(&cluster, &left));

@@ -16,7 +16,7 @@ use mc_base::ClusterId;
 use crate::log::{decode_membership, encode_membership};
 use crate::raft::SnapshotMeta;
 use crate::raft::convert::{BadMessage, opt_log_id_from_bytes, opt_log_id_to_bytes};
-use crate::state::State;
+use crate::state::{CLUSTER_VERSION, State};
 
 const MAGIC: [u8; 8] = *b"mc-snap\0";
 const FORMAT: u32 = 1;
@@ -40,6 +40,9 @@ pub enum Defect {
     /// Written by a newer build.
     #[error("its format {0} is newer than this build's {FORMAT}")]
     Newer(u32),
+    /// Of a cluster whose version is above what this build supports.
+    #[error("its cluster runs as version {0}, this build supports {CLUSTER_VERSION}")]
+    NewerCluster(u32),
     /// Its end does not state the length that it has.
     #[error("its end is missing (it has {found} bytes)")]
     Cut {
@@ -159,6 +162,9 @@ impl Verified {
         let state = State::read_snapshot(&mut self.state).map_err(|err| Defect::Content(err.to_string()))?;
         if self.state.limit() > 0 {
             return Err(Defect::Content(format!("{} bytes follow the state", self.state.limit())));
+        }
+        if state.cluster_version() > CLUSTER_VERSION {
+            return Err(Defect::NewerCluster(state.cluster_version()));
         }
         Ok(state)
     }

@@ -29,6 +29,8 @@ use format::Header;
 const SUFFIX: &str = "snapshot";
 const PARTIAL: &str = "partial";
 
+const NEWER_BUILD: &str = "start a newer build with this data directory, which can read it";
+
 /// Why the snapshots of a data directory cannot be used, or one cannot be added.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
@@ -196,9 +198,8 @@ impl SnapshotStore {
                     let fix = "give this master its own data directory";
                     return Err(SnapshotError::Refused { path, defect, fix });
                 }
-                Err(defect @ Defect::Newer(_)) => {
-                    let fix = "start the newer build again, which can read it";
-                    return Err(SnapshotError::Refused { path, defect, fix });
+                Err(defect @ (Defect::Newer(_) | Defect::NewerCluster(_))) => {
+                    return Err(SnapshotError::Refused { path, defect, fix: NEWER_BUILD });
                 }
                 Err(defect) => recovered.bad.push((path, defect)),
             }
@@ -259,7 +260,14 @@ impl SnapshotStore {
         let is_current =
             self.kept.lock().current.as_ref().is_some_and(|current| current.file.path() == file.path());
         let file = if is_current { file } else { self.publish(file.into_partial(self)?, meta)?.1 };
-        let not_good = |defect| SnapshotError::NotReadBack { path: file.path().to_owned(), defect };
+        let not_good = |defect| {
+            let path = file.path().to_owned();
+            match defect {
+                // It stays the newest on disk: this build does not start from an older one either.
+                Defect::NewerCluster(_) => SnapshotError::Refused { path, defect, fix: NEWER_BUILD },
+                _ => SnapshotError::NotReadBack { path, defect },
+            }
+        };
         let opened = File::open(file.path()).map_err(io_error("open snapshot", file.path()))?;
         format::verify(opened, self.cluster).and_then(format::Verified::read_state).map_err(not_good)
     }

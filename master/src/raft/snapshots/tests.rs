@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::raft::{CommittedLeaderId, Membership, StoredMembership};
-use crate::state::{Command, Op, Settings, Stamp};
+use crate::state::{CLUSTER_VERSION, Command, Op, Settings, Stamp};
 
 const CLUSTER: ClusterId = ClusterId(5);
 
@@ -181,6 +181,29 @@ fn a_bit_that_flipped_anywhere_is_noticed() {
                 Err(other) => panic!("bit {bit} of byte {at}: {other}"),
             }
         }
+    }
+}
+
+/// Entries of such a cluster are refused one by one; its snapshot holds what they did.
+#[test]
+fn a_snapshot_of_a_cluster_whose_version_this_build_does_not_support_is_refused() {
+    let newer = |index| {
+        let mut state = state(index);
+        let op = Op::SetClusterVersion(CLUSTER_VERSION + 1);
+        state.apply(index + 1, 3, &Command { stamp: Stamp::default(), op });
+        state
+    };
+    let dir = with_snapshots(&[10]);
+    let (store, _) = open(&dir).unwrap();
+    let (meta, file) = store.write(&meta(20), &newer(20)).unwrap();
+    let refusals = [store.install(&meta, file).err(), open(&dir).err()];
+    for refused in refusals {
+        let refused = refused.unwrap();
+        assert!(
+            matches!(refused, SnapshotError::Refused { defect: Defect::NewerCluster(_), .. }),
+            "{refused}"
+        );
+        assert!(refused.to_string().contains("start a newer build"), "{refused}");
     }
 }
 

@@ -150,7 +150,9 @@ async fn leadership_is_handed_over_and_leases_end_at_once() {
     assert!(
         matches!(leader.transfer_leader(Some(stranger)).await, Err(TransferError::NoVoter(id)) if id == stranger)
     );
-    assert!(leader.try_lease().is_some(), "a hand-over that was refused costs nothing");
+    let leads = leader.transfer_leader(Some(leader.node_id())).await.unwrap().leader.map(|(id, _)| id);
+    assert_eq!(leads, Some(leader.node_id()), "to itself: it has done so");
+    assert!(leader.try_lease().is_some(), "neither that nor a hand-over that was refused costs the lease");
 }
 
 #[tokio::test(flavor = "multi_thread")]

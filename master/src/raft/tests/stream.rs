@@ -117,7 +117,8 @@ async fn follower(script: impl Fn(u64) -> Act + Send + Sync + 'static) -> Follow
         tonic::transport::Server::builder().add_service(server).serve_with_incoming(listener.incoming);
     let identity = Identity { cluster: CLUSTER, node: NodeId(1), election_max_ms: 300 };
     let acks = Arc::new(Acks::default());
-    let mut peers = Peers::new(identity, TcpNetwork::shared(), AddressBook::default(), acks.clone());
+    let removal = Arc::default();
+    let mut peers = Peers::new(identity, TcpNetwork::shared(), AddressBook::default(), acks.clone(), removal);
     Follower { peer: peers.new_client(NodeId(2), &node).await, acks, server: tokio::spawn(server) }
 }
 

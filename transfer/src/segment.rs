@@ -198,9 +198,9 @@ impl Segment {
     /// One non-blocking receive from `socket` into pieces of segments (offset, bytes), one after the other.
     pub(crate) fn recv<'a>(
         socket: BorrowedFd<'_>,
-        pieces: impl IntoIterator<Item = (&'a Self, u64, u64)>,
+        pieces: impl ExactSizeIterator<Item = (&'a Self, u64, u64)>,
     ) -> io::Result<usize> {
-        let mut parts: SmallVec<[libc::iovec; 4]> = SmallVec::new();
+        let mut parts: SmallVec<[libc::iovec; 4]> = SmallVec::with_capacity(pieces.len());
         for (segment, offset, len) in pieces {
             segment.check(offset, len)?;
             parts.push(libc::iovec { iov_base: segment.at(offset), iov_len: len as usize });

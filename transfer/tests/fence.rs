@@ -5,9 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::relay::Relay;
-use common::{Store, pattern, peer_at, read, refusal, sealed, until, write};
+use common::{KEY, Store, grant, pattern, peer_at, range, read, refusal, sealed, soon, until, write};
 use mc_base::Access;
-use mc_transfer::TcpTransport;
+use mc_transfer::{TcpTransport, Transport as _, WriteOp};
 use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 
@@ -91,4 +91,46 @@ async fn a_retry_of_the_same_put_is_not_fenced_by_its_first_try() {
     relay.release();
     first.await.unwrap();
     assert!(store.bytes(0, LEN) == bytes);
+}
+
+/// Small writes of one request share receives. Here the middle one of three loses its bytes to a newer put, before any of
+/// them came in and when half of them had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_is_superseded_among_others_costs_them_nothing() {
+    const EACH: usize = 10_000;
+    let place = |nth: u64| nth << 16;
+    for passed in [EACH - 100, EACH + EACH / 2] {
+        let store = Store::start(LEN as u64).await;
+        let relay = Relay::to(&store.address).await;
+        let late_peer = peer_at(&relay.address);
+        let transport = TcpTransport::default();
+        let ranges = (0..3).map(|nth| range(place(nth), EACH as u64, 5)).collect();
+        let granted = grant(Access::Write, ranges).seal(&KEY);
+        let (hello, request) = (40, 16 + granted.len() + 3 * 20);
+        relay.hold_up_after((hello + request + passed) as u64);
+        let values = [1, 2, 3].map(|seed| pattern(EACH, seed));
+        let op = |(range, from)| WriteOp { range, offset: 0, from: vec![from] };
+        let ops: Vec<WriteOp<'_>> = (0..).zip(values.iter().map(Vec::as_slice)).map(op).collect();
+        let mut late = std::pin::pin!(transport.write(&late_peer, &granted, &ops, soon()));
+        tokio::select! {
+            done = late.as_mut() => panic!("not held: {done:?}"),
+            () = relay.held() => {}
+        }
+        let has = |nth: usize, len: usize| store.bytes(place(nth as u64), len) == values[nth][..len];
+        until("the store has what passed", || {
+            has(0, passed.min(EACH)) && has(1, passed.saturating_sub(EACH))
+        })
+        .await;
+
+        let new = pattern(EACH, 9);
+        let newer = sealed(Access::Write, place(1), EACH as u64, 6);
+        write(&TcpTransport::default(), &store.peer(), &newer, &new).await.unwrap();
+        relay.release();
+
+        let answers = late.await;
+        assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true], "{passed}");
+        let why = answers[1].as_ref().unwrap_err().to_string();
+        assert!(why.contains("superseded while its bytes came in"), "{why}");
+        assert!(has(0, EACH) && has(2, EACH) && store.bytes(place(1), EACH) == new, "{passed}");
+    }
 }

@@ -8,9 +8,8 @@
 //!   then refused when it arrives.
 //! - **Late writer, in mid-transfer.** Each write has a [`WritePass`], and does each non-blocking receive into the
 //!   segment under the pass's lock, after seeing that it isn't superseded; one that fills several writes, under all their
-//!   locks. A newer write marks every older pass that it
-//!   overlaps, under that pass's lock, before it writes. So the older one either finished its receive before the newer
-//!   wrote its first byte, or sees the mark and receives no more.
+//!   locks. A newer write marks every older pass that it overlaps, under that pass's lock, before it writes. So the older
+//!   one either finished its receive before the newer wrote its first byte, or sees the mark and receives no more.
 //! - **Late reader.** A seqlock: the bytes are copied into the socket, then the index is looked up again. A newer
 //!   write registers before its first byte, so a reader that copied one such byte finds it registered, and tells the
 //!   client in the trailer that the bytes are not good.
@@ -88,8 +87,9 @@ impl WritePass {
         HeldPass::unless_superseded(self.0.read())
     }
 
-    /// [`Self::hold`], but `None` as well when it would have to wait: for whoever holds another pass. Two that hold one
-    /// each, and wait for the other's behind somebody who wants to supersede both, would wait for ever.
+    /// [`Self::hold`], but `None` as well when it would have to wait: for whoever holds a pass already. If it were this
+    /// very pass (two operations of one put), somebody who wants to supersede it would wait for the first hold, and the
+    /// second hold behind him. Two that hold one each, and wait for the other's, could be stuck in the same way.
     pub(crate) fn try_hold(&self) -> Option<HeldPass<'_>> {
         HeldPass::unless_superseded(self.0.try_read()?)
     }
@@ -176,6 +176,23 @@ mod tests {
         // Both at once: neither excludes the other while it receives.
         let held = first.hold();
         assert!(held.is_some() && second.hold().is_some());
+    }
+
+    #[test]
+    fn one_that_holds_a_pass_does_not_wait_for_it_again() {
+        let fence = fence();
+        let (first, second) = [(); 2].map(|()| fence.admit_write(0..100, 5, LATER, at(0)).unwrap()).into();
+        let held = first.hold();
+        thread::scope(|scope| {
+            let newer = scope.spawn(|| fence.admit_write(0..100, 6, LATER, at(0)).map(drop));
+            // The newer write waits for the hold; a second hold would wait behind it.
+            while second.try_hold().is_some() {
+                thread::yield_now();
+            }
+            drop(held);
+            newer.join().unwrap().unwrap();
+        });
+        assert!(first.hold().is_none());
     }
 
     /// The argument of the module about a late writer in mid-transfer, raced: once the newer write is admitted, no

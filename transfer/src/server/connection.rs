@@ -135,17 +135,18 @@ impl<'a> Connection<'a> {
     /// Small writes are admitted some at a time and share a receive: one for each would cost more than its bytes.
     async fn writes(&mut self, grant: &Grant, ops: &[u8]) -> Result<(), Closed> {
         let mut ops = Op::decode_all(ops).peekable();
+        let (mut writes, mut outcomes) = (SmallVec::<[_; 1]>::new(), SmallVec::<[_; 1]>::new());
         while ops.peek().is_some() {
-            let (mut writes, mut refused, mut bytes) = (SmallVec::<[_; 1]>::new(), None, 0);
-            let mut indexes = SmallVec::<[u64; 1]>::new();
+            let (mut refused, mut bytes) = (None, 0);
+            writes.clear();
+            outcomes.clear();
             while let Some(op) = ops.next_if(|op| {
                 writes.is_empty() || (writes.len() < MAX_TOGETHER && op.len <= RECV_CHUNK - bytes)
             }) {
                 match self.server.admit_write(grant, op) {
-                    Ok((write, index)) => {
+                    Ok(write) => {
                         bytes = RECV_CHUNK.min(bytes + op.len);
                         writes.push(write);
-                        indexes.push(index);
                     }
                     Err(refusal) => {
                         refused = Some((op, refusal));
@@ -153,16 +154,15 @@ impl<'a> Connection<'a> {
                     }
                 }
             }
-            let mut outcomes = Vec::with_capacity(writes.len());
             self.socket.receive(&writes, &mut outcomes).await?;
-            for ((write, index), outcome) in writes.iter().zip(indexes).zip(outcomes) {
+            for (write, outcome) in writes.iter().zip(&outcomes) {
                 self.verdict(match outcome {
                     Received::All => {
                         Counters::add(&self.server.counters.bytes_written, write.len);
                         Counters::add(&self.server.counters.writes, 1);
                         Ok(())
                     }
-                    Received::Superseded => Err(Fenced::Ended { index }.into()),
+                    Received::Superseded => Err(Fenced::Ended { index: write.index }.into()),
                 });
             }
             if let Some((op, refusal)) = refused {

@@ -140,7 +140,8 @@ impl DataServer {
     }
 
     /// The memory that `op` means: checked against its grant and the segment, not yet against the fence. The time is
-    /// checked again for each operation: the ones before it may have taken long.
+    /// checked again for each operation, right before its bytes or those of a few small ones before it come in: the ones
+    /// before may have taken long. What is under way for longer is the fence's to end.
     fn locate(&self, grant: &Grant, op: Op) -> Result<(&Lent, GrantedRange, Times), Refusal> {
         let times = check::check_grant(self.identity, self.authority.times(), grant, grant.access)?;
         let range = check::check_op(grant, op)?;
@@ -152,13 +153,13 @@ impl DataServer {
         Ok((lent, range, times))
     }
 
-    /// Registers a write of all of `op`'s range; answers where the bytes go and the index of their allocation.
-    fn admit_write(&self, grant: &Grant, op: Op) -> Result<(Incoming<'_>, u64), Refusal> {
+    /// Registers a write of all of `op`'s range, and says where its bytes go.
+    fn admit_write(&self, grant: &Grant, op: Op) -> Result<Incoming<'_>, Refusal> {
         let (lent, range, times) = self.locate(grant, op)?;
         let granted = range.offset..range.offset + range.len;
         let pass = lent.fence.admit_write(granted, range.index, grant.expires, times)?;
         let offset = range.offset + op.offset;
-        Ok((Incoming { segment: &lent.segment, offset, len: op.len, pass }, range.index))
+        Ok(Incoming { segment: &lent.segment, offset, len: op.len, pass, index: range.index })
     }
 }
 

@@ -52,27 +52,30 @@ pub(super) struct Incoming<'a> {
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) pass: WritePass,
+    /// Log index of the allocation.
+    pub(super) index: u64,
 }
 
 /// One receive into the first of `writes`, which has `done` bytes, and into as many of those behind it as can be held at
 /// this moment; `None` when the first has lost its pass.
 fn receive_some(socket: BorrowedFd<'_>, writes: &[Incoming<'_>], done: u64) -> io::Result<Option<usize>> {
-    let mut held: SmallVec<[HeldPass<'_>; 4]> = SmallVec::new();
-    let mut pieces: SmallVec<[(&Segment, u64, u64); 4]> = SmallVec::new();
+    // Each with the pass that keeps it good.
+    let mut pieces: SmallVec<[(HeldPass<'_>, &Segment, u64, u64); 1]> = SmallVec::with_capacity(writes.len());
     let mut room = RECV_CHUNK;
-    for (nth, write) in writes.iter().take(MAX_TOGETHER).enumerate() {
-        let pass = if nth == 0 { write.pass.hold() } else { write.pass.try_hold() };
-        let Some(pass) = pass.filter(|_| room > 0) else { break };
-        held.push(pass);
-        let from = if nth == 0 { done } else { 0 };
+    for (nth, write) in writes.iter().enumerate() {
+        if room == 0 {
+            break;
+        }
+        let (pass, from) = if nth == 0 { (write.pass.hold(), done) } else { (write.pass.try_hold(), 0) };
+        let Some(pass) = pass else { break };
         let len = room.min(write.len - from);
-        pieces.push((write.segment, write.offset + from, len));
+        pieces.push((pass, write.segment, write.offset + from, len));
         room -= len;
     }
-    if held.is_empty() {
+    if pieces.is_empty() {
         return Ok(None);
     }
-    Segment::recv(socket, pieces).map(Some)
+    Segment::recv(socket, pieces.iter().map(|(_, segment, offset, len)| (*segment, *offset, *len))).map(Some)
 }
 
 /// A connection as the server uses it: every wait is bounded, payload moves between socket and segment directly.
@@ -141,7 +144,7 @@ impl Socket {
     pub(super) async fn receive(
         &mut self,
         writes: &[Incoming<'_>],
-        outcomes: &mut Vec<Received>,
+        outcomes: &mut SmallVec<[Received; 1]>,
     ) -> Result<(), Closed> {
         // The first write that is not done, and how many of its bytes are.
         let (mut at, mut done) = (0, 0);

@@ -284,7 +284,7 @@ impl Link {
         while let Some(left) = piece.buffers.get_mut(buffer..).filter(|left| !left.is_empty()) {
             debug_assert!(at < left[0].len());
             let received = match self.input.take(&mut left[0][at..]) {
-                0 => self.receive_into(&mut piece.buffers[buffer..], at),
+                0 => self.receive_into(left, at),
                 ahead => Ok(ahead),
             };
             match received {

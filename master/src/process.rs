@@ -65,7 +65,7 @@ impl From<StartError> for End {
 fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
     let args = &loaded.args;
     telemetry::init(&args.log).map_err(|err| End::Config(err.to_string()))?;
-    log::print_others_only();
+    log::keep_caught_panics_quiet();
     let failed = |err: std::io::Error| End::Failed(format!("the runtime did not start: {err}"));
     // Raft on threads of its own: a flood of requests must not keep heartbeats from going out. No more threads than
     // cores: on two of them a second thread each made a batch of puts a third slower, by handing work to and fro.

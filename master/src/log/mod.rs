@@ -39,7 +39,7 @@ pub use open::{OnSled, OpenLog};
 pub use options::{LogOptions, LogSync, LogSyncError};
 pub use pace::{Pace, SyncPace};
 pub(crate) use pack::fuzz_piece;
-pub(crate) use panics::print_others_only;
+pub(crate) use panics::keep_caught_panics_quiet;
 pub use reader::LogReader;
 pub use record::{RecordError, decode_entry, decode_entry_bytes, encode_payload};
 pub use recover::{Recovered, Truncated};

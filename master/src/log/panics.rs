@@ -1,19 +1,32 @@
 //! Panics of the log's database, which are its answer to some damage and to some errors of the disk: here they are errors.
 
 use std::any::Any;
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-thread_local! {
-    static CAUGHT: Cell<bool> = const { Cell::new(false) };
+/// What this thread does with a panic.
+enum Panics {
+    /// It is nobody's: it is printed.
+    Print,
+    /// The next one becomes an error.
+    Catch,
+    /// One becomes an error: where it was. Another one while it unwinds ends the process, and must say why.
+    Caught(String),
 }
 
-/// Runs `work`, and returns the words of its panic if it does.
+thread_local! {
+    static PANICS: RefCell<Panics> = const { RefCell::new(Panics::Print) };
+}
+
+/// Runs `work`, and returns the words of its panic if it does, and where it was.
 pub(super) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
-    let before = CAUGHT.replace(true);
+    let before = PANICS.replace(Panics::Catch);
     let result = catch_unwind(AssertUnwindSafe(work));
-    CAUGHT.set(before);
-    result.map_err(|panic| words(&*panic).to_owned())
+    let after = PANICS.replace(before);
+    result.map_err(|panic| match after {
+        Panics::Caught(place) => format!("{}, at {place}", words(&*panic)),
+        Panics::Print | Panics::Catch => words(&*panic).to_owned(),
+    })
 }
 
 fn words(panic: &(dyn Any + Send)) -> &str {
@@ -25,10 +38,18 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// Keeps panics that become errors from being printed as panics. For the process: a library has no say in that.
-pub(crate) fn print_others_only() {
+pub(crate) fn keep_caught_panics_quiet() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if !CAUGHT.get() {
+        let quiet = PANICS.try_with(|panics| {
+            let Ok(mut panics) = panics.try_borrow_mut() else { return false };
+            let is_first = matches!(*panics, Panics::Catch);
+            if is_first {
+                *panics = Panics::Caught(panic.location().map(ToString::to_string).unwrap_or_default());
+            }
+            is_first
+        });
+        if !quiet.unwrap_or(false) {
             print(panic);
         }
     }));
@@ -43,6 +64,8 @@ mod tests {
         assert_eq!(caught(|| 7), Ok(7));
         assert_eq!(caught(|| panic!("of {}", 3)), Err::<(), _>("of 3".to_owned()));
         assert_eq!(caught(|| panic!("static")), Err::<(), _>("static".to_owned()));
-        assert!(!CAUGHT.get(), "those after it are printed");
+        let nested = caught(|| caught(|| panic!("inner")).unwrap_or_else(|why| panic!("after {why}")));
+        assert_eq!(nested, Err::<(), _>("after inner".to_owned()));
+        assert!(PANICS.with_borrow(|panics| matches!(panics, Panics::Print)), "those after it are printed");
     }
 }

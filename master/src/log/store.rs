@@ -166,7 +166,15 @@ fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, Open
     let loaded = caught(|| recover(&mut *disk, options.tail_bytes)).unwrap_or_else(|why| {
         let what = format!("it panicked while it was read: {why}");
         Err(OpenError::Refused { place, found: Damage::Engine { what } })
-    })?;
+    });
+    let loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            // The database writes when it is dropped, and may panic once more.
+            drop(caught(|| drop(disk)));
+            return Err(error);
+        }
+    };
     let next = loaded.next;
     let (shared, recovered) = Shared::new(loaded);
     let packs = Packs::new(disk);

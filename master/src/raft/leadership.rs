@@ -67,13 +67,11 @@ pub(super) async fn follow(
     let Signs { heard, acks, removal } = signs;
     let silence = election_timeout_max * SILENCE_FACTOR;
     let mut changes = raft.server_metrics();
-    let all = raft.metrics();
     // Whom openraft names, and since when.
     let mut named = (None, Instant::now());
     loop {
         let now = {
-            drop(changes.borrow_and_update());
-            let metrics = all.borrow_watched();
+            let metrics = changes.borrow_and_update();
             let membership = metrics.membership_config.membership();
             addresses.record(membership);
             let (term, leader) = (metrics.vote.leader_id.term, metrics.current_leader);

@@ -82,8 +82,7 @@ pub(super) async fn receive(
 async fn newer_vote(raft: &Raft<Machine>, vote: Vote) -> Vote {
     let mut changes = raft.server_metrics();
     loop {
-        drop(changes.borrow_and_update());
-        let ours = raft.metrics().borrow_watched().vote;
+        let ours = changes.borrow_and_update().vote;
         if ours > vote {
             return ours;
         }

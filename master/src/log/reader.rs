@@ -35,7 +35,7 @@ pub(super) struct ReadJob {
 pub(super) fn serve(view: &Arc<dyn LogView>, jobs: &mpsc::Receiver<ReadJob>) {
     while let Ok(job) = jobs.recv() {
         let result = caught(|| packs::read(&**view, job.from, job.to, job.max_bytes))
-            .unwrap_or_else(|why| Err(io::Error::other(format!("the log's database panicked: {why}"))));
+            .unwrap_or_else(|why| Err(io::Error::other(format!("the log's database broke off: {why}"))));
         drop(job.reply.send(result));
     }
 }

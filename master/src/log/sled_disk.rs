@@ -136,7 +136,7 @@ fn open_sled(dir: &Path, options: &SledOptions) -> Result<sled::Db, Unopened> {
         }
         Ok(Err(sled::Error::Io(source))) if !says_damaged(&source) => Err(Unopened::Io(source)),
         Ok(Err(error)) => Err(Unopened::Damaged(error.to_string())),
-        Err(why) => Err(Unopened::Damaged(format!("sled panicked: {why}"))),
+        Err(why) => Err(Unopened::Damaged(format!("sled broke off: {why}"))),
     }
 }
 

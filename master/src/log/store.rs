@@ -164,7 +164,7 @@ struct Opened {
 fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, OpenError> {
     let place = disk.place();
     let loaded = caught(|| recover(&mut *disk, options.tail_bytes)).unwrap_or_else(|why| {
-        let what = format!("it panicked while it was read: {why}");
+        let what = format!("it broke off while it was read: {why}");
         Err(OpenError::Refused { place, found: Damage::Engine { what } })
     });
     let loaded = match loaded {

@@ -139,7 +139,7 @@ type Failed = (&'static str, io::Error);
 /// A panic of the database is a failure of the log like any other.
 fn guarded<T>(work: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
     caught(work)
-        .unwrap_or_else(|why| Err(("use the database", io::Error::other(format!("it panicked: {why}")))))
+        .unwrap_or_else(|why| Err(("use the database", io::Error::other(format!("it broke off: {why}")))))
 }
 
 struct Writer {

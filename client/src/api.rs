@@ -77,6 +77,7 @@ impl Client {
         }
         let listed = list.resolve().await;
         let masters = Arc::new(Masters::new(&builder, list, listed));
+        tracing::info!("{}", masters.cache);
         let mut beacon = masters.beacon.subscribe();
         let closed = CancellationToken::new();
         let life = closed.clone().drop_guard();

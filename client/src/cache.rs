@@ -1,3 +1,5 @@
+use std::fmt;
+
 use bytes::Bytes;
 use mc_base::{ByteSize, PutId};
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -95,9 +97,33 @@ impl LocalCache {
     }
 }
 
+impl fmt::Display for LocalCache {
+    /// The line that a client logs when it connects: how large it is, and what sets that.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.entries {
+            Some(_) => {
+                let size = ByteSize(self.capacity);
+                write!(f, "local cache: up to {size} (set by Builder::local_cache, 0 is off)")
+            }
+            None => f.write_str(
+                "local cache: off (set by Builder::local_cache); without a leader gets miss and puts fail",
+            ),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use parking_lot::Mutex;
+    use tracing::field::Field;
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
+
     use super::*;
+    use crate::Client;
 
     const ONE: PutId = PutId(1);
     const TWO: PutId = PutId(2);
@@ -132,5 +158,48 @@ mod tests {
         let cache = LocalCache::new(ByteSize(0));
         cache.insert(b"k", ONE, Bytes::from_static(b"v"));
         assert!(cache.any(b"k").is_none() && !cache.holds(1));
+    }
+
+    /// Keeps what this library logs as information.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<String>>>);
+
+    impl Subscriber for Lines {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::INFO && metadata.target().starts_with("mc_client")
+        }
+
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut |field: &Field, value: &dyn fmt::Debug| {
+                if field.name() == "message" {
+                    self.0.lock().push(format!("{value:?}"));
+                }
+            });
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[tokio::test]
+    async fn a_client_says_once_how_large_its_cache_is_and_what_sets_that() {
+        let nowhere = Client::builder().masters("127.0.0.1:1").leader_timeout(Duration::from_millis(1));
+        let lines = Lines::default();
+        let _logging = tracing::subscriber::set_default(lines.clone());
+        nowhere.clone().connect().await.unwrap();
+        nowhere.local_cache(ByteSize(0)).connect().await.unwrap();
+        assert_eq!(
+            *lines.0.lock(),
+            [
+                "local cache: up to 256MiB (set by Builder::local_cache, 0 is off)",
+                "local cache: off (set by Builder::local_cache); without a leader gets miss and puts fail",
+            ]
+        );
     }
 }

@@ -3,6 +3,9 @@
 //! [`Client`] finds the leader from any master, moves bytes directly between the caller's buffers and the stores,
 //! retries what can be retried, and answers from its [local cache](Builder::local_cache) when no leader is in reach.
 //! [`Admin`] asks the masters about themselves.
+//!
+//! Runnable examples are in `client/examples/`: `put_get`, `batches` and `outcomes`, as in
+//! `cargo run -p mc-client --example put_get -- 127.0.0.1:50051`.
 
 mod admin;
 mod api;

@@ -55,7 +55,7 @@ impl Builder {
     }
 
     /// Memory for objects recently read or written here. 0 switches the cache off, and with it local-only reads.
-    /// Default: 256 MiB.
+    /// [`Self::connect`] logs what it is. Default: 256 MiB.
     #[must_use]
     pub fn local_cache(mut self, size: ByteSize) -> Self {
         self.local_cache = size;

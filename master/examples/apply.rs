@@ -77,7 +77,7 @@ impl Load {
         self.put += n;
         let starts = puts.clone().map(|n| PutStartItem {
             put: put_id(n),
-            key: key(n),
+            key: key(n).into(),
             size: SIZE,
             mode: PutMode::IfAbsent,
             replicas: 1,

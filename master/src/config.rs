@@ -207,3 +207,63 @@ impl MasterArgs {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use clap::Parser as _;
+
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<MasterArgs, clap::Error> {
+        MasterArgs::try_parse_from(["mc-master"].iter().chain(args))
+    }
+
+    fn peers(list: &str) -> Vec<String> {
+        let peers = parse(&["--peers", list]).unwrap().check().unwrap().unwrap();
+        peers.listed().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_bare_name_gets_the_default_port_and_an_address_keeps_its_own() {
+        assert_eq!(peers("a,b,c"), ["a:50055", "b:50055", "c:50055"]);
+        assert_eq!(peers("c:7,10.0.0.2,A"), ["10.0.0.2:50055", "a:50055", "c:7"]);
+        assert_eq!(peers("::1,[::2],[fd00::3]:7"), ["[::1]:50055", "[::2]:50055", "[fd00::3]:7"]);
+        let twice = parse(&["--peers", "a,b", "--peers", "c"]).unwrap();
+        assert_eq!(twice.peers, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn one_flag_is_enough_and_the_rest_has_the_default_ports_and_directory() {
+        let args = parse(&["--single"]).unwrap();
+        assert_eq!(args.check().unwrap(), None);
+        let port = |address: &str| address.parse::<SocketAddr>().unwrap().port();
+        assert_eq!(
+            [&args.listen, &args.raft_listen, &args.http_listen].map(|address| port(address)),
+            [CLIENT_PORT, RAFT_PORT, HTTP_PORT]
+        );
+        assert_eq!(crate::peers::DEFAULT_RAFT_PORT, RAFT_PORT);
+        assert_eq!(args.data_dir, PathBuf::from("./mc-data/master"));
+    }
+
+    #[test]
+    fn each_mistake_names_its_flag() {
+        for (args, words) in [
+            (&["--peers", "a,b,A:50055"][..], "--peers names a:50055 twice"),
+            (&["--peers", ","], "--peers is empty"),
+            (&["--peers", "a,b:70000"], "--peers: `b:70000` is not an address"),
+            (&["--peers", "[::1,b"], "--peers: `[::1` is not an address (a bracket is not closed)"),
+            (&["--single", "--listen", "a:50051"], "--listen `a:50051` is not an address to listen on"),
+            (&["--single", "--raft-listen", ":50055"], "--raft-listen `:50055`"),
+            (&["--single", "--read-lease", "1s"], "--read-lease 1s is out of bounds: 5s to 60s"),
+            (&["--single", "--snapshot-log-bytes", "1kb"], "--snapshot-log-bytes 1KiB is out of bounds"),
+        ] {
+            let text = parse(args).unwrap().check().unwrap_err().to_string();
+            assert!(text.contains(words), "{args:?}: {text}");
+        }
+        for args in [&["--single", "--peers", "a"][..], &["--cluster-size", "3"], &["--log-sync", "maybe"]] {
+            assert!(parse(args).is_err(), "{args:?}");
+        }
+    }
+}

@@ -1,16 +1,48 @@
-//! Decoders that nobody outside calls, for tests/fuzz.
+//! Decoders that nobody outside calls, for tests/fuzz: each function takes anything and says whether it could be read.
 
-use mc_proto::v1;
+use mc_base::{ClusterId, NodeId};
 
-use crate::log::fuzz_piece;
-use crate::raft::fuzz_append;
+pub use crate::api::fuzz::*;
+pub use crate::formation::fuzz::*;
+use crate::identity;
+pub use crate::log::fuzz::*;
+pub use crate::raft::fuzz::*;
+use crate::setting::Setting;
+use crate::state::{Settings, State, seal_chunks};
 
-/// An append as another master sends it.
-pub fn append(request: &v1::AppendRequest) {
-    fuzz_append(request);
+/// The cluster that is meant by what can be read.
+pub const CLUSTER: ClusterId = ClusterId(7);
+/// The master that is meant.
+pub const NODE: NodeId = NodeId(2);
+/// Its longest election timeout.
+pub const ELECTION_MAX_MS: u64 = 300;
+
+/// The index in a snapshot, with the checksums of its chunks made right.
+pub fn index(data: &[u8]) -> bool {
+    let mut bytes = data.to_vec();
+    seal_chunks(&mut bytes);
+    let Ok(state) = State::read_snapshot(&mut &bytes[..]) else { return false };
+    let mut again = Vec::new();
+    let written = state.write_snapshot(&mut again);
+    assert!(written.is_ok() && State::read_snapshot(&mut &again[..]).is_ok(), "what was written is read");
+    true
 }
 
-/// A value of the log's database under the key that it names, with its checksum made right.
-pub fn piece(data: &[u8]) {
-    fuzz_piece(data);
+/// The body of a master's identity.
+pub fn identity(body: &[u8]) -> bool {
+    identity::fuzz(body)
+}
+
+/// A replicated setting, by its name, and its value.
+pub fn setting(name: &str, value: &str) -> bool {
+    let Ok(setting) = Setting::named(name) else { return false };
+    let mut settings = Settings::default();
+    if setting.set(&mut settings, value).is_err() {
+        assert_eq!(settings, Settings::default(), "what is refused changes nothing");
+        return false;
+    }
+    let mut again = Settings::default();
+    assert_eq!(setting.set(&mut again, &setting.value(&settings)), Ok(()));
+    assert_eq!(again, settings, "a setting reads back as it is shown");
+    true
 }

@@ -46,6 +46,7 @@ fn readiness(api: &Api) -> Result<(), String> {
 /// What the gauges show now.
 pub(crate) fn sample(api: &Api) -> Sample {
     let status = api.own_status();
+    let coordinator = api.coordinator();
     let in_state = |state: &str| status.stores.iter().filter(|store| store.state == state).count();
     Sample {
         term: status.term,
@@ -55,7 +56,8 @@ pub(crate) fn sample(api: &Api) -> Sample {
         applied: status.applied,
         objects: status.keys,
         puts_in_flight: status.puts_in_flight,
-        read_leases: api.coordinator().map_or(0, |coordinator| coordinator.read_leases()),
+        purged: coordinator.as_ref().map_or(0, |coordinator| coordinator.raft.view().purged),
+        read_leases: coordinator.as_ref().map_or(0, |coordinator| coordinator.read_leases()),
         stores_alive: in_state("alive"),
         stores_suspect: in_state("suspect"),
         capacity_bytes: total(&status, |store| store.capacity_bytes),

@@ -136,9 +136,12 @@ impl Identity {
     }
 
     fn write(&self, record: &Record) -> Result<(), IdentityError> {
-        let body = postcard::to_allocvec(record).expect("a record of plain values always encodes");
-        Ok(FILE.write(&self.path, &body)?)
+        Ok(FILE.write(&self.path, &encode(record))?)
     }
+}
+
+fn encode(record: &Record) -> Vec<u8> {
+    postcard::to_allocvec(record).expect("a record of plain values always encodes")
 }
 
 fn decode(path: &Path, body: &[u8]) -> Result<Record, IdentityError> {
@@ -148,6 +151,14 @@ fn decode(path: &Path, body: &[u8]) -> Result<Record, IdentityError> {
         Ok((_, rest)) => Err(malformed(format!("{} bytes too many", rest.len()))),
         Err(err) => Err(malformed(err.to_string())),
     }
+}
+
+/// For tests/fuzz: the body of an identity; says whether it could be read.
+pub(crate) fn fuzz(body: &[u8]) -> bool {
+    let path = Path::new("identity");
+    let Ok(record) = decode(path, body) else { return false };
+    assert_eq!(decode(path, &encode(&record)).ok(), Some(record), "what was decoded encodes to itself");
+    true
 }
 
 #[cfg(test)]

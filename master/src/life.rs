@@ -9,7 +9,7 @@ use mc_proto::v1::master_server::MasterServer;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::{Api, MasterService};
+use crate::api::{Api, InFlight, MasterService};
 use crate::config::MasterArgs;
 use crate::data_disk::{DataDisk, Holdings};
 use crate::formation::{ClusterView, Formation, FormationService, Formed};
@@ -110,6 +110,7 @@ impl Life {
                 keep_entries: args.keep_log_entries,
             },
             service,
+            apply_seconds: self.metrics.apply_seconds.clone(),
         };
         // openraft spawns its tasks where it is started.
         let raft = self.environment.raft.spawn(RaftNode::start(config)).await;
@@ -206,6 +207,7 @@ impl Life {
             }
         });
         let (stop, api) = (self.stop.clone(), MasterService(self.api.clone()));
+        let in_flight = InFlight::new(self.metrics.requests_refused.clone());
         self.tasks.spawn(async move {
             let served = tonic::transport::Server::builder()
                 .tcp_nodelay(true)
@@ -217,6 +219,7 @@ impl Life {
                 .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
                 .http2_keepalive_interval(Some(Duration::from_secs(1)))
                 .http2_keepalive_timeout(Some(Duration::from_secs(2)))
+                .layer(in_flight)
                 .add_service(MasterServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES))
                 .serve_with_incoming_shutdown(client.incoming, stop.cancelled_owned())
                 .await;

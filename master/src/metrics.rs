@@ -120,7 +120,9 @@ pub(crate) struct MasterMetrics {
     led_by_lease: Counter,
     led_by_quorum: Counter,
     commit_seconds: Vec<Histogram>,
+    pub(crate) apply_seconds: Histogram,
     pub(crate) proposals_refused: Counter,
+    pub(crate) requests_refused: Counter,
     pub(crate) puts_refused_by_disk: Counter,
     pub(crate) slow_disk_handovers: Counter,
     log_queue_seconds: Histogram,
@@ -136,6 +138,7 @@ pub(crate) struct MasterMetrics {
     has_leader: Gauge,
     committed: Gauge,
     applied: Gauge,
+    purged: Gauge,
     objects: Gauge,
     puts_in_flight: Gauge,
     read_leases: Gauge,
@@ -155,6 +158,7 @@ pub(crate) struct Sample {
     pub(crate) has_leader: bool,
     pub(crate) committed: u64,
     pub(crate) applied: u64,
+    pub(crate) purged: u64,
     pub(crate) objects: u64,
     pub(crate) puts_in_flight: u64,
     pub(crate) read_leases: usize,
@@ -196,11 +200,21 @@ impl MasterMetrics {
             rpc_seconds,
             member_changes,
             commit_seconds,
+            apply_seconds: r.histogram(
+                "mc_raft_apply_seconds",
+                "Time to apply a few committed entries, the wait for the readers of the index included",
+                &[],
+            ),
             led_by_lease: led_by("lease"),
             led_by_quorum: led_by("quorum"),
             proposals_refused: r.counter(
                 "mc_master_proposals_refused_total",
                 "Calls refused because too many proposals were in flight",
+                &[],
+            ),
+            requests_refused: r.counter(
+                "mc_master_requests_refused_total",
+                "Calls refused because requests of too many bytes were under way",
                 &[],
             ),
             puts_refused_by_disk: r.counter(
@@ -245,6 +259,7 @@ impl MasterMetrics {
             has_leader: r.gauge("mc_raft_has_leader", "1 when this master knows a leader", &[]),
             committed: r.gauge("mc_raft_committed_index", "Last log index known to be committed", &[]),
             applied: r.gauge("mc_raft_applied_index", "Last log index applied to the index of objects", &[]),
+            purged: r.gauge("mc_raft_purged_index", "Last log index that a snapshot covers and the log no longer has", &[]),
             objects: r.gauge("mc_objects", "Objects in the index", &[]),
             puts_in_flight: r.gauge("mc_puts_in_flight", "Puts that have started and not ended", &[]),
             read_leases: r.gauge("mc_read_leases", "Read leases that this leader remembers", &[]),
@@ -299,6 +314,7 @@ impl MasterMetrics {
         self.has_leader.set(flag(sample.has_leader));
         self.committed.set(sample.committed as f64);
         self.applied.set(sample.applied as f64);
+        self.purged.set(sample.purged as f64);
         self.objects.set(sample.objects as f64);
         self.puts_in_flight.set(sample.puts_in_flight as f64);
         self.read_leases.set(sample.read_leases as f64);

@@ -112,7 +112,7 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
             }),
         }
     });
-    // What is left (idle connections) ends with the process; nothing of it logs after the line that says why.
+    // What is left (idle connections) ends with the process; hardly anything of it logs after the line that says why.
     api.shutdown_timeout(TO_FALL_SILENT);
     raft.shutdown_timeout(TO_FALL_SILENT);
     outcome

@@ -30,7 +30,7 @@ use crate::raft::{
     LogId, MasterNode, Membership, Proposal, SnapshotError, SnapshotMeta, SnapshotStore, StoredMembership,
     Vote,
 };
-use crate::state::{Command, Op, Settings, Stamp, State};
+use crate::state::{CLUSTER_VERSION, Command, Op, Settings, Stamp, State};
 
 const PARTIAL: &str = "rescue.partial";
 const DECIDED: &str = "rescue";
@@ -277,6 +277,11 @@ async fn read(
                 }
                 EntryPayload::Normal(Proposal(bytes)) => {
                     let command = Command::decode(&bytes).map_err(|err| bad(id.index, err.to_string()))?;
+                    if let Op::SetClusterVersion(version) = command.op
+                        && version > CLUSTER_VERSION
+                    {
+                        return Err(bad(id.index, newer_cluster(version)));
+                    }
                     read.state.apply(id.index, id.leader_id.term, &command);
                 }
             }
@@ -285,6 +290,12 @@ async fn read(
         }
     }
     Ok(read)
+}
+
+fn newer_cluster(version: u32) -> String {
+    format!(
+        "the cluster runs as version {version}, this build supports {CLUSTER_VERSION}: take the mcctl of a newer build"
+    )
 }
 
 /// Steps 3 and 4 of the module's text, from wherever they were left.

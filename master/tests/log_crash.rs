@@ -227,7 +227,8 @@ struct Outcomes {
 }
 
 impl Outcomes {
-    /// Opens a damaged log: what was written, a prefix of it, or a refusal. With `whole`, a prefix is wrong too.
+    /// Opens a damaged log: what was written, a prefix of it, or a refusal that says where, why and what to do. With
+    /// `whole`, a prefix is wrong too.
     async fn judge(&mut self, dir: &Path, what: &str, whole: bool) {
         match open(dir).await {
             Ok((mut store, recovered)) => {
@@ -249,9 +250,37 @@ impl Outcomes {
                 );
                 if next == WRITTEN { self.whole += 1 } else { self.prefix += 1 }
             }
-            Err(OpenError::Refused { .. }) => self.refused += 1,
-            Err(other) => panic!("{what}: {other}"),
+            Err(error) => {
+                let OpenError::Refused { found, .. } = &error else { panic!("{what}: {error}") };
+                let text = error.to_string();
+                for part in [dir.display().to_string(), reason(found), FIX.to_owned()] {
+                    assert!(text.contains(&part), "{what}: `{part}` is not in `{text}`");
+                }
+                self.refused += 1;
+            }
         }
+    }
+}
+
+/// What every refusal advises.
+const FIX: &str = "move this master's data directory away and start it again";
+
+/// What a person must be told of the damage.
+fn reason(found: &Damage) -> String {
+    let said = |what: &str| {
+        assert!(!what.is_empty(), "{found:?}: in no words");
+        format!("({what})")
+    };
+    match found {
+        Damage::Hole { expected, .. } => format!("entries from index {expected} on are missing"),
+        Damage::Middle { index, what, .. } => {
+            format!("the record at index {index} is damaged {}", said(what))
+        }
+        Damage::EndsEarly { durable, .. } => format!("had durably written those below index {durable}"),
+        Damage::Uncommitted { committed, .. } => format!("index {committed} had been committed"),
+        Damage::Vote { needed, .. } => format!("it had one of term {needed} or later"),
+        Damage::Record { name, what } => format!("its record of {name} is damaged {}", said(what)),
+        Damage::Engine { what } => format!("its database does not open {}", said(what)),
     }
 }
 

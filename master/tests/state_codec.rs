@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use mc_master::state::{
-    Command, DecodeError, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, ReadPolicy,
-    RemoveItem, Response, Settings, SnapshotError, Stamp, State,
+    self, Command, DecodeError, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem,
+    ReadPolicy, RemoveItem, Response, Settings, SnapshotError, Stamp, State,
 };
 use mc_proto::v1::Code;
 use state_support::{Rig, end, endpoint, mount, restore, snapshot, start};
@@ -53,7 +53,7 @@ fn commands() -> Vec<(&'static str, Command)> {
                 items: vec![
                     PutStartItem {
                         put: PutId(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef),
-                        key: b"key \x00\xff".to_vec(),
+                        key: b"key \x00\xff"[..].into(),
                         size: 3_274_752,
                         mode: PutMode::Upsert,
                         replicas: 2,

@@ -4,7 +4,7 @@
 mod state_support;
 
 use mc_base::ClusterTime;
-use mc_master::state::{Command, PutEndItem, PutStartItem, Settings, State};
+use mc_master::state::{self, Command, PutEndItem, PutStartItem, Settings, State};
 use mc_proto::v1::Code;
 use proptest::prelude::*;
 use state_support::steps::{Script, steps};

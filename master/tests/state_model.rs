@@ -3,7 +3,7 @@
 
 mod state_support;
 
-use mc_master::state::{Settings, State};
+use mc_master::state::{self, Settings, State};
 use proptest::prelude::*;
 use state_support::model::Model;
 use state_support::steps::{Script, steps};

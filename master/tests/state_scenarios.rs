@@ -5,7 +5,9 @@
 mod state_support;
 
 use mc_base::{ClusterTime, PutId, StoreId};
-use mc_master::state::{KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings};
+use mc_master::state::{
+    self, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings,
+};
 use mc_proto::v1::Code;
 use state_support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
 

@@ -50,11 +50,11 @@ impl DataDir {
     }
 }
 
-fn encode(store: StoreId, cluster: Option<ClusterId>) -> Vec<u8> {
+pub(crate) fn encode(store: StoreId, cluster: Option<ClusterId>) -> Vec<u8> {
     [&store.to_bytes()[..], &cluster.unwrap_or_default().to_bytes()].concat()
 }
 
-fn decode(body: &[u8]) -> Option<(StoreId, Option<ClusterId>)> {
+pub(crate) fn decode(body: &[u8]) -> Option<(StoreId, Option<ClusterId>)> {
     if body.len() != STORE + CLUSTER {
         return None;
     }

@@ -9,6 +9,8 @@ mod config;
 mod data;
 mod data_dir;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod http;
 mod link;
 mod metrics;

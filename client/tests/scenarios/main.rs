@@ -6,6 +6,7 @@
 
 mod gets;
 mod leaders;
+mod limits;
 mod local_only;
 mod outcomes;
 mod puts;

@@ -3,6 +3,8 @@ use mc_proto::v1::Caller;
 
 use super::refusal::Refusal;
 
+const CLIENT_ID_LEN: usize = 16;
+
 /// Whom a call must mean to be answered here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addressee {
@@ -27,6 +29,17 @@ impl Addressee {
             return Err(Refusal::WrongNode { ours: self.node, theirs: hex(&caller.node_id) });
         }
         Ok(())
+    }
+}
+
+/// Refuses a call that changes something and does not say which client it comes from.
+pub(crate) fn names_client(caller: Option<&Caller>) -> Result<(), Refusal> {
+    let len = caller.map_or(0, |caller| caller.client_id.len());
+    match len == CLIENT_ID_LEN {
+        true => Ok(()),
+        false => Err(Refusal::Invalid(format!(
+            "the caller's client id has {len} bytes: calls that change something carry one of {CLIENT_ID_LEN}"
+        ))),
     }
 }
 
@@ -76,5 +89,15 @@ mod tests {
         let old = Caller { version_min: 0, version_max: 0, ..caller(&[], &[]) };
         assert!(matches!(US.check(Some(&old)), Err(Refusal::VersionSkew { .. })));
         assert!(matches!(US.check(None), Err(Refusal::Invalid(_))));
+    }
+
+    #[test]
+    fn a_change_names_its_client() {
+        let named = Caller { client_id: vec![1; CLIENT_ID_LEN].into(), ..caller(&[], &[]) };
+        assert_eq!(names_client(Some(&named)), Ok(()));
+        let cut = Caller { client_id: vec![1; 3].into(), ..caller(&[], &[]) };
+        for unnamed in [Some(&cut), Some(&caller(&[], &[])), None] {
+            assert!(matches!(names_client(unnamed), Err(Refusal::Invalid(_))));
+        }
     }
 }

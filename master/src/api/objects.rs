@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 use super::Refusal;
 use super::grants::{Grants, bytes};
 use crate::leader::{Coordinator, Leading};
-use crate::state::{KeyHash, ObjectView, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Response, State};
+use crate::state::{
+    KeyHash, ObjectView, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Response, StartKey, State,
+};
 
 /// How often a remove that names no version follows an upsert that was faster.
 const REMOVE_ROUNDS: usize = 3;
@@ -224,13 +226,13 @@ fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> v1
 }
 
 /// `deadline` of what was asked for.
-fn start_item(
+pub(super) fn start_item(
     item: &v1::PutStartItem,
     deadline: &impl Fn(u64) -> ClusterTime,
 ) -> Result<PutStartItem, Refusal> {
     Ok(PutStartItem {
         put: put_id(&item.put_id)?,
-        key: item.key.to_vec(),
+        key: StartKey::from_slice(&item.key),
         size: item.size,
         mode: match v1::PutMode::try_from(item.mode) {
             Ok(v1::PutMode::IfAbsent) => PutMode::IfAbsent,
@@ -252,11 +254,11 @@ fn store_ids(ids: &[bytes::Bytes]) -> Result<SmallVec<[StoreId; 2]>, Refusal> {
     ids.iter().map(id).collect()
 }
 
-fn put_id(id: &[u8]) -> Result<PutId, Refusal> {
+pub(super) fn put_id(id: &[u8]) -> Result<PutId, Refusal> {
     PutId::from_bytes(id).ok_or_else(|| Refusal::Invalid(format!("a put id has 16 bytes, not {}", id.len())))
 }
 
-fn limits(tenant: &str, items: usize) -> Result<(), Refusal> {
+pub(super) fn limits(tenant: &str, items: usize) -> Result<(), Refusal> {
     if tenant.len() > mc_base::MAX_TENANT_LEN {
         let (len, max) = (tenant.len(), mc_base::MAX_TENANT_LEN);
         return Err(Refusal::Invalid(format!("the tenant's name has {len} bytes, the limit is {max}")));

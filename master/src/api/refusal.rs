@@ -63,6 +63,12 @@ pub(crate) enum Refusal {
         /// Most bytes of them.
         bytes: usize,
     },
+    /// Requests that are being read or answered take up too much.
+    #[error("requests of {bytes} bytes are under way, which is this master's bound: slow down and try again")]
+    Overloaded {
+        /// Most bytes of them.
+        bytes: usize,
+    },
     /// The disk of the data directory is nearly full.
     #[error(
         "master {node} starts no puts: the disk of its data directory {dir} is nearly full, {shortage}; make room there, \
@@ -106,7 +112,7 @@ impl Refusal {
             Self::WrongNode { .. } => Code::WrongNode,
             Self::VersionSkew { .. } => Code::VersionSkew,
             Self::Invalid(_) => Code::InvalidParams,
-            Self::Exhausted { .. } => Code::ResourceExhausted,
+            Self::Exhausted { .. } | Self::Overloaded { .. } => Code::ResourceExhausted,
             Self::DiskNearlyFull { .. } => Code::DiskNearlyFull,
             Self::Unknown(_) => Code::OutcomeUnknown,
             Self::Store { code, .. } => *code,

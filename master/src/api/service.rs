@@ -8,7 +8,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Refusal;
-use super::caller::{Addressee, versions_meet};
+use super::caller::{Addressee, names_client, versions_meet};
 use super::cluster::software;
 use crate::leader::Coordinator;
 use crate::metrics::{MasterMetrics, Rpc};
@@ -53,6 +53,13 @@ impl Api {
         Ok(coordinator)
     }
 
+    /// For calls that change something.
+    fn admit_change(&self, caller: Option<&v1::Caller>) -> Result<Arc<Coordinator>, Refusal> {
+        let coordinator = self.admit(caller)?;
+        names_client(caller)?;
+        Ok(coordinator)
+    }
+
     fn forming_status(&self) -> v1::StatusReply {
         v1::StatusReply {
             node_id: self.node.to_bytes().to_vec().into(),
@@ -85,12 +92,22 @@ pub(crate) struct MasterService(pub(crate) Arc<Api>);
 
 /// Admits the caller, runs the call on the coordinator, and times it.
 macro_rules! call {
-    ($self:ident, $rpc:ident, $request:ident, |$coordinator:ident| $body:expr) => {{
+    ($self:ident, $rpc:ident, $request:ident, |$coordinator:ident| $body:expr) => {
+        call!(admit, $self, $rpc, $request, |$coordinator| $body)
+    };
+    ($admit:ident, $self:ident, $rpc:ident, $request:ident, |$coordinator:ident| $body:expr) => {{
         let _timer = $self.0.metrics.rpc(Rpc::$rpc);
         let $request = $request.into_inner();
-        let $coordinator = $self.0.admit($request.caller.as_ref())?;
+        let $coordinator = $self.0.$admit($request.caller.as_ref())?;
         Ok(Response::new($body))
     }};
+}
+
+/// The same for calls that change something.
+macro_rules! change {
+    ($($call:tt)*) => {
+        call!(admit_change, $($call)*)
+    };
 }
 
 #[tonic::async_trait]
@@ -140,42 +157,42 @@ impl Master for MasterService {
         &self,
         request: Request<v1::BatchPutStartRequest>,
     ) -> Result<Response<v1::BatchPutStartReply>, Status> {
-        call!(self, PutStart, request, |coordinator| coordinator.put_start(request).await?)
+        change!(self, PutStart, request, |coordinator| coordinator.put_start(request).await?)
     }
 
     async fn batch_put_end(
         &self,
         request: Request<v1::BatchPutEndRequest>,
     ) -> Result<Response<v1::BatchPutEndReply>, Status> {
-        call!(self, PutEnd, request, |coordinator| coordinator.put_end(request).await?)
+        change!(self, PutEnd, request, |coordinator| coordinator.put_end(request).await?)
     }
 
     async fn batch_put_revoke(
         &self,
         request: Request<v1::BatchPutRevokeRequest>,
     ) -> Result<Response<v1::BatchPutRevokeReply>, Status> {
-        call!(self, PutRevoke, request, |coordinator| coordinator.put_revoke(request).await?)
+        change!(self, PutRevoke, request, |coordinator| coordinator.put_revoke(request).await?)
     }
 
     async fn batch_remove(
         &self,
         request: Request<v1::BatchRemoveRequest>,
     ) -> Result<Response<v1::BatchRemoveReply>, Status> {
-        call!(self, Remove, request, |coordinator| coordinator.remove(request).await?)
+        change!(self, Remove, request, |coordinator| coordinator.remove(request).await?)
     }
 
     async fn mount_store(
         &self,
         request: Request<v1::MountStoreRequest>,
     ) -> Result<Response<v1::MountStoreReply>, Status> {
-        call!(self, Mount, request, |coordinator| coordinator.mount(request).await?)
+        change!(self, Mount, request, |coordinator| coordinator.mount(request).await?)
     }
 
     async fn unmount_store(
         &self,
         request: Request<v1::UnmountStoreRequest>,
     ) -> Result<Response<v1::UnmountStoreReply>, Status> {
-        call!(self, Unmount, request, |coordinator| coordinator.unmount(request).await?)
+        change!(self, Unmount, request, |coordinator| coordinator.unmount(request).await?)
     }
 
     type HeartbeatStream = ReceiverStream<Result<v1::StoreHeartbeatReply, Status>>;
@@ -200,21 +217,21 @@ impl Master for MasterService {
         &self,
         request: Request<v1::TransferLeaderRequest>,
     ) -> Result<Response<v1::TransferLeaderReply>, Status> {
-        call!(self, TransferLeader, request, |coordinator| coordinator.transfer_leader(&request).await?)
+        change!(self, TransferLeader, request, |coordinator| coordinator.transfer_leader(&request).await?)
     }
 
     async fn add_member(
         &self,
         request: Request<v1::AddMemberRequest>,
     ) -> Result<Response<v1::AddMemberReply>, Status> {
-        call!(self, AddMember, request, |coordinator| coordinator.add_member(&request.raft_address).await?)
+        change!(self, AddMember, request, |coordinator| coordinator.add_member(&request.raft_address).await?)
     }
 
     async fn remove_member(
         &self,
         request: Request<v1::RemoveMemberRequest>,
     ) -> Result<Response<v1::RemoveMemberReply>, Status> {
-        call!(self, RemoveMember, request, |coordinator| {
+        change!(self, RemoveMember, request, |coordinator| {
             coordinator.remove_member(super::node_id(&request.node_id)?).await?
         })
     }
@@ -230,13 +247,13 @@ impl Master for MasterService {
         &self,
         request: Request<v1::SetConfigRequest>,
     ) -> Result<Response<v1::SetConfigReply>, Status> {
-        call!(self, SetConfig, request, |coordinator| coordinator.set_config(&request).await?)
+        change!(self, SetConfig, request, |coordinator| coordinator.set_config(&request).await?)
     }
 
     async fn finish_upgrade(
         &self,
         request: Request<v1::FinishUpgradeRequest>,
     ) -> Result<Response<v1::FinishUpgradeReply>, Status> {
-        call!(self, FinishUpgrade, request, |coordinator| coordinator.finish_upgrade().await?)
+        change!(self, FinishUpgrade, request, |coordinator| coordinator.finish_upgrade().await?)
     }
 }

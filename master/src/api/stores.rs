@@ -169,7 +169,7 @@ impl Drop for OpenStream {
     }
 }
 
-fn parse_mount(request: v1::MountStoreRequest) -> Result<MountStore, Refusal> {
+pub(super) fn parse_mount(request: v1::MountStoreRequest) -> Result<MountStore, Refusal> {
     let (store, epoch) = store_and_epoch(&request.store_id, &request.epoch)?;
     let grant_key: [u8; 32] = request.grant_key[..].try_into().map_err(|_| {
         Refusal::Invalid(format!("a grant key has 32 bytes, not {}", request.grant_key.len()))
@@ -195,7 +195,7 @@ fn parse_mount(request: v1::MountStoreRequest) -> Result<MountStore, Refusal> {
     })
 }
 
-fn store_and_epoch(store: &[u8], epoch: &[u8]) -> Result<(StoreId, SegmentEpoch), Refusal> {
+pub(super) fn store_and_epoch(store: &[u8], epoch: &[u8]) -> Result<(StoreId, SegmentEpoch), Refusal> {
     match (StoreId::from_bytes(store), SegmentEpoch::from_bytes(epoch)) {
         (Some(store), Some(epoch)) => Ok((store, epoch)),
         _ => Err(Refusal::Invalid(format!(

@@ -114,7 +114,7 @@ fn optional_cluster(bytes: &[u8]) -> Option<Option<ClusterId>> {
     if bytes.is_empty() { Some(None) } else { ClusterId::from_bytes(bytes).map(Some) }
 }
 
-fn answer(reply: MeetReply) -> Option<Answer> {
+pub(super) fn answer(reply: MeetReply) -> Option<Answer> {
     let addresses = reply.addresses.unwrap_or_default();
     Some(Answer {
         instance: Instance(u128::from_be_bytes(reply.instance.as_ref().try_into().ok()?)),

@@ -44,6 +44,7 @@ mod advertise;
 mod decide;
 mod error;
 mod follow;
+pub(crate) mod fuzz;
 mod meet;
 mod run;
 mod serve;

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use mc_base::{Clock, ClusterId};
+use mc_base::{Clock, ClusterId, NodeId};
 use mc_proto::v1;
 use openraft::errors::{ClientWriteError, RaftError};
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use crate::api::{Refusal, leader_message};
 use crate::data_disk::DataDisk;
 use crate::formation::Formation;
 use crate::metrics::{LedBy, MasterMetrics, Proposed};
-use crate::raft::{Applied, Leadership, NotLeader, Proposal, REMOVED_FIX, RaftNode, SharedIndex};
+use crate::raft::{Applied, Leadership, MasterNode, NotLeader, Proposal, REMOVED_FIX, RaftNode, SharedIndex};
 use crate::state::{Command, Op, Response, Settings};
 
 /// Proposals that may be in flight at once. At 128 keys each this is far past what a disk commits in the time that a
@@ -291,10 +291,13 @@ impl Coordinator {
 
 /// Whom it names, as it travels.
 pub(crate) fn leader_of(now: &Leadership) -> Option<v1::Leader> {
-    now.leader.as_ref().map(|(id, node)| leader_message(*id, node, now.term))
+    message_of(now.leader.as_ref(), now.term)
+}
+
+fn message_of(leader: Option<&(NodeId, MasterNode)>, term: u64) -> Option<v1::Leader> {
+    leader.map(|(id, node)| leader_message(*id, node, term))
 }
 
 fn refusal(not: &NotLeader) -> Refusal {
-    let leader = not.leader.as_ref().map(|(id, node)| leader_message(*id, node, not.term));
-    Refusal::NotLeader { leader, term: not.term }
+    Refusal::NotLeader { leader: message_of(not.leader.as_ref(), not.term), term: not.term }
 }

@@ -12,7 +12,8 @@
 //! majority of the old voters and by one of the new, and before that nothing counts the new node. The old id never
 //! votes again, because the only disk that knew its vote is gone; if the leader is wrong about that, the old node is a
 //! member that was removed, which Raft is made for. The conditions below are there to keep a leader from doing so in
-//! vain, or in a hurry.
+//! vain, or in a hurry: what comes is empty, what goes has been silent, nobody else is missing, and there was no swap
+//! within the last minute, of whichever leader.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 const UP: Duration = Duration::from_secs(1);
 /// A member that has not answered for so long may be replaced by an empty node at its address.
 const DEAD_AFTER: Duration = Duration::from_secs(10);
-/// At most one swap in so long: a name that leads to one empty machine after the other is not chased.
+/// At most one swap in so long: a name that leads to one empty machine after the other is not chased. Counted from when
+/// this master last saw the voters change, whoever led: see [`SeenVoters`].
 const SWAP_INTERVAL: Duration = Duration::from_secs(60);
 /// A member that lacks fewer entries of the log than this has caught up; under load nobody has all of them.
 const CAUGHT_UP: u64 = 1_000;
@@ -91,8 +93,8 @@ enum Step {
     Forget(NodeId),
 }
 
-/// `since`: when this leader began to listen. `swapped`: when it last swapped.
-fn next_step(roster: &Roster, since: Instant, swapped: Option<Instant>) -> Option<Step> {
+/// `since`: when this leader began to listen. `changed`: when this master last saw the voters change.
+fn next_step(roster: &Roster, since: Instant, changed: Option<Instant>) -> Option<Step> {
     if roster.joint {
         return Some(Step::Finish);
     }
@@ -109,7 +111,7 @@ fn next_step(roster: &Roster, since: Instant, swapped: Option<Instant>) -> Optio
         let everybody_else_is_well = roster.voters.difference(&others).all(|voter| roster.is_well(voter));
         if others.iter().all(|other| is_dead(*other))
             && everybody_else_is_well
-            && swapped.is_none_or(|at| at.elapsed() >= SWAP_INTERVAL)
+            && changed.is_none_or(|at| at.elapsed() >= SWAP_INTERVAL)
         {
             return Some(Step::Swap(learner, others));
         }
@@ -139,15 +141,71 @@ fn held_up(roster: &Roster, since: Instant) -> Option<String> {
     })
 }
 
-/// Looks after the members until this master stops; does nothing while it does not lead.
+/// What answered at the recorded address of a dead member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// A member, or a master that is to be called elsewhere.
+    NobodyNew,
+    /// No member, and with data: it was one once. Whoever wants it back asks for it.
+    HasData,
+    /// What a master is that lost its disk.
+    Empty,
+}
+
+fn found(roster: &Roster, dead: &Member, there: &Answer) -> Found {
+    if roster.members.contains_key(&there.node) || there.addresses.raft != dead.addresses.raft {
+        return Found::NobodyNew;
+    }
+    if there.formed { Found::HasData } else { Found::Empty }
+}
+
+/// Whether `node` is at the address that was dialled.
+fn is_there(dialled: Result<Answer, String>, node: NodeId) -> bool {
+    dialled.is_ok_and(|there| there.node == node)
+}
+
+/// The voters as the applied log has them, which every master watches, leading or not: so the next leader knows when
+/// the last one swapped.
+///
+/// Any change of the voters counts, for they don't tell a swap from what people asked for. A master that was started
+/// after a swap takes the voters that it finds for old ones: if it leads within that minute, it waits only for as long
+/// as a dead member must be silent. Waiting for a minute after each start instead would keep a dead id in the cluster
+/// for so long whenever masters restart.
+#[derive(Debug, Default)]
+struct SeenVoters {
+    /// Empty before any were seen.
+    last: BTreeSet<NodeId>,
+    changed: Option<Instant>,
+}
+
+impl SeenVoters {
+    fn see(&mut self, voters: BTreeSet<NodeId>) {
+        if self.last == voters {
+            return;
+        }
+        if !self.last.is_empty() {
+            self.changed = Some(Instant::now());
+        }
+        self.last = voters;
+    }
+}
+
+/// Looks after the members until this master stops; only watches while it does not lead.
 pub(crate) async fn keep_members(coordinator: Arc<Coordinator>) {
-    let mut keeper =
-        Keeper { coordinator, term: 0, since: Instant::now(), swapped: None, said: String::new() };
+    let mut keeper = Keeper {
+        coordinator,
+        term: 0,
+        since: Instant::now(),
+        voters: SeenVoters::default(),
+        said: String::new(),
+    };
     loop {
         tokio::select! {
             () = keeper.coordinator.stop.cancelled() => return,
             () = tokio::time::sleep(LOOK_INTERVAL) => {}
         }
+        let voters = keeper.coordinator.index.read(|applied| applied.membership.voter_ids().collect());
+        keeper.voters.see(voters);
         let Some(leading) = keeper.coordinator.on_duty() else { continue };
         if keeper.term != leading.term {
             (keeper.term, keeper.since) = (leading.term, Instant::now());
@@ -167,7 +225,7 @@ struct Keeper {
     term: u64,
     /// When the term began here.
     since: Instant,
-    swapped: Option<Instant>,
+    voters: SeenVoters,
     /// What was last complained of, so that it is said once.
     said: String,
 }
@@ -178,7 +236,7 @@ impl Keeper {
         // What was not heard in an older term says nothing.
         let roster = self.coordinator.raft.roster().filter(|roster| roster.term == self.term);
         let Some(roster) = roster else { return Ok(()) };
-        match next_step(&roster, self.since, self.swapped) {
+        match next_step(&roster, self.since, self.voters.changed) {
             Some(Step::Finish) => self.change(&roster, Change::Voters(roster.voters.clone())).await,
             Some(Step::Promote(node)) => {
                 let voters = roster.voters.iter().copied().chain([node]).collect();
@@ -207,25 +265,15 @@ impl Keeper {
         }
     }
 
-    async fn swap(
-        &mut self,
-        roster: &Roster,
-        node: NodeId,
-        dead: &BTreeSet<NodeId>,
-    ) -> Result<(), ChangeError> {
+    async fn swap(&self, roster: &Roster, node: NodeId, dead: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
         let Some(member) = roster.members.get(&node) else { return Ok(()) };
         let raft = &member.addresses.raft;
         // The recorded name still leads to it, from here too.
-        match self.who_is_at(raft).await {
-            Ok(answer) if answer.node == node => {}
-            Ok(_) | Err(_) => return Ok(()),
+        if !is_there(self.who_is_at(raft).await, node) {
+            return Ok(());
         }
         let voters: BTreeSet<_> = roster.voters.difference(dead).copied().chain([node]).collect();
-        let dead_voters = !dead.is_disjoint(&roster.voters);
         let made = self.change(roster, Change::Voters(voters)).await;
-        if made.is_ok() && dead_voters {
-            self.swapped = Some(Instant::now());
-        }
         let old = dead.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let what =
             format!("master {node} has caught up and takes the place of {old} at {raft}, which is gone");
@@ -239,14 +287,20 @@ impl Keeper {
         for (node, member) in dead {
             let Ok(raft) = HostPort::parse(&member.addresses.raft, DEFAULT_RAFT_PORT) else { continue };
             let Ok(there) = self.coordinator.formation.who_is_at(&raft).await else { continue };
-            if there.node == *node
-                || roster.members.contains_key(&there.node)
-                || there.addresses.raft != member.addresses.raft
-            {
+            let met = found(roster, member, &there);
+            if met == Found::NobodyNew {
                 continue;
             }
-            if let Err(why) = self.coordinator.check_newcomer(&raft, &there).await {
-                self.say(format!("the master at {raft} cannot replace {node}: {why}"));
+            let why_not = match self.coordinator.check_newcomer(&raft, &there).await {
+                Err(why) => Some(why.to_string()),
+                Ok(()) => (met == Found::HasData).then(|| {
+                    "it is not empty, and no member (any more): empty its data directory, or take it in with `mcctl \
+                     members add`"
+                        .to_owned()
+                }),
+            };
+            if let Some(why_not) = why_not {
+                self.say(format!("the master at {raft} does not replace {node} by itself: {why_not}"));
                 continue;
             }
             let made = self.change(roster, Change::Learner(there.node, there.addresses.clone())).await;
@@ -428,6 +482,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::formation::Instance;
     use crate::raft::MasterNode;
 
     const ME: NodeId = NodeId(1);
@@ -500,12 +555,67 @@ mod tests {
             None,
             "this leader has only begun to listen"
         );
-        let recently = Some(Instant::now() - Duration::from_secs(59));
-        assert_eq!(next_step(&came_back(None), long_ago(), recently), None, "one swap a minute");
+        let changed = |s| Some(Instant::now() - Duration::from_secs(s));
+        assert_eq!(next_step(&came_back(None), long_ago(), changed(59)), None, "one swap a minute");
+        assert_eq!(next_step(&came_back(None), long_ago(), changed(60)), swap);
         let another_lags = with(came_back(None), 2, member("m2:1", CAUGHT_UP, Some(0)));
         assert_eq!(step(&another_lags), None);
         let another_down = with(came_back(None), 2, member("m2:1", 0, Some(2)));
         assert_eq!(step(&another_down), None);
+    }
+
+    #[test]
+    fn whoever_takes_over_knows_of_the_last_leader_s_swap() {
+        let voters = |ids: &[u64]| ids.iter().copied().map(NodeId).collect::<BTreeSet<_>>();
+        let mut seen = SeenVoters::default();
+        seen.see(BTreeSet::new());
+        seen.see(voters(&[1, 2, 3]));
+        assert_eq!(seen.changed, None, "the first that a master finds");
+        seen.see(voters(&[1, 2, 3]));
+        assert_eq!(seen.changed, None);
+        seen.see(voters(&[1, 2, 4]));
+        assert!(seen.changed.is_some(), "seen by one that did not lead");
+
+        let again = with(with(roster(), 3, member("m3:1", 900, None)), 5, member("m3:1", 0, Some(0)));
+        assert!(next_step(&again, long_ago(), None).is_some());
+        assert_eq!(next_step(&again, long_ago(), seen.changed), None, "not for a minute");
+    }
+
+    /// A master at m3:1, alive and well, that is no member.
+    fn stranger() -> Answer {
+        Answer {
+            instance: Instance(7),
+            node: NodeId(4),
+            cluster: None,
+            formed: false,
+            list: Vec::new(),
+            addresses: MasterNode { raft: "m3:1".to_owned(), ..MasterNode::default() },
+            versions: VERSIONS,
+            software: String::new(),
+            cluster_version_max: 1,
+        }
+    }
+
+    #[test]
+    fn only_an_empty_node_at_the_address_of_a_dead_member_is_taken_in_unasked() {
+        let roster = roster();
+        let dead = &roster.members[&NodeId(3)];
+        assert_eq!(found(&roster, dead, &stranger()), Found::Empty);
+        let removed = Answer { formed: true, ..stranger() };
+        assert_eq!(found(&roster, dead, &removed), Found::HasData, "one that was removed and moved there");
+        for known in [2, 3] {
+            let known = Answer { node: NodeId(known), ..stranger() };
+            assert_eq!(found(&roster, dead, &known), Found::NobodyNew);
+        }
+        let elsewhere = Answer { addresses: MasterNode::default(), ..stranger() };
+        assert_eq!(found(&roster, dead, &elsewhere), Found::NobodyNew, "Raft would call it elsewhere");
+    }
+
+    #[test]
+    fn a_swap_needs_the_new_node_at_the_address_at_that_moment() {
+        assert!(is_there(Ok(stranger()), NodeId(4)));
+        assert!(!is_there(Ok(stranger()), NodeId(3)), "another one has it now");
+        assert!(!is_there(Err("nobody answers".to_owned()), NodeId(4)));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::marks;
 use super::record::{FORMAT, RecordError};
 
 const NAME: &str = "durable";
-const SLOT: u64 = 4096;
+pub(super) const SLOT: u64 = 4096;
 const LEN: usize = 29;
 
 /// The open file.
@@ -52,18 +52,7 @@ impl MarkFile {
         };
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        let slot = |at: usize| decode(bytes.get(at..at + LEN).unwrap_or_default());
-        let (sequence, mark) = match (slot(0), slot(SLOT as usize)) {
-            (Ok(a), Ok(b)) => {
-                if a.0 > b.0 {
-                    a
-                } else {
-                    b
-                }
-            }
-            (Ok(a), Err(_)) | (Err(_), Ok(a)) => a,
-            (Err(why), Err(_)) => return Err(MarkError::Damaged(why.to_string())),
-        };
+        let (sequence, mark) = newest(&bytes).map_err(|why| MarkError::Damaged(why.to_string()))?;
         Ok(Self { file, sequence, mark })
     }
 
@@ -91,6 +80,16 @@ impl MarkFile {
         self.file.sync_data()?;
         (self.sequence, self.mark) = (sequence, mark);
         Ok(())
+    }
+}
+
+/// Of the slots that are whole the one that was written last.
+pub(super) fn newest(bytes: &[u8]) -> Result<(u64, Mark), RecordError> {
+    let slot = |at: usize| decode(bytes.get(at..at + LEN).unwrap_or_default());
+    match (slot(0), slot(SLOT as usize)) {
+        (Ok(a), Ok(b)) => Ok(if a.0 > b.0 { a } else { b }),
+        (Ok(a), Err(_)) | (Err(_), Ok(a)) => Ok(a),
+        (Err(why), Err(_)) => Err(why),
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod disk;
 mod error;
+pub(crate) mod fuzz;
 mod ledger;
 mod mark_file;
 mod marks;
@@ -38,8 +39,7 @@ pub use observe::{BatchTimes, LogObserver, LogStats};
 pub use open::{OnSled, OpenLog};
 pub use options::{LogOptions, LogSync, LogSyncError};
 pub use pace::{Pace, SyncPace};
-pub(crate) use pack::fuzz_piece;
-pub(crate) use panics::keep_caught_panics_quiet;
+pub use panics::keep_caught_panics_quiet;
 pub use reader::LogReader;
 pub use record::{RecordError, decode_entry, decode_entry_bytes, encode_payload};
 pub use recover::{Recovered, Truncated};

@@ -17,8 +17,8 @@ use super::record::{self, FORMAT, RecordError};
 use super::wire::Reader;
 use crate::raft::Entry;
 
-const HEADER: usize = 22;
-const CRC_AT: usize = 18;
+pub(super) const HEADER: usize = 22;
+pub(super) const CRC_AT: usize = 18;
 const PACK: u8 = 1;
 const PART: u8 = 2;
 
@@ -158,7 +158,7 @@ fn write_header(value: &mut [u8], kind: u8, first: u64, count: u32, part: u32) {
     value[CRC_AT..HEADER].copy_from_slice(&crc.to_be_bytes());
 }
 
-fn checksum(value: &[u8]) -> u32 {
+pub(super) fn checksum(value: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&value[..CRC_AT]), &value[HEADER..])
 }
 
@@ -172,23 +172,6 @@ pub(super) fn ends_by(value: &[u8], upto: u64) -> bool {
         (Ok(PACK), Ok(first), Ok(count)) => first.saturating_add(u64::from(count)) <= upto.saturating_add(1),
         (Ok(PART), Ok(index), Ok(_)) => index <= upto,
         _ => false,
-    }
-}
-
-/// For tests/fuzz: a value whose checksum is right, under each key that its header may belong to, put together.
-pub(crate) fn fuzz_piece(data: &[u8]) {
-    let mut value = data.to_vec();
-    if value.len() < HEADER {
-        return drop(decode(&Key::pack(0), &value));
-    }
-    let right = checksum(&value).to_be_bytes();
-    value[18..HEADER].copy_from_slice(&right);
-    let mut reader = Reader::new(&value[2..]);
-    let (Ok(index), Ok(_), Ok(part)) = (reader.u64(), reader.u32(), reader.u32()) else { return };
-    for key in [Key::pack(index), Key::part(index, part)] {
-        if let Ok(piece) = decode(&key, &value) {
-            drop(Assembler::default().feed(piece));
-        }
     }
 }
 

@@ -38,7 +38,7 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 }
 
 /// Keeps panics that become errors from being printed as panics. For the process: a library has no say in that.
-pub(crate) fn keep_caught_panics_quiet() {
+pub fn keep_caught_panics_quiet() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let quiet = PANICS.try_with(|panics| {

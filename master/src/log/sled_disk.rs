@@ -102,19 +102,29 @@ impl SledDisk {
                 Err(Unopened::Damaged(what)) => return Err(refuse(Damage::Engine { what })),
             }
         };
-        let file = File::open(dir.join("db")).map_err(io("open the database file"))?;
-        // sled leaves the names of new files to the kernel.
-        let names = || {
-            file.sync_all()?;
-            File::open(dir.join("conf"))?.sync_all()?;
-            lock.sync_all()?;
-            dir.parent()
-                .filter(|up| !up.as_os_str().is_empty())
-                .map_or(Ok(()), |up| File::open(up)?.sync_all())
-        };
-        names().map_err(io("sync the directory"))?;
-        Ok(Self { tree, file, mark, value_cap: options.value_cap, dir: dir.to_owned(), _lock: lock })
+        match sync_names(dir, &lock) {
+            Ok(file) => {
+                Ok(Self { tree, file, mark, value_cap: options.value_cap, dir: dir.to_owned(), _lock: lock })
+            }
+            Err(source) => {
+                // sled syncs its file when it is dropped, and panics when it can't.
+                drop(caught(|| drop(tree)));
+                Err(io("sync the directory")(source))
+            }
+        }
     }
+}
+
+/// sled leaves the names of new files to the kernel. Returns the database's file.
+fn sync_names(dir: &Path, lock: &File) -> io::Result<File> {
+    let file = File::open(dir.join("db"))?;
+    file.sync_all()?;
+    File::open(dir.join("conf"))?.sync_all()?;
+    lock.sync_all()?;
+    if let Some(up) = dir.parent().filter(|up| !up.as_os_str().is_empty()) {
+        File::open(up)?.sync_all()?;
+    }
+    Ok(file)
 }
 
 enum Unopened {

@@ -10,8 +10,8 @@ use openraft::raft::{
     VoteResponse,
 };
 
-use super::{CommittedLeaderId, LogId, TypeConfig, Vote};
-use crate::log::{RecordError, decode_entry_bytes, encode_payload};
+use super::{CommittedLeaderId, LogId, SnapshotMeta, TypeConfig, Vote};
+use crate::log::{RecordError, decode_entry_bytes, decode_membership, encode_payload};
 
 /// Why a message cannot be what it claims to be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -144,14 +144,6 @@ pub(crate) fn append_from_wire(
     })
 }
 
-/// For tests/fuzz: what is read and written again is the same.
-pub(crate) fn fuzz_append(request: &v1::AppendRequest) {
-    if let Ok(read) = append_from_wire(request) {
-        let again = append_to_wire(&read, request.envelope.clone().unwrap_or_default());
-        assert!(append_from_wire(&again).is_ok_and(|again| again.entries == read.entries));
-    }
-}
-
 /// What an append covers: the entry before it, and its last one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
@@ -271,6 +263,14 @@ pub(crate) fn transfer_from_wire(
         node_from_wire("to", &request.to)?,
         opt_from_wire(request.last_log_id.as_ref()),
     ))
+}
+
+/// What the first piece of a snapshot says: who sends it, and what it is of.
+pub(crate) fn snapshot_from_wire(header: &v1::SnapshotPiece) -> Result<(Vote, SnapshotMeta), BadMessage> {
+    let vote = vote_from_wire(header.vote.as_ref(), Standing::Leader)?;
+    let last_membership = decode_membership(&header.membership)
+        .map_err(|err| invalid("membership", format!("cannot be read: {err}")))?;
+    Ok((vote, SnapshotMeta { last_log_id: opt_from_wire(header.last_log_id.as_ref()), last_membership }))
 }
 
 /// A log id or none, as it stands in a snapshot's header: a byte that says which, then term and index, big-endian.

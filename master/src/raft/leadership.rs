@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::acks::Acks;
-use super::removal::Removal;
+use super::removal::{self, Removal};
 use super::{AddressBook, LogId, Machine, MasterNode, Raft};
 
 /// Which leader this node knows of.
@@ -69,6 +69,8 @@ pub(super) async fn follow(
     let mut changes = raft.server_metrics();
     // Whom openraft names, and since when.
     let mut named = (None, Instant::now());
+    // This node was among committed members. Before that it is a newcomer, or has just started.
+    let mut was_member = false;
     loop {
         let now = {
             let metrics = changes.borrow_and_update();
@@ -86,10 +88,12 @@ pub(super) async fn follow(
                 false => heard.within(silence),
             };
             let leader = leader.filter(leads);
+            let (newest, committed) = (&metrics.membership_config, &metrics.committed_membership_config);
+            was_member |= removal::has(committed, me);
             Leadership {
                 term,
                 leader: leader.and_then(|id| Some((id, membership.get_node(&id)?.clone()))),
-                removed: removal.of(me, &metrics.membership_config, &metrics.committed_membership_config),
+                removed: removal.of(me, newest, committed, was_member),
             }
         };
         if now.removed.is_some() && out.borrow().removed.is_none() {

@@ -1,8 +1,10 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use futures::{Stream, StreamExt};
+use mc_base::metrics::Histogram;
 use openraft::EntryPayload;
 use openraft::alias::SnapshotOf;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
@@ -75,6 +77,7 @@ fn reads_by_lease(applied: &Applied) -> bool {
 pub struct Machine {
     index: SharedIndex,
     snapshots: SnapshotStore,
+    apply_seconds: Histogram,
 }
 
 /// An entry made ready outside the lock.
@@ -85,13 +88,14 @@ enum Step {
 }
 
 impl Machine {
-    pub(crate) fn new(index: SharedIndex, snapshots: SnapshotStore) -> Self {
-        Self { index, snapshots }
+    pub(crate) fn new(index: SharedIndex, snapshots: SnapshotStore, apply_seconds: Histogram) -> Self {
+        Self { index, snapshots, apply_seconds }
     }
 
     /// Applies some entries under one hold of the lock, then answers whoever waits for them.
     fn apply_some(&self, batch: Vec<(LogId, Step, Responder)>) {
         let mut answers = Vec::with_capacity(batch.len());
+        let began = Instant::now();
         self.index.change(|applied| {
             for (log_id, step, responder) in batch {
                 let response = match step {
@@ -108,6 +112,7 @@ impl Machine {
                 answers.extend(responder.map(|responder| (responder, response)));
             }
         });
+        self.apply_seconds.record(began.elapsed().as_secs_f64());
         for (responder, response) in answers {
             responder.send(response);
         }
@@ -195,7 +200,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         meta: &SnapshotMeta,
         snapshot: SnapshotFile,
     ) -> Result<(), io::Error> {
-        let Self { index, snapshots } = self.clone();
+        let Self { index, snapshots, .. } = self.clone();
         let meta = meta.clone();
         blocking(move || {
             let state = snapshots.install(&meta, snapshot)?;

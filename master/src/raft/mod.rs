@@ -11,6 +11,7 @@ mod append_stream;
 mod config;
 mod convert;
 mod envelope;
+pub(crate) mod fuzz;
 mod guard;
 mod hush;
 mod leadership;
@@ -33,7 +34,6 @@ mod types;
 
 pub use addresses::AddressBook;
 pub use config::SnapshotLimits;
-pub(crate) use convert::fuzz_append;
 pub use guard::VoteGuard;
 pub use leadership::Leadership;
 pub(crate) use leadership::REMOVED_FIX;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use mc_base::metrics::Histogram;
 use mc_base::net::Network;
 use mc_base::{Clock, ClusterId, NodeId};
 use openraft::alias::{InstantOf, WatchReceiverOf};
@@ -60,6 +61,8 @@ pub struct RaftNodeConfig<L> {
     pub limits: SnapshotLimits,
     /// The Raft port, which answers for this node from now on.
     pub service: RaftService,
+    /// Takes how long entries took to apply.
+    pub apply_seconds: Histogram,
 }
 
 /// Why a Raft node does not start.
@@ -169,6 +172,7 @@ impl RaftNode {
             snapshot_dir,
             limits,
             service,
+            apply_seconds,
         } = config;
         let raft_config = Arc::new(raft_config(&settings, &limits)?);
         let election_timeout_max = Duration::from_millis(settings.raft_election_max_ms);
@@ -209,7 +213,7 @@ impl RaftNode {
         let removal = Arc::new(Removal::default());
         let peers = Peers::new(identity, network, addresses.clone(), acks.clone(), removal.clone());
         let hush = peers.hush();
-        let machine = Machine::new(index.clone(), snapshots.clone());
+        let machine = Machine::new(index.clone(), snapshots.clone(), apply_seconds);
         let raft = Raft::new(node, raft_config, peers, log, machine).await?;
         let heard = Heard::default();
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
@@ -230,7 +234,6 @@ impl RaftNode {
         service.join(cluster);
         service.attach(Attached {
             raft: raft.clone(),
-            index: index.clone(),
             guard,
             snapshots: snapshots.clone(),
             election_max_ms: settings.raft_election_max_ms,
@@ -369,37 +372,39 @@ impl RaftNode {
     /// # Errors
     /// [`TransferError`]. After `NotTaken` an election decides.
     pub async fn transfer_leader(&self, to: Option<NodeId>) -> Result<Leadership, TransferError> {
-        let (term, targets) = {
+        let (term, successors) = {
             let metrics = self.metrics.borrow_watched();
             let leads = metrics.state.is_leader() && metrics.vote.committed;
             if !leads || metrics.vote.leader_id.voted_for != self.node {
                 let Leadership { leader, term, .. } = self.leadership.borrow().clone();
                 return Err(NotLeader { leader, term }.into());
             }
-            let targets = match to == Some(self.node) {
-                true => Vec::new(),
-                false => successors(&metrics, self.node, to, self.election_timeout_max)?,
-            };
-            (metrics.vote.leader_id.term, targets)
+            let successors = (to != Some(self.node))
+                .then(|| successors(&metrics, self.node, to, self.election_timeout_max))
+                .transpose()?;
+            (metrics.vote.leader_id.term, successors)
         };
-        let Some(mut target) = targets.first().copied() else { return self.known_leader().await };
+        let Some(successors) = successors else { return self.known_leader().await };
         self.handed_over.fetch_max(term, Ordering::AcqRel);
         let began = tokio::time::Instant::now();
         // A voter that has just restarted keeps out of elections and takes nothing over: another one may.
-        for (at, candidate) in targets.iter().enumerate() {
-            target = *candidate;
+        let mut successors = successors.into_iter().peekable();
+        while let Some(target) = successors.next() {
             self.raft.trigger().transfer_leader(target).await?;
-            let last = at + 1 == targets.len();
+            let last = successors.peek().is_none();
             let patience = if last { self.election_timeout_max * 2 } else { self.election_timeout_max / 6 };
             let mut leadership = self.leadership.clone();
             let taken = leadership.wait_for(|now| now.term > term && now.leader.is_some());
             match tokio::time::timeout(patience, taken).await {
                 Ok(Ok(now)) => return Ok(now.clone()),
                 Ok(Err(_)) => return Err(Fatal::Stopped.into()),
+                Err(_) if last => {
+                    return Err(TransferError::NotTaken { to: target, waited: began.elapsed() });
+                }
                 Err(_) => {}
             }
         }
-        Err(TransferError::NotTaken { to: target, waited: began.elapsed() })
+        Err(TransferError::Alone)
     }
 
     /// Waits until this node, which leads, is known to: the news takes a moment.

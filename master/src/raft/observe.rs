@@ -15,6 +15,8 @@ pub struct RaftView {
     pub term: u64,
     /// Index of the last entry it knows to be committed.
     pub committed: u64,
+    /// Index of the last entry that is no longer in its log.
+    pub purged: u64,
 }
 
 impl RaftNode {
@@ -41,6 +43,7 @@ impl RaftNode {
             term: metrics.current_term,
             // What a quorum has, which on a member that catches up is far ahead of its own log.
             committed: metrics.cluster_committed.as_ref().map_or(0, |id| id.index),
+            purged: metrics.purged.as_ref().map_or(0, |id| id.index),
         }
     }
 

@@ -58,6 +58,17 @@ impl Peer {
         Self { identity, target, recorded, lane, lines }
     }
 
+    /// What an answer to a vote or a pre-vote says.
+    fn voted(
+        &self,
+        whom: &Whom,
+        reply: &v1::VoteReply,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        self.lines.hush.answered(self.target);
+        self.lines.removal.told(reply.not_a_member_since.as_ref().map(convert::log_id_from_wire));
+        convert::vote_reply_from_wire(reply).map_err(|err| whom.nonsense(&err))
+    }
+
     fn line(&self) -> Result<(Whom, Links), Unreachable<TypeConfig>> {
         self.lines.to(self.identity.node, self.target, &self.recorded)
     }
@@ -208,9 +219,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         let (whom, mut links) = self.line()?;
         let wire = convert::vote_request_to_wire(&request, self.envelope());
         let reply = whom.call(RPCTypes::Vote, option.soft_ttl(), links.control.vote(wire)).await?;
-        self.lines.hush.answered(self.target);
-        self.lines.removal.told(reply.not_a_member_since.as_ref().map(convert::log_id_from_wire));
-        convert::vote_reply_from_wire(&reply).map_err(|err| whom.nonsense(&err))
+        self.voted(&whom, &reply)
     }
 
     async fn pre_vote(
@@ -221,9 +230,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         let (whom, mut links) = self.line()?;
         let wire = convert::vote_request_to_wire(&request, self.envelope());
         let reply = whom.call(RPCTypes::Vote, option.soft_ttl(), links.control.pre_vote(wire)).await?;
-        self.lines.hush.answered(self.target);
-        self.lines.removal.told(reply.not_a_member_since.as_ref().map(convert::log_id_from_wire));
-        convert::vote_reply_from_wire(&reply).map_err(|err| whom.nonsense(&err))
+        self.voted(&whom, &reply)
     }
 
     async fn full_snapshot(

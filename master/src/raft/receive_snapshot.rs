@@ -1,7 +1,6 @@
 //! A snapshot coming in from the leader.
 
 use std::io;
-use std::pin::pin;
 use std::time::Duration;
 
 use mc_proto::v1;
@@ -10,11 +9,10 @@ use openraft::async_runtime::watch::WatchReceiver;
 use tokio::time::{Instant, timeout};
 use tonic::{Status, Streaming};
 
-use super::convert::{Standing, log_id_from_wire, vote_from_wire};
+use super::convert::snapshot_from_wire;
 use super::service::{Attached, stopped};
-use super::snapshots::SnapshotError;
-use super::{Machine, Raft, SnapshotMeta, TypeConfig, Vote};
-use crate::log::decode_membership;
+use super::snapshots::{Incoming, SnapshotError, SnapshotFile};
+use super::{Machine, Raft, TypeConfig, Vote};
 
 /// A sender that is silent for so long has gone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,13 +31,7 @@ pub(super) async fn receive(
     header: &v1::SnapshotPiece,
     mut inbound: Streaming<v1::SnapshotPiece>,
 ) -> Result<Vote, Status> {
-    let malformed = |err: super::convert::BadMessage| Status::invalid_argument(err.to_string());
-    let vote = vote_from_wire(header.vote.as_ref(), Standing::Leader).map_err(malformed)?;
-    let meta = SnapshotMeta {
-        last_log_id: header.last_log_id.as_ref().map(log_id_from_wire),
-        last_membership: decode_membership(&header.membership)
-            .map_err(|err| Status::invalid_argument(err.to_string()))?,
-    };
+    let (vote, meta) = snapshot_from_wire(header).map_err(|err| Status::invalid_argument(err.to_string()))?;
     // Raft checks the vote again; this saves a deposed leader, and us, the transfer.
     let ours = attached.raft.metrics().borrow_watched().vote;
     if ours > vote {
@@ -50,19 +42,13 @@ pub(super) async fn receive(
     };
 
     let begun = Instant::now();
-    let mut incoming =
+    let incoming =
         attached.snapshots.receive(meta.clone(), header.total_bytes).map_err(|err| refused(&err))?;
-    let mut newer = pin!(newer_vote(&attached.raft, vote));
-    loop {
-        let piece = tokio::select! {
-            biased;
-            ours = &mut newer => return Ok(ours),
-            piece = next(&mut inbound) => piece?,
-        };
-        let Some(piece) = piece else { break };
-        incoming = blocking(move || incoming.push(&piece.data).map(|()| incoming)).await?;
-    }
-    let snapshot = blocking(move || incoming.finish()).await?;
+    let snapshot = tokio::select! {
+        biased;
+        ours = newer_vote(&attached.raft, vote) => return Ok(ours),
+        snapshot = write(incoming, &mut inbound) => snapshot?,
+    };
 
     let (index, bytes) = (meta.last_log_id.map_or(0, |last| last.index), header.total_bytes);
     let snapshot = SnapshotOf::<TypeConfig, _> { meta, snapshot };
@@ -75,6 +61,17 @@ pub(super) async fn receive(
         "took a snapshot from the leader: what it lacked is not in the log any more"
     );
     Ok(reply.vote)
+}
+
+/// Writes what comes in, to the verified file.
+async fn write(
+    mut incoming: Incoming,
+    inbound: &mut Streaming<v1::SnapshotPiece>,
+) -> Result<SnapshotFile, Status> {
+    while let Some(piece) = next(inbound).await? {
+        incoming = blocking(move || incoming.push(&piece.data).map(|()| incoming)).await?;
+    }
+    blocking(move || incoming.finish()).await
 }
 
 /// Waits until this node knows of a vote above `vote`. The leader that sends has lost its place then, may be gone without

@@ -4,47 +4,44 @@
 //! no leader any more, and stands for election. Whom it then asks for a vote tells it. It goes on asking: this is what
 //! people are told, and nothing else hangs on it. A master that had no vote does not ask, and is not told.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use mc_base::NodeId;
 use parking_lot::Mutex;
 
 use super::{LogId, StoredMembership};
 
-/// What this master heard of its own removal.
+/// What this master heard of its own removal: the latest members without this node that another master told of, by the
+/// entry that set them.
 #[derive(Debug, Default)]
-pub(crate) struct Removal {
-    /// The latest members without this node that another master told of: the entry that set them.
-    told: Mutex<Option<LogId>>,
-    /// Members with this node were committed. Without them before, it is a newcomer or has just started.
-    was_member: AtomicBool,
-}
+pub(crate) struct Removal(Mutex<Option<LogId>>);
 
 impl Removal {
     /// A master has answered: the entry that set the members it knows, if this node is not among them.
     pub(crate) fn told(&self, at: Option<LogId>) {
-        let mut told = self.told.lock();
+        let mut told = self.0.lock();
         *told = at.max(*told);
     }
 
     /// The entry that set the latest members known, if this node was removed. What it knows itself: the newest members
-    /// in its log, and the newest that are committed.
+    /// in its log, the newest that are committed, and whether it was among committed ones since it started.
     pub(crate) fn of(
         &self,
         me: NodeId,
         newest: &StoredMembership,
         committed: &StoredMembership,
+        was_member: bool,
     ) -> Option<LogId> {
-        let has_me = |members: &StoredMembership| members.membership().get_node(&me).is_some();
-        if has_me(committed) {
-            self.was_member.store(true, Ordering::Relaxed);
-        } else if !has_me(newest) && self.was_member.load(Ordering::Relaxed) {
+        if !has(newest, me) && !has(committed, me) && was_member {
             return *committed.log_id();
         }
         // Who knows of older members than those with this node may not have heard that it was taken in.
-        let member_as_of = if has_me(newest) { newest.log_id() } else { committed.log_id() };
-        self.told.lock().filter(|at| Some(at) > member_as_of.as_ref())
+        let member_as_of = if has(newest, me) { newest.log_id() } else { committed.log_id() };
+        self.0.lock().filter(|at| Some(at) > member_as_of.as_ref())
     }
+}
+
+/// Whether `node` is among them, with a vote or without.
+pub(super) fn has(members: &StoredMembership, node: NodeId) -> bool {
+    members.membership().get_node(&node).is_some()
 }
 
 #[cfg(test)]
@@ -70,7 +67,7 @@ mod tests {
         let removal = Removal::default();
         let of = |removal: &Removal, index| {
             let ours = members(index, &[1, 2, 3]);
-            removal.of(ME, &ours, &ours)
+            removal.of(ME, &ours, &ours, true)
         };
         assert_eq!(of(&removal, 6), None);
         removal.told(Some(at(7)));
@@ -84,17 +81,17 @@ mod tests {
     fn one_that_has_the_entry_in_its_log_is_told_whether_it_is_committed() {
         let removal = Removal::default();
         let (before, without) = (members(5, &[1, 2, 3]), members(6, &[2, 3]));
-        assert_eq!(removal.of(ME, &without, &before), None, "it may be lost again");
+        assert_eq!(removal.of(ME, &without, &before, true), None, "it may be lost again");
         removal.told(Some(at(6)));
-        assert_eq!(removal.of(ME, &without, &before), Some(at(6)));
+        assert_eq!(removal.of(ME, &without, &before, true), Some(at(6)));
         let unheard = Removal::default();
-        assert_eq!(unheard.of(ME, &before, &before), None);
-        assert_eq!(unheard.of(ME, &without, &without), Some(at(6)), "a leader that removed itself");
+        assert_eq!(unheard.of(ME, &before, &before, true), None);
+        assert_eq!(unheard.of(ME, &without, &without, true), Some(at(6)), "a leader that removed itself");
     }
 
     #[test]
     fn a_newcomer_was_not_removed() {
         let others = members(5, &[2, 3]);
-        assert_eq!(Removal::default().of(ME, &others, &others), None);
+        assert_eq!(Removal::default().of(ME, &others, &others, false), None);
     }
 }

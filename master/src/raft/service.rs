@@ -11,8 +11,9 @@ use mc_base::net::Listener;
 use mc_base::{ClusterId, NodeId};
 use mc_proto::v1;
 use mc_proto::v1::raft_server::RaftServer;
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{Fatal, RaftError};
-use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, VoteRequest};
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -20,7 +21,7 @@ use super::convert::{self, BadMessage};
 use super::envelope::{check_envelope, check_timing};
 use super::hush::Hush;
 use super::leadership::Heard;
-use super::{LogId, Machine, Raft, SharedIndex, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot};
+use super::{LogId, Machine, Raft, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot, removal};
 use crate::log::SyncPace;
 
 /// Largest message that is read: twice what a log reader puts into one append.
@@ -55,7 +56,6 @@ struct Inner {
 /// What the service needs of a running node.
 pub(super) struct Attached {
     pub(super) raft: Raft<Machine>,
-    pub(super) index: SharedIndex,
     pub(super) guard: VoteGuard,
     pub(super) snapshots: SnapshotStore,
     /// This node's longest election timeout; that of all.
@@ -70,13 +70,12 @@ pub(super) struct Attached {
 }
 
 impl Attached {
-    /// The entry that set the members, where the sender is none of them as far as this node has applied.
+    /// The entry that set the members, where the sender is none of them as far as this node knows for certain.
     fn not_a_member_since(&self, envelope: Option<&v1::Envelope>) -> Option<LogId> {
         let from = NodeId::from_bytes(&envelope?.from)?;
-        self.index.read(|applied| {
-            let is_member = applied.membership.membership().get_node(&from).is_some();
-            applied.membership.log_id().filter(|_| !is_member)
-        })
+        let metrics = self.raft.server_metrics();
+        let committed = metrics.borrow_watched().committed_membership_config.clone();
+        (*committed.log_id()).filter(|_| !removal::has(&committed, from))
     }
 }
 
@@ -164,6 +163,18 @@ impl RaftService {
 
     fn starting(&self) -> Status {
         Status::unavailable(format!("node {} is starting", self.0.node))
+    }
+
+    /// A vote, or a pre-vote, and what its sender is told besides.
+    fn asked_for_a_vote(
+        &self,
+        request: Request<v1::VoteRequest>,
+    ) -> Result<(&Attached, VoteRequest<TypeConfig>, Option<LogId>), Status> {
+        let request = request.into_inner();
+        let attached = self.admit_to_election(request.envelope.as_ref())?;
+        let not_a_member_since = attached.not_a_member_since(request.envelope.as_ref());
+        let request = convert::vote_request_from_wire(&request).map_err(|err| malformed(&err))?;
+        Ok((attached, request, not_a_member_since))
     }
 
     /// Like [`Self::admit`], for calls that make or break a leader.
@@ -300,19 +311,13 @@ impl v1::raft_server::Raft for RaftService {
     }
 
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
-        let request = request.into_inner();
-        let attached = self.admit_to_election(request.envelope.as_ref())?;
-        let not_a_member_since = attached.not_a_member_since(request.envelope.as_ref());
-        let request = convert::vote_request_from_wire(&request).map_err(|err| malformed(&err))?;
+        let (attached, request, not_a_member_since) = self.asked_for_a_vote(request)?;
         let reply = attached.raft.vote(request).await.map_err(raft_stopped)?;
         Ok(Response::new(convert::vote_reply_to_wire(&reply, not_a_member_since)))
     }
 
     async fn pre_vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
-        let request = request.into_inner();
-        let attached = self.admit_to_election(request.envelope.as_ref())?;
-        let not_a_member_since = attached.not_a_member_since(request.envelope.as_ref());
-        let request = convert::vote_request_from_wire(&request).map_err(|err| malformed(&err))?;
+        let (attached, request, not_a_member_since) = self.asked_for_a_vote(request)?;
         let reply = attached.raft.pre_vote(request).await.map_err(raft_stopped)?;
         Ok(Response::new(convert::vote_reply_to_wire(&reply, not_a_member_since)))
     }

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::key::KeyHash;
 use super::settings::Settings;
 
-const COMMAND_FORMAT: u8 = 2;
+const COMMAND_FORMAT: u8 = 3;
 
 /// One log entry: what the leader stamped and what is to be done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,6 +92,10 @@ pub enum Op {
     SetClusterVersion(u32),
 }
 
+/// A key of a put that starts. In place, where it is not long: a batch of a hundred would else be a hundred allocations
+/// each time that it is decoded, spread over a heap that the index fills.
+pub type StartKey = SmallVec<[u8; 128]>;
+
 /// What a put asks for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutStartItem {
@@ -99,8 +103,8 @@ pub struct PutStartItem {
     #[serde(with = "id_bytes")]
     pub put: PutId,
     /// 1 B to 4 KiB.
-    #[serde(with = "serde_bytes")]
-    pub key: Vec<u8>,
+    #[serde(with = "key_bytes")]
+    pub key: StartKey,
     /// Bytes, at least 1.
     pub size: u64,
     /// What happens when the key is there.
@@ -134,6 +138,7 @@ pub struct PutEndItem {
     /// the key itself would be logged, sent and read once more.
     pub key: KeyHash,
     /// CRC-64/NVME of the value.
+    #[serde(with = "postcard::fixint::be")]
     pub checksum: u64,
     /// Replicas, by their place in the start's answer, that were not written: they are freed.
     pub failed: SmallVec<[u8; 2]>,
@@ -149,6 +154,7 @@ pub struct RemoveItem {
     #[serde(with = "serde_bytes")]
     pub key: Vec<u8>,
     /// The version that the leader saw; another one is left alone.
+    #[serde(with = "id_bytes")]
     pub version: PutId,
     /// End of the last lease granted on it: its bytes are held until then.
     pub reuse_at: ClusterTime,
@@ -251,7 +257,8 @@ pub struct PlacedReplica {
     pub index: u64,
 }
 
-/// Ids are random: as a number of variable length one would be longer than its bytes, and slower to read.
+/// Ids, hashes and checksums are random: as numbers of variable length they would be longer than their bytes, and slower
+/// to read. (Only the list of a revoke, which is rare, has them so.)
 mod id_bytes {
     use mc_base::PutId;
     use serde::de::Error as _;
@@ -265,6 +272,20 @@ mod id_bytes {
         let bytes: &[u8] = serde_bytes::deserialize(from)?;
         PutId::from_bytes(bytes)
             .ok_or_else(|| D::Error::invalid_length(bytes.len(), &"the 16 bytes of a put id"))
+    }
+}
+
+mod key_bytes {
+    use serde::{Deserializer, Serializer};
+
+    use super::StartKey;
+
+    pub(super) fn serialize<S: Serializer>(key: &StartKey, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(key)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<StartKey, D::Error> {
+        serde_bytes::deserialize(from).map(StartKey::from_slice)
     }
 }
 

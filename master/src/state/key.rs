@@ -11,10 +11,11 @@ pub(super) const SHARDS: u32 = 1 << 18;
 /// The put's id names the put; the hash only keeps the end of one key from ending a put of another, which takes a
 /// client that mixes them up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeyHash(u64);
+pub struct KeyHash(#[serde(with = "postcard::fixint::be")] u64);
 
 impl KeyHash {
-    /// Of any tenant and key; those that are too long or empty have a hash that no object is found by.
+    /// Of any tenant and key. Those that are too long or empty get one like any other: no put of theirs was ever started,
+    /// and an object that is found by a hash must know the put, too.
     #[must_use]
     pub fn of(tenant: &str, key: &[u8]) -> Self {
         IndexKey::new(tenant, key).map_or(Self(0), |key| key.hash())

@@ -27,10 +27,11 @@ mod stores;
 
 pub use command::{
     Command, DecodeError, Endpoint, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
-    PutStartItem, PutStarted, RemoveItem, Response, Stamp,
+    PutStartItem, PutStarted, RemoveItem, Response, Stamp, StartKey,
 };
 pub use key::KeyHash;
 pub use machine::State;
 pub use query::{HeldRange, ObjectView, PutView, StoreView};
 pub use settings::{CLUSTER_VERSION, ReadPolicy, ReadPolicyError, Settings};
 pub use snapshot::SnapshotError;
+pub(crate) use snapshot::seal_chunks;

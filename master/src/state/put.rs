@@ -117,8 +117,7 @@ impl State {
         let mut answers = Vec::with_capacity(items.len());
         for group in items.chunks(GROUP) {
             touch(group.iter().map(|item| self.puts.touch(item.put)));
-            let in_flight = group.iter().filter_map(|item| self.puts.in_flight(item.put));
-            touch(in_flight.map(|put| self.objects.touch(put.key.hash())));
+            touch(group.iter().map(|item| self.objects.touch(item.key)));
             answers.extend(group.iter().map(|item| self.end_one(entry, item, &suspects)));
         }
         answers

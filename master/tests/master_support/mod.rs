@@ -122,7 +122,7 @@ fn beats() -> impl futures::Stream<Item = v1::StoreHeartbeat> + Send {
 
 fn caller() -> Option<v1::Caller> {
     let (version_min, version_max) = (*mc_proto::VERSIONS.start(), *mc_proto::VERSIONS.end());
-    Some(v1::Caller { version_min, version_max, ..Default::default() })
+    Some(v1::Caller { client_id: vec![1; 16].into(), version_min, version_max, ..Default::default() })
 }
 
 /// One item a call; answers its code.

@@ -1,16 +1,18 @@
-//! Builders for the tests of the state machine. Each test binary uses a part of them.
+//! Builders for the tests of the state machine. Each test binary uses a part of them, and so do the crate's own tests:
+//! whoever includes this has the crate's `state` in scope.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 pub mod model;
 pub mod steps;
 
 use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
-use mc_master::state::{
-    Command, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted,
-    RemoveItem, Response, Settings, Stamp, State,
-};
 use mc_proto::v1::Code;
 use xxhash_rust::xxh3::xxh3_64;
+
+use super::state::{
+    self, Command, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutEnded, PutMode, PutStartItem,
+    PutStarted, RemoveItem, Response, Settings, Stamp, State,
+};
 
 /// Term of all entries.
 pub const TERM: u64 = 3;
@@ -144,7 +146,7 @@ pub fn mount(store: u64, epoch: u64, segments: &[u64]) -> MountStore {
 pub fn start(put: u128, key: &str, size: u64) -> PutStartItem {
     PutStartItem {
         put: PutId(put),
-        key: key.into(),
+        key: key.as_bytes().into(),
         size,
         mode: PutMode::IfAbsent,
         replicas: 1,

@@ -5,13 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mc_base::{ClusterTime, PutId, SegmentEpoch, StoreId};
-use mc_master::state::{
-    Command, HeldRange, KeyHash, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode, PutStartItem,
-    PutStarted, RemoveItem, Response, Settings, State,
-};
 use mc_proto::v1::Code;
 
 use super::TERM;
+use super::state::{
+    Command, HeldRange, KeyHash, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode, PutStartItem,
+    PutStarted, RemoveItem, Response, Settings, State,
+};
 
 type Key = (String, Vec<u8>);
 
@@ -154,7 +154,7 @@ impl Model {
         answer: &PutStarted,
         suspects: &[StoreId],
     ) -> bool {
-        let key = (tenant.to_owned(), item.key.clone());
+        let key = (tenant.to_owned(), item.key.to_vec());
         let expected = self.start_code(&key, item, suspects);
         match expected {
             Some(code) => assert_eq!(answer.code, code, "{item:?}"),
@@ -319,7 +319,7 @@ impl Model {
     }
 
     fn remove(&mut self, tenant: &str, item: &RemoveItem) -> Code {
-        let key = (tenant.to_owned(), item.key.clone());
+        let key = (tenant.to_owned(), item.key.to_vec());
         match self.visible(&key) {
             None => Code::ObjectNotFound,
             Some(object) if object.version != item.version => Code::VersionChanged,

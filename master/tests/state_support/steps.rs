@@ -1,11 +1,9 @@
 //! Random command sequences: steps name keys, puts and stores by small numbers, so that they meet.
 
 use mc_base::{ClusterTime, PutId, SegmentEpoch, StoreId};
-use mc_master::state::{
-    Command, KeyHash, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Settings, Stamp,
-};
 use proptest::prelude::*;
 
+use super::state::{Command, KeyHash, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Settings, Stamp};
 use super::{TERM, endpoint, mount};
 
 const KEYS: u8 = 10;
@@ -213,7 +211,7 @@ impl Script {
         });
         PutStartItem {
             put,
-            key,
+            key: key.into(),
             size,
             mode: if item.upsert { PutMode::Upsert } else { PutMode::IfAbsent },
             replicas: item.replicas,

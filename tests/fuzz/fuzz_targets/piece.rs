@@ -1,3 +1,3 @@
 #![no_main]
 #![allow(missing_docs, reason = "a fuzz target")]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mc_fuzz::piece(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| mc_fuzz::run("piece", data));

@@ -1,120 +1,66 @@
 //! Everything here that reads bytes of others, each behind one function that takes any bytes and must neither panic nor
 //! ask for memory out of proportion; where something was read, writing and reading it again must give the same.
 //!
+//! [`TARGETS`] is the list of them, for the mutations and for `cargo fuzz` alike. Checksums are made right before bytes are
+//! read, so that what lies behind them is reached.
+//!
 //! ```text
 //! cargo test -p mc-fuzz                                                        # mutated valid inputs, fixed seeds
+//! cargo run -p mc-fuzz --example corpus                                        # valid inputs for cargo fuzz
 //! cargo +nightly fuzz run --fuzz-dir tests/fuzz --features libfuzzer command   # as long as you like
 //! ```
 
-use std::ffi::OsString;
-use std::hint::black_box;
+mod config;
+mod files;
+mod grants;
+mod log;
+mod messages;
+mod snapshots;
 
-use clap::CommandFactory as _;
-use mc_base::{ByteSize, Grant, GrantKey, HostPort, Span};
-use mc_master::config::MasterArgs;
-use mc_master::log::{decode_entry, decode_membership, encode_membership, encode_payload};
-use mc_master::peers::PeerList;
-use mc_master::raft::LogId;
-use mc_master::state::{Command, State};
-use mc_proto::v1;
-use prost::Message;
-
-/// A command of the log.
-pub fn command(data: &[u8]) {
-    if let Ok(command) = Command::decode(data) {
-        let again = Command::decode(&command.encode());
-        assert_eq!(again.as_ref(), Ok(&command), "what was decoded encodes to itself");
-        // Whatever a command says, applying it ends with an answer.
-        let mut state = State::new(mc_master::state::Settings::default());
-        black_box(state.apply(1, command.stamp.term, &command));
-        black_box(state.apply(2, command.stamp.term, &command));
-    }
+/// Something that reads bytes of others.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, also for `cargo fuzz`.
+    pub name: &'static str,
+    /// Takes any bytes, and says whether they could be read.
+    pub read: fn(&[u8]) -> bool,
+    /// What can be read.
+    pub valid: fn() -> Vec<Vec<u8>>,
 }
 
-/// The payload of a log entry.
-pub fn entry(data: &[u8]) {
-    let id = LogId::new_term_index(3, 7);
-    if let Ok(entry) = decode_entry(id, data) {
-        assert_eq!(&encode_payload(&entry)[..], data, "there is one way to write an entry");
-    }
-}
+/// All of them.
+pub const TARGETS: &[Target] = &[
+    // What a master has in its log, and sends to others from there.
+    Target { name: "command", read: log::command, valid: log::commands },
+    Target { name: "entry", read: log::entry, valid: log::entries },
+    Target { name: "membership", read: log::membership, valid: log::memberships },
+    Target { name: "piece", read: mc_master::fuzz::piece, valid: log::pieces },
+    Target { name: "mark", read: mc_master::fuzz::mark, valid: log::marks },
+    Target { name: "mark_file", read: mc_master::fuzz::mark_file, valid: log::mark_files },
+    // Other files.
+    Target { name: "snapshot", read: mc_master::fuzz::index, valid: snapshots::indexes },
+    Target { name: "snapshot_file", read: mc_master::fuzz::snapshot_file, valid: snapshots::files },
+    Target { name: "identity", read: mc_master::fuzz::identity, valid: files::identities },
+    Target { name: "store_identity", read: mc_store::fuzz::identity, valid: files::store_identities },
+    Target { name: "small_file", read: files::small_file, valid: files::small_files },
+    // What travels.
+    Target { name: "requests", read: messages::request, valid: messages::requests },
+    Target { name: "replies", read: messages::reply, valid: messages::replies },
+    Target { name: "peers", read: messages::peer, valid: messages::peers },
+    Target { name: "frames", read: mc_transfer::fuzz::frames, valid: grants::frames },
+    Target { name: "grant", read: grants::grant, valid: grants::grants },
+    // What people write.
+    Target { name: "text", read: config::text, valid: config::texts },
+    Target { name: "setting", read: config::setting, valid: config::settings },
+    Target { name: "config", read: config::master, valid: config::masters },
+    Target { name: "store_config", read: config::store, valid: config::stores },
+];
 
-/// An append from another master.
-pub fn append(data: &[u8]) {
-    if let Ok(request) = v1::AppendRequest::decode(data) {
-        mc_master::fuzz::append(&request);
-    }
-}
-
-/// A value of the log's database, with its checksum made right.
-pub fn piece(data: &[u8]) {
-    mc_master::fuzz::piece(data);
-}
-
-/// A membership, as snapshots and entries hold it.
-pub fn membership(data: &[u8]) {
-    if let Ok(membership) = decode_membership(data) {
-        assert_eq!(decode_membership(&encode_membership(&membership)).ok(), Some(membership));
-    }
-}
-
-/// The index in a snapshot.
-pub fn snapshot(data: &[u8]) {
-    if let Ok(state) = State::read_snapshot(&mut &*data) {
-        let mut again = Vec::new();
-        state.write_snapshot(&mut again).expect("memory takes everything");
-        State::read_snapshot(&mut &again[..]).expect("what was written is read");
-    }
-}
-
-/// Messages of clients, stores and masters. The first byte chooses which.
-pub fn rpc(data: &[u8]) {
-    fn read<M: Message + Default>(data: &[u8]) {
-        drop(black_box(M::decode(data)));
-    }
-    let Some((which, body)) = data.split_first() else { return };
-    match which % 8 {
-        0 => read::<v1::BatchPutStartRequest>(body),
-        1 => read::<v1::BatchPutEndRequest>(body),
-        2 => read::<v1::BatchGetReply>(body),
-        3 => read::<v1::MountStoreRequest>(body),
-        4 => read::<v1::SnapshotPiece>(body),
-        5 => read::<v1::MeetReply>(body),
-        6 => read::<v1::ErrorDetail>(body),
-        _ => read::<v1::StatusReply>(body),
-    }
-}
-
-/// Frames of the transfer protocol.
-pub fn frames(data: &[u8]) {
-    mc_transfer::fuzz::frames(data);
-}
-
-/// A grant that a client presents.
-pub fn grant(data: &[u8]) {
-    drop(black_box(Grant::open(data, &GrantKey([7; 32]))));
-}
-
-/// Sizes, durations, addresses and lists as people write them.
-pub fn text(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    drop(black_box(text.parse::<ByteSize>()));
-    drop(black_box(text.parse::<Span>()));
-    if let Ok(address) = HostPort::parse(text, 50055) {
-        assert_eq!(HostPort::parse(&address.to_string(), 1).as_ref(), Ok(&address), "an address reads back");
-    }
-    drop(black_box(PeerList::parse(&[text], None)));
-}
-
-/// A configuration file.
-pub fn config(data: &[u8]) {
-    let Ok(mut file) = tempfile::NamedTempFile::new() else { return };
-    if std::io::Write::write_all(&mut file, data).is_err() {
-        return;
-    }
-    let args = ["mc-master".into(), "--config".into(), file.path().as_os_str().to_owned()];
-    let loaded = mc_base::config::load::<MasterArgs>(MasterArgs::command(), args, |_| None::<OsString>);
-    if let Ok(loaded) = loaded {
-        drop(black_box(loaded.args.check()));
-    }
+/// Reads `data` as the target of that name does.
+///
+/// # Panics
+/// When the list has no such target, or the target has found something.
+pub fn run(name: &str, data: &[u8]) {
+    let target = TARGETS.iter().find(|target| target.name == name).expect("a target of the list");
+    (target.read)(data);
 }

@@ -129,6 +129,7 @@ impl Caller {
 
 pub(crate) fn caller() -> Option<v1::Caller> {
     Some(v1::Caller {
+        client_id: vec![1; 16].into(),
         version_min: *mc_proto::VERSIONS.start(),
         version_max: *mc_proto::VERSIONS.end(),
         ..Default::default()

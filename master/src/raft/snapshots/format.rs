@@ -13,10 +13,11 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Take, Write};
 
 use mc_base::ClusterId;
 
+use super::PartialFile;
 use crate::log::{decode_membership, encode_membership};
 use crate::raft::SnapshotMeta;
 use crate::raft::convert::{BadMessage, opt_log_id_from_bytes, opt_log_id_to_bytes};
-use crate::state::{CLUSTER_VERSION, State};
+use crate::state::{self, CLUSTER_VERSION, State};
 
 const MAGIC: [u8; 8] = *b"mc-snap\0";
 const FORMAT: u32 = 1;
@@ -40,6 +41,9 @@ pub enum Defect {
     /// Written by a newer build.
     #[error("its format {0} is newer than this build's {FORMAT}")]
     Newer(u32),
+    /// The index in it was written by a newer build.
+    #[error(transparent)]
+    NewerIndex(state::SnapshotError),
     /// Of a cluster whose version is above what this build supports.
     #[error("its cluster runs as version {0}, this build supports {CLUSTER_VERSION}")]
     NewerCluster(u32),
@@ -87,7 +91,7 @@ impl Header {
 }
 
 /// Writes a snapshot and syncs it to disk. Returns its length.
-pub(crate) fn write(header: &Header, state: &State, file: File) -> io::Result<u64> {
+pub(crate) fn write(header: &Header, state: &State, file: PartialFile) -> io::Result<u64> {
     let mut out = Checksummed { inner: BufWriter::with_capacity(BUFFER, file), crc: 0, len: 0 };
     let encoded = header.encode();
     out.write_all(&MAGIC)?;
@@ -156,10 +160,20 @@ pub(crate) fn verify(mut file: File, ours: ClusterId) -> Result<Verified, Defect
     Ok(Verified { header, len: found, state })
 }
 
+impl Defect {
+    /// Whether a newer build wrote it, and can read it.
+    pub(super) fn is_newer(&self) -> bool {
+        matches!(self, Self::Newer(_) | Self::NewerIndex(_) | Self::NewerCluster(_))
+    }
+}
+
 impl Verified {
     /// Decodes the state, to its last byte.
     pub(crate) fn read_state(mut self) -> Result<State, Defect> {
-        let state = State::read_snapshot(&mut self.state).map_err(|err| Defect::Content(err.to_string()))?;
+        let state = State::read_snapshot(&mut self.state).map_err(|err| match err {
+            state::SnapshotError::Format(_) => Defect::NewerIndex(err),
+            _ => Defect::Content(err.to_string()),
+        })?;
         if self.state.limit() > 0 {
             return Err(Defect::Content(format!("{} bytes follow the state", self.state.limit())));
         }
@@ -168,6 +182,27 @@ impl Verified {
         }
         Ok(state)
     }
+}
+
+/// For tests/fuzz: reads a file whose length and checksums are made right; says whether it is a good snapshot.
+pub(crate) fn fuzz_file(data: &[u8], ours: ClusterId) -> io::Result<bool> {
+    let (mut bytes, len) = (data.to_vec(), data.len() as u64);
+    if let Some((content, trailer)) = bytes.split_last_chunk_mut::<{ TRAILER_LEN as usize }>() {
+        let header_len =
+            content.get(12..16).and_then(|len| len.try_into().ok()).map_or(0, u32::from_be_bytes);
+        let state_at = PREFIX_LEN as usize + header_len as usize;
+        state::seal_chunks(content.get_mut(state_at..).unwrap_or_default());
+        trailer[..8].copy_from_slice(&len.to_be_bytes());
+        let crc = crc32c::crc32c_append(crc32c::crc32c(content), &trailer[..8]);
+        trailer[8..].copy_from_slice(&crc.to_be_bytes());
+    }
+    let mut file = tempfile::tempfile()?;
+    file.write_all(&bytes)?;
+    file.rewind()?;
+    let Ok(verified) = verify(file, ours) else { return Ok(false) };
+    let again = Header::decode(&verified.header.encode());
+    assert!(again.is_ok_and(|again| again == verified.header), "what was decoded encodes to itself");
+    Ok(verified.read_state().is_ok())
 }
 
 fn checksum(file: &mut File, len: u64) -> io::Result<u32> {

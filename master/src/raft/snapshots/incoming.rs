@@ -4,12 +4,12 @@ use std::io::Write;
 use tempfile::TempPath;
 
 use super::format::{self, Header};
-use super::{Defect, SnapshotError, SnapshotFile, io_error};
+use super::{Defect, PartialFile, SnapshotError, SnapshotFile, io_error};
 
 /// A snapshot that another master is sending. Dropped before its end, it leaves nothing behind.
 #[derive(Debug)]
 pub(crate) struct Incoming {
-    file: File,
+    file: PartialFile,
     path: TempPath,
     announced: Header,
     len: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Incoming {
 }
 
 impl Incoming {
-    pub(super) fn new(file: File, path: TempPath, announced: Header, len: u64) -> Self {
+    pub(super) fn new(file: PartialFile, path: TempPath, announced: Header, len: u64) -> Self {
         Self { file, path, announced, len, received: 0 }
     }
 
@@ -42,7 +42,9 @@ impl Incoming {
             Err(Defect::Cut { found: received })
         };
         match verified {
-            Ok(verified) if verified.header == announced => Ok(SnapshotFile::received(file, path, len)),
+            Ok(verified) if verified.header == announced => {
+                Ok(SnapshotFile::received(file.into_file(), path, len))
+            }
             Ok(_) => {
                 let defect =
                     Defect::Content("it is of another log id or membership than was announced".into());

@@ -4,6 +4,7 @@
 //! found good; a crash at any step leaves the one before it in place, because nothing older is deleted earlier. Two
 //! are kept, so that one that turns bad on disk costs nothing while the log still reaches back to the other.
 
+mod disk;
 mod file;
 mod format;
 mod incoming;
@@ -18,8 +19,10 @@ use mc_base::ClusterId;
 use parking_lot::Mutex;
 use tempfile::TempPath;
 
+use disk::{Disk, FileSystem, PartialFile};
 pub use file::SnapshotFile;
 pub use format::Defect;
+pub(crate) use format::fuzz_file;
 pub(crate) use incoming::Incoming;
 
 use super::{LogId, SnapshotMeta};
@@ -140,6 +143,7 @@ impl Recovered {
 /// The snapshots of one master. Everything here blocks on the disk.
 #[derive(Clone, Debug)]
 pub struct SnapshotStore {
+    disk: Arc<dyn Disk>,
     dir: Arc<PathBuf>,
     cluster: ClusterId,
     /// Held while a snapshot is published, so that one that was built and one that was received do not race.
@@ -167,6 +171,14 @@ impl SnapshotStore {
     /// # Errors
     /// [`SnapshotError`] when the directory cannot be used, or a file in it is another cluster's or a newer build's.
     pub fn open(dir: &Path, cluster: ClusterId) -> Result<(Self, Recovered), SnapshotError> {
+        Self::open_on(Arc::new(FileSystem), dir, cluster)
+    }
+
+    fn open_on(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        cluster: ClusterId,
+    ) -> Result<(Self, Recovered), SnapshotError> {
         fs::create_dir_all(dir).map_err(io_error("create", dir))?;
         let mut names = Vec::new();
         for entry in fs::read_dir(dir).map_err(io_error("list", dir))? {
@@ -181,6 +193,7 @@ impl SnapshotStore {
         names.sort_unstable_by(|a, b| b.cmp(a));
 
         let store = Self {
+            disk,
             dir: Arc::new(dir.to_owned()),
             cluster,
             kept: Arc::default(),
@@ -198,7 +211,7 @@ impl SnapshotStore {
                     let fix = "give this master its own data directory";
                     return Err(SnapshotError::Refused { path, defect, fix });
                 }
-                Err(defect @ (Defect::Newer(_) | Defect::NewerCluster(_))) => {
+                Err(defect) if defect.is_newer() => {
                     return Err(SnapshotError::Refused { path, defect, fix: NEWER_BUILD });
                 }
                 Err(defect) => recovered.bad.push((path, defect)),
@@ -260,12 +273,12 @@ impl SnapshotStore {
         let is_current =
             self.kept.lock().current.as_ref().is_some_and(|current| current.file.path() == file.path());
         let file = if is_current { file } else { self.publish(file.into_partial(self)?, meta)?.1 };
-        let not_good = |defect| {
+        let not_good = |defect: Defect| {
             let path = file.path().to_owned();
-            match defect {
+            match defect.is_newer() {
                 // It stays the newest on disk: this build does not start from an older one either.
-                Defect::NewerCluster(_) => SnapshotError::Refused { path, defect, fix: NEWER_BUILD },
-                _ => SnapshotError::NotReadBack { path, defect },
+                true => SnapshotError::Refused { path, defect, fix: NEWER_BUILD },
+                false => SnapshotError::NotReadBack { path, defect },
             }
         };
         let opened = File::open(file.path()).map_err(io_error("open snapshot", file.path()))?;
@@ -281,12 +294,13 @@ impl SnapshotStore {
         Ok(Incoming::new(file, path, Header { cluster: self.cluster, meta }, len))
     }
 
-    fn partial_file(&self) -> Result<(File, TempPath), SnapshotError> {
-        tempfile::Builder::new()
+    fn partial_file(&self) -> Result<(PartialFile, TempPath), SnapshotError> {
+        let (file, path) = tempfile::Builder::new()
             .suffix(&format!(".{PARTIAL}"))
             .tempfile_in(&*self.dir)
             .map(tempfile::NamedTempFile::into_parts)
-            .map_err(io_error("create a file in", &self.dir))
+            .map_err(io_error("create a file in", &self.dir))?;
+        Ok((PartialFile::new(file, self.disk.clone()), path))
     }
 
     /// The steps after the file was written and synced; see the module.
@@ -300,10 +314,10 @@ impl SnapshotStore {
             return Ok((newer.meta.clone(), newer.file.clone()));
         }
         let path = self.dir.join(file_name(meta.last_log_id.as_ref()));
-        partial.persist(&path).map_err(|err| io_error("rename a snapshot to", &path)(err.error))?;
-        sync_dir(&self.dir)?;
+        self.disk.rename(partial, &path).map_err(io_error("rename a snapshot to", &path))?;
+        self.disk.sync_dir(&self.dir)?;
 
-        let read_back = File::open(&path).map_err(Defect::from).and_then(|file| {
+        let read_back = self.disk.open(&path).map_err(Defect::from).and_then(|file| {
             let verified = format::verify(file, self.cluster)?;
             if verified.header.meta != *meta {
                 return Err(Defect::Content(
@@ -315,7 +329,7 @@ impl SnapshotStore {
         let file = match read_back {
             Ok(file) => file,
             Err(defect) => {
-                fs::remove_file(&path).map_err(io_error("delete", &path))?;
+                self.disk.remove(&path).map_err(io_error("delete", &path))?;
                 return Err(SnapshotError::NotReadBack { path, defect });
             }
         };
@@ -328,7 +342,7 @@ impl SnapshotStore {
     /// Leaves the two newest. A snapshot that cannot be deleted costs space, nothing else.
     fn delete_old<'a>(&self, bad: impl Iterator<Item = &'a PathBuf>) {
         let delete = |path: &PathBuf| {
-            if let Err(err) = fs::remove_file(path) {
+            if let Err(err) = self.disk.remove(path) {
                 tracing::warn!("cannot delete the old snapshot {}: {err}", path.display());
             }
         };

@@ -1,5 +1,7 @@
 //! A snapshot that was cut off at any step of its writing, or that turned bad on disk.
 
+mod power;
+
 use std::collections::BTreeSet;
 
 use mc_base::{ClusterTime, NodeId};
@@ -193,9 +195,9 @@ fn a_snapshot_of_a_cluster_whose_version_this_build_does_not_support_is_refused(
         state.apply(index + 1, 3, &Command { stamp: Stamp::default(), op });
         state
     };
-    let dir = with_snapshots(&[10]);
+    let (dir, sender) = (with_snapshots(&[10]), with_snapshots(&[]));
     let (store, _) = open(&dir).unwrap();
-    let (meta, file) = store.write(&meta(20), &newer(20)).unwrap();
+    let (meta, file) = open(&sender).unwrap().0.write(&meta(20), &newer(20)).unwrap();
     let refusals = [store.install(&meta, file).err(), open(&dir).err()];
     for refused in refusals {
         let refused = refused.unwrap();

@@ -1,5 +1,6 @@
 //! Whole nodes in one process, over real sockets on loopback, each with its own snapshots and a log in memory.
 
+mod batches;
 mod cluster;
 mod faults;
 mod mem_log;

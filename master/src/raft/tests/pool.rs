@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_base::metrics::Histogram;
 use mc_base::net::{Network, TcpNetwork};
 use mc_base::{Clock, ClusterId, ClusterTime, NodeId};
 use mc_proto::v1;
@@ -121,6 +122,7 @@ impl Pool {
             snapshot_dir: member.snapshot_dir.clone(),
             limits: self.limits,
             service: service.clone(),
+            apply_seconds: Histogram::noop(),
         })
         .await?;
         let (stop, stopped) = oneshot::channel();

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use futures::stream;
 use mc_base::ClusterId;
+use mc_base::metrics::Histogram;
 use openraft::storage::RaftStateMachine;
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{EntryPayload, StorageError};
@@ -15,14 +16,14 @@ use crate::raft::{
 };
 use crate::state::{Settings, State};
 
-fn machine(dir: &TempDir) -> (Machine, SharedIndex) {
+pub(super) fn machine(dir: &TempDir) -> (Machine, SharedIndex) {
     let (snapshots, _) = SnapshotStore::open(dir.path(), ClusterId(1)).unwrap();
     let index = SharedIndex::new(Applied {
         state: State::new(Settings::default()),
         last_applied: None,
         membership: StoredMembership::default(),
     });
-    (Machine::new(index.clone(), snapshots), index)
+    (Machine::new(index.clone(), snapshots, Histogram::noop()), index)
 }
 
 struct Builder;

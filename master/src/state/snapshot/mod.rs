@@ -19,6 +19,8 @@ mod write;
 
 use std::io;
 
+pub(crate) use frame::seal_chunks;
+
 const MAGIC: [u8; 7] = *b"mcstate";
 const FORMAT: u8 = 1;
 
@@ -32,7 +34,7 @@ pub enum SnapshotError {
     #[error("this is not a snapshot of the index: it does not start with `mcstate`")]
     NotASnapshot,
     /// Written by a newer build.
-    #[error("snapshot format {0} is newer than this build's {FORMAT}: upgrade this master before it goes on")]
+    #[error("its index is in format {0}, this build reads {FORMAT}")]
     Format(u8),
     /// Damaged, or not written by this program.
     #[error(

@@ -1,0 +1,53 @@
+//! What a master reads of its log, for tests/fuzz: each function says whether it could be read.
+
+use std::hint::black_box;
+
+use bytes::BytesMut;
+
+use super::mark_file::{self, SLOT};
+use super::marks;
+use super::pack::{self, Assembler, CRC_AT, HEADER, Key};
+use super::wire::Reader;
+
+/// A value of the log's database with its checksum made right, under each key that its header may belong to, put
+/// together.
+pub fn piece(data: &[u8]) -> bool {
+    let mut value = data.to_vec();
+    if value.len() < HEADER {
+        return pack::decode(&Key::pack(0), &value).is_ok();
+    }
+    let right = pack::checksum(&value).to_be_bytes();
+    value[CRC_AT..HEADER].copy_from_slice(&right);
+    let mut reader = Reader::new(&value[2..]);
+    let (Ok(index), Ok(_), Ok(part)) = (reader.u64(), reader.u32(), reader.u32()) else { return false };
+    black_box(pack::ends_by(&value, index));
+    let mut read = false;
+    for key in [Key::pack(index), Key::part(index, part)] {
+        if let Ok(piece) = pack::decode(&key, &value) {
+            drop(black_box(Assembler::default().feed(piece)));
+            read = true;
+        }
+    }
+    read
+}
+
+/// A vote, or a position in the log, with its checksum made right.
+pub fn mark(data: &[u8]) -> bool {
+    let sealed = marks::seal(BytesMut::from(data));
+    if let Ok(vote) = marks::decode_vote(&sealed) {
+        assert_eq!(marks::encode_vote(&vote), sealed, "there is one way to write a vote");
+        return true;
+    }
+    let Ok(id) = marks::decode_log_id(&sealed) else { return false };
+    assert_eq!(marks::encode_log_id(&id), sealed, "there is one way to write a position");
+    true
+}
+
+/// The side file with the mark. The two halves of `data` are its slots, whose checksums are made right.
+pub fn mark_file(data: &[u8]) -> bool {
+    let (first, second) = data.split_at(data.len() / 2);
+    let mut file = marks::seal(BytesMut::from(first));
+    file.resize(SLOT as usize, 0);
+    file.extend_from_slice(&marks::seal(BytesMut::from(second)));
+    mark_file::newest(&file).is_ok()
+}

@@ -1,0 +1,50 @@
+//! What clients say to stores.
+
+use mc_base::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
+
+const KEY: GrantKey = GrantKey([7; 32]);
+const MAC_LEN: usize = 16;
+
+/// A grant that a client presents, with its MAC made right.
+pub(crate) fn grant(data: &[u8]) -> bool {
+    let mac = blake3::keyed_hash(&KEY.0, data);
+    let sealed = [data, &mac.as_bytes()[..MAC_LEN]].concat();
+    let Ok(grant) = Grant::open(&sealed, &KEY) else { return false };
+    assert_eq!(Grant::open(&grant.seal(&KEY), &KEY).as_ref(), Ok(&grant), "what was opened seals to itself");
+    true
+}
+
+/// Grants without their MAC.
+pub(crate) fn grants() -> Vec<Vec<u8>> {
+    let grant = |access, ranges| Grant {
+        cluster: ClusterId(1),
+        store: StoreId(2),
+        epoch: SegmentEpoch(3),
+        access,
+        expires: ClusterTime(99),
+        ranges: vec![GrantedRange { segment: 0, offset: 64, len: 4096, index: 7 }; ranges],
+    };
+    [grant(Access::Read, 5), grant(Access::Write, 1)]
+        .map(|grant| {
+            let sealed = grant.seal(&KEY);
+            sealed[..sealed.len() - MAC_LEN].to_vec()
+        })
+        .into()
+}
+
+/// One of each frame, after the number of its kind; requests with their grant and operations.
+pub(crate) fn frames() -> Vec<Vec<u8>> {
+    let request = |access: u8, ops: u16| {
+        let head = [&9u64.to_be_bytes()[..], &[access, 0], &ops.to_be_bytes(), &3u32.to_be_bytes()].concat();
+        [&[2u8][..], &head, b"abc", &[5u8; 20].repeat(ops.into())].concat()
+    };
+    vec![
+        [&b"\0mcTX\0\x01\0\x01"[..], &[7; 32]].concat(),
+        b"\x01mcTX\0\x01\0\x01\0\x01\0\0\0".to_vec(),
+        b"\x01mcTX\0\x01\0\x01\0\0\x01\0\x02no".to_vec(),
+        request(1, 2),
+        request(2, 1),
+        b"\x03\x05\0\x02no".to_vec(),
+        [&[4u8][..], &9u64.to_be_bytes()].concat(),
+    ]
+}

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use mc_base::{ByteSize, Span};
 
@@ -13,7 +14,8 @@ const DEFAULT_MASTERS: &str = "127.0.0.1:50051";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, yes, healthy; 1 no (not found, refused, degraded, data lost); \
-2 wrong usage, pool unreachable or down; 130 interrupted.";
+2 wrong usage, pool unreachable or down; 130 interrupted.
+With --json a command that fails prints {\"error\": ...}. Only --help, --version and run print no JSON.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,7 +44,7 @@ pub(crate) struct Global {
     /// Form of the result on standard output
     #[arg(short = 'o', long = "output", global = true, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
-    /// Short for `-o json`: one JSON document on standard output and nothing else
+    /// Short for `-o json`: one JSON document on standard output and nothing else, also when the command fails
     #[arg(long, global = true, conflicts_with = "output")]
     json: bool,
     /// How long to wait for a leader before giving up
@@ -65,6 +67,26 @@ impl Global {
         let from_env = || std::env::var("MC_MASTERS").ok().filter(|value| !value.is_empty());
         self.masters.clone().or_else(from_env).unwrap_or_else(|| DEFAULT_MASTERS.to_owned())
     }
+}
+
+/// The format that a command line asks for, as far as one can tell of one that can't be parsed.
+pub(crate) fn format_of(args: impl IntoIterator<Item = OsString>) -> Format {
+    let args: Vec<_> = args.into_iter().take_while(|arg| arg != "--").collect();
+    let text: Vec<_> = args.iter().map(|arg| arg.to_str().unwrap_or_default()).collect();
+    let in_one = |arg: &&str| matches!(*arg, "--json" | "-ojson" | "-o=json" | "--output=json");
+    let in_two = |pair: &[&str]| matches!(pair, ["-o" | "--output", "json"]);
+    if text.iter().any(in_one) || text.windows(2).any(in_two) { Format::Json } else { Format::Table }
+}
+
+/// What is wrong with a command line, without the usage and the hints that stand below it.
+pub(crate) fn what_is_wrong(error: &clap::Error) -> String {
+    // Such an error is the help and nothing else.
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return "the command is not complete".to_owned();
+    }
+    let text = error.to_string();
+    let what = text.split("\n\n").next().unwrap_or_default();
+    what.strip_prefix("error: ").unwrap_or(what).trim_end().to_owned()
 }
 
 #[derive(Debug, Subcommand)]
@@ -139,7 +161,8 @@ pub(crate) struct PlaygroundArgs {
     /// End after the check instead of staying up
     #[arg(long)]
     pub(crate) once: bool,
-    /// Replay a recorded workload (JSON lines with `timestamp` and `hash_ids`, plain or gzipped) instead of a generated one
+    /// Replay a recorded workload (JSON lines with `timestamp` and `hash_ids`, plain or gzipped) of at least --puts
+    /// different blocks instead of a generated one
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     /// Seed of the generated workload
@@ -271,6 +294,10 @@ pub(crate) enum BenchCommand {
     /// Four gets for every put
     Mixed(LoadArgs),
     /// Kill the leader again and again under load; needs a pool of its own
+    ///
+    /// It lasts for --rounds, not for a duration. The result is how long each round's client was without a leader
+    /// (median and longest), and what became of the acknowledged puts. Rates and percentiles of calls are no part of
+    /// it: the writers pause between calls, so that the load can go on through any number of rounds.
     Failover(FailoverArgs),
 }
 
@@ -311,6 +338,9 @@ pub(crate) struct FailoverArgs {
     /// Writers under whose load it happens
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) threads: u32,
+    /// Objects a put
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) batch: u32,
     /// Bytes of an object
     #[arg(long, default_value = "4kb", value_name = "SIZE")]
     pub(crate) size: ByteSize,
@@ -348,6 +378,25 @@ mod tests {
             assert_eq!(Cli::parse_from(line).global.format(), Format::Json, "{line:?}");
         }
         assert_eq!(Cli::parse_from(["mcctl", "status"]).global.format(), Format::Table);
+    }
+
+    #[test]
+    fn the_format_is_known_of_a_wrong_line_too() {
+        let format = |line: &str| format_of(line.split(' ').map(OsString::from));
+        for line in ["--json no", "no --output=json", "no -o json", "no --output json", "no -ojson"] {
+            assert_eq!(format(line), Format::Json, "{line}");
+        }
+        for line in ["no", "no -o table", "-- --json", "json"] {
+            assert_eq!(format(line), Format::Table, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_the_usage() {
+        let wrong = |line: &str| what_is_wrong(&Cli::try_parse_from(line.split(' ')).unwrap_err());
+        assert!(wrong("mcctl no-such-command").starts_with("unrecognized subcommand 'no-such-command'"));
+        assert!(wrong("mcctl put key").ends_with("<FILE>"), "{}", wrong("mcctl put key"));
+        assert_eq!(wrong("mcctl"), "the command is not complete");
     }
 
     #[test]

@@ -15,7 +15,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use serde::Serialize;
 
 use args::{Cli, Command};
 use interrupt::Interrupted;
@@ -41,25 +40,36 @@ fn main() -> ExitCode {
     if let Some(code) = cmd::run::role_of_this_process() {
         return code;
     }
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return not_a_command(&error),
+    };
     let output = Output::new(cli.global.format());
     match dispatch(&cli, output) {
         Ok(Ended::Well) => ExitCode::SUCCESS,
         Ok(Ended::Negative) => ExitCode::from(1),
         Ok(Ended::Down) => ExitCode::from(2),
-        Err(error) if error.is::<Interrupted>() => ExitCode::from(130),
         Err(error) => {
-            #[derive(Serialize)]
-            struct Failure {
-                error: String,
+            let interrupted = error.is::<Interrupted>();
+            if !interrupted {
+                output::note(&format!("error: {error:#}"));
             }
-            output::note(&format!("error: {error:#}"));
-            if output.is_json() {
-                output.result(&Failure { error: format!("{error:#}") }, String::new);
-            }
-            ExitCode::from(2)
+            output.failure(&format!("{error:#}"));
+            ExitCode::from(if interrupted { 130 } else { 2 })
         }
     }
+}
+
+/// Says what the parser has instead of a command: help and versions, which are text in any format, or what is wrong
+/// with the command line.
+fn not_a_command(error: &clap::Error) -> ExitCode {
+    // Nobody reads any more: there is nobody to tell.
+    let _ = error.print();
+    if !error.use_stderr() {
+        return ExitCode::SUCCESS;
+    }
+    Output::new(args::format_of(std::env::args_os())).failure(&args::what_is_wrong(error));
+    ExitCode::from(2)
 }
 
 /// A thread for each core, or for each caller of a bench where that is fewer: a caller alone would be handed to and fro.
@@ -90,7 +100,7 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
                 clap::ValueEnum::to_possible_value(&args.role)
                     .map_or_else(String::new, |v| v.get_name().to_owned())
             ),
-            Command::Completion(args) => cmd::completion::completion(args),
+            Command::Completion(args) => cmd::completion::completion(args, output),
         }
     };
     runtime(&cli.command).context("cannot start the runtime's threads")?.block_on(work)

@@ -22,6 +22,12 @@ pub(crate) struct Output {
     colour: bool,
 }
 
+/// The document of a command that failed.
+#[derive(Serialize)]
+struct Failure<'a> {
+    error: &'a str,
+}
+
 /// What a word in a table means.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tone {
@@ -51,6 +57,13 @@ impl Output {
                 print(&text);
             }
             Format::Table => print(table().trim_end()),
+        }
+    }
+
+    /// Prints why a command failed, where results are documents; people read it on standard error.
+    pub(crate) fn failure(self, error: &str) {
+        if self.is_json() {
+            self.result(&Failure { error }, String::new);
         }
     }
 

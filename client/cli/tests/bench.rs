@@ -1,37 +1,83 @@
-//! A bench as a user runs it, on a pool of its own.
+//! Each bench as a user runs it, on a pool of its own.
 #![allow(clippy::unwrap_used)]
 
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-#[test]
-fn a_put_of_one_key_is_told_in_parts_that_the_masters_measured() {
+/// One at a time: what is measured shall have the machine to itself.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Runs `mcctl bench` with these arguments; its document, and what it said beside that.
+fn bench(line: &str) -> (Value, String) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = TempDir::new().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_mcctl"))
-        .args([
-            "bench",
-            "put",
-            "--threads",
-            "1",
-            "--size",
-            "4kb",
-            "--keys",
-            "50",
-            "--duration",
-            "500ms",
-            "--json",
-        ])
-        .arg("--data-dir")
+        .arg("bench")
+        .args(line.split(' '))
+        .args(["--json", "--data-dir"])
         .arg(dir.path())
         .env_remove("MC_MASTERS")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{line}: {said}");
+    (serde_json::from_slice(&output.stdout).unwrap(), said)
+}
+
+/// The numbers of these names, each of which must be there.
+fn figures<const N: usize>(report: &Value, names: [&str; N]) -> [f64; N] {
+    names.map(|name| report[name].as_f64().unwrap_or_else(|| panic!("no {name} in {report}")))
+}
+
+/// What every load tells.
+fn assert_rates(report: &Value, moves_bytes: bool) {
+    let [ops, ops_s, seconds] = figures(report, ["ops", "ops_s", "seconds"]);
+    assert!(ops > 0.0 && ops_s > 0.0 && seconds > 0.0, "{report}");
+    let [p50, p99, max] = figures(report, ["p50_us", "p99_us", "max_us"]);
+    assert!(0.0 < p50 && p50 <= p99 && p99 <= max, "{report}");
+    for name in ["mib_s", "loopback_percent"] {
+        assert_eq!(report[name].is_number(), moves_bytes, "{name}: {report}");
+    }
     assert_eq!((&report["failed"], &report["wrong"]), (&0.into(), &0.into()), "{report}");
+}
+
+#[test]
+fn every_load_tells_its_rates_and_how_long_its_calls_took() {
+    for (kind, moves_bytes) in
+        [("put", true), ("get", true), ("exist", false), ("lookup", false), ("mixed", true)]
+    {
+        let shape = "--single --threads 2 --batch 3 --size 64kb --keys 60 --duration 500ms";
+        let (report, _) = bench(&format!("{kind} {shape}"));
+        assert_eq!(report["bench"], kind);
+        assert_eq!(figures(&report, ["threads", "batch", "size_bytes", "keys"]), [2.0, 3.0, 65_536.0, 60.0]);
+        assert_rates(&report, moves_bytes);
+    }
+}
+
+#[test]
+fn failovers_are_told_one_by_one_with_what_became_of_the_puts() {
+    for signal in ["kill", "term"] {
+        let (report, _) =
+            bench(&format!("failover --rounds 1 --signal {signal} --threads 1 --batch 2 --size 4kb"));
+        assert_eq!((&report["bench"], &report["signal"]), (&"failover".into(), &signal.into()), "{report}");
+        let [rounds, threads, batch, size] = figures(&report, ["rounds", "threads", "batch", "size_bytes"]);
+        assert_eq!([rounds, threads, batch, size], [1.0, 1.0, 2.0, 4_096.0], "{report}");
+        let [median, max] = figures(&report, ["median_ms", "max_ms"]);
+        assert!(median > 0.0 && median == max, "of one round: {report}");
+        assert_eq!(report["rounds_ms"], serde_json::json!([max]), "{report}");
+        assert!(report["acked"].as_u64().unwrap() > 0, "{report}");
+        assert_eq!((&report["lost"], &report["wrong"]), (&0.into(), &0.into()), "{report}");
+        figures(&report["machine"], ["loopback_mib_s", "memcpy_mib_s", "fdatasync_p50_us"]);
+    }
+}
+
+#[test]
+fn a_put_of_one_key_is_told_in_parts_that_the_masters_measured() {
+    let (report, said) = bench("put --threads 1 --size 4kb --keys 50 --duration 500ms");
+    assert_rates(&report, true);
 
     let parts = &report["parts"];
     let part = |name: &str| parts[name].as_f64().unwrap_or_else(|| panic!("no {name} in {report}; {said}"));

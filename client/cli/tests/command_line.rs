@@ -27,6 +27,30 @@ fn a_wrong_command_line_ends_with_2_and_says_so_on_standard_error() {
 }
 
 #[test]
+fn with_json_what_fails_is_one_document_with_an_error_too() {
+    for (line, part) in [
+        ("put key --json", "<FILE>"),
+        ("no-such-command -o json", "no-such-command"),
+        ("--json bench", "command"),
+        ("bench put --size 1.5gb --output=json", "1.5gb"),
+        ("--json run master", "mcctl run master"),
+        ("get key - --json", "standard output"),
+        ("put key /no/such/file --json", "/no/such/file"),
+        ("bench failover --masters 127.0.0.1:9 --json", "--masters"),
+        ("playground --trace /no/such/trace --json", "/no/such/trace"),
+    ] {
+        let output = mcctl(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        let json: serde_json::Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|why| panic!("{line}: {why}: {}", text(&output.stdout)));
+        let error = json["error"].as_str().unwrap_or_else(|| panic!("{line}: {json}"));
+        assert!(error.contains(part) && !error.contains("Usage"), "{line}: {error}");
+        assert_eq!(json.as_object().unwrap().len(), 1, "{line}: {json}");
+        assert!(!output.stderr.is_empty(), "{line}: people are told on standard error");
+    }
+}
+
+#[test]
 fn status_of_nobody_is_down_and_still_one_json_document() {
     let output = mcctl(&["--masters", NOBODY, "status", "--json"]);
     assert_eq!(output.status.code(), Some(2));
@@ -65,6 +89,12 @@ fn every_shell_gets_its_completions() {
         let output = mcctl(&["completion", shell]);
         assert!(output.status.success());
         assert!(text(&output.stdout).contains("playground"), "{shell}");
+
+        let as_json = mcctl(&["completion", shell, "--json"]);
+        assert!(as_json.status.success());
+        let json: serde_json::Value = serde_json::from_slice(&as_json.stdout).unwrap();
+        assert_eq!(json["shell"], shell);
+        assert_eq!(json["script"].as_str().unwrap().trim_end(), text(&output.stdout).trim_end(), "{shell}");
     }
 }
 

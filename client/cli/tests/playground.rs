@@ -3,11 +3,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -61,12 +62,16 @@ fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-#[test]
-fn the_leader_dies_under_load_and_every_acknowledged_byte_lives() {
-    let output = playground(&TempDir::new().unwrap(), &["--once", "--json"]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{text}");
-    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+/// Standard output, which is one JSON document and nothing else.
+fn document(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|why| panic!("{why}: {}", String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The report of a run that must have gone well.
+fn survived(output: &Output) -> Value {
+    let report = document(output);
+    assert_eq!(output.status.code(), Some(0), "{report}");
     assert_eq!((&report["lost"], &report["wrong"]), (&0.into(), &0.into()), "{report}");
     assert!(report["acked"].as_u64().unwrap() >= 2_000, "{report}");
     assert!(report["old_keys_read"].as_u64().unwrap() >= 1_000, "{report}");
@@ -74,6 +79,47 @@ fn the_leader_dies_under_load_and_every_acknowledged_byte_lives() {
     assert_ne!(report["leader_before"], report["leader_after"], "{report}");
     let pid = report["killed_pid"].as_u64().unwrap();
     assert!(!Path::new(&format!("/proc/{pid}")).exists(), "the killed leader is gone");
+    report
+}
+
+/// A trace of so many requests, each for block 0, the ten of the request before, and ten that nothing has asked for yet.
+fn trace(dir: &TempDir, requests: u64) -> PathBuf {
+    let lines = (0..requests).map(|n| {
+        let blocks: Vec<_> = std::iter::once(0).chain((n.max(1) - 1) * 10 + 1..=(n + 1) * 10).collect();
+        format!("{{\"timestamp\": {}, \"hash_ids\": {blocks:?}}}\n", n * 250)
+    });
+    let path = dir.path().join("trace.jsonl");
+    fs::write(&path, lines.collect::<String>()).unwrap();
+    path
+}
+
+#[test]
+fn the_leader_dies_under_load_and_every_acknowledged_byte_lives() {
+    let output = playground(&TempDir::new().unwrap(), &["--once", "--json"]).output().unwrap();
+    assert_eq!(survived(&output)["workload"], "generated");
+}
+
+#[test]
+fn a_trace_is_replayed_through_the_death_of_the_leader() {
+    let dir = TempDir::new().unwrap();
+    let path = trace(&dir, 200);
+    let output = playground(&dir, &["--once", "--json", "--trace", path.to_str().unwrap()]).output().unwrap();
+    assert_eq!(survived(&output)["workload"], "trace");
+}
+
+#[test]
+fn a_trace_that_is_too_short_is_refused_before_anything_starts() {
+    let dir = TempDir::new().unwrap();
+    let path = trace(&dir, 199);
+    let output = playground(&dir, &["--once", "--json", "--trace", path.to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let document = document(&output);
+    let error = document["error"].as_str().unwrap_or_else(|| panic!("{document}"));
+    for part in [path.to_str().unwrap(), "1991 different blocks", "2000 puts", "--puts"] {
+        assert!(error.contains(part), "`{part}` is not in: {error}");
+    }
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left, [path], "it made no directory for a pool");
 }
 
 /// A check that can't fail proves nothing: here bytes really get lost, with the store that held them.
@@ -94,7 +140,7 @@ fn lost_bytes_are_counted_and_end_with_1() {
         }
     }
     let output = child.wait_with_output().unwrap();
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = document(&output);
     assert!(report["lost"].as_u64().unwrap() > 0, "{report}");
     assert_eq!(output.status.code(), Some(1));
 }
@@ -129,11 +175,16 @@ fn it_stays_up_with_its_addresses_until_it_is_interrupted() {
 fn no_process_is_left_behind_however_it_ends() {
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let dir = TempDir::new().unwrap();
-        let mut child = playground(&dir, &["--once"]).spawn().unwrap();
+        let mut child = playground(&dir, &["--once", "--json"]).spawn().unwrap();
         let pids = wait_children(&mut child);
         send(&child, signal);
-        let status = child.wait().unwrap();
-        assert!(!status.success(), "{signal:?}: {status}");
+        let output = child.wait_with_output().unwrap();
+        if signal == Signal::KILL {
+            assert!(!output.status.success(), "{}", output.status);
+        } else {
+            assert_eq!(output.status.code(), Some(130), "{signal:?}");
+            assert_eq!(document(&output)["error"], "interrupted", "{signal:?}");
+        }
         wait_gone(&pids);
     }
 }

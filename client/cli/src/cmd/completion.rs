@@ -1,16 +1,23 @@
 //! `mcctl completion`.
 
-use std::io::{self, Write};
-
 use anyhow::Result;
 use clap::CommandFactory;
+use serde::Serialize;
 
 use crate::Ended;
 use crate::args::{Cli, CompletionArgs};
+use crate::output::Output;
 
-pub(crate) fn completion(args: &CompletionArgs) -> Result<Ended> {
+#[derive(Serialize)]
+struct Document {
+    shell: String,
+    script: String,
+}
+
+pub(crate) fn completion(args: &CompletionArgs, output: Output) -> Result<Ended> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "mcctl", &mut script);
-    io::stdout().lock().write_all(&script)?;
+    let document = Document { shell: args.shell.to_string(), script: String::from_utf8(script)? };
+    output.result(&document, || document.script.clone());
     Ok(Ended::Well)
 }

@@ -1,5 +1,6 @@
 //! `mcctl playground`: a pool of real processes, a workload, a dead leader, and a check of every byte.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use crate::children::{Cluster, Shape};
 use crate::connect;
 use crate::failover::{self, Failover};
 use crate::interrupt::Interrupts;
-use crate::output::{Output, Tone, human_bytes};
+use crate::output::{Output, Tone, human_bytes, note};
 use crate::progress::Progress;
 use crate::workload::{Driver, Generator, Keyspace, Ledger, Requests, Verdict, read_trace, value, verify};
 
@@ -63,15 +64,32 @@ pub(crate) async fn playground(args: &PlaygroundArgs, output: Output) -> Result<
         output.say(&format!("data and logs are kept in {}", cluster.dir().display()));
     }
     output.result(&report, || summary(&report, output));
-    if !args.once {
-        stay_up(&mut cluster, &mut interrupts, output).await?;
+    if !args.once
+        && let Err(error) = stay_up(&mut cluster, &mut interrupts, output).await
+    {
+        // The result is out already, and `-o json` has one document.
+        note(&format!("error: {error:#}"));
+        return Ok(Ended::Down);
     }
     Ok(if report.is_good() { Ended::Well } else { Ended::Negative })
 }
 
+/// The requests to serve, enough to reach the wanted puts: a generated workload never ends.
 fn requests(args: &PlaygroundArgs) -> Result<(&'static str, Requests)> {
     Ok(match &args.trace {
-        Some(path) => ("trace", Box::new(read_trace(path)?.into_iter())),
+        Some(path) => {
+            let requests = read_trace(path)?;
+            let blocks = requests.iter().flatten().collect::<HashSet<_>>().len() as u64;
+            if blocks < args.puts {
+                bail!(
+                    "the trace {} has {blocks} different blocks, fewer than the {} puts to reach: take a longer one, \
+                     or lower --puts (2000 at least)",
+                    path.display(),
+                    args.puts
+                );
+            }
+            ("trace", Box::new(requests.into_iter()))
+        }
         None => ("generated", Box::new(Generator::new(args.seed, HURRY))),
     })
 }
@@ -99,12 +117,6 @@ async fn show(
     let served = counted.requests.load(Ordering::Relaxed);
     let reused = counted.reused.load(Ordering::Relaxed);
     let acked = ledger.acknowledged();
-    if acked < args.puts {
-        bail!(
-            "the workload ended after {served} requests and {acked} acknowledged puts, {} are needed",
-            args.puts
-        );
-    }
     output.say(&format!(
         "{acked} puts acknowledged, {} in {served} {workload} requests; {reused} blocks reused and read on the way, {} failed \
          calls",
@@ -316,7 +328,7 @@ mod tests {
         let puts = 3_600;
         let keys = Keyspace::mixed("playground/generated".into());
         let mut blocks: Vec<_> = Generator::new(1, HURRY).take(2_000).flatten().collect();
-        let mut seen = std::collections::HashSet::new();
+        let mut seen = HashSet::new();
         blocks.retain(|block| seen.insert(*block));
         let bytes: u64 = blocks[..puts].iter().map(|block| keys.size(*block) as u64).sum();
         let shape = Shape::three_and_two(puts as u64 * value::MEAN);

@@ -13,13 +13,11 @@ use crate::args::{Ending, FailoverArgs, Global};
 use crate::children::{Cluster, Shape};
 use crate::connect;
 use crate::failover;
-use crate::output::Output;
+use crate::output::{Output, human_bytes};
 use crate::progress::Progress;
 use crate::workload::{Keyspace, Ledger, verify};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// Objects a put and a get of the load.
-const BATCH: u64 = 4;
 /// Time between two calls of a writer: the load shall go on for hours of rounds without filling the pool.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Acknowledged puts before each kill.
@@ -31,6 +29,9 @@ const MOST_OBJECTS: u64 = 200_000;
 #[derive(Debug, Serialize)]
 struct Report {
     bench: &'static str,
+    threads: u32,
+    batch: u32,
+    size_bytes: u64,
     rounds: usize,
     /// kill or term.
     signal: &'static str,
@@ -53,6 +54,15 @@ pub(crate) async fn bench(global: &Global, args: &FailoverArgs, output: Output) 
         bail!("--size is 0: an object has at least one byte");
     }
     let most = (args.size.0.max(4096) * MOST_OBJECTS).min(1 << 30);
+    let objects = most / args.size.0.max(4096);
+    if objects < u64::from(args.batch) {
+        bail!(
+            "--batch {} of {} is more than the {} that this bench puts in all",
+            args.batch,
+            args.size,
+            human_bytes(most)
+        );
+    }
     let mut shape = Shape::three_and_two(most);
     shape.data_dir.clone_from(&args.data_dir);
     let mut cluster = Cluster::start(&shape)?;
@@ -67,7 +77,8 @@ pub(crate) async fn bench(global: &Global, args: &FailoverArgs, output: Output) 
     let load = Load {
         client: client.clone(),
         ledger: ledger.clone(),
-        most: most / args.size.0.max(4096),
+        batch: args.batch.into(),
+        most: objects,
         next: AtomicU64::new(0),
         wrong: AtomicU64::new(0),
         over: AtomicBool::new(false),
@@ -85,6 +96,9 @@ pub(crate) async fn bench(global: &Global, args: &FailoverArgs, output: Output) 
     let verdict = verify(&reader, &ledger, |_| ()).await;
     let report = Report {
         bench: "failover",
+        threads: args.threads,
+        batch: args.batch,
+        size_bytes: args.size.0,
         rounds: rounds_ms.len(),
         signal: if args.signal == Ending::Kill { "kill" } else { "term" },
         median_ms: median(&mut rounds_ms.clone()),
@@ -164,6 +178,8 @@ fn median(values: &mut [f64]) -> f64 {
 struct Load {
     client: Client,
     ledger: Ledger,
+    /// Objects a put.
+    batch: u64,
     most: u64,
     next: AtomicU64,
     wrong: AtomicU64,
@@ -173,10 +189,10 @@ struct Load {
 impl Load {
     async fn run(&self) {
         while !self.over.load(Ordering::Relaxed) {
-            let first = self.next.fetch_add(BATCH, Ordering::Relaxed);
-            if first + BATCH <= self.most {
+            let first = self.next.fetch_add(self.batch, Ordering::Relaxed);
+            if first + self.batch <= self.most {
                 let objects: Vec<_> =
-                    (first..first + BATCH).map(|block| self.ledger.keys.object(block)).collect();
+                    (first..first + self.batch).map(|block| self.ledger.keys.object(block)).collect();
                 let results = self.client.batch_put(&objects, &PutOptions::default()).await;
                 for (block, result) in (first..).zip(results) {
                     // A failed put is not acknowledged: its block may be there or not.

@@ -1,4 +1,5 @@
 use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ pub struct ClusterBuilder {
     env: Vec<(String, String)>,
     master_args: Vec<String>,
     store_args: Vec<String>,
+    loopback: IpAddr,
     faulty: bool,
 }
 
@@ -87,6 +89,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// Puts everything on this loopback address; not together with [`Self::faulty`], whose links are on 127.0.0.1.
+    #[must_use]
+    pub fn loopback(mut self, ip: IpAddr) -> Self {
+        self.loopback = ip;
+        self
+    }
+
     /// Puts the masters' disks and clocks, and the links between them and from clients to them, into the test's hands:
     /// see [`Cluster::faulty`] and [`Cluster::links`].
     #[must_use]
@@ -102,7 +111,7 @@ impl ClusterBuilder {
     #[must_use]
     pub fn prepare(self) -> Cluster {
         let dir = tempfile::Builder::new().prefix("mc-test-").tempdir().expect("a temporary directory");
-        let mut ports = Ports::default();
+        let mut ports = Ports::on(self.loopback);
         let mut addresses = |n| (0..n).map(|_| ports.address()).collect::<Vec<String>>();
         let (clients, raft) = (addresses(self.masters), addresses(self.masters));
         let (master_http, store_data) = (addresses(self.masters), addresses(self.stores));
@@ -176,6 +185,7 @@ impl Cluster {
             env: Vec::new(),
             master_args: Vec::new(),
             store_args: Vec::new(),
+            loopback: Ipv4Addr::LOCALHOST.into(),
             faulty: false,
         }
     }
@@ -302,6 +312,13 @@ impl Cluster {
         let mut client = v1::master_client::MasterClient::new(channel);
         let asked = client.status(v1::StatusRequest { caller: Some(caller) });
         Some(tokio::time::timeout(Duration::from_millis(500), asked).await.ok()?.ok()?.into_inner())
+    }
+
+    /// One figure of a master's metrics that has no labels; `None` when it does not answer, or has no such figure.
+    pub async fn metric(&self, master: usize, name: &str) -> Option<f64> {
+        let (_, metrics) = http_get(&self.master_http[master], "/metrics").await.ok()?;
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+        value.parse().ok()
     }
 
     /// Waits until a master that takes part in no cluster yet tells, at `/readyz` and in its log, what it waits for; `says`

@@ -85,7 +85,7 @@ impl Faulty {
         }
     }
 
-    /// How often the process has met a fault of its disk.
+    /// How often the process has met a fault of its disk, or looked at a wall clock that is off.
     ///
     /// # Panics
     /// When the page cannot be read.

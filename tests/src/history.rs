@@ -2,6 +2,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use mc_base::StoreId;
+
 use crate::Cluster;
 use crate::checker::{Action, Losses, Operation, Outcome, Verdict, check};
 
@@ -75,7 +77,21 @@ impl History {
     /// When no order explains it.
     #[track_caller]
     pub fn assert_nothing_lost(&self, cluster: &Cluster) {
-        let suspected = cluster.masters.iter().any(|master| master.output().contains("suspects=[StoreId"));
+        self.judge(suspected(cluster, "StoreId"));
+    }
+
+    /// The same for a run whose objects were all on one store, whatever became of the others: a miss is let pass only if
+    /// the masters suspected that one.
+    ///
+    /// # Panics
+    /// When no order explains it.
+    #[track_caller]
+    pub fn assert_nothing_lost_on(&self, cluster: &Cluster, store: StoreId) {
+        self.judge(suspected(cluster, &format!("{store:?}")));
+    }
+
+    #[track_caller]
+    fn judge(&self, suspected: bool) {
         let losses = if suspected { Losses::AllowedUntil(self.settled) } else { Losses::None };
         println!("{self}{}", if suspected { " (a store was suspected for a while)" } else { "" });
         self.check(losses).assert_ok();
@@ -109,6 +125,12 @@ impl History {
     fn count(&self, wanted: impl Fn(&Operation) -> bool) -> usize {
         self.operations.iter().filter(|operation| wanted(operation)).count()
     }
+}
+
+/// Whether the masters' logs say of a store of that name that they suspected it.
+fn suspected(cluster: &Cluster, store: &str) -> bool {
+    let says = |line: &str| line.split_once("suspects=[").is_some_and(|(_, stores)| stores.contains(store));
+    cluster.masters.iter().any(|master| master.output().lines().any(says))
 }
 
 impl fmt::Display for History {

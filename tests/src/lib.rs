@@ -10,6 +10,7 @@
 //! A helper of tests panics where a test would: its errors are the test's failure.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
+mod bulk;
 pub mod checker;
 mod cluster;
 mod command;
@@ -27,6 +28,7 @@ mod values;
 mod wait;
 mod workload;
 
+pub use bulk::{bulk_key, fill};
 pub use cluster::{Cluster, ClusterBuilder};
 pub use command::mcctl;
 pub use exe::mcctl_exe;

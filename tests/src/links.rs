@@ -164,6 +164,13 @@ impl Links {
         }
     }
 
+    /// Changes all links between clients and masters.
+    pub fn with_clients(&self, link: Link) {
+        for master in 0..self.masters {
+            self.between(&[master], &[self.clients()], link);
+        }
+    }
+
     /// Opens all links.
     pub fn heal(&self) {
         for link in self.links.iter() {

@@ -1,6 +1,7 @@
 //! A master in front of a master that loses replies.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
@@ -13,9 +14,20 @@ use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Stands before a cluster of one master and loses the reply of every call of a client once: the call reaches the master
+/// Stands before a cluster of one master and loses the first reply of every call of a client: the call reaches the master
 /// and is carried out, and the client hears of a broken connection. The repetition's reply gets through, and is compared
-/// with the lost one.
+/// with the lost one where the contract promises the same answer.
+///
+/// Calls carry no number of their own. A retry is the same request of the same client, in which only `caller` may have
+/// changed. Whether such a request is a retry or a new call follows from what it asks:
+///
+/// - Starts, ends and revokes name put ids, which are drawn at random for each put: the same request is a retry, however
+///   late and however often it comes.
+/// - Exists and gets name keys alone. A client that makes one call after the other repeats one until it is answered. So
+///   the request that follows a lost reply is its retry, and the next one is a new call. Of a client that asks the same
+///   twice at a time, one of the two may get through unharmed.
+/// - Removes name keys, too, and the library never repeats one, since the repetition could hit what somebody else has put
+///   meanwhile. So each is a new call, and its caller never learns what it did.
 #[derive(Debug)]
 pub struct LossyMaster {
     address: String,
@@ -23,11 +35,18 @@ pub struct LossyMaster {
     server: JoinHandle<()>,
 }
 
+/// What the master answered to each item, where a repetition must get the same; `None` where the world may have moved on.
+type Answers = Vec<Option<String>>;
+
 #[derive(Debug, Default)]
 struct Lost {
-    /// The reply that was lost, by what was asked.
-    replies: HashMap<String, String>,
+    /// Calls that are named by put ids, and the answers that were lost.
+    named: HashMap<String, Answers>,
+    /// Calls without a name whose reply was lost and that have not come again.
+    awaited: HashSet<String>,
+    replies: u64,
     repeated: u64,
+    removes: u64,
     changed: Vec<String>,
 }
 
@@ -58,8 +77,8 @@ impl LossyMaster {
 
     /// Replies that were lost so far.
     #[must_use]
-    pub fn lost(&self) -> usize {
-        self.lost.lock().unwrap().replies.len()
+    pub fn lost(&self) -> u64 {
+        self.lost.lock().unwrap().replies
     }
 
     /// Calls that came again after their reply was lost.
@@ -68,7 +87,13 @@ impl LossyMaster {
         self.lost.lock().unwrap().repeated
     }
 
-    /// Puts whose repetition got another answer than the one that was lost.
+    /// Removes that have come, each of which has lost its reply.
+    #[must_use]
+    pub fn removes(&self) -> u64 {
+        self.lost.lock().unwrap().removes
+    }
+
+    /// Starts, ends and revokes of puts whose repetition got another answer than the one that was lost.
     #[must_use]
     pub fn changed_answers(&self) -> Vec<String> {
         self.lost.lock().unwrap().changed.clone()
@@ -87,31 +112,63 @@ struct Proxy {
     lost: Arc<Mutex<Lost>>,
 }
 
+impl Lost {
+    fn lose<T>(&mut self) -> Result<T, Status> {
+        self.replies += 1;
+        Err(Status::unavailable("connection reset by the test"))
+    }
+}
+
 impl Proxy {
-    /// Loses `reply` if `what` is asked for the first time. `answer` is the part of the reply that has to be the same
-    /// when the call comes again; `None` where the world may have moved on.
-    fn pass<T>(&self, what: String, answer: Option<String>, reply: T) -> Result<T, Status> {
+    /// Loses the first reply of a call that is named by put ids, and compares those of its repetitions.
+    fn lose_once<T>(&self, call: String, answers: Answers, reply: T) -> Result<T, Status> {
         let mut lost = self.lost.lock().unwrap();
-        match lost.replies.get(&what).cloned() {
-            None => {
-                lost.replies.insert(what, answer.unwrap_or_default());
-                Err(Status::unavailable("connection reset by the test"))
-            }
-            Some(before) => {
-                lost.repeated += 1;
-                if !before.is_empty() && answer.as_ref() != Some(&before) {
-                    let answer = answer.unwrap_or_default();
-                    lost.changed.push(format!("{what}: first {before}, then {answer}"));
-                }
-                Ok(reply)
-            }
+        let Some(first) = lost.named.get(&call) else {
+            lost.named.insert(call, answers);
+            return lost.lose();
+        };
+        let promised = |(first, now): (&Option<String>, &Option<String>)| first.is_none() || first == now;
+        let same = first.len() == answers.len() && first.iter().zip(&answers).all(promised);
+        let changed = (!same).then(|| format!("{call}: first {first:?}, then {answers:?}"));
+        lost.changed.extend(changed);
+        lost.repeated += 1;
+        Ok(reply)
+    }
+
+    /// Loses the reply of a read, and lets that of its repetition pass.
+    fn lose_in_turn<T>(&self, call: String, reply: T) -> Result<T, Status> {
+        let mut lost = self.lost.lock().unwrap();
+        if lost.awaited.remove(&call) {
+            lost.repeated += 1;
+            return Ok(reply);
         }
+        lost.awaited.insert(call);
+        lost.lose()
+    }
+
+    /// Loses the reply of a remove.
+    fn lose_always<T>(&self) -> Result<T, Status> {
+        let mut lost = self.lost.lock().unwrap();
+        lost.removes += 1;
+        lost.lose()
     }
 
     /// The proxy is all that its clients may know of.
     fn leader(&self, leader: Option<v1::Leader>) -> Option<v1::Leader> {
         leader.map(|leader| v1::Leader { address: self.address.clone(), ..leader })
     }
+}
+
+/// What tells the call from others: who asks, and for what.
+fn call_of(what: &str, caller: Option<&v1::Caller>, asked: &impl fmt::Debug) -> String {
+    let client = caller.map(|caller| &caller.client_id[..]).unwrap_or_default();
+    format!("{what} of client {client:02x?}: {asked:?}")
+}
+
+/// The answers to ends and revokes. The outcome of a put is remembered up to its deadline, which its client's last
+/// repetition does not outlive, and a put that was revoked is as one that was never known.
+fn all_promised(results: &[v1::PutEndResult]) -> Answers {
+    results.iter().map(|result| Some(result.code.to_string())).collect()
 }
 
 type Sent<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -147,9 +204,9 @@ impl Master for Proxy {
         request: Request<v1::BatchExistRequest>,
     ) -> Result<Response<v1::BatchExistReply>, Status> {
         let request = request.into_inner();
-        let what = format!("exist {:?}", request.keys);
+        let call = call_of("exist", request.caller.as_ref(), &request.keys);
         let reply = self.master.clone().batch_exist(request).await?;
-        self.pass(what, None, reply)
+        self.lose_in_turn(call, reply)
     }
 
     async fn batch_get(
@@ -157,9 +214,9 @@ impl Master for Proxy {
         request: Request<v1::BatchGetRequest>,
     ) -> Result<Response<v1::BatchGetReply>, Status> {
         let request = request.into_inner();
-        let what = format!("get {:?}", request.keys);
+        let call = call_of("get", request.caller.as_ref(), &request.keys);
         let reply = self.master.clone().batch_get(request).await?;
-        self.pass(what, None, reply)
+        self.lose_in_turn(call, reply)
     }
 
     async fn batch_put_start(
@@ -167,13 +224,15 @@ impl Master for Proxy {
         request: Request<v1::BatchPutStartRequest>,
     ) -> Result<Response<v1::BatchPutStartReply>, Status> {
         let request = request.into_inner();
-        let what = format!("start {:?}", request.items.iter().map(|item| &item.put_id).collect::<Vec<_>>());
+        let call = call_of("start", request.caller.as_ref(), &request.items);
         let reply = self.master.clone().batch_put_start(request).await?;
         // Places; grants carry the time at which they were made. A key that existed may be gone when the call comes again,
         // but a put that was started stays so.
-        let results = &reply.get_ref().results;
-        let answer = results.iter().all(|result| result.code == 0).then(|| format!("{results:?}"));
-        self.pass(what, answer, reply)
+        let started = |result: &v1::PutStartResult| {
+            (result.code == v1::Code::Ok as i32).then(|| format!("{:?}", result.replicas))
+        };
+        let answers = reply.get_ref().results.iter().map(started).collect();
+        self.lose_once(call, answers, reply)
     }
 
     async fn batch_put_end(
@@ -181,9 +240,9 @@ impl Master for Proxy {
         request: Request<v1::BatchPutEndRequest>,
     ) -> Result<Response<v1::BatchPutEndReply>, Status> {
         let request = request.into_inner();
-        let what = format!("end {:?}", request.items.iter().map(|item| &item.put_id).collect::<Vec<_>>());
+        let call = call_of("end", request.caller.as_ref(), &request.items);
         let reply = self.master.clone().batch_put_end(request).await?;
-        self.pass(what, None, reply)
+        self.lose_once(call, all_promised(&reply.get_ref().results), reply)
     }
 
     async fn batch_put_revoke(
@@ -191,19 +250,17 @@ impl Master for Proxy {
         request: Request<v1::BatchPutRevokeRequest>,
     ) -> Result<Response<v1::BatchPutRevokeReply>, Status> {
         let request = request.into_inner();
-        let what = format!("revoke {:?}", request.put_ids);
+        let call = call_of("revoke", request.caller.as_ref(), &request.put_ids);
         let reply = self.master.clone().batch_put_revoke(request).await?;
-        self.pass(what, None, reply)
+        self.lose_once(call, all_promised(&reply.get_ref().results), reply)
     }
 
     async fn batch_remove(
         &self,
         request: Request<v1::BatchRemoveRequest>,
     ) -> Result<Response<v1::BatchRemoveReply>, Status> {
-        let request = request.into_inner();
-        let what = format!("remove {:?}", request.items);
-        let reply = self.master.clone().batch_remove(request).await?;
-        self.pass(what, None, reply)
+        self.master.clone().batch_remove(request.into_inner()).await?;
+        self.lose_always()
     }
 
     async fn list_members(

@@ -1,5 +1,5 @@
 use std::fs::File;
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 /// Below Linux's range of ephemeral ports: from there an outgoing connection could take the port of a process that is
 /// down for a moment, and it could not come back.
@@ -8,13 +8,27 @@ const RANGE: std::ops::Range<u16> = 12_000..32_000;
 /// Loopback ports that belong to one test for as long as this lives, also while nobody listens on them.
 ///
 /// Tests of other processes are kept off by a locked file per port; the system ends the lock with the process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ports {
+    ip: IpAddr,
     held: Vec<File>,
 }
 
+impl Default for Ports {
+    /// Of 127.0.0.1.
+    fn default() -> Self {
+        Self::on(Ipv4Addr::LOCALHOST.into())
+    }
+}
+
 impl Ports {
-    /// A free port, as `127.0.0.1:port`.
+    /// Of a loopback address.
+    #[must_use]
+    pub fn on(ip: IpAddr) -> Self {
+        Self { ip, held: Vec::new() }
+    }
+
+    /// A free port, as `127.0.0.1:port` or `[::1]:port`.
     ///
     /// # Panics
     /// When the machine has none left.
@@ -28,12 +42,13 @@ impl Ports {
             let lock =
                 File::options().create(true).truncate(false).write(true).open(dir.join(port.to_string()));
             let Ok(lock) = lock else { continue };
-            if lock.try_lock().is_ok() && TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            let address = SocketAddr::new(self.ip, port);
+            if lock.try_lock().is_ok() && TcpListener::bind(address).is_ok() {
                 self.held.push(lock);
-                return format!("127.0.0.1:{port}");
+                return address.to_string();
             }
         }
-        panic!("no free port on 127.0.0.1 in {RANGE:?}");
+        panic!("no free port on {} in {RANGE:?}", self.ip);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use mc_client::{Builder, Client, Error, Mode, Put, PutMode, PutOptions};
+use mc_client::{Builder, Client, Error, Mode, Put, PutMode, PutOptions, StoreId};
 use tokio::task::JoinSet;
 
 use crate::checker::{Action, Outcome};
@@ -42,6 +42,7 @@ pub struct Workload {
     sizes: Range<u64>,
     mix: Mix,
     put_deadline: Duration,
+    preferred: Vec<StoreId>,
     pace: Duration,
 }
 
@@ -69,6 +70,7 @@ impl Workload {
             sizes: 1..64 << 10,
             mix: Mix::ALL,
             put_deadline: Duration::from_secs(10),
+            preferred: Vec::new(),
             pace: Duration::ZERO,
         }
     }
@@ -98,6 +100,13 @@ impl Workload {
     #[must_use]
     pub fn mix(mut self, mix: Mix) -> Self {
         self.mix = mix;
+        self
+    }
+
+    /// Places everything on this store, as long as it has room.
+    #[must_use]
+    pub fn preferred(mut self, store: StoreId) -> Self {
+        self.preferred = vec![store];
         self
     }
 
@@ -219,8 +228,12 @@ impl One {
                 drawn = drawn.saturating_sub(*weight);
                 hit
             });
-            let options =
-                |mode| PutOptions { mode, deadline: workload.put_deadline, ..PutOptions::default() };
+            let options = |mode| PutOptions {
+                mode,
+                deadline: workload.put_deadline,
+                preferred: workload.preferred.clone(),
+                ..PutOptions::default()
+            };
             match kind {
                 Some(0) => self.put(&key, len, &options(PutMode::IfAbsent)).await,
                 Some(1) => self.put(&key, len, &options(PutMode::Upsert)).await,

@@ -71,15 +71,17 @@ async fn the_same_with_snapshots_and_purges_every_thousand_entries() {
     let mut cluster = Cluster::builder().master_args(flags).start().await;
     let mut faults = Faults::new();
     let fault = faults.plan_times("a master is killed", 6);
-    let snapshots = faults.plan_times("a snapshot was taken before a kill", 2);
+    let purges = faults.plan_times("a master has a snapshot and has purged what it covers before a kill", 6);
+    let mut purged = [0.0; 3];
     // Nothing is ever removed: whatever a purge or a snapshot forgets is missed.
     let running =
         Workload::new(4).keys(100_000).sizes(1..512).mix(Mix::GROWING).start(&cluster.client_builder()).await;
     for _ in 0..2 {
         running.acknowledged(1_500).await;
-        for master in 0..3 {
-            if has_snapshot(&cluster.dir().join(format!("master-{}", master + 1))) {
-                snapshots.happened();
+        for (master, purged) in purged.iter_mut().enumerate() {
+            *purged = purged_beyond(&cluster, master, *purged + 1_000.0).await;
+            if has_snapshot(&cluster.master_dir(master)) {
+                purges.happened();
             }
         }
         kill_all_and_restart(&mut cluster, &fault).await;
@@ -95,6 +97,17 @@ async fn kill_all_and_restart(cluster: &mut Cluster, fault: &Fault) {
     }
     cluster.masters.iter_mut().for_each(mc_tests::Process::start);
     cluster.ready().await;
+}
+
+/// Waits until a master has purged its log up to that entry or a later one; up to which.
+async fn purged_beyond(cluster: &Cluster, master: usize, entry: f64) -> f64 {
+    let mut purged = 0.0;
+    until(format!("mc_raft_purged_index of master {} is {entry}", master + 1), async || {
+        purged = cluster.metric(master, "mc_raft_purged_index").await.unwrap_or(0.0);
+        purged >= entry
+    })
+    .await;
+    purged
 }
 
 fn has_snapshot(dir: &std::path::Path) -> bool {

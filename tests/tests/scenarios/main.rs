@@ -5,13 +5,16 @@
 
 mod bytes;
 mod data_disk;
+mod examples;
 mod exits;
 mod fence;
 mod formation;
+mod ipv6;
 mod kills;
 mod local_only;
 mod lossy;
 mod members;
+mod monitoring;
 mod moves;
 mod overload;
 mod races;

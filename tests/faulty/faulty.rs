@@ -225,7 +225,11 @@ pub unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_i
         return got;
     }
     if clock == CLOCK_REALTIME {
-        unsafe { (*time).seconds += word(page::WALL_OFFSET_S) as i64 };
+        let offset = word(page::WALL_OFFSET_S) as i64;
+        if offset != 0 {
+            struck();
+        }
+        unsafe { (*time).seconds += offset };
     } else if clock == CLOCK_MONOTONIC {
         hurry(unsafe { &mut *time });
     }

@@ -15,7 +15,7 @@ pub(super) const WRITE_ERRNO: usize = 3;
 pub(super) const WALL_OFFSET_S: usize = 4;
 /// Millionths by which the monotonic clock is faster, as an `i64`.
 pub(super) const CLOCK_RATE_PPM: usize = 5;
-/// How often one of these struck, clocks aside. Written by the processes.
+/// How often one of these struck, the rate of the monotonic clock aside. Written by the processes.
 pub(super) const STRUCK: usize = 6;
 /// Of the word at `ROUTES + 2 * n` and the next: a connection to this IPv4 port goes to that one. A pair with 0 in
 /// front ends the list.

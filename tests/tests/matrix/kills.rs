@@ -1,13 +1,22 @@
 //! kill -9.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
+
 use crate::row::Row;
+use crate::witness::{Call, Witness};
+
+/// The longest election timeout: a lease is shorter.
+const LEASE: Duration = Duration::from_millis(300);
 
 #[tokio::test]
 async fn kill_leader() {
     Row::new("kill -9", "leader")
         .run(async |round| {
-            let leader = round.cluster.leader().await;
+            let leader = round.leader().await;
             round.cluster.masters[leader].kill9();
+            round.hit().await;
             round.struck();
             round.running.acknowledged(1).await;
             round.cluster.masters[leader].start();
@@ -28,17 +37,23 @@ async fn kill_follower() {
         .await;
 }
 
+/// Without a majority nothing is acknowledged that was begun after it was gone, and nothing is read once the lease is
+/// over that the last heartbeats gave: they were sent before the followers died.
 #[tokio::test]
 async fn kill_two_followers() {
     Row::new("kill -9", "two followers of three")
         .run(async |round| {
             let leader = round.cluster.leader().await;
             let [one, other] = [(leader + 1) % 3, (leader + 2) % 3];
+            let witness = Witness::of(round.cluster, leader).await;
             round.cluster.masters[one].kill9();
             round.cluster.masters[other].kill9();
+            let (dead, dead_at) = (Instant::now(), round.running.recorder().now());
             round.struck();
-            // Without a majority nothing is acknowledged: of what the clients try, nothing is, or it is never lost.
             round.running.operations(20).await;
+            witness.stays_unanswered(&[Call::Put], dead).await;
+            witness.stays_unanswered(&[Call::Read], dead + LEASE).await;
+            assert_eq!(round.stored_since(dead_at), 0, "puts were acknowledged without a majority");
             round.service_is_owed();
             round.cluster.masters[one].start();
             round.running.acknowledged(1).await;

@@ -8,6 +8,7 @@
 //! how long no put was acknowledged, round by round (median and longest), and that every answer the clients saw fits
 //! one order of events in which nothing acknowledged was lost.
 
+mod clients;
 mod clocks;
 mod disks;
 mod files;
@@ -17,5 +18,7 @@ mod network;
 mod partitions;
 mod pauses;
 mod row;
+mod small_disk;
 mod snapshots;
 mod starvation;
+mod witness;

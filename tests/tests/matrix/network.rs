@@ -41,19 +41,34 @@ async fn narrow() {
 }
 
 /// The other end is gone and nobody says so: what was connected hears nothing, and is reset much later.
+async fn half_open(round: &Round<'_>, master: usize) {
+    let links = round.cluster.links();
+    links.between(&[master], &links.other_masters(master), Link::Silent);
+    round.hit().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let open = links.open();
+    links.between(&[master], &links.other_masters(master), Link::Cut);
+    until("connections are reset", async || links.open() < open).await;
+    round.struck_on_links();
+    links.heal();
+}
+
 #[tokio::test]
-async fn half_open() {
+async fn half_open_leader() {
+    Row::new("half-open connections", "leader, reset after 5 s")
+        .run(async |round| {
+            let leader = round.leader().await;
+            half_open(round, leader).await;
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn half_open_follower() {
     Row::new("half-open connections", "follower, reset after 5 s")
         .run(async |round| {
             let follower = round.cluster.follower().await;
-            let links = round.cluster.links();
-            links.between(&[follower], &links.other_masters(follower), Link::Silent);
-            tokio::time::sleep(Duration::from_secs(5)).await;
-            let open = links.open();
-            links.between(&[follower], &links.other_masters(follower), Link::Cut);
-            until("connections are reset", async || links.open() < open).await;
-            round.struck_on_links();
-            links.heal();
+            half_open(round, follower).await;
         })
         .await;
 }

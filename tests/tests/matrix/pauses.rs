@@ -1,52 +1,114 @@
-//! SIGSTOP and SIGCONT.
+//! SIGSTOP and SIGCONT: about as long as a lease lasts, long enough for an election, and longer than connections live on
+//! which nobody answers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use mc_tests::until;
+use tokio::time::{Instant, sleep_until};
 
 use crate::row::{Round, Row};
+use crate::witness::{ALL, Witness};
 
-/// How long, round by round; the last is for more rounds than a quick run has.
-const PAUSES: [Duration; 4] =
-    [Duration::from_millis(300), Duration::from_secs(2), Duration::from_secs(1), Duration::from_secs(10)];
+const SHORT: Duration = Duration::from_millis(300);
+const ELECTION: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(10);
 
-async fn pause(round: &Round<'_>, masters: &[usize]) {
-    let pause = PAUSES[round.number % PAUSES.len()];
+const FOR_SHORT: &str = "SIGSTOP for 300 ms";
+const FOR_AN_ELECTION: &str = "SIGSTOP for 2 s";
+const FOR_LONG: &str = "SIGSTOP for 10 s";
+
+async fn pause(round: &Round<'_>, masters: &[usize], span: Duration) {
     let stopped = Instant::now();
     for master in masters {
         round.cluster.masters[*master].pause().await;
     }
+    round.hit().await;
     round.struck();
-    tokio::time::sleep_until((stopped + pause).into()).await;
+    sleep_until(stopped + span).await;
     for master in masters {
         round.cluster.masters[*master].resume();
     }
 }
 
+/// It may be voted out, or not.
 #[tokio::test]
-async fn pause_leader() {
-    Row::new("SIGSTOP, 0.3 to 10 s", "leader")
+async fn pause_leader_300ms() {
+    Row::new(FOR_SHORT, "leader")
         .run(async |round| {
-            let leader = round.cluster.leader().await;
-            pause(round, &[leader]).await;
+            let leader = round.leader().await;
+            pause(round, &[leader], SHORT).await;
+        })
+        .await;
+}
+
+/// A leader that is voted out while it stands still. When it goes on it has heard of nothing, and what it was asked
+/// meanwhile lies before it: it must not answer from a lease that was good when it was stopped, and steps aside.
+async fn deposed(fault: &'static str, span: Duration) {
+    Row::new(fault, "leader")
+        .run(async |round| {
+            let leader = round.leader().await;
+            let witness = Witness::of(round.cluster, leader).await;
+            let stopped = Instant::now();
+            round.cluster.masters[leader].pause().await;
+            round.hit().await;
+            let led = round.another_leads(leader).await;
+            round.struck();
+            sleep_until(stopped + span).await;
+            round.cluster.masters[leader].resume();
+            until("the old leader follows", async || {
+                round.cluster.status(leader).await.is_some_and(|status| status.role == "follower")
+            })
+            .await;
+            until("it refuses what it was asked", async || witness.has_refused_since(led)).await;
+            witness.stays_unanswered(&ALL, led).await;
         })
         .await;
 }
 
 #[tokio::test]
-async fn pause_follower() {
-    Row::new("SIGSTOP, 0.3 to 10 s", "follower")
+async fn pause_leader_2s() {
+    deposed(FOR_AN_ELECTION, ELECTION).await;
+}
+
+#[tokio::test]
+async fn pause_leader_10s() {
+    deposed(FOR_LONG, LONG).await;
+}
+
+async fn follower(fault: &'static str, span: Duration) {
+    Row::new(fault, "follower")
         .run(async |round| {
             let follower = round.cluster.follower().await;
-            pause(round, &[follower]).await;
+            pause(round, &[follower], span).await;
         })
         .await;
 }
 
 #[tokio::test]
-async fn pause_all() {
-    Row::new("SIGSTOP, 0.3 to 10 s", "all masters")
+async fn pause_follower_300ms() {
+    follower(FOR_SHORT, SHORT).await;
+}
+
+#[tokio::test]
+async fn pause_follower_10s() {
+    follower(FOR_LONG, LONG).await;
+}
+
+async fn all(fault: &'static str, span: Duration) {
+    Row::new(fault, "all masters")
         .run(async |round| {
-            pause(round, &[0, 1, 2]).await;
+            pause(round, &[0, 1, 2], span).await;
             round.service_is_owed();
         })
         .await;
+}
+
+#[tokio::test]
+async fn pause_all_300ms() {
+    all(FOR_SHORT, SHORT).await;
+}
+
+#[tokio::test]
+async fn pause_all_10s() {
+    all(FOR_LONG, LONG).await;
 }

@@ -1,11 +1,18 @@
+use std::cell::Cell;
 use std::io::Write as _;
 use std::time::Duration;
 
-use mc_tests::checker::Outcome;
-use mc_tests::{Cluster, ClusterBuilder, Fault, Faults, Recorder, Running, Workload};
+use futures::future::join_all;
+use mc_tests::checker::{Operation, Outcome};
+use mc_tests::{Cluster, ClusterBuilder, Fault, Faults, Process, Recorder, Running, Workload, until};
+use tokio::time::Instant;
+
+use crate::small_disk::SmallDisk;
 
 /// Puts that are acknowledged before a fault, and after it, before it counts as over.
 const PUTS: usize = 50;
+/// Rounds beyond twice those that were asked for, in place of rounds whose fault missed whom it was meant for.
+const MORE_ROUNDS: usize = 4;
 
 /// A row of the matrix: a fault, and who meets it.
 pub(crate) struct Row {
@@ -14,6 +21,14 @@ pub(crate) struct Row {
     cluster: ClusterBuilder,
     workload: Workload,
     rounds: usize,
+    disk_size: Option<&'static str>,
+}
+
+/// A master, and the term that it led.
+#[derive(Clone, Copy)]
+struct Reign {
+    master: usize,
+    term: u64,
 }
 
 /// One round, while it goes on.
@@ -22,15 +37,70 @@ pub(crate) struct Round<'a> {
     pub(crate) running: &'a Running,
     /// Counts from 0.
     pub(crate) number: usize,
+    /// The masters' disks, in a row of [`Row::small_disks`].
+    pub(crate) disks: &'a [SmallDisk],
     happened: &'a Fault,
     bent_before: u64,
     counted_from: Option<u64>,
+    /// The leader that the fault is meant for.
+    meant: Cell<Option<Reign>>,
+    /// It led when the fault came.
+    led: Cell<bool>,
 }
 
 impl Round<'_> {
+    /// The master that leads. The fault is meant for it as the leader: a round in which [`Self::hit`] does not find that
+    /// it led does not count.
+    pub(crate) async fn leader(&self) -> usize {
+        let mut found = None;
+        until("a master leads", async || {
+            let Some(master) = self.cluster.find_leader().await else { return false };
+            // The others may have taken their time to answer: it says so once more.
+            let status = self.cluster.status(master).await.filter(|status| status.role == "leader");
+            found = status.map(|status| Reign { master, term: status.term });
+            found.is_some()
+        })
+        .await;
+        self.meant.set(found);
+        found.expect("it was found").master
+    }
+
+    /// For right after the fault has come: whether the leader that it was meant for led still. It did when no other master
+    /// has heard of a newer term yet, since nobody is elected, that leader neither, without the vote of one of them.
+    pub(crate) async fn hit(&self) {
+        let Some(Reign { master, term }) = self.meant.get() else { return };
+        let others = (0..self.cluster.masters.len()).filter(|other| *other != master);
+        let said = join_all(others.map(|other| self.cluster.status(other))).await;
+        self.led.set(said.iter().all(|status| status.as_ref().is_some_and(|status| status.term == term)));
+    }
+
+    /// Whether the leader that [`Self::leader`] found leads on, in the same term.
+    pub(crate) async fn leads_on(&self) -> bool {
+        let Some(Reign { master, term }) = self.meant.get() else { return false };
+        let status = self.cluster.status(master).await;
+        status.is_some_and(|status| status.role == "leader" && status.term == term)
+    }
+
+    /// Waits until another master than `old` leads, by its own word, and returns a moment at which that was so.
+    pub(crate) async fn another_leads(&self, old: usize) -> Instant {
+        until("another master leads", async || {
+            self.cluster.find_leader().await.is_some_and(|now| now != old)
+        })
+        .await;
+        Instant::now()
+    }
+
+    /// Puts that were begun after `since` and have been acknowledged.
+    pub(crate) fn stored_since(&self, since: u64) -> usize {
+        let stored = |operation: &Operation| operation.outcome == Outcome::Stored && operation.start > since;
+        self.running.recorder().count(stored)
+    }
+
     /// The fault has struck, as its effect shows.
     pub(crate) fn struck(&self) {
-        self.happened.happened();
+        if self.meant.get().is_none() || self.led.get() {
+            self.happened.happened();
+        }
     }
 
     /// The fault was on links: they have held, ended, delayed or lost something.
@@ -56,6 +126,7 @@ impl Row {
             cluster: Cluster::builder().faulty(),
             workload: Workload::new(1).pace(Duration::from_millis(2)),
             rounds: rounds.unwrap_or(1),
+            disk_size: None,
         }
     }
 
@@ -69,14 +140,31 @@ impl Row {
         self
     }
 
+    /// Gives each master a file system of its own of this size, as `mount` writes it. Where none can be mounted the row
+    /// is passed over.
+    pub(crate) fn small_disks(mut self, size: &'static str) -> Self {
+        self.disk_size = Some(size);
+        self
+    }
+
     /// Runs the rounds. `round` makes the fault and takes it back; it does not wait for the service to be back.
     pub(crate) async fn run(self, mut round: impl AsyncFnMut(&mut Round<'_>)) {
         let mut faults = Faults::new();
         let happened = faults.plan_times(format!("{}, {}", self.fault, self.role), self.rounds as u64);
-        let mut cluster = self.cluster.start().await;
+        let mut cluster = self.cluster.prepare();
+        // Dropped before the cluster is: its folder cannot be removed while something is mounted there.
+        let mounted = self.disk_size.map_or(Some(Vec::new()), |size| SmallDisk::of_masters(&cluster, size));
+        let Some(disks) = mounted else {
+            println!("{}, {}: passed over, no file system can be mounted here", self.fault, self.role);
+            return;
+        };
+        cluster.masters.iter_mut().chain(&mut cluster.stores).for_each(Process::start);
+        cluster.ready().await;
         let running = self.workload.start(&cluster.client_builder()).await;
         let mut without_service = Vec::new();
-        for number in 0..self.rounds {
+        let most = 2 * self.rounds + MORE_ROUNDS;
+        while happened.count() < self.rounds as u64 && without_service.len() < most {
+            let number = without_service.len();
             running.acknowledged(PUTS).await;
             let begun = running.recorder().now();
             let bent_before = cluster.links().bent();
@@ -84,9 +172,12 @@ impl Row {
                 cluster: &mut cluster,
                 running: &running,
                 number,
+                disks: &disks,
                 happened: &happened,
                 bent_before,
                 counted_from: None,
+                meant: Cell::new(None),
+                led: Cell::new(false),
             };
             round(&mut this).await;
             let counted_from = this.counted_from.unwrap_or(begun);
@@ -99,13 +190,14 @@ impl Row {
         faults.assert_happened();
 
         without_service.sort_unstable();
+        let runs = without_service.len();
         let ms = |gap: Duration| (gap.as_secs_f64() * 1e4).round() / 10.0;
         let line = serde_json::json!({
             "fault": self.fault,
             "role": self.role,
-            "runs": self.rounds,
-            "median_ms": ms(without_service[self.rounds / 2]),
-            "max_ms": ms(without_service[self.rounds - 1]),
+            "runs": runs,
+            "median_ms": ms(without_service[runs / 2]),
+            "max_ms": ms(without_service[runs - 1]),
             "acknowledged": history.acknowledged(),
             // Else this run has failed above.
             "lost": 0,

@@ -38,7 +38,7 @@ async fn snapshot_to_lagging_follower() {
 async fn leader_killed_while_it_sends_a_snapshot() {
     row("leader, killed while a follower is sent one")
         .run(async |round| {
-            let leader = round.cluster.leader().await;
+            let leader = round.leader().await;
             let follower = (leader + 1) % 3;
             round.cluster.masters[follower].kill9();
             round.running.acknowledged(PUTS).await;
@@ -51,6 +51,7 @@ async fn leader_killed_while_it_sends_a_snapshot() {
             })
             .await;
             round.cluster.masters[leader].kill9();
+            round.hit().await;
             round.struck();
             round.cluster.links().heal();
             round.running.acknowledged(1).await;

@@ -1,0 +1,103 @@
+//! Links between clients and masters that carry nothing, or badly. The masters have no reason to elect another leader.
+
+use std::time::Duration;
+
+use mc_tests::{Link, Links, until};
+
+use crate::row::Row;
+
+/// Longer than a call's first try, and than the keep-alive of a connection.
+const SPELL: Duration = Duration::from_secs(3);
+
+/// No call of a client gets to the leader and its answer back. Calls end within their deadlines, and say so.
+async fn from_leader(fault: &'static str, role: &'static str, cut: impl Fn(&Links, usize)) {
+    Row::new(fault, role)
+        .run(async |round| {
+            let leader = round.leader().await;
+            cut(round.cluster.links(), leader);
+            round.hit().await;
+            tokio::time::sleep(SPELL).await;
+            round.struck_on_links();
+            round.service_is_owed();
+            round.cluster.links().heal();
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn cut_off() {
+    from_leader("partition", "clients from the leader, masters whole", |links, leader| {
+        links.between(&[leader], &[links.clients()], Link::Silent);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn requests_lost() {
+    from_leader("one-way partition", "the leader hears no client, masters whole", |links, leader| {
+        links.set(links.clients(), leader, Link::Silent);
+    })
+    .await;
+}
+
+/// What clients ask for is done, and they do not hear of it.
+#[tokio::test]
+async fn answers_lost() {
+    from_leader("one-way partition", "no client hears the leader, masters whole", |links, leader| {
+        links.set(leader, links.clients(), Link::Silent);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn reset() {
+    from_leader("partition", "clients from the leader, connections reset", |links, leader| {
+        links.between(&[leader], &[links.clients()], Link::Cut);
+    })
+    .await;
+}
+
+/// The leader's end is gone and nobody says so: what was connected hears nothing, and is reset much later.
+#[tokio::test]
+async fn half_open() {
+    Row::new("half-open connections", "clients to the leader, reset after 5 s")
+        .run(async |round| {
+            let leader = round.leader().await;
+            let links = round.cluster.links();
+            links.between(&[leader], &[links.clients()], Link::Silent);
+            round.hit().await;
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let open = links.open();
+            links.between(&[leader], &[links.clients()], Link::Cut);
+            until("connections are reset", async || links.open() < open).await;
+            round.struck_on_links();
+            round.service_is_owed();
+            round.cluster.links().heal();
+        })
+        .await;
+}
+
+/// Slow, and it works: puts are acknowledged meanwhile.
+async fn badly(fault: &'static str, link: Link) {
+    Row::new(fault, "all links between clients and masters")
+        .run(async |round| {
+            let links = round.cluster.links();
+            links.with_clients(link);
+            tokio::time::sleep(SPELL).await;
+            round.running.acknowledged(5).await;
+            round.struck_on_links();
+            links.heal();
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn delay() {
+    let link = Link::Slow { delay: Duration::from_millis(20), jitter: Duration::from_millis(20) };
+    badly("delay 20 to 40 ms", link).await;
+}
+
+#[tokio::test]
+async fn loss() {
+    badly("loss of 5 %", Link::Lossy { one_in: 20 }).await;
+}

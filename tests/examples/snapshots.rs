@@ -1,5 +1,6 @@
 //! What a snapshot of a large index costs those who use the pool: how long it takes to build, to send and install, and to
-//! start from, and the longest that a leased read and a put had to wait meanwhile. Real masters on this machine.
+//! start from, and the longest that applying took, and that a leased read and a put had to wait meanwhile. Real masters on
+//! this machine.
 //!
 //!     cargo build --release --bin mcctl
 //!     cargo run --release -p mc-tests --example snapshots 1000000
@@ -9,19 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use mc_client::{Client, Put, PutOptions};
-use mc_tests::{Cluster, http_get, until_within};
+use mc_client::Put;
+use mc_tests::{Cluster, bulk_key, fill, http_get, until_within};
 
-const BATCH: u64 = 128;
-const FILLERS: u64 = 4;
 /// Snapshots of the leader that are watched.
 const SNAPSHOTS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(600);
-
-/// Keys of 100 bytes, as inference engines make them.
-fn key(n: u64) -> String {
-    format!("{:-<100}", format!("model-8b/tp0/layer-group-0/{n:016x}"))
-}
 
 /// When something began, and how long it took.
 type Spans = Arc<Mutex<Vec<(Instant, Duration)>>>;
@@ -39,7 +33,7 @@ async fn main() {
     ]);
     let mut cluster = cluster.start().await;
     let client = cluster.client().await;
-    let filled = fill(&client, objects).await;
+    let filled = fill(&client, 0..objects).await;
     let leader = cluster.leader().await;
     println!("{objects} objects put in {:.1} s", filled.as_secs_f64());
 
@@ -54,7 +48,7 @@ async fn main() {
         move |n| {
             let (client, misses) = (client.clone(), misses.clone());
             async move {
-                let there = client.exist(key(n * 7_919 % objects)).await.expect("a read");
+                let there = client.exist(bulk_key(n * 7_919 % objects)).await.expect("a read");
                 misses.fetch_add(u64::from(!there), Ordering::Relaxed);
             }
         }
@@ -63,10 +57,13 @@ async fn main() {
         let client = client.clone();
         move |_| {
             let (client, n) = (client.clone(), next.fetch_add(1, Ordering::Relaxed));
-            async move { assert_eq!(client.put(key(n), b"v").await.expect("a put"), Put::Stored) }
+            async move { assert_eq!(client.put(bulk_key(n), b"v").await.expect("a put"), Put::Stored) }
         }
     }));
+    let leader_http = cluster.master_http(leader).to_owned();
+    let idle = Applies::of(&leader_http).await;
     let built = watch_builds(&cluster.master_dir(leader).join("snapshots")).await;
+    let while_built = Applies::of(&leader_http).await.since(&idle);
 
     // A follower that lacks what was purged is sent one.
     let follower = (leader + 1) % 3;
@@ -94,6 +91,7 @@ async fn main() {
     let restart = restarted.elapsed();
     over.store(true, Ordering::Relaxed);
     let _ = tokio::join!(reader, writer);
+    let in_all = Applies::of(&leader_http).await.since(&idle);
 
     println!("{} reads missed", misses.load(Ordering::Relaxed));
     let bytes = newest(&cluster.master_dir(leader).join("snapshots")).map_or(0, |path| len(&path));
@@ -103,6 +101,7 @@ async fn main() {
     println!("built in {:.2} s (median of {})", times[times.len() / 2].as_secs_f64(), times.len());
     println!("sent and installed in {:.2} s: {}", sent.1.as_secs_f64(), field(&said));
     println!("a restart is ready after {:.2} s", restart.as_secs_f64());
+    println!("apply: longest {} while the leader builds, {} in all", while_built.longest(), in_all.longest());
     for (what, spans) in [("leased read", &reads), ("put (two commits)", &puts)] {
         let spans = spans.lock().expect("no panic");
         let during = |windows: &[(Instant, Duration)]| slowest(&spans, windows);
@@ -118,29 +117,32 @@ async fn main() {
     }
 }
 
-async fn fill(client: &Client, objects: u64) -> Duration {
-    let began = Instant::now();
-    let next = Arc::new(AtomicU64::new(0));
-    let fillers = (0..FILLERS).map(|_| {
-        let (client, next) = (client.clone(), next.clone());
-        tokio::spawn(async move {
-            loop {
-                let from = next.fetch_add(BATCH, Ordering::Relaxed);
-                if from >= objects {
-                    return;
-                }
-                let keys: Vec<String> = (from..(from + BATCH).min(objects)).map(key).collect();
-                let puts: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), &b"v"[..])).collect();
-                for put in client.batch_put(&puts, &PutOptions::default()).await {
-                    assert_eq!(put.expect("a put"), Put::Stored);
-                }
-            }
-        })
-    });
-    for filler in fillers.collect::<Vec<_>>() {
-        filler.await.expect("a filler ends");
+/// How long applying took on one master, a few entries at a time: how often at most so many seconds, by its metrics.
+struct Applies(Vec<(f64, u64)>);
+
+impl Applies {
+    async fn of(http: &str) -> Self {
+        let (_, text) = http_get(http, "/metrics").await.expect("a master's metrics");
+        let bucket = |line: &str| {
+            let (le, count) = line.strip_prefix("mc_raft_apply_seconds_bucket{le=\"")?.split_once("\"} ")?;
+            Some((le.parse().ok()?, count.parse().ok()?))
+        };
+        Self(text.lines().filter_map(bucket).collect())
     }
-    began.elapsed()
+
+    /// What came after `before`.
+    fn since(self, before: &Self) -> Self {
+        let new = self.0.iter().zip(&before.0).map(|((le, now), (_, then))| (*le, now.saturating_sub(*then)));
+        Self(new.collect())
+    }
+
+    fn longest(&self) -> String {
+        let all = self.0.last().map_or(0, |(_, count)| *count);
+        match self.0.iter().find(|(_, count)| *count == all) {
+            Some((seconds, _)) if all > 0 => format!("at most {} ms of {all}", seconds * 1e3),
+            _ => "(none)".to_owned(),
+        }
+    }
 }
 
 /// One call after the other.

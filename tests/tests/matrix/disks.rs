@@ -96,11 +96,11 @@ async fn slow_disk_all() {
                 slow(round, master, SLOW).await;
             }
             round.hit().await;
-            let slow_since = round.running.recorder().now();
             tokio::time::sleep(SPELL).await;
+            // Two commits of several syncs each: seconds.
+            round.running.acknowledged(1).await;
             assert_eq!(all_handovers(round.cluster).await, before, "handed over to a disk that is no better");
             if round.leads_on().await {
-                assert!(round.stored_since(slow_since) > 0, "no put was acknowledged");
                 round.struck();
             }
             for master in 0..round.cluster.masters.len() {

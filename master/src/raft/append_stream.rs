@@ -87,21 +87,29 @@ pub(crate) async fn open(
     hush: Arc<Hush>,
 ) -> Result<impl Stream<Item = Reply> + Send + 'static, RPCError<TypeConfig>> {
     let stall = option.soft_ttl() * STALL_FACTOR;
+    let target = whom.target;
     let pipeline = Arc::new(Mutex::new(Pipeline::default()));
-    let requests =
-        stream::unfold((input, pipeline.clone(), envelope), |(mut input, pipeline, envelope)| async move {
-            let Some(request) = input.next().await else {
-                pipeline.lock().input_ended = true;
-                return None;
-            };
-            if pipeline.lock().is_in_vain(&request) {
-                // Not the end of openraft's input: the answers will end with an error.
-                return None;
-            }
-            let (sent, term) = (Sent::of(&request), request.vote.leader_id.term);
-            pipeline.lock().unanswered.push_back(Unanswered { sent, term, at: Instant::now() });
-            Some((append_to_wire(&request, envelope.clone()), (input, pipeline, envelope)))
-        });
+    let sending = (input, pipeline.clone(), hush.clone(), envelope);
+    let requests = stream::unfold(sending, move |(mut input, pipeline, hush, envelope)| async move {
+        let Some(request) = input.next().await else {
+            pipeline.lock().input_ended = true;
+            return None;
+        };
+        let sends_on = {
+            let mut pipeline = pipeline.lock();
+            // One that is left alone must not be kept from standing by entries either. Where the answers here come in, it
+            // was only slow to answer heartbeats.
+            let silent = !pipeline.unanswered.is_empty() && hush.check(target).is_err();
+            !pipeline.is_in_vain(&request) && !silent
+        };
+        if !sends_on {
+            // Not the end of openraft's input: the answers will end with an error.
+            return None;
+        }
+        let (sent, term) = (Sent::of(&request), request.vote.leader_id.term);
+        pipeline.lock().unanswered.push_back(Unanswered { sent, term, at: Instant::now() });
+        Some((append_to_wire(&request, envelope.clone()), (input, pipeline, hush, envelope)))
+    });
 
     let inbound = match timeout(stall, client.append_stream(requests)).await {
         Err(_) => {

@@ -2,8 +2,9 @@
 //!
 //! Where messages get through one way only, the followers go on hearing a leader that hears none of them, can commit
 //! nothing, and answers no reads: each of its messages puts their election off. So a peer that is sent to in vain is left
-//! alone long enough to stand for election, then tried again for a moment, and so on until it answers. Where the
-//! leader has the others' answers, its silence costs that one peer nothing that it could use: its pre-votes are refused.
+//! alone long enough to stand for election, then tried again for a moment, and so on until an answer comes, be it late: one
+//! that was merely slow is left alone no longer. Where the leader has the others' answers, its silence costs that one peer
+//! nothing that it could use: its pre-votes are refused.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,13 +16,12 @@ use tokio::time::Instant;
 
 use super::TypeConfig;
 
-/// Of this many spans of patience, the first is for talking.
-const SPANS: u32 = 3;
-
 #[derive(Debug)]
 pub(crate) struct Hush {
-    /// One maximum election timeout: nobody stands before that.
-    patience: Duration,
+    /// How long to talk to a peer that does not answer.
+    talk: Duration,
+    /// How long to leave it alone after that.
+    quiet: Duration,
     in_vain: Mutex<HashMap<NodeId, InVain>>,
 }
 
@@ -33,8 +33,14 @@ struct InVain {
 }
 
 impl Hush {
-    pub(crate) fn new(patience: Duration) -> Self {
-        Self { patience, in_vain: Mutex::default() }
+    /// Talks for half of a maximum election timeout, a few heartbeats, and is quiet for two: a voter stands when the
+    /// lease of the leader that it heard last is over, which takes one, and its own timeout, which takes one at most.
+    pub(crate) fn new(election_max: Duration) -> Self {
+        Self { talk: election_max / 2, quiet: election_max * 2, in_vain: Mutex::default() }
+    }
+
+    fn cycle(&self) -> Duration {
+        self.talk + self.quiet
     }
 
     /// `peer` has answered, or called: what it sends gets here.
@@ -48,7 +54,7 @@ impl Hush {
         let mut in_vain = self.in_vain.lock();
         let entry = in_vain.entry(peer).or_insert(InVain { since: now, last: now });
         // Between two terms that this node leads, nothing is sent.
-        if now - entry.last > self.patience * SPANS {
+        if now - entry.last > self.cycle() {
             entry.since = now;
         }
         entry.last = now;
@@ -60,8 +66,9 @@ impl Hush {
     /// openraft's word for a peer that is to be tried again later.
     pub(crate) fn check(&self, peer: NodeId) -> Result<(), Unreachable<TypeConfig>> {
         let Some(InVain { since, last }) = self.in_vain.lock().get(&peer).copied() else { return Ok(()) };
-        let (span, cycle) = (self.patience.as_nanos(), self.patience.as_nanos() * u128::from(SPANS));
-        if span == 0 || last.elapsed() > self.patience * SPANS || since.elapsed().as_nanos() % cycle < span {
+        let cycle = self.cycle();
+        let into = since.elapsed().as_nanos().checked_rem(cycle.as_nanos()).unwrap_or(0);
+        if last.elapsed() > cycle || into < self.talk.as_nanos() {
             return Ok(());
         }
         Err(Unreachable::from_string(format!("node {peer} does not answer and is left alone for a moment")))
@@ -74,16 +81,20 @@ mod tests {
 
     const PEER: NodeId = NodeId(2);
 
+    fn hush() -> Hush {
+        Hush::new(Duration::from_millis(300))
+    }
+
     async fn pass(ms: u64) {
         tokio::time::sleep(Duration::from_millis(ms)).await;
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_peer_that_does_not_answer_hears_nothing_for_two_election_timeouts_of_three() {
-        let hush = Hush::new(Duration::from_millis(300));
+    async fn a_peer_that_does_not_answer_hears_nothing_until_it_can_have_stood() {
+        let hush = hush();
         assert!(hush.check(PEER).is_ok());
         let mut talks = String::new();
-        for _ in 0..18 {
+        for _ in 0..30 {
             match hush.check(PEER) {
                 Ok(()) => {
                     hush.no_answer(PEER);
@@ -91,15 +102,15 @@ mod tests {
                 }
                 Err(_) => talks.push('.'),
             }
-            pass(100).await;
+            pass(50).await;
         }
-        assert_eq!(talks, "!!!......!!!......");
+        assert_eq!(talks, "!!!............!!!............");
         assert!(hush.check(NodeId(3)).is_ok(), "the others hear it");
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_answer_ends_it_and_so_does_time() {
-        let hush = Hush::new(Duration::from_millis(300));
+        let hush = hush();
         hush.no_answer(PEER);
         pass(300).await;
         assert!(hush.check(PEER).is_err());
@@ -110,7 +121,7 @@ mod tests {
         pass(1_300).await;
         assert!(hush.check(PEER).is_ok(), "an older term's");
         hush.no_answer(PEER);
-        pass(200).await;
+        pass(100).await;
         assert!(hush.check(PEER).is_ok(), "it counts from the new one's first");
     }
 }

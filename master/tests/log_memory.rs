@@ -508,6 +508,28 @@ async fn an_idle_log_notes_what_is_durable_within_its_interval() {
 }
 
 #[tokio::test]
+async fn a_slow_disk_is_noted_less_often() {
+    let disk = MemoryDisk::new();
+    disk.set_faults(|faults| faults.slow_sync = Duration::from_millis(100));
+    let options = LogOptions { mark_every: Duration::from_millis(500), ..LogOptions::default() };
+    let (mut store, mut writer, _) = LogStore::open_inline(Box::new(disk.clone()), &options).unwrap();
+    let begun = std::time::Instant::now();
+    // When an entry is noted, which takes a sync because it is committed.
+    let mut noted_after = async |next: u64| {
+        drop(append(&mut store, [entry(1, next - 1, 10)]).await);
+        store.save_committed(Some(id(1, next - 1))).await.unwrap();
+        while disk.mark().next < next {
+            assert!(writer.ready().await);
+            writer.step();
+        }
+        begun.elapsed()
+    };
+    let first = noted_after(1).await;
+    let second = noted_after(2).await;
+    assert!(second - first >= 2 * options.mark_every, "{first:?}, {second:?}");
+}
+
+#[tokio::test]
 async fn what_others_committed_is_noted_after_it_is_written_here() {
     let disk = MemoryDisk::new();
     let options = LogOptions { mark_every: Duration::ZERO, ..LogOptions::default() };

@@ -53,7 +53,8 @@ pub struct LogOptions {
     pub tail_bytes: usize,
     /// The most that one limited read returns, in bytes; one entry at least. Caps an append message.
     pub read_bytes: usize,
-    /// How often the last durable index is noted. A shorter interval notices smaller losses and costs one sync each.
+    /// How often the last durable index is noted; less often on a disk whose syncs are slow. A shorter interval notices
+    /// smaller losses and costs one sync each.
     pub mark_every: Duration,
     /// Takes the timings.
     pub observer: Arc<dyn LogObserver>,

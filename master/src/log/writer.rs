@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -25,6 +26,11 @@ use super::packs::Packs;
 use super::panics::caught;
 use super::shared::{Job, Shared, Wake};
 use crate::raft::{Entry, LogId, Vote};
+
+/// Where noting the mark takes longer than this, it is noted as many times less often: batches wait for it.
+const NOTE_QUICK: Duration = Duration::from_millis(50);
+/// Times less often at most: what is younger than the mark can be lost unnoticed.
+const LEAST_OFTEN: u128 = 20;
 
 /// Works off the log's queue: on a thread of its own, or, for simulation, step by step.
 pub struct LogWriter {
@@ -46,6 +52,7 @@ impl LogWriter {
             unsynced: false,
             purge: None,
             noted: Instant::now(),
+            note_took: Duration::ZERO,
         };
         Self { shared, writer, failed: false }
     }
@@ -154,7 +161,9 @@ struct Writer {
     purge: Option<u64>,
     marked: Mark,
     committed: Option<LogId>,
+    /// When the mark was last noted.
     noted: Instant,
+    note_took: Duration,
 }
 
 struct Done {
@@ -242,7 +251,7 @@ impl Writer {
         self.packs.disk.put(key, value).map_err(|error| (attempt, error))
     }
 
-    fn sync(&mut self) -> Result<(std::time::Duration, std::time::Duration), Failed> {
+    fn sync(&mut self) -> Result<(Duration, Duration), Failed> {
         let begun = Instant::now();
         self.options.pace.begin();
         self.packs.disk.flush().map_err(|error| ("flush", error))?;
@@ -259,7 +268,12 @@ impl Writer {
         if self.purge.is_some() {
             return Some(Instant::now());
         }
-        (self.unsynced || self.marked != self.mark()).then(|| self.noted + self.options.mark_every)
+        (self.unsynced || self.marked != self.mark()).then(|| self.note_due())
+    }
+
+    fn note_due(&self) -> Instant {
+        let times = (self.note_took.as_millis() / NOTE_QUICK.as_millis()).clamp(1, LEAST_OFTEN);
+        self.noted + self.options.mark_every * times as u32
     }
 
     fn background(&mut self, shared: &Shared) -> Result<(), Failed> {
@@ -268,7 +282,7 @@ impl Writer {
             let more = self.packs.purge_slice(upto).map_err(|error| ("delete purged entries", error))?;
             self.purge = self.purge.filter(|_| more);
         }
-        if self.noted + self.options.mark_every <= Instant::now() {
+        if self.note_due() <= Instant::now() {
             self.note(shared)?;
         }
         Ok(())
@@ -277,7 +291,7 @@ impl Writer {
     /// Notes the last durable index, after making it so: the mark never runs ahead of the log. The committed index goes
     /// with it once its entry is written, which the others may have committed before this log has.
     fn note(&mut self, shared: &Shared) -> Result<(), Failed> {
-        self.noted = Instant::now();
+        let begun = Instant::now();
         let committed = shared.state().committed.filter(|committed| committed.index < self.next);
         if let Some(committed) = committed.filter(|committed| self.committed < Some(*committed)) {
             self.put(marks::COMMITTED, &marks::encode_log_id(&committed), "write the committed index")?;
@@ -286,7 +300,12 @@ impl Writer {
         if self.unsynced {
             self.sync()?;
         }
-        if self.marked != self.mark() { self.write_mark(self.mark()) } else { Ok(()) }
+        if self.marked != self.mark() {
+            self.write_mark(self.mark())?;
+        }
+        self.noted = Instant::now();
+        self.note_took = self.noted - begun;
+        Ok(())
     }
 
     fn mark(&self) -> Mark {

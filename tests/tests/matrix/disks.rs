@@ -8,7 +8,8 @@ use crate::row::{Round, Row};
 
 /// How long a slow disk is slow that nobody leaves.
 const SPELL: Duration = Duration::from_secs(4);
-/// What a sync takes longer: so that the median of the last two seconds says it, and so that a single one does.
+/// What a sync takes longer: too long for elections with the default timing; so that the median of the last two seconds says it, and so that a single one does.
+const RATHER_SLOW: Duration = Duration::from_millis(150);
 const SLOW: Duration = Duration::from_millis(300);
 const VERY_SLOW: Duration = Duration::from_secs(2);
 
@@ -106,6 +107,30 @@ async fn slow_disk_all() {
             for master in 0..round.cluster.masters.len() {
                 round.cluster.faulty(master).slow_syncs(Duration::ZERO);
             }
+        })
+        .await;
+}
+
+/// An election is on two disks before it is won: where those of all masters are slow, timeouts must be longer than the
+/// default ones, and docs/operations.md says which.
+#[tokio::test]
+async fn slow_disk_all_leader_killed() {
+    Row::new("kill -9, syncs 150 ms longer", "leader, all disks alike, --raft-timing wan")
+        .cluster(|cluster| cluster.master_args(["--raft-timing", "wan"]))
+        .run(async |round| {
+            let leader = round.leader().await;
+            for master in 0..round.cluster.masters.len() {
+                slow(round, master, RATHER_SLOW).await;
+            }
+            round.cluster.masters[leader].kill9();
+            round.hit().await;
+            round.struck();
+            round.another_leads(leader).await;
+            round.running.acknowledged(1).await;
+            for master in 0..round.cluster.masters.len() {
+                round.cluster.faulty(master).slow_syncs(Duration::ZERO);
+            }
+            round.cluster.masters[leader].start();
         })
         .await;
 }

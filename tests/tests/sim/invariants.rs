@@ -12,6 +12,7 @@ use openraft::storage::RaftLogReader as _;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::machine::Machine;
+use crate::net::Host;
 use crate::trace::Trace;
 
 /// Remembers what was seen of all masters since the beginning.
@@ -168,21 +169,23 @@ impl Invariants {
         })
     }
 
-    /// The master that leads and may serve reads, when all machines have applied the same and vote.
-    pub(crate) fn converged(machines: &[Machine]) -> Option<usize> {
-        let applied = |machine: &Machine| {
-            machine.with_raft(|raft| raft.index().read(|applied| applied.last_applied)).flatten()
-        };
-        let first = applied(&machines[0])?;
-        let same = machines.iter().all(|machine| applied(machine) == Some(first));
-        let leads = |machine: &&Machine| machine.with_raft(|raft| raft.try_lease().is_some()) == Some(true);
-        let leader = machines.iter().find(leads)?;
+    /// Whether one master leads and may serve reads, and `members` have applied the same and vote, and nobody else does.
+    pub(crate) fn converged(machines: &[Machine], members: &BTreeSet<Host>) -> bool {
+        let members: Vec<_> = members.iter().map(|host| &machines[*host]).collect();
+        let applied: Vec<_> = members
+            .iter()
+            .map(|machine| {
+                machine.with_raft(|raft| raft.index().read(|applied| applied.last_applied)).flatten()
+            })
+            .collect();
+        let same = applied.iter().all(|at| at.is_some() && *at == applied[0]);
         let all: Option<BTreeSet<_>> =
-            machines.iter().map(|machine| machine.with_raft(RaftNode::node_id)).collect();
-        let roster = leader.with_raft(RaftNode::roster).flatten()?;
-        let all_vote =
-            !roster.joint && Some(&roster.voters) == all.as_ref() && roster.members.len() == machines.len();
-        (same && all_vote).then_some(leader.host)
+            members.iter().map(|machine| machine.with_raft(RaftNode::node_id)).collect();
+        let leads = |raft: &RaftNode| raft.try_lease().and_then(|_| raft.roster());
+        let roster = members.iter().find_map(|machine| machine.with_raft(leads).flatten());
+        same && roster.is_some_and(|roster| {
+            !roster.joint && Some(&roster.voters) == all.as_ref() && roster.members.len() == members.len()
+        })
     }
 }
 
@@ -204,7 +207,7 @@ pub(crate) fn views(machines: &[Machine]) -> String {
 }
 
 /// The host that believes to lead the latest term.
-pub(crate) fn leader(machines: &[Machine]) -> Option<usize> {
+pub(crate) fn leader(machines: &[Machine]) -> Option<Host> {
     let leads = |machine: &Machine| {
         machine.with_raft(RaftNode::view).filter(|view| view.role == "leader").map(|view| view.term)
     };

@@ -70,15 +70,16 @@ enum Phase {
 }
 
 impl Machine {
+    /// `peers`: whom it meets to find its cluster, itself among them.
     pub(crate) fn new(
         host: Host,
-        masters: usize,
+        peers: impl Iterator<Item = Host>,
         net: &Net,
         root: &Path,
         snapshot_every: u64,
         mut rng: Seeded,
     ) -> Self {
-        let peers: Vec<_> = (0..masters).map(|peer| address_of(peer, RAFT).to_string()).collect();
+        let peers: Vec<_> = peers.map(|peer| address_of(peer, RAFT).to_string()).collect();
         let dir = root.join(format!("m{host}"));
         let args = MasterArgs::parse_from([
             "mc-master".to_owned(),

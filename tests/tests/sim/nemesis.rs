@@ -1,9 +1,8 @@
 //! What goes wrong in a schedule, and when.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use mc_master::raft::RaftNode;
 use mc_tests::Seeded;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -23,8 +22,9 @@ pub(crate) enum Deed {
     LosePower(Host),
     /// The process is killed and the disk is taken: what starts there next is a new node.
     Wipe(Host),
-    /// A person removes the member, and takes it in again later, with its disk as it is.
+    /// A person removes the member, which goes on running.
     Remove(Host),
+    /// A person takes it in: a new one, or one that was removed, with its disk as it is.
     Add(Host),
     Terminate(Host),
     Pause(Host),
@@ -32,6 +32,8 @@ pub(crate) enum Deed {
     Cut(Host, Host),
     Heal(Host, Host),
     SlowLink(Host, Host, u64),
+    /// Of 100 segments so many are lost.
+    Loss(Host, Host, u64),
     SlowDisk(Host, u64),
     Want(Wanted),
 }
@@ -41,6 +43,7 @@ pub(crate) struct Nemesis {
     rng: Seeded,
     net: Net,
     trace: Trace,
+    /// All that may ever run.
     masters: usize,
     /// Masters, clients and the store.
     hosts: usize,
@@ -56,27 +59,35 @@ pub(crate) struct Nemesis {
     may_wipe: bool,
     /// Members may be removed by hand. Not where a disk is taken: of two voters, that is a majority.
     may_remove: bool,
-    /// The member that is removed and has not been added again.
-    removed: Option<Host>,
-    orders: mpsc::UnboundedSender<Order>,
+    /// With so few members none is removed.
+    fewest: usize,
+    /// Who is a member, once the person has done what was ordered.
+    pub(crate) members: BTreeSet<Host>,
+    /// To the person; gone at the end, when nothing is ordered any more.
+    orders: Option<mpsc::UnboundedSender<Order>>,
     /// What clients are to do.
     pub(crate) wanted: Arc<Mutex<Wanted>>,
     /// A disk was taken.
     pub(crate) wiped: bool,
+    /// A master was taken in by hand.
+    pub(crate) added: bool,
     /// What was done, for the report.
     pub(crate) log: Vec<String>,
 }
 
 impl Nemesis {
+    /// Of `masters` the first `founders` are members.
     pub(crate) fn new(
         masters: usize,
+        founders: usize,
         hosts: usize,
         net: &Net,
         mut rng: Seeded,
         trace: Trace,
         orders: mpsc::UnboundedSender<Order>,
     ) -> Self {
-        let removes = rng.part(1).below(3) == 0;
+        let small = masters == 3;
+        let removes = rng.part(1).below(if small { 3 } else { 2 }) == 0;
         let pace = [300, 700, 1500][rng.below(3) as usize];
         // Rare by chance, and what leases stand or fall with.
         let restarts_within_the_lease = if rng.below(4) == 0 { 80 } else { 5 };
@@ -87,8 +98,9 @@ impl Nemesis {
             pauses_before_the_answers,
             may_wipe,
             may_remove: removes && !may_wipe,
-            removed: None,
-            orders,
+            fewest: if small { 2 } else { 3 },
+            members: (0..founders).collect(),
+            orders: Some(orders),
             rng,
             net: net.clone(),
             trace,
@@ -99,6 +111,7 @@ impl Nemesis {
             pace,
             wanted: Arc::new(Mutex::new(Wanted::All)),
             wiped: false,
+            added: false,
             log: Vec::new(),
         }
     }
@@ -120,11 +133,15 @@ impl Nemesis {
     pub(crate) fn end(&mut self, now: u64, machines: &mut [Machine]) {
         self.plan.clear();
         self.carry_out(now, &Deed::Want(Wanted::All), machines);
-        if let Some(removed) = self.removed {
-            self.carry_out(now, &Deed::Add(removed), machines);
-        }
-        let masters = 0..self.masters;
-        for host in masters.clone() {
+        let masters = present(machines);
+        for host in masters.iter().copied() {
+            if !self.members.contains(&host) {
+                // Of three all are members again; of five those that were removed stay out.
+                match self.masters {
+                    3 => self.carry_out(now, &Deed::Add(host), machines),
+                    _ => self.order(Order::RemoveSurely(host)),
+                }
+            }
             for deed in [Deed::Resume(host), Deed::SlowDisk(host, 0)] {
                 self.carry_out(now, &deed, machines);
             }
@@ -135,11 +152,19 @@ impl Nemesis {
                 self.carry_out(now, &Deed::Heal(from, to), machines);
             }
             self.net.set_slow(from, to, 0);
+            self.net.set_loss(from, to, 0);
         }
         for host in masters {
             if !machines[host].is_running() {
                 self.carry_out(now, &Deed::Start(host), machines);
             }
+        }
+        self.orders = None;
+    }
+
+    fn order(&self, order: Order) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.send(order);
         }
     }
 
@@ -148,13 +173,15 @@ impl Nemesis {
     }
 
     fn draw(&mut self, now: u64, machines: &[Machine]) {
-        let any = self.rng.below(self.masters as u64) as usize;
+        let present = present(machines);
+        let any = self.one_of(&present);
         // The leader is where faults hurt.
         let victim = match leader(machines) {
             Some(leader) if self.rng.below(2) == 0 => leader,
             _ => any,
         };
-        let other = (victim + 1 + self.rng.below(self.masters as u64 - 1) as usize) % self.masters;
+        let peers: Vec<_> = present.iter().copied().filter(|peer| *peer != victim).collect();
+        let other = self.one_of(&peers);
         let short = [20, 100, 400, 1200][self.rng.below(4) as usize];
         let end = now + 1 + self.rng.below(short);
         let long_end = now + 100 + self.rng.below(2500);
@@ -169,12 +196,18 @@ impl Nemesis {
             self.at(now, Deed::Wipe(victim));
             return self.at(end, Deed::Start(victim));
         }
-        if self.may_remove && self.removed.is_none() && self.rng.below(4) == 0 {
-            self.removed = Some(victim);
-            self.at(now, Deed::Remove(victim));
-            return self.at(long_end, Deed::Add(victim));
+        if self.masters > 3 && self.members.len() < self.masters && self.rng.below(3) == 0 {
+            return self.grow(now, &present);
         }
-        match self.rng.below(14) {
+        let removable = self.members.contains(&victim) && self.members.len() > self.fewest;
+        if self.may_remove && removable && self.rng.below(4) == 0 {
+            self.at(now, Deed::Remove(victim));
+            if self.masters == 3 || self.rng.below(2) == 0 {
+                self.at(long_end, Deed::Add(victim));
+            }
+            return;
+        }
+        match self.rng.below(17) {
             0 | 1 => {
                 self.at(now, Deed::Kill(victim));
                 self.at(end, Deed::Start(victim));
@@ -184,7 +217,7 @@ impl Nemesis {
                 self.at(end, Deed::Start(victim));
             }
             4 => {
-                for host in 0..self.masters {
+                for host in present {
                     let down = now + self.rng.below(10);
                     let kill = self.rng.below(2) == 0;
                     self.at(down, if kill { Deed::Kill(host) } else { Deed::LosePower(host) });
@@ -202,7 +235,7 @@ impl Nemesis {
                 self.at(long_end, Deed::Resume(victim));
             }
             8 | 9 => {
-                for peer in (0..self.masters).filter(|peer| *peer != victim) {
+                for peer in peers {
                     self.cut_for(now, long_end, victim, peer);
                     self.cut_for(now, long_end, peer, victim);
                 }
@@ -210,7 +243,7 @@ impl Nemesis {
             10 => {
                 // One way only.
                 let inward = self.rng.below(2) == 0;
-                for peer in (0..self.masters).filter(|peer| *peer != victim) {
+                for peer in peers {
                     let (from, to) = if inward { (peer, victim) } else { (victim, peer) };
                     self.cut_for(now, long_end, from, to);
                 }
@@ -222,9 +255,28 @@ impl Nemesis {
                 }
             }
             12 => {
-                let outside = self.masters + self.rng.below((self.hosts - self.masters) as u64) as usize;
-                self.cut_for(now, long_end, outside, victim);
-                self.cut_for(now, long_end, victim, outside);
+                // What a client asks is not heard, or the answer is not, or both.
+                let outside = self.outsider();
+                let way = self.rng.below(3);
+                if way != 0 {
+                    self.cut_for(now, long_end, outside, victim);
+                }
+                if way != 1 {
+                    self.cut_for(now, long_end, victim, outside);
+                }
+            }
+            13 => self.flap(now, long_end, victim, &peers),
+            14 | 15 => {
+                let loss = [1, 5, 30][self.rng.below(3) as usize];
+                let ends = match self.rng.below(3) {
+                    0 => peers,
+                    1 => vec![other],
+                    _ => vec![self.outsider()],
+                };
+                for (from, to) in ends.into_iter().flat_map(|end| [(victim, end), (end, victim)]) {
+                    self.at(now, Deed::Loss(from, to, loss));
+                    self.at(long_end, Deed::Loss(from, to, 0));
+                }
             }
             _ => {
                 let slow = self.rng.within(5..150);
@@ -241,29 +293,90 @@ impl Nemesis {
         }
     }
 
-    /// The leader is out of reach of one voter, which stands for election again and again; the other voter, whose promise
-    /// holds the lease, restarts and is cut off from the leader, too. Nothing is written while the first one is away, or
-    /// its log would be too old to be voted for.
+    /// A client or the store.
+    fn outsider(&mut self) -> Host {
+        self.masters + self.rng.below((self.hosts - self.masters) as u64) as usize
+    }
+
+    fn one_of(&mut self, hosts: &[Host]) -> Host {
+        hosts[self.rng.below(hosts.len() as u64) as usize]
+    }
+
+    /// One more master is taken in: one with an empty disk that nobody knows yet, or one that was removed. In half of all
+    /// cases something happens to it about when it copies the log and has no vote yet.
+    fn grow(&mut self, now: u64, present: &[Host]) {
+        let outside: Vec<_> = (0..self.masters).filter(|host| !self.members.contains(host)).collect();
+        let host = self.one_of(&outside);
+        self.at(now, Deed::Start(host));
+        let add = now + self.rng.below(300);
+        self.at(add, Deed::Add(host));
+        let hit = add + self.rng.below(600);
+        let end = hit + 1 + self.rng.below(1_500);
+        match self.rng.below(6) {
+            0 => {
+                self.at(hit, Deed::Kill(host));
+                self.at(end, Deed::Start(host));
+            }
+            1 => {
+                self.at(hit, Deed::LosePower(host));
+                self.at(end, Deed::Start(host));
+            }
+            2 => {
+                for peer in present.iter().copied().filter(|peer| *peer != host) {
+                    self.cut_for(hit, end, host, peer);
+                    self.cut_for(hit, end, peer, host);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Links come and go: those of one master to all others, or to one.
+    fn flap(&mut self, now: u64, until: u64, victim: Host, peers: &[Host]) {
+        let ends = match self.rng.below(2) {
+            0 => peers.to_vec(),
+            _ => vec![self.one_of(peers)],
+        };
+        let longest = [60, 200, 500][self.rng.below(3) as usize];
+        let mut time = now;
+        while time < until {
+            let up = time + 1 + self.rng.below(longest);
+            for peer in ends.iter().copied() {
+                self.cut_for(time, up, victim, peer);
+                self.cut_for(time, up, peer, victim);
+            }
+            time = up + 1 + self.rng.below(longest);
+        }
+    }
+
+    /// The leader is out of reach of some voters, which stand for election again and again; the others, on whose promise
+    /// the lease rests, restart and are cut off from the leader, too. Nothing is written while the first ones are away, or
+    /// their logs would be too old to be voted for.
     fn restart_within_the_lease(&mut self, now: u64, machines: &[Machine]) {
         let Some(leader) = leader(machines) else { return };
-        let first = (leader + 1 + self.rng.below(2) as usize) % self.masters;
-        let second = (0..self.masters).find(|host| *host != leader && *host != first).unwrap_or(first);
+        let mut away: Vec<_> = self.members.iter().copied().filter(|host| *host != leader).collect();
+        let turn = self.rng.below(away.len() as u64) as usize;
+        away.rotate_left(turn);
+        // With the leader the fewest that are a majority.
+        let promised = away.split_off(away.len() / 2);
         self.at(now, Deed::Want(Wanted::Reads));
-        let away = now + 60 + self.rng.below(100);
-        let restart = away + 300 + self.rng.below(400);
+        let cut = now + 60 + self.rng.below(100);
+        let restart = cut + 300 + self.rng.below(400);
         let end = restart + 300 + self.rng.below(900);
         // One at a time: others in between would end the lease some other way.
         self.next = self.next.max(end + 500);
-        for (from, to) in [(leader, first), (first, leader)] {
-            self.cut_for(away, end, from, to);
+        for host in away {
+            self.cut_for(cut, end, leader, host);
+            self.cut_for(cut, end, host, leader);
         }
-        let deed = if self.rng.below(4) > 0 { Deed::Kill(second) } else { Deed::LosePower(second) };
-        self.at(restart, deed);
-        for (from, to) in [(leader, second), (second, leader)] {
-            self.cut_for(restart, end, from, to);
+        for host in promised {
+            let deed = if self.rng.below(4) > 0 { Deed::Kill(host) } else { Deed::LosePower(host) };
+            self.at(restart, deed);
+            self.cut_for(restart, end, leader, host);
+            self.cut_for(restart, end, host, leader);
+            let back = restart + 1 + self.rng.below(15);
+            self.at(back, Deed::Start(host));
         }
-        let back = restart + 1 + self.rng.below(15);
-        self.at(back, Deed::Start(second));
         self.at(restart, Deed::Want(Wanted::All));
     }
 
@@ -275,7 +388,7 @@ impl Nemesis {
         let pause = now + 20 + self.rng.below(2 * slow);
         let resume = pause + 500 + self.rng.below(1_500);
         self.next = self.next.max(resume + 300);
-        for peer in (0..self.masters).filter(|peer| *peer != leader) {
+        for peer in present(machines).into_iter().filter(|peer| *peer != leader) {
             self.at(now, Deed::SlowLink(peer, leader, slow));
             self.at(resume, Deed::SlowLink(peer, leader, 0));
         }
@@ -301,14 +414,13 @@ impl Nemesis {
                 self.wiped = true;
             }
             Deed::Remove(host) => {
-                // One that is down has no id to ask for; it is removed another time.
-                if let Some(node) = machines[host].with_raft(RaftNode::node_id) {
-                    let _ = self.orders.send(Order::Remove(node));
-                }
+                self.members.remove(&host);
+                self.order(Order::Remove(host));
             }
             Deed::Add(host) => {
-                self.removed = None;
-                let _ = self.orders.send(Order::Add(host));
+                self.added = true;
+                self.members.insert(host);
+                self.order(Order::Add(host));
             }
             Deed::Terminate(host) => machines[host].terminate(),
             Deed::Pause(host) => machines[host].pause(),
@@ -316,8 +428,14 @@ impl Nemesis {
             Deed::Cut(from, to) => self.net.set_cut(from, to, true),
             Deed::Heal(from, to) => self.net.set_cut(from, to, false),
             Deed::SlowLink(from, to, slow) => self.net.set_slow(from, to, slow),
+            Deed::Loss(from, to, loss) => self.net.set_loss(from, to, loss),
             Deed::Want(wanted) => *self.wanted.lock() = wanted,
             Deed::SlowDisk(host, slow) => machines[host].log.set_slow(slow),
         }
     }
+}
+
+/// The masters that have ever run.
+fn present(machines: &[Machine]) -> Vec<Host> {
+    machines.iter().filter(|machine| machine.starts > 0).map(|machine| machine.host).collect()
 }

@@ -1,9 +1,10 @@
 //! The simulated network: connections between hosts whose bytes take time, and arrive late or never.
 //!
 //! It behaves as TCP does over links that fail: a cut link loses nothing, it holds what was sent until it is whole again
-//! (retransmission), and a connection over it stays half-open until somebody's keep-alive gives it up. The death of a
-//! process closes its connections; the loss of a machine's power does not, its peers hear nothing until it is back and
-//! answers their next segment with a reset.
+//! (retransmission), and a connection over it stays half-open until somebody's keep-alive gives it up. Of a link that
+//! loses segments a connection sees that it stalls: what is lost is sent again after 200 ms, then 400, and so on, and what
+//! was sent after it waits. The death of a process closes its connections; the loss of a machine's power does not, its
+//! peers hear nothing until it is back and answers their next segment with a reset.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -33,6 +34,11 @@ type End = usize;
 const DIALER: End = 0;
 const ACCEPTOR: End = 1;
 
+/// What was lost is sent again after so many ms, and twice as many each time.
+const RETRANSMISSION: u64 = 200;
+/// Nothing is lost again that has waited for so long.
+const LONGEST_STALL: u64 = 3_000;
+
 /// All links and connections.
 #[derive(Clone)]
 pub(crate) struct Net(Arc<Mutex<State>>);
@@ -58,6 +64,8 @@ struct Link {
     held: BTreeMap<u64, Segment>,
     /// Added to every latency, in ms.
     slow: u64,
+    /// Of 100 segments.
+    loss: u64,
 }
 
 struct Segment {
@@ -168,6 +176,11 @@ impl Net {
         self.0.lock().links.entry((from, to)).or_default().slow = slow;
     }
 
+    /// Loses so many of 100 segments in one direction of a link.
+    pub(crate) fn set_loss(&self, from: Host, to: Host, loss: u64) {
+        self.0.lock().links.entry((from, to)).or_default().loss = loss;
+    }
+
     /// A machine without power neither sends nor answers, and its connections die without a word.
     pub(crate) fn set_power(&self, host: Host, on: bool) {
         self.0.lock().powered[host] = on;
@@ -210,6 +223,16 @@ fn host_of(address: SocketAddr) -> Option<Host> {
     }
 }
 
+/// How long a segment waits to be sent again, until it is not lost.
+fn stall(rng: &mut Seeded, loss: u64) -> u64 {
+    let (mut stall, mut next) = (0, RETRANSMISSION);
+    while loss > 0 && stall < LONGEST_STALL && rng.below(100) < loss {
+        stall += next;
+        next *= 2;
+    }
+    stall
+}
+
 impl State {
     /// Puts a segment on its way.
     fn send(&mut self, segment: Segment) {
@@ -224,7 +247,8 @@ impl State {
         }
         // Mostly a round trip of a few milliseconds, now and then a straggler.
         let jitter = if self.rng.below(200) == 0 { self.rng.within(5..60) } else { self.rng.below(3) };
-        let latency = if segment.from == segment.to { 1 } else { 1 + jitter + link.slow };
+        let way = 1 + jitter + link.slow + stall(&mut self.rng, link.loss);
+        let latency = if segment.from == segment.to { 1 } else { way };
         let Some(connection) = self.connections.get_mut(&segment.connection) else { return };
         let end = &mut connection.ends[segment.end];
         end.last_arrival = end.last_arrival.max(self.now + latency);

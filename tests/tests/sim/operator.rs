@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use mc_base::NodeId;
 use mc_proto::v1;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::client::{Caller, caller};
 use crate::machine::RAFT;
@@ -14,13 +12,16 @@ use crate::net::{Host, address_of};
 
 /// Patience with one attempt: a change is committed before it is answered.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(1_000);
-/// A removal that is not done after so many attempts is let be: too few masters are up, or the leader has only begun.
-const ATTEMPTS: u32 = 20;
+/// A removal that is not done in so long is let be: too few masters are up.
+const REMOVAL: Duration = Duration::from_secs(3);
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Order {
-    Remove(NodeId),
+    /// Given up after a while.
+    Remove(Host),
+    /// Tried until it is done.
+    RemoveSurely(Host),
     /// Tried until it is done.
     Add(Host),
 }
@@ -28,10 +29,9 @@ pub(crate) enum Order {
 /// Carries out one order after the other.
 pub(crate) async fn operate(mut masters: Caller, mut orders: mpsc::UnboundedReceiver<Order>) {
     while let Some(order) = orders.recv().await {
-        let mut attempts = 0;
-        while !carry_out(&mut masters, order).await {
-            attempts += 1;
-            if matches!(order, Order::Remove(_)) && attempts >= ATTEMPTS {
+        let began = Instant::now();
+        while carry_out(&mut masters, order).await.is_none() {
+            if matches!(order, Order::Remove(_)) && began.elapsed() > REMOVAL {
                 break;
             }
             sleep(Duration::from_millis(50)).await;
@@ -39,17 +39,27 @@ pub(crate) async fn operate(mut masters: Caller, mut orders: mpsc::UnboundedRece
     }
 }
 
-async fn carry_out(masters: &mut Caller, order: Order) -> bool {
+/// One attempt; `None` unless it is done.
+async fn carry_out(masters: &mut Caller, order: Order) -> Option<()> {
     match order {
-        Order::Remove(node) => {
-            let node_id = Bytes::copy_from_slice(&node.to_bytes());
-            let request = v1::RemoveMemberRequest { caller: caller(), node_id };
-            masters.attempt(async |mut master| master.remove_member(request).await).await.is_ok()
-        }
+        Order::Remove(host) | Order::RemoveSurely(host) => remove(masters, host).await,
         Order::Add(host) => {
             let raft_address = address_of(host, RAFT).to_string();
             let request = v1::AddMemberRequest { caller: caller(), raft_address };
-            masters.attempt(async |mut master| master.add_member(request).await).await.is_ok()
+            masters.attempt(async |mut master| master.add_member(request).await).await.ok().map(drop)
         }
     }
+}
+
+/// Removes whoever is a member at the address of `host`; done when nobody is.
+async fn remove(masters: &mut Caller, host: Host) -> Option<()> {
+    let raft_address = address_of(host, RAFT).to_string();
+    let request = v1::ListMembersRequest { caller: caller() };
+    let listed = masters.attempt(async |mut master| master.list_members(request).await).await.ok()?;
+    let Some(member) = listed.members.into_iter().find(|member| member.raft_address == raft_address) else {
+        return Some(());
+    };
+    let request = v1::RemoveMemberRequest { caller: caller(), node_id: member.node_id };
+    let _ = masters.attempt(async |mut master| master.remove_member(request).await).await;
+    None
 }

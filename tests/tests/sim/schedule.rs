@@ -16,22 +16,32 @@ use crate::operator::{self, Order};
 use crate::oracle::Oracle;
 use crate::trace::Trace;
 
-const MASTERS: usize = 3;
 const CLIENTS: usize = 3;
-const HOSTS: usize = MASTERS + CLIENTS + 1;
 
-/// With nothing in the way, so long until the cluster has formed, until there is a leader that all follow, and until
-/// everything is answered. Milliseconds.
+/// With nothing in the way, so long until the cluster has formed, until what was ordered by hand is done, until there is a
+/// leader that all follow, and until everything is answered. Milliseconds.
 const TO_FORM: u64 = 10_000;
+const TO_OBEY: u64 = 60_000;
 const TO_CONVERGE: u64 = 10_000;
 const TO_ANSWER: u64 = 10_000;
 /// A dead id is replaced after 10 s of silence, which begin anew with every leader.
 const TO_REPLACE: u64 = 20_000;
+/// It is not replaced within a minute of another change of the voters.
+const AFTER_A_CHANGE: u64 = 60_000;
+
+/// What a schedule showed.
+pub(crate) enum Found {
+    /// Everything held.
+    Nothing,
+    /// The search for an order of the operations was given up.
+    Undecided(String),
+    /// What did not hold.
+    Violation(String),
+}
 
 /// What became of a schedule.
 pub(crate) struct Report {
-    /// What did not hold.
-    pub(crate) violation: Option<String>,
+    pub(crate) found: Found,
     /// Hash of all that happened, and of how many events.
     pub(crate) trace: (u64, u64),
     /// In one line.
@@ -56,17 +66,22 @@ pub(crate) fn run(seed: u64) -> Report {
     let mut rng = Seeded::new(seed);
     rng.bits();
     let root = tempfile::tempdir_in(scratch()).expect("a folder for the files");
-    let net = Net::new(HOSTS, rng.part(1), trace.clone());
+    let (masters, founders) = size(rng.part(7));
+    let hosts = masters + CLIENTS + 1;
+    let net = Net::new(hosts, rng.part(1), trace.clone());
     let (orders, ordered) = mpsc::unbounded_channel();
     let snapshot_every = [8, 30, 200][rng.below(3) as usize];
-    let machine =
-        |host| Machine::new(host, MASTERS, &net, root.path(), snapshot_every, rng.part(10 + host as u64));
+    let machine = |host| {
+        let newcomer = (host >= founders).then_some(host);
+        let peers = (0..founders).chain(newcomer);
+        Machine::new(host, peers, &net, root.path(), snapshot_every, rng.part(10 + host as u64))
+    };
     let mut schedule = Schedule {
         now: 0,
-        machines: (0..MASTERS).map(machine).collect(),
+        machines: (0..masters).map(machine).collect(),
         oracle: Oracle::new(trace.clone()),
-        invariants: Invariants::new(MASTERS, trace.clone()),
-        nemesis: Nemesis::new(MASTERS, HOSTS, &net, rng.part(2), trace.clone(), orders),
+        invariants: Invariants::new(masters, trace.clone()),
+        nemesis: Nemesis::new(masters, founders, hosts, &net, rng.part(2), trace.clone(), orders),
         net: net.clone(),
         outside: Builder::new_current_thread()
             .enable_time()
@@ -75,15 +90,18 @@ pub(crate) fn run(seed: u64) -> Report {
             .expect("a runtime without I/O has nothing to fail with"),
     };
     let outcome = schedule.play(&rng, ordered);
-    let violation = match outcome {
+    let found = match outcome {
         Ok(()) => match schedule.oracle.verdict() {
-            Verdict::Violation(violation) => Some(violation.to_string()),
-            Verdict::Linearizable { .. } | Verdict::Unknown { .. } => None,
+            Verdict::Linearizable { .. } => Found::Nothing,
+            undecided @ Verdict::Unknown { .. } => Found::Undecided(undecided.to_string()),
+            Verdict::Violation(violation) => Found::Violation(violation.to_string()),
         },
-        Err(violation) => Some(format!("{} ms: {violation}", schedule.now)),
+        Err(violation) => Found::Violation(format!("{} ms: {violation}", schedule.now)),
     };
     let summary = format!(
-        "{} ms, {} puts acknowledged, {} reads, {} unknown, {} terms, {} entries, {} faults, {} segments",
+        "{founders} masters, then {}, {} ms, {} puts acknowledged, {} reads, {} unknown, {} terms, {} entries, \
+         {} faults, {} segments",
+        schedule.nemesis.members.len(),
         schedule.now,
         schedule.oracle.count(|op| op.outcome == Outcome::Stored),
         schedule.oracle.count(|op| matches!(op.outcome, Outcome::Value(_) | Outcome::Miss)),
@@ -98,7 +116,17 @@ pub(crate) fn run(seed: u64) -> Report {
     for machine in &mut schedule.machines {
         machine.kill();
     }
-    Report { violation, trace: sum, summary, faults }
+    Report { found, trace: sum, summary, faults }
+}
+
+/// How many masters there may be, and how many of them form the cluster: mostly three, who stay these three; else five
+/// from the beginning, or three who become more.
+fn size(mut rng: Seeded) -> (usize, usize) {
+    match (rng.below(4), rng.below(3)) {
+        (0, 0) => (5, 5),
+        (0, _) => (5, 3),
+        _ => (3, 3),
+    }
 }
 
 /// In memory where there is such a place: every sync of a simulated disk is a sync there.
@@ -109,11 +137,11 @@ fn scratch() -> std::path::PathBuf {
 
 impl Schedule {
     fn play(&mut self, rng: &Seeded, ordered: mpsc::UnboundedReceiver<Order>) -> Result<(), String> {
-        for machine in &mut self.machines {
-            machine.start();
+        for founder in self.nemesis.members.iter().copied() {
+            self.machines[founder].start();
         }
         let began = self.now;
-        while Invariants::converged(&self.machines).is_none() {
+        while !self.converged() {
             self.step(false)?;
             if self.now - began > TO_FORM {
                 return Err(format!("no cluster within {TO_FORM} ms{}", views(&self.machines)));
@@ -121,17 +149,18 @@ impl Schedule {
         }
 
         let inside = self.outside.enter();
-        let network = self.net.of(HOSTS - 1);
-        let beats = store(Caller::new(&network, MASTERS, STORE, rng.part(3)), rng.part(4));
+        let masters = self.machines.len();
+        let network = self.net.of(masters + CLIENTS);
+        let beats = store(Caller::new(&network, masters, STORE, rng.part(3)), rng.part(4));
         self.outside.spawn(beats);
-        let masters = Caller::new(&network, MASTERS, operator::PATIENCE, rng.part(6));
-        self.outside.spawn(operator::operate(masters, ordered));
+        let caller = Caller::new(&network, masters, operator::PATIENCE, rng.part(6));
+        let operator = self.outside.spawn(operator::operate(caller, ordered));
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
-                let network = self.net.of(MASTERS + number);
+                let network = self.net.of(masters + number);
                 let part = rng.part(20 + number as u64);
                 let number = u32::try_from(number).unwrap_or(0);
-                let client = Client::new(number, &network, MASTERS, self.oracle.clone(), part);
+                let client = Client::new(number, &network, masters, self.oracle.clone(), part);
                 self.outside.spawn(client.run(self.nemesis.wanted.clone()))
             })
             .collect();
@@ -145,12 +174,23 @@ impl Schedule {
         *self.nemesis.wanted.lock() = Wanted::Nothing;
 
         let clients = self.outside.spawn(futures::future::join_all(clients));
-        let patience = if self.nemesis.wiped { TO_CONVERGE + TO_REPLACE } else { TO_CONVERGE };
+        let patience = TO_CONVERGE
+            + match (self.nemesis.wiped, self.nemesis.added) {
+                (true, true) => AFTER_A_CHANGE + TO_REPLACE,
+                (true, false) => TO_REPLACE,
+                (false, _) => 0,
+            };
         let began = self.now;
-        while !clients.is_finished() || Invariants::converged(&self.machines).is_none() {
-            // One that was asked to stop ends only now.
-            self.machines.iter_mut().for_each(Machine::start);
-            self.step(false)?;
+        while !operator.is_finished() {
+            self.step_with_all()?;
+            if self.now - began > TO_OBEY {
+                let views = views(&self.machines);
+                return Err(format!("members are not as ordered {TO_OBEY} ms after the last fault{views}"));
+            }
+        }
+        let began = self.now;
+        while !clients.is_finished() || !self.converged() {
+            self.step_with_all()?;
             if self.now - began > patience {
                 let views = views(&self.machines);
                 return Err(format!("no leader that all follow {patience} ms after the last fault{views}"));
@@ -173,6 +213,16 @@ impl Schedule {
             }
         }
         self.outside.block_on(read).map_err(|err| err.to_string())?
+    }
+
+    fn converged(&self) -> bool {
+        Invariants::converged(&self.machines, &self.nemesis.members)
+    }
+
+    /// A step, with every master up: one that was asked to stop ends only now.
+    fn step_with_all(&mut self) -> Result<(), String> {
+        self.machines.iter_mut().filter(|machine| machine.starts > 0).for_each(Machine::start);
+        self.step(false)
     }
 
     /// Lets a millisecond pass everywhere, and checks.

@@ -2,18 +2,35 @@
 
 use std::collections::VecDeque;
 use std::io::Read as _;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+use mc_tests::Seeded;
 
 use crate::number;
 
 /// A run that takes longer has hung: the usual takes a few seconds.
 const HUNG: Duration = Duration::from_secs(300);
+/// What the process of a seed ends with whose history the checker gave up.
+pub(crate) const UNDECIDED: u8 = 3;
+/// Of 100 seeds.
+const MOST_UNDECIDED: usize = 1;
+/// So many seeds are run twice.
+const REPEATED: usize = 3;
 
+/// A seed that is being run.
 struct Run {
     seed: u64,
     child: Child,
     began: Instant,
+}
+
+/// What the process of a seed printed, and how it ended.
+struct Ended {
+    seed: u64,
+    report: String,
+    status: ExitStatus,
+    hung: bool,
 }
 
 /// Runs the seeds that the environment asks for, and prints what was found.
@@ -21,61 +38,92 @@ pub(crate) fn run() -> ExitCode {
     let first = number("MC_SIM_FIRST").unwrap_or(1);
     let count = number("MC_SIM_SEEDS").unwrap_or(200);
     let seconds = number("MC_SIM_SECONDS").unwrap_or(180);
-    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
-    let jobs = number("MC_SIM_JOBS").unwrap_or(processors) as usize;
     let go_on = std::env::var_os("MC_SIM_GO_ON").is_some();
 
     let began = Instant::now();
-    match repeat(first) {
-        Ok(()) => println!("seed {first} is the same run twice"),
-        Err(different) => println!("seed {first} is not the same run twice:\n{different}"),
-    }
-    let mut left: VecDeque<u64> = (first..first + count).collect();
-    let mut running: Vec<Run> = Vec::new();
-    let (mut done, mut violations) = (0, Vec::new());
-    loop {
+    let (mut ended, mut violations) = (Vec::new(), Vec::new());
+    let on_end = |one: Ended| {
+        if one.violates() {
+            println!(
+                "{}\nseed {} again: MC_SIM_SEED={1} cargo test -p mc-tests --test sim",
+                one.report, one.seed
+            );
+            violations.push(one.seed);
+        }
+        ended.push(one);
         let late = seconds > 0 && began.elapsed() > Duration::from_secs(seconds);
-        let stop = late || (!go_on && !violations.is_empty());
-        while !stop && running.len() < jobs {
-            let Some(seed) = left.pop_front() else { break };
+        !late && (go_on || violations.is_empty())
+    };
+    all((first..first + count).collect(), on_end);
+    let undecided: Vec<_> = ended.iter().filter(|one| one.is_undecided()).map(|one| one.seed).collect();
+    println!(
+        "simulation: {} seeds from {first} in {:.0} s, violations in {} of them: {violations:?}, undecided {}: {undecided:?}",
+        ended.len(),
+        began.elapsed().as_secs_f64(),
+        violations.len(),
+        undecided.len(),
+    );
+    let decided = undecided.len() * 100 <= ended.len() * MOST_UNDECIDED;
+    let repeated = repeat(&ended);
+    if violations.is_empty() && decided && repeated && !ended.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Runs `seeds`, several at once, for as long as `on_end` wants more.
+fn all(mut seeds: VecDeque<u64>, mut on_end: impl FnMut(Ended) -> bool) {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64;
+    let jobs = number("MC_SIM_JOBS").unwrap_or(processors) as usize;
+    let mut running: Vec<Run> = Vec::new();
+    loop {
+        while running.len() < jobs {
+            let Some(seed) = seeds.pop_front() else { break };
             running.push(start(seed));
         }
         if running.is_empty() {
-            break;
+            return;
         }
         std::thread::sleep(Duration::from_millis(10));
         let mut still = Vec::new();
         for mut run in running {
             match end(&mut run) {
                 None => still.push(run),
-                Some(None) => done += 1,
-                Some(Some(report)) => {
-                    done += 1;
-                    println!(
-                        "{report}\nseed {} again: MC_SIM_SEED={0} cargo test -p mc-tests --test sim",
-                        run.seed
-                    );
-                    violations.push(run.seed);
+                Some(one) => {
+                    if !on_end(one) {
+                        seeds.clear();
+                    }
                 }
             }
         }
         running = still;
     }
-    println!(
-        "simulation: {done} seeds from {first} in {:.0} s, violations in {} of them: {violations:?}",
-        began.elapsed().as_secs_f64(),
-        violations.len()
-    );
-    if violations.is_empty() && done > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs a seed twice: a violation that cannot be replayed is worth little.
-fn repeat(seed: u64) -> Result<(), String> {
-    let reports = [start(seed), start(seed)].map(|run| {
-        let output = run.child.wait_with_output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
+/// Runs the first of the seeds and some others again: a violation that cannot be replayed is worth little. True when
+/// they are the same runs.
+fn repeat(ended: &[Ended]) -> bool {
+    let mut whole: Vec<_> = ended.iter().filter(|one| !one.hung).collect();
+    whole.sort_by_key(|one| one.seed);
+    let mut rng = Seeded::new(whole.len() as u64);
+    let mut chosen = Vec::new();
+    while chosen.len() < REPEATED && !whole.is_empty() {
+        let at = if chosen.is_empty() { 0 } else { rng.below(whole.len() as u64) as usize };
+        chosen.push(whole.remove(at));
+    }
+    let mut same = true;
+    all(chosen.iter().map(|one| one.seed).collect(), |again| {
+        let before = chosen.iter().find(|one| one.seed == again.seed).map_or("", |one| one.first_line());
+        if before == again.first_line() {
+            println!("seed {} is the same run twice", again.seed);
+        } else {
+            println!("seed {} is not the same run twice:\n{before}\n{}", again.seed, again.first_line());
+            same = false;
+        }
+        true
     });
-    if reports[0] == reports[1] { Ok(()) } else { Err(reports.concat()) }
+    same
 }
 
 fn start(seed: u64) -> Run {
@@ -85,8 +133,8 @@ fn start(seed: u64) -> Run {
     Run { seed, child, began: Instant::now() }
 }
 
-/// `None` while it runs; then what it found, if it found anything.
-fn end(run: &mut Run) -> Option<Option<String>> {
+/// `None` while it runs.
+fn end(run: &mut Run) -> Option<Ended> {
     let hung = run.began.elapsed() > HUNG;
     if hung {
         let _ = run.child.kill();
@@ -99,5 +147,20 @@ fn end(run: &mut Run) -> Option<Option<String>> {
     if hung {
         report += &format!("seed {} had not ended after {HUNG:?}", run.seed);
     }
-    Some((!status.success()).then_some(report))
+    Some(Ended { seed: run.seed, report, status, hung })
+}
+
+impl Ended {
+    fn is_undecided(&self) -> bool {
+        self.status.code() == Some(i32::from(UNDECIDED))
+    }
+
+    /// With the hash of its trace. What follows may name temporary folders.
+    fn first_line(&self) -> &str {
+        self.report.lines().next().unwrap_or_default()
+    }
+
+    fn violates(&self) -> bool {
+        !self.status.success() && !self.is_undecided()
+    }
 }

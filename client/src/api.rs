@@ -13,7 +13,7 @@ use crate::list::MasterList;
 use crate::masters::{Link, Masters};
 use crate::options::Builder;
 use crate::put::Fill;
-use crate::{Admin, ConnectError, Error, Mode, Put, PutOptions, Stats, discover};
+use crate::{Admin, ConnectError, Error, Mode, Put, PutOptions, Stats, discover, publish};
 
 /// A client of one cluster and one tenant. Cheap to clone, safe to share between tasks and threads; it runs on the
 /// caller's tokio runtime, and its background tasks end when its last clone is dropped.
@@ -103,6 +103,9 @@ impl Client {
             call_timeout: builder.call_timeout,
             get_timeout: builder.get_timeout,
         };
+        if builder.publish_local {
+            tokio::spawn(publish::run(core.clone(), closed.clone()));
+        }
         Ok(Self { shared: Arc::new(Shared { core, closed, _life: life }) })
     }
 

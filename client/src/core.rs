@@ -11,7 +11,7 @@ use crate::masters::Masters;
 use crate::placement::Granted;
 
 /// What every call of a client works with.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Core {
     pub(crate) masters: Arc<Masters>,
     pub(crate) transport: Arc<dyn Transport>,

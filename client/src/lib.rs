@@ -1,7 +1,8 @@
 //! The Rust client library of mc, a replicated pool of memory for KV caches.
 //!
 //! [`Client`] finds the leader from any master, moves bytes directly between the caller's buffers and the stores,
-//! retries what can be retried, and answers from its [local cache](Builder::local_cache) when no leader is in reach.
+//! retries what can be retried, and answers from its [local cache](Builder::local_cache) when no leader is in reach;
+//! what is put meanwhile stays there, and is published later if [that is asked for](Builder::publish_local).
 //! [`Admin`] asks the masters about themselves.
 //!
 //! Runnable examples are in `client/examples/`: `put_get`, `batches` and `outcomes`, as in
@@ -27,6 +28,7 @@ mod masters;
 mod metrics;
 mod options;
 mod placement;
+mod publish;
 mod put;
 mod refusal;
 mod round;

@@ -20,6 +20,7 @@ use crate::leader::{LeaderAt, LeaderView, Source};
 use crate::list::MasterList;
 use crate::metrics::Counters;
 use crate::options::Builder;
+use crate::publish::Unpublished;
 use crate::refusal::Refusal;
 
 /// Whom to call.
@@ -57,6 +58,8 @@ pub(crate) struct Masters {
     pub(crate) leader_timeout: Duration,
     pub(crate) avoid: AvoidList,
     pub(crate) cache: LocalCache,
+    /// Local puts that are to be published, if any are.
+    pub(crate) unpublished: Option<Unpublished>,
     pub(crate) counters: Counters,
     pub(crate) beacon: watch::Sender<Beacon>,
     known: Mutex<Known>,
@@ -102,6 +105,7 @@ impl Masters {
             leader_timeout: builder.leader_timeout,
             avoid: AvoidList::new(),
             cache: LocalCache::new(builder.local_cache),
+            unpublished: builder.publish_local.then(Unpublished::default),
             counters: Counters::new(),
             beacon: watch::Sender::new(beacon),
             known: Mutex::new(Known {
@@ -376,6 +380,9 @@ impl Known {
                 self.leaderless_since.get_or_insert_with(Instant::now);
                 self.heard.retain(|_, heard| !matches!(heard, Heard::Refused(_)));
                 masters.cache.clear();
+                if let Some(unpublished) = &masters.unpublished {
+                    unpublished.forget();
+                }
                 true
             }
             Verdict::Foreign { ours } => {

@@ -1,15 +1,20 @@
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Declares every counter once: its name in [`Stats`], its name as a metric, and what it counts.
+/// Declares every counter and every timer once: its name in [`Stats`], its name as a metric, and what it counts.
 macro_rules! counters {
-    ($($(#[$doc:meta])* $field:ident => $metric:literal,)*) => {
+    (
+        counters { $($(#[$doc:meta])* $field:ident => $metric:literal,)* }
+        timers { $($(#[$timer_doc:meta])* $timer:ident => $timer_metric:literal,)* }
+    ) => {
         /// What a client counted since it was built.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
             $($(#[$doc])* pub $field: u64,)*
+            $($(#[$timer_doc])* pub $timer: u64,)*
             /// Bytes in the local cache.
             pub cache_bytes: u64,
         }
@@ -19,54 +24,69 @@ macro_rules! counters {
         #[derive(Debug)]
         pub(crate) struct Counters {
             $(pub(crate) $field: Counter,)*
+            $(pub(crate) $timer: Timer,)*
         }
 
         impl Counters {
             pub(crate) fn new() -> Self {
-                Self { $($field: Counter { here: AtomicU64::new(0), facade: metrics::counter!($metric) },)* }
+                Self {
+                    $($field: Counter { here: AtomicU64::new(0), facade: metrics::counter!($metric) },)*
+                    $($timer: Timer { here: AtomicU64::new(0), facade: metrics::histogram!($timer_metric) },)*
+                }
             }
 
             pub(crate) fn stats(&self, cache_bytes: u64) -> Stats {
-                Stats { $($field: self.$field.here.load(Ordering::Relaxed),)* cache_bytes }
+                Stats {
+                    $($field: self.$field.here.load(Ordering::Relaxed),)*
+                    $($timer: self.$timer.here.load(Ordering::Relaxed),)*
+                    cache_bytes,
+                }
             }
         }
     };
 }
 
 counters! {
-    /// Gets that answered with bytes.
-    hits => "mc_client_hits_total",
-    /// Gets that answered with a miss.
-    misses => "mc_client_misses_total",
-    /// Hits that came out of the local cache.
-    cache_hits => "mc_client_cache_hits_total",
-    /// Puts that were acknowledged.
-    puts_stored => "mc_client_puts_stored_total",
-    /// Puts whose key was there.
-    puts_existing => "mc_client_puts_existing_total",
-    /// Puts that stayed in the local cache.
-    puts_local => "mc_client_puts_local_total",
-    /// Nanoseconds that puts waited for the leader to start them, repetitions included. Of puts that travel together
-    /// the wait counts once, as in the two below.
-    put_start_ns => "mc_client_put_start_nanoseconds_total",
-    /// Nanoseconds that puts waited for the stores to take their bytes.
-    put_write_ns => "mc_client_put_write_nanoseconds_total",
-    /// Nanoseconds that puts waited for the leader to end them.
-    put_end_ns => "mc_client_put_end_nanoseconds_total",
-    /// Bytes read from stores.
-    bytes_read => "mc_client_read_bytes_total",
-    /// Bytes written to stores, each replica counted.
-    bytes_written => "mc_client_written_bytes_total",
-    /// Replicas whose bytes did not match their checksum; such bytes are never returned.
-    checksum_mismatches => "mc_client_checksum_mismatches_total",
-    /// Objects that the masters know and no replica of which could be read: they were answered as misses.
-    unreachable_replicas => "mc_client_unreachable_replicas_total",
-    /// Calls to masters that were issued again.
-    retries => "mc_client_retries_total",
-    /// Times that a leader was found.
-    leader_changes => "mc_client_leader_changes_total",
-    /// Times that local-only mode was entered.
-    local_only_entries => "mc_client_local_only_entries_total",
+    counters {
+        /// Gets that answered with bytes.
+        hits => "mc_client_hits_total",
+        /// Gets that answered with a miss.
+        misses => "mc_client_misses_total",
+        /// Hits that came out of the local cache.
+        cache_hits => "mc_client_cache_hits_total",
+        /// Puts that were acknowledged.
+        puts_stored => "mc_client_puts_stored_total",
+        /// Puts whose key was there.
+        puts_existing => "mc_client_puts_existing_total",
+        /// Puts that stayed in the local cache.
+        puts_local => "mc_client_puts_local_total",
+        /// Local puts that were published once a leader was back: stored, or found to be there. They count as
+        /// [`Self::puts_local`] besides, and as nothing else.
+        puts_published => "mc_client_puts_published_total",
+        /// Bytes read from stores.
+        bytes_read => "mc_client_read_bytes_total",
+        /// Bytes written to stores, each replica counted.
+        bytes_written => "mc_client_written_bytes_total",
+        /// Replicas whose bytes did not match their checksum; such bytes are never returned.
+        checksum_mismatches => "mc_client_checksum_mismatches_total",
+        /// Objects that the masters know and no replica of which could be read: they were answered as misses.
+        unreachable_replicas => "mc_client_unreachable_replicas_total",
+        /// Calls to masters that were issued again.
+        retries => "mc_client_retries_total",
+        /// Times that a leader was found.
+        leader_changes => "mc_client_leader_changes_total",
+        /// Times that local-only mode was entered.
+        local_only_entries => "mc_client_local_only_entries_total",
+    }
+    timers {
+        /// Nanoseconds that puts waited for the leader to start them, repetitions included. Of puts that travel
+        /// together the wait counts once, as in the two below.
+        put_start_ns => "mc_client_put_start_seconds",
+        /// Nanoseconds that puts waited for the stores to take their bytes.
+        put_write_ns => "mc_client_put_write_seconds",
+        /// Nanoseconds that puts waited for the leader to end them.
+        put_end_ns => "mc_client_put_end_seconds",
+    }
 }
 
 pub(crate) struct Counter {
@@ -83,13 +103,32 @@ impl Counter {
     pub(crate) fn one(&self) {
         self.add(1);
     }
+}
 
-    /// Adds the nanoseconds that `work` takes.
+/// Time spent: in nanoseconds here, a histogram of seconds in the facade.
+pub(crate) struct Timer {
+    here: AtomicU64,
+    facade: metrics::Histogram,
+}
+
+impl Timer {
+    /// Adds the time that `work` takes.
     pub(crate) async fn time<T>(&self, work: impl Future<Output = T>) -> T {
         let began = Instant::now();
         let done = work.await;
-        self.add(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        self.add(began.elapsed());
         done
+    }
+
+    fn add(&self, took: Duration) {
+        self.here.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.facade.record(took);
+    }
+}
+
+impl std::fmt::Debug for Timer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.here.load(Ordering::Relaxed).fmt(f)
     }
 }
 

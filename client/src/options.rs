@@ -15,6 +15,7 @@ pub const DEFAULT_MASTER_PORT: u16 = 50051;
 pub struct Builder {
     pub(crate) masters: String,
     pub(crate) local_cache: ByteSize,
+    pub(crate) publish_local: bool,
     pub(crate) leader_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) call_timeout: Duration,
@@ -31,6 +32,7 @@ impl Default for Builder {
         Self {
             masters: format!("127.0.0.1:{DEFAULT_MASTER_PORT}"),
             local_cache: ByteSize(256 << 20),
+            publish_local: false,
             leader_timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_millis(300),
             call_timeout: Duration::from_secs(5),
@@ -59,6 +61,16 @@ impl Builder {
     #[must_use]
     pub fn local_cache(mut self, size: ByteSize) -> Self {
         self.local_cache = size;
+        self
+    }
+
+    /// Put what local-only mode kept into the pool once a leader is back, if its key is absent there. Best effort: what
+    /// the local cache has evicted or replaced by then is not put, nor is anything tried again that the pool refuses,
+    /// and all of it is gone with this client. [`Put::LocalOnly`] is no acknowledgement with this either.
+    /// [`Stats::puts_published`](crate::Stats::puts_published) counts them. Default: off.
+    #[must_use]
+    pub fn publish_local(mut self, on: bool) -> Self {
+        self.publish_local = on;
         self
     }
 

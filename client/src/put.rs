@@ -1,5 +1,7 @@
 //! Puts: start at the leader, write to the stores, end at the leader.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::StreamExt;
 use mc_base::{PutId, StoreId};
@@ -14,6 +16,7 @@ use crate::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
 use crate::call::{CallError, Repeat};
 use crate::core::{Core, item_error, nonsense};
 use crate::placement::{Granted, grants, patience, places};
+use crate::publish::LocalPut;
 use crate::round::{Pending, Round, Writes, Written};
 use crate::{Error, Put, PutFrom, PutMode, PutOptions};
 
@@ -39,6 +42,18 @@ fn id_bytes(puts: impl ExactSizeIterator<Item = PutId>) -> impl Iterator<Item = 
 
 impl Core {
     pub(crate) async fn puts(
+        &self,
+        items: &[PutFrom<'_>],
+        options: &PutOptions,
+        fill: Fill,
+    ) -> Vec<Result<Put, Error>> {
+        let results = self.put_all(items, options, fill).await;
+        results.iter().for_each(|result| self.count(result));
+        results
+    }
+
+    /// [`Self::puts`] without counting what came of them.
+    pub(crate) async fn put_all(
         &self,
         items: &[PutFrom<'_>],
         options: &PutOptions,
@@ -86,7 +101,6 @@ impl Core {
                     other => other,
                 }
             })
-            .inspect(|result| self.count(result))
             .collect()
     }
 
@@ -253,7 +267,7 @@ impl Core {
         }
         let put_ids = id_bytes(unwritten.iter().map(|put| put.pending.put)).collect();
         let request = BatchPutRevokeRequest { caller: None, tenant: self.tenant.clone(), put_ids };
-        let masters = std::sync::Arc::clone(&self.masters);
+        let masters = Arc::clone(&self.masters);
         let deadline = Instant::now() + self.call_timeout;
         tokio::spawn(async move {
             if let Err(error) = masters.call(&request, deadline, Repeat::Freely).await {
@@ -350,8 +364,9 @@ impl Core {
         }
     }
 
-    /// Local-only mode: puts of absent keys stay in the local cache.
+    /// Local-only mode: puts of absent keys stay in the local cache, to be published later if that is asked for.
     fn keep_all<'a>(&self, pending: Vec<Pending<'a>>, options: &PutOptions) -> Vec<Round<'a>> {
+        let unpublished = self.masters.unpublished.as_ref().map(|to| (to, Arc::new(options.clone())));
         let keep = |put: Pending<'a>| {
             let result = if options.mode == PutMode::Upsert {
                 let why = "no leader is in reach, and an upsert cannot be kept locally";
@@ -363,6 +378,11 @@ impl Core {
                 Ok(Put::LocalOnly)
             } else {
                 self.masters.cache.insert(&put.key, put.put, put.slices.concat().into());
+                if let Some((unpublished, options)) = &unpublished {
+                    let options = Arc::clone(options);
+                    let local = LocalPut { key: Box::from(&put.key[..]), version: put.put, options };
+                    unpublished.remember(local, &self.masters.cache);
+                }
                 Ok(Put::LocalOnly)
             };
             Round::Done(put.at, result)

@@ -56,6 +56,29 @@ async fn without_a_leader_the_cache_answers_and_says_so_until_a_leader_is_back()
 }
 
 #[tokio::test]
+async fn local_puts_are_published_if_asked_for_once_a_leader_is_back_and_replace_nothing() {
+    let cluster = Cluster::start(3);
+    let client = cluster.builder().leader_timeout(SOON).publish_local(true).connect().await.unwrap();
+    let other = cluster.client().await;
+    other.put("taken", b"theirs").await.unwrap();
+    cluster.depose();
+    for key in ["new", "taken"] {
+        assert_eq!(client.put(key, b"ours").await.unwrap(), Put::LocalOnly);
+    }
+
+    cluster.elect(1, 2);
+    until("the local puts to be published", || client.stats().puts_published == 2).await;
+    assert!(other.connected(PATIENCE).await);
+    for (key, value) in [("new", &b"ours"[..]), ("taken", &b"theirs"[..])] {
+        assert_eq!(other.get(key).await.unwrap().unwrap(), *value);
+        assert_eq!(client.get(key).await.unwrap().unwrap(), *value);
+    }
+    let stats = client.stats();
+    // The cache has the version of "new" that the pool has, and none of "taken".
+    assert_eq!((stats.cache_hits, stats.puts_stored, stats.puts_local), (1, 0, 2));
+}
+
+#[tokio::test]
 async fn a_client_started_before_its_masters_waits_in_local_only_mode_and_goes_on_by_itself() {
     let cluster = Cluster::start(1);
     let address = cluster.masters[0].says.address.clone();

@@ -44,7 +44,7 @@ pub(crate) struct Life {
 
 impl Life {
     pub(crate) async fn run(self, listeners: Listeners, log: Log) -> Result<(), StartError> {
-        let service = RaftService::new(self.node, self.formation.service());
+        let service = RaftService::new(self.node, self.formation.service(), self.metrics.clone());
         self.serve(listeners, service.clone());
         let Some(formed) = self.form().await? else { return Ok(()) };
         let cluster = formed.cluster();
@@ -111,6 +111,7 @@ impl Life {
             },
             service,
             apply_seconds: self.metrics.apply_seconds.clone(),
+            election_seconds: self.metrics.election_seconds.clone(),
         };
         // openraft spawns its tasks where it is started.
         let raft = self.environment.raft.spawn(RaftNode::start(config)).await;

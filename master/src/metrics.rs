@@ -21,6 +21,8 @@ pub(crate) enum Rpc {
     Remove,
     Mount,
     Unmount,
+    /// One message of a store's stream.
+    Heartbeat,
     Members,
     TransferLeader,
     AddMember,
@@ -30,7 +32,7 @@ pub(crate) enum Rpc {
     FinishUpgrade,
 }
 
-const RPCS: [(Rpc, &str); 18] = [
+const RPCS: [(Rpc, &str); 19] = [
     (Rpc::Hello, "hello"),
     (Rpc::Status, "status"),
     (Rpc::Watch, "watch"),
@@ -42,6 +44,7 @@ const RPCS: [(Rpc, &str); 18] = [
     (Rpc::Remove, "batch_remove"),
     (Rpc::Mount, "mount_store"),
     (Rpc::Unmount, "unmount_store"),
+    (Rpc::Heartbeat, "heartbeat"),
     (Rpc::Members, "list_members"),
     (Rpc::TransferLeader, "transfer_leader"),
     (Rpc::AddMember, "add_member"),
@@ -49,6 +52,28 @@ const RPCS: [(Rpc, &str); 18] = [
     (Rpc::GetConfig, "get_config"),
     (Rpc::SetConfig, "set_config"),
     (Rpc::FinishUpgrade, "finish_upgrade"),
+];
+
+/// The calls between masters, as the label `rpc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RaftRpc {
+    /// A call of its own, or one message of the stream.
+    Append,
+    Vote,
+    PreVote,
+    /// From the header on, so with the time that it takes to come in.
+    Snapshot,
+    TransferLeader,
+    Meet,
+}
+
+const RAFT_RPCS: [(RaftRpc, &str); 6] = [
+    (RaftRpc::Append, "append"),
+    (RaftRpc::Vote, "vote"),
+    (RaftRpc::PreVote, "pre_vote"),
+    (RaftRpc::Snapshot, "snapshot"),
+    (RaftRpc::TransferLeader, "transfer_leader"),
+    (RaftRpc::Meet, "meet"),
 ];
 
 /// How the members changed, as the label `change`.
@@ -117,18 +142,22 @@ impl From<&Op> for Proposed {
 pub(crate) struct MasterMetrics {
     registry: Registry,
     rpc_seconds: Vec<Histogram>,
+    raft_rpc_seconds: Vec<Histogram>,
     led_by_lease: Counter,
     led_by_quorum: Counter,
     commit_seconds: Vec<Histogram>,
     pub(crate) apply_seconds: Histogram,
+    pub(crate) election_seconds: Histogram,
     pub(crate) proposals_refused: Counter,
     pub(crate) requests_refused: Counter,
     pub(crate) puts_refused_by_disk: Counter,
     pub(crate) slow_disk_handovers: Counter,
     log_queue_seconds: Histogram,
     log_write_seconds: Histogram,
+    log_flush_seconds: Histogram,
     log_fsync_seconds: Histogram,
     log_batch_entries: Histogram,
+    log_batch_bytes: Histogram,
     log_bytes: Counter,
     pub(crate) log_truncations: Counter,
     leader_changes: Counter,
@@ -175,6 +204,13 @@ impl MasterMetrics {
             .iter()
             .map(|(_, name)| r.histogram("mc_master_rpc_seconds", "Time to answer a call", &[("rpc", name)]))
             .collect();
+        let raft_rpc_seconds = RAFT_RPCS
+            .iter()
+            .map(|(_, name)| {
+                let help = "Time to answer another master's call, or one message of its stream of appends";
+                r.histogram("mc_raft_rpc_seconds", help, &[("rpc", name)])
+            })
+            .collect();
         let led_by = |by| {
             let help = "Checks before an answer whether this master leads, by what it went by";
             r.counter("mc_master_leader_checks_total", help, &[("by", by)])
@@ -198,6 +234,7 @@ impl MasterMetrics {
             .collect();
         Self {
             rpc_seconds,
+            raft_rpc_seconds,
             member_changes,
             commit_seconds,
             apply_seconds: r.histogram(
@@ -207,6 +244,12 @@ impl MasterMetrics {
             ),
             led_by_lease: led_by("lease"),
             led_by_quorum: led_by("quorum"),
+            election_seconds: r.histogram(
+                "mc_raft_election_seconds",
+                "Time from when this master was seen to stand, pre-votes over, until it led; where it led before it \
+                 was seen to stand, from when it was last seen to do neither",
+                &[],
+            ),
             proposals_refused: r.counter(
                 "mc_master_proposals_refused_total",
                 "Calls refused because too many proposals were in flight",
@@ -234,7 +277,12 @@ impl MasterMetrics {
             ),
             log_write_seconds: r.histogram(
                 "mc_raft_log_write_seconds",
-                "Time to hand a batch to sled, without the sync",
+                "Time to insert a batch into sled, without flush and sync",
+                &[],
+            ),
+            log_flush_seconds: r.histogram(
+                "mc_raft_log_flush_seconds",
+                "Time for sled to flush a batch to the kernel, without the sync",
                 &[],
             ),
             log_fsync_seconds: r.histogram(
@@ -245,6 +293,11 @@ impl MasterMetrics {
             log_batch_entries: r.histogram(
                 "mc_raft_log_batch_entries",
                 "Entries made durable by one sync",
+                &[],
+            ),
+            log_batch_bytes: r.histogram(
+                "mc_raft_log_batch_bytes",
+                "Bytes of entries made durable by one sync",
                 &[],
             ),
             log_bytes: r.counter("mc_raft_log_bytes_total", "Bytes of entries appended to the log", &[]),
@@ -284,6 +337,16 @@ impl MasterMetrics {
     /// Times a call until the answer is dropped.
     pub(crate) fn rpc(&self, rpc: Rpc) -> RpcTimer<'_> {
         RpcTimer { histogram: &self.rpc_seconds[rpc as usize], since: Instant::now() }
+    }
+
+    /// Times another master's call until the answer is dropped.
+    pub(crate) fn raft_rpc(&self, rpc: RaftRpc) -> RpcTimer<'_> {
+        RpcTimer { histogram: &self.raft_rpc_seconds[rpc as usize], since: Instant::now() }
+    }
+
+    /// A message of a stream was answered `took` after it had come in.
+    pub(crate) fn raft_served(&self, rpc: RaftRpc, took: Duration) {
+        self.raft_rpc_seconds[rpc as usize].record(took.as_secs_f64());
     }
 
     /// This master made sure that it leads, to give an answer.
@@ -355,11 +418,15 @@ impl Drop for RpcTimer<'_> {
 impl LogObserver for MasterMetrics {
     fn batch(&self, times: &BatchTimes) {
         self.log_queue_seconds.record(times.queue_wait.as_secs_f64());
-        self.log_write_seconds.record((times.insert + times.flush).as_secs_f64());
+        self.log_write_seconds.record(times.insert.as_secs_f64());
+        if !times.flush.is_zero() {
+            self.log_flush_seconds.record(times.flush.as_secs_f64());
+        }
         if !times.sync.is_zero() {
             self.log_fsync_seconds.record(times.sync.as_secs_f64());
         }
         self.log_batch_entries.record(times.entries as f64);
+        self.log_batch_bytes.record(times.bytes as f64);
         self.log_bytes.increment(times.bytes);
     }
 }
@@ -371,6 +438,9 @@ mod tests {
     #[test]
     fn every_rpc_and_every_kind_of_entry_has_its_own_histogram() {
         for (at, (rpc, _)) in RPCS.iter().enumerate() {
+            assert_eq!(*rpc as usize, at);
+        }
+        for (at, (rpc, _)) in RAFT_RPCS.iter().enumerate() {
             assert_eq!(*rpc as usize, at);
         }
         for (at, (change, _)) in MEMBER_CHANGES.iter().enumerate() {
@@ -389,5 +459,23 @@ mod tests {
             text.contains("mc_raft_commit_seconds_count{op=\"put_end\"} 0"),
             "scrapers see it from the start: {text}"
         );
+    }
+
+    #[test]
+    fn the_parts_of_a_batch_are_told_apart() {
+        let metrics = MasterMetrics::new(Registry::new());
+        let (insert, flush) = (Duration::from_millis(1), Duration::from_millis(4));
+        metrics.batch(&BatchTimes { insert, flush, bytes: 3000, ..BatchTimes::default() });
+        let text = metrics.render();
+        for line in [
+            "mc_raft_log_write_seconds_sum 0.001",
+            "mc_raft_log_flush_seconds_sum 0.004",
+            "mc_raft_log_fsync_seconds_count 0",
+            "mc_raft_log_batch_bytes_bucket{le=\"1024\"} 0",
+            "mc_raft_log_batch_bytes_bucket{le=\"4096\"} 1",
+            "mc_raft_log_bytes_total 3000",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mc_base::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, StoreId};
-use mc_transfer::{Authority, Counters, DataServer, DataServerConfig, Segment};
+use mc_transfer::{Authority, Counters, DataServer, DataServerConfig, RequestSeconds, Segment};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -22,6 +22,7 @@ pub(crate) struct Data {
     listener: std::net::TcpListener,
     /// Where transfers run: not on the heartbeats' thread.
     runtime: Handle,
+    request_seconds: RequestSeconds,
     serving: Mutex<Option<Serving>>,
     /// What the servers of earlier epochs counted.
     before: Mutex<Totals>,
@@ -55,6 +56,7 @@ impl Data {
         authority: Arc<Authority>,
         listener: std::net::TcpListener,
         runtime: Handle,
+        request_seconds: RequestSeconds,
     ) -> Self {
         Self {
             store,
@@ -62,6 +64,7 @@ impl Data {
             authority,
             listener,
             runtime,
+            request_seconds,
             serving: Mutex::new(None),
             before: Mutex::new(Totals::default()),
         }
@@ -90,14 +93,15 @@ impl Data {
         let listener = self.listener.try_clone()?;
         let _in_runtime = self.runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let server = Arc::new(DataServer::new(DataServerConfig {
+        let server = DataServer::new(DataServerConfig {
             store: self.store,
             epoch: identity.epoch,
             key: identity.key,
             segments: self.segments.clone(),
             authority: self.authority.clone(),
             grant_lifetime: MAX_GRANT_LIFETIME,
-        }));
+        });
+        let server = Arc::new(server.with_request_seconds(self.request_seconds.clone()));
         let stop = CancellationToken::new();
         let task = self.runtime.spawn(server.clone().serve(listener, stop.clone()));
         Ok(Serving { server, stop: stop.drop_guard(), task })

@@ -1,8 +1,10 @@
 use mc_base::metrics::{Counter, Gauge, Registry};
+use mc_transfer::RequestSeconds;
 
 use crate::state::StoreState;
 
-/// Every metric of a store: names, help, units. Set when they are asked for, from what the parts count themselves.
+/// Every metric of a store: names, help, units. All but the histograms are set when they are asked for, from what the
+/// parts count themselves.
 pub(crate) struct StoreMetrics {
     registry: Registry,
     capacity: Gauge,
@@ -11,6 +13,7 @@ pub(crate) struct StoreMetrics {
     bytes_written: Counter,
     reads: Counter,
     writes: Counter,
+    pub(crate) transfer_seconds: RequestSeconds,
     refusals: Counter,
     broken_connections: Counter,
     connections: Gauge,
@@ -27,6 +30,11 @@ impl StoreMetrics {
         let gauge = |name, help| registry.gauge(name, help, &[]);
         let counter = |name, help| registry.counter(name, help, &[]);
         let by_op = |name, help, op| registry.counter(name, help, &[("op", op)]);
+        let seconds = |op| {
+            let help =
+                "Time from a request's header until the last byte of its answer was handed to the socket";
+            registry.histogram("mc_store_transfer_seconds", help, &[("op", op)])
+        };
         let bytes = ("mc_store_transferred_bytes_total", "Bytes moved between sockets and the lent memory");
         let transfers = ("mc_store_transfers_total", "Transfers that were finished");
         Self {
@@ -36,6 +44,7 @@ impl StoreMetrics {
             bytes_written: by_op(bytes.0, bytes.1, "write"),
             reads: by_op(transfers.0, transfers.1, "read"),
             writes: by_op(transfers.0, transfers.1, "write"),
+            transfer_seconds: RequestSeconds { read: seconds("read"), write: seconds("write") },
             refusals: counter(
                 "mc_store_refusals_total",
                 "Transfers refused: grant expired, superseded, or for other memory",
@@ -59,6 +68,11 @@ impl StoreMetrics {
             ),
             registry,
         }
+    }
+
+    /// Drains what histograms have gathered; called every second, so that a store that nobody scrapes stays small.
+    pub(crate) fn upkeep(&self) {
+        self.registry.upkeep();
     }
 
     /// All of them as Prometheus reads them.

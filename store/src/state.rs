@@ -18,7 +18,7 @@ pub(crate) struct StoreState {
     pub(crate) capacity: ByteSize,
     allocated: AtomicU64,
     serving: OnceLock<Serving>,
-    metrics: StoreMetrics,
+    pub(crate) metrics: StoreMetrics,
 }
 
 /// What is there once the memory is.

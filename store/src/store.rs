@@ -9,6 +9,7 @@ use mc_base::{ByteSize, Clock, ClusterId, SegmentEpoch, StoreId};
 use mc_transfer::{AllocateError, Authority, Segment};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::{error, info, warn};
 
 use crate::config::Config;
@@ -40,6 +41,7 @@ pub struct Store {
     serving: Serving,
     link: Link,
     http: Http,
+    _upkeep: AbortOnDropHandle<()>,
 }
 
 impl Store {
@@ -80,7 +82,8 @@ impl Store {
         let segments = allocate(&config.segment, state.clone(), progress).await?;
         let authority = Arc::new(Authority::new(clock.clone()));
         let runtime = tokio::runtime::Handle::current();
-        let data = Arc::new(Data::new(store, segments.clone(), authority, listener, runtime));
+        let seconds = state.metrics.transfer_seconds.clone();
+        let data = Arc::new(Data::new(store, segments.clone(), authority, listener, runtime, seconds));
         let identity = Identity::draw();
         data.register(identity).await;
         let status = Arc::new(LinkStatus::new(clock, cluster, identity.epoch));
@@ -102,7 +105,8 @@ impl Store {
         .map_err(|source| StartError::System { what: "thread for heartbeats", source })?;
         let serving = Serving { segments, data, link: status };
         state.start_serving(serving.clone());
-        Ok(Self { state, data_address, http_address, serving, link, http })
+        let upkeep = AbortOnDropHandle::new(tokio::spawn(keep_metrics(state.clone())));
+        Ok(Self { state, data_address, http_address, serving, link, http, _upkeep: upkeep })
     }
 
     /// Who it is: kept in the data directory.
@@ -187,6 +191,14 @@ impl Drop for Http {
     fn drop(&mut self) {
         self.stop.cancel();
         self.task.abort();
+    }
+}
+
+async fn keep_metrics(state: Arc<StoreState>) {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        second.tick().await;
+        state.metrics.upkeep();
     }
 }
 

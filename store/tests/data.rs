@@ -64,6 +64,8 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
         "mc_store_capacity_bytes 2097152",
         "mc_store_transferred_bytes_total{op=\"write\"} 4096",
         "mc_store_transferred_bytes_total{op=\"read\"} 8192",
+        "mc_store_transfer_seconds_count{op=\"write\"} 1",
+        "mc_store_transfer_seconds_count{op=\"read\"} 3",
         "mc_store_refusals_total 1",
         "mc_store_ready 1",
         "mc_store_leader_term 1",

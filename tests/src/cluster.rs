@@ -314,7 +314,7 @@ impl Cluster {
         Some(tokio::time::timeout(Duration::from_millis(500), asked).await.ok()?.ok()?.into_inner())
     }
 
-    /// One figure of a master's metrics that has no labels; `None` when it does not answer, or has no such figure.
+    /// One figure of a master's metrics, named with its labels if it has any; `None` when it does not answer, or has no such figure.
     pub async fn metric(&self, master: usize, name: &str) -> Option<f64> {
         let (_, metrics) = http_get(&self.master_http[master], "/metrics").await.ok()?;
         let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;

@@ -23,6 +23,6 @@ pub use authority::Authority;
 pub use checksum::Checksum;
 pub use registration::{RegisterError, RegisteredMemory};
 pub use segment::{AllocateError, Segment};
-pub use server::{Counters, DataServer, DataServerConfig, Timeouts};
+pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts};
 pub use tcp::{TcpOptions, TcpTransport};
 pub use transport::{Peer, PeerEndpoint, ReadOp, TransferError, Transport, WriteOp};

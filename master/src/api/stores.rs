@@ -13,6 +13,7 @@ use super::Refusal;
 use super::caller::Addressee;
 use super::grants::bytes;
 use crate::leader::{Coordinator, Leading, StoreState};
+use crate::metrics::Rpc;
 use crate::state::{Endpoint, MountStore, Op, Response};
 
 /// Most endpoints and attributes that one mount may name.
@@ -117,6 +118,7 @@ impl Coordinator {
         beat: &v1::StoreHeartbeat,
         open: &mut Option<OpenStream>,
     ) -> Result<v1::StoreHeartbeatReply, Refusal> {
+        let _timer = self.metrics.rpc(Rpc::Heartbeat);
         us.check(beat.caller.as_ref())?;
         let (store, epoch) = store_and_epoch(&beat.store_id, &beat.epoch)?;
         let leading = self.lead().await?;

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::acks::Acks;
+use super::election::Elections;
 use super::removal::{self, Removal};
 use super::{AddressBook, LogId, Machine, MasterNode, Raft};
 
@@ -63,6 +64,7 @@ pub(super) async fn follow(
     election_timeout_max: Duration,
     out: watch::Sender<Leadership>,
     addresses: AddressBook,
+    mut elections: Elections,
 ) {
     let Signs { heard, acks, removal } = signs;
     let silence = election_timeout_max * SILENCE_FACTOR;
@@ -74,6 +76,7 @@ pub(super) async fn follow(
     loop {
         let now = {
             let metrics = changes.borrow_and_update();
+            elections.saw(metrics.state, Instant::now());
             let membership = metrics.membership_config.membership();
             addresses.record(membership);
             let (term, leader) = (metrics.vote.leader_id.term, metrics.current_leader);

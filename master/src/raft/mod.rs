@@ -10,6 +10,7 @@ mod addresses;
 mod append_stream;
 mod config;
 mod convert;
+mod election;
 mod envelope;
 pub(crate) mod fuzz;
 mod guard;

@@ -20,6 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::acks::Acks;
 use super::config::raft_config;
+use super::election::Elections;
 use super::envelope::Identity;
 use super::leadership::{self, Heard, Leadership, Signs};
 use super::lease::{leased_term, usable_lease};
@@ -63,6 +64,8 @@ pub struct RaftNodeConfig<L> {
     pub service: RaftService,
     /// Takes how long entries took to apply.
     pub apply_seconds: Histogram,
+    /// Takes how long the elections took that this node won.
+    pub election_seconds: Histogram,
 }
 
 /// Why a Raft node does not start.
@@ -173,6 +176,7 @@ impl RaftNode {
             limits,
             service,
             apply_seconds,
+            election_seconds,
         } = config;
         let raft_config = Arc::new(raft_config(&settings, &limits)?);
         let election_timeout_max = Duration::from_millis(settings.raft_election_max_ms);
@@ -229,6 +233,7 @@ impl RaftNode {
                 election_timeout_max,
                 leadership_tx,
                 addresses.clone(),
+                Elections::new(election_seconds),
             )),
         ];
         service.join(cluster);

@@ -1,8 +1,9 @@
+use std::collections::VecDeque;
 use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::{Either, select};
 use futures::stream::BoxStream;
@@ -23,6 +24,7 @@ use super::hush::Hush;
 use super::leadership::Heard;
 use super::{LogId, Machine, Raft, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot, removal};
 use crate::log::SyncPace;
+use crate::metrics::{MasterMetrics, RaftRpc};
 
 /// Largest message that is read: twice what a log reader puts into one append.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
@@ -51,6 +53,7 @@ struct Inner {
     cluster: OnceLock<ClusterId>,
     attached: OnceLock<Attached>,
     formation: Arc<dyn Formation>,
+    metrics: Arc<MasterMetrics>,
 }
 
 /// What the service needs of a running node.
@@ -91,8 +94,9 @@ impl fmt::Debug for RaftService {
 impl RaftService {
     /// A service for `node`, which belongs to no cluster yet.
     #[must_use]
-    pub fn new(node: NodeId, formation: Arc<dyn Formation>) -> Self {
-        Self(Arc::new(Inner { node, cluster: OnceLock::new(), attached: OnceLock::new(), formation }))
+    pub(crate) fn new(node: NodeId, formation: Arc<dyn Formation>, metrics: Arc<MasterMetrics>) -> Self {
+        let (cluster, attached) = (OnceLock::new(), OnceLock::new());
+        Self(Arc::new(Inner { node, cluster, attached, formation, metrics }))
     }
 
     /// The node belongs to `cluster` from now on; the first call counts.
@@ -246,6 +250,7 @@ impl v1::raft_server::Raft for RaftService {
     type AppendStreamStream = BoxStream<'static, Result<v1::AppendReply, Status>>;
 
     async fn meet(&self, request: Request<v1::MeetRequest>) -> Result<Response<v1::MeetReply>, Status> {
+        let _timer = self.0.metrics.raft_rpc(RaftRpc::Meet);
         self.0.formation.meet(request.into_inner()).await.map(Response::new)
     }
 
@@ -262,17 +267,24 @@ impl v1::raft_server::Raft for RaftService {
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
         let raft = self.attached()?.raft.clone();
         let failed = Arc::new(Mutex::new(None));
+        // When each message came in that is not answered yet: the answers have the same order.
+        let unanswered = Arc::new(Mutex::new(VecDeque::new()));
         let requests = stream::unfold(
-            (self.clone(), request.into_inner(), failed.clone()),
-            |(service, mut inbound, failed)| async move {
+            (self.clone(), request.into_inner(), failed.clone(), unanswered.clone()),
+            |(service, mut inbound, failed, unanswered)| async move {
                 let next = inbound.message().await;
+                let came = Instant::now();
                 let checked = next.and_then(|next| {
                     let Some(request) = next else { return Ok(None) };
                     service.admit(request.envelope.as_ref())?.heard.now();
                     convert::append_from_wire(&request).map(Some).map_err(|err| malformed(&err))
                 });
                 match checked {
-                    Ok(request) => Some((request?, (service, inbound, failed))),
+                    Ok(request) => {
+                        let request = request?;
+                        unanswered.lock().push_back(came);
+                        Some((request, (service, inbound, failed, unanswered)))
+                    }
                     Err(status) => {
                         *failed.lock() = Some(status);
                         None
@@ -280,15 +292,23 @@ impl v1::raft_server::Raft for RaftService {
                 }
             },
         );
-        let answers = raft.stream_append(requests).map(|answer| match answer {
-            Ok(result) => Ok(convert::append_reply_to_wire(&result)),
-            Err(err) => Err(stopped(&err)),
+        let metrics = self.0.metrics.clone();
+        let answers = raft.stream_append(requests).map(move |answer| {
+            let came = unanswered.lock().pop_front();
+            if let Some(came) = came {
+                metrics.raft_served(RaftRpc::Append, came.elapsed());
+            }
+            match answer {
+                Ok(result) => Ok(convert::append_reply_to_wire(&result)),
+                Err(err) => Err(stopped(&err)),
+            }
         });
         let end = stream::once(async move { failed.lock().take() }).filter_map(async |end| end.map(Err));
         Ok(Response::new(answers.chain(end).boxed()))
     }
 
     async fn append(&self, request: Request<v1::AppendRequest>) -> Result<Response<v1::AppendReply>, Status> {
+        let _timer = self.0.metrics.raft_rpc(RaftRpc::Append);
         let request = request.into_inner();
         let attached = self.admit(request.envelope.as_ref())?;
         attached.heard.now();
@@ -311,12 +331,14 @@ impl v1::raft_server::Raft for RaftService {
     }
 
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
+        let _timer = self.0.metrics.raft_rpc(RaftRpc::Vote);
         let (attached, request, not_a_member_since) = self.asked_for_a_vote(request)?;
         let reply = attached.raft.vote(request).await.map_err(raft_stopped)?;
         Ok(Response::new(convert::vote_reply_to_wire(&reply, not_a_member_since)))
     }
 
     async fn pre_vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
+        let _timer = self.0.metrics.raft_rpc(RaftRpc::PreVote);
         let (attached, request, not_a_member_since) = self.asked_for_a_vote(request)?;
         let reply = attached.raft.pre_vote(request).await.map_err(raft_stopped)?;
         Ok(Response::new(convert::vote_reply_to_wire(&reply, not_a_member_since)))
@@ -330,6 +352,7 @@ impl v1::raft_server::Raft for RaftService {
         let header = receive_snapshot::next(&mut inbound)
             .await?
             .ok_or_else(|| Status::invalid_argument("a snapshot begins with its header"))?;
+        let _timer = self.0.metrics.raft_rpc(RaftRpc::Snapshot);
         let attached = self.admit(header.envelope.as_ref())?;
         attached.heard.now();
         let vote = receive_snapshot::receive(attached, &header, inbound).await?;
@@ -340,6 +363,7 @@ impl v1::raft_server::Raft for RaftService {
         &self,
         request: Request<v1::RaftTransferLeaderRequest>,
     ) -> Result<Response<v1::RaftTransferLeaderReply>, Status> {
+        let _timer = self.0.metrics.raft_rpc(RaftRpc::TransferLeader);
         let request = request.into_inner();
         let attached = self.admit_to_election(request.envelope.as_ref())?;
         let request = convert::transfer_from_wire(&request).map_err(|err| malformed(&err))?;

@@ -46,6 +46,32 @@ async fn every_metric_that_is_drawn_is_on_the_page_of_a_master_or_a_store() {
     }
 }
 
+#[tokio::test]
+async fn what_masters_do_for_each_other_and_for_stores_is_timed() {
+    let cluster = Cluster::builder().segment("16mb").start().await;
+    let client = cluster.client().await;
+    assert_eq!(client.put("key", b"value").await.unwrap(), Put::Stored);
+    for count in [
+        "mc_raft_rpc_seconds_count{rpc=\"append\"}",
+        "mc_raft_rpc_seconds_count{rpc=\"vote\"}",
+        "mc_raft_rpc_seconds_count{rpc=\"meet\"}",
+        "mc_raft_election_seconds_count",
+        "mc_raft_log_flush_seconds_count",
+        "mc_raft_log_batch_bytes_count",
+        "mc_master_rpc_seconds_count{rpc=\"heartbeat\"}",
+    ] {
+        until(format!("{count} is above 0 on a master"), async || {
+            for master in 0..3 {
+                if cluster.metric(master, count).await.is_some_and(|counted| counted > 0.0) {
+                    return true;
+                }
+            }
+            false
+        })
+        .await;
+    }
+}
+
 async fn status(cluster: &Cluster) -> (i32, Value) {
     let (code, said) = mcctl(cluster, &["status", "--json"]).await;
     (code, serde_json::from_str(&said).unwrap_or_else(|why| panic!("{why}: {said}")))

@@ -1,3 +1,5 @@
+use std::time::Instant;
+
 use mc_base::{Access, Grant};
 use smallvec::SmallVec;
 
@@ -41,7 +43,10 @@ impl<'a> Connection<'a> {
         loop {
             let mut header = [0; REQUEST_LEN];
             self.socket.read_message(&mut header, Some(idle)).await?;
-            self.answer(Request::decode(&header)?).await?;
+            let begun = Instant::now();
+            let request = Request::decode(&header)?;
+            self.answer(request).await?;
+            self.server.request_seconds.of(request.access).record(begun.elapsed().as_secs_f64());
         }
     }
 

@@ -1,5 +1,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use mc_base::Access;
+use mc_base::metrics::Histogram;
+
 /// What a data server has done since it started, for the store's metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -24,5 +27,28 @@ pub struct Counters {
 impl Counters {
     pub(super) fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
+    }
+}
+
+/// Take how long a data server was busy with each request: from its header until the last byte of its answer was handed
+/// to the socket. Requests whose connection ends before that do not count.
+#[derive(Clone, Debug)]
+pub struct RequestSeconds {
+    /// Requests to read.
+    pub read: Histogram,
+    /// Requests to write.
+    pub write: Histogram,
+}
+
+impl RequestSeconds {
+    pub(super) const fn noop() -> Self {
+        Self { read: Histogram::noop(), write: Histogram::noop() }
+    }
+
+    pub(super) fn of(&self, access: Access) -> &Histogram {
+        match access {
+            Access::Read => &self.read,
+            Access::Write => &self.write,
+        }
     }
 }

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use self::check::{Identity, Refusal};
 use self::connection::Connection;
-pub use self::counters::Counters;
+pub use self::counters::{Counters, RequestSeconds};
 use self::socket::{Closed, Incoming, Socket};
 use crate::authority::{Authority, Times};
 use crate::fence::Fence;
@@ -69,6 +69,7 @@ pub struct DataServer {
     authority: Arc<Authority>,
     timeouts: Timeouts,
     counters: Counters,
+    request_seconds: RequestSeconds,
 }
 
 /// A segment and who may touch it.
@@ -90,6 +91,7 @@ impl DataServer {
             authority,
             timeouts: Timeouts::default(),
             counters: Counters::default(),
+            request_seconds: RequestSeconds::noop(),
         }
     }
 
@@ -97,6 +99,13 @@ impl DataServer {
     #[must_use]
     pub fn with_timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
+        self
+    }
+
+    /// The same, and its requests are timed.
+    #[must_use]
+    pub fn with_request_seconds(mut self, request_seconds: RequestSeconds) -> Self {
+        self.request_seconds = request_seconds;
         self
     }
 

@@ -13,7 +13,7 @@ use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::VoteRequest;
 use tonic::transport::Channel;
 
-use super::pool::{CLUSTER, NO_CLUSTER, NoFormation, Pool};
+use super::pool::{CLUSTER, NO_CLUSTER, NoFormation, Pool, unread_metrics};
 use crate::raft::convert::{vote_request_to_wire, vote_to_wire};
 use crate::raft::envelope::Identity;
 use crate::raft::{RaftService, SnapshotLimits, Vote};
@@ -67,7 +67,7 @@ async fn messages_for_another_cluster_or_node_never_reach_raft() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_without_a_cluster_refuses_and_one_that_is_starting_is_unavailable() {
     let us = NodeId(1);
-    let service = RaftService::new(us, Arc::new(NoFormation));
+    let service = RaftService::new(us, Arc::new(NoFormation), unread_metrics());
     let listener = TcpNetwork.listen("127.0.0.1:0").await.unwrap();
     let mut client = client(&listener.address.to_string());
     let server = tokio::spawn(service.clone().serve(listener, std::future::pending()));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::metrics::Histogram;
+use mc_base::metrics::{Histogram, Registry};
 use mc_base::net::{Network, TcpNetwork};
 use mc_base::{Clock, ClusterId, ClusterTime, NodeId};
 use mc_proto::v1;
@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use tonic::Status;
 
 use super::mem_log::MemLog;
+use crate::metrics::MasterMetrics;
 use crate::raft::{
     Formation, LogId, MasterNode, Proposal, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits, StartError,
 };
@@ -23,6 +24,11 @@ use crate::state::{Command, Op, Settings, Stamp};
 pub(super) const CLUSTER: ClusterId = ClusterId(0xc1);
 
 pub(super) const NO_CLUSTER: &str = "this node takes part in no cluster";
+
+/// Metrics that nobody looks at.
+pub(super) fn unread_metrics() -> Arc<MasterMetrics> {
+    Arc::new(MasterMetrics::new(Registry::new()))
+}
 
 /// A master that forms nothing.
 pub(super) struct NoFormation;
@@ -106,7 +112,7 @@ impl Pool {
     /// Starts a stopped master again, at its old address.
     pub(super) async fn start(&mut self, at: usize) -> Result<(), StartError> {
         let member = &mut self.members[at];
-        let service = RaftService::new(member.id, Arc::new(NoFormation));
+        let service = RaftService::new(member.id, Arc::new(NoFormation), unread_metrics());
         let listener = TcpNetwork.listen(&member.address).await.unwrap();
         member.address = listener.address.to_string();
         let log = member.log.clone();
@@ -123,6 +129,7 @@ impl Pool {
             limits: self.limits,
             service: service.clone(),
             apply_seconds: Histogram::noop(),
+            election_seconds: Histogram::noop(),
         })
         .await?;
         let (stop, stopped) = oneshot::channel();

@@ -41,6 +41,8 @@ struct Report {
     killed_pid: u32,
     /// generated or trace.
     workload: &'static str,
+    /// Requests of the workload that were served.
+    requests: u64,
 }
 
 impl Report {
@@ -140,6 +142,7 @@ async fn show(
         leader_after: failover.leader_after,
         killed_pid: failover.killed_pid,
         workload,
+        requests: served,
     })
 }
 
@@ -312,12 +315,13 @@ mod tests {
             leader_before: "127.0.0.1:1".into(),
             leader_after: "127.0.0.1:2".into(),
             killed_pid: 7,
+            requests: 9,
             workload: "generated",
         };
         let json = serde_json::to_value(&report).unwrap();
         let mut keys: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
         keys.sort_unstable();
-        let documented = "acked failover_ms get_mib_s killed_pid leader_after leader_before lost old_keys_read put_mib_s workload wrong";
+        let documented = "acked failover_ms get_mib_s killed_pid leader_after leader_before lost old_keys_read put_mib_s requests workload wrong";
         assert_eq!(keys.join(" "), documented);
         assert!(report.is_good());
         assert!(!Report { lost: 1, ..report }.is_good());

@@ -146,8 +146,8 @@ impl Net {
             let mut state = self.0.lock();
             state.now = now;
             while let Some(next) = state.due.first_entry().filter(|next| next.key().0 <= now) {
-                let ((_, sequence), segment) = next.remove_entry();
-                state.deliver(self, sequence, segment, &mut awake, &mut finished);
+                let segment = next.remove();
+                state.deliver(self, segment, &mut awake, &mut finished);
             }
         }
         // Without the lock: a dial that was given up drops its stream here.
@@ -155,12 +155,22 @@ impl Net {
         awake.into_iter().for_each(Waker::wake);
     }
 
-    /// Cuts or heals one direction of a link.
+    /// Cuts or heals one direction of a link. What is under way when it is cut is held with what is sent later: were only
+    /// that held which arrives at a cut link, a link healed in between would let what came last overtake the rest.
     pub(crate) fn set_cut(&self, from: Host, to: Host, cut: bool) {
         let mut state = self.0.lock();
-        let link = state.links.entry((from, to)).or_default();
+        let State { links, due, .. } = &mut *state;
+        let link = links.entry((from, to)).or_default();
         link.cut = cut;
-        if !cut {
+        if cut {
+            for ((at, sequence), segment) in std::mem::take(due) {
+                if (segment.from, segment.to) == (from, to) {
+                    link.held.insert(sequence, segment);
+                } else {
+                    due.insert((at, sequence), segment);
+                }
+            }
+        } else {
             for (_, segment) in std::mem::take(&mut link.held) {
                 state.send(segment);
             }
@@ -264,16 +274,10 @@ impl State {
     fn deliver(
         &mut self,
         net: &Net,
-        sequence: u64,
         segment: Segment,
         awake: &mut Vec<Waker>,
         finished: &mut Vec<Result<(), io::Result<Stream>>>,
     ) {
-        let link = self.links.entry((segment.from, segment.to)).or_default();
-        if link.cut {
-            link.held.insert(sequence, segment);
-            return;
-        }
         if !self.powered[segment.to] {
             return;
         }

@@ -9,9 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use master_support::{Single, eventually};
+use master_support::Single;
 use mc_master::FreeSpace;
 use mc_proto::v1::Code;
+use mc_tests::{eventually, until};
 
 /// A disk with as much room as a test says.
 #[derive(Debug)]
@@ -59,9 +60,9 @@ async fn a_leader_whose_disk_is_nearly_full_starts_no_puts_and_goes_on_with_ever
 
     // Enough, but not enough to begin again.
     room.0.store(GIB, Ordering::SeqCst);
-    eventually("the master to see it", async || {
+    until("the master sees it", async || {
         let metrics = master.http("/metrics").await.1;
-        metrics.contains(&format!("mc_data_dir_free_bytes {GIB}\n")).then_some(())
+        metrics.contains(&format!("mc_data_dir_free_bytes {GIB}\n"))
     })
     .await;
     assert_eq!(client.put_start(5, "refused").await.unwrap_err().0, Code::DiskNearlyFull);
@@ -76,9 +77,9 @@ async fn the_reserve_is_a_flag() {
     let room = Arc::new(Room(AtomicU64::new(7 << 20)));
     let master = Single::start(&["--disk-reserve", "1mb"], room).await;
     let mut client = master.client().await;
-    eventually("a look at the disk", async || {
+    until("the master looks at the disk", async || {
         let metrics = master.http("/metrics").await.1;
-        metrics.contains(&format!("mc_data_dir_free_bytes {}\n", 7 << 20)).then_some(())
+        metrics.contains(&format!("mc_data_dir_free_bytes {}\n", 7 << 20))
     })
     .await;
     assert_eq!(client.put_start(1, "k").await, Ok(Code::Ok));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream;
-use master_support::Single;
+use master_support::{Single, caller};
 use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_base::{MAX_COMMAND_BYTES, MAX_ITEMS, MAX_KEY_LEN};
 use mc_master::FreeSpace;
@@ -42,11 +42,6 @@ async fn channel(master: &Single, port: &str) -> Channel {
     let status: serde_json::Value = serde_json::from_str(&master.http("/status").await.1).unwrap();
     let address = status["masters"][0][port].as_str().unwrap().to_owned();
     TcpNetwork.channel(&address, ChannelOptions::default()).unwrap()
-}
-
-fn caller() -> Option<v1::Caller> {
-    let (version_min, version_max) = (*mc_proto::VERSIONS.start(), *mc_proto::VERSIONS.end());
-    Some(v1::Caller { client_id: vec![1; 16].into(), version_min, version_max, ..Default::default() })
 }
 
 fn exist(keys: Vec<Bytes>) -> v1::BatchExistRequest {

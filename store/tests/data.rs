@@ -4,9 +4,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Event, FakeCluster, config, http, start, until};
+use common::{Event, FakeCluster, config, http, start};
 use mc_base::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange};
 use mc_store::{StartError, Store};
+use mc_tests::until;
 use mc_transfer::{Peer, PeerEndpoint, ReadOp, TcpOptions, TcpTransport, Transport as _, WriteOp};
 use tokio::time::Instant;
 
@@ -27,7 +28,7 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
     let cluster = FakeCluster::start(1);
     let dir = tempfile::tempdir().unwrap();
     let store = start(config(cluster.addresses(), dir.path())).await;
-    until("mounted", || store.ready()).await;
+    until("mounted", async || store.ready()).await;
     let Event::Mount { key, tcp, .. } = cluster.mounts()[0].clone() else { panic!("a mount") };
     let peer = Peer {
         cluster: ClusterId(0xc1),

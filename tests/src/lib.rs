@@ -2,6 +2,7 @@
 //! saw can be explained.
 //!
 //! - [`Cluster`] starts, stops, kills and restarts masters and stores as child processes.
+//! - [`Daemon`] is `mc-master` or `mc-store` as an executable of its own.
 //! - [`Workload`] runs clients that do seeded random operations and record each in a [`History`].
 //! - [`checker`] judges a history: per-key linearizability.
 //! - [`Faults`] fails a run whose planned fault did not happen.
@@ -14,7 +15,9 @@ mod bulk;
 pub mod checker;
 mod cluster;
 mod command;
+mod daemon;
 mod exe;
+mod executable;
 mod faults;
 mod faulty;
 mod history;
@@ -24,6 +27,7 @@ mod lossy;
 mod ports;
 mod process;
 mod seeded;
+mod small_disk;
 mod values;
 mod wait;
 mod workload;
@@ -31,7 +35,9 @@ mod workload;
 pub use bulk::{bulk_key, fill};
 pub use cluster::{Cluster, ClusterBuilder};
 pub use command::mcctl;
+pub use daemon::Daemon;
 pub use exe::mcctl_exe;
+pub use executable::{assert_refused, bare_command, printed_config, setting};
 pub use faults::{Fault, Faults};
 pub use faulty::{DiskError, Faulty};
 pub use history::{History, Recorder};
@@ -41,6 +47,7 @@ pub use lossy::LossyMaster;
 pub use ports::Ports;
 pub use process::Process;
 pub use seeded::Seeded;
+pub use small_disk::SmallDisk;
 pub use values::{digest, value};
-pub use wait::{until, until_within};
+pub use wait::{eventually, until, until_within};
 pub use workload::{Mix, Running, Workload};

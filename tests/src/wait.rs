@@ -27,13 +27,53 @@ pub fn until_within(
     what: impl Into<String>,
     mut condition: impl AsyncFnMut() -> bool,
 ) -> impl Future<Output = Duration> {
-    let (what, caller) = (what.into(), Location::caller());
+    let wait = Wait::new(limit, what);
     async move {
-        let started = Instant::now();
         while !condition().await {
-            assert!(started.elapsed() < limit, "not within {limit:?}: {what} (waited for at {caller})");
-            tokio::time::sleep(PAUSE).await;
+            wait.pause().await;
         }
-        started.elapsed()
+        wait.started.elapsed()
+    }
+}
+
+/// Waits until `look` finds something, and returns that.
+///
+/// # Panics
+/// When it finds nothing within a minute, saying `what`.
+#[track_caller]
+pub fn eventually<T>(
+    what: impl Into<String>,
+    mut look: impl AsyncFnMut() -> Option<T>,
+) -> impl Future<Output = T> {
+    let wait = Wait::new(LONG, what);
+    async move {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            wait.pause().await;
+        }
+    }
+}
+
+/// What is waited for, where, and since when.
+struct Wait {
+    what: String,
+    caller: &'static Location<'static>,
+    limit: Duration,
+    started: Instant,
+}
+
+impl Wait {
+    #[track_caller]
+    fn new(limit: Duration, what: impl Into<String>) -> Self {
+        Self { what: what.into(), caller: Location::caller(), limit, started: Instant::now() }
+    }
+
+    /// The moment between a look in vain and the next.
+    async fn pause(&self) {
+        let Self { what, caller, limit, started } = self;
+        assert!(started.elapsed() < *limit, "not within {limit:?}: {what} (waited for at {caller})");
+        tokio::time::sleep(PAUSE).await;
     }
 }

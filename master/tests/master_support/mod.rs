@@ -18,6 +18,7 @@ use mc_master::{Environment, FreeSpace, Master};
 use mc_proto::detail_of;
 use mc_proto::v1::master_client::MasterClient;
 use mc_proto::v1::{self, Code};
+use mc_tests::eventually;
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -120,7 +121,7 @@ fn beats() -> impl futures::Stream<Item = v1::StoreHeartbeat> + Send {
     })
 }
 
-fn caller() -> Option<v1::Caller> {
+pub fn caller() -> Option<v1::Caller> {
     let (version_min, version_max) = (*mc_proto::VERSIONS.start(), *mc_proto::VERSIONS.end());
     Some(v1::Caller { client_id: vec![1; 16].into(), version_min, version_max, ..Default::default() })
 }
@@ -182,16 +183,4 @@ fn bytes(text: &str) -> Bytes {
 
 fn code(number: i32) -> Code {
     Code::try_from(number).unwrap()
-}
-
-/// Looks again and again until there is something; fails after half a minute.
-pub async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "waited 30 s in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

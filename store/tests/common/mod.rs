@@ -44,22 +44,6 @@ pub async fn start(config: Config) -> Store {
     Store::start(config, surroundings(), |_, _| {}).await.unwrap()
 }
 
-/// Waits until `condition` holds; fails, saying `what`, when it does not come to that.
-#[track_caller]
-pub fn until(what: &str, condition: impl FnMut() -> bool) -> impl Future<Output = Duration> {
-    let caller = std::panic::Location::caller();
-    let what = what.to_owned();
-    let mut condition = condition;
-    async move {
-        let started = Instant::now();
-        while !condition() {
-            assert!(started.elapsed() < Duration::from_secs(20), "never: {what} ({caller})");
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        started.elapsed()
-    }
-}
-
 /// Waits until `/readyz` says no, for a reason that contains all of `words`.
 pub async fn until_not_ready_because(address: SocketAddr, words: &[&str]) {
     let started = Instant::now();

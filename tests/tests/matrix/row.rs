@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use mc_tests::checker::{Operation, Outcome};
-use mc_tests::{Cluster, ClusterBuilder, Fault, Faults, Process, Recorder, Running, Workload, until};
+use mc_tests::{
+    Cluster, ClusterBuilder, Fault, Faults, Process, Recorder, Running, SmallDisk, Workload, until,
+};
 use tokio::time::Instant;
-
-use crate::small_disk::SmallDisk;
 
 /// Puts that are acknowledged before a fault, and after it, before it counts as over.
 const PUTS: usize = 50;
@@ -153,7 +153,11 @@ impl Row {
         let happened = faults.plan_times(format!("{}, {}", self.fault, self.role), self.rounds as u64);
         let mut cluster = self.cluster.prepare();
         // Dropped before the cluster is: its folder cannot be removed while something is mounted there.
-        let mounted = self.disk_size.map_or(Some(Vec::new()), |size| SmallDisk::of_masters(&cluster, size));
+        let mounted: Option<Vec<_>> = self.disk_size.map_or(Some(Vec::new()), |size| {
+            (0..cluster.masters.len())
+                .map(|master| SmallDisk::mount(&cluster.master_dir(master), size))
+                .collect()
+        });
         let Some(disks) = mounted else {
             println!("{}, {}: passed over, no file system can be mounted here", self.fault, self.role);
             return;

@@ -1,12 +1,7 @@
-//! A disk that is filled for real: a small file system in memory. To mount one takes a right that not everybody has.
-
-use std::fs::File;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+//! A disk that is filled for real.
 
 use mc_client::{Code, Put};
-use mc_tests::{Cluster, DiskError, until};
+use mc_tests::{DiskError, SmallDisk, until};
 
 use crate::disks::ends_because;
 use crate::row::Row;
@@ -19,57 +14,6 @@ const FLAGS: [&str; 4] = ["--disk-reserve", "16mb", "--snapshot-log-bytes", "4mb
 const LEFT: u64 = 8 << 20;
 /// Puts that one entry of the log ends: 64 KiB of it.
 const ENTRY: usize = 4096;
-
-/// One of them, unmounted when dropped.
-pub(crate) struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    /// One for each master of a cluster that has not been started; `None` when none can be mounted.
-    pub(crate) fn of_masters(cluster: &Cluster, size: &str) -> Option<Vec<Self>> {
-        (0..cluster.masters.len()).map(|master| Self::mount(&cluster.master_dir(master), size)).collect()
-    }
-
-    fn mount(at: &Path, size: &str) -> Option<Self> {
-        std::fs::create_dir_all(at).expect("a folder");
-        let options = format!("size={size},mode=700");
-        let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", options.as_str(), "mc-test"]).arg(at).output();
-        mounted.is_ok_and(|mounted| mounted.status.success()).then(|| Self(at.to_owned()))
-    }
-
-    fn free(&self) -> u64 {
-        let stat = rustix::fs::statvfs(&self.0).expect("it is mounted");
-        stat.f_bavail * stat.f_frsize
-    }
-
-    fn ballast(&self) -> PathBuf {
-        self.0.join("ballast")
-    }
-
-    /// Fills it, but for so many bytes.
-    fn fill(&self, leave: u64) {
-        let mut ballast =
-            File::options().create(true).append(true).open(self.ballast()).expect("room for a name");
-        while let more @ 1.. = self.free().saturating_sub(leave) {
-            if ballast.write_all(&vec![0; more.min(1 << 20) as usize]).is_err() {
-                // The master has taken the last of it.
-                return;
-            }
-        }
-    }
-
-    /// Makes room.
-    fn empty(&self) {
-        std::fs::remove_file(self.ballast()).expect("it was filled");
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Lazily: a process may have files open on it.
-        let _ = Command::new("umount").arg("--lazy").arg(&self.0).output();
-    }
-}
 
 /// The masters' disks fill up alike. First no puts are started any more, by a refusal that says why, while the log goes
 /// on with what frees something; only where there is no room at all the log cannot be written, which ends that master.

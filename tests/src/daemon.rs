@@ -1,0 +1,72 @@
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{bare_command, eventually};
+
+/// `mc-master` or `mc-store` as an executable of its own. Killed with its test, and when the test itself is killed.
+#[derive(Debug)]
+pub struct Daemon {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Starts it in `dir`, which is made for it, with nothing in its environment.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[must_use]
+    pub fn start(path: impl AsRef<OsStr>, dir: &Path, args: &[&str]) -> Self {
+        fs::create_dir(dir).unwrap();
+        let log = dir.join("log");
+        let mut command = bare_command(path, dir);
+        command.args(args).arg("--exit-on-stdin-eof").stdin(Stdio::piped());
+        let child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();
+        Self { child, log }
+    }
+
+    /// All that it has logged so far.
+    ///
+    /// # Panics
+    /// When its log cannot be read.
+    #[must_use]
+    pub fn output(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// The address that it logs under this name.
+    ///
+    /// # Panics
+    /// When it does not, or ends.
+    pub async fn address(&mut self, name: &str) -> String {
+        let name = format!("{name}=");
+        eventually(name.clone(), async || {
+            let said = self.output();
+            assert!(self.child.try_wait().unwrap().is_none(), "it has ended: {said}");
+            let (whole, _) = said.rsplit_once('\n')?;
+            whole.split_whitespace().find_map(|word| word.strip_prefix(&*name)).map(str::to_owned)
+        })
+        .await
+    }
+
+    /// SIGTERM, and waits for its end.
+    ///
+    /// # Panics
+    /// When it does not end.
+    pub async fn terminate(&mut self) -> ExitStatus {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        eventually("its end", async || self.child.try_wait().unwrap()).await
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Both fail only when it is dead and reaped.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

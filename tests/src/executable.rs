@@ -1,0 +1,47 @@
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs an executable in `dir`, with nothing in its environment.
+#[must_use]
+pub fn bare_command(path: impl AsRef<OsStr>, dir: &Path) -> Command {
+    let mut command = Command::new(path);
+    command.current_dir(dir).env_clear();
+    command
+}
+
+/// What `--print-config` prints.
+///
+/// # Panics
+/// When the command fails, or warns.
+pub fn printed_config(command: &mut Command) -> String {
+    let output = command.arg("--print-config").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A setting's value in a [`printed_config`], and where it came from.
+///
+/// # Panics
+/// When it is not there.
+#[must_use]
+pub fn setting<'a>(printed: &'a str, name: &str) -> (&'a str, &'a str) {
+    let value = printed.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = \""));
+    let (value, origin) = value.and_then(|line| line.split_once('"')).unwrap_or_else(|| panic!("{printed}"));
+    (value, origin.trim_start().strip_prefix("# ").unwrap())
+}
+
+/// The command cannot work: it says so in one sentence that contains `words`, and ends with exit code 2.
+///
+/// # Panics
+/// When it does anything else.
+#[track_caller]
+pub fn assert_refused(command: &mut Command, words: &str) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(2), "{command:?}: {said}");
+    assert!(stdout.is_empty(), "{command:?}");
+    assert!(said.starts_with("error: ") && said.contains(words), "{command:?}: {said}");
+    assert_eq!(said.lines().count(), 1, "{command:?}: {said}");
+}

@@ -175,8 +175,8 @@ impl Client {
     /// A miss means that the pool has no such object *that can be read now*: there is none, its stores are suspect, or
     /// the only replicas could not be read (counted as `unreachable_replicas`) or had wrong bytes (counted as
     /// `checksum_mismatches`). A store that refuses connections or does not answer is asked about once more at the
-    /// leader before that; other replicas are read first. In local-only mode the local cache answers, with a value
-    /// that may have been removed or replaced since.
+    /// leader before that; other replicas are read first. In local-only mode the local cache and an
+    /// [embedded store](Builder::embedded_store)'s memory answer, with a value that may have been removed or replaced since.
     ///
     /// # Errors
     /// [`Error`] when no leader answers in time, or the key cannot be one. A get changes nothing, so its outcome is

@@ -7,12 +7,13 @@ use futures::StreamExt;
 use mc_base::{PutId, StoreId};
 use mc_proto::v1::{BatchGetRequest, Code};
 use mc_transfer::{Checksum, ReadOp, TransferError};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::Error;
 use crate::batch::IN_FLIGHT;
 use crate::call::{CallError, Repeat};
 use crate::core::{Core, check_key, item_error, nonsense};
+use crate::embedded::Embedded;
 use crate::keys::{key_chunks, read_error};
 use crate::placement::{Described, Granted, Place, described, grants, lease_end, patience};
 
@@ -86,7 +87,7 @@ impl Core {
             let answer = match call.await {
                 Ok(answer) if answer.reply.results.len() == request.keys.len() => answer,
                 Ok(_) => return fail_open(slots, &nonsense("get")),
-                Err(CallError::LocalOnly { .. }) => return self.answer_locally(slots),
+                Err(CallError::LocalOnly { .. }) => return self.answer_locally(slots, deadline).await,
                 Err(CallError::Failed(error)) => return fail_open(slots, &read_error(error)),
             };
             let granted =
@@ -101,9 +102,7 @@ impl Core {
             let last = round == ROUNDS;
             for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
                 if Instant::now() >= deadline {
-                    let why = "the objects were not read by the deadline";
-                    let error = Error::definite("get", Code::RpcTimeout, "the stores", why);
-                    slot.result = Some(Err(error));
+                    slot.result = Some(Err(late()));
                 } else if last || !slot.fresh_failure {
                     self.masters.counters.unreachable_replicas.one();
                     slot.result = Some(Ok(None));
@@ -117,12 +116,20 @@ impl Core {
         slot.object = None;
         match Code::try_from(result.code) {
             Ok(Code::Ok) => {}
-            Ok(Code::ObjectNotFound | Code::ReplicaIsNotReady) => return slot.result = Some(Ok(None)),
+            Ok(Code::ObjectNotFound) => {
+                self.masters.embedded.iter().for_each(|here| here.forget(&slot.key));
+                return slot.result = Some(Ok(None));
+            }
+            Ok(Code::ReplicaIsNotReady) => return slot.result = Some(Ok(None)),
             _ => return slot.result = Some(Err(item_error("get", result.code))),
         }
         let Some(object) = described(result, granted) else {
             return slot.result = Some(Err(nonsense("get")));
         };
+        if let Some(embedded) = &self.masters.embedded {
+            let spot = embedded.spot(object.size, Checksum(object.checksum), object.places.iter());
+            embedded.note(&slot.key, spot);
+        }
         if let Some(value) = self.masters.cache.exact(&slot.key, object.version)
             && value.len() as u64 == object.size
         {
@@ -206,17 +213,29 @@ impl Core {
         }
     }
 
-    fn answer_locally(&self, slots: &mut [Slot<'_>]) {
+    async fn answer_locally(&self, slots: &mut [Slot<'_>], deadline: Instant) {
         for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
-            match self.masters.cache.any(&slot.key) {
-                Some(entry) => {
-                    self.masters.counters.cache_hits.one();
-                    slot.deliver(entry.value);
-                }
-                None => slot.result = Some(Ok(None)),
+            if let Some(entry) = self.masters.cache.any(&slot.key) {
+                self.masters.counters.cache_hits.one();
+                slot.deliver(entry.value);
+                continue;
             }
+            let Some(embedded) = &self.masters.embedded else {
+                slot.result = Some(Ok(None));
+                continue;
+            };
+            let result = timeout_at(deadline, slot.read_embedded(embedded)).await;
+            let result = result.unwrap_or_else(|_| Err(late()));
+            if matches!(result, Ok(Some(_))) {
+                self.masters.counters.embedded_hits.one();
+            }
+            slot.result = Some(result);
         }
     }
+}
+
+fn late() -> Error {
+    Error::definite("get", Code::RpcTimeout, "the stores", "the objects were not read by the deadline")
 }
 
 impl<'a> Slot<'a> {
@@ -264,10 +283,30 @@ impl<'a> Slot<'a> {
 
     /// Where the object's bytes go; [`Self::make_room`] has seen to the size.
     fn room(&mut self) -> &mut [u8] {
-        let len = self.object.as_ref().and_then(|object| usize::try_from(object.size).ok()).unwrap_or(0);
+        self.room_for(self.object.as_ref().map_or(0, |object| object.size))
+    }
+
+    fn room_for(&mut self, size: u64) -> &mut [u8] {
         let whole = self.into.as_deref_mut().unwrap_or(&mut self.own);
-        let len = len.min(whole.len());
+        let len = usize::try_from(size).unwrap_or(0).min(whole.len());
         &mut whole[..len]
+    }
+
+    /// Reads the object from this process's own store, if it is known to lie there and still does.
+    async fn read_embedded(&mut self, embedded: &Embedded) -> GetResult {
+        let Some(spot) = embedded.find(&self.key) else { return Ok(None) };
+        self.make_room(spot.size)?;
+        let room = self.room_for(spot.size);
+        if !embedded.read(&spot, room).await {
+            embedded.forget(&self.key);
+            self.own = Vec::new();
+            return Ok(None);
+        }
+        let len = room.len();
+        Ok(Some(match self.into {
+            Some(_) => Got::Len(len),
+            None => Got::Bytes(std::mem::take(&mut self.own).into()),
+        }))
     }
 
     /// The bytes have been read and are good.

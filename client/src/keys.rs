@@ -27,8 +27,7 @@ impl Core {
         let answer = match self.masters.call(&request, deadline, Repeat::Freely).await {
             Ok(answer) => answer,
             Err(CallError::LocalOnly { .. }) => {
-                let cached = |key: &Bytes| self.masters.cache.any(key).map(|entry| entry.value.len() as u64);
-                return request.keys.iter().map(|key| Ok(cached(key))).collect();
+                return request.keys.iter().map(|key| Ok(self.local_size(key))).collect();
             }
             Err(CallError::Failed(error)) => return vec![Err(read_error(error)); request.keys.len()],
         };
@@ -41,6 +40,12 @@ impl Core {
             _ => Err(item_error("exist", result.code)),
         });
         results.collect()
+    }
+
+    /// Bytes of an object that a get would answer with now, without a leader, if it is still what it was.
+    pub(crate) fn local_size(&self, key: &[u8]) -> Option<u64> {
+        let cached = self.masters.cache.any(key).map(|entry| entry.value.len() as u64);
+        cached.or_else(|| Some(self.masters.embedded.as_ref()?.find(key)?.size))
     }
 
     /// Removes each object; `false` where there was none.
@@ -63,7 +68,7 @@ impl Core {
             Err(error) => {
                 let error = error.into_error("remove");
                 if error.is_unknown() {
-                    request.items.iter().for_each(|item| self.masters.cache.remove(&item.key));
+                    request.items.iter().for_each(|item| self.masters.forget(&item.key));
                 }
                 return vec![Err(error); request.items.len()];
             }
@@ -78,7 +83,7 @@ impl Core {
                 _ => Err(item_error("remove", result.code)),
             };
             if removed.is_ok() {
-                self.masters.cache.remove(&item.key);
+                self.masters.forget(&item.key);
             }
             removed
         });

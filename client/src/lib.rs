@@ -18,7 +18,10 @@ mod call;
 mod channels;
 mod core;
 mod discover;
+mod embedded;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 mod get;
 mod identity;
 mod keys;
@@ -39,6 +42,6 @@ pub use api::{Client, GetInto, PutFrom};
 pub use error::{ConnectError, Error, Outcome};
 pub use mc_base::{ByteSize, ClusterId, NodeId, PutId, StoreId};
 pub use mc_proto::v1::Code;
-pub use mc_transfer::{RegisterError, RegisteredMemory};
+pub use mc_transfer::{RegisterError, RegisteredMemory, Segment};
 pub use metrics::Stats;
 pub use options::{Builder, DEFAULT_MASTER_PORT, Mode, Put, PutMode, PutOptions};

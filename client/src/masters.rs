@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::avoid::AvoidList;
 use crate::cache::LocalCache;
 use crate::channels::Channels;
+use crate::embedded::Embedded;
 use crate::identity::{Identity, Verdict};
 use crate::leader::{LeaderAt, LeaderView, Source};
 use crate::list::MasterList;
@@ -58,6 +59,8 @@ pub(crate) struct Masters {
     pub(crate) leader_timeout: Duration,
     pub(crate) avoid: AvoidList,
     pub(crate) cache: LocalCache,
+    /// The memory of this process's own store, if it runs one.
+    pub(crate) embedded: Option<Embedded>,
     /// Local puts that are to be published, if any are.
     pub(crate) unpublished: Option<Unpublished>,
     pub(crate) counters: Counters,
@@ -105,6 +108,7 @@ impl Masters {
             leader_timeout: builder.leader_timeout,
             avoid: AvoidList::new(),
             cache: LocalCache::new(builder.local_cache),
+            embedded: builder.embedded.clone().map(|(store, segments)| Embedded::new(store, segments)),
             unpublished: builder.publish_local.then(Unpublished::default),
             counters: Counters::new(),
             beacon: watch::Sender::new(beacon),
@@ -124,6 +128,14 @@ impl Masters {
 
     pub(crate) fn link(&self) -> Link {
         self.beacon.borrow().link.clone()
+    }
+
+    /// Drops what this client has and knows of a key's object.
+    pub(crate) fn forget(&self, key: &[u8]) {
+        self.cache.remove(key);
+        if let Some(embedded) = &self.embedded {
+            embedded.forget(key);
+        }
     }
 
     /// Addresses of all masters that are known now.
@@ -328,7 +340,7 @@ impl Masters {
                 self.counters.local_only_entries.one();
                 tracing::warn!(
                     timeout_ms = u64::try_from(self.leader_timeout.as_millis()).unwrap_or(u64::MAX),
-                    "no leader answers: local-only mode, gets answer from the local cache and puts stay in it"
+                    "no leader answers: local-only mode, gets answer from what is kept or lies here and puts stay in the local cache"
                 );
             } else if let Some(leader) = &after {
                 tracing::info!(
@@ -380,6 +392,7 @@ impl Known {
                 self.leaderless_since.get_or_insert_with(Instant::now);
                 self.heard.retain(|_, heard| !matches!(heard, Heard::Refused(_)));
                 masters.cache.clear();
+                masters.embedded.iter().for_each(Embedded::clear);
                 if let Some(unpublished) = &masters.unpublished {
                     unpublished.forget();
                 }

@@ -54,6 +54,8 @@ counters! {
         misses => "mc_client_misses_total",
         /// Hits that came out of the local cache.
         cache_hits => "mc_client_cache_hits_total",
+        /// Hits that came out of an embedded store's memory, without a leader.
+        embedded_hits => "mc_client_embedded_hits_total",
         /// Puts that were acknowledged.
         puts_stored => "mc_client_puts_stored_total",
         /// Puts whose key was there.

@@ -1,9 +1,9 @@
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mc_base::net::{Network, TcpNetwork};
 use mc_base::{ByteSize, ClusterId, StoreId};
-use mc_transfer::{TcpTransport, Transport};
+use mc_transfer::{Segment, TcpTransport, Transport};
 
 use crate::{Client, ConnectError};
 
@@ -16,6 +16,7 @@ pub struct Builder {
     pub(crate) masters: String,
     pub(crate) local_cache: ByteSize,
     pub(crate) publish_local: bool,
+    pub(crate) embedded: Option<(StoreId, Vec<Weak<Segment>>)>,
     pub(crate) leader_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) call_timeout: Duration,
@@ -33,6 +34,7 @@ impl Default for Builder {
             masters: format!("127.0.0.1:{DEFAULT_MASTER_PORT}"),
             local_cache: ByteSize(256 << 20),
             publish_local: false,
+            embedded: None,
             leader_timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_millis(300),
             call_timeout: Duration::from_secs(5),
@@ -56,7 +58,8 @@ impl Builder {
         self
     }
 
-    /// Memory for objects recently read or written here. 0 switches the cache off, and with it local-only reads.
+    /// Memory for objects recently read or written here. 0 switches the cache off, and with it local-only reads of all
+    /// that does not lie in an [embedded store](Self::embedded_store).
     /// [`Self::connect`] logs what it is. Default: 256 MiB.
     #[must_use]
     pub fn local_cache(mut self, size: ByteSize) -> Self {
@@ -71,6 +74,17 @@ impl Builder {
     #[must_use]
     pub fn publish_local(mut self, on: bool) -> Self {
         self.publish_local = on;
+        self
+    }
+
+    /// A store that runs in this process, by its id and its memory: without a leader, gets are answered from there too.
+    /// The client remembers what of its own puts and gets lies there (in about 64 MiB, beside the local cache),
+    /// and compares each value with the checksum that its writer recorded, whatever [`Self::checksum`] says. It does not
+    /// keep the memory: once the store has stopped, these are misses. [`Stats::embedded_hits`](crate::Stats::embedded_hits)
+    /// counts the others. Default: none.
+    #[must_use]
+    pub fn embedded_store(mut self, id: StoreId, segments: &[Arc<Segment>]) -> Self {
+        self.embedded = Some((id, segments.iter().map(Arc::downgrade).collect()));
         self
     }
 
@@ -198,6 +212,7 @@ pub enum Put {
 pub enum Mode {
     /// A leader is known, or one was a moment ago.
     Connected,
-    /// No leader has answered for the leader timeout: gets answer from the local cache, puts stay in it.
+    /// No leader has answered for the leader timeout: gets answer from the local cache and an embedded store's memory,
+    /// puts stay in the cache.
     LocalOnly,
 }

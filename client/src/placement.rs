@@ -21,12 +21,14 @@ pub(crate) struct Granted {
     pub(crate) offered: Instant,
 }
 
-/// One replica: which grant opens it, and which of its ranges it is.
+/// One replica: which grant opens it, which of its ranges it is, and where in the store that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) store: StoreId,
     pub(crate) grant: usize,
     pub(crate) range: u32,
+    pub(crate) segment: u32,
+    pub(crate) offset: u64,
 }
 
 /// An object as a master describes it.
@@ -67,8 +69,15 @@ pub(crate) fn places<'a>(
     replicas.iter().zip(0..).filter_map(move |(replica, number)| {
         let at = usize::try_from(replica.grant).ok()?;
         let granted = grants.get(at)?.as_ref()?;
-        (StoreId::from_bytes(&replica.store_id) == Some(granted.peer.store) && replica.length >= size)
-            .then_some((number, Place { store: granted.peer.store, grant: at, range: replica.range }))
+        let place = Place {
+            store: granted.peer.store,
+            grant: at,
+            range: replica.range,
+            segment: replica.segment,
+            offset: replica.offset,
+        };
+        (StoreId::from_bytes(&replica.store_id) == Some(place.store) && replica.length >= size)
+            .then_some((number, place))
     })
 }
 
@@ -113,6 +122,8 @@ mod tests {
             grant,
             length,
             range: 9,
+            segment: 3,
+            offset: 4096,
             ..Replica::default()
         }
     }
@@ -142,7 +153,7 @@ mod tests {
         let places: Vec<_> = places(&replicas, &grants, 10).collect();
         assert_eq!(
             places,
-            [(0, Place { store: StoreId(1), grant: 0, range: 9 })],
+            [(0, Place { store: StoreId(1), grant: 0, range: 9, segment: 3, offset: 4096 })],
             "another store's grant, too short, a malformed grant, no such grant"
         );
         assert_eq!(described(&GetResult::default(), &grants), None, "no version");

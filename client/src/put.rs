@@ -248,6 +248,10 @@ impl Core {
                     // Two replicas with different bytes: the caller's buffer changed in between. The first counts.
                     Ok(checksum) if put.checksum.is_none_or(|first| first == checksum.0) => {
                         put.checksum = Some(checksum.0);
+                        let embedded = self.masters.embedded.as_ref();
+                        let spot = embedded
+                            .and_then(|here| here.spot(put.pending.size, checksum, [place].into_iter()));
+                        put.pending.spot = spot.or(put.pending.spot);
                         self.masters.counters.bytes_written.add(put.pending.size);
                     }
                     Ok(_) => put.failed.push((*number, place.store)),
@@ -314,7 +318,12 @@ impl Core {
                 Ok(Code::PutGone)
                     if options.mode == PutMode::IfAbsent && !put.again && Instant::now() < deadline =>
                 {
-                    rounds.push(Round::Again(Pending { put: PutId::random(), again: true, ..put }));
+                    rounds.push(Round::Again(Pending {
+                        put: PutId::random(),
+                        again: true,
+                        spot: None,
+                        ..put
+                    }));
                 }
                 _ => rounds.push(Round::Done(put.at, Err(item_error("put end", result.code)))),
             }
@@ -355,7 +364,11 @@ impl Core {
         settled.collect()
     }
 
+    /// Keeps what a put that stored leaves here.
     fn fill(&self, put: &Pending<'_>, fill: Fill) {
+        if let Some(embedded) = &self.masters.embedded {
+            embedded.note(&put.key, put.spot);
+        }
         if fill == Fill::Cache && self.masters.cache.holds(put.size) {
             self.masters.cache.insert(&put.key, put.put, put.slices.concat().into());
         } else {
@@ -374,7 +387,7 @@ impl Core {
             } else if !self.masters.cache.holds(put.size) {
                 let why = "no leader is in reach, and the local cache is off or too small for the value";
                 Err(Error::definite("put", Code::NoLeader, "this client", why))
-            } else if self.masters.cache.any(&put.key).is_some() {
+            } else if self.local_size(&put.key).is_some() {
                 Ok(Put::LocalOnly)
             } else {
                 self.masters.cache.insert(&put.key, put.put, put.slices.concat().into());

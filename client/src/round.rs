@@ -9,6 +9,7 @@ use mc_proto::v1::Code;
 use tokio::time::Instant;
 
 use crate::core::{check_key, item_error};
+use crate::embedded::Spot;
 use crate::placement::Place;
 use crate::{Error, Put, PutFrom};
 
@@ -29,6 +30,8 @@ pub(crate) struct Pending<'a> {
     pub(crate) failure: Option<Error>,
     /// Stores that failed other calls are asked to be left out, too.
     pub(crate) choosy: bool,
+    /// Where in this process's own store it has been written, if it was.
+    pub(crate) spot: Option<Spot>,
 }
 
 impl<'a> Pending<'a> {
@@ -50,6 +53,7 @@ impl<'a> Pending<'a> {
             again: false,
             failure: None,
             choosy: true,
+            spot: None,
         })
     }
 }

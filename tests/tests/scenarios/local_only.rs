@@ -1,6 +1,12 @@
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mc_client::{ByteSize, Client, Code, Mode, Put};
+use mc_base::Clock;
+use mc_base::metrics::Registry;
+use mc_base::net::TcpNetwork;
+use mc_client::{ByteSize, Client, Code, GetInto, Mode, Put, PutOptions};
+use mc_store::{Config, Store, Surroundings};
 use mc_tests::checker::Outcome;
 use mc_tests::{Cluster, Faults, Workload, until};
 
@@ -75,4 +81,78 @@ async fn what_clients_do_through_an_outage_is_old_news_at_worst_and_no_acknowled
     running.acknowledged(50).await;
     running.stop().await.assert_nothing_lost(&cluster);
     faults.assert_happened();
+}
+
+/// A store in this process, mounted.
+async fn embedded(cluster: &Cluster, data_dir: &Path) -> Store {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let config = Config {
+        segment: vec![ByteSize(16 << 20)],
+        masters: cluster.addresses().split(',').map(|address| address.parse().unwrap()).collect(),
+        listen: any,
+        http_listen: any,
+        advertise: None,
+        data_dir: data_dir.into(),
+        name: None,
+        fault_http: false,
+    };
+    let surroundings =
+        Surroundings { network: TcpNetwork::shared(), clock: Clock::monotonic(), registry: Registry::new() };
+    let store = Store::start(config, surroundings, |_, _| {}).await.unwrap();
+    until("the embedded store is mounted", async || store.ready()).await;
+    store
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_any_leader_a_client_reads_its_own_store_s_memory_and_only_what_is_right_there() {
+    let mut cluster = Cluster::builder().start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan_times("a master is killed", 3);
+    let dir = tempfile::tempdir().unwrap();
+    let store = embedded(&cluster, dir.path()).await;
+    let here = PutOptions { preferred: vec![store.id()], ..PutOptions::default() };
+    let value = |key: &str| key.repeat(20_000).into_bytes();
+    let client = cluster
+        .client_builder()
+        .embedded_store(store.id(), store.segments())
+        .leader_timeout(Duration::from_millis(300));
+    let client = client.connect().await.unwrap();
+    assert!(client.connected(Duration::from_secs(60)).await);
+
+    for key in ["put", "damaged", "removed"] {
+        assert_eq!(client.put_with(key, &value(key), &here).await.unwrap(), Put::Stored);
+    }
+    assert!(client.remove("removed", true).await.unwrap());
+    let other = cluster.client().await;
+    for key in ["got", "never seen"] {
+        assert_eq!(other.put_with(key, &value(key), &here).await.unwrap(), Put::Stored);
+    }
+    assert_eq!(client.get("got").await.unwrap().as_deref(), Some(&*value("got")));
+    let lookup = client.admin().lookup("damaged").await.unwrap().unwrap();
+    assert_eq!(lookup.replicas[0].store, store.id(), "it lies where it was asked to");
+    let at = lookup.replicas[0].offset + 777;
+
+    for master in &mut cluster.masters {
+        master.kill9();
+        fault.happened();
+    }
+    until("the client notices", async || client.mode() == Mode::LocalOnly).await;
+    for key in ["put", "got"] {
+        assert!(client.exist(key).await.unwrap());
+        assert_eq!(client.get(key).await.unwrap().as_deref(), Some(&*value(key)), "{key}");
+    }
+    let mut into = vec![0; value("put").len() + 1];
+    let read = client.batch_get_into(&mut [GetInto { key: b"put", into: &mut into }]).await;
+    assert_eq!(*read[0].as_ref().unwrap(), Some(into.len() - 1));
+    assert_eq!(into[..into.len() - 1], value("put"));
+    for key in ["removed", "never seen"] {
+        assert_eq!(client.get(key).await.unwrap(), None, "nothing is known of {key}");
+    }
+    let (memory, number) = (store.segments(), lookup.replicas[0].segment);
+    assert_eq!(client.get("damaged").await.unwrap().as_deref(), Some(&*value("damaged")));
+    memory[usize::try_from(number).unwrap()].corrupt(at).unwrap();
+    assert_eq!(client.get("damaged").await.unwrap(), None, "wrong bytes are never returned");
+    assert_eq!(client.stats().embedded_hits, 4);
+    faults.assert_happened();
+    store.stop(Duration::ZERO).await;
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use bytes::Bytes;
 use mc_base::ByteSize;
 use mc_client::{Client, Put, PutOptions};
 use rand::rngs::SmallRng;
@@ -73,11 +74,14 @@ pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: 
     let client = connect::client_with_leader(&pool.masters(), global.timeout.0).await?;
 
     let run = format!("bench/{:016x}", rand::random::<u64>());
+    let space = Keyspace::uniform(run, args.size.0 as usize);
+    let values = if matches!(kind, Kind::Put | Kind::Mixed) { args.batch.into() } else { 0 };
     let load = Arc::new(Load {
         client,
         args: args.clone(),
         keys,
-        space: Keyspace::uniform(run, args.size.0 as usize),
+        values: (0..values).map(|block| space.object(block).1).collect(),
+        space,
         next: AtomicU64::new(keys),
     });
     if kind != Kind::Put {
@@ -115,6 +119,9 @@ struct Load {
     args: LoadArgs,
     keys: u64,
     space: Keyspace,
+    /// What the measured puts put, whatever the block: a bench measures the pool, not the making of values. Only blocks
+    /// that [`Load::populate`] put are read.
+    values: Vec<Bytes>,
     /// The next block that nothing has put: blocks below `keys` are those that are read.
     next: AtomicU64,
 }
@@ -218,7 +225,8 @@ impl Load {
     }
 
     async fn put(&self, blocks: std::ops::Range<Block>, counts: &mut Counts) {
-        let objects: Vec<_> = blocks.map(|block| self.space.object(block)).collect();
+        let objects: Vec<_> =
+            blocks.zip(&self.values).map(|(block, value)| (self.space.key(block), value)).collect();
         let start = Instant::now();
         let results = self.client.batch_put(&objects, &PutOptions::default()).await;
         counts.latencies.record(start.elapsed());

@@ -60,7 +60,7 @@ pub(crate) fn requests() -> Vec<Vec<u8>> {
     valid(&REQUESTS)
 }
 
-/// What masters answer them.
+/// What masters answer them. Answers that are codes, or are shown to people as they are, are decoded and no more.
 pub(crate) fn reply(data: &[u8]) -> bool {
     read(&REPLIES, data)
 }
@@ -188,7 +188,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 leader: Some(leader()),
                 masters: vec!["a:50051".into(), "b:50051".into()],
             },
-            |_| true,
+            mc_client::fuzz::hello,
         ),
         kind(status(), |_| true),
         kind(
@@ -198,7 +198,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 stores: vec![store(); 2],
                 masters: vec!["a:50051".into(); 3],
             },
-            |_| true,
+            mc_client::fuzz::watch,
         ),
         kind(v1::BatchExistReply { results: vec![v1::ExistResult { code: -704, size: 4096 }; 3] }, |_| true),
         kind(
@@ -216,14 +216,14 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 grants: vec![grant(); 2],
                 lease_ms: 10_000,
             },
-            |_| true,
+            mc_client::fuzz::get,
         ),
         kind(
             v1::BatchPutStartReply {
                 results: vec![v1::PutStartResult { code: 0, replicas: vec![replica()] }; 2],
-                grants: vec![grant()],
+                grants: vec![grant(); 2],
             },
-            |_| true,
+            mc_client::fuzz::put_start,
         ),
         kind(v1::BatchPutEndReply { results: ended() }, |_| true),
         kind(v1::BatchPutRevokeReply { results: ended() }, |_| true),
@@ -234,7 +234,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 heartbeat_ms: 200,
                 cluster_id: id(&CLUSTER.to_bytes()),
             },
-            |_| true,
+            |mount| mc_store::fuzz::cluster_time(&mount.cluster_id, mount.cluster_time_ms),
         ),
         kind(v1::UnmountStoreReply {}, |_| true),
         kind(
@@ -246,7 +246,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 mounted: true,
                 dead: true,
             },
-            |_| true,
+            |beat| mc_store::fuzz::cluster_time(&beat.cluster_id, beat.cluster_time_ms),
         ),
         kind(v1::ListMembersReply { members: vec![member(); 3], leader: Some(leader()) }, |_| true),
         kind(v1::TransferLeaderReply { leader: Some(leader()) }, |_| true),
@@ -263,7 +263,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 ours: "1".into(),
                 theirs: "2".into(),
             },
-            |_| true,
+            mc_client::fuzz::refusal,
         ),
     ]
 });
@@ -276,7 +276,20 @@ static PEERS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         sync_us: Some(900),
     };
     let (envelope, addresses) = (Some(envelope()), Some(addresses()));
-    let peers = || vec!["a:50055".to_owned(), "b:50055".to_owned()];
+    let met = v1::MeetReply {
+        instance: id(&[4; 16]),
+        node_id: id(&PEER.to_bytes()),
+        cluster_id: id(&CLUSTER.to_bytes()),
+        formed: true,
+        peers: vec!["a:50055".into(), "b:50055".into()],
+        addresses: addresses.clone(),
+        version_min: 1,
+        version_max: 1,
+        software: "0.1.0".into(),
+        cluster_version_max: 1,
+    };
+    // The fields of the request are the reply's, by the same numbers.
+    let meet = v1::MeetRequest::decode(&met.encode_to_vec()[..]).expect("all but one field");
     vec![
         kind(
             v1::AppendRequest {
@@ -336,35 +349,8 @@ static PEERS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             fuzz::transfer,
         ),
         kind(v1::RaftTransferLeaderReply { accepted: true, vote: vote(true) }, fuzz::transfer_reply),
-        kind(
-            v1::MeetRequest {
-                instance: id(&[4; 16]),
-                node_id: id(&PEER.to_bytes()),
-                cluster_id: id(&CLUSTER.to_bytes()),
-                formed: true,
-                peers: peers(),
-                addresses: addresses.clone(),
-                version_min: 1,
-                version_max: 1,
-                software: "0.1.0".into(),
-            },
-            |_| true,
-        ),
-        kind(
-            v1::MeetReply {
-                instance: id(&[4; 16]),
-                node_id: id(&PEER.to_bytes()),
-                cluster_id: id(&CLUSTER.to_bytes()),
-                formed: true,
-                peers: peers(),
-                addresses: addresses.clone(),
-                version_min: 1,
-                version_max: 1,
-                software: "0.1.0".into(),
-                cluster_version_max: 1,
-            },
-            fuzz::meet_reply,
-        ),
+        kind(meet, |_| true),
+        kind(met, fuzz::meet_reply),
         kind(
             v1::FoundRequest {
                 cluster_id: id(&CLUSTER.to_bytes()),

@@ -65,8 +65,12 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Vec<Block>>, TraceError> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::Write;
+
+    use rand::rngs::SmallRng;
+    use rand::{RngExt, SeedableRng};
+
+    use super::*;
 
     const TEXT: &str = "{\"timestamp\": 0, \"input_length\": 6758, \"hash_ids\": [0, 1, 2]}\n\n{\"timestamp\": 12, \"hash_ids\": [0, 3]}\n";
 
@@ -76,13 +80,68 @@ mod tests {
         file
     }
 
+    fn gzipped(text: &str) -> Vec<u8> {
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gz.write_all(text.as_bytes()).unwrap();
+        gz.finish().unwrap()
+    }
+
+    fn mutate(valid: &[u8], rng: &mut SmallRng) -> Vec<u8> {
+        /// What numbers, lists and lines are wrong by.
+        const TELLING: [&str; 10] =
+            ["-1", "0.5", "1e999", "18446744073709551616", "[", "[]", "{", "\"", "\n", "null"];
+        let mut bytes = valid.to_vec();
+        for _ in 0..rng.random_range(1..5) {
+            let at = rng.random_range(0..=bytes.len());
+            match rng.random_range(0..5) {
+                0 => bytes.truncate(at),
+                1 if at < bytes.len() => bytes[at] ^= rng.random_range::<u8, _>(1..=255),
+                2 => bytes.insert(at, rng.random()),
+                3 => {
+                    let telling = TELLING[rng.random_range(0..TELLING.len())];
+                    let replaced: usize = rng.random_range(0..8);
+                    let end = bytes.len().min(at + replaced);
+                    bytes.splice(at..end, telling.bytes());
+                }
+                _ => {
+                    // A part, once more.
+                    let from = rng.random_range(0..=bytes.len());
+                    let part = bytes[from..bytes.len().min(from + 64)].to_vec();
+                    bytes.splice(at..at, part);
+                }
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn no_mutation_of_a_trace_panics_and_what_is_read_of_one_has_requests_with_blocks() {
+        let mut rng = SmallRng::seed_from_u64(20);
+        for valid in [TEXT.as_bytes().to_vec(), gzipped(TEXT)] {
+            let (mut good, mut refused) = (0, 0);
+            for _ in 0..3_000 {
+                let bytes = mutate(&valid, &mut rng);
+                match read(file(&bytes).path()) {
+                    Ok(requests) => {
+                        good += 1;
+                        let full = !requests.is_empty() && requests.iter().all(|blocks| !blocks.is_empty());
+                        assert!(full, "{requests:?} from {bytes:?}");
+                    }
+                    Err(error) => {
+                        refused += 1;
+                        assert!(error.to_string().contains("the trace"), "{error}");
+                    }
+                }
+            }
+            assert!(good > 0 && refused > 0, "{good} were read, {refused} were refused");
+        }
+    }
+
     #[test]
     fn plain_and_gzipped_traces_read_alike() {
         let plain = read(file(TEXT.as_bytes()).path()).unwrap();
         assert_eq!(plain, [vec![0, 1, 2], vec![0, 3]]);
-        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        gz.write_all(TEXT.as_bytes()).unwrap();
-        assert_eq!(read(file(&gz.finish().unwrap()).path()).unwrap(), plain);
+        assert_eq!(read(file(&gzipped(TEXT)).path()).unwrap(), plain);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What must hold of the masters after every step, whatever happens to them.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::FutureExt as _;
@@ -11,6 +12,7 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::storage::RaftLogReader as _;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::exercised::Exercised;
 use crate::machine::Machine;
 use crate::net::Host;
 use crate::trace::Trace;
@@ -24,6 +26,10 @@ pub(crate) struct Invariants {
     committed: BTreeMap<u64, (LogId, u64)>,
     /// The hash of the index at each applied entry.
     indexes: BTreeMap<u64, (LogId, u64)>,
+    /// Who votes, by the index of the entry that made it so.
+    voters: BTreeMap<u64, BTreeSet<NodeId>>,
+    /// Snapshots that were taken from a leader: where, and the index of their last entry.
+    installed: BTreeSet<(Host, u64)>,
     seen: Vec<Seen>,
 }
 
@@ -44,6 +50,8 @@ impl Invariants {
             leaders: BTreeMap::new(),
             committed: BTreeMap::new(),
             indexes: BTreeMap::new(),
+            voters: BTreeMap::new(),
+            installed: BTreeSet::new(),
             seen: vec![Seen::default(); masters],
         }
     }
@@ -56,6 +64,19 @@ impl Invariants {
     /// Entries that were committed.
     pub(crate) fn entries(&self) -> usize {
         self.committed.len()
+    }
+
+    /// Counts what the masters were seen to do.
+    pub(crate) fn count(&self, exercised: &mut Exercised) {
+        exercised.leader_changes = successive(&self.leaders).filter(|(old, new)| old != new).count();
+        exercised.snapshots_installed = self.installed.len();
+        for (old, new) in successive(&self.voters) {
+            match new.len().cmp(&old.len()) {
+                Ordering::Greater => exercised.growths += 1,
+                Ordering::Less => exercised.shrinkings += 1,
+                Ordering::Equal => exercised.swaps += usize::from(new != old),
+            }
+        }
     }
 
     /// Checks one machine.
@@ -74,13 +95,16 @@ impl Invariants {
 
     fn check_raft(&mut self, machine: &Machine, raft: &RaftNode) -> Result<(), String> {
         let host = machine.host;
-        let (leads, term, committed, last) = {
+        let (leads, term, committed, last, installed) = {
             let metrics = raft.raft().metrics();
             let metrics = metrics.borrow_watched();
             let leads = metrics.state == ServerState::Leader && metrics.vote.committed;
             let last = metrics.last_log_index.unwrap_or(0);
-            (leads, metrics.vote.leader_id.term, metrics.local_committed, last)
+            // One's own snapshot leaves the last entries that it covers in the log; a leader's takes the place of all.
+            let installed = metrics.snapshot.filter(|covered| metrics.purged == Some(*covered));
+            (leads, metrics.vote.leader_id.term, metrics.local_committed, last, installed)
         };
+        self.installed.extend(installed.map(|covered| (host, covered.index)));
         if leads {
             let leader = *self.leaders.entry(term).or_insert(raft.node_id());
             if leader != raft.node_id() {
@@ -153,10 +177,14 @@ impl Invariants {
     fn compare_index(&mut self, host: usize, raft: &RaftNode) -> Result<(), String> {
         let seen = &mut self.seen[host];
         let trace = &self.trace;
-        let indexes = &mut self.indexes;
+        let (indexes, voters) = (&mut self.indexes, &mut self.voters);
         raft.index().read(|applied| {
             let Some(at) = applied.last_applied.filter(|at| Some(*at) != seen.applied) else { return Ok(()) };
             seen.applied = Some(at);
+            let membership = &applied.membership;
+            if let (Some(by), [all]) = (membership.log_id(), &membership.get_joint_config()[..]) {
+                voters.entry(by.index).or_insert_with(|| all.clone());
+            }
             let mut bytes = Vec::new();
             applied.state.write_snapshot(&mut bytes).map_err(|err| err.to_string())?;
             let hash = xxh3_64(&bytes);
@@ -187,6 +215,11 @@ impl Invariants {
             !roster.joint && Some(&roster.voters) == all.as_ref() && roster.members.len() == members.len()
         })
     }
+}
+
+/// Each value and the one after it.
+fn successive<V>(values: &BTreeMap<u64, V>) -> impl Iterator<Item = (&V, &V)> {
+    values.values().zip(values.values().skip(1))
 }
 
 /// What each machine looks like, for a report.

@@ -56,8 +56,9 @@ impl SimLog {
         inner.disk = inner.disk.crash_keeping(usize::MAX);
     }
 
-    /// The power is gone. What the writer was about to write is on the disk in part, in the order of the writes.
-    pub(crate) fn lost_power(&self) {
+    /// The power is gone. What the writer was about to write is on the disk in part, in the order of the writes. True
+    /// when some of it is not.
+    pub(crate) fn lost_power(&self) -> bool {
         let mut inner = self.0.lock();
         if let Some(open) = inner.open.take() {
             inner.disk.set_faults(|faults| faults.fail_sync = true);
@@ -71,6 +72,7 @@ impl SimLog {
             _ => inner.rng.below(unsynced + 1),
         };
         inner.disk = inner.disk.crash_keeping(usize::try_from(kept).unwrap_or(usize::MAX));
+        kept < unsynced
     }
 
     /// How long the next sync takes.

@@ -50,6 +50,10 @@ pub(crate) struct Machine {
     process: Option<Process>,
     /// Counts the processes that ran here.
     pub(crate) starts: u64,
+    /// Its log has lost writes since a process last ran here.
+    lost_writes: bool,
+    /// Counts the processes that found it so.
+    pub(crate) restarts_after_loss: usize,
 }
 
 struct Process {
@@ -105,6 +109,8 @@ impl Machine {
             rng: rng.part(2),
             process: None,
             starts: 0,
+            lost_writes: false,
+            restarts_after_loss: 0,
         }
     }
 
@@ -123,6 +129,7 @@ impl Machine {
         }
         self.net.set_power(self.host, true);
         self.starts += 1;
+        self.restarts_after_loss += usize::from(std::mem::take(&mut self.lost_writes));
         let runtime = Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -162,7 +169,7 @@ impl Machine {
         self.net.set_power(self.host, false);
         self.net.close_listeners(self.host);
         drop(self.process.take());
-        self.log.lost_power();
+        self.lost_writes |= self.log.lost_power();
         for dir in [self.dir().clone(), self.dir().join("snapshots")] {
             if dir.exists() {
                 files::lose_power(&dir, &mut self.rng).expect("files in memory can be written");
@@ -174,6 +181,7 @@ impl Machine {
     pub(crate) fn wipe(&mut self) {
         self.kill();
         self.log = SimLog::new(self.rng.part(2));
+        self.lost_writes = false;
         files::take(self.dir()).expect("files in memory can be deleted");
     }
 

@@ -36,6 +36,8 @@
 //!   a master was added, too) all members vote and follow one leader, every client's put is acknowledged and every key is
 //!   answered; and the whole history must be linearizable. A history that the checker gives up is counted, and more than one
 //!   in a hundred are a failure.
+//! - **Of many seeds** it is counted how often they did what they are for ([`exercised`]): of 50 or more, each at least
+//!   once, or the run is a failure.
 //!
 //! # That it bites
 //!
@@ -43,6 +45,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod client;
+mod exercised;
 mod files;
 mod invariants;
 mod libc;
@@ -102,6 +105,7 @@ fn one(seed: u64) -> ExitCode {
     let Ok(report) = run.join() else { return ExitCode::FAILURE };
     let (hash, events) = report.trace;
     println!("seed {seed}: trace {hash:016x} of {events} events: {}", report.summary);
+    println!("{}", report.exercised);
     let violation = match report.found {
         Found::Nothing => return ExitCode::SUCCESS,
         Found::Undecided(why) => {

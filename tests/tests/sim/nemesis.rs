@@ -71,6 +71,8 @@ pub(crate) struct Nemesis {
     pub(crate) wiped: bool,
     /// A master was taken in by hand.
     pub(crate) added: bool,
+    /// Links between masters that held something back until they were healed.
+    pub(crate) cut_links: usize,
     /// What was done, for the report.
     pub(crate) log: Vec<String>,
 }
@@ -112,6 +114,7 @@ impl Nemesis {
             wanted: Arc::new(Mutex::new(Wanted::All)),
             wiped: false,
             added: false,
+            cut_links: 0,
             log: Vec::new(),
         }
     }
@@ -426,7 +429,11 @@ impl Nemesis {
             Deed::Pause(host) => machines[host].pause(),
             Deed::Resume(host) => machines[host].resume(),
             Deed::Cut(from, to) => self.net.set_cut(from, to, true),
-            Deed::Heal(from, to) => self.net.set_cut(from, to, false),
+            Deed::Heal(from, to) => {
+                let between_masters = from.max(to) < self.masters;
+                self.cut_links += usize::from(between_masters && self.net.holds(from, to));
+                self.net.set_cut(from, to, false);
+            }
             Deed::SlowLink(from, to, slow) => self.net.set_slow(from, to, slow),
             Deed::Loss(from, to, loss) => self.net.set_loss(from, to, loss),
             Deed::Want(wanted) => *self.wanted.lock() = wanted,

@@ -181,6 +181,11 @@ impl Net {
         self.0.lock().links.get(&(from, to)).is_some_and(|link| link.cut)
     }
 
+    /// Whether one direction of a link is cut and has held something back.
+    pub(crate) fn holds(&self, from: Host, to: Host) -> bool {
+        self.0.lock().links.get(&(from, to)).is_some_and(|link| !link.held.is_empty())
+    }
+
     /// Adds to the latency of one direction of a link, in ms.
     pub(crate) fn set_slow(&self, from: Host, to: Host, slow: u64) {
         self.0.lock().links.entry((from, to)).or_default().slow = slow;

@@ -8,6 +8,7 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 
 use crate::client::{Caller, Client, STORE, Wanted, store};
+use crate::exercised::Exercised;
 use crate::invariants::{Invariants, views};
 use crate::machine::Machine;
 use crate::nemesis::Nemesis;
@@ -46,6 +47,8 @@ pub(crate) struct Report {
     pub(crate) trace: (u64, u64),
     /// In one line.
     pub(crate) summary: String,
+    /// What it did of what schedules are for.
+    pub(crate) exercised: Exercised,
     /// The faults.
     pub(crate) faults: Vec<String>,
 }
@@ -111,12 +114,13 @@ pub(crate) fn run(seed: u64) -> Report {
         schedule.nemesis.log.len(),
         net.delivered(),
     );
+    let exercised = schedule.exercised();
     let faults = std::mem::take(&mut schedule.nemesis.log);
     let sum = trace.sum();
     for machine in &mut schedule.machines {
         machine.kill();
     }
-    Report { found, trace: sum, summary, faults }
+    Report { found, trace: sum, summary, exercised, faults }
 }
 
 /// How many masters there may be, and how many of them form the cluster: mostly three, who stay these three; else five
@@ -213,6 +217,16 @@ impl Schedule {
             }
         }
         self.outside.block_on(read).map_err(|err| err.to_string())?
+    }
+
+    fn exercised(&self) -> Exercised {
+        let mut exercised = Exercised {
+            restarts_after_loss: self.machines.iter().map(|machine| machine.restarts_after_loss).sum(),
+            cut_links: self.nemesis.cut_links,
+            ..Exercised::default()
+        };
+        self.invariants.count(&mut exercised);
+        exercised
     }
 
     fn converged(&self) -> bool {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use mc_tests::Seeded;
 
+use crate::exercised::Totals;
 use crate::number;
 
 /// A run that takes longer has hung: the usual takes a few seconds.
@@ -15,6 +16,8 @@ const HUNG: Duration = Duration::from_secs(300);
 pub(crate) const UNDECIDED: u8 = 3;
 /// Of 100 seeds.
 const MOST_UNDECIDED: usize = 1;
+/// So many seeds are enough for each thing that schedules are for to happen in one of them.
+const ENOUGH: usize = 50;
 /// So many seeds are run twice.
 const REPEATED: usize = 3;
 
@@ -64,12 +67,29 @@ pub(crate) fn run() -> ExitCode {
         undecided.len(),
     );
     let decided = undecided.len() * 100 <= ended.len() * MOST_UNDECIDED;
+    let exercised = exercised(&ended);
     let repeated = repeat(&ended);
-    if violations.is_empty() && decided && repeated && !ended.is_empty() {
+    if violations.is_empty() && decided && exercised && repeated && !ended.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// Prints how often the seeds did what they are for. False when they were enough, and something of that never happened.
+fn exercised(ended: &[Ended]) -> bool {
+    let totals = Totals::of(ended.iter().map(|one| one.report.as_str()));
+    println!("{totals}");
+    let missing = totals.missing();
+    if ended.len() < ENOUGH || missing.is_empty() {
+        return true;
+    }
+    println!(
+        "NOT EXERCISED: in {} seeds there were no {}: the run shows less than it is for",
+        ended.len(),
+        missing.join(", no ")
+    );
+    false
 }
 
 /// Runs `seeds`, several at once, for as long as `on_end` wants more.

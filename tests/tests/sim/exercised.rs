@@ -1,0 +1,82 @@
+//! What schedules are for, counted: a run in which a part of it never happened has shown less than it says.
+
+use std::fmt;
+
+/// Before the counts, in what the process of a seed prints.
+const LEAD: &str = "exercised: ";
+
+/// A count and its name.
+type Count = (&'static str, usize);
+
+/// How often one schedule did what schedules are for.
+#[derive(Default)]
+pub(crate) struct Exercised {
+    /// Terms with another leader than the term before.
+    pub(crate) leader_changes: usize,
+    /// Snapshots that a master took from its leader.
+    pub(crate) snapshots_installed: usize,
+    /// Starts of masters whose log had lost what was not synced.
+    pub(crate) restarts_after_loss: usize,
+    /// Links from one master to another that held something back while they were cut.
+    pub(crate) cut_links: usize,
+    /// Changes after which more masters vote than before.
+    pub(crate) growths: usize,
+    /// Changes after which fewer do.
+    pub(crate) shrinkings: usize,
+    /// Changes after which as many do, and others: a wiped master votes under its new id, in place of the dead one.
+    pub(crate) swaps: usize,
+}
+
+impl Exercised {
+    fn counts(&self) -> [Count; 7] {
+        [
+            ("leader changes", self.leader_changes),
+            ("snapshots installed on followers", self.snapshots_installed),
+            ("restarts with unsynced writes lost", self.restarts_after_loss),
+            ("cut links between masters", self.cut_links),
+            ("growths of the membership", self.growths),
+            ("shrinkings of the membership", self.shrinkings),
+            ("swaps of a wiped master", self.swaps),
+        ]
+    }
+}
+
+impl fmt::Display for Exercised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write(f, &self.counts())
+    }
+}
+
+/// The counts of many schedules, added up.
+pub(crate) struct Totals([Count; 7]);
+
+impl Totals {
+    /// Of what the processes of many seeds printed. One that did not get so far has counted nothing.
+    pub(crate) fn of<'a>(reports: impl Iterator<Item = &'a str>) -> Self {
+        let mut totals = Exercised::default().counts();
+        for line in reports.flat_map(str::lines).filter_map(|line| line.strip_prefix(LEAD)) {
+            for (count, name) in line.split(", ").filter_map(|part| part.split_once(' ')) {
+                if let Some((_, total)) = totals.iter_mut().find(|(known, _)| *known == name) {
+                    *total += count.parse::<usize>().unwrap_or(0);
+                }
+            }
+        }
+        Self(totals)
+    }
+
+    /// What never happened.
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
+        self.0.iter().filter(|(_, total)| *total == 0).map(|(name, _)| *name).collect()
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write(f, &self.0)
+    }
+}
+
+fn write(f: &mut fmt::Formatter<'_>, counts: &[Count]) -> fmt::Result {
+    let texts: Vec<_> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    write!(f, "{LEAD}{}", texts.join(", "))
+}

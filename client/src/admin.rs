@@ -184,7 +184,8 @@ impl Admin {
     /// Raises the cluster version to the highest that all members support; older builds cannot be started any more then.
     ///
     /// # Errors
-    /// `InvalidParams` when a member does not answer; else as [`Self::list_members`].
+    /// `InvalidParams` when a member does not answer, or while builds of some members hold the version down that others'
+    /// would raise, naming them; else as [`Self::list_members`].
     pub async fn finish_upgrade(&self) -> Result<FinishUpgradeReply, Error> {
         self.ask(&FinishUpgradeRequest { caller: None }).await
     }

@@ -53,26 +53,32 @@ impl Coordinator {
     /// Raises the cluster version to the highest that the build of every member supports.
     pub(crate) async fn finish_upgrade(&self) -> Result<v1::FinishUpgradeReply, Refusal> {
         let leading = self.lead().await?;
+        let supported = self.supported_versions().await?;
+        let _one_at_a_time = self.configuring.lock().await;
+        if self.replicated().1 == 0 {
+            // As for a changed setting: what lies before this in the log is applied when the tick is.
+            self.propose(&leading, Op::Tick).await?;
+        }
         let (_, before) = self.replicated();
-        let mut highest = CLUSTER_VERSION;
-        for (node, supports) in self.supported_versions().await? {
-            if supports < before {
-                return Err(Refusal::Invalid(format!(
-                    "master {node} supports cluster version {supports} and the cluster is at {before}: upgrade it"
-                )));
+        let after = raised(before, &supported).map_err(Refusal::Invalid)?;
+        if after > before {
+            if before == 0 {
+                // The cluster has just formed, and once it has a version nobody seeds its settings any more.
+                self.propose(&leading, Op::SetSettings(self.seed.clone())).await?;
             }
-            highest = highest.min(supports);
+            self.propose(&leading, Op::SetClusterVersion(after)).await?;
+            tracing::info!(from = before, to = after, "the cluster version was raised");
         }
-        if highest > before {
-            self.propose(&leading, Op::SetClusterVersion(highest)).await?;
-            tracing::info!(from = before, to = highest, "the cluster version was raised");
+        if before == 0 {
+            // What this term holds was made with the built-in settings.
+            self.step_down();
         }
-        Ok(v1::FinishUpgradeReply { before, after: highest.max(before) })
+        Ok(v1::FinishUpgradeReply { before, after })
     }
 
-    /// The highest cluster version that each other member's build supports: all must answer.
+    /// The highest cluster version that each member's build supports: all must answer.
     async fn supported_versions(&self) -> Result<BTreeMap<NodeId, u32>, Refusal> {
-        let mut supported = BTreeMap::new();
+        let mut supported = BTreeMap::from([(self.raft.node_id(), CLUSTER_VERSION)]);
         for (node, addresses) in self.raft.members() {
             if node == self.raft.node_id() {
                 continue;
@@ -103,6 +109,21 @@ impl Coordinator {
     }
 }
 
+/// What a cluster version of `before` becomes: the highest that all builds support. Builds that hold it down while others
+/// support more are named: who asks takes them for upgraded.
+fn raised(before: u32, supported: &BTreeMap<NodeId, u32>) -> Result<u32, String> {
+    let lowest = supported.values().copied().min().unwrap_or(before);
+    if lowest > before || supported.values().all(|supports| *supports == before) {
+        return Ok(lowest);
+    }
+    let behind = supported.iter().filter(|(_, supports)| **supports == lowest);
+    let behind: Vec<_> = behind.map(|(node, _)| node.to_string()).collect();
+    Err(format!(
+        "the build of master {} supports cluster version {lowest} at most, the cluster is at {before}: upgrade it",
+        behind.join(", ")
+    ))
+}
+
 fn message(setting: &Setting, settings: &Settings) -> v1::Setting {
     v1::Setting {
         name: setting.name.to_owned(),
@@ -110,5 +131,24 @@ fn message(setting: &Setting, settings: &Settings) -> v1::Setting {
         default_value: setting.value(&Settings::default()),
         help: setting.help.to_owned(),
         fixed: setting.is_fixed(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_raised_to_what_all_builds_support_and_who_holds_it_down_is_named() {
+        let raised = |before, supported: [u32; 3]| {
+            raised(before, &(1..).map(NodeId).zip(supported).collect::<BTreeMap<_, _>>())
+        };
+        assert_eq!(raised(1, [2, 3, 2]), Ok(2));
+        assert_eq!(raised(2, [2, 2, 2]), Ok(2), "it is raised already");
+        for (before, supported) in [(1, [2, 1, 2]), (2, [3, 1, 2])] {
+            let why = raised(before, supported).unwrap_err();
+            assert!(why.contains(&format!("master {} supports cluster version 1", NodeId(2))), "{why}");
+            assert!(!why.contains(&NodeId(3).to_string()), "{why}");
+        }
     }
 }

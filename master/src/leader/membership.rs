@@ -141,6 +141,39 @@ fn held_up(roster: &Roster, since: Instant) -> Option<String> {
     })
 }
 
+/// The change that removes a member, down to a cluster of one. A majority of the voters that remain must be up, or nothing
+/// could be committed any more. A member that has caught up goes only where a majority of the others has, too, or all
+/// would wait until one that lags has the log.
+fn removal(roster: &Roster, node: NodeId) -> Result<Change, Refusal> {
+    if !roster.voters.contains(&node) {
+        return Ok(Change::Forget(node));
+    }
+    let remaining: BTreeSet<_> = roster.voters.iter().copied().filter(|voter| *voter != node).collect();
+    let of = remaining.len();
+    if of == 0 {
+        return Err(Refusal::Invalid(format!(
+            "master {node} is the only voter: without it there is no cluster"
+        )));
+    }
+    let remain = if of == 1 { "voter remains" } else { "voters remain" };
+    let up = remaining.iter().filter(|voter| roster.is_up(voter)).count();
+    if 2 * up <= of {
+        return Err(Refusal::Invalid(format!(
+            "without {node}, {of} {remain} of which {up} {} up, no majority: start them, or remove those that are gone \
+             for good first",
+            if up == 1 { "is" } else { "are" },
+        )));
+    }
+    let well = remaining.iter().filter(|voter| roster.is_well(voter)).count();
+    if roster.is_well(&node) && 2 * well <= of {
+        return Err(Refusal::Busy(format!(
+            "without {node}, {of} {remain} of which {well} {} caught up, no majority: see who lags with `mcctl members list`",
+            if well == 1 { "has" } else { "have" },
+        )));
+    }
+    Ok(Change::Voters(remaining))
+}
+
 /// What answered at the recorded address of a dead member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
@@ -410,25 +443,7 @@ impl Coordinator {
                 "this master has just begun to lead and has not heard from all yet".into(),
             ));
         }
-        let remaining: BTreeSet<_> = roster.voters.iter().copied().filter(|voter| *voter != node).collect();
-        let change = match roster.voters.contains(&node) {
-            false => Change::Forget(node),
-            true if remaining.is_empty() => {
-                return Err(Refusal::Invalid(format!(
-                    "master {node} is the only voter: without it there is no cluster"
-                )));
-            }
-            true if !roster.works_with(&remaining) => {
-                let up = remaining.iter().filter(|voter| roster.is_up(voter)).count();
-                return Err(Refusal::Invalid(format!(
-                    "without {node}, {} voters remain of which {up} {} up, no majority: start them, or remove those \
-                     that are gone for good first",
-                    remaining.len(),
-                    if up == 1 { "is" } else { "are" },
-                )));
-            }
-            true => Change::Voters(remaining),
-        };
+        let change = removal(&roster, node)?;
         if node == roster.me {
             self.hand_over(None).await?;
             return Err(self.not_leader());
@@ -616,6 +631,28 @@ mod tests {
         assert!(is_there(Ok(stranger()), NodeId(4)));
         assert!(!is_there(Ok(stranger()), NodeId(3)), "another one has it now");
         assert!(!is_there(Err("nobody answers".to_owned()), NodeId(4)));
+    }
+
+    #[test]
+    fn voters_are_removed_down_to_one_while_what_remains_is_up_and_has_caught_up() {
+        let voters = |ids: &[u64]| Change::Voters(ids.iter().copied().map(NodeId).collect());
+        let mut two = roster();
+        two.voters = BTreeSet::from([ME, NodeId(2)]);
+        assert_eq!(removal(&roster(), NodeId(3)), Ok(voters(&[1, 2])));
+        assert_eq!(removal(&two, NodeId(2)), Ok(voters(&[1])), "the leader removes the other one");
+        assert_eq!(removal(&two, ME), Ok(voters(&[2])), "the leader leaves to the other one");
+        assert_eq!(removal(&two, NodeId(3)), Ok(Change::Forget(NodeId(3))), "a learner");
+
+        let lags = with(two.clone(), 2, member("m2:1", CAUGHT_UP, Some(0)));
+        assert!(matches!(removal(&lags, ME), Err(Refusal::Busy(_))), "it has not caught up");
+        assert_eq!(removal(&lags, NodeId(2)), Ok(voters(&[1])), "all waits for it already");
+        let down = with(two.clone(), 2, member("m2:1", 0, Some(2)));
+        assert!(matches!(removal(&down, ME), Err(Refusal::Invalid(_))), "nobody would be there");
+        let one_of_three_lags = with(roster(), 2, member("m2:1", CAUGHT_UP, Some(0)));
+        assert!(matches!(removal(&one_of_three_lags, NodeId(3)), Err(Refusal::Busy(_))));
+        let mut one = two;
+        one.voters = BTreeSet::from([ME]);
+        assert!(matches!(removal(&one, ME), Err(Refusal::Invalid(_))), "without it there is no cluster");
     }
 
     #[test]

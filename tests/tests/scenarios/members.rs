@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mc_tests::{Cluster, Fault, Faults, Mix, Process, Running, Workload, mcctl, until, until_within};
+use mc_tests::{
+    Cluster, Fault, Faults, Mix, Process, Running, Workload, eventually, mcctl, until, until_within,
+};
 
 async fn load(cluster: &Cluster, seed: u64) -> Running {
     // Nothing is removed: what a change of the members loses is missed.
@@ -14,8 +16,11 @@ async fn load(cluster: &Cluster, seed: u64) -> Running {
 
 /// The masters that vote, by their Raft address, as the leader has them.
 async fn voters(cluster: &Cluster) -> BTreeSet<String> {
-    let leader = cluster.leader().await;
-    let Some(status) = cluster.status(leader).await else { return BTreeSet::new() };
+    let status = eventually("the leader's status", async || {
+        let leader = cluster.leader().await;
+        cluster.status(leader).await
+    })
+    .await;
     status.masters.into_iter().filter(|member| member.voter).map(|member| member.raft_address).collect()
 }
 
@@ -30,6 +35,28 @@ async fn node_id(cluster: &Cluster, master: usize) -> Vec<u8> {
 fn kill(cluster: &mut Cluster, master: usize, fault: &Fault) {
     cluster.masters[master].kill9();
     fault.happened();
+}
+
+/// Removes a master and waits until it knows; returns what mcctl said.
+async fn remove(cluster: &Cluster, master: usize) -> String {
+    let address = cluster.master_raft(master).to_owned();
+    let (code, said) = mcctl(cluster, &["members", "remove", &address]).await;
+    assert!(code == 0 && said.contains("removed"), "{code}: {said}");
+    until("it says that it was removed", async || {
+        let status = cluster.status(master).await;
+        status.is_some_and(|status| status.waiting_for.contains("is no member of cluster"))
+    })
+    .await;
+    said
+}
+
+/// Starts a master that was not taken in, or lost its disk, and takes it in.
+async fn add(cluster: &mut Cluster, master: usize) {
+    cluster.masters[master].start();
+    let address = cluster.master_raft(master).to_owned();
+    until(format!("{address} waits to be taken in"), async || cluster.status(master).await.is_some()).await;
+    let (code, said) = mcctl(cluster, &["members", "add", &address]).await;
+    assert!(code == 0 && said.contains("is a voter"), "{code}: {said}");
 }
 
 #[tokio::test]
@@ -78,12 +105,7 @@ async fn a_cluster_grows_from_one_to_five_and_shrinks_again_under_load() {
     running.acknowledged(100).await;
 
     for master in 1..5 {
-        cluster.masters[master].start();
-        let address = cluster.master_raft(master).to_owned();
-        until(format!("{address} waits to be taken in"), async || cluster.status(master).await.is_some())
-            .await;
-        let (code, said) = mcctl(&cluster, &["members", "add", &address]).await;
-        assert!(code == 0 && said.contains("is a voter"), "{code}: {said}");
+        add(&mut cluster, master).await;
         running.acknowledged(50).await;
     }
     assert_eq!(voters(&cluster).await, raft(&cluster, &[0, 1, 2, 3, 4]));
@@ -94,20 +116,75 @@ async fn a_cluster_grows_from_one_to_five_and_shrinks_again_under_load() {
     let mut left: Vec<usize> = (0..5).collect();
     for _ in 0..3 {
         let leader = cluster.leader().await;
-        let address = cluster.master_raft(leader).to_owned();
-        let (code, said) = mcctl(&cluster, &["members", "remove", &address]).await;
-        assert!(code == 0 && said.contains("removed"), "{code}: {said}");
+        remove(&cluster, leader).await;
         left.retain(|master| *master != leader);
-        until("it says that it was removed", async || {
-            let status = cluster.status(leader).await;
-            status.is_some_and(|status| status.waiting_for.contains("is no member of cluster"))
-        })
-        .await;
         cluster.masters[leader].kill9();
         running.acknowledged(50).await;
         assert_eq!(voters(&cluster).await, raft(&cluster, &left));
     }
     running.stop().await.assert_nothing_lost(&cluster);
+}
+
+#[tokio::test]
+async fn three_masters_become_one_that_restarts_alone_and_three_again_under_load() {
+    let mut cluster = Cluster::builder().start().await;
+    let mut faults = Faults::new();
+    let killed = faults.plan("the only master is killed");
+    let client = cluster.client().await;
+    for n in 0..20 {
+        client.put(format!("early-{n}"), format!("value-{n}").as_bytes()).await.unwrap();
+    }
+    let running = load(&cluster, 33).await;
+    running.acknowledged(50).await;
+
+    // The leader leaves, to two others and then to the only one.
+    let first = cluster.leader().await;
+    let said = remove(&cluster, first).await;
+    assert!(!said.contains("one master is left"), "{said}");
+    cluster.masters[first].kill9();
+    running.acknowledged(50).await;
+    let second = cluster.leader().await;
+    let alone = 3 - first - second;
+    let said = remove(&cluster, second).await;
+    assert!(said.contains("one master is left"), "{said}");
+    assert_eq!(voters(&cluster).await, raft(&cluster, &[alone]));
+    running.acknowledged(50).await;
+
+    // It still lists three: one that is down, and one that runs, has its data and was removed.
+    kill(&mut cluster, alone, &killed);
+    cluster.masters[alone].start();
+    until("it leads alone", async || cluster.find_leader().await == Some(alone)).await;
+    let client = cluster.client().await;
+    for n in 0..20 {
+        let value = format!("value-{n}");
+        until(format!("early-{n} is read"), async || {
+            let got = client.get(format!("early-{n}")).await;
+            got.is_ok_and(|got| got.as_deref() == Some(value.as_bytes()))
+        })
+        .await;
+    }
+    running.acknowledged(50).await;
+    cluster.masters[second].kill9();
+
+    // Of two the leader removes the other one.
+    cluster.wipe_master(first);
+    add(&mut cluster, first).await;
+    assert_eq!(voters(&cluster).await, raft(&cluster, &[first, alone]));
+    let stays = cluster.leader().await;
+    let goes = if stays == first { alone } else { first };
+    remove(&cluster, goes).await;
+    assert_eq!(voters(&cluster).await, raft(&cluster, &[stays]));
+    running.acknowledged(50).await;
+    cluster.masters[goes].kill9();
+
+    for master in [goes, second] {
+        cluster.wipe_master(master);
+        add(&mut cluster, master).await;
+        running.acknowledged(50).await;
+    }
+    assert_eq!(voters(&cluster).await, raft(&cluster, &[0, 1, 2]));
+    running.stop().await.assert_nothing_lost(&cluster);
+    faults.assert_happened();
 }
 
 #[tokio::test]

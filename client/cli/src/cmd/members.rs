@@ -94,19 +94,7 @@ pub(crate) async fn members(global: &Global, command: &MembersCommand, output: O
             Ok(if healthy { Ended::Well } else { Ended::Negative })
         }
         MembersCommand::Add { address } => add(&leader().await?, address, global.timeout.0, output).await,
-        MembersCommand::Remove { member } => {
-            let admin = leader().await?;
-            let node = find(&admin.list_members().await?.members, member)?;
-            let removed = admin.remove_member(node).await?;
-            let document = Removed { id: node.to_string(), removed };
-            output.result(&document, || match removed {
-                true => format!(
-                    "removed {node}; stop its process, and empty its data directory before it is used again"
-                ),
-                false => format!("{node} was no member any more"),
-            });
-            Ok(Ended::Well)
-        }
+        MembersCommand::Remove { member } => remove(&leader().await?, member, output).await,
         MembersCommand::TransferLeader { member } => {
             let admin = leader().await?;
             let to = match member {
@@ -153,6 +141,32 @@ async fn add(admin: &Admin, address: &str, patience: Duration, output: Output) -
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
+}
+
+async fn remove(admin: &Admin, member: &str, output: Output) -> Result<Ended> {
+    let members = admin.list_members().await?.members;
+    let node = find(&members, member)?;
+    let removed = admin.remove_member(node).await?;
+    let document = Removed { id: node.to_string(), removed };
+    output.result(&document, || match removed {
+        true => {
+            format!("removed {node}; stop its process, and empty its data directory before it is used again")
+        }
+        false => format!("{node} was no member any more"),
+    });
+    if leaves_one(&members, node) {
+        note(
+            "one master is left: while it is down there is no leader, and if its disk is lost, so is the index \
+             (mcctl members add)",
+        );
+    }
+    Ok(Ended::Well)
+}
+
+/// Whether one of `members` votes once `node` does not any more.
+fn leaves_one(members: &[MemberStatus], node: NodeId) -> bool {
+    let voters: Vec<_> = members.iter().filter(|member| member.voter).collect();
+    voters.len() == 2 && voters.iter().any(|voter| voter.node_id == node.to_bytes()[..])
 }
 
 fn list(reply: &ListMembersReply) -> Vec<Member> {
@@ -221,6 +235,16 @@ mod tests {
             raft_address: raft.to_owned(),
             ..MemberStatus::default()
         }
+    }
+
+    #[test]
+    fn the_last_but_one_voter_that_goes_leaves_one() {
+        let voter = |id| MemberStatus { voter: true, ..member(id, "a:1") };
+        let mut members = vec![voter(1), voter(2), member(3, "c:1")];
+        assert!(leaves_one(&members, NodeId(1)));
+        assert!(!leaves_one(&members, NodeId(3)), "it had no vote");
+        members.push(voter(4));
+        assert!(!leaves_one(&members, NodeId(1)));
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use openraft::async_runtime::watch::WatchReceiver;
 
 use mc_base::{GrantKey, NodeId, SegmentEpoch, StoreId};
+use mc_tests::eventually;
 
-use super::pool::{Pool, command, eventually};
+use super::pool::{Pool, command};
 use crate::raft::{Proposal, SnapshotLimits, TransferError};
 use crate::state::{Command, Endpoint, MountStore, Op, ReadPolicy, Settings, Stamp};
 
@@ -96,7 +97,7 @@ async fn a_follower_that_the_log_no_longer_reaches_gets_the_snapshot() {
         pool.propose(mount(missed.leader_id.term, value)).await;
     }
     let leader = pool.leader().await;
-    eventually("the log to be purged", || {
+    eventually("the log to be purged", async || {
         pool.members[leader].log.purged().filter(|purged| *purged > missed)
     })
     .await;
@@ -118,7 +119,7 @@ async fn a_follower_that_the_log_no_longer_reaches_gets_the_snapshot() {
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshots_are_taken_by_bytes_of_log() {
     let pool = Pool::formed(1, SnapshotLimits { log_bytes: 2_000, entries: None, keep_entries: 0 }).await;
-    eventually("a purge", || {
+    eventually("a purge", async || {
         let node = pool.node(0);
         tokio::spawn(async move { node.raft().client_write(command(1)).await.map(drop) });
         pool.members[0].log.purged()
@@ -201,15 +202,15 @@ async fn the_read_policy_says_whether_the_lease_is_used() {
     let pool = Pool::formed(3, SnapshotLimits::default()).await;
     pool.write(1).await;
     let leader = pool.node(pool.leader().await);
-    eventually("a lease that is used", || leader.try_lease()).await;
+    eventually("a lease that is used", async || leader.try_lease()).await;
 
     pool.propose(read_policy(ReadPolicy::ReadIndex)).await;
     assert_eq!(leader.try_lease(), None, "from the moment on at which the entry is acknowledged");
-    eventually("a lease that is held, and not used", || leader.presumed_term()).await;
+    eventually("a lease that is held, and not used", async || leader.presumed_term()).await;
     assert_eq!(leader.try_lease(), None);
 
     pool.propose(read_policy(ReadPolicy::Lease)).await;
-    eventually("a lease that is used again", || leader.try_lease()).await;
+    eventually("a lease that is used again", async || leader.try_lease()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,3 +7,4 @@ mod mem_log;
 mod pool;
 mod stream;
 mod suite;
+mod upgrade;

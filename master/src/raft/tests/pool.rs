@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use mc_base::metrics::{Histogram, Registry};
 use mc_base::net::{Network, TcpNetwork};
 use mc_base::{Clock, ClusterId, ClusterTime, NodeId};
 use mc_proto::v1;
+use mc_tests::{eventually, until};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -19,7 +21,7 @@ use crate::metrics::MasterMetrics;
 use crate::raft::{
     Formation, LogId, MasterNode, Proposal, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits, StartError,
 };
-use crate::state::{Command, Op, Settings, Stamp};
+use crate::state::{CLUSTER_VERSION, Command, Op, Settings, Stamp};
 
 pub(super) const CLUSTER: ClusterId = ClusterId(0xc1);
 
@@ -47,9 +49,37 @@ impl Formation for NoFormation {
     }
 }
 
+/// A master that forms nothing, and says who it is and what its build supports.
+struct Announced {
+    node: NodeId,
+    supports: Arc<AtomicU32>,
+}
+
+#[tonic::async_trait]
+impl Formation for Announced {
+    async fn meet(&self, _: v1::MeetRequest) -> Result<v1::MeetReply, Status> {
+        Ok(v1::MeetReply {
+            instance: vec![0; 16].into(),
+            node_id: self.node.to_bytes().to_vec().into(),
+            cluster_version_max: self.supports.load(Ordering::Relaxed),
+            ..v1::MeetReply::default()
+        })
+    }
+
+    async fn found(&self, request: v1::FoundRequest) -> Result<v1::FoundReply, Status> {
+        NoFormation.found(request).await
+    }
+
+    fn admit(&self, cluster: ClusterId, to: NodeId) -> Result<(), Status> {
+        NoFormation.admit(cluster, to)
+    }
+}
+
 /// One master: what survives a restart, and what runs.
 pub(super) struct Member {
     pub(super) id: NodeId,
+    /// The highest cluster version that its build supports, as it tells others.
+    pub(super) supports: Arc<AtomicU32>,
     pub(super) address: String,
     pub(super) log: MemLog,
     snapshot_dir: PathBuf,
@@ -67,6 +97,8 @@ pub(super) struct Pool {
     pub(super) limits: SnapshotLimits,
     pub(super) clock: Clock,
     settings: Settings,
+    /// Keeps the ports open of masters whose nodes were taken.
+    taken: Vec<oneshot::Sender<()>>,
     _dir: TempDir,
 }
 
@@ -74,7 +106,8 @@ impl Pool {
     /// `n` masters that run, and belong to a cluster that has not been formed.
     pub(super) async fn unformed(n: u64, limits: SnapshotLimits, settings: Settings) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut pool = Self { members: Vec::new(), limits, clock: Clock::monotonic(), settings, _dir: dir };
+        let clock = Clock::monotonic();
+        let mut pool = Self { members: Vec::new(), limits, clock, settings, taken: Vec::new(), _dir: dir };
         for id in 1..=n {
             pool.add(NodeId(id)).await;
         }
@@ -99,6 +132,7 @@ impl Pool {
         let snapshot_dir = self._dir.path().join(format!("{}-{id}", self.members.len()));
         self.members.push(Member {
             id,
+            supports: Arc::new(AtomicU32::new(CLUSTER_VERSION)),
             address: "127.0.0.1:0".into(),
             log: MemLog::default(),
             snapshot_dir,
@@ -112,7 +146,8 @@ impl Pool {
     /// Starts a stopped master again, at its old address.
     pub(super) async fn start(&mut self, at: usize) -> Result<(), StartError> {
         let member = &mut self.members[at];
-        let service = RaftService::new(member.id, Arc::new(NoFormation), unread_metrics());
+        let announced = Announced { node: member.id, supports: member.supports.clone() };
+        let service = RaftService::new(member.id, Arc::new(announced), unread_metrics());
         let listener = TcpNetwork.listen(&member.address).await.unwrap();
         member.address = listener.address.to_string();
         let log = member.log.clone();
@@ -166,6 +201,13 @@ impl Pool {
         self.members[at].running.as_ref().unwrap().node.clone()
     }
 
+    /// Hands out the node of a running master, for what else a master is made of. Its port goes on answering.
+    pub(super) fn take(&mut self, at: usize) -> RaftNode {
+        let Running { node, stop, .. } = self.members[at].running.take().unwrap();
+        self.taken.push(stop);
+        Arc::into_inner(node).unwrap()
+    }
+
     pub(super) fn running(&self) -> impl Iterator<Item = usize> {
         (0..self.members.len()).filter(|at| self.members[*at].running.is_some())
     }
@@ -177,7 +219,8 @@ impl Pool {
 
     /// The place of the master that leads and holds the lease.
     pub(super) async fn leader(&self) -> usize {
-        eventually("a leader", || self.running().find(|at| self.node(*at).presumed_term().is_some())).await
+        eventually("a leader", async || self.running().find(|at| self.node(*at).presumed_term().is_some()))
+            .await
     }
 
     /// Proposes until a leader accepts; returns the entry's log id.
@@ -208,8 +251,8 @@ impl Pool {
     /// Waits until every running master has applied `log_id`, and asserts that they hold the same index.
     pub(super) async fn converge(&self, log_id: LogId) {
         for at in self.running() {
-            eventually("the entry to be applied", || {
-                self.node(at).index().read(|applied| (applied.last_applied >= Some(log_id)).then_some(()))
+            until("the entry is applied", async || {
+                self.node(at).index().read(|applied| applied.last_applied >= Some(log_id))
             })
             .await;
         }
@@ -223,16 +266,4 @@ impl Pool {
 pub(super) fn command(value: u64) -> Proposal {
     let stamp = Stamp { now: ClusterTime(value), ..Stamp::default() };
     Proposal(Command { stamp, op: Op::Tick }.encode())
-}
-
-/// Looks again and again until there is something; fails after ten seconds.
-pub(super) async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(tokio::time::Instant::now() < deadline, "waited 10 s in vain for {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }

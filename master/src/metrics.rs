@@ -257,7 +257,7 @@ impl MasterMetrics {
             ),
             requests_refused: r.counter(
                 "mc_master_requests_refused_total",
-                "Calls refused because requests of too many bytes were under way",
+                "Calls refused because requests and replies of too many bytes were under way",
                 &[],
             ),
             puts_refused_by_disk: r.counter(

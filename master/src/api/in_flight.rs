@@ -1,12 +1,15 @@
-//! A bound on the memory that requests take up, from their first byte until their reply is on its way.
+//! A bound on the memory that calls take up: requests from their first byte until they are answered, replies from then
+//! until their last byte was sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use futures::future::BoxFuture;
-use futures::{FutureExt, StreamExt};
-use http_body_util::{BodyStream, StreamBody};
+use futures::{FutureExt, StreamExt, stream};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt, BodyStream, StreamBody};
 use mc_base::metrics::Counter;
 use tonic::Status;
 use tonic::body::Body;
@@ -14,18 +17,33 @@ use tower::{Layer, Service};
 
 use super::Refusal;
 
-/// Bytes of requests that a master reads, works on and answers at a time, all callers together: those of some ten thousand
-/// batches of 128 puts. Without a bound a few callers could fill its memory, each call with up to 24 MiB.
+/// Bytes of requests that a master reads and works on, and of replies that it sends, all callers together: those of some
+/// ten thousand batches of 128 puts. Without a bound a few callers could fill its memory, each call with up to 24 MiB, or
+/// with replies that they do not read. A caller that is gone or stands still gives back what it took up when keep-alive
+/// ends its connection, within seconds; one that is alive and does not read its replies has them until it does.
 const MOST_BYTES: usize = 256 << 20;
 
-/// A store's heartbeats are one request that never ends, of small messages that nobody keeps.
-const ENDLESS: &str = "/Heartbeat";
+/// Calls that change nothing and may have large replies. They may be refused after the work, and leave a quarter of the
+/// room to all others, so that readers who stall keep nobody from putting. The replies of others are counted and never
+/// refused, for what was done has to be said: at worst those to all requests that there was room for go past the bound.
+const READS: [&str; 2] = ["/BatchExist", "/BatchGet"];
 
-/// What requests take up, and the layer that refuses those for which there is no room.
+/// A store's heartbeats are one request that never ends.
+const HEARTBEAT: &str = "/Heartbeat";
+
+/// What one store's heartbeats may take up until they are answered: some hundred times what they do, and 64 MiB for a
+/// thousand stores. They have no part in the bound of all calls: a stream that finds no room ends, and its store is
+/// suspect at once, so the load of others would make live stores look dead.
+const MOST_HEARTBEAT_BYTES: usize = 64 << 10;
+
+/// tonic encodes a reply into a buffer of this size, and doubles it until the reply fits.
+const ENCODE_BUFFER: usize = 8 << 10;
+
+/// What calls take up, a bound on it, and the layer that refuses those for which there is no room.
 #[derive(Clone)]
 pub(crate) struct InFlight {
     most: usize,
-    left: Arc<AtomicUsize>,
+    taken: Arc<AtomicUsize>,
     refused: Counter,
 }
 
@@ -35,21 +53,44 @@ impl InFlight {
     }
 
     fn of(most: usize, refused: Counter) -> Self {
-        Self { most, left: Arc::new(AtomicUsize::new(most)), refused }
+        Self { most, taken: Arc::default(), refused }
+    }
+
+    /// Another bound on the same.
+    fn up_to(&self, most: usize) -> Self {
+        Self { most, ..self.clone() }
+    }
+
+    /// The bounds of the request and of the reply of one call.
+    fn of_call(&self, path: &str) -> (Self, Self) {
+        if READS.iter().any(|read| path.ends_with(read)) {
+            let reads = self.up_to(self.most / 4 * 3);
+            return (reads.clone(), reads);
+        }
+        let request = match path.ends_with(HEARTBEAT) {
+            true => Self::of(MOST_HEARTBEAT_BYTES, self.refused.clone()),
+            false => self.clone(),
+        };
+        (request, self.up_to(usize::MAX))
     }
 }
 
-/// What one request takes up; given back when it is dropped.
+/// What a request, or a piece of a reply, takes up; given back when it is dropped.
 struct Held {
-    in_flight: InFlight,
+    bound: InFlight,
     bytes: AtomicUsize,
 }
 
 impl Held {
-    /// Makes room for some more bytes of the request.
+    fn new(bound: InFlight) -> Self {
+        Self { bound, bytes: AtomicUsize::new(0) }
+    }
+
+    /// Makes room for some more bytes.
     fn take(&self, bytes: usize) -> Result<(), Refusal> {
-        let InFlight { most, left, refused } = &self.in_flight;
-        match left.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(bytes)) {
+        let InFlight { most, taken, refused } = &self.bound;
+        let room = |taken: usize| taken.checked_add(bytes).filter(|taken| taken <= most);
+        match taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, room) {
             Ok(_) => {
                 self.bytes.fetch_add(bytes, Ordering::AcqRel);
                 Ok(())
@@ -60,11 +101,18 @@ impl Held {
             }
         }
     }
+
+    fn give_back(&self) {
+        let bytes = self.bytes.swap(0, Ordering::AcqRel);
+        if bytes > 0 {
+            self.bound.taken.fetch_sub(bytes, Ordering::AcqRel);
+        }
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.in_flight.left.fetch_add(*self.bytes.get_mut(), Ordering::AcqRel);
+        self.give_back();
     }
 }
 
@@ -72,19 +120,53 @@ impl Drop for Held {
 fn counted(body: Body, held: Arc<Held>) -> Body {
     let pieces = BodyStream::new(body).map(move |piece| {
         let piece = piece?;
-        held.take(piece.data_ref().map_or(0, bytes::Bytes::len))?;
+        held.take(piece.data_ref().map_or(0, Bytes::len))?;
         Ok::<_, Status>(piece)
     });
     Body::new(StreamBody::new(pieces))
 }
 
-/// What the request took up is given back once the body was sent or given up.
-fn holding(body: Body, held: Arc<Held>) -> Body {
-    if http_body::Body::is_end_stream(&body) {
-        return body;
+/// A reply in the place of its request: with each piece of it, what was read of the request until then is given back. The
+/// first piece, which is all there is unless the reply is a stream, is made and counted before anything is sent, so that
+/// the call can still be refused.
+fn answering(mut body: Body, request: Arc<Held>, bound: &InFlight) -> Result<Body, Refusal> {
+    if body.is_end_stream() {
+        return Ok(body);
     }
-    let pieces = BodyStream::new(body).inspect(move |_| _ = &held);
-    Body::new(StreamBody::new(pieces))
+    let first = match body.frame().now_or_never().flatten() {
+        Some(Ok(piece)) => {
+            request.give_back();
+            Some(Ok(sending(piece, bound)?))
+        }
+        other => other,
+    };
+    // What has begun is not refused any more.
+    let bound = bound.up_to(usize::MAX);
+    let rest = BodyStream::new(body).map(move |piece| {
+        request.give_back();
+        sending(piece?, &bound).map_err(Status::from)
+    });
+    Ok(Body::new(StreamBody::new(stream::iter(first).chain(rest))))
+}
+
+/// A piece of a reply that is held until it was sent, or given up.
+fn sending(piece: Frame<Bytes>, bound: &InFlight) -> Result<Frame<Bytes>, Refusal> {
+    let Some(len) = piece.data_ref().map(Bytes::len) else { return Ok(piece) };
+    let held = Held::new(bound.clone());
+    held.take(len.next_power_of_two().max(ENCODE_BUFFER))?;
+    Ok(piece.map_data(|bytes| Bytes::from_owner(Sending { bytes, _held: held })))
+}
+
+/// Bytes on their way, wherever they wait: in a body, for a window, or for the socket.
+struct Sending {
+    bytes: Bytes,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Sending {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl<S> Layer<S> for InFlight {
@@ -116,57 +198,130 @@ where
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        if request.uri().path().ends_with(ENDLESS) {
-            return self.inner.call(request).boxed();
-        }
-        let held = Arc::new(Held { in_flight: self.in_flight.clone(), bytes: AtomicUsize::new(0) });
+        let (request_bound, reply_bound) = self.in_flight.of_call(request.uri().path());
+        let held = Arc::new(Held::new(request_bound));
         let answer = self.inner.call(request.map(|body| counted(body, held.clone())));
-        async move { Ok(answer.await?.map(|body| holding(body, held))) }.boxed()
+        async move {
+            let (parts, body) = answer.await?.into_parts();
+            Ok(match answering(body, held, &reply_bound) {
+                Ok(body) => http::Response::from_parts(parts, body),
+                Err(refusal) => Status::from(refusal).into_http(),
+            })
+        }
+        .boxed()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use http_body_util::{BodyExt, Full};
+    use http_body_util::Full;
     use mc_proto::v1::Code;
     use tower::{ServiceExt, service_fn};
 
     use super::*;
 
-    fn request(bytes: usize) -> http::Request<Body> {
-        http::Request::new(Body::new(Full::new(Bytes::from(vec![7; bytes]))))
+    const KIB: usize = 1024;
+
+    fn request(call: &str, bytes: usize) -> http::Request<Body> {
+        let mut request = http::Request::new(Body::new(Full::new(Bytes::from(vec![7; bytes]))));
+        *request.uri_mut() = format!("/mc.v1.Master/{call}").parse().unwrap();
+        request
+    }
+
+    /// Answers with ten times the bytes of the request.
+    async fn ten_times(request: http::Request<Body>) -> Result<http::Response<Body>, Status> {
+        let read = request.into_body().collect().await?.to_bytes();
+        Ok(http::Response::new(Body::new(Full::new(Bytes::from(vec![7; 10 * read.len()])))))
+    }
+
+    fn bound(bytes: usize) -> InFlight {
+        InFlight::of(bytes, Counter::noop())
+    }
+
+    fn taken(in_flight: &InFlight) -> usize {
+        in_flight.taken.load(Ordering::Acquire)
+    }
+
+    #[track_caller]
+    fn assert_exhausted(status: &Status) {
+        let detail = mc_proto::detail_of(status).unwrap();
+        assert_eq!(detail.code, Code::ResourceExhausted as i32);
     }
 
     #[tokio::test]
     async fn there_is_no_room_before_earlier_replies_were_sent() {
-        let in_flight = InFlight::of(100, Counter::noop());
+        let in_flight = bound(100 * KIB);
         let service = in_flight.layer(service_fn(async |request: http::Request<Body>| {
             let read = request.into_body().collect().await?.to_bytes();
             Ok::<_, Status>(http::Response::new(Body::new(Full::new(read))))
         }));
-        let call = |bytes| service.clone().oneshot(request(bytes));
+        let call = |bytes| service.clone().oneshot(request("BatchRemove", bytes));
 
-        let first = call(80).await.unwrap();
-        let refused = call(30).await.unwrap_err();
-        assert_eq!(mc_proto::detail_of(&refused).unwrap().code, Code::ResourceExhausted as i32);
-        let second = call(20).await.unwrap();
-        assert_eq!(in_flight.left.load(Ordering::Acquire), 0);
-        assert_eq!(first.into_body().collect().await.unwrap().to_bytes().len(), 80);
-        drop(call(80).await.unwrap());
+        let first = call(64 * KIB).await.unwrap();
+        assert_exhausted(&call(37 * KIB).await.unwrap_err());
+        let second = call(32 * KIB).await.unwrap();
+        assert_eq!(taken(&in_flight), 96 * KIB);
+        assert_eq!(first.into_body().collect().await.unwrap().to_bytes().len(), 64 * KIB);
+        drop(call(64 * KIB).await.unwrap());
         drop(second);
-        assert!(call(101).await.is_err(), "more than there ever is");
-        assert_eq!(in_flight.left.load(Ordering::Acquire), 100, "all is given back");
+        assert!(call(101 * KIB).await.is_err(), "more than there ever is");
+        assert_eq!(taken(&in_flight), 0, "all is given back");
     }
 
     #[tokio::test]
-    async fn an_endless_request_takes_up_nothing() {
-        let in_flight = InFlight::of(10, Counter::noop());
+    async fn a_reply_is_held_in_the_place_of_its_request_until_its_last_byte_was_sent() {
+        let in_flight = bound(100 * KIB);
+        let service = in_flight.layer(service_fn(ten_times));
+        let mut reply = service.oneshot(request("BatchGet", 6 * KIB)).await.unwrap().into_body();
+        assert_eq!(taken(&in_flight), 64 * KIB, "what its buffer has, not what is in it");
+
+        let mut piece = reply.frame().await.unwrap().unwrap().into_data().unwrap();
+        drop(reply);
+        drop(piece.split_to(59 * KIB));
+        assert_eq!(taken(&in_flight), 64 * KIB, "the rest waits for the socket");
+        drop(piece);
+        assert_eq!(taken(&in_flight), 0);
+    }
+
+    #[tokio::test]
+    async fn reads_are_refused_once_answered_and_leave_a_quarter_to_others() {
+        let in_flight = bound(400 * KIB);
+        let service = in_flight.layer(service_fn(ten_times));
+        let call = |call: &str, kib: usize| service.clone().oneshot(request(call, kib * KIB));
+
+        let read = call("BatchGet", 25).await.unwrap();
+        assert_eq!(taken(&in_flight), 256 * KIB);
+        let refused = call("BatchGet", 12).await.unwrap();
+        assert_exhausted(&Status::from_header_map(refused.headers()).unwrap());
+        assert_exhausted(&call("BatchExist", 50).await.unwrap_err());
+        assert_eq!(taken(&in_flight), 256 * KIB, "what was refused takes up nothing");
+
+        let changed = call("BatchPutStart", 50).await.unwrap();
+        let reply = changed.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(reply.len(), 500 * KIB, "what was done is said, past the bound");
+        assert_eq!(taken(&in_flight), 768 * KIB);
+        assert_exhausted(&call("BatchPutStart", 1).await.unwrap_err());
+        drop((read, reply));
+        assert_eq!(taken(&in_flight), 0);
+    }
+
+    #[tokio::test]
+    async fn heartbeats_have_room_of_their_own_and_each_answer_makes_some() {
+        let in_flight = bound(0);
         let service = in_flight.layer(service_fn(async |request: http::Request<Body>| {
-            request.into_body().collect().await.map(|_| http::Response::new(Body::empty()))
+            let answers = StreamBody::new(BodyStream::new(request.into_body()));
+            Ok::<_, Status>(http::Response::new(Body::new(answers)))
         }));
-        let mut endless = request(1000);
-        *endless.uri_mut() = "/mc.v1.Master/Heartbeat".parse().unwrap();
-        assert!(service.oneshot(endless).await.is_ok());
+        let beats = |times: usize, bytes: usize| {
+            let beat = move |_| Ok::<_, Status>(Frame::data(Bytes::from(vec![7; bytes])));
+            let beats = Body::new(StreamBody::new(stream::iter((0..times).map(beat))));
+            service.clone().oneshot(request("Heartbeat", 0).map(|_| beats))
+        };
+
+        let answered = beats(3, MOST_HEARTBEAT_BYTES).await.unwrap().into_body();
+        let answers = answered.collect().await.unwrap().to_bytes();
+        assert_eq!(answers.len(), 3 * MOST_HEARTBEAT_BYTES);
+        let refused = beats(1, MOST_HEARTBEAT_BYTES + 1).await.unwrap().into_body();
+        assert_exhausted(&refused.collect().await.unwrap_err());
     }
 }

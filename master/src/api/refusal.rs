@@ -63,8 +63,11 @@ pub(crate) enum Refusal {
         /// Most bytes of them.
         bytes: usize,
     },
-    /// Requests that are being read or answered take up too much.
-    #[error("requests of {bytes} bytes are under way, which is this master's bound: slow down and try again")]
+    /// Requests that are being read or worked on, and replies that are being sent, take up too much.
+    #[error(
+        "requests and replies of {bytes} bytes are under way, which is this master's bound for such a call: slow down and \
+         try again"
+    )]
     Overloaded {
         /// Most bytes of them.
         bytes: usize,

@@ -8,10 +8,15 @@ use mc_base::{ClientId, PutId};
 use mc_client::{Code, Put, PutOptions};
 use mc_proto::v1::master_client::MasterClient;
 use mc_proto::{detail_of, v1};
-use mc_tests::{Cluster, Faults, until_within};
+use mc_tests::{Cluster, Faults, Link, until, until_within};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
+
+/// One flood at a time: two at once would be too much for this machine, whatever the masters do.
+static FLOODS: Mutex<()> = Mutex::const_new(());
 
 /// Callers with a connection of their own, where the limit of open files has room for them.
 const CONNECTIONS: usize = 3_000;
@@ -23,6 +28,9 @@ const CONNECTING: usize = 64;
 const SLOW_DOWN: Duration = Duration::from_millis(100);
 const CLIENTS: usize = 12;
 const CALLERS_OF_EACH: usize = 100;
+/// Clients and their callers where the flood is one of what the masters commit, not of callers.
+const FEW_CLIENTS: usize = 4;
+const FEW_CALLERS_OF_EACH: usize = 32;
 const BATCH: usize = 8;
 const KEY_BYTES: usize = 200;
 const FLOOD: Duration = Duration::from_secs(6);
@@ -30,6 +38,17 @@ const FLOOD: Duration = Duration::from_secs(6);
 const GROWTH: u64 = 512 << 20;
 /// And by so much for each connection: its task, and what is buffered both ways.
 const GROWTH_OF_EACH: u64 = 128 << 10;
+/// Connections that take nothing of the replies they asked for, and how many of these they ask for: each of as many keys
+/// as one call may have, half a GiB of them if all were kept.
+const STALLED_CONNECTIONS: usize = 32;
+const STALLED_GETS_OF_EACH: usize = 64;
+const STALLED_KEY: &[u8] = b"stalled";
+/// A leader's memory may grow by so much because of them: the bound on its calls, and half as much again.
+const STALLED_GROWTH: u64 = 384 << 20;
+/// Bytes a second of a link on which heartbeats get through, and few of a flood's entries.
+const NARROW: u64 = 16 << 10;
+/// How long a flood may take to be over.
+const OVER: Duration = Duration::from_secs(30);
 /// A leader that can't run for so long has lost its lease, whatever it is busy with: the default setting.
 const LEASE: Duration = Duration::from_millis(300);
 /// What [`watch_the_machine`] sleeps.
@@ -41,6 +60,58 @@ struct Answers {
     taken: AtomicU64,
     exhausted: AtomicU64,
     failed: AtomicU64,
+}
+
+fn is_exhausted(status: &Status) -> bool {
+    detail_of(status).is_some_and(|why| why.code == Code::ResourceExhausted as i32)
+}
+
+impl Answers {
+    /// Counts one; whether the call was taken.
+    fn note<T>(&self, answer: &Result<T, Status>) -> bool {
+        let counter = match answer {
+            Ok(_) => &self.taken,
+            Err(status) if is_exhausted(status) => &self.exhausted,
+            Err(_) => &self.failed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        answer.is_ok()
+    }
+}
+
+/// What was before a flood that shall not change it.
+struct Before {
+    leader: v1::StatusReply,
+    /// Memory that each master has in use.
+    resident: Vec<u64>,
+    longest_stall: Arc<AtomicU64>,
+}
+
+impl Before {
+    async fn of(cluster: &Cluster) -> Self {
+        Self {
+            leader: cluster.status(cluster.leader().await).await.expect("the leader answers"),
+            resident: cluster.masters.iter().map(|master| memory(master.pid(), "VmRSS")).collect(),
+            longest_stall: watch_the_machine(),
+        }
+    }
+
+    /// The same master leads on, if it could run all the time, and no master grew by more than `most` bytes.
+    async fn assert_outlived(&self, cluster: &Cluster, most: u64) {
+        let stall = Duration::from_millis(self.longest_stall.load(Ordering::Relaxed));
+        let after = cluster.status(cluster.leader().await).await.expect("the leader answers");
+        let leads_on = (after.term, &after.node_id) == (self.leader.term, &self.leader.node_id);
+        println!("the longest stall of this machine took {stall:?}; the same master leads on: {leads_on}");
+        assert!(
+            leads_on || stall > LEASE,
+            "the leadership was lost, and no stall of this machine accounts for it"
+        );
+        for (master, before) in cluster.masters.iter().zip(&self.resident) {
+            let grown = memory(master.pid(), "VmHWM").saturating_sub(*before);
+            println!("{} grew by {} MiB at most, of {}", master.name(), grown >> 20, most >> 20);
+            assert!(grown < most, "{} grew by {grown} bytes", master.name());
+        }
+    }
 }
 
 /// A figure of memory in the kernel's account of a process, in bytes: `VmRSS` is what it has in use, `VmHWM` the most that
@@ -84,9 +155,30 @@ fn room_for_connections() -> usize {
     connections
 }
 
-async fn connect(address: &str) -> Channel {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address").tcp_nodelay(true);
+fn endpoint(address: &str) -> Endpoint {
+    Endpoint::from_shared(format!("http://{address}")).expect("an address").tcp_nodelay(true)
+}
+
+async fn connect(endpoint: Endpoint) -> Channel {
     endpoint.connect().await.expect("the leader takes one more connection")
+}
+
+/// A caller that is no client of the library.
+fn caller() -> v1::Caller {
+    v1::Caller {
+        client_id: Bytes::copy_from_slice(&ClientId::random().to_bytes()),
+        version_min: *mc_proto::VERSIONS.start(),
+        version_max: *mc_proto::VERSIONS.end(),
+        ..v1::Caller::default()
+    }
+}
+
+/// Gets a key as often as one call may, over a connection that takes nothing of the reply. Only a refusal, which has no
+/// body, ends that.
+async fn get_and_stall(channel: Channel, caller: v1::Caller, answers: Arc<Answers>) {
+    let keys = vec![Bytes::from_static(STALLED_KEY); mc_base::MAX_ITEMS];
+    let request = v1::BatchGetRequest { caller: Some(caller), keys, ..v1::BatchGetRequest::default() };
+    answers.note(&MasterClient::new(channel).batch_get(request).await);
 }
 
 /// Starts puts over a connection of its own, one after the other, until `end`; none of them is ever finished.
@@ -114,14 +206,9 @@ async fn start_puts(
             items: vec![item],
             ..v1::BatchPutStartRequest::default()
         };
-        let Err(status) = master.batch_put_start(request).await else {
-            answers.taken.fetch_add(1, Ordering::Relaxed);
-            continue;
-        };
-        let exhausted = detail_of(&status).is_some_and(|why| why.code == Code::ResourceExhausted as i32);
-        let answer = if exhausted { &answers.exhausted } else { &answers.failed };
-        answer.fetch_add(1, Ordering::Relaxed);
-        tokio::time::sleep(SLOW_DOWN).await;
+        if !answers.note(&master.batch_put_start(request).await) {
+            tokio::time::sleep(SLOW_DOWN).await;
+        }
     }
 }
 
@@ -161,23 +248,76 @@ async fn put_batches(client: mc_client::Client, name: String, end: Instant) -> M
     met
 }
 
+/// Callers of the library that put until `end`.
+fn put_with(clients: &[mc_client::Client], callers_of_each: usize, end: Instant) -> JoinSet<Met> {
+    let mut callers = JoinSet::new();
+    for (number, client) in clients.iter().enumerate() {
+        for one in 0..callers_of_each {
+            callers.spawn(put_batches(client.clone(), format!("{number}/{one}"), end));
+        }
+    }
+    callers
+}
+
+/// Prints what the callers of the library met; how many keys they stored.
+fn stored(met: &[Met]) -> usize {
+    let stored: usize = met.iter().map(|met| met.stored).sum();
+    println!(
+        "{stored} keys stored by {} callers of the library, {} refused, {} too late, slowest {:?}",
+        met.len(),
+        met.iter().map(|met| met.exhausted).sum::<usize>(),
+        met.iter().map(|met| met.late).sum::<usize>(),
+        met.iter().map(|met| met.slowest).max().unwrap_or_default()
+    );
+    stored
+}
+
+async fn a_put_is_taken(client: &mc_client::Client, key: &str) {
+    until_within(OVER, format!("a put is taken {key}"), async || {
+        matches!(client.put(key, b"value").await, Ok(Put::Stored | Put::AlreadyExists))
+    })
+    .await;
+}
+
+/// A flood of puts while one follower takes little or nothing of them; up to where the leader has committed then.
+async fn flood_past_a_follower(cluster: &Cluster, leader: usize, clients: &[mc_client::Client]) -> u64 {
+    let met = put_with(clients, FEW_CALLERS_OF_EACH, Instant::now() + FLOOD).join_all().await;
+    stored(&met);
+    assert!(met.iter().all(|met| met.stored > 0), "a majority takes puts of everybody");
+    cluster.status(leader).await.expect("the leader answers").committed
+}
+
+async fn catches_up(cluster: &Cluster, follower: usize, to: u64) {
+    until("the follower has caught up", async || {
+        cluster.status(follower).await.is_some_and(|status| status.applied >= to)
+    })
+    .await;
+}
+
+async fn few_clients(cluster: &Cluster) -> Vec<mc_client::Client> {
+    let mut clients = Vec::new();
+    for _ in 0..FEW_CLIENTS {
+        clients.push(cluster.client().await);
+    }
+    clients
+}
+
 /// Far more callers than a master takes proposals of at once, thousands of them on connections of their own. What is too
 /// much is refused, memory is bounded, and nobody takes the leader for dead because request work keeps it from its
 /// heartbeats.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_proposals_is_refused_in_part_and_costs_neither_leadership_nor_memory() {
+    let _alone = FLOODS.lock().await;
     let connections = room_for_connections();
     let cluster = Cluster::builder().faulty().segment("1gb").start().await;
     let mut faults = Faults::new();
     let connected = faults.plan("all connections are open at the leader");
     let refused = faults.plan("callers are answered RESOURCE_EXHAUSTED");
     let leader = cluster.leader().await;
-    let before = cluster.status(leader).await.expect("the leader answers");
-    let resident: Vec<u64> = cluster.masters.iter().map(|master| memory(master.pid(), "VmRSS")).collect();
-    let longest_stall = watch_the_machine();
+    let before = Before::of(&cluster).await;
 
-    let address = cluster.master_address(leader);
-    let channels = futures::stream::iter((0..connections).map(|_| connect(address)));
+    let endpoint = endpoint(cluster.master_address(leader));
+    let channels = futures::stream::iter((0..connections).map(|_| connect(endpoint.clone())));
     let channels: Vec<Channel> = channels.buffer_unordered(CONNECTING).collect().await;
     if cluster.masters[leader].descriptors() >= connections {
         connected.happened();
@@ -187,67 +327,134 @@ async fn a_flood_of_proposals_is_refused_in_part_and_costs_neither_leadership_no
         clients.push(cluster.client().await);
     }
 
-    let caller = v1::Caller {
-        client_id: Bytes::copy_from_slice(&ClientId::random().to_bytes()),
-        version_min: *mc_proto::VERSIONS.start(),
-        version_max: *mc_proto::VERSIONS.end(),
-        ..v1::Caller::default()
-    };
-    let (end, answers) = (Instant::now() + FLOOD, Arc::new(Answers::default()));
+    let (caller, answers) = (caller(), Arc::new(Answers::default()));
+    let end = Instant::now() + FLOOD;
     let mut starters = JoinSet::new();
     for (number, channel) in channels.into_iter().enumerate() {
         starters.spawn(start_puts(channel, caller.clone(), number, end, answers.clone()));
     }
-    let mut callers = JoinSet::new();
-    for (number, client) in clients.iter().enumerate() {
-        for one in 0..CALLERS_OF_EACH {
-            callers.spawn(put_batches(client.clone(), format!("{number}/{one}"), end));
-        }
-    }
+    let callers = put_with(&clients, CALLERS_OF_EACH, end);
     // Nothing is committed for a moment, whatever this machine's speed: proposals pile up to the bound.
     let followers = cluster.links().other_masters(leader);
     followers.iter().for_each(|master| cluster.faulty(*master).stick_syncs(true));
-    until_within(Duration::from_secs(30), "callers are refused", async || {
-        answers.exhausted.load(Ordering::Relaxed) > 0
-    })
-    .await;
+    until_within(OVER, "callers are refused", async || answers.exhausted.load(Ordering::Relaxed) > 0).await;
     followers.iter().for_each(|master| cluster.faulty(*master).stick_syncs(false));
     refused.happened();
     let met = callers.join_all().await;
     starters.join_all().await;
-    let stall = Duration::from_millis(longest_stall.load(Ordering::Relaxed));
 
     println!("over {connections} connections of their own: {answers:?}");
-    let stored: usize = met.iter().map(|met| met.stored).sum();
-    println!(
-        "{stored} keys stored by {} callers of the library, {} refused, {} too late, slowest {:?}",
-        met.len(),
-        met.iter().map(|met| met.exhausted).sum::<usize>(),
-        met.iter().map(|met| met.late).sum::<usize>(),
-        met.iter().map(|met| met.slowest).max().unwrap_or_default()
-    );
+    let stored = stored(&met);
     assert!(stored > 0 && answers.taken.load(Ordering::Relaxed) > 0, "what is not too much is taken");
     let counted = cluster.metric(leader, "mc_master_proposals_refused_total").await.unwrap_or(0.0);
     assert!(counted >= 1.0, "the refusals are counted");
 
-    let after = cluster.status(cluster.leader().await).await.expect("the leader answers");
-    let leads_on = (after.term, &after.node_id) == (before.term, &before.node_id);
-    println!("the longest stall of this machine took {stall:?}; the same master leads on: {leads_on}");
-    assert!(
-        leads_on || stall > LEASE,
-        "the leadership was lost, and no stall of this machine accounts for it"
-    );
+    before.assert_outlived(&cluster, GROWTH + connections as u64 * GROWTH_OF_EACH).await;
+    a_put_is_taken(&cluster.client().await, "after the flood").await;
+    faults.assert_happened();
+}
 
-    let bound = GROWTH + connections as u64 * GROWTH_OF_EACH;
-    for (master, before) in cluster.masters.iter().zip(resident) {
-        let grown = memory(master.pid(), "VmHWM").saturating_sub(before);
-        println!("{} grew by {} MiB at most, of {}", master.name(), grown >> 20, bound >> 20);
-        assert!(grown < bound, "{} grew by {grown} bytes", master.name());
-    }
+/// Many large replies that nobody reads. They are kept up to a bound, then reads are refused, and puts go on; reads do, too,
+/// once those who did not read are gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_who_do_not_read_cost_reads_and_neither_leadership_nor_memory() {
+    let _alone = FLOODS.lock().await;
+    let cluster = Cluster::builder().start().await;
+    let mut faults = Faults::new();
+    let refused = faults.plan("gets are refused because others' replies are not read");
     let client = cluster.client().await;
-    until_within(Duration::from_secs(30), "a put is taken again", async || {
-        matches!(client.put("after", b"value").await, Ok(Put::Stored | Put::AlreadyExists))
+    assert_eq!(client.put(STALLED_KEY, b"value").await.expect("a put"), Put::Stored);
+    let leader = cluster.leader().await;
+    let before = Before::of(&cluster).await;
+
+    let mut channels = Vec::new();
+    for _ in 0..STALLED_CONNECTIONS {
+        // Nothing of a reply but its headers is sent into such a window.
+        let endpoint = endpoint(cluster.master_address(leader)).initial_stream_window_size(0_u32);
+        channels.push(connect(endpoint).await);
+    }
+    let (caller, answers) = (caller(), Arc::new(Answers::default()));
+    let mut readers = JoinSet::new();
+    for _ in 0..STALLED_GETS_OF_EACH {
+        for channel in &channels {
+            readers.spawn(get_and_stall(channel.clone(), caller.clone(), answers.clone()));
+        }
+        until_within(OVER, "the leader has answered or refused them", async || {
+            let worked_on = cluster.metric(leader, "mc_master_rpc_seconds_count{rpc=\"batch_get\"}").await;
+            let ended = answers.exhausted.load(Ordering::Relaxed) + answers.failed.load(Ordering::Relaxed);
+            worked_on.unwrap_or(0.0) as u64 + ended >= readers.len() as u64
+        })
+        .await;
+    }
+    println!("{} gets by readers who do not read: {answers:?}", readers.len());
+    if cluster.metric(leader, "mc_master_requests_refused_total").await.unwrap_or(0.0) >= 1.0 {
+        refused.happened();
+    }
+    assert!(answers.exhausted.load(Ordering::Relaxed) > 0, "readers hear why they are refused");
+    a_put_is_taken(&client, "while replies wait").await;
+
+    readers.shutdown().await;
+    drop(channels);
+    until_within(OVER, "a get is answered again", async || {
+        matches!(client.get(STALLED_KEY).await, Ok(Some(_)))
     })
     .await;
+    a_put_is_taken(&client, "after the readers").await;
+    before.assert_outlived(&cluster, STALLED_GROWTH).await;
+    faults.assert_happened();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_puts_goes_on_past_a_follower_that_stands_still() {
+    let _alone = FLOODS.lock().await;
+    let cluster = Cluster::builder().segment("1gb").start().await;
+    let mut faults = Faults::new();
+    let stands_still = faults.plan("a follower stands still");
+    let leader = cluster.leader().await;
+    let follower = (leader + 1) % cluster.masters.len();
+    let clients = few_clients(&cluster).await;
+    let before = Before::of(&cluster).await;
+
+    cluster.masters[follower].pause().await;
+    stands_still.happened();
+    let committed = flood_past_a_follower(&cluster, leader, &clients).await;
+    before.assert_outlived(&cluster, GROWTH).await;
+
+    cluster.masters[follower].resume();
+    catches_up(&cluster, follower, committed).await;
+    a_put_is_taken(&clients[0], "after the flood").await;
+    before.assert_outlived(&cluster, GROWTH).await;
+    faults.assert_happened();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_puts_goes_on_past_a_follower_behind_a_narrow_link() {
+    let _alone = FLOODS.lock().await;
+    let cluster = Cluster::builder().faulty().segment("1gb").start().await;
+    let mut faults = Faults::new();
+    let left_behind = faults.plan("a follower lacks more than half of the flood");
+    let leader = cluster.leader().await;
+    let follower = (leader + 1) % cluster.masters.len();
+    let clients = few_clients(&cluster).await;
+    let before = Before::of(&cluster).await;
+
+    let links = cluster.links();
+    links.between(&[leader], &[follower], Link::Narrow { bytes_per_second: NARROW });
+    let committed = flood_past_a_follower(&cluster, leader, &clients).await;
+    let applied = cluster.status(follower).await.expect("the follower answers").applied;
+    println!("of entries {} to {committed} the follower has up to {applied}", before.leader.committed);
+    if applied < before.leader.committed.midpoint(committed) {
+        left_behind.happened();
+    }
+    before.assert_outlived(&cluster, GROWTH).await;
+
+    // What is still on the narrow link would come at its pace: the connections are made anew.
+    let open = links.open();
+    links.between(&[leader], &[follower], Link::Cut);
+    until("the connections between them have ended", async || links.open() < open).await;
+    links.heal();
+    catches_up(&cluster, follower, committed).await;
+    a_put_is_taken(&clients[0], "after the flood").await;
+    before.assert_outlived(&cluster, GROWTH).await;
     faults.assert_happened();
 }

@@ -29,7 +29,8 @@ const API_QUEUE: u64 = 4096;
 const NOTIFICATION_QUEUE: u64 = 65_536;
 /// Entries of one append; the log reader bounds its bytes.
 const APPEND_ENTRIES: u64 = 4096;
-/// Patience with a follower that installs a snapshot; pieces on their way have the same each.
+/// Patience with a follower that takes a snapshot. openraft sets no limit of its own: it hands three quarters of this
+/// to the network, which waits so long for each piece to be taken, and longer for the end, by the snapshot's size.
 const INSTALL_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// openraft's configuration for `settings`. `enable_elect` is off: the node turns it on when its guard is over.

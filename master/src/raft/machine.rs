@@ -239,16 +239,19 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
         blocking(move || {
             let meta =
                 SnapshotMeta { last_log_id: applied.last_applied, last_membership: applied.membership };
-            let built = match snapshots.write(&meta, &applied.state) {
+            let (meta, snapshot) = match snapshots.write(&meta, &applied.state) {
                 Ok(built) => built,
-                // Nothing is purged on the strength of the older one, so a full disk costs log space, not the master.
+                // Nothing is purged on the strength of the older one, or of none, so a full disk costs log space, not
+                // the master.
                 Err(err) => {
-                    let Some(older) = snapshots.current() else { return Err(err.into()) };
-                    tracing::error!("snapshot not taken, the log keeps growing: {err}");
-                    older
+                    tracing::error!("snapshot not taken, the log keeps growing until one is: {err}");
+                    match snapshots.current() {
+                        Some(older) => older,
+                        None => (SnapshotMeta::default(), SnapshotFile::none()?),
+                    }
                 }
             };
-            Ok(SnapshotOf::<TypeConfig, _> { meta: built.0, snapshot: built.1 })
+            Ok(SnapshotOf::<TypeConfig, _> { meta, snapshot })
         })
         .await
     }

@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout};
 use tonic::{Status, Streaming};
 
 use super::convert::snapshot_from_wire;
+use super::send_snapshot::DISK_REFUSES;
 use super::service::{Attached, stopped};
 use super::snapshots::{Incoming, SnapshotError, SnapshotFile};
 use super::{Machine, Raft, TypeConfig, Vote};
@@ -91,7 +92,10 @@ async fn newer_vote(raft: &Raft<Machine>, vote: Vote) -> Vote {
 
 fn refused(err: &SnapshotError) -> Status {
     tracing::warn!("a snapshot from the leader was not taken: {err}");
-    Status::unavailable(err.to_string())
+    match err {
+        SnapshotError::Io { .. } | SnapshotError::NoRoom { .. } => Status::new(DISK_REFUSES, err.to_string()),
+        _ => Status::unavailable(err.to_string()),
+    }
 }
 
 async fn blocking<R: Send + 'static>(
@@ -100,5 +104,23 @@ async fn blocking<R: Send + 'static>(
     match mc_base::blocking(work).await {
         Ok(result) => result.map_err(|err| refused(&err)),
         Err(err) => Err(Status::internal(io::Error::other(err).to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raft::Defect;
+
+    #[test]
+    fn a_sender_can_tell_a_disk_that_refuses_from_a_bad_transfer() {
+        let full = SnapshotError::NoRoom { dir: "/data/snapshots".into(), free: 1, needed: 2 };
+        let failed = SnapshotError::Io {
+            what: "sync",
+            path: "/data/snapshots/a.partial".into(),
+            source: io::ErrorKind::StorageFull.into(),
+        };
+        assert_eq!([&full, &failed].map(|err| refused(err).code()), [DISK_REFUSES; 2]);
+        assert_ne!(refused(&SnapshotError::NotAsSent(Defect::Checksum)).code(), DISK_REFUSES);
     }
 }

@@ -9,6 +9,7 @@ mod examples;
 mod exits;
 mod fence;
 mod formation;
+mod full_disk;
 mod ipv6;
 mod kills;
 mod local_only;

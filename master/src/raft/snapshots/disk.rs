@@ -10,9 +10,13 @@ use std::sync::Arc;
 use tempfile::TempPath;
 
 use super::{SnapshotError, sync_dir};
+use crate::data_disk::{self, FreeSpace as _};
 
 /// The steps of writing a snapshot.
 pub(crate) trait Disk: fmt::Debug + Send + Sync {
+    /// Bytes that may still be written to the file system that `dir` is on.
+    fn free(&self, dir: &Path) -> io::Result<u64>;
+
     /// Adds bytes to a file that does not count yet.
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize>;
 
@@ -37,6 +41,10 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
 pub(crate) struct FileSystem;
 
 impl Disk for FileSystem {
+    fn free(&self, dir: &Path) -> io::Result<u64> {
+        data_disk::FileSystem.free_bytes(dir)
+    }
+
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
         file.write(bytes)
     }

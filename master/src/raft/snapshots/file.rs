@@ -29,6 +29,11 @@ impl SnapshotFile {
         Ok(Self { file: Arc::new(File::open(path)?), len, place: Place::Kept(path.to_owned()) })
     }
 
+    /// What openraft is handed where there is none: it asks what that covers, which is nothing, and never reads it.
+    pub(crate) fn none() -> io::Result<Self> {
+        Self::kept(Path::new("/dev/null"), 0)
+    }
+
     pub(super) fn received(file: File, path: TempPath, len: u64) -> Self {
         Self { file: Arc::new(file), len, place: Place::Received(Arc::new(path)) }
     }
@@ -39,7 +44,7 @@ impl SnapshotFile {
         self.len
     }
 
-    /// Never so: even an empty index has a header.
+    /// Never so of a snapshot: even an empty index has a header.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

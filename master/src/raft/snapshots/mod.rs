@@ -3,6 +3,9 @@
 //! A snapshot counts once it was written to a `.partial` file, synced, renamed, its directory synced, read back and
 //! found good; a crash at any step leaves the one before it in place, because nothing older is deleted earlier. Two
 //! are kept, so that one that turns bad on disk costs nothing while the log still reaches back to the other.
+//!
+//! One that does not fit on the disk is not begun. It would take the last of the room from the log, and a master whose
+//! log cannot be written ends.
 
 mod disk;
 mod file;
@@ -30,6 +33,10 @@ use crate::state::State;
 use format::Header;
 
 const SUFFIX: &str = "snapshot";
+/// Bytes that a snapshot leaves to the log.
+const LOG_ROOM: u64 = 16 << 20;
+/// What an index may have grown by since its last snapshot, and then some.
+const AMPLE: u64 = 1 << 30;
 const PARTIAL: &str = "partial";
 
 const NEWER_BUILD: &str = "start a newer build with this data directory, which can read it";
@@ -46,6 +53,19 @@ pub enum SnapshotError {
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
+    },
+    /// It does not fit, and was not begun.
+    #[error(
+        "a snapshot of {needed} bytes does not fit on the disk of {dir}, where {free} are free and the log needs \
+         {LOG_ROOM}: make room there"
+    )]
+    NoRoom {
+        /// The snapshot directory.
+        dir: PathBuf,
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes of the snapshot.
+        needed: u64,
     },
     /// A file that must not be passed over: another cluster's, or a newer build's.
     #[error("snapshot {path} is refused: {defect}; {fix}")]
@@ -259,6 +279,7 @@ impl SnapshotStore {
         {
             return Ok(current);
         }
+        self.check_room_for(state)?;
         let (file, path) = self.partial_file()?;
         let header = Header { cluster: self.cluster, meta: meta.clone() };
         format::write(&header, state, file).map_err(io_error("write snapshot", &path))?;
@@ -285,13 +306,34 @@ impl SnapshotStore {
         format::verify(opened, self.cluster).and_then(format::Verified::read_state).map_err(not_good)
     }
 
-    /// Starts to receive a snapshot from another master.
+    /// Starts to receive a snapshot of `len` bytes from another master.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// When it does not fit, or the disk refuses.
     pub(crate) fn receive(&self, meta: SnapshotMeta, len: u64) -> Result<Incoming, SnapshotError> {
+        self.check_room(len)?;
         let (file, path) = self.partial_file()?;
         Ok(Incoming::new(file, path, Header { cluster: self.cluster, meta }, len))
+    }
+
+    fn check_room(&self, needed: u64) -> Result<(), SnapshotError> {
+        // A file system that does not say what is free refuses soon enough when it is written to.
+        match self.disk.free(&self.dir) {
+            Ok(free) if free < needed.saturating_add(LOG_ROOM) => {
+                Err(SnapshotError::NoRoom { dir: self.dir.to_path_buf(), free, needed })
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// [`Self::check_room`] for a snapshot of `state`. Measuring it takes nearly as long as writing it: that is left out
+    /// where it can hardly be too large.
+    fn check_room_for(&self, state: &State) -> Result<(), SnapshotError> {
+        let before = self.current_bytes();
+        if before > 0 && self.check_room(before.saturating_mul(2).saturating_add(AMPLE)).is_ok() {
+            return Ok(());
+        }
+        self.check_room(format::measure(state).map_err(io_error("measure a snapshot for", &self.dir))?)
     }
 
     fn partial_file(&self) -> Result<(PartialFile, TempPath), SnapshotError> {

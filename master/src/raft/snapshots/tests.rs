@@ -1,14 +1,17 @@
 //! A snapshot that was cut off at any step of its writing, or that turned bad on disk.
 
+mod full;
 mod power;
 
 use std::collections::BTreeSet;
 
+use mc_base::metrics::Histogram;
 use mc_base::{ClusterTime, NodeId};
+use openraft::storage::RaftStateMachine;
 use tempfile::TempDir;
 
 use super::*;
-use crate::raft::{CommittedLeaderId, Membership, StoredMembership};
+use crate::raft::{Applied, CommittedLeaderId, Machine, Membership, SharedIndex, StoredMembership};
 use crate::state::{CLUSTER_VERSION, Command, Op, Settings, Stamp};
 
 const CLUSTER: ClusterId = ClusterId(5);
@@ -70,6 +73,24 @@ fn names(dir: &TempDir) -> Vec<String> {
         fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
+}
+
+/// A machine that has applied its log up to `index`, and its snapshots.
+fn machine(dir: &TempDir, disk: Arc<dyn Disk>, index: u64) -> (Machine, SnapshotStore) {
+    let (snapshots, _) = SnapshotStore::open_on(disk, dir.path(), CLUSTER).unwrap();
+    let SnapshotMeta { last_log_id, last_membership } = meta(index);
+    let applied = Applied { state: state(index), last_applied: last_log_id, membership: last_membership };
+    (Machine::new(SharedIndex::new(applied), snapshots.clone(), Histogram::noop()), snapshots)
+}
+
+/// Receives a snapshot up to 30 in two pieces, and installs it.
+async fn take_over(machine: &mut Machine, snapshots: &SnapshotStore, bytes: &[u8]) -> io::Result<()> {
+    let mut incoming = snapshots.receive(meta(30), bytes.len() as u64)?;
+    let (head, tail) = bytes.split_at(20);
+    incoming.push(head)?;
+    incoming.push(tail)?;
+    let file = incoming.finish()?;
+    machine.install_snapshot(&meta(30), file).await
 }
 
 #[test]

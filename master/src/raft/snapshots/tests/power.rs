@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-use mc_base::metrics::Histogram;
-use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine};
+use openraft::storage::RaftSnapshotBuilder;
 
 use super::*;
-use crate::raft::{Applied, Machine, SharedIndex};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -109,6 +107,10 @@ fn name(path: &Path) -> OsString {
 }
 
 impl Disk for Power {
+    fn free(&self, dir: &Path) -> io::Result<u64> {
+        FileSystem.free(dir)
+    }
+
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
         self.step(Write, |_| FileSystem.write(file, bytes))
     }
@@ -150,14 +152,6 @@ impl Disk for Power {
             FileSystem.remove(path)
         })
     }
-}
-
-/// A machine that has applied its log up to `index`, and its snapshots.
-fn machine(dir: &TempDir, power: Arc<Power>, index: u64) -> (Machine, SnapshotStore) {
-    let (snapshots, _) = SnapshotStore::open_on(power, dir.path(), CLUSTER).unwrap();
-    let SnapshotMeta { last_log_id, last_membership } = meta(index);
-    let applied = Applied { state: state(index), last_applied: last_log_id, membership: last_membership };
-    (Machine::new(SharedIndex::new(applied), snapshots.clone(), Histogram::noop()), snapshots)
 }
 
 /// The power was cut while a snapshot up to 30 was added to those up to 10 and 20, and the log was purged up to `purged`
@@ -202,16 +196,6 @@ async fn power_that_is_cut_at_any_step_of_writing_leaves_the_old_snapshot_or_the
         assert_that_one_is_whole(&power, &all, purged);
         assert_that_a_kill_leaves_one(&dir, &power);
     }
-}
-
-/// Receives a snapshot up to 30 in two pieces, and installs it.
-async fn take_over(machine: &mut Machine, snapshots: &SnapshotStore, bytes: &[u8]) -> io::Result<()> {
-    let mut incoming = snapshots.receive(meta(30), bytes.len() as u64)?;
-    let (head, tail) = bytes.split_at(20);
-    incoming.push(head)?;
-    incoming.push(tail)?;
-    let file = incoming.finish()?;
-    machine.install_snapshot(&meta(30), file).await
 }
 
 #[tokio::test]

@@ -178,9 +178,22 @@ impl Process {
     /// # Panics
     /// When the system refuses.
     pub fn limit_descriptors(&self, most: u64) -> u64 {
+        self.limit(Resource::Nofile, most)
+    }
+
+    /// Limits the bytes of memory that it may have to itself (`RLIMIT_DATA`), from now on, and returns the limit
+    /// before. What it has beyond that stays its own, and it gets no more.
+    ///
+    /// # Panics
+    /// When the system refuses.
+    pub fn limit_memory(&self, most: u64) -> u64 {
+        self.limit(Resource::Data, most)
+    }
+
+    fn limit(&self, of: Resource, most: u64) -> u64 {
         let child = self.child.as_ref().unwrap_or_else(|| panic!("{} is not running", self.name));
-        let limit = Rlimit { current: Some(most), ..getrlimit(Resource::Nofile) };
-        let before = prlimit(Some(Pid::from_child(child)), Resource::Nofile, limit);
+        let limit = Rlimit { current: Some(most), ..getrlimit(of) };
+        let before = prlimit(Some(Pid::from_child(child)), of, limit);
         before.unwrap_or_else(|err| panic!("cannot limit {}: {err}", self.name)).current.unwrap_or(u64::MAX)
     }
 

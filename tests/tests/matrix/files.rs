@@ -12,6 +12,12 @@ use crate::row::{Round, Row};
 /// What is torn off the end that the log's mark covers, with all that comes after it.
 const TORN: usize = 16 << 10;
 
+const TORN_TAIL: &str = "torn tail of the log";
+const BIT_FLIP: &str = "bit flip in the middle of the log";
+
+/// Damages a file of a log, given what its mark covers, in the round of this number.
+type Damage = fn(usize, &Path, &[u8]);
+
 /// The file with most of the log.
 fn largest(dir: &Path) -> PathBuf {
     let entries = std::fs::read_dir(dir).expect("the log's directory").flatten();
@@ -42,65 +48,88 @@ async fn marked(log: &Path) -> Vec<u8> {
 }
 
 /// Either it starts, because nothing that counts was hit, or it refuses in words; what takes its place then is taken in.
-async fn damaged(round: &mut Round<'_>, damage: impl Fn(usize, &Path, &[u8])) {
-    let follower = round.cluster.follower().await;
-    let before = round.cluster.status(follower).await.expect("it answers").node_id;
-    let log = round.cluster.master_dir(follower).join("log");
+/// One that led comes back when another does.
+async fn damaged(round: &mut Round<'_>, master: usize, damage: Damage) {
+    let before = round.cluster.status(master).await.expect("it answers").node_id;
+    let log = round.cluster.master_dir(master).join("log");
     let marked = marked(&log).await;
-    round.cluster.masters[follower].kill9();
+    round.cluster.masters[master].kill9();
+    round.hit().await;
     damage(round.number, &largest(&log), &marked);
     round.struck();
-    round.cluster.masters[follower].start();
+    round.another_leads(master).await;
+    round.cluster.masters[master].start();
     let mut refused = false;
     until("it follows, or refuses to", async || {
-        refused = !round.cluster.masters[follower].is_running();
-        refused || round.cluster.status(follower).await.is_some_and(|status| status.role == "follower")
+        refused = !round.cluster.masters[master].is_running();
+        refused || round.cluster.status(master).await.is_some_and(|status| status.role == "follower")
     })
     .await;
-    let said = round.cluster.masters[follower].output();
+    let said = round.cluster.masters[master].output();
     assert!(!said.contains("panicked"), "{said}");
     if !refused {
         return;
     }
-    let status = round.cluster.masters[follower].ended().await;
+    let status = round.cluster.masters[master].ended().await;
     let last = said.lines().last().unwrap_or_default();
     assert!(status.code() == Some(2) && last.starts_with("error: "), "{status}: {last}");
-    round.cluster.wipe_master(follower);
-    round.cluster.masters[follower].start();
+    round.cluster.wipe_master(master);
+    round.cluster.masters[master].start();
     replaced_by_itself(round.cluster, &before).await;
+}
+
+async fn damaged_leader(fault: &'static str, damage: Damage) {
+    Row::new(fault, "leader")
+        .run(async |round| {
+            let leader = round.leader().await;
+            damaged(round, leader, damage).await;
+        })
+        .await;
+}
+
+async fn damaged_follower(fault: &'static str, damage: Damage) {
+    Row::new(fault, "follower")
+        .run(async |round| {
+            let follower = round.cluster.follower().await;
+            damaged(round, follower, damage).await;
+        })
+        .await;
+}
+
+fn tear(_: usize, path: &Path, marked: &[u8]) {
+    let (_, end) = used(path);
+    let from = marked.len().saturating_sub(TORN);
+    let file = File::options().write(true).open(path).expect("a file of the log");
+    file.write_all_at(&vec![0; end - from], from as u64).expect("it can be written");
+}
+
+/// Flips a bit somewhere else each time, and where nothing was written since: younger entries lie also in places that
+/// older ones have left.
+fn flip(number: usize, path: &Path, marked: &[u8]) {
+    let (bytes, _) = used(path);
+    let from = marked.len() * (number % 7 + 1) / 9;
+    let stayed = |at: &usize| marked.get(*at..at + 64).is_some_and(|old| bytes[*at..].starts_with(old));
+    let at = (from..marked.len()).find(stayed).expect("some of the log is where it was");
+    let file = File::options().write(true).open(path).expect("a file of the log");
+    file.write_all_at(&[bytes[at] ^ 0x10], at as u64).expect("it can be written");
 }
 
 #[tokio::test]
 async fn torn_tail() {
-    Row::new("torn tail of the log", "follower")
-        .run(async |round| {
-            damaged(round, |_, path, marked| {
-                let (_, end) = used(path);
-                let from = marked.len().saturating_sub(TORN);
-                let file = File::options().write(true).open(path).expect("a file of the log");
-                file.write_all_at(&vec![0; end - from], from as u64).expect("it can be written");
-            })
-            .await;
-        })
-        .await;
+    damaged_follower(TORN_TAIL, tear).await;
+}
+
+#[tokio::test]
+async fn torn_tail_leader() {
+    damaged_leader(TORN_TAIL, tear).await;
 }
 
 #[tokio::test]
 async fn bit_flip() {
-    Row::new("bit flip in the middle of the log", "follower")
-        .run(async |round| {
-            damaged(round, |number, path, marked| {
-                let (bytes, _) = used(path);
-                // Somewhere else each time, and where nothing was written since: younger entries lie also in places that
-                // older ones have left.
-                let from = marked.len() * (number % 7 + 1) / 9;
-                let stayed =
-                    |at: &usize| marked.get(*at..at + 64).is_some_and(|old| bytes[*at..].starts_with(old));
-                let at = (from..marked.len()).find(stayed).expect("some of the log is where it was");
-                let file = File::options().write(true).open(path).expect("a file of the log");
-                file.write_all_at(&[bytes[at] ^ 0x10], at as u64).expect("it can be written");
-            })
-            .await;
-        })
-        .await;
+    damaged_follower(BIT_FLIP, flip).await;
+}
+
+#[tokio::test]
+async fn bit_flip_leader() {
+    damaged_leader(BIT_FLIP, flip).await;
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mc_tests::{Cluster, mcctl, until, until_within};
 
-use crate::row::Row;
+use crate::row::{Round, Row};
 
 /// A leader swaps once a minute at most.
 const SWAPPED: Duration = Duration::from_secs(150);
@@ -20,28 +20,36 @@ pub(crate) async fn replaced_by_itself(cluster: &Cluster, before: &[u8]) {
     .await;
 }
 
-/// One master is removed, loses its disk, and is taken in again. A busy machine may make the masters miss each other for
-/// a moment: then a change is refused, or its outcome unknown, and asked for again.
+/// Removes a master, and starts it again without its disk. A busy machine may make the masters miss each other for a
+/// moment: then a change is refused, or its outcome unknown, and asked for again. Returns its Raft address.
+pub(crate) async fn removed(round: &mut Round<'_>, master: usize) -> String {
+    let address = round.cluster.master_raft(master).to_owned();
+    until("it is removed", async || {
+        mcctl(round.cluster, &["members", "remove", &address]).await;
+        let leader = round.cluster.leader().await;
+        let status = round.cluster.status(leader).await;
+        status.is_some_and(|status| status.masters.iter().all(|member| member.raft_address != address))
+    })
+    .await;
+    round.cluster.masters[master].kill9();
+    round.cluster.wipe_master(master);
+    round.cluster.masters[master].start();
+    until("it answers", async || round.cluster.status(master).await.is_some()).await;
+    address
+}
+
+/// Takes the master at a Raft address in, and waits until it has its vote.
+pub(crate) async fn added(cluster: &Cluster, address: &str) {
+    until("it is added", async || mcctl(cluster, &["members", "add", address]).await.0 == 0).await;
+}
+
 async fn replaced(role: &'static str, leads: bool) {
     Row::new("members remove, then members add", role)
         .run(async |round| {
             let leader = round.cluster.leader().await;
             let master = if leads { leader } else { (leader + 1) % 3 };
-            let address = round.cluster.master_raft(master).to_owned();
-            until("it is removed", async || {
-                mcctl(round.cluster, &["members", "remove", &address]).await;
-                let leader = round.cluster.leader().await;
-                let status = round.cluster.status(leader).await;
-                status
-                    .is_some_and(|status| status.masters.iter().all(|member| member.raft_address != address))
-            })
-            .await;
-            round.cluster.masters[master].kill9();
-            round.cluster.wipe_master(master);
-            round.cluster.masters[master].start();
-            until("it answers", async || round.cluster.status(master).await.is_some()).await;
-            until("it is added", async || mcctl(round.cluster, &["members", "add", &address]).await.0 == 0)
-                .await;
+            let address = removed(round, master).await;
+            added(round.cluster, &address).await;
             round.struck();
         })
         .await;
@@ -73,17 +81,32 @@ async fn transfer_leader() {
 }
 
 /// Nobody is asked: what starts at the address of a dead master, without its disk, takes its place.
+async fn lost_its_disk(round: &mut Round<'_>, master: usize) {
+    let before = round.cluster.status(master).await.expect("it answers").node_id;
+    round.cluster.masters[master].kill9();
+    round.hit().await;
+    round.cluster.wipe_master(master);
+    round.cluster.masters[master].start();
+    replaced_by_itself(round.cluster, &before).await;
+    round.struck();
+}
+
 #[tokio::test]
 async fn disk_lost() {
     Row::new("data directory deleted", "follower, swapped for what starts in its place")
         .run(async |round| {
             let follower = round.cluster.follower().await;
-            let before = round.cluster.status(follower).await.expect("it answers").node_id;
-            round.cluster.masters[follower].kill9();
-            round.cluster.wipe_master(follower);
-            round.cluster.masters[follower].start();
-            replaced_by_itself(round.cluster, &before).await;
-            round.struck();
+            lost_its_disk(round, follower).await;
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn disk_lost_leader() {
+    Row::new("data directory deleted", "leader, swapped for what starts in its place")
+        .run(async |round| {
+            let leader = round.leader().await;
+            lost_its_disk(round, leader).await;
         })
         .await;
 }

@@ -1,14 +1,26 @@
 //! Masters that get too little of the machine.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use mc_tests::until;
+use mc_tests::{Cluster, ClusterBuilder, until};
+use rustix::process::Signal;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
-use crate::row::Row;
+use crate::row::{Round, Row};
+use crate::witness::Direct;
 
 const SPELL: Duration = Duration::from_secs(3);
+/// What the allocator says when the kernel refuses it memory.
+const REFUSED: &str = "unable to allocate memory";
+/// Less than any master has: it gets no more.
+const MEMORY: u64 = 1 << 20;
+/// Calls at a time that need memory, and how much each.
+const CALLS: usize = 8;
+const CALL_BYTES: usize = 8 << 20;
 
 /// Threads that use all the processor time that they get, until dropped.
 struct Busy {
@@ -98,4 +110,69 @@ async fn no_descriptors() {
             round.cluster.masters[leader].limit_descriptors(limit);
         })
         .await;
+}
+
+/// Processes whose allocator asks the kernel for memory as it needs some, and says when it is refused. Left alone it
+/// asks for a gigabyte at the start, and meets no limit before that is used up.
+fn asking_as_needed(cluster: ClusterBuilder) -> ClusterBuilder {
+    cluster
+        .env("MIMALLOC_ARENA_EAGER_COMMIT", "0")
+        .env("MIMALLOC_SHOW_ERRORS", "1")
+        .env("MIMALLOC_MAX_ERRORS", "-1")
+}
+
+/// The kernel gives a master no more memory while its calls need some.
+///
+/// What is expected is that it ends: an allocation that is refused aborts it, and the words of that are in its log. One
+/// that fails elsewhere (a thread's stack, say) may be survived, or end it with an error. Either way the others go on,
+/// and with memory again, after a restart if it ended, it is as good as before.
+async fn no_memory(role: &'static str, leads: bool) {
+    Row::new("no more memory than it has, under calls of 8 MiB", role)
+        .cluster(asking_as_needed)
+        .run(async |round| {
+            let master = if leads { round.leader().await } else { round.cluster.follower().await };
+            let limit = starve(round, master).await;
+            round.hit().await;
+            round.struck();
+            let ends = until("it ends", async || !round.cluster.masters[master].is_running());
+            let _ = timeout(SPELL, ends).await;
+            round.running.acknowledged(50).await;
+            if round.cluster.masters[master].is_running() {
+                round.cluster.masters[master].limit_memory(limit);
+            } else {
+                let status = round.cluster.masters[master].ended().await;
+                let aborted = status.signal() == Some(Signal::ABORT.as_raw());
+                assert!(aborted || status.code() == Some(1), "it ends with an error: {status}");
+                round.cluster.masters[master].start();
+            }
+        })
+        .await;
+}
+
+/// Limits its memory, and makes calls that need some until it has been refused it. Returns the limit before.
+async fn starve(round: &Round<'_>, master: usize) -> u64 {
+    let direct = Direct::to(round.cluster, master);
+    let refusals = |cluster: &Cluster| cluster.masters[master].output().matches(REFUSED).count();
+    let before = refusals(round.cluster);
+    let limit = round.cluster.masters[master].limit_memory(MEMORY);
+    let mut calls = JoinSet::new();
+    until("it is refused memory", async || {
+        while calls.try_join_next().is_some() {}
+        if calls.len() < CALLS {
+            calls.spawn(direct.clone().take_memory(CALL_BYTES));
+        }
+        refusals(round.cluster) > before
+    })
+    .await;
+    limit
+}
+
+#[tokio::test]
+async fn no_memory_leader() {
+    no_memory("leader", true).await;
+}
+
+#[tokio::test]
+async fn no_memory_follower() {
+    no_memory("follower", false).await;
 }

@@ -112,6 +112,14 @@ impl Direct {
         // It may die of it.
         let _ = timeout(PATIENCE, self.client.clone().batch_put_revoke(request)).await;
     }
+
+    /// Asks for a key of so many bytes, which the master makes room for before it refuses it, whether it leads or not.
+    pub(crate) async fn take_memory(mut self, bytes: usize) {
+        let keys = vec![Bytes::from(vec![b'k'; bytes])];
+        let request = v1::BatchExistRequest { caller: self.caller(), keys, ..Default::default() };
+        // It may die of it.
+        let _ = timeout(PATIENCE, self.client.batch_exist(request)).await;
+    }
 }
 
 fn put_id() -> Bytes {

@@ -58,9 +58,17 @@ impl Process {
     /// # Panics
     /// When it does not have that flag.
     pub fn set_arg(&mut self, flag: &str, value: &str) {
+        self.replace_flag(flag, 1, [flag, value]);
+    }
+
+    /// Puts others in the place of a flag that it has, with so many values, for the next start.
+    ///
+    /// # Panics
+    /// When it does not have that flag.
+    pub fn replace_flag<const N: usize>(&mut self, flag: &str, values: usize, by: [&str; N]) {
         let at = self.args.iter().position(|arg| arg == flag);
         let at = at.unwrap_or_else(|| panic!("{} has no {flag}", self.name));
-        self.args[at + 1] = value.into();
+        self.args.splice(at..=at + values, by.map(OsString::from));
     }
 
     /// Sets variables for the next start.

@@ -127,6 +127,23 @@ async fn partition_bridge() {
         .await;
 }
 
+/// The followers have nothing to say to each other as long as both hear the leader: nothing happens.
+#[tokio::test]
+async fn partition_bridge_leads() {
+    Row::new("partition with a bridge", "three masters, the leader is the bridge and leads on")
+        .run(async |round| {
+            let leader = round.leader().await;
+            round.cluster.links().between(&[(leader + 1) % 3], &[(leader + 2) % 3], Link::Silent);
+            round.hit().await;
+            tokio::time::sleep(PARTITION).await;
+            if round.leads_on().await {
+                round.struck();
+            }
+            round.cluster.links().heal();
+        })
+        .await;
+}
+
 #[tokio::test]
 async fn partition_flapping() {
     Row::new("flapping partition", "leader alone ten times, 50 to 500 ms")

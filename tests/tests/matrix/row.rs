@@ -166,9 +166,11 @@ impl Row {
         cluster.ready().await;
         let running = self.workload.start(&cluster.client_builder()).await;
         let mut without_service = Vec::new();
-        let most = 2 * self.rounds + MORE_ROUNDS;
-        while happened.count() < self.rounds as u64 && without_service.len() < most {
-            let number = without_service.len();
+        for number in 0..2 * self.rounds + MORE_ROUNDS {
+            let counted = happened.count();
+            if counted >= self.rounds as u64 {
+                break;
+            }
             running.acknowledged(PUTS).await;
             let begun = running.recorder().now();
             let bent_before = cluster.links().bent();
@@ -186,7 +188,9 @@ impl Row {
             round(&mut this).await;
             let counted_from = this.counted_from.unwrap_or(begun);
             running.acknowledged(PUTS).await;
-            without_service.push(longest_gap(running.recorder(), counted_from));
+            if happened.count() > counted {
+                without_service.push(longest_gap(running.recorder(), counted_from));
+            }
             cluster.ready().await;
         }
         let history = running.stop().await;

@@ -23,3 +23,4 @@ mod restarts;
 mod settings;
 mod start_order;
 mod stores;
+mod tenants;

@@ -125,6 +125,43 @@ async fn a_cluster_grows_from_one_to_five_and_shrinks_again_under_load() {
     running.stop().await.assert_nothing_lost(&cluster);
 }
 
+/// What docs/operations.md says under 'From `--single` to three'.
+#[tokio::test]
+async fn a_single_master_becomes_three_with_what_it_has() {
+    let mut cluster = Cluster::builder().masters(3).prepare();
+    cluster.masters[0].replace_flag("--peers", 1, ["--single"]);
+    cluster.masters[0].start();
+    cluster.stores[0].start();
+    cluster.ready().await;
+    cluster.client().await.put("early", b"value").await.unwrap();
+
+    cluster.masters[0].terminate().await;
+    let itself = cluster.master_raft(0).to_owned();
+    cluster.masters[0].replace_flag("--single", 0, ["--peers", &itself]);
+    cluster.masters[0].start();
+    cluster.ready().await;
+    let (code, said) = mcctl(&cluster, &["members", "list"]).await;
+    assert!(code == 0 && said.contains(&itself), "{code}: {said}");
+    let running = load(&cluster, 34).await;
+    for master in 1..3 {
+        add(&mut cluster, master).await;
+        running.acknowledged(50).await;
+    }
+    assert_eq!(voters(&cluster).await, raft(&cluster, &[0, 1, 2]));
+
+    // The whole list at its next start, as the guide says, while the others go on.
+    let everyone = [0, 1, 2].map(|master| cluster.master_raft(master).to_owned()).join(",");
+    cluster.masters[0].set_arg("--peers", &everyone);
+    cluster.masters[0].terminate().await;
+    running.acknowledged(50).await;
+    let early = cluster.client().await.get("early").await.unwrap();
+    assert_eq!(early.as_deref(), Some(&b"value"[..]), "the others have what it had alone");
+    cluster.masters[0].start();
+    cluster.ready().await;
+    running.acknowledged(50).await;
+    running.stop().await.assert_nothing_lost(&cluster);
+}
+
 #[tokio::test]
 async fn three_masters_become_one_that_restarts_alone_and_three_again_under_load() {
     let mut cluster = Cluster::builder().start().await;

@@ -14,6 +14,28 @@ async fn leader_checks(cluster: &Cluster, master: usize) -> BTreeMap<String, u64
 }
 
 #[tokio::test]
+async fn by_default_a_get_is_answered_by_lease_and_leaves_nothing_in_the_log() {
+    const GETS: u32 = 500;
+    let cluster = Cluster::builder().start().await;
+    let client = cluster.client().await;
+    assert_eq!(client.put("k", b"value").await.unwrap(), Put::Stored);
+    let leader = cluster.leader().await;
+    let entries = async || {
+        cluster.metric(leader, "mc_raft_committed_index").await.expect("the leader tells its figures")
+    };
+    let (checks_before, entries_before) = (leader_checks(&cluster, leader).await, entries().await);
+    for _ in 0..GETS {
+        assert_eq!(client.get("k").await.unwrap().as_deref(), Some(&b"value"[..]));
+    }
+    let (checks, entries) = (leader_checks(&cluster, leader).await, entries().await - entries_before);
+    assert_eq!(cluster.leader().await, leader, "the counts are of one leader");
+    let by_lease = checks["lease"] - checks_before["lease"];
+    // On a busy machine a heartbeat may be late now and then.
+    assert!(by_lease >= u64::from(GETS) / 2, "{checks_before:?} {checks:?}");
+    assert!(entries < f64::from(GETS) / 2.0, "{entries} entries for {GETS} gets");
+}
+
+#[tokio::test]
 async fn under_read_index_no_answer_is_given_by_lease_and_a_failover_loses_nothing() {
     let mut cluster = Cluster::builder().master_args(["--read-policy", "read-index"]).start().await;
     let client = cluster.client().await;

@@ -25,14 +25,14 @@ const NODE: NodeId = NodeId(1);
 
 /// A master's answer to a hello: whether it leads to a leader.
 pub fn hello(reply: &HelloReply) -> bool {
-    let masters = unmet();
+    let Some(masters) = unmet() else { return false };
     masters.greeted(ADDRESS, reply);
     knows_leader(&masters)
 }
 
 /// News from a master that is watched: whether they lead to a leader.
 pub fn watch(event: &WatchEvent) -> bool {
-    let masters = met();
+    let Some(masters) = met() else { return false };
     masters.watched(ADDRESS, event);
     knows_leader(&masters)
 }
@@ -40,7 +40,7 @@ pub fn watch(event: &WatchEvent) -> bool {
 /// Why a master refused a call: whether it leads to another leader.
 pub fn refusal(detail: &ErrorDetail) -> bool {
     let Some(detail) = detail_of(&status_of(detail)) else { return false };
-    let masters = met();
+    let Some(masters) = met() else { return false };
     let from = LeaderAt { node: NODE, address: ADDRESS.to_owned(), term: 1 };
     masters.foreign(&from, &detail.theirs, Instant::now());
     masters.redirected(&from, detail.leader.as_ref());
@@ -80,15 +80,15 @@ pub fn put_start(reply: &BatchPutStartReply) -> bool {
 }
 
 /// A client that has heard of nobody yet.
-fn unmet() -> Masters {
+fn unmet() -> Option<Masters> {
     let builder = Builder::default().local_cache(ByteSize(0));
-    let list = MasterList::parse(ADDRESS).expect("it is an address");
-    Masters::new(&builder, list, BTreeSet::from([ADDRESS.to_owned()]))
+    let list = MasterList::parse(ADDRESS).ok()?;
+    Some(Masters::new(&builder, list, BTreeSet::from([ADDRESS.to_owned()])))
 }
 
 /// A client that has met its master, which knows no leader.
-fn met() -> Masters {
-    let masters = unmet();
+fn met() -> Option<Masters> {
+    let masters = unmet()?;
     masters.greeted(
         ADDRESS,
         &HelloReply {
@@ -99,7 +99,7 @@ fn met() -> Masters {
             ..HelloReply::default()
         },
     );
-    masters
+    Some(masters)
 }
 
 /// Whatever masters named is asked next, so it must be possible to try.

@@ -3,15 +3,8 @@
 use openraft::storage::RaftSnapshotBuilder;
 use rustix::io::Errno;
 
+use super::power::Step;
 use super::*;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Write,
-    Sync,
-    Rename,
-    SyncDir,
-}
 
 const STEPS: [Step; 4] = [Step::Write, Step::Sync, Step::Rename, Step::SyncDir];
 

@@ -10,7 +10,7 @@ use openraft::storage::RaftSnapshotBuilder;
 use super::*;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Write,
     Sync,
     Rename,

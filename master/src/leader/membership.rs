@@ -57,6 +57,13 @@ impl Roster {
         self.is_up(node) && self.members.get(node).is_some_and(|member| member.lag < CAUGHT_UP)
     }
 
+    /// Whether this leader was removed and is about to hand over: it finished what the one before had begun, which was to
+    /// remove it. It must not take itself in again, as a learner: Raft lets a learner that leads lead on, and it would
+    /// never get its vote, nor a lease, since it is up to the leader to give both.
+    fn is_leaving(&self) -> bool {
+        !self.joint && !self.voters.contains(&self.me)
+    }
+
     fn learners(&self) -> impl Iterator<Item = (NodeId, &Member)> {
         self.members
             .iter()
@@ -97,6 +104,9 @@ enum Step {
 fn next_step(roster: &Roster, since: Instant, changed: Option<Instant>) -> Option<Step> {
     if roster.joint {
         return Some(Step::Finish);
+    }
+    if roster.is_leaving() {
+        return None;
     }
     let is_dead = |node: NodeId| roster.silence(node, since) >= DEAD_AFTER;
     for (learner, _) in roster.learners().filter(|(learner, _)| roster.is_well(learner)) {
@@ -172,6 +182,18 @@ fn removal(roster: &Roster, node: NodeId) -> Result<Change, Refusal> {
         )));
     }
     Ok(Change::Voters(remaining))
+}
+
+/// The roster, unless the members are just being changed: one that is being removed still counts as a member, one that is
+/// being added may yet turn out never to have been. Nor from a leader that is leaving.
+fn settled(roster: Roster) -> Result<Roster, Refusal> {
+    if roster.joint || !roster.committed {
+        return Err(Refusal::Busy("a change of the members is under way: try again".into()));
+    }
+    if roster.is_leaving() {
+        return Err(Refusal::Busy("this leader was removed and is about to hand over: try again".into()));
+    }
+    Ok(roster)
 }
 
 /// What answered at the recorded address of a dead member.
@@ -458,14 +480,9 @@ impl Coordinator {
         Ok(v1::RemoveMemberReply { removed: true })
     }
 
-    /// The members, unless they are just being changed: one that is being removed still counts as a member, one that is
-    /// being added may yet turn out never to have been.
+    /// The members, unless they are just being changed, or this leader is none any more.
     fn settled_roster(&self) -> Result<Roster, Refusal> {
-        let roster = self.raft.roster().ok_or_else(|| self.not_leader())?;
-        if roster.joint || !roster.committed {
-            return Err(Refusal::Busy("a change of the members is under way: try again".into()));
-        }
-        Ok(roster)
+        settled(self.raft.roster().ok_or_else(|| self.not_leader())?)
     }
 
     async fn who_is_at(&self, raft: &str) -> Result<(HostPort, Answer), String> {
@@ -660,6 +677,19 @@ mod tests {
         let mut half_done = with(roster(), 4, member("m4:1", 0, Some(0)));
         half_done.joint = true;
         assert_eq!(step(&half_done), Some(Step::Finish));
+    }
+
+    #[test]
+    fn a_leader_that_finished_its_own_removal_changes_no_members() {
+        let mut leaving = with(roster(), 4, member("m4:1", 0, Some(0)));
+        leaving.joint = true;
+        leaving.voters.remove(&ME);
+        assert_eq!(step(&leaving), Some(Step::Finish));
+        leaving.joint = false;
+        leaving.members.remove(&ME);
+        assert_eq!(step(&leaving), None);
+        assert!(matches!(settled(leaving), Err(Refusal::Busy(_))), "nor does it take itself in again");
+        assert!(settled(roster()).is_ok());
     }
 
     #[test]

@@ -55,12 +55,14 @@ async fn compare(dir: &Path, bytes: usize, batch: u64) -> anyhow::Result<()> {
     let stalled = CpuStall::now();
     let mut logs = Vec::new();
     let small = SledOptions { segment_size: 512 << 10, value_cap: 7 << 10, ..SledOptions::default() };
-    let middle = SledOptions::default();
+    let ours = SledOptions::default();
+    let wide = SledOptions { value_cap: 28 << 10, ..SledOptions::default() };
     let large = SledOptions { segment_size: 8 << 20, value_cap: 112 << 10, ..SledOptions::default() };
     for (name, sled, commits) in [
         ("sled, 512 KiB segments, 7 KiB", small, false),
-        ("sled, 2 MiB segments, 28 KiB (ours)", middle.clone(), false),
-        ("  the same, committed noted too", middle, true),
+        ("sled, 2 MiB segments, 7 KiB (ours)", ours.clone(), false),
+        ("  the same, committed noted too", ours, true),
+        ("sled, 2 MiB segments, 28 KiB", wide, false),
         ("sled, 8 MiB segments, 112 KiB", large, false),
     ] {
         let at = dir.join(format!("{}-{bytes}-{batch}", logs.len()));

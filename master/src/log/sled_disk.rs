@@ -30,7 +30,9 @@ pub struct SledOptions {
     /// sled's unit of space, in bytes. Fixed when a log is made: another value does not open it.
     pub segment_size: usize,
     /// The largest value, in bytes. A leaf of 16 values must stay below a quarter of a segment, or sled writes it to
-    /// a file of its own that it never syncs.
+    /// a file of its own that it never syncs. And some thousand leaves are in memory, whatever `cache` says: sled's
+    /// cache is 256 of them, each of which looks at its size after 64 accesses only, and a leaf that is appended to once
+    /// is never accessed again.
     pub value_cap: usize,
     /// Memory for sled's own cache, in bytes. Recent entries are cached above it, so this serves slow followers.
     pub cache: u64,
@@ -38,7 +40,7 @@ pub struct SledOptions {
 
 impl Default for SledOptions {
     fn default() -> Self {
-        Self { segment_size: 2 << 20, value_cap: 28 << 10, cache: 64 << 20 }
+        Self { segment_size: 2 << 20, value_cap: 7 << 10, cache: 64 << 20 }
     }
 }
 

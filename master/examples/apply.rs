@@ -1,6 +1,9 @@
 //! Speed of the state machine: batches of put starts and ends, and the slowest batch after a clone.
 //!
-//!     cargo run --release -p mc-master --example apply [OBJECTS]
+//!     cargo run --release -p mc-master --example apply [OBJECTS [PUTS_BETWEEN_CLONES]]
+//!
+//! With a second number clones are taken while it fills, as for snapshots, and each is held for half as many puts: what
+//! they copy shows in the memory.
 
 mod common;
 
@@ -141,15 +144,27 @@ fn resident() -> Option<u64> {
 }
 
 fn main() {
-    let objects = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000u64);
+    let argument = |at| std::env::args().nth(at).and_then(|n| n.parse().ok());
+    let objects: u64 = argument(1).unwrap_or(1_000_000);
+    let between_clones: Option<u64> = argument(2);
     let before = resident();
     let mut load = Load::new(objects);
     let (mut starts, mut ends) = (Duration::ZERO, Duration::ZERO);
+    let mut held = None;
     for _ in 0..objects / 128 {
+        if let Some(between) = between_clones {
+            let since = load.put % between;
+            if since < 128 {
+                held = Some(load.state.clone());
+            } else if since >= between / 2 {
+                held = None;
+            }
+        }
         let (start, end) = load.batch(128);
         starts += start;
         ends += end;
     }
+    drop(held);
     let keys = load.state.objects() as f64;
     println!("{keys} objects, keys of 100 B, batches of 128, one core; CPU time");
     println!("start {:>12.0} keys/s", keys / starts.as_secs_f64());

@@ -56,7 +56,7 @@ pub struct MasterArgs {
     /// When a log write counts as durable: after fdatasync, or (not safe over power loss) after the write
     #[arg(long, value_name = "fdatasync|none", default_value = "fdatasync")]
     pub log_sync: LogSync,
-    /// A snapshot is taken after so many bytes of log
+    /// A snapshot is taken after so many bytes of log, or half as many as the last one has, whichever is more
     #[arg(long, value_name = "SIZE", default_value = "64mb")]
     pub snapshot_log_bytes: ByteSize,
     /// A snapshot is also taken after so many log entries (0: by bytes alone)

@@ -7,8 +7,8 @@ use crate::state::Settings;
 /// When snapshots are taken and how much of the log they leave.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotLimits {
-    /// A snapshot is taken when so many bytes were added to the log since the last one. Less makes restarts shorter
-    /// and writes more to disk: a snapshot is the whole index.
+    /// A snapshot is taken when so many bytes were added to the log since the last one, or half as many as that one has,
+    /// whichever is more. Less makes restarts shorter and writes more to disk: a snapshot is the whole index.
     pub log_bytes: u64,
     /// A snapshot is also taken when so many entries were applied since the last one.
     pub entries: Option<u64>,
@@ -20,6 +20,18 @@ pub struct SnapshotLimits {
 impl Default for SnapshotLimits {
     fn default() -> Self {
         Self { log_bytes: 64 << 20, entries: None, keep_entries: 200_000 }
+    }
+}
+
+impl SnapshotLimits {
+    /// Whether it is time for a snapshot: `log_bytes` and `entries` came since the last one, which has `snapshot_bytes`.
+    ///
+    /// By bytes alone an index of gigabytes would be written again for every 64 MiB that it takes in, without a pause.
+    /// By half its size at most two bytes of snapshots are written for one of log, and a restart, which reads the
+    /// snapshot anyway, reads at most half as much again.
+    pub(super) fn are_reached(&self, log_bytes: u64, entries: u64, snapshot_bytes: u64) -> bool {
+        log_bytes >= self.log_bytes.max(snapshot_bytes / 2)
+            || self.entries.is_some_and(|most| entries >= most)
     }
 }
 
@@ -58,4 +70,27 @@ pub(crate) fn raft_config(settings: &Settings, limits: &SnapshotLimits) -> Resul
         ..Config::default()
     }
     .validate()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_snapshot_is_not_taken_again_for_little_log() {
+        let limits = SnapshotLimits { log_bytes: 64, entries: None, keep_entries: 0 };
+        for (log, snapshot, reached) in [
+            (63, 0, false),
+            (64, 0, true),
+            (64, 128, true),
+            (64, 130, false),
+            (65, 130, true),
+            (499, 1000, false),
+        ] {
+            assert_eq!(limits.are_reached(log, 9, snapshot), reached, "{log} after {snapshot}");
+        }
+        let by_entries = SnapshotLimits { entries: Some(9), ..limits };
+        assert!(by_entries.are_reached(0, 9, 1000));
+        assert!(!by_entries.are_reached(0, 8, 1000));
+    }
 }

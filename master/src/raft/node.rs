@@ -225,7 +225,7 @@ impl RaftNode {
         let tasks = [
             tasks::spawn(observe::tell_when_stopped(raft.metrics(), stopped_tx)),
             tasks::stand_when_over(raft.clone(), guard.clone()),
-            tasks::take_snapshots(raft.clone(), bytes_since, limits),
+            tasks::take_snapshots(raft.clone(), bytes_since, limits, snapshots.clone()),
             tasks::spawn(leadership::follow(
                 raft.clone(),
                 node,

@@ -7,7 +7,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::node::BytesSince;
-use super::{Machine, Raft, SnapshotLimits, VoteGuard};
+use super::{Machine, Raft, SnapshotLimits, SnapshotStore, VoteGuard};
 
 pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(task))
@@ -27,6 +27,7 @@ pub(super) fn take_snapshots(
     raft: Raft<Machine>,
     bytes_since: BytesSince,
     limits: SnapshotLimits,
+    snapshots: SnapshotStore,
 ) -> AbortOnDropHandle<()> {
     const LOOK_EVERY: Duration = Duration::from_millis(100);
     const RETRY_AFTER: Duration = Duration::from_secs(10);
@@ -43,8 +44,8 @@ pub(super) fn take_snapshots(
             };
             let Some(applied) = applied.filter(|applied| Some(*applied) > covered) else { continue };
             let fresh = covered.map_or(applied.index + 1, |covered| applied.index - covered.index);
-            let due = bytes_since(covered.map(|covered| covered.index)) >= limits.log_bytes
-                || limits.entries.is_some_and(|entries| fresh >= entries);
+            let log_bytes = bytes_since(covered.map(|covered| covered.index));
+            let due = limits.are_reached(log_bytes, fresh, snapshots.current_bytes());
             // One that failed, on a full disk for instance, is not tried again at once: it writes the whole index.
             if !due
                 || tried.is_some_and(|(base, at): (_, Instant)| base == covered && at.elapsed() < RETRY_AFTER)

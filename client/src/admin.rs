@@ -251,7 +251,7 @@ impl Admin {
 }
 
 impl Lookup {
-    fn read(result: &GetResult, grants: &[StoreGrant]) -> Option<Self> {
+    pub(crate) fn read(result: &GetResult, grants: &[StoreGrant]) -> Option<Self> {
         let replica = |replica: &Replica| {
             let grant = grants.get(usize::try_from(replica.grant).ok()?)?;
             Some(PlacedReplica {

@@ -74,7 +74,7 @@ impl CallError {
 }
 
 /// What a failed try means.
-enum Failure {
+pub(crate) enum Failure {
     /// It did nothing, and another master leads, or none.
     NotLeader(ErrorDetail),
     /// It did nothing, and the same leader may take it shortly.
@@ -294,7 +294,7 @@ impl LastTry {
     }
 }
 
-fn failure_of(status: &Status) -> Failure {
+pub(crate) fn failure_of(status: &Status) -> Failure {
     let Some(detail) = detail_of(status) else {
         return failure_without_detail(status);
     };

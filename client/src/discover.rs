@@ -185,7 +185,7 @@ async fn watch_one(
 }
 
 /// Stores that the event judges, and whether they are suspect.
-fn store_states(event: &WatchEvent) -> Vec<(StoreId, bool)> {
+pub(crate) fn store_states(event: &WatchEvent) -> Vec<(StoreId, bool)> {
     let judged = event.stores.iter().filter_map(|store| {
         let suspect = match store.state.as_str() {
             "suspect" => true,

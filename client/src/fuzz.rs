@@ -10,6 +10,9 @@ use mc_proto::v1::{BatchGetReply, BatchPutStartReply, Code, ErrorDetail, HelloRe
 use mc_proto::{VERSIONS, detail_of, status_of};
 use tokio::time::Instant;
 
+use crate::admin::Lookup;
+use crate::call::failure_of;
+use crate::discover::store_states;
 use crate::leader::LeaderAt;
 use crate::list::MasterList;
 use crate::masters::{Link, Masters};
@@ -34,12 +37,15 @@ pub fn hello(reply: &HelloReply) -> bool {
 pub fn watch(event: &WatchEvent) -> bool {
     let Some(masters) = met() else { return false };
     masters.watched(ADDRESS, event);
+    assert!(store_states(event).len() <= event.stores.len(), "each store is judged once");
     knows_leader(&masters)
 }
 
 /// Why a master refused a call: whether it leads to another leader.
 pub fn refusal(detail: &ErrorDetail) -> bool {
-    let Some(detail) = detail_of(&status_of(detail)) else { return false };
+    let status = status_of(detail);
+    black_box(failure_of(&status));
+    let Some(detail) = detail_of(&status) else { return false };
     let Some(masters) = met() else { return false };
     let from = LeaderAt { node: NODE, address: ADDRESS.to_owned(), term: 1 };
     masters.foreign(&from, &detail.theirs, Instant::now());
@@ -53,6 +59,9 @@ pub fn get(reply: &BatchGetReply) -> bool {
     assert!(lease_end(sent_at, reply.lease_ms) >= sent_at, "a lease does not end before it began");
     let granted = grants(CLUSTER, reply.grants.clone(), sent_at);
     reply.results.iter().filter(|result| result.code == Code::Ok as i32).all(|result| {
+        if let Some(looked_up) = Lookup::read(result, &reply.grants) {
+            assert_eq!(looked_up.replicas.len(), result.replicas.len(), "each replica is shown");
+        }
         let Some(object) = described(result, &granted) else { return false };
         check(object.places.iter(), &granted);
         black_box(patience(sent_at, object.size));

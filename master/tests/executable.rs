@@ -1,7 +1,9 @@
 //! `mc-master` as an executable: what it prints, what it refuses, and how it ends.
 #![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
 
-use mc_tests::{Daemon, assert_refused, bare_command, http_get, printed_config, setting, until};
+use mc_tests::{
+    Daemon, assert_refused, bare_command, http_get, printed_config, setting, unit_arguments, until,
+};
 
 const MASTER: &str = env!("CARGO_BIN_EXE_mc-master");
 
@@ -36,6 +38,15 @@ fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
     assert_eq!(setting(&printed, "raft-listen"), ("127.0.0.1:12", "env MC_RAFT_LISTEN"));
     assert_eq!(setting(&printed, "peers"), ("f1,f2,f3", "file mc.toml"));
     assert_eq!(setting(&printed, "http-listen"), ("0.0.0.0:9003", "default"));
+}
+
+#[test]
+fn the_systemd_unit_has_a_command_line_that_is_understood() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = bare_command(MASTER, dir.path());
+    let printed = printed_config(command.args(unit_arguments("mc-master")).envs([("MC_PEERS", "a,b,c")]));
+    assert_eq!(setting(&printed, "data-dir"), ("/var/lib/mc/master", "flag"));
+    assert_eq!(setting(&printed, "peers"), ("a,b,c", "env MC_PEERS"));
 }
 
 #[test]

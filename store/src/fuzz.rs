@@ -4,10 +4,12 @@ use std::path::Path;
 
 use clap::CommandFactory as _;
 use mc_base::{Clock, ClusterId, ClusterTime};
+use mc_proto::v1::{HelloReply, WatchEvent};
 use mc_transfer::Authority;
 
 use crate::config::Flags;
 use crate::data_dir::{decode, encode};
+use crate::link::finder::{Said, read_event, read_hello};
 
 /// The body of a store's identity.
 pub fn identity(body: &[u8]) -> bool {
@@ -26,6 +28,22 @@ pub fn cluster_time(cluster: &[u8], ms: u64) -> bool {
         assert!(known.is_some_and(|(of, now)| of == cluster && now.0 >= ms), "time goes back: {known:?}");
     }
     true
+}
+
+/// A master's answer to a hello: whether it names a leader of a cluster.
+pub fn hello(reply: &HelloReply) -> bool {
+    read_hello(reply).is_ok_and(|said| names_leader(&said))
+}
+
+/// News from a master that is watched: whether it names a leader of a cluster.
+pub fn watch(event: &WatchEvent) -> bool {
+    names_leader(&read_event(event.clone()))
+}
+
+fn names_leader(said: &Said) -> bool {
+    let leader = said.leader.as_ref();
+    assert!(leader.is_none_or(|leader| !leader.address.is_empty()), "a leader can be asked");
+    said.cluster.is_some() && leader.is_some()
 }
 
 /// A configuration file of `mc-store`.

@@ -4,7 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use mc_tests::{Daemon, assert_refused, bare_command, eventually, http_get, printed_config, setting};
+use mc_tests::{
+    Daemon, assert_refused, bare_command, eventually, http_get, printed_config, setting, unit_arguments,
+};
 
 const STORE: &str = env!("CARGO_BIN_EXE_mc-store");
 
@@ -39,6 +41,15 @@ fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
     assert_eq!(setting(&printed, "masters"), ("a,b,c", "env MC_MASTERS"));
     assert_eq!(setting(&printed, "data-dir"), ("from-the-file", "file mc.toml"));
     assert_eq!(setting(&printed, "listen"), ("0.0.0.0:50060", "default"));
+}
+
+#[test]
+fn the_systemd_unit_has_a_command_line_that_is_understood() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = bare_command(STORE, dir.path());
+    let printed = printed_config(command.args(unit_arguments("mc-store")).envs([("MC_SEGMENT", "50gb")]));
+    assert_eq!(setting(&printed, "data-dir"), ("/var/lib/mc/store", "flag"));
+    assert_eq!(setting(&printed, "segment"), ("50gb", "env MC_SEGMENT"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What a snapshot of a large index costs those who use the pool: how long it takes to build, to send and install, and to
 //! start from, and the longest that applying took, and that a leased read and a put had to wait meanwhile. Real masters on
-//! this machine.
+//! this machine, and beside them a thread that only sleeps: how late it wakes is what the machine itself makes callers wait.
 //!
 //!     cargo build --release --bin mcctl
 //!     cargo run --release -p mc-tests --example snapshots 1000000
@@ -40,7 +40,7 @@ async fn main() {
     // What goes on beside the snapshots: one reader, one writer.
     let over = Arc::new(AtomicBool::new(false));
     let next = Arc::new(AtomicU64::new(objects));
-    let (reads, puts) = (Spans::default(), Spans::default());
+    let (reads, puts, wakes) = (Spans::default(), Spans::default(), Spans::default());
     // A store whose heartbeats a busy machine delays is suspected for a moment, and what it holds is not offered meanwhile.
     let misses = Arc::new(AtomicU64::new(0));
     let reader = tokio::spawn(each(over.clone(), reads.clone(), {
@@ -60,6 +60,10 @@ async fn main() {
             async move { assert_eq!(client.put(bulk_key(n), b"v").await.expect("a put"), Put::Stored) }
         }
     }));
+    let sleeper = std::thread::spawn({
+        let (over, wakes) = (over.clone(), wakes.clone());
+        move || sleep_again_and_again(&over, &wakes)
+    });
     let leader_http = cluster.master_http(leader).to_owned();
     let idle = Applies::of(&leader_http).await;
     let built = watch_builds(&cluster.master_dir(leader).join("snapshots")).await;
@@ -91,6 +95,7 @@ async fn main() {
     let restart = restarted.elapsed();
     over.store(true, Ordering::Relaxed);
     let _ = tokio::join!(reader, writer);
+    sleeper.join().expect("no panic");
     let in_all = Applies::of(&leader_http).await.since(&idle);
 
     println!("{} reads missed", misses.load(Ordering::Relaxed));
@@ -102,7 +107,9 @@ async fn main() {
     println!("sent and installed in {:.2} s: {}", sent.1.as_secs_f64(), field(&said));
     println!("a restart is ready after {:.2} s", restart.as_secs_f64());
     println!("apply: longest {} while the leader builds, {} in all", while_built.longest(), in_all.longest());
-    for (what, spans) in [("leased read", &reads), ("put (two commits)", &puts)] {
+    for (what, spans) in
+        [("leased read", &reads), ("put (two commits)", &puts), ("a sleep of 1 ms, too long by", &wakes)]
+    {
         let spans = spans.lock().expect("no panic");
         let during = |windows: &[(Instant, Duration)]| slowest(&spans, windows);
         println!(
@@ -154,6 +161,16 @@ async fn each<F: Future<Output = ()>>(over: Arc<AtomicBool>, spans: Spans, call:
         let began = Instant::now();
         call(n).await;
         spans.lock().expect("no panic").push((began, began.elapsed()));
+    }
+}
+
+/// Notes by how much each sleep was too long.
+fn sleep_again_and_again(over: &AtomicBool, spans: &Spans) {
+    const SLEEP: Duration = Duration::from_millis(1);
+    while !over.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        std::thread::sleep(SLEEP);
+        spans.lock().expect("no panic").push((began, began.elapsed().saturating_sub(SLEEP)));
     }
 }
 

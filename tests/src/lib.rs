@@ -37,7 +37,7 @@ pub use cluster::{Cluster, ClusterBuilder};
 pub use command::mcctl;
 pub use daemon::Daemon;
 pub use exe::mcctl_exe;
-pub use executable::{assert_refused, bare_command, printed_config, setting};
+pub use executable::{assert_refused, bare_command, printed_config, setting, unit_arguments};
 pub use faults::{Fault, Faults};
 pub use faulty::{DiskError, Faulty};
 pub use history::{History, Recorder};

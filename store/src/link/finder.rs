@@ -39,11 +39,12 @@ struct News {
     said: Result<Said, String>,
 }
 
+/// What masters say of themselves and of others.
 #[derive(Debug)]
-struct Said {
-    cluster: Option<ClusterId>,
-    leader: Option<Leader>,
-    masters: Vec<String>,
+pub(crate) struct Said {
+    pub(crate) cluster: Option<ClusterId>,
+    pub(crate) leader: Option<Leader>,
+    pub(crate) masters: Vec<String>,
 }
 
 /// Looks for the leader and publishes it.
@@ -309,12 +310,7 @@ async fn watch_master(
     let mut stream = stream.into_inner();
     // A master that is stopped rather than dead breaks the stream through the channel's keep-alive.
     while let Ok(Some(event)) = stream.message().await {
-        let said = Said {
-            cluster: ClusterId::from_bytes(&event.cluster_id),
-            leader: Leader::read(event.leader.as_ref()),
-            masters: event.masters,
-        };
-        if news.send(News { from: address.to_owned(), said: Ok(said) }).await.is_err() {
+        if news.send(News { from: address.to_owned(), said: Ok(read_event(event)) }).await.is_err() {
             return;
         }
     }
@@ -328,7 +324,15 @@ fn hello() -> v1::HelloRequest {
     }
 }
 
-fn read_hello(reply: &v1::HelloReply) -> Result<Said, String> {
+pub(crate) fn read_event(event: v1::WatchEvent) -> Said {
+    Said {
+        cluster: ClusterId::from_bytes(&event.cluster_id),
+        leader: Leader::read(event.leader.as_ref()),
+        masters: event.masters,
+    }
+}
+
+pub(crate) fn read_hello(reply: &v1::HelloReply) -> Result<Said, String> {
     let theirs = reply.version_min..=reply.version_max;
     if mc_proto::common_version(mc_proto::VERSIONS, theirs).is_none() {
         return Err(format!(
@@ -357,5 +361,27 @@ pub(crate) fn reason(status: &tonic::Status) -> String {
         Some(detail) => detail.message,
         None if std::ptr::addr_eq(cause, status) => status.message().to_owned(),
         None => cause.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_master_that_speaks_no_common_version_is_refused_in_words() {
+        let newer = mc_proto::VERSIONS.end() + 1;
+        let reply = v1::HelloReply {
+            version_min: newer,
+            version_max: newer + 1,
+            software: "mc-master 9.0.0".into(),
+            ..v1::HelloReply::default()
+        };
+        let why = read_hello(&reply).unwrap_err();
+        assert!(why.contains(&format!("versions {newer} to {} (mc-master 9.0.0)", newer + 1)), "{why}");
+        assert!(why.contains("upgrade the older side"), "{why}");
+
+        let common = v1::HelloReply { version_min: *mc_proto::VERSIONS.end(), ..reply };
+        assert!(read_hello(&common).is_ok(), "it may speak newer ones besides");
     }
 }

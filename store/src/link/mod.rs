@@ -5,7 +5,7 @@
 
 mod advertise;
 mod cluster;
-mod finder;
+pub(crate) mod finder;
 mod leaders;
 mod masters;
 mod run;

@@ -188,7 +188,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 leader: Some(leader()),
                 masters: vec!["a:50051".into(), "b:50051".into()],
             },
-            mc_client::fuzz::hello,
+            |hello| mc_client::fuzz::hello(hello) & mc_store::fuzz::hello(hello),
         ),
         kind(status(), |_| true),
         kind(
@@ -198,7 +198,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 stores: vec![store(); 2],
                 masters: vec!["a:50051".into(); 3],
             },
-            mc_client::fuzz::watch,
+            |event| mc_client::fuzz::watch(event) & mc_store::fuzz::watch(event),
         ),
         kind(v1::BatchExistReply { results: vec![v1::ExistResult { code: -704, size: 4096 }; 3] }, |_| true),
         kind(

@@ -107,3 +107,25 @@ async fn status_ends_with_0_then_1_then_2_as_the_masters_die() {
     let (code, down) = status(&cluster).await;
     assert_eq!((code, &down["health"], &down["leader"]), (2, &"down".into(), &Value::Null), "{down}");
 }
+
+#[tokio::test]
+async fn a_bench_of_a_pool_that_is_there_leaves_it_as_it_was() {
+    let cluster = Cluster::builder().segment("16mb").start().await;
+    let client = cluster.client().await;
+    assert_eq!(client.put("mine", b"value").await.unwrap(), Put::Stored);
+
+    for load in ["put", "get", "mixed"] {
+        let shape =
+            ["--threads", "2", "--batch", "3", "--size", "4kb", "--keys", "30", "--duration", "200ms"];
+        let masters = cluster.addresses();
+        let bench = ["--masters", &masters, "bench", load, "--json"];
+        let (code, said) = mcctl(&cluster, &[&bench[..], &shape[..]].concat()).await;
+        assert_eq!(code, 0, "{load}: {said}");
+        // The document comes first, what it said meanwhile after it.
+        let report = serde_json::Deserializer::from_str(&said).into_iter::<Value>().next().unwrap().unwrap();
+        assert!(report["ops"].as_u64().unwrap() > 0, "{report}");
+        assert_eq!((&report["failed"], &report["wrong"]), (&0.into(), &0.into()), "{report}");
+    }
+    until("only what was there before is there", async || status(&cluster).await.1["keys"] == 1).await;
+    assert_eq!(client.get("mine").await.unwrap().as_deref(), Some(&b"value"[..]));
+}

@@ -71,6 +71,7 @@ async fn main() {
 
     // A follower that lacks what was purged is sent one.
     let follower = (leader + 1) % 3;
+    let mut events = vec![("it is killed", Instant::now())];
     cluster.masters[follower].kill9();
     watch_builds(&cluster.master_dir(leader).join("snapshots")).await;
     cluster.masters[follower].start();
@@ -83,6 +84,7 @@ async fn main() {
     })
     .await;
     let sent = (sent_from, sent_from.elapsed());
+    events.extend([("it starts again and is sent a snapshot", sent_from), ("it has that", Instant::now())]);
 
     cluster.masters[follower].kill9();
     cluster.masters[follower].start();
@@ -93,6 +95,7 @@ async fn main() {
     })
     .await;
     let restart = restarted.elapsed();
+    events.extend([("it is killed and starts again", restarted), ("it is ready", Instant::now())]);
     over.store(true, Ordering::Relaxed);
     let _ = tokio::join!(reader, writer);
     sleeper.join().expect("no panic");
@@ -121,6 +124,18 @@ async fn main() {
             spans.len(),
             ms(median(&spans)),
         );
+        let longest = spans.iter().max_by_key(|(_, took)| *took);
+        if let Some((at, _)) = longest {
+            println!("    the longest began {}", among(*at, &events));
+        }
+    }
+}
+
+/// When something was, by what happened to the follower before.
+fn among(at: Instant, events: &[(&str, Instant)]) -> String {
+    match events.iter().rev().find(|(_, event)| *event <= at) {
+        Some((what, event)) => format!("{:.0} ms after: {what}", ms(at - *event)),
+        None => "before anything happened to the follower".to_owned(),
     }
 }
 

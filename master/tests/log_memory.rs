@@ -386,6 +386,38 @@ async fn a_truncation_rewrites_the_pack_it_cuts() {
     assert_eq!(held[4], entry(1, 4, 256));
 }
 
+/// A build that made larger packs left one whose end the next leader overrules: entries each too large for a pack now, or
+/// more of them than go into one. Whatever a crash leaves of the truncation's writes, it is a log with all that stays.
+#[tokio::test]
+async fn a_truncation_cuts_a_pack_that_is_larger_than_they_are_made_now() {
+    for (count, bytes, last) in [(2, 10_000, 0), (80, 256, 69)] {
+        let disk = MemoryDisk::new();
+        let (mut store, mut writer, _) = open(&disk.with_value_cap(28 << 10)).unwrap();
+        save_vote(&mut store, &mut writer, 1).await;
+        let before = entries(1, 0, count, bytes);
+        let done = append(&mut store, before.clone()).await;
+        writer.step();
+        done.await.unwrap().unwrap();
+        writer.finish();
+
+        let (mut store, mut writer, _) = open(&disk).unwrap();
+        disk.set_faults(|faults| faults.fail_sync = true);
+        store.truncate_after(Some(id(1, last))).await.unwrap();
+        drop(append(&mut store, [entry(1, last + 1, 9)]).await);
+        writer.step();
+        let writes = disk.unsynced();
+        assert!(writes > 0, "the truncation was written");
+        for kept in 0..=writes {
+            let image = disk.crash_keeping(kept);
+            let (store, _, recovered) =
+                open(&image).unwrap_or_else(|error| panic!("{kept} of {writes} writes kept: {error}"));
+            let held = store.reader().try_get_log_entries(..).await.unwrap();
+            assert!(recovered.last >= Some(id(1, last)), "{kept} of {writes} writes kept: {recovered:?}");
+            assert_eq!(held[..=last as usize], before[..=last as usize], "{kept} of {writes} writes kept");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_log_is_purged_in_slices_between_appends() {
     let disk = MemoryDisk::new();

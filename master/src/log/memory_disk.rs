@@ -11,9 +11,16 @@ use parking_lot::{Condvar, Mutex};
 use super::disk::{KeyValue, LogDisk, LogView, Mark, Visit};
 
 /// A [`LogDisk`] in memory. Clones are handles to the same disk, so a test keeps one while the log owns another.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct MemoryDisk {
     shared: Arc<Shared>,
+    value_cap: usize,
+}
+
+impl Default for MemoryDisk {
+    fn default() -> Self {
+        Self { shared: Arc::default(), value_cap: 7 << 10 }
+    }
 }
 
 #[derive(Default)]
@@ -71,6 +78,12 @@ impl MemoryDisk {
         Self::default()
     }
 
+    /// The same disk, by a build that makes values of up to so many bytes.
+    #[must_use]
+    pub fn with_value_cap(&self, value_cap: usize) -> Self {
+        Self { shared: self.shared.clone(), value_cap }
+    }
+
     /// The disk as a power failure now would leave it: what was synced, and nothing else.
     #[must_use]
     pub fn crash(&self) -> Self {
@@ -86,7 +99,8 @@ impl MemoryDisk {
             write.clone().apply(&mut map);
         }
         let after = State { current: map.clone(), synced: map, mark: state.mark, ..State::default() };
-        Self { shared: Arc::new(Shared { state: Mutex::new(after), changed: Condvar::new() }) }
+        let shared = Arc::new(Shared { state: Mutex::new(after), changed: Condvar::new() });
+        Self { shared, value_cap: self.value_cap }
     }
 
     /// Writes made since the last sync.
@@ -185,7 +199,7 @@ impl LogDisk for MemoryDisk {
     }
 
     fn value_cap(&self) -> usize {
-        7 << 10
+        self.value_cap
     }
 
     fn place(&self) -> String {

@@ -9,10 +9,9 @@ use mc_tests::{Cluster, SmallDisk, eventually, until};
 
 /// Objects with long keys: a snapshot of them is larger than [`LEFT`], by far, and the log of their puts too.
 const KEYS: usize = 5_000;
-const SNAPSHOT: u64 = 16 << 20;
+const SNAPSHOT: u64 = 14 << 20;
 /// What a disk without room has free: the log goes on.
 const LEFT: u64 = 12 << 20;
-/// Removes of which the log gets longer than what a snapshot is taken for.
 const REMOVED: usize = 400;
 const BATCH: usize = 128;
 
@@ -85,7 +84,7 @@ async fn a_follower_takes_a_snapshot_that_did_not_fit_once_there_is_room() {
     const SENT: &str = "a snapshot from the leader was not taken";
     let mut cluster = Cluster::builder()
         .segment("16mb")
-        .master_args(["--disk-reserve", "16mb", "--snapshot-log-bytes", "1mb", "--keep-log-entries", "10"])
+        .master_args(["--disk-reserve", "16mb", "--snapshot-log-entries", "16", "--keep-log-entries", "10"])
         .prepare();
     let Some(disk) = small_disk(&cluster.master_dir(FOLLOWER), "128m") else { return };
     start(&mut cluster).await;
@@ -158,7 +157,11 @@ async fn a_master_that_has_no_room_for_its_snapshot_goes_on_and_takes_it_once_th
     // The next one. The first is what it starts with meanwhile, and all of the log since.
     let first = files(&cluster, 0, "snapshot");
     let purged = figure(&cluster, 0, "mc_raft_purged_index").await;
+    cluster.masters[0].terminate().await;
+    cluster.masters[0].add_args(["--snapshot-log-entries", "3"]);
     disk.fill(LEFT);
+    start(&mut cluster).await;
+    assert!(client.connected(Duration::from_secs(60)).await);
     let (removed, kept) = keys.split_at(REMOVED);
     let before = refusals(&cluster, 0, OWN);
     for result in client.batch_remove(removed, true).await {

@@ -27,8 +27,8 @@ impl SnapshotLimits {
     /// Whether it is time for a snapshot: `log_bytes` and `entries` came since the last one, which has `snapshot_bytes`.
     ///
     /// By bytes alone an index of gigabytes would be written again for every 64 MiB that it takes in, without a pause.
-    /// By half its size at most two bytes of snapshots are written for one of log, and a restart, which reads the
-    /// snapshot anyway, reads at most half as much again.
+    /// By half its size two bytes of snapshots are written for one of log, and what the index has grown by; and a
+    /// restart, which reads the snapshot anyway, reads at most half as much again.
     pub(super) fn are_reached(&self, log_bytes: u64, entries: u64, snapshot_bytes: u64) -> bool {
         log_bytes >= self.log_bytes.max(snapshot_bytes / 2)
             || self.entries.is_some_and(|most| entries >= most)

@@ -123,7 +123,7 @@ impl RaftNode {
             Change::Voters(voters) => ChangeMembers::ReplaceAllVoters(voters),
             Change::Forget(node) => ChangeMembers::RemoveNodes(BTreeSet::from([node])),
         };
-        self.change(change, Some(roster.version)).await
+        self.change(change, roster.version).await
     }
 
     /// Where the masters are reached from here.
@@ -138,24 +138,25 @@ impl RaftNode {
     /// # Errors
     /// [`ChangeError`]
     pub async fn record_moved(&self) -> Result<BTreeMap<NodeId, MasterNode>, ChangeError> {
-        let moved = {
+        let (moved, version) = {
             let metrics = self.metrics.borrow_watched();
-            self.addresses.moved(metrics.membership_config.membership())
+            let config = &metrics.membership_config;
+            (self.addresses.moved(config.membership()), *config.log_id())
         };
         if !moved.is_empty() {
-            self.change(ChangeMembers::SetNodes(moved.clone()), None).await?;
+            self.change(ChangeMembers::SetNodes(moved.clone()), version).await?;
         }
         Ok(moved)
     }
 
-    /// `version`: only if that is the last membership.
+    /// Only if `version` is the last membership: one that was decided on by an older one could bring back a member that
+    /// was removed meanwhile.
     async fn change(
         &self,
         change: ChangeMembers<NodeId, MasterNode>,
-        version: Option<Option<LogId>>,
+        version: Option<LogId>,
     ) -> Result<(), ChangeError> {
-        let only_if = version
-            .map(|last_membership_log_id| Precondition::LastMembershipLogId { last_membership_log_id });
+        let only_if = [Precondition::LastMembershipLogId { last_membership_log_id: version }];
         // openraft makes a change of voters in two steps and would let another one in between.
         let Ok(_one_at_a_time) = self.changing.try_lock() else {
             return Err(ChangeError::Refused("another change of the members is under way".into()));

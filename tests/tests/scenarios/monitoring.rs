@@ -119,8 +119,15 @@ async fn a_bench_of_a_pool_that_is_there_leaves_it_as_it_was() {
             ["--threads", "2", "--batch", "3", "--size", "4kb", "--keys", "30", "--duration", "200ms"];
         let masters = cluster.addresses();
         let bench = ["--masters", &masters, "bench", load, "--json"];
-        let (code, said) = mcctl(&cluster, &[&bench[..], &shape[..]].concat()).await;
-        assert_eq!(code, 0, "{load}: {said}");
+        let mut said = String::new();
+        // A store that a busy machine makes late is suspected for a moment, and what it holds misses.
+        until("a bench in which nothing fails", async || {
+            let ended = mcctl(&cluster, &[&bench[..], &shape[..]].concat()).await;
+            said = ended.1;
+            println!("{load}: {said}");
+            ended.0 == 0
+        })
+        .await;
         // The document comes first, what it said meanwhile after it.
         let report = serde_json::Deserializer::from_str(&said).into_iter::<Value>().next().unwrap().unwrap();
         assert!(report["ops"].as_u64().unwrap() > 0, "{report}");

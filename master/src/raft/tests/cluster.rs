@@ -8,7 +8,7 @@ use mc_base::{GrantKey, NodeId, SegmentEpoch, StoreId};
 use mc_tests::eventually;
 
 use super::pool::{Pool, command};
-use crate::raft::{Proposal, SnapshotLimits, TransferError};
+use crate::raft::{Change, ChangeError, MasterNode, Proposal, SnapshotLimits, TransferError};
 use crate::state::{Command, Endpoint, MountStore, Op, ReadPolicy, Settings, Stamp};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -176,6 +176,26 @@ async fn a_hand_over_to_a_dead_master_turns_leases_off_and_an_election_follows()
     drop(transfer);
     let after = pool.write(2).await;
     assert!(after.leader_id.term > term.0);
+}
+
+/// A member that was removed must not come back by what somebody decided on before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_was_decided_on_by_older_members_is_refused() {
+    let pool = Pool::formed(1, SnapshotLimits::default()).await;
+    let leader = pool.node(0);
+    let (gone, late) = (NodeId(7), NodeId(8));
+    let roster = || leader.roster().unwrap();
+    let there = || MasterNode { raft: pool.members[0].address.clone(), ..MasterNode::default() };
+    leader.change_members(&roster(), Change::Learner(gone, there())).await.unwrap();
+
+    let seen = roster();
+    leader.change_members(&seen, Change::Forget(gone)).await.unwrap();
+    for change in [Change::Learner(gone, there()), Change::Learner(late, there())] {
+        let refused = leader.change_members(&seen, change).await;
+        assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");
+    }
+    assert_eq!(leader.members().into_keys().collect::<Vec<_>>(), [pool.members[0].id]);
+    leader.change_members(&roster(), Change::Learner(late, there())).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

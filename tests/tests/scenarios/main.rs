@@ -17,6 +17,7 @@ mod lossy;
 mod members;
 mod monitoring;
 mod moves;
+mod operations;
 mod overload;
 mod races;
 mod restarts;

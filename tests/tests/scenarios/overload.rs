@@ -20,6 +20,8 @@ static FLOODS: Mutex<()> = Mutex::const_new(());
 
 /// Callers with a connection of their own, where the limit of open files has room for them.
 const CONNECTIONS: usize = 3_000;
+/// Fewer of them show nothing of scale.
+const FEWEST_CONNECTIONS: usize = 1_000;
 /// Open files besides, here and in the master that they connect to.
 const OTHER_FILES: usize = 1_000;
 /// Connections that are made at a time.
@@ -34,6 +36,11 @@ const FEW_CALLERS_OF_EACH: usize = 32;
 const BATCH: usize = 8;
 const KEY_BYTES: usize = 200;
 const FLOOD: Duration = Duration::from_secs(6);
+/// How long a flood goes on with all masters well, and then as long past a follower that takes little or nothing of it.
+const PHASE: Duration = Duration::from_secs(5);
+/// One part in so many of what is stored with all masters well is stored past such a follower, at least. A majority does not
+/// wait for it, so it should be about all; the rest is left to what else this machine does.
+const ONE_IN: usize = 4;
 /// A master's memory may grow by so much: the proposals in flight, a few times over, and what the flood has put.
 const GROWTH: u64 = 512 << 20;
 /// And by so much for each connection: its task, and what is buffered both ways.
@@ -140,7 +147,7 @@ fn watch_the_machine() -> Arc<AtomicU64> {
 }
 
 /// Lets this process, and those that it starts from now on, open as many files as the connections take, or as many as the
-/// system permits. How many connections that is.
+/// hard limit permits. How many connections that is; says so where they are too few to show what thousands do.
 fn room_for_connections() -> usize {
     let wanted = (CONNECTIONS + OTHER_FILES) as u64;
     let limit = getrlimit(Resource::Nofile);
@@ -152,6 +159,12 @@ fn room_for_connections() -> usize {
     let files = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |current| current as usize);
     let connections = CONNECTIONS.min(files.saturating_sub(OTHER_FILES));
     println!("{connections} of {CONNECTIONS} connections: each process may open {files} files");
+    if connections < FEWEST_CONNECTIONS {
+        println!(
+            "passed over, thousands of connections: the hard limit of open files (`ulimit -Hn`) would have to be {} or more",
+            FEWEST_CONNECTIONS + OTHER_FILES
+        );
+    }
     connections
 }
 
@@ -248,12 +261,17 @@ async fn put_batches(client: mc_client::Client, name: String, end: Instant) -> M
     met
 }
 
-/// Callers of the library that put until `end`.
-fn put_with(clients: &[mc_client::Client], callers_of_each: usize, end: Instant) -> JoinSet<Met> {
+/// Callers of the library that put until `end`; `flood` tells their keys from those of another flood.
+fn put_with(
+    clients: &[mc_client::Client],
+    callers_of_each: usize,
+    flood: &str,
+    end: Instant,
+) -> JoinSet<Met> {
     let mut callers = JoinSet::new();
     for (number, client) in clients.iter().enumerate() {
         for one in 0..callers_of_each {
-            callers.spawn(put_batches(client.clone(), format!("{number}/{one}"), end));
+            callers.spawn(put_batches(client.clone(), format!("{flood}/{number}/{one}"), end));
         }
     }
     callers
@@ -279,17 +297,45 @@ async fn a_put_is_taken(client: &mc_client::Client, key: &str) {
     .await;
 }
 
-/// A flood of puts while one follower takes little or nothing of them; up to where the leader has committed then.
-async fn flood_past_a_follower(cluster: &Cluster, leader: usize, clients: &[mc_client::Client]) -> u64 {
-    let met = put_with(clients, FEW_CALLERS_OF_EACH, Instant::now() + FLOOD).join_all().await;
-    stored(&met);
+/// One phase of a flood of puts: how many keys it stores.
+async fn one_phase(clients: &[mc_client::Client], flood: &str) -> usize {
+    let met = put_with(clients, FEW_CALLERS_OF_EACH, flood, Instant::now() + PHASE).join_all().await;
+    let stored = stored(&met);
     assert!(met.iter().all(|met| met.stored > 0), "a majority takes puts of everybody");
+    stored
+}
+
+/// A flood of puts with all masters well, until all have all of it: how many keys it stores.
+async fn undisturbed_flood(cluster: &Cluster, clients: &[mc_client::Client]) -> usize {
+    let stored = one_phase(clients, "undisturbed").await;
+    let leader = cluster.leader().await;
+    let committed = cluster.status(leader).await.expect("the leader answers").committed;
+    for master in 0..cluster.masters.len() {
+        catches_up(cluster, master, committed).await;
+    }
+    stored
+}
+
+/// A flood of puts while one follower takes little or nothing of them, which does not hold the others back from storing
+/// what they stored `undisturbed`, or not by much; up to where the leader has committed then.
+async fn flood_past_a_follower(
+    cluster: &Cluster,
+    leader: usize,
+    clients: &[mc_client::Client],
+    undisturbed: usize,
+) -> u64 {
+    let stored = one_phase(clients, "past").await;
+    println!("{PHASE:?} each: {undisturbed} keys stored with all masters well, {stored} past the follower");
+    assert!(
+        stored * ONE_IN >= undisturbed,
+        "the follower holds the others back: {stored} keys are stored, {undisturbed} in the same time without that"
+    );
     cluster.status(leader).await.expect("the leader answers").committed
 }
 
-async fn catches_up(cluster: &Cluster, follower: usize, to: u64) {
-    until("the follower has caught up", async || {
-        cluster.status(follower).await.is_some_and(|status| status.applied >= to)
+async fn catches_up(cluster: &Cluster, master: usize, to: u64) {
+    until(format!("{} has caught up", cluster.masters[master].name()), async || {
+        cluster.status(master).await.is_some_and(|status| status.applied >= to)
     })
     .await;
 }
@@ -333,7 +379,7 @@ async fn a_flood_of_proposals_is_refused_in_part_and_costs_neither_leadership_no
     for (number, channel) in channels.into_iter().enumerate() {
         starters.spawn(start_puts(channel, caller.clone(), number, end, answers.clone()));
     }
-    let callers = put_with(&clients, CALLERS_OF_EACH, end);
+    let callers = put_with(&clients, CALLERS_OF_EACH, "flood", end);
     // Nothing is committed for a moment, whatever this machine's speed: proposals pile up to the bound.
     let followers = cluster.links().other_masters(leader);
     followers.iter().for_each(|master| cluster.faulty(*master).stick_syncs(true));
@@ -410,14 +456,15 @@ async fn a_flood_of_puts_goes_on_past_a_follower_that_stands_still() {
     let cluster = Cluster::builder().segment("1gb").start().await;
     let mut faults = Faults::new();
     let stands_still = faults.plan("a follower stands still");
+    let clients = few_clients(&cluster).await;
+    let undisturbed = undisturbed_flood(&cluster, &clients).await;
     let leader = cluster.leader().await;
     let follower = (leader + 1) % cluster.masters.len();
-    let clients = few_clients(&cluster).await;
     let before = Before::of(&cluster).await;
 
     cluster.masters[follower].pause().await;
     stands_still.happened();
-    let committed = flood_past_a_follower(&cluster, leader, &clients).await;
+    let committed = flood_past_a_follower(&cluster, leader, &clients, undisturbed).await;
     before.assert_outlived(&cluster, GROWTH).await;
 
     cluster.masters[follower].resume();
@@ -433,14 +480,15 @@ async fn a_flood_of_puts_goes_on_past_a_follower_behind_a_narrow_link() {
     let cluster = Cluster::builder().faulty().segment("1gb").start().await;
     let mut faults = Faults::new();
     let left_behind = faults.plan("a follower lacks more than half of the flood");
+    let clients = few_clients(&cluster).await;
+    let undisturbed = undisturbed_flood(&cluster, &clients).await;
     let leader = cluster.leader().await;
     let follower = (leader + 1) % cluster.masters.len();
-    let clients = few_clients(&cluster).await;
     let before = Before::of(&cluster).await;
 
     let links = cluster.links();
     links.between(&[leader], &[follower], Link::Narrow { bytes_per_second: NARROW });
-    let committed = flood_past_a_follower(&cluster, leader, &clients).await;
+    let committed = flood_past_a_follower(&cluster, leader, &clients, undisturbed).await;
     let applied = cluster.status(follower).await.expect("the follower answers").applied;
     println!("of entries {} to {committed} the follower has up to {applied}", before.leader.committed);
     if applied < before.leader.committed.midpoint(committed) {

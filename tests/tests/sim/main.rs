@@ -31,7 +31,8 @@
 //!   every 8 to 200 entries.
 //! - **After every step** ([`invariants`]): at most one leader a term; no committed entry lost or changed, and every new
 //!   leader has them all; replicas that applied the same entries are the same, byte by byte; no master gave up. After
-//!   every operation of a client ([`oracle`]): nothing older than what was acknowledged before it began.
+//!   every operation of a client ([`oracle`]): nothing older than what was acknowledged before it began, and no miss of a
+//!   key that nobody removes. What was lost of the keys that are removed at times shows at the end.
 //! - **At the end** all faults stop, and what was ordered by hand is done: within 10 s (30 s where a disk was taken, 90 s where
 //!   a master was added, too) all members vote and follow one leader, every client's put is acknowledged and every key is
 //!   answered; and the whole history must be linearizable. A history that the checker gives up is counted, and more than one

@@ -8,6 +8,9 @@ use parking_lot::Mutex;
 
 use crate::trace::Trace;
 
+/// What the keys begin with that clients remove. All others stay once they are put.
+const REMOVED: &str = "hot-";
+
 /// Records operations and judges each read as it returns; clones record into the same history.
 #[derive(Clone)]
 pub(crate) struct Oracle {
@@ -50,6 +53,7 @@ impl Oracle {
 
     pub(crate) fn record(&self, client: u32, key: &str, action: Action, outcome: Outcome, start: u64) {
         let operation = Operation { client, key: key.to_owned(), action, outcome, start, end: self.now() };
+        assert!(action != Action::Remove || key.starts_with(REMOVED), "{key} is a key that nobody removes");
         self.trace.note_text(&format!("{key} {operation}"));
         let mut inner = self.inner.lock();
         let before = inner.operations.entry(key.to_owned()).or_default();
@@ -64,7 +68,7 @@ impl Oracle {
         }
     }
 
-    /// The first read that returned something older than a change acknowledged before it began.
+    /// The first read that returned something older than a change acknowledged before it began, or missed what was put.
     pub(crate) fn violation(&self) -> Option<String> {
         self.inner.lock().violation.clone()
     }
@@ -84,20 +88,23 @@ impl Oracle {
 
 /// A change that was acknowledged before `read` began, and that `read` does not know of, although nothing else that
 /// could explain its answer happened since.
+///
+/// A miss of a key that is removed at times is judged at the end, with the whole history: a remove that is under way may
+/// explain it, and has not been recorded yet.
 fn contradiction(before: &[Operation], read: &Operation) -> Option<Operation> {
     let writes = |digest: Digest| {
         before.iter().find(|op| matches!(op.action, Action::Upsert(value) if value == digest))
     };
     let value = match read.outcome {
         Outcome::Value(value) => Some(value),
-        Outcome::Miss | Outcome::Absent => None,
+        Outcome::Miss | Outcome::Absent if !read.key.starts_with(REMOVED) => None,
         _ => return None,
     };
     let open = |op: &Operation| op.outcome == Outcome::Unknown;
-    // What can explain the answer: the put of that value, or some remove; it may have taken effect after `change` did.
+    // What can explain the answer: the put of that value, which may have taken effect after `change` did. A miss, nothing.
     let explains = |op: &Operation| match value {
         Some(value) => op.action == Action::Upsert(value) && op.outcome != Outcome::Failed,
-        None => op.action == Action::Remove && matches!(op.outcome, Outcome::Removed | Outcome::Unknown),
+        None => false,
     };
     if value.is_some_and(|value| writes(value).is_none()) {
         // Its put is under way.
@@ -115,8 +122,7 @@ fn contradiction(before: &[Operation], read: &Operation) -> Option<Operation> {
         })
         .find(|change| {
             let later = |op: &&Operation| explains(op) && (open(op) || op.end > change.start);
-            // A remove that is under way has not been recorded yet: it is judged at the end, with the whole history.
-            !before.iter().any(|op| later(&op)) && value.is_some()
+            !before.iter().any(|op| later(&op))
         })
         .cloned()
 }

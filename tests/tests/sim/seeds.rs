@@ -47,10 +47,7 @@ pub(crate) fn run() -> ExitCode {
     let (mut ended, mut violations) = (Vec::new(), Vec::new());
     let on_end = |one: Ended| {
         if one.violates() {
-            println!(
-                "{}\nseed {} again: MC_SIM_SEED={1} cargo test -p mc-tests --test sim",
-                one.report, one.seed
-            );
+            println!("{}\n{}", one.report, replay(one.seed));
             violations.push(one.seed);
         }
         ended.push(one);
@@ -74,6 +71,19 @@ pub(crate) fn run() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// How to run a seed again by this program: another build of it may be another run. `.ci/run` and `tests/soak` select the
+/// whole workspace, and of one package alone cargo may build dependencies with other features. Cargo does not tell which
+/// selection this is of, so that the executable is named, too.
+fn replay(seed: u64) -> String {
+    let release = if cfg!(debug_assertions) { "" } else { " --release" };
+    let this = std::env::current_exe().unwrap();
+    format!(
+        "seed {seed} again: MC_SIM_SEED={seed} cargo test{release} --workspace --test sim\n\
+         or, as long as it is there: MC_SIM_SEED={seed} {}",
+        this.display()
+    )
 }
 
 /// Prints how often the seeds did what they are for. False when they were enough, and something of that never happened.

@@ -37,7 +37,7 @@ pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration
         identity,
         cluster: None,
         mounted: false,
-        went_over: false,
+        left: Vec::new(),
         leaders,
         redirect,
         said: None,
@@ -74,8 +74,8 @@ struct Following {
     cluster: Option<ClusterId>,
     /// A leader of the present cluster has mounted the present epoch.
     mounted: bool,
-    /// The present epoch was kept when the cluster changed.
-    went_over: bool,
+    /// The clusters that the present epoch was kept from when another one took their place.
+    left: Vec<ClusterId>,
     leaders: watch::Receiver<Option<Leader>>,
     redirect: mpsc::Sender<Leader>,
     /// The last trouble that was logged, so that each is logged once.
@@ -135,16 +135,20 @@ impl Following {
     /// index names this memory. Its log goes on far above what the old cluster can have reached, so the fence goes on, too,
     /// and grants of the old cluster are refused by its id. Where the old cluster had used bytes again after the rescued
     /// disk's last entry, they are another object's than the index says: the reader's checksum finds that, as docs/operations.md
-    /// says. An epoch goes over once: after that it holds what two clusters wrote. Any other cluster gets the memory under a
-    /// new epoch and key: the old masters know the present one's.
+    /// says. Rescue after rescue it is the same. A cluster that was left is not gone back to: it runs beside the one that came
+    /// of it, and its log has not gone on. It and any other cluster get the memory under a new epoch and key: the old
+    /// masters know the present one's.
     async fn go_over(&mut self, leader: &Leader, cluster: Option<ClusterId>) -> Result<(), End> {
-        if self.cluster.is_some() && self.cluster != cluster {
+        if let Some(left) = self.cluster
+            && cluster != Some(left)
+        {
             let client = fresh_client(&self.network, &leader.address)
                 .map_err(|err| End::Broken(format!("not an address: {err}")))?;
-            let kept_before = std::mem::replace(&mut self.went_over, true);
-            if !kept_before && knows(client, &self.lent, &self.status, leader, self.identity.epoch).await? {
+            let back = cluster.is_some_and(|cluster| self.left.contains(&cluster));
+            if !back && knows(client, &self.lent, &self.status, leader, self.identity.epoch).await? {
                 info!(epoch = %self.identity.epoch, "the new cluster was rescued from the old one: this memory is kept");
                 self.mounted = true;
+                self.left.push(left);
             } else {
                 self.register_anew().await;
             }
@@ -202,7 +206,8 @@ impl Following {
     async fn register_anew(&mut self) {
         let identity = Identity::draw();
         self.identity = identity;
-        (self.mounted, self.went_over) = (false, false);
+        self.mounted = false;
+        self.left.clear();
         self.status.update(|state| {
             state.epoch = identity.epoch;
             state.mounted_at = None;

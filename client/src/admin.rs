@@ -3,13 +3,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_base::{ByteSize, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
-use mc_proto::detail_of;
 use mc_proto::v1::{
     AddMemberRequest, BatchGetRequest, Caller, Code, FinishUpgradeReply, FinishUpgradeRequest,
     GetConfigReply, GetConfigRequest, GetResult, Leader, ListMembersReply, ListMembersRequest, MemberStatus,
     RemoveMemberRequest, Replica, SetConfigReply, SetConfigRequest, StatusReply, StatusRequest, StoreGrant,
     TransferLeaderRequest,
 };
+use mc_proto::{detail_of, reason_of};
 use mc_transfer::PeerEndpoint;
 use tokio::time::{Instant, timeout};
 
@@ -111,7 +111,7 @@ impl Admin {
                 Some(detail) => {
                     fail(Code::try_from(detail.code).unwrap_or(Code::InternalError), detail.message)
                 }
-                None => fail(Code::RpcFail, why(&status)),
+                None => fail(Code::RpcFail, reason_of(&status)),
             },
             Err(_) => fail(Code::RpcTimeout, format!("no answer within {STATUS_TIMEOUT:?}")),
         };
@@ -298,15 +298,6 @@ fn innermost(error: &dyn std::error::Error) -> String {
         cause = inner;
     }
     cause.to_string()
-}
-
-/// Why a call got no answer, in the master's words or those of the connection.
-fn why(status: &tonic::Status) -> String {
-    match mc_proto::detail_of(status) {
-        Some(detail) => detail.message,
-        None if std::error::Error::source(status).is_none() => status.message().to_owned(),
-        None => innermost(status),
-    }
 }
 
 #[cfg(test)]

@@ -29,7 +29,7 @@ pub(crate) enum Fill {
 
 /// At most what an item of a start takes in a request and in the log besides its key and its stores.
 const START_ITEM_BYTES: usize = 80;
-/// What the id of a store takes in an item.
+/// At most what the id of a store takes there.
 const STORE_ID_BYTES: usize = 10;
 
 /// Ids as they travel, all in one allocation.
@@ -122,7 +122,7 @@ impl Core {
         deadline_ms: u64,
         avoid: &[StoreId],
     ) -> PutStartItem {
-        let ids = |stores: &[StoreId]| stores.iter().map(|id| id.to_bytes().to_vec().into()).collect();
+        let ids = |stores: &[StoreId]| stores.iter().map(|id| id.0).collect();
         let mut avoided = put.avoid.clone();
         if put.choosy {
             avoided.extend(avoid.iter().filter(|store| !put.avoid.contains(store)));
@@ -412,7 +412,6 @@ mod tests {
 
     #[test]
     fn a_start_takes_no_more_of_a_request_than_it_is_counted_for() {
-        let store = || Bytes::from_static(&[0xff; 8]);
         let item = PutStartItem {
             put_id: vec![0xff; 16].into(),
             key: vec![b'k'; mc_base::MAX_KEY_LEN].into(),
@@ -420,8 +419,8 @@ mod tests {
             mode: i32::MAX,
             replicas: u32::MAX,
             deadline_ms: u64::MAX,
-            preferred_stores: vec![store(); 3],
-            avoid_stores: vec![store(); 5],
+            preferred_stores: vec![u64::MAX; 3],
+            avoid_stores: vec![u64::MAX; 5],
         };
         let (key, stores) = (item.key.len(), 8 * STORE_ID_BYTES);
         let request = BatchPutStartRequest { caller: None, tenant: String::new(), items: vec![item] };

@@ -51,9 +51,9 @@ impl Life {
 
         let log = log.store;
         let newcomer = matches!(formed, Formed::Newcomer(_));
-        let raft = self.start_raft(formed, log.clone(), service).await?;
         let (args, environment) = (&self.config.args, &self.environment);
         let disk = DataDisk::new(&args.data_dir, args.disk_reserve.0, environment.free_space.clone());
+        let raft = self.start_raft(formed, log.clone(), disk.clone(), service).await?;
         let coordinator = Arc::new(Coordinator::new(CoordinatorConfig {
             cluster,
             newcomer,
@@ -90,6 +90,7 @@ impl Life {
         &self,
         formed: Formed,
         log: LogStore,
+        disk: Arc<DataDisk>,
         service: RaftService,
     ) -> Result<RaftNode, StartError> {
         let args = &self.config.args;
@@ -103,11 +104,13 @@ impl Life {
             pace: log.pace(),
             log,
             bytes_since: Arc::new(move |covered| appended.bytes_since(covered.unwrap_or(0))),
+            nearly_full: Arc::new(move || disk.shortage().is_some()),
             snapshot_dir: args.data_dir.join("snapshots"),
             limits: SnapshotLimits {
                 log_bytes: args.snapshot_log_bytes.0,
                 entries: Some(args.snapshot_log_entries).filter(|entries| *entries > 0),
                 keep_entries: args.keep_log_entries,
+                ..SnapshotLimits::default()
             },
             service,
             apply_seconds: self.metrics.apply_seconds.clone(),

@@ -1,4 +1,5 @@
-//! Messages at and above what a master reads on its two gRPC ports, and batches above what it takes into one log entry.
+//! Messages at and above what a master reads and decodes on its two gRPC ports, and batches above what it takes into one
+//! log entry.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,18 +9,21 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf, BufMut, Bytes};
 use futures::stream;
+use http::uri::PathAndQuery;
 use master_support::{Single, caller};
 use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_base::{MAX_COMMAND_BYTES, MAX_ITEMS, MAX_KEY_LEN};
 use mc_master::FreeSpace;
-use mc_proto::detail_of;
 use mc_proto::v1::master_client::MasterClient;
 use mc_proto::v1::raft_client::RaftClient;
 use mc_proto::v1::{self, Code};
-use tonic::Status;
+use mc_proto::{MAX_FIELDS, detail_of};
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
+use tonic::{Request, Status};
 
 /// Largest message on the port of clients and stores.
 const REQUEST_BYTES: usize = 24 << 20;
@@ -57,6 +61,51 @@ fn append(bytes: usize) -> v1::AppendRequest {
     v1::AppendRequest { entries: vec![entry], ..Default::default() }
 }
 
+/// Messages as their bytes.
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, message: Bytes, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        to.put(message);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(message.copy_to_bytes(message.remaining())))
+    }
+}
+
+fn assert_too_many_fields(refused: &Status, bytes: usize) {
+    let detail = detail_of(refused).unwrap_or_else(|| panic!("{refused:?}"));
+    assert_eq!(detail.code, Code::InvalidParams as i32, "{}", detail.message);
+    let most = format!("a message of {bytes} bytes has more than {MAX_FIELDS} items and other fields");
+    assert!(detail.message.starts_with(&most), "{}", detail.message);
+    assert!(detail.message.ends_with("split the call"), "{}", detail.message);
+}
+
 fn assert_too_long(refused: &Status, limit: usize) {
     assert_eq!(refused.code(), tonic::Code::OutOfRange, "{refused}");
     assert!(refused.message().contains(&format!("the limit is: {limit} bytes")), "{refused}");
@@ -91,6 +140,40 @@ async fn a_message_of_a_master_above_the_limit_is_refused_and_its_connection_goe
     assert_too_long(&answers.message().await.unwrap_err(), RAFT_BYTES);
     let met = peer.meet(v1::MeetRequest::default()).await.unwrap().into_inner();
     assert!(met.formed);
+    master.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_of_millions_of_items_is_refused_before_it_is_decoded_and_its_connection_goes_on() {
+    let master = Single::start(&[], Arc::new(Room)).await;
+    let line = channel(&master, "addr").await;
+    let mut raw = Grpc::new(line.clone());
+    // Empty items, whose field has the same number in all batches.
+    let items = Bytes::from([0x1a_u8, 0x00].repeat(2 << 20));
+    for call in ["Exist", "Get", "PutStart", "PutEnd", "PutRevoke", "Remove"] {
+        let path: PathAndQuery = format!("/mc.v1.Master/Batch{call}").parse().unwrap();
+        raw.ready().await.unwrap();
+        let refused = raw.unary(Request::new(items.clone()), path, Raw).await.unwrap_err();
+        assert_too_many_fields(&refused, items.len());
+    }
+    let read = MasterClient::new(line).batch_exist(exist(vec![key(1)])).await.unwrap().into_inner();
+    assert_eq!(read.results[0].code, Code::ObjectNotFound as i32);
+    master.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_a_master_with_too_many_entries_is_refused_in_a_stream_too() {
+    let master = Single::start(&[], Arc::new(Room)).await;
+    let mut peer = RaftClient::new(channel(&master, "raft_addr").await);
+    let append =
+        |entries| v1::AppendRequest { entries: vec![v1::Entry::default(); entries], ..Default::default() };
+    let refused = peer.append(append(MAX_FIELDS)).await.unwrap_err();
+    assert!(refused.message().contains("has no envelope"), "it was read: {refused}");
+    let bytes = 2 * (MAX_FIELDS + 1);
+    let refused = peer.append(append(MAX_FIELDS + 1)).await.unwrap_err();
+    assert_too_many_fields(&refused, bytes);
+    let mut answers = peer.append_stream(stream::iter([append(MAX_FIELDS + 1)])).await.unwrap().into_inner();
+    assert_too_many_fields(&answers.message().await.unwrap_err(), bytes);
     master.stop().await;
 }
 

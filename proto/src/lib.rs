@@ -1,11 +1,15 @@
 //! The gRPC services of mc and the codes they answer with, generated from `proto/mc/v1/*.proto`; nothing else.
 //!
+//! A message of more than [`MAX_FIELDS`] items and other fields is refused before it is decoded, on either side.
+//!
 //! [`v1`] holds the messages, the clients and the servers. [`VERSIONS`] is the range of protocol versions that
 //! this build speaks: both ends show theirs at connect, and skew is an error that names both.
 
+mod codec;
 mod status;
 
-pub use status::{detail_of, status_of};
+pub use codec::MAX_FIELDS;
+pub use status::{detail_of, reason_of, status_of};
 
 /// Generated from `mc/v1/master.proto` and `mc/v1/raft.proto`.
 #[allow(missing_docs, unreachable_pub, clippy::all, clippy::unwrap_used, rustdoc::all)]

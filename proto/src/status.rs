@@ -31,9 +31,43 @@ pub fn detail_of(status: &tonic::Status) -> Option<ErrorDetail> {
     ErrorDetail::decode(status.details()).ok()
 }
 
+/// Why a call got no answer: in the words of who refused it, or the innermost cause (`connection refused` says more than
+/// `transport error`).
+#[must_use]
+pub fn reason_of(status: &tonic::Status) -> String {
+    if let Some(detail) = detail_of(status) {
+        return detail.message;
+    }
+    let mut cause = std::error::Error::source(status);
+    while let Some(inner) = cause.and_then(std::error::Error::source) {
+        cause = Some(inner);
+    }
+    match (cause, status.message(), status.code()) {
+        (Some(cause), ..) => cause.to_string(),
+        (None, "", tonic::Code::Unimplemented) => {
+            "what answers there does not know this call: it may be another port of mc, or another program"
+                .to_owned()
+        }
+        (None, "", code) => code.description().to_owned(),
+        (None, message, _) => message.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_is_never_empty() {
+        let detail =
+            ErrorDetail { code: Code::NoLeader as i32, message: "no leader".into(), ..Default::default() };
+        assert_eq!(reason_of(&status_of(&detail)), "no leader");
+        assert_eq!(reason_of(&tonic::Status::unavailable("stopping")), "stopping");
+        assert!(reason_of(&tonic::Status::unimplemented("")).contains("another port"));
+        assert!(!reason_of(&tonic::Status::unknown("")).is_empty());
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert_eq!(reason_of(&tonic::Status::from_error(Box::new(refused))), "connection refused");
+    }
 
     #[test]
     fn a_detail_survives_its_status() {

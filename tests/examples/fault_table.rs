@@ -10,15 +10,15 @@ fn main() {
         lines.map(|line| serde_json::from_str(&line).expect("a line of JSON for each row")).collect();
     rows.sort_by_key(|row| row["test"].to_string());
     println!(
-        "| Fault | Role | Runs | Without service: median, max | Acknowledged puts | Lost | Wrong | Test |"
+        "| Fault | Role | Runs | Without service: median, max | Acknowledged puts | Lost | Wrong | A store suspected | Test |"
     );
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|");
     let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
     let mut runs = 0;
     for row in &rows {
         runs += row["runs"].as_u64().unwrap_or_default();
         println!(
-            "| {} | {} | {} | {:.0}, {:.0} ms | {} | {} | {} | `{}` |",
+            "| {} | {} | {} | {:.0}, {:.0} ms | {} | {} | {} | {} | `{}` |",
             text(&row["fault"]),
             text(&row["role"]),
             row["runs"],
@@ -27,6 +27,7 @@ fn main() {
             row["acknowledged"],
             row["lost"],
             row["wrong"],
+            if row["suspected"].as_bool() == Some(true) { "yes" } else { "no" },
             text(&row["test"]),
         );
     }

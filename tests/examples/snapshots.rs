@@ -4,6 +4,8 @@
 //!
 //!     cargo build --release --bin mcctl
 //!     cargo run --release -p mc-tests --example snapshots 1000000
+//!
+//! A second number is how many entries stay in the log behind a snapshot, for a restart with much of it (default 1000).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,14 +24,16 @@ type Spans = Arc<Mutex<Vec<(Instant, Duration)>>>;
 
 #[tokio::main]
 async fn main() {
-    let objects: u64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
+    let arg = |n: usize| std::env::args().nth(n);
+    let objects: u64 = arg(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
+    let keep = arg(2).unwrap_or_else(|| "1000".to_owned());
     // A handful while the index is filled, and one every few seconds of single puts.
     let every = (objects / 512).max(2_000).to_string();
     let cluster = Cluster::builder().segment(&format!("{}mb", ((objects * 64) >> 20) + 256)).master_args([
         "--snapshot-log-entries",
         &every,
         "--keep-log-entries",
-        "1000",
+        &keep,
     ]);
     let mut cluster = cluster.start().await;
     let client = cluster.client().await;
@@ -65,9 +69,9 @@ async fn main() {
         move || sleep_again_and_again(&over, &wakes)
     });
     let leader_http = cluster.master_http(leader).to_owned();
-    let idle = Applies::of(&leader_http).await;
+    let idle = Counts::of(&leader_http).await;
     let built = watch_builds(&cluster.master_dir(leader).join("snapshots")).await;
-    let while_built = Applies::of(&leader_http).await.since(&idle);
+    let while_built = Counts::of(&leader_http).await.since(&idle);
 
     // A follower that lacks what was purged is sent one.
     let follower = (leader + 1) % 3;
@@ -75,6 +79,7 @@ async fn main() {
     cluster.masters[follower].kill9();
     watch_builds(&cluster.master_dir(leader).join("snapshots")).await;
     cluster.masters[follower].start();
+    let before = Counts::of(&leader_http).await;
     let sent_from = Instant::now();
     let mut said = String::new();
     until_within(PATIENCE, "the follower takes a snapshot", async || {
@@ -84,6 +89,7 @@ async fn main() {
     })
     .await;
     let sent = (sent_from, sent_from.elapsed());
+    let while_sent = Counts::of(&leader_http).await.since(&before);
     events.extend([("it starts again and is sent a snapshot", sent_from), ("it has that", Instant::now())]);
 
     cluster.masters[follower].kill9();
@@ -95,11 +101,13 @@ async fn main() {
     })
     .await;
     let restart = restarted.elapsed();
+    let disk = cluster.master_dir(follower).join("log");
+    let log_bytes = files(&disk).iter().map(|path| len(path)).sum::<u64>() as f64;
     events.extend([("it is killed and starts again", restarted), ("it is ready", Instant::now())]);
     over.store(true, Ordering::Relaxed);
     let _ = tokio::join!(reader, writer);
     sleeper.join().expect("no panic");
-    let in_all = Applies::of(&leader_http).await.since(&idle);
+    let in_all = Counts::of(&leader_http).await.since(&idle);
 
     println!("{} reads missed", misses.load(Ordering::Relaxed));
     let bytes = newest(&cluster.master_dir(leader).join("snapshots")).map_or(0, |path| len(&path));
@@ -108,10 +116,16 @@ async fn main() {
     println!("a snapshot has {:.1} MB", bytes as f64 / 1e6);
     println!("built in {:.2} s (median of {})", times[times.len() / 2].as_secs_f64(), times.len());
     println!("sent and installed in {:.2} s: {}", sent.1.as_secs_f64(), field(&said));
-    println!("a restart is ready after {:.2} s", restart.as_secs_f64());
-    println!("apply: longest {} while the leader builds, {} in all", while_built.longest(), in_all.longest());
+    println!(
+        "a restart is ready after {:.2} s; the log has {:.0} MB",
+        restart.as_secs_f64(),
+        log_bytes / 1e6
+    );
+    while_built.say("while the leader builds");
+    while_sent.say("while it sends");
+    in_all.say("in all");
     for (what, spans) in
-        [("leased read", &reads), ("put (two commits)", &puts), ("a sleep of 1 ms, too long by", &wakes)]
+        [("read", &reads), ("put (two commits)", &puts), ("a sleep of 1 ms, too long by", &wakes)]
     {
         let spans = spans.lock().expect("no panic");
         let during = |windows: &[(Instant, Duration)]| slowest(&spans, windows);
@@ -139,31 +153,54 @@ fn among(at: Instant, events: &[(&str, Instant)]) -> String {
     }
 }
 
-/// How long applying took on one master, a few entries at a time: how often at most so many seconds, by its metrics.
-struct Applies(Vec<(f64, u64)>);
+/// What the leader counts, at one moment.
+struct Counts {
+    /// How often applying a few entries took at most so many seconds.
+    applies: Vec<(f64, u64)>,
+    /// Reads that it answered by its lease.
+    leased: u64,
+    /// Reads before which it asked a quorum.
+    asked: u64,
+}
 
-impl Applies {
+impl Counts {
     async fn of(http: &str) -> Self {
         let (_, text) = http_get(http, "/metrics").await.expect("a master's metrics");
         let bucket = |line: &str| {
             let (le, count) = line.strip_prefix("mc_raft_apply_seconds_bucket{le=\"")?.split_once("\"} ")?;
             Some((le.parse().ok()?, count.parse().ok()?))
         };
-        Self(text.lines().filter_map(bucket).collect())
+        let checks = |by: &str| {
+            let name = format!("mc_master_leader_checks_total{{by=\"{by}\"}} ");
+            text.lines().find_map(|line| line.strip_prefix(&*name)?.parse().ok()).unwrap_or(0)
+        };
+        Self {
+            applies: text.lines().filter_map(bucket).collect(),
+            leased: checks("lease"),
+            asked: checks("quorum"),
+        }
     }
 
     /// What came after `before`.
-    fn since(self, before: &Self) -> Self {
-        let new = self.0.iter().zip(&before.0).map(|((le, now), (_, then))| (*le, now.saturating_sub(*then)));
-        Self(new.collect())
+    fn since(&self, before: &Self) -> Self {
+        let applies = self.applies.iter().zip(&before.applies);
+        Self {
+            applies: applies.map(|((le, now), (_, then))| (*le, now.saturating_sub(*then))).collect(),
+            leased: self.leased.saturating_sub(before.leased),
+            asked: self.asked.saturating_sub(before.asked),
+        }
     }
 
-    fn longest(&self) -> String {
-        let all = self.0.last().map_or(0, |(_, count)| *count);
-        match self.0.iter().find(|(_, count)| *count == all) {
+    fn say(&self, when: &str) {
+        let all = self.applies.last().map_or(0, |(_, count)| *count);
+        let longest = match self.applies.iter().find(|(_, count)| *count == all) {
             Some((seconds, _)) if all > 0 => format!("at most {} ms of {all}", seconds * 1e3),
             _ => "(none)".to_owned(),
-        }
+        };
+        let (leased, asked) = (self.leased, self.asked);
+        println!(
+            "{when}: apply longest {longest}; checks of leadership: {leased} by lease, {asked} by a quorum"
+        );
     }
 }
 

@@ -1,6 +1,6 @@
 //! The pool as its masters describe it, put together from what each of them answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use mc_base::NodeId;
 use mc_client::ClusterStatus;
@@ -46,7 +46,8 @@ pub(crate) struct View {
 pub(crate) struct MasterView {
     pub(crate) id: Option<String>,
     pub(crate) addr: String,
-    /// leader, follower, learner, candidate, forming, or unreachable.
+    /// leader, follower, learner, candidate, forming, unreachable; or no member: it was removed, or is another cluster's,
+    /// or nothing is there any more.
     pub(crate) role: String,
     pub(crate) pid: Option<u32>,
     pub(crate) term: Option<u64>,
@@ -86,7 +87,7 @@ impl View {
     /// Puts the answers together, or the reasons why there is none. `authority` is the place of the one to believe.
     fn put_together(answers: &[Answer<'_>], authority: Option<usize>, leader: Option<&str>) -> Self {
         let replies = || answers.iter().filter_map(|(_, reply)| reply.as_ref().ok());
-        let authority = authority.and_then(|at| answers.get(at)).and_then(|(_, reply)| reply.as_ref().ok());
+        let authority = authority.and_then(|at| answers.get(at)).and_then(|(_, reply)| reply.ok());
         let leads = leader.is_some();
         let stores: Vec<_> = authority.map(|r| r.stores.iter().map(store_view).collect()).unwrap_or_default();
 
@@ -98,8 +99,11 @@ impl View {
                 None => "no leader".to_owned(),
             });
         }
+        let members = Members::of(authority.filter(|_| leads), answers);
         for (address, reply) in answers {
-            if let Err(why) = reply {
+            if let Err(why) = reply
+                && !members.all_answer
+            {
                 problems.push(format!("master {address} does not answer ({why})"));
             }
         }
@@ -114,10 +118,15 @@ impl View {
             });
             problems.extend(gone.map(|member| {
                 let (address, id) = (&member.client_address, node_id(&member.node_id));
-                format!(
-                    "the master at {address} is new and not a member; the member {id} that was there is gone"
-                )
+                let there = answers.iter().find(|(at, reply)| at == address && reply.is_ok());
+                let taken_in =
+                    there.and_then(|(_, reply)| reply.ok()).is_some_and(|reply| members.has(reply));
+                let new = if taken_in { "new and has no vote yet" } else { "new and not a member" };
+                format!("the master at {address} is {new}; the member {id} that was there is gone")
             }));
+            if !status.no_puts.is_empty() {
+                problems.push(status.no_puts.clone());
+            }
             let missing = stores.iter().filter(|s| !s.is_alive());
             problems.extend(missing.map(|s| format!("store {} is {}", s.addr, s.state)));
             if stores.is_empty() {
@@ -134,14 +143,38 @@ impl View {
             cluster_id: authority.map(|r| hex(&r.cluster_id)).filter(|id| !id.is_empty()),
             leader: leader.map(str::to_owned),
             keys: authority.map(|r| r.keys),
-            masters: masters(answers),
+            masters: masters(answers, &members),
             stores,
         }
     }
 }
 
+/// Who belongs to the cluster, as its leader says.
+struct Members<'a> {
+    /// `None` where nobody knows.
+    ids: Option<BTreeSet<&'a [u8]>>,
+    /// So whoever does not is none.
+    all_answer: bool,
+}
+
+impl<'a> Members<'a> {
+    fn of(leader: Option<&'a StatusReply>, answers: &[Answer<'_>]) -> Self {
+        let ids = leader.map(|reply| reply.masters.iter().map(|member| &member.node_id[..]).collect());
+        let answers = |id: &&[u8]| {
+            answers.iter().any(|(_, reply)| reply.as_ref().is_ok_and(|reply| reply.node_id == **id))
+        };
+        let all_answer = ids.as_ref().is_some_and(|ids: &BTreeSet<_>| ids.iter().all(answers));
+        Self { ids, all_answer }
+    }
+
+    fn has(&self, reply: &StatusReply) -> bool {
+        self.ids.as_ref().is_none_or(|ids| ids.contains(&reply.node_id[..]))
+    }
+}
+
 /// One entry per node that answered (two names of one node are one), then those that did not.
-fn masters(answers: &[Answer<'_>]) -> Vec<MasterView> {
+fn masters(answers: &[Answer<'_>], cluster: &Members<'_>) -> Vec<MasterView> {
+    const NO_MEMBER: &str = "no member";
     let replies = || answers.iter().filter_map(|(_, reply)| reply.as_ref().ok());
     let members: BTreeMap<_, _> =
         replies().flat_map(|r| &r.masters).map(|m| (m.client_address.as_str(), &m.node_id[..])).collect();
@@ -153,7 +186,7 @@ fn masters(answers: &[Answer<'_>]) -> Vec<MasterView> {
                 answered.entry(&reply.node_id).or_insert_with(|| MasterView {
                     id: Some(node_id(&reply.node_id)),
                     addr: (*address).to_owned(),
-                    role: reply.role.clone(),
+                    role: if cluster.has(reply) { reply.role.clone() } else { NO_MEMBER.to_owned() },
                     pid: Some(reply.pid),
                     term: Some(reply.term),
                     applied: Some(reply.applied),
@@ -162,7 +195,7 @@ fn masters(answers: &[Answer<'_>]) -> Vec<MasterView> {
             Err(_) => silent.push(MasterView {
                 id: members.get(address).map(|id| node_id(id)),
                 addr: (*address).to_owned(),
-                role: "unreachable".to_owned(),
+                role: if cluster.all_answer { NO_MEMBER } else { "unreachable" }.to_owned(),
                 pid: None,
                 term: None,
                 applied: None,
@@ -285,6 +318,33 @@ mod tests {
         assert!(view.problems[0].contains("waiting for 10.0.0.3:50055"), "{:?}", view.problems);
         let silent = view_of(&[silence(1)]);
         assert_eq!((silent.health, silent.keys), (Health::Down, None));
+    }
+
+    #[test]
+    fn who_is_no_member_is_said_to_be_none_and_missed_by_nobody() {
+        let well = [answer(1, "follower"), answer(2, "leader"), answer(3, "follower")];
+        let removed = view_of(&[&well[..], &[answer(4, "follower"), silence(5)]].concat());
+        assert_eq!((removed.health, removed.problems.len()), (Health::Healthy, 0));
+        let roles: Vec<_> = removed.masters.iter().map(|master| master.role.as_str()).collect();
+        assert_eq!(roles, ["follower", "leader", "follower", "no member", "no member"]);
+
+        // With a member missing, whoever is silent may be that one, by another name.
+        let one_is_silent = view_of(&[&well[..2], &[silence(5)]].concat());
+        assert_eq!(one_is_silent.health, Health::Degraded);
+        assert_eq!(one_is_silent.masters[2].role, "unreachable");
+        let leaderless = view_of(&[answer(1, "candidate"), answer(4, "follower")]);
+        assert_eq!(leaderless.masters[1].role, "follower", "nobody knows the members");
+    }
+
+    #[test]
+    fn a_leader_that_starts_no_puts_is_degraded_and_says_why() {
+        let mut leader = answer(2, "leader");
+        leader.1.as_mut().unwrap().no_puts = "the disk is nearly full".into();
+        let view = view_of(&[answer(1, "follower"), leader, answer(3, "follower")]);
+        assert_eq!(
+            (view.health, &*view.problems),
+            (Health::Degraded, &["the disk is nearly full".to_owned()][..])
+        );
     }
 
     #[test]

@@ -58,6 +58,7 @@ impl Coordinator {
     fn status_as(&self, leading: Option<&Leading>) -> v1::StatusReply {
         let view = self.raft.view();
         let now = self.raft.leadership().borrow().clone();
+        let no_puts = leading.and_then(|_| self.short_of_room());
         // The lock is not recursive: nothing in here may ask the index, or who leads, again.
         self.index.read(|applied| {
             let state = &applied.state;
@@ -79,6 +80,7 @@ impl Coordinator {
                 pid: std::process::id(),
                 waiting_for: self.waits_for(applied, &now),
                 leader: leader_of(&now),
+                no_puts: no_puts.map_or_else(String::new, |refusal| refusal.to_string()),
             }
         })
     }

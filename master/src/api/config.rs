@@ -76,6 +76,20 @@ impl Coordinator {
         Ok(v1::FinishUpgradeReply { before, after })
     }
 
+    /// The version that a cluster which has just formed begins with: the highest that the build of every member supports.
+    /// Where not all answer, the first one, which every build does.
+    pub(crate) async fn first_version(&self) -> u32 {
+        match self.supported_versions().await {
+            Ok(supported) => supported.into_values().fold(CLUSTER_VERSION, u32::min).max(1),
+            Err(why) => {
+                tracing::warn!(
+                    "the new cluster runs as version 1 until `mcctl upgrade finish` raises it: {why}"
+                );
+                1
+            }
+        }
+    }
+
     /// The highest cluster version that each member's build supports: all must answer.
     async fn supported_versions(&self) -> Result<BTreeMap<NodeId, u32>, Refusal> {
         let mut supported = BTreeMap::from([(self.raft.node_id(), CLUSTER_VERSION)]);

@@ -21,6 +21,10 @@ use super::Refusal;
 /// ten thousand batches of 128 puts. Without a bound a few callers could fill its memory, each call with up to 24 MiB, or
 /// with replies that they do not read. A caller that is gone or stands still gives back what it took up when keep-alive
 /// ends its connection, within seconds; one that is alive and does not read its replies has them until it does.
+///
+/// Requests count as they travel. Decoded, the items of one take at most some 2 MiB more, since one of more than
+/// [`mc_proto::MAX_FIELDS`] is not decoded. Long lists of numbers, and attributes of endpoints, take up to some sixteen
+/// times their bytes.
 const MOST_BYTES: usize = 256 << 20;
 
 /// Calls that change nothing and may have large replies. They may be refused after the work, and leave a quarter of the

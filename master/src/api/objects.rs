@@ -2,7 +2,6 @@
 
 use mc_base::{Access, ClusterTime, PutId, StoreId};
 use mc_proto::v1::{self, Code};
-use smallvec::SmallVec;
 
 use super::Refusal;
 use super::grants::{Grants, bytes};
@@ -241,17 +240,9 @@ pub(super) fn start_item(
         },
         replicas: u8::try_from(item.replicas.max(1)).unwrap_or(u8::MAX),
         deadline: deadline(item.deadline_ms),
-        preferred: store_ids(&item.preferred_stores)?,
-        avoid: store_ids(&item.avoid_stores)?,
+        preferred: item.preferred_stores.iter().copied().map(StoreId).collect(),
+        avoid: item.avoid_stores.iter().copied().map(StoreId).collect(),
     })
-}
-
-fn store_ids(ids: &[bytes::Bytes]) -> Result<SmallVec<[StoreId; 2]>, Refusal> {
-    let id = |id: &bytes::Bytes| {
-        StoreId::from_bytes(id)
-            .ok_or_else(|| Refusal::Invalid(format!("a store id has 8 bytes, not {}", id.len())))
-    };
-    ids.iter().map(id).collect()
 }
 
 pub(super) fn put_id(id: &[u8]) -> Result<PutId, Refusal> {

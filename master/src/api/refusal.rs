@@ -86,6 +86,17 @@ pub(crate) enum Refusal {
         /// By how much.
         shortage: Shortage,
     },
+    /// The disks of so many other masters are nearly full that no majority has room.
+    #[error(
+        "no puts are started: the disks of the data directories of {} are nearly full, and no majority of the masters is \
+         known to have room; make room there (the log of each says where, and how much is needed), or give them larger \
+         disks (reads, removes and puts under way go on)",
+        masters(nodes)
+    )]
+    NoMajorityHasRoom {
+        /// Those whose disks are nearly full.
+        nodes: Vec<NodeId>,
+    },
     /// Proposed, and not known to have happened or not.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -116,11 +127,16 @@ impl Refusal {
             Self::VersionSkew { .. } => Code::VersionSkew,
             Self::Invalid(_) => Code::InvalidParams,
             Self::Exhausted { .. } | Self::Overloaded { .. } => Code::ResourceExhausted,
-            Self::DiskNearlyFull { .. } => Code::DiskNearlyFull,
+            Self::DiskNearlyFull { .. } | Self::NoMajorityHasRoom { .. } => Code::DiskNearlyFull,
             Self::Unknown(_) => Code::OutcomeUnknown,
             Self::Store { code, .. } => *code,
         }
     }
+}
+
+fn masters(nodes: &[NodeId]) -> String {
+    let names: Vec<_> = nodes.iter().map(|node| format!("master {node}")).collect();
+    names.join(" and ")
 }
 
 impl From<Refusal> for Status {

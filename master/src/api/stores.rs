@@ -104,6 +104,9 @@ impl Coordinator {
                 let Some(Ok(beat)) = beat else { return };
                 let reply = this.beat(us, &beat, &mut open).await;
                 let end = reply.is_err();
+                if end && let Some(open) = open.take() {
+                    open.let_go();
+                }
                 if replies.send(reply.map_err(Status::from)).await.is_err() || end {
                     break;
                 }
@@ -149,24 +152,33 @@ impl Coordinator {
     }
 }
 
-/// A store's open stream in one term: its end, however it comes, makes the store suspect at once.
+/// A store's open stream in one term: its end makes the store suspect at once, unless it was ended from here.
 struct OpenStream {
     coordinator: Arc<Coordinator>,
     leading: Arc<Leading>,
     store: StoreId,
+    let_go: bool,
 }
 
 impl OpenStream {
     fn begin(on: &Arc<Coordinator>, store: StoreId, leading: Arc<Leading>) -> Self {
         leading.liveness.opened(store, leading.elapsed());
         on.refresh_suspects(&leading);
-        Self { coordinator: on.clone(), leading, store }
+        Self { coordinator: on.clone(), leading, store, let_go: false }
+    }
+
+    /// Ends it for reasons of this master.
+    fn let_go(mut self) {
+        self.let_go = true;
     }
 }
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        self.leading.liveness.closed(self.store);
+        match self.let_go {
+            true => self.leading.liveness.let_go(self.store, self.leading.elapsed()),
+            false => self.leading.liveness.closed(self.store),
+        }
         self.coordinator.refresh_suspects(&self.leading);
     }
 }

@@ -1,13 +1,13 @@
 //! Meetings and foundings on the wire.
 
 use std::collections::{BTreeMap, HashMap};
-use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use mc_base::net::{ChannelOptions, Network};
 use mc_base::{ClusterId, HostPort, NodeId};
+use mc_proto::reason_of;
 use mc_proto::v1::raft_client::RaftClient;
 use mc_proto::v1::{Addresses, FoundRequest, Founder, MeetReply, MeetRequest};
 use parking_lot::Mutex;
@@ -81,18 +81,10 @@ impl Dialer {
     }
 }
 
-/// The innermost cause: tonic's own text for an unreachable peer is "transport error".
 fn why(status: &Status) -> String {
-    let mut cause: Option<&dyn std::error::Error> = status.source();
-    let mut text = None;
-    while let Some(err) = cause {
-        text = Some(err.to_string());
-        cause = err.source();
-    }
-    match (status.code(), text) {
-        (Code::Cancelled | Code::DeadlineExceeded, _) => "no answer in time".into(),
-        (_, Some(text)) => text,
-        (_, None) => status.message().to_owned(),
+    match status.code() {
+        Code::Cancelled | Code::DeadlineExceeded => "no answer in time".into(),
+        _ => reason_of(status),
     }
 }
 

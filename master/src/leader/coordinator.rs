@@ -160,11 +160,6 @@ impl Coordinator {
         leading
     }
 
-    /// Whether `leading` is the soft state that answers are given from.
-    pub(crate) fn is_current(&self, leading: &Leading) -> bool {
-        self.leading.load().as_ref().is_some_and(|current| std::ptr::eq(&**current, leading))
-    }
-
     /// Drops the soft state of a term that is over.
     pub(crate) fn step_down(&self) {
         let _begin = self.begin.lock();
@@ -229,11 +224,22 @@ impl Coordinator {
         Some([self.proposals.clone().try_acquire_owned().ok()?, room])
     }
 
-    /// Refuses to start puts while the disk under the log is nearly full.
+    /// Refuses to start puts while the disk under the log is nearly full, here or at so many masters that an end of their
+    /// logs would leave no majority.
     pub(crate) fn refuse_without_room(&self) -> Result<(), Refusal> {
-        let Some(shortage) = self.disk.shortage() else { return Ok(()) };
+        let Some(refusal) = self.short_of_room() else { return Ok(()) };
         self.metrics.puts_refused_by_disk.increment(1);
-        Err(Refusal::DiskNearlyFull { node: self.raft.node_id(), dir: self.disk.dir().to_owned(), shortage })
+        Err(refusal)
+    }
+
+    /// Why a leader starts no puts, if it doesn't.
+    pub(crate) fn short_of_room(&self) -> Option<Refusal> {
+        if let Some(shortage) = self.disk.shortage() {
+            let dir = self.disk.dir().to_owned();
+            return Some(Refusal::DiskNearlyFull { node: self.raft.node_id(), dir, shortage });
+        }
+        let nodes = self.raft.nearly_full();
+        (!nodes.is_empty()).then_some(Refusal::NoMajorityHasRoom { nodes })
     }
 
     /// The refusal that names whom this master believes to lead.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::liveness::LOOK_INTERVAL;
 use super::{Coordinator, Leading};
 use crate::api::Refusal;
-use crate::state::{CLUSTER_VERSION, Op, Response};
+use crate::state::{Op, Response};
 
 /// An idle leader logs the time so often, so that deadlines pass and a successor starts from a recent stamp.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
@@ -60,7 +60,8 @@ async fn seed_settings(coordinator: &Coordinator, leading: &Leading) -> bool {
     if coordinator.index.read(|applied| applied.state.cluster_version()) > 0 {
         return true;
     }
-    for op in [Op::SetSettings(coordinator.seed.clone()), Op::SetClusterVersion(CLUSTER_VERSION)] {
+    let version = coordinator.first_version().await;
+    for op in [Op::SetSettings(coordinator.seed.clone()), Op::SetClusterVersion(version)] {
         if let Err(refusal) = coordinator.propose(leading, op).await {
             log_failure("the cluster's settings", Err(refusal));
             return false;
@@ -107,13 +108,18 @@ fn log_failure(what: &str, outcome: Result<(), Refusal>) {
 }
 
 impl Coordinator {
-    /// Brings the list of suspects up to date and tells the watchers when it changed.
+    /// Brings the list of suspects up to date and tells the watchers when it changed; not while this master is unsure
+    /// whether it leads. It then ends the streams of stores by itself, and nobody is answered by the list. That time is
+    /// not counted as the stores' silence.
     pub(crate) fn refresh_suspects(&self, leading: &Leading) {
+        // Nor by the soft state of a term that is over, whose streams end after it.
+        if !self.on_duty().is_some_and(|current| std::ptr::eq(&*current, leading)) {
+            return;
+        }
         let stores =
             self.index.read(|applied| applied.state.mounted().map(|(store, _)| store).collect::<Vec<_>>());
         let changed = leading.liveness.refresh(stores.into_iter(), leading.elapsed());
-        // The streams of a term that is over end after it, and make its stores suspect where nobody asks any more.
-        if changed && self.is_current(leading) {
+        if changed {
             let suspects = leading.liveness.suspects();
             tracing::info!(suspects = ?suspects, "stores changed");
             self.store_changes.send_modify(|changes| *changes += 1);

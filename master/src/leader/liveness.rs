@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 ///
 /// A store is suspect at once when its heartbeat stream breaks, and after `suspect_after` of silence. One that has not
 /// been heard in this term yet is believed for that long, so that the keys of a healthy store are served right after a
-/// failover.
+/// failover; so is one whose stream this leader ended, unsure for a moment whether it still led.
 ///
 /// A leader that does not come to listen (its process was stopped, its threads had no processor) does not count that as
 /// the stores' silence: what [`Self::refresh`] is late by is not counted.
@@ -38,6 +38,8 @@ struct Heard {
     at: Duration,
     /// Open heartbeat streams; a store that reconnects has two for a moment.
     streams: u32,
+    /// The last stream was ended on this side, which says nothing of the store.
+    let_go: bool,
 }
 
 /// What a store's heartbeats say of it.
@@ -70,8 +72,8 @@ impl Liveness {
     /// A stream of heartbeats of `store` has begun.
     pub(crate) fn opened(&self, store: StoreId, now: Duration) {
         let mut ears = self.ears.lock();
-        let entry = ears.heard.entry(store).or_insert(Heard { at: now, streams: 0 });
-        *entry = Heard { at: now, streams: entry.streams + 1 };
+        let streams = ears.heard.get(&store).map_or(0, |heard| heard.streams);
+        ears.heard.insert(store, Heard { at: now, streams: streams + 1, let_go: false });
     }
 
     /// A heartbeat has come.
@@ -85,6 +87,14 @@ impl Liveness {
     pub(crate) fn closed(&self, store: StoreId) {
         if let Some(entry) = self.ears.lock().heard.get_mut(&store) {
             entry.streams = entry.streams.saturating_sub(1);
+        }
+    }
+
+    /// A heartbeat has come and its stream was ended in the place of an answer.
+    pub(crate) fn let_go(&self, store: StoreId, now: Duration) {
+        if let Some(entry) = self.ears.lock().heard.get_mut(&store) {
+            let streams = entry.streams.saturating_sub(1);
+            *entry = Heard { at: now, streams, let_go: streams == 0 };
         }
     }
 
@@ -124,7 +134,9 @@ impl Liveness {
 impl Ears {
     fn state(&self, store: StoreId, now: Duration, suspect_after: Duration) -> StoreState {
         let believed = match self.heard.get(&store) {
-            Some(heard) => heard.streams > 0 && now.saturating_sub(heard.at) < suspect_after,
+            Some(heard) => {
+                (heard.streams > 0 || heard.let_go) && now.saturating_sub(heard.at) < suspect_after
+            }
             None => now.saturating_sub(self.since) < suspect_after,
         };
         if believed { StoreState::Alive } else { StoreState::Suspect }
@@ -170,6 +182,29 @@ mod tests {
         assert_eq!(liveness.state(STORE, at(20)), StoreState::Alive);
         liveness.closed(STORE);
         assert_eq!(liveness.state(STORE, at(20)), StoreState::Suspect);
+    }
+
+    #[test]
+    fn a_store_that_was_let_go_is_believed_for_a_moment() {
+        let liveness = Liveness::new(AFTER, at(0));
+        liveness.opened(STORE, at(0));
+        liveness.let_go(STORE, at(700));
+        assert_eq!(liveness.state(STORE, at(1_499)), StoreState::Alive);
+        assert_eq!(liveness.state(STORE, at(1_500)), StoreState::Suspect, "it has not come back");
+
+        liveness.opened(STORE, at(2_000));
+        liveness.closed(STORE);
+        assert_eq!(
+            liveness.state(STORE, at(2_000)),
+            StoreState::Suspect,
+            "this time it ended the stream itself"
+        );
+
+        liveness.opened(STORE, at(3_000));
+        liveness.opened(STORE, at(3_010));
+        liveness.let_go(STORE, at(3_020));
+        liveness.closed(STORE);
+        assert_eq!(liveness.state(STORE, at(3_030)), StoreState::Suspect, "it was back before it was let go");
     }
 
     /// Refreshes as a leader does that is never late; true when the last one changed something.

@@ -6,7 +6,7 @@
 //! sleep took them for the answer to that: its lease seemed fresh, while another leader had been elected. The simulation
 //! found it (docs/simulation.md). Here every answer is paired with its own request, in the order of the stream.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use mc_base::NodeId;
@@ -24,8 +24,8 @@ const SAID_LATELY: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
     latest: Mutex<HashMap<NodeId, Ack>>,
-    /// What a sync of each peer's log takes, and when it said so.
-    syncs: Mutex<HashMap<NodeId, (Instant, Duration)>>,
+    /// What each peer last said of its disk.
+    disks: Mutex<HashMap<NodeId, Disk>>,
     noted: Notify,
 }
 
@@ -33,6 +33,14 @@ pub(crate) struct Acks {
 struct Ack {
     term: u64,
     sent: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Disk {
+    said: Instant,
+    /// What a sync of the log takes, if there was any lately.
+    sync: Option<Duration>,
+    nearly_full: bool,
 }
 
 impl Acks {
@@ -60,19 +68,30 @@ impl Acks {
         }
     }
 
-    /// `peer` has said what a sync of its log takes, if it had any lately.
-    pub(super) fn note_sync(&self, peer: NodeId, us: Option<u64>) {
-        let mut syncs = self.syncs.lock();
-        match us {
-            Some(us) => drop(syncs.insert(peer, (Instant::now(), Duration::from_micros(us)))),
-            None => drop(syncs.remove(&peer)),
-        }
+    /// `peer` has said what a sync of its log takes, if it had any lately, and whether its disk is nearly full.
+    pub(super) fn note_disk(&self, peer: NodeId, sync_us: Option<u64>, nearly_full: bool) {
+        let disk = Disk { said: Instant::now(), sync: sync_us.map(Duration::from_micros), nearly_full };
+        self.disks.lock().insert(peer, disk);
     }
 
     /// What a sync of `peer`'s log takes, as it said in the last second.
     pub(super) fn sync(&self, peer: NodeId) -> Option<Duration> {
-        let (said, takes) = self.syncs.lock().get(&peer).copied()?;
-        (said.elapsed() < SAID_LATELY).then_some(takes)
+        lately(&self.disks.lock(), peer)?.sync
+    }
+
+    /// The voters that said in the last second that their disks are nearly full, if those that said otherwise are no
+    /// majority with `me`. As long as one is full, a voter that says nothing has no room: it may be that one's disk
+    /// that every entry has to go to.
+    pub(super) fn nearly_full(&self, me: NodeId, membership: &Membership) -> Vec<NodeId> {
+        let disks = self.disks.lock();
+        let said = |voter: NodeId| lately(&disks, voter).filter(|_| voter != me).map(|disk| disk.nearly_full);
+        let full: Vec<_> = membership.voter_ids().filter(|voter| said(*voter) == Some(true)).collect();
+        if full.is_empty() {
+            return full;
+        }
+        let has_room = |voter: &&NodeId| **voter == me || said(**voter) == Some(false);
+        let majority = |voters: &BTreeSet<NodeId>| voters.iter().filter(has_room).count() > voters.len() / 2;
+        if membership.get_joint_config().iter().all(majority) { Vec::new() } else { full }
     }
 
     /// When the latest of the messages was sent that `peer` has answered in `term`.
@@ -89,18 +108,27 @@ impl Acks {
         membership: &Membership,
         now: Instant,
     ) -> Option<Instant> {
+        let of_majority = |voters: &BTreeSet<NodeId>| self.majority(me, term, voters, now);
+        // `None` is less than any time, and no voters at all make no leader.
+        membership.get_joint_config().iter().map(of_majority).min().flatten()
+    }
+
+    /// The same of a majority of `voters`.
+    pub(super) fn majority(
+        &self,
+        me: NodeId,
+        term: u64,
+        voters: &BTreeSet<NodeId>,
+        now: Instant,
+    ) -> Option<Instant> {
         let latest = self.latest.lock();
         let sent = |voter: &NodeId| {
             let ack = latest.get(voter).filter(|ack| ack.term == term);
             if *voter == me { Some(now) } else { ack.map(|ack| ack.sent) }
         };
-        let of_majority = |voters: &std::collections::BTreeSet<NodeId>| {
-            let mut times: Vec<_> = voters.iter().map(sent).collect();
-            times.sort_unstable_by(|a, b| b.cmp(a));
-            times.get(voters.len() / 2).copied().flatten()
-        };
-        // `None` is less than any time, and no voters at all make no leader.
-        membership.get_joint_config().iter().map(of_majority).min().flatten()
+        let mut times: Vec<_> = voters.iter().map(sent).collect();
+        times.sort_unstable_by(|a, b| b.cmp(a));
+        times.get(voters.len() / 2).copied().flatten()
     }
 
     /// Returns when `reached` says so, which is asked now and after everything that is noted.
@@ -118,6 +146,10 @@ impl Acks {
     }
 }
 
+fn lately(disks: &HashMap<NodeId, Disk>, peer: NodeId) -> Option<Disk> {
+    disks.get(&peer).copied().filter(|disk| disk.said.elapsed() < SAID_LATELY)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -131,6 +163,25 @@ mod tests {
         let nodes: BTreeMap<_, _> =
             (1..=9).map(|node| (NodeId(node), super::super::MasterNode::default())).collect();
         Membership::new(voters, nodes).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn full_disks_count_while_no_majority_says_that_it_has_room() {
+        let acks = Acks::default();
+        let full = |configs: &[&[u64]]| acks.nearly_full(ME, &membership(configs));
+        assert!(full(&[&[1, 2, 3]]).is_empty(), "nobody has said anything yet");
+        acks.note_disk(NodeId(2), None, true);
+        acks.note_disk(NodeId(3), Some(7), false);
+        assert!(full(&[&[1, 2, 3]]).is_empty(), "two of three have room");
+        assert_eq!(full(&[&[1, 2]]), [NodeId(2)]);
+        assert_eq!(full(&[&[1, 2, 4]]), [NodeId(2)], "one of three is silent");
+        assert_eq!(full(&[&[1, 2, 3], &[1, 2]]), [NodeId(2)], "both majorities are needed");
+        acks.note_disk(NodeId(3), None, true);
+        assert_eq!(full(&[&[1, 2, 3]]), [NodeId(2), NodeId(3)]);
+        assert!(full(&[&[1, 4, 5]]).is_empty(), "they are no voters");
+
+        tokio::time::advance(SAID_LATELY).await;
+        assert!(full(&[&[1, 2, 3]]).is_empty(), "that was a while ago");
     }
 
     #[test]

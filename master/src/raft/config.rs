@@ -15,11 +15,17 @@ pub struct SnapshotLimits {
     /// Entries that stay in the log although a snapshot covers them, so that a follower that was away for a moment
     /// gets them instead of the snapshot.
     pub keep_entries: u64,
+    /// Fewer stay where the log would have more bytes than this, or than a snapshot, whichever is more: who lacks so much
+    /// is better off with the snapshot, and a restart reads the whole log.
+    pub keep_bytes: u64,
 }
+
+/// What is kept of the log behind a snapshot: of batches of 128 puts a few hundred thousand entries would be gigabytes.
+const KEEP_BYTES: u64 = 256 << 20;
 
 impl Default for SnapshotLimits {
     fn default() -> Self {
-        Self { log_bytes: 64 << 20, entries: None, keep_entries: 200_000 }
+        Self { log_bytes: 64 << 20, entries: None, keep_entries: 200_000, keep_bytes: KEEP_BYTES }
     }
 }
 
@@ -32,6 +38,33 @@ impl SnapshotLimits {
     pub(super) fn are_reached(&self, log_bytes: u64, entries: u64, snapshot_bytes: u64) -> bool {
         log_bytes >= self.log_bytes.max(snapshot_bytes / 2)
             || self.entries.is_some_and(|most| entries >= most)
+    }
+
+    /// Up to which index the log is to be purged for its bytes: `purged` is already, a snapshot of `snapshot_bytes` covers
+    /// up to `covered`, and `bytes_since` says what the log has after an index.
+    pub(super) fn purge_upto(
+        &self,
+        purged: Option<u64>,
+        covered: u64,
+        snapshot_bytes: u64,
+        bytes_since: impl Fn(Option<u64>) -> u64,
+    ) -> Option<u64> {
+        let enough = |index| bytes_since(index) <= self.keep_bytes.max(snapshot_bytes);
+        let mut low = purged.map_or(0, |purged| purged + 1);
+        if enough(purged) || low > covered {
+            return None;
+        }
+        // The first index after which it is little enough, or all that may go.
+        let mut high = covered;
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if enough(Some(middle)) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        Some(low)
     }
 }
 
@@ -61,7 +94,7 @@ pub(crate) fn raft_config(settings: &Settings, limits: &SnapshotLimits) -> Resul
         install_snapshot_timeout: u64::try_from(INSTALL_SNAPSHOT_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: limits.keep_entries,
-        // Above what a snapshot leaves: a smaller lag would be answered with a snapshot that cures nothing.
+        // Above what a snapshot leaves. It decides nothing but how long `add_learner` waits, which is not used here.
         replication_lag_threshold: limits.keep_entries.saturating_mul(2).max(10_000),
         max_payload_entries: APPEND_ENTRIES,
         api_channel_size: Some(API_QUEUE),
@@ -78,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_large_snapshot_is_not_taken_again_for_little_log() {
-        let limits = SnapshotLimits { log_bytes: 64, entries: None, keep_entries: 0 };
+        let limits = SnapshotLimits { log_bytes: 64, entries: None, keep_entries: 0, keep_bytes: 0 };
         for (log, snapshot, reached) in [
             (63, 0, false),
             (64, 0, true),
@@ -92,5 +125,24 @@ mod tests {
         let by_entries = SnapshotLimits { entries: Some(9), ..limits };
         assert!(by_entries.are_reached(0, 9, 1000));
         assert!(!by_entries.are_reached(0, 8, 1000));
+    }
+
+    #[test]
+    fn of_the_log_behind_a_snapshot_so_many_bytes_stay() {
+        let limits = SnapshotLimits { keep_bytes: 1_000, ..SnapshotLimits::default() };
+        // Entries of ten bytes, the last at 999.
+        let since = |index: Option<u64>| 10 * (999 - index.map_or(-1, |index| index as i64)) as u64;
+        for (purged, covered, snapshot, upto) in [
+            (None, 950, 0, Some(899)),
+            (Some(898), 950, 0, Some(899)),
+            (Some(899), 950, 0, None),
+            (None, 950, 2_000, Some(799)),
+            (None, 950, 20_000, None),
+            (None, 500, 0, Some(500)),
+            (Some(500), 500, 0, None),
+        ] {
+            let found = limits.purge_upto(purged, covered, snapshot, since);
+            assert_eq!(found, upto, "{purged:?} {covered} {snapshot}");
+        }
     }
 }

@@ -170,6 +170,7 @@ pub(crate) fn append_reply_to_wire(result: &StreamAppendResult<TypeConfig>) -> v
         matching: opt_to_wire(matching),
         vote: vote.map(vote_to_wire),
         sync_us: None,
+        disk_nearly_full: false,
     }
 }
 

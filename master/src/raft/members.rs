@@ -14,6 +14,8 @@ use super::{AddressBook, LogId, MasterNode, RaftNode};
 
 /// How long a change of the membership is waited for; one that comes later is seen in the membership.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long those who are to vote may take to answer before that is proposed: many times what a heartbeat takes.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The members at one moment.
 #[derive(Clone, Debug)]
@@ -113,17 +115,41 @@ impl RaftNode {
         })
     }
 
+    /// The voters whose disks are nearly full, while no majority is known to have room; for a leader, whose own has.
+    #[must_use]
+    pub fn nearly_full(&self) -> Vec<NodeId> {
+        let metrics = self.metrics.borrow_watched();
+        self.acks().nearly_full(self.node, metrics.membership_config.membership())
+    }
+
     /// Changes the membership that `roster` shows; returns once that is committed. One change at a time.
     ///
     /// # Errors
     /// [`ChangeError`]
     pub async fn change_members(&self, roster: &Roster, change: Change) -> Result<(), ChangeError> {
+        if let Change::Voters(voters) = &change {
+            self.hear_majority(roster.term, voters).await?;
+        }
         let change = match change {
             Change::Learner(node, addresses) => ChangeMembers::AddNodes(BTreeMap::from([(node, addresses)])),
             Change::Voters(voters) => ChangeMembers::ReplaceAllVoters(voters),
             Change::Forget(node) => ChangeMembers::RemoveNodes(BTreeSet::from([node])),
         };
         self.change(change, roster.version).await
+    }
+
+    /// Returns once a majority of `voters` has answered what was sent after the call.
+    ///
+    /// From the moment that new voters are proposed no leader commits anything, nor is one elected, without a majority of
+    /// them. One of them that had died a moment before would leave nobody who could even take the proposal back.
+    async fn hear_majority(&self, term: u64, voters: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
+        let asked = Instant::now();
+        let heard = || self.acks().majority(self.node, term, voters, asked) >= Some(asked);
+        tokio::time::timeout(ANSWER_TIMEOUT, self.acks().until(heard)).await.map_err(|_| {
+            ChangeError::Refused(format!(
+                "no majority of those who would vote has answered within {ANSWER_TIMEOUT:?}"
+            ))
+        })
     }
 
     /// Where the masters are reached from here.

@@ -41,7 +41,7 @@ pub(crate) use leadership::REMOVED_FIX;
 pub use lease::LeaderTerm;
 pub use machine::{Applied, Builder, Machine, SharedIndex};
 pub use members::{Change, ChangeError, Member, Roster};
-pub use node::{BytesSince, NotLeader, RaftNode, RaftNodeConfig, StartError, TransferError};
+pub use node::{BytesSince, NearlyFull, NotLeader, RaftNode, RaftNodeConfig, StartError, TransferError};
 pub use observe::RaftView;
 pub use service::{Formation, RaftService};
 pub use snapshots::{Defect, Recovered, SnapshotError, SnapshotFile, SnapshotStore};

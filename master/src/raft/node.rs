@@ -38,6 +38,9 @@ use crate::state::{ReadPolicy, Settings, State};
 /// Bytes of the log after an index, or of all of it.
 pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;
 
+/// Whether the disk of a node's data directory is nearly full.
+pub type NearlyFull = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// What a Raft node is made of.
 pub struct RaftNodeConfig<L> {
     /// This node.
@@ -56,6 +59,8 @@ pub struct RaftNodeConfig<L> {
     pub bytes_since: BytesSince,
     /// How long the log's syncs take.
     pub pace: Arc<SyncPace>,
+    /// Whether the disk of the data directory is nearly full; the leader is told so.
+    pub nearly_full: NearlyFull,
     /// Where snapshots lie; made if need be.
     pub snapshot_dir: PathBuf,
     /// When to take them.
@@ -172,6 +177,7 @@ impl RaftNode {
             mut log,
             bytes_since,
             pace,
+            nearly_full,
             snapshot_dir,
             limits,
             service,
@@ -245,6 +251,7 @@ impl RaftNode {
             timing_differs: AtomicBool::new(false),
             heard,
             pace: pace.clone(),
+            nearly_full,
             hush,
             receiving: tokio::sync::Mutex::default(),
         });

@@ -152,7 +152,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
                 convert::append_reply_from_wire(&reply, sent).map_err(|err| answered_by.nonsense(&err))?;
             lines.hush.answered(target);
             lines.acks.answered(target, term, began, &result);
-            lines.acks.note_sync(target, reply.sync_us);
+            lines.acks.note_disk(target, reply.sync_us, reply.disk_nearly_full);
             Ok::<_, RPCError<TypeConfig>>(result)
         });
         let ttl = option.soft_ttl();

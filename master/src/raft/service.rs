@@ -22,7 +22,9 @@ use super::convert::{self, BadMessage};
 use super::envelope::{check_envelope, check_timing};
 use super::hush::Hush;
 use super::leadership::Heard;
-use super::{LogId, Machine, Raft, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot, removal};
+use super::{
+    LogId, Machine, NearlyFull, Raft, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot, removal,
+};
 use crate::log::SyncPace;
 use crate::metrics::{MasterMetrics, RaftRpc};
 
@@ -67,6 +69,7 @@ pub(super) struct Attached {
     pub(super) timing_differs: AtomicBool,
     pub(super) heard: Heard,
     pub(super) pace: Arc<SyncPace>,
+    pub(super) nearly_full: NearlyFull,
     pub(super) hush: Arc<Hush>,
     /// Held while a snapshot comes in: a sender that gave up and came back waits until the first try is cleaned up.
     pub(super) receiving: tokio::sync::Mutex<()>,
@@ -327,7 +330,9 @@ impl v1::raft_server::Raft for RaftService {
             (reply, prev) => reply.into_stream_result(prev, sent.last),
         };
         let sync_us = attached.pace.now().map(|pace| micros(pace.at_worst()));
-        Ok(Response::new(v1::AppendReply { sync_us, ..convert::append_reply_to_wire(&result) }))
+        let disk_nearly_full = (attached.nearly_full)();
+        let reply = convert::append_reply_to_wire(&result);
+        Ok(Response::new(v1::AppendReply { sync_us, disk_nearly_full, ..reply }))
     }
 
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {

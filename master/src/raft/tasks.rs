@@ -22,7 +22,8 @@ pub(super) fn stand_when_over(raft: Raft<Machine>, guard: VoteGuard) -> AbortOnD
 }
 
 /// Takes a snapshot when the log has grown enough since the last one. openraft passes over a trigger while one is
-/// being taken, and purges what a snapshot covers once it is on disk.
+/// being taken, and purges what a snapshot covers, but for some entries, once it is on disk; where those are too many
+/// bytes, more is purged here.
 pub(super) fn take_snapshots(
     raft: Raft<Machine>,
     bytes_since: BytesSince,
@@ -35,13 +36,24 @@ pub(super) fn take_snapshots(
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let metrics = raft.metrics();
-        let mut tried = None;
+        let (mut tried, mut shortened) = (None, None);
         loop {
             ticks.tick().await;
-            let (applied, covered) = {
+            let (applied, covered, purged) = {
                 let metrics = metrics.borrow_watched();
-                (metrics.last_applied, metrics.snapshot)
+                (metrics.last_applied, metrics.snapshot, metrics.purged)
             };
+            if let Some(covered) = covered.filter(|covered| shortened < Some(*covered)) {
+                shortened = Some(covered);
+                let purged = purged.map(|purged| purged.index);
+                let bytes = snapshots.current_bytes();
+                // openraft takes back what no snapshot covers, and waits for who is being sent some of it.
+                if let Some(upto) = limits.purge_upto(purged, covered.index, bytes, &*bytes_since)
+                    && raft.trigger().purge_log(upto).await.is_err()
+                {
+                    return;
+                }
+            }
             let Some(applied) = applied.filter(|applied| Some(*applied) > covered) else { continue };
             let fresh = covered.map_or(applied.index + 1, |covered| applied.index - covered.index);
             let log_bytes = bytes_since(covered.map(|covered| covered.index));

@@ -156,7 +156,7 @@ impl Finder {
                 let said = match client {
                     Ok(mut client) => match tokio::time::timeout(ANSWER, client.hello(hello())).await {
                         Ok(Ok(reply)) => read_hello(reply.get_ref()),
-                        Ok(Err(status)) => Err(reason(&status)),
+                        Ok(Err(status)) => Err(mc_proto::reason_of(&status)),
                         Err(_) => Err("no answer".to_owned()),
                     },
                     Err(err) => Err(format!("not an address: {err}")),
@@ -349,19 +349,6 @@ pub(crate) fn read_hello(reply: &v1::HelloReply) -> Result<Said, String> {
         leader: Leader::read(reply.leader.as_ref()),
         masters: reply.masters.clone(),
     })
-}
-
-/// The innermost cause: `connection refused` says more than `transport error`.
-pub(crate) fn reason(status: &tonic::Status) -> String {
-    let mut cause: &dyn std::error::Error = status;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    match mc_proto::detail_of(status) {
-        Some(detail) => detail.message,
-        None if std::ptr::addr_eq(cause, status) => status.message().to_owned(),
-        None => cause.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tracing::info;
 
-use super::finder::reason;
 use super::leaders::Leader;
 use super::status::LinkStatus;
 use super::{Identity, Lent, Served};
@@ -236,7 +235,7 @@ fn epoch_bytes(epoch: SegmentEpoch) -> Bytes {
 
 /// What a failed call means for the session.
 fn ended(status: &tonic::Status) -> End {
-    let Some(detail) = mc_proto::detail_of(status) else { return End::Broken(reason(status)) };
+    let Some(detail) = mc_proto::detail_of(status) else { return End::Broken(mc_proto::reason_of(status)) };
     match Code::try_from(detail.code) {
         Ok(Code::NotLeader | Code::NoLeader) => End::NotLeader(Leader::read(detail.leader.as_ref())),
         Ok(Code::StoreEpochDead) => End::Dead,

@@ -274,6 +274,7 @@ static PEERS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         matching,
         vote,
         sync_us: Some(900),
+        disk_nearly_full: true,
     };
     let (envelope, addresses) = (Some(envelope()), Some(addresses()));
     let met = v1::MeetReply {
@@ -396,8 +397,8 @@ fn starts() -> Vec<v1::PutStartItem> {
         mode: v1::PutMode::Upsert.into(),
         replicas: 2,
         deadline_ms: 30_000,
-        preferred_stores: vec![id(&[7; 8]); 3],
-        avoid_stores: vec![id(&[8; 8])],
+        preferred_stores: vec![7; 3],
+        avoid_stores: vec![8],
     };
     keys().into_iter().map(start).collect()
 }
@@ -489,6 +490,7 @@ fn status() -> v1::StatusReply {
         pid: 4000,
         waiting_for: "nothing".into(),
         cluster_version_max: 1,
+        no_puts: "the disk is nearly full".into(),
     }
 }
 

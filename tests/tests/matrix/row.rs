@@ -210,6 +210,7 @@ impl Row {
             // Else this run has failed above.
             "lost": 0,
             "wrong": 0,
+            "suspected": cluster.has_suspected_a_store(),
             "test": std::thread::current().name(),
         });
         println!("{line}");

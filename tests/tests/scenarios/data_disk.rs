@@ -1,7 +1,8 @@
 use std::time::Duration;
 
+use mc_base::NodeId;
 use mc_client::{Code, Put};
-use mc_tests::{Cluster, http_get, until};
+use mc_tests::{Cluster, http_get, mcctl, until};
 
 #[tokio::test]
 async fn a_reserve_that_the_disk_does_not_have_refuses_puts_and_nothing_else() {
@@ -39,4 +40,68 @@ async fn a_reserve_that_the_disk_does_not_have_refuses_puts_and_nothing_else() {
     assert!(client.remove("removed", true).await.unwrap());
     assert!(!client.exist("removed").await.unwrap());
     assert!(matches!(http_get(cluster.master_http(0), "/readyz").await, Ok((200, _))));
+}
+
+#[tokio::test]
+async fn puts_are_refused_while_no_majority_of_the_disks_has_room() {
+    let mut cluster = Cluster::builder().segment("16mb").start().await;
+    let client = cluster.client().await;
+    assert_eq!(client.put("kept", b"value").await.unwrap(), Put::Stored);
+    let leader = cluster.leader().await;
+    let followers: Vec<_> = (0..3).filter(|master| *master != leader).collect();
+    for (n, follower) in followers.iter().enumerate() {
+        cluster.masters[*follower].terminate().await;
+        cluster.masters[*follower].add_args(["--disk-reserve", "100000tb"]);
+        cluster.masters[*follower].start();
+        cluster.ready().await;
+        leads(&cluster, leader).await;
+        if n == 0 {
+            for again in 0..20 {
+                assert_eq!(
+                    client.put(&format!("with one full disk {again}"), b"value").await.unwrap(),
+                    Put::Stored
+                );
+            }
+        }
+    }
+
+    let mut refused = None;
+    until("a put is refused", async || {
+        leads(&cluster, leader).await;
+        match client.put("refused", b"value").await {
+            Err(error) => refused = Some(error).filter(|error| error.to_string().contains("no majority")),
+            Ok(_) => drop(client.remove("refused", true).await),
+        }
+        refused.is_some()
+    })
+    .await;
+    let refused = refused.unwrap();
+    assert!(refused.code == Code::DiskNearlyFull && !refused.is_unknown(), "{refused}");
+    let said = refused.to_string();
+    for follower in &followers {
+        let node = cluster.status(*follower).await.unwrap().node_id;
+        let node = NodeId::from_bytes(&node).unwrap().to_string();
+        assert!(said.contains(&node), "`{node}` is not in: {said}");
+    }
+    assert_eq!(client.get("kept").await.unwrap().as_deref(), Some(&b"value"[..]));
+
+    let mended = &mut cluster.masters[followers[0]];
+    mended.terminate().await;
+    mended.replace_flag("--disk-reserve", 1, ["--disk-reserve", "1mb"]);
+    mended.start();
+    cluster.ready().await;
+    until("a put is taken", async || client.put("taken", b"value").await.is_ok()).await;
+}
+
+/// Hands leadership back where a busy machine has taken it from `master`.
+async fn leads(cluster: &Cluster, master: usize) {
+    until("the master leads", async || {
+        if cluster.find_leader().await == Some(master) {
+            return true;
+        }
+        let to = cluster.master_raft(master);
+        println!("{:?}", mcctl(cluster, &["members", "transfer-leader", to]).await);
+        false
+    })
+    .await;
 }

@@ -196,7 +196,10 @@ fn find(members: &[MemberStatus], text: &str) -> Result<NodeId> {
         [] => {
             let known: Vec<_> =
                 members.iter().map(|member| format!("{} at {}", id(member), member.raft_address)).collect();
-            bail!("no member is `{text}`; there are {}", known.join(", "));
+            bail!(
+                "no member is `{text}`; there are {} (of an id its first {ID_DIGITS} digits do)",
+                known.join(", ")
+            );
         }
         _ => {
             let which: Vec<_> = found.iter().map(|member| id(member)).collect();

@@ -28,7 +28,9 @@ fn screen(view: &View, output: Output) -> String {
         Health::Degraded => output.paint(Tone::Warning, "degraded"),
         Health::Down => output.paint(Tone::Bad, "down"),
     };
-    let cluster = view.cluster_id.as_deref().unwrap_or("not formed");
+    let nobody_answers = view.masters.iter().all(|master| master.pid.is_none());
+    let unnamed = if nobody_answers { "unknown" } else { "not formed" };
+    let cluster = view.cluster_id.as_deref().unwrap_or(unnamed);
     // Writing to a string can't fail.
     let _ = writeln!(text, "cluster {cluster}  {health}  keys {}", or_dash(view.keys));
     for problem in &view.problems {

@@ -194,8 +194,7 @@ impl World {
         let mut results = Vec::new();
         for item in &request.items {
             let put = PutId::from_bytes(&item.put_id).unwrap();
-            let avoid: Vec<StoreId> =
-                item.avoid_stores.iter().map(|id| StoreId::from_bytes(id).unwrap()).collect();
+            let avoid: Vec<StoreId> = item.avoid_stores.iter().copied().map(StoreId).collect();
             self.avoided.extend(&avoid);
             self.put_ids.push(put.0);
             let upsert = item.mode == v1::PutMode::Upsert as i32;

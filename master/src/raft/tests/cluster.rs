@@ -83,7 +83,7 @@ fn mount(term: u64, number: u64) -> Proposal {
 }
 
 fn tight() -> SnapshotLimits {
-    SnapshotLimits { log_bytes: u64::MAX, entries: Some(50), keep_entries: 10 }
+    SnapshotLimits { log_bytes: u64::MAX, entries: Some(50), keep_entries: 10, keep_bytes: u64::MAX }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,13 +118,28 @@ async fn a_follower_that_the_log_no_longer_reaches_gets_the_snapshot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn snapshots_are_taken_by_bytes_of_log() {
-    let pool = Pool::formed(1, SnapshotLimits { log_bytes: 2_000, entries: None, keep_entries: 0 }).await;
+    let limits = SnapshotLimits { log_bytes: 2_000, keep_entries: 0, ..SnapshotLimits::default() };
+    a_purge_under(limits).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_many_bytes_stay_in_the_log_however_few_entries_they_are() {
+    let limits = SnapshotLimits { log_bytes: 2_000, keep_bytes: 3_000, ..SnapshotLimits::default() };
+    let pool = a_purge_under(limits).await;
+    let kept = pool.members[0].log.bytes_since(None);
+    assert!(kept > 1_000, "{kept} bytes are left");
+}
+
+/// A master alone that was written to until something was purged.
+async fn a_purge_under(limits: SnapshotLimits) -> Pool {
+    let pool = Pool::formed(1, limits).await;
     eventually("a purge", async || {
         let node = pool.node(0);
         tokio::spawn(async move { node.raft().client_write(command(1)).await.map(drop) });
         pool.members[0].log.purged()
     })
     .await;
+    pool
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,6 +211,22 @@ async fn a_change_that_was_decided_on_by_older_members_is_refused() {
     }
     assert_eq!(leader.members().into_keys().collect::<Vec<_>>(), [pool.members[0].id]);
     leader.change_members(&roster(), Change::Learner(late, there())).await.unwrap();
+}
+
+/// Proposed, such a change would leave no leader: neither of the two can commit anything without the dead one.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_voters_are_proposed_of_which_a_majority_has_just_died() {
+    let mut pool = Pool::formed(3, SnapshotLimits::default()).await;
+    let at = pool.leader().await;
+    let leader = pool.node(at);
+    let roster = leader.roster().unwrap();
+    let dead = (at + 1) % 3;
+    pool.stop(dead).await;
+    let voters = [pool.members[at].id, pool.members[dead].id].into();
+    let refused = leader.change_members(&roster, Change::Voters(voters)).await;
+    assert!(matches!(refused, Err(ChangeError::Refused(_))), "{refused:?}");
+    assert_eq!(leader.roster().map(|roster| roster.voters.len()), Some(3));
+    pool.write(1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

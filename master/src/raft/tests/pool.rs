@@ -160,6 +160,7 @@ impl Pool {
             log: log.clone(),
             bytes_since: Arc::new(move |index| log.bytes_since(index)),
             pace: Arc::default(),
+            nearly_full: Arc::new(|| false),
             snapshot_dir: member.snapshot_dir.clone(),
             limits: self.limits,
             service: service.clone(),

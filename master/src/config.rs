@@ -62,8 +62,8 @@ pub struct MasterArgs {
     /// A snapshot is also taken after so many log entries (0: by bytes alone)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub snapshot_log_entries: u64,
-    /// Log entries that are kept behind a snapshot, for followers that lag: fewer where they have more than 256 MiB, or
-    /// than the snapshot
+    /// Log entries that are kept behind a snapshot, for followers that lag: fewer where they have more bytes than the
+    /// larger of 256 MiB and the snapshot
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub keep_log_entries: u64,
     /// Longest deadline that a put may ask for (a cluster's setting: used when it forms)

@@ -4,8 +4,6 @@
 //!
 //!     cargo build --release --bin mcctl
 //!     cargo run --release -p mc-tests --example snapshots 1000000
-//!
-//! A second number is how many entries stay in the log behind a snapshot, for a restart with much of it (default 1000).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,16 +22,14 @@ type Spans = Arc<Mutex<Vec<(Instant, Duration)>>>;
 
 #[tokio::main]
 async fn main() {
-    let arg = |n: usize| std::env::args().nth(n);
-    let objects: u64 = arg(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
-    let keep = arg(2).unwrap_or_else(|| "1000".to_owned());
+    let objects: u64 = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
     // A handful while the index is filled, and one every few seconds of single puts.
     let every = (objects / 512).max(2_000).to_string();
     let cluster = Cluster::builder().segment(&format!("{}mb", ((objects * 64) >> 20) + 256)).master_args([
         "--snapshot-log-entries",
         &every,
         "--keep-log-entries",
-        &keep,
+        "1000",
     ]);
     let mut cluster = cluster.start().await;
     let client = cluster.client().await;

@@ -163,7 +163,8 @@ impl<'a> Members<'a> {
         let answers = |id: &&[u8]| {
             answers.iter().any(|(_, reply)| reply.as_ref().is_ok_and(|reply| reply.node_id == **id))
         };
-        let all_answer = ids.as_ref().is_some_and(|ids: &BTreeSet<_>| ids.iter().all(answers));
+        let all_answer =
+            ids.as_ref().is_some_and(|ids: &BTreeSet<_>| !ids.is_empty() && ids.iter().all(answers));
         Self { ids, all_answer }
     }
 

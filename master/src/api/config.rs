@@ -79,6 +79,9 @@ impl Coordinator {
     /// The version that a cluster which has just formed begins with: the highest that the build of every member supports.
     /// Where not all answer, the first one, which every build does.
     pub(crate) async fn first_version(&self) -> u32 {
+        if CLUSTER_VERSION == 1 {
+            return 1;
+        }
         match self.supported_versions().await {
             Ok(supported) => supported.into_values().fold(CLUSTER_VERSION, u32::min).max(1),
             Err(why) => {

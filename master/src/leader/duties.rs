@@ -61,6 +61,11 @@ async fn seed_settings(coordinator: &Coordinator, leading: &Leading) -> bool {
         return true;
     }
     let version = coordinator.first_version().await;
+    // Somebody may have finished the upgrade meanwhile, and set something since.
+    let _one_at_a_time = coordinator.configuring.lock().await;
+    if coordinator.index.read(|applied| applied.state.cluster_version()) > 0 {
+        return false;
+    }
     for op in [Op::SetSettings(coordinator.seed.clone()), Op::SetClusterVersion(version)] {
         if let Err(refusal) = coordinator.propose(leading, op).await {
             log_failure("the cluster's settings", Err(refusal));
@@ -109,8 +114,8 @@ fn log_failure(what: &str, outcome: Result<(), Refusal>) {
 
 impl Coordinator {
     /// Brings the list of suspects up to date and tells the watchers when it changed; not while this master is unsure
-    /// whether it leads. It then ends the streams of stores by itself, and nobody is answered by the list. That time is
-    /// not counted as the stores' silence.
+    /// whether it leads: it then ends the streams of stores by itself, and that time is not counted as their silence. Calls
+    /// that a quorum vouches for are answered by the list of before until the next look.
     pub(crate) fn refresh_suspects(&self, leading: &Leading) {
         // Nor by the soft state of a term that is over, whose streams end after it.
         if !self.on_duty().is_some_and(|current| std::ptr::eq(&*current, leading)) {

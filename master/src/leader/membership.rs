@@ -267,7 +267,10 @@ pub(crate) async fn keep_members(coordinator: Arc<Coordinator>) {
         }
         match keeper.look().await {
             // Another leader, or the next look, goes on.
-            Ok(()) | Err(ChangeError::NotLeader | ChangeError::Refused(_)) => {}
+            Ok(()) | Err(ChangeError::NotLeader) => {}
+            Err(ChangeError::Refused(why)) => {
+                tracing::debug!("a change of the members was not made, trying again: {why}");
+            }
             Err(ChangeError::Unknown(why)) => {
                 tracing::warn!("a change of the members was not committed, trying again: {why}");
             }

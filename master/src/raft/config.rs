@@ -40,8 +40,8 @@ impl SnapshotLimits {
             || self.entries.is_some_and(|most| entries >= most)
     }
 
-    /// Up to which index the log is to be purged for its bytes: `purged` is already, a snapshot of `snapshot_bytes` covers
-    /// up to `covered`, and `bytes_since` says what the log has after an index.
+    /// Up to which index the log is to be purged: `purged` is already, a snapshot of `snapshot_bytes` covers up to
+    /// `covered`, and `bytes_since` says what the log has after an index.
     pub(super) fn purge_upto(
         &self,
         purged: Option<u64>,
@@ -49,22 +49,23 @@ impl SnapshotLimits {
         snapshot_bytes: u64,
         bytes_since: impl Fn(Option<u64>) -> u64,
     ) -> Option<u64> {
-        let enough = |index| bytes_since(index) <= self.keep_bytes.max(snapshot_bytes);
-        let mut low = purged.map_or(0, |purged| purged + 1);
-        if enough(purged) || low > covered {
-            return None;
+        let first = purged.map_or(0, |purged| purged + 1);
+        let for_entries = covered.checked_sub(self.keep_entries).filter(|upto| *upto >= first);
+        let little = |index| bytes_since(index) <= self.keep_bytes.max(snapshot_bytes);
+        if first > covered || little(purged) {
+            return for_entries;
         }
         // The first index after which it is little enough, or all that may go.
-        let mut high = covered;
+        let (mut low, mut high) = (first, covered);
         while low < high {
             let middle = low + (high - low) / 2;
-            if enough(Some(middle)) {
+            if little(Some(middle)) {
                 high = middle;
             } else {
                 low = middle + 1;
             }
         }
-        Some(low)
+        for_entries.max(Some(low))
     }
 }
 
@@ -93,7 +94,8 @@ pub(crate) fn raft_config(settings: &Settings, limits: &SnapshotLimits) -> Resul
         allow_log_reversion: Some(false),
         install_snapshot_timeout: u64::try_from(INSTALL_SNAPSHOT_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
         snapshot_policy: SnapshotPolicy::Never,
-        max_in_snapshot_log_to_keep: limits.keep_entries,
+        // What a snapshot covers is purged by `take_snapshots` alone, which looks at bytes, too.
+        max_in_snapshot_log_to_keep: u64::MAX,
         // Above what a snapshot leaves. It decides nothing but how long `add_learner` waits, which is not used here.
         replication_lag_threshold: limits.keep_entries.saturating_mul(2).max(10_000),
         max_payload_entries: APPEND_ENTRIES,
@@ -143,6 +145,12 @@ mod tests {
         ] {
             let found = limits.purge_upto(purged, covered, snapshot, since);
             assert_eq!(found, upto, "{purged:?} {covered} {snapshot}");
+        }
+        for (entries, purged, upto) in
+            [(30, None, Some(920)), (30, Some(920), None), (90, None, Some(899)), (951, Some(899), None)]
+        {
+            let found = SnapshotLimits { keep_entries: entries, ..limits }.purge_upto(purged, 950, 0, since);
+            assert_eq!(found, upto, "{entries} {purged:?}");
         }
     }
 }

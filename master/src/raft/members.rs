@@ -145,11 +145,15 @@ impl RaftNode {
     async fn hear_majority(&self, term: u64, voters: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
         let asked = Instant::now();
         let heard = || self.acks().majority(self.node, term, voters, asked) >= Some(asked);
-        tokio::time::timeout(ANSWER_TIMEOUT, self.acks().until(heard)).await.map_err(|_| {
-            ChangeError::Refused(format!(
-                "no majority of those who would vote has answered within {ANSWER_TIMEOUT:?}"
-            ))
-        })
+        if tokio::time::timeout(ANSWER_TIMEOUT, self.acks().until(heard)).await.is_ok() {
+            return Ok(());
+        }
+        if self.roster().is_none_or(|roster| roster.term != term) {
+            return Err(ChangeError::NotLeader);
+        }
+        Err(ChangeError::Refused(format!(
+            "no majority of those who would vote has answered within {ANSWER_TIMEOUT:?}"
+        )))
     }
 
     /// Where the masters are reached from here.

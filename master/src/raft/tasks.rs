@@ -22,8 +22,7 @@ pub(super) fn stand_when_over(raft: Raft<Machine>, guard: VoteGuard) -> AbortOnD
 }
 
 /// Takes a snapshot when the log has grown enough since the last one. openraft passes over a trigger while one is
-/// being taken, and purges what a snapshot covers, but for some entries, once it is on disk; where those are too many
-/// bytes, more is purged here.
+/// being taken. What a snapshot covers is purged once it is on disk, but for what the limits keep.
 pub(super) fn take_snapshots(
     raft: Raft<Machine>,
     bytes_since: BytesSince,
@@ -47,7 +46,7 @@ pub(super) fn take_snapshots(
                 shortened = Some(covered);
                 let purged = purged.map(|purged| purged.index);
                 let bytes = snapshots.current_bytes();
-                // openraft takes back what no snapshot covers, and waits for who is being sent some of it.
+                // openraft purges nothing that no snapshot covers, and waits for who is being sent some of it.
                 if let Some(upto) = limits.purge_upto(purged, covered.index, bytes, &*bytes_since)
                     && raft.trigger().purge_log(upto).await.is_err()
                 {

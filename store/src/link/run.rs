@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::ClusterId;
 use mc_base::net::Network;
+use mc_base::{ClusterId, ClusterTime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -37,7 +37,6 @@ pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration
         identity,
         cluster: None,
         mounted: false,
-        left: Vec::new(),
         leaders,
         redirect,
         said: None,
@@ -74,8 +73,6 @@ struct Following {
     cluster: Option<ClusterId>,
     /// A leader of the present cluster has mounted the present epoch.
     mounted: bool,
-    /// The clusters that the present epoch was kept from when another one took their place.
-    left: Vec<ClusterId>,
     leaders: watch::Receiver<Option<Leader>>,
     redirect: mpsc::Sender<Leader>,
     /// The last trouble that was logged, so that each is logged once.
@@ -135,23 +132,30 @@ impl Following {
     /// index names this memory. Its log goes on far above what the old cluster can have reached, so the fence goes on, too,
     /// and grants of the old cluster are refused by its id. Where the old cluster had used bytes again after the rescued
     /// disk's last entry, they are another object's than the index says: the reader's checksum finds that, as docs/operations.md
-    /// says. Rescue after rescue it is the same. A cluster that was left is not gone back to: it runs beside the one that came
-    /// of it, and its log has not gone on. It and any other cluster get the memory under a new epoch and key: the old
-    /// masters know the present one's.
+    /// says. Rescue after rescue it is the same.
+    ///
+    /// A rescued cluster's time goes on far above the old one's, too. One whose time is behind did not come of the one that is
+    /// left: it is an older one, or was rescued beside it, and the fence would refuse its grants. It and any other cluster
+    /// get the memory under a new epoch and key: the old masters know the present one's.
     async fn go_over(&mut self, leader: &Leader, cluster: Option<ClusterId>) -> Result<(), End> {
-        if let Some(left) = self.cluster
-            && cluster != Some(left)
-        {
+        if self.cluster.is_some() && self.cluster != cluster {
             let client = fresh_client(&self.network, &leader.address)
                 .map_err(|err| End::Broken(format!("not an address: {err}")))?;
-            let back = cluster.is_some_and(|cluster| self.left.contains(&cluster));
-            if !back && knows(client, &self.lent, &self.status, leader, self.identity.epoch).await? {
+            let known = knows(client, &self.lent, &self.status, leader, self.identity.epoch).await?;
+            let left_at = self.status.get().cluster_time;
+            if known.is_some_and(|now| now > left_at) {
                 info!(epoch = %self.identity.epoch, "the new cluster was rescued from the old one: this memory is kept");
                 self.mounted = true;
-                self.left.push(left);
             } else {
+                if known.is_some() {
+                    warn!(
+                        epoch = %self.identity.epoch,
+                        "the other cluster knows this memory and did not come of the one that is left: what it holds is lost"
+                    );
+                }
                 self.register_anew().await;
             }
+            self.status.update(|state| state.cluster_time = ClusterTime(0));
         }
         self.cluster = cluster;
         Ok(())
@@ -207,7 +211,6 @@ impl Following {
         let identity = Identity::draw();
         self.identity = identity;
         self.mounted = false;
-        self.left.clear();
         self.status.update(|state| {
             state.epoch = identity.epoch;
             state.mounted_at = None;

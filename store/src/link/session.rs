@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_base::{ClusterTime, NodeId, SegmentEpoch};
+use mc_base::{ClusterId, ClusterTime, NodeId, SegmentEpoch};
 use mc_proto::v1::{self, Code};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -96,6 +96,13 @@ impl Session<'_> {
         }
     }
 
+    /// Takes a master's word for what time it is in its cluster.
+    fn learn(&self, cluster: Option<ClusterId>, ms: u64) {
+        let Some(cluster) = cluster else { return };
+        self.served.learn(cluster, ClusterTime(ms));
+        self.status.update(|state| state.cluster_time = state.cluster_time.max(ClusterTime(ms)));
+    }
+
     async fn hear(&mut self, reply: &v1::StoreHeartbeatReply) -> Result<(), End> {
         if reply.dead {
             return Err(End::Dead);
@@ -104,9 +111,7 @@ impl Session<'_> {
         if mc_base::ClusterId::from_bytes(&reply.cluster_id) != cluster {
             return Err(End::Refused("its heartbeats come from another cluster".to_owned()));
         }
-        if let Some(cluster) = cluster {
-            self.served.learn(cluster, ClusterTime(reply.cluster_time_ms));
-        }
+        self.learn(cluster, reply.cluster_time_ms);
         if !reply.mounted {
             self.status.update(|state| state.mounted_at = None);
             return self.mount().await;
@@ -140,9 +145,7 @@ impl Session<'_> {
         if mc_base::ClusterId::from_bytes(&reply.cluster_id) != cluster {
             return Err(End::Refused("its mount came from another cluster".to_owned()));
         }
-        if let Some(cluster) = cluster {
-            self.served.learn(cluster, ClusterTime(reply.cluster_time_ms));
-        }
+        self.learn(cluster, reply.cluster_time_ms);
         self.status.update(|state| {
             state.mounts += 1;
             // Zero means that the master leaves it to the store; the bounds keep a slip from silencing it.
@@ -171,14 +174,14 @@ impl Session<'_> {
     }
 }
 
-/// Whether `leader` has this epoch mounted.
+/// What time it is in the cluster of `leader`, if that has this epoch mounted.
 pub(crate) async fn knows(
     client: Client,
     lent: &Lent,
     status: &LinkStatus,
     leader: &Leader,
     epoch: SegmentEpoch,
-) -> Result<bool, End> {
+) -> Result<Option<ClusterTime>, End> {
     let (beats, requests) = mpsc::channel(1);
     let beat = v1::StoreHeartbeat {
         caller: Some(caller(lent, status, leader.node)),
@@ -191,7 +194,9 @@ pub(crate) async fn knows(
     }
     let mut replies = open(client, requests).await?;
     match tokio::time::timeout(CALL_TIMEOUT, replies.message()).await {
-        Ok(Ok(Some(reply))) => Ok(reply.mounted && !reply.dead),
+        Ok(Ok(Some(reply))) => {
+            Ok((reply.mounted && !reply.dead).then_some(ClusterTime(reply.cluster_time_ms)))
+        }
         Ok(Ok(None)) => Err(End::Broken("the master closed the stream".to_owned())),
         Ok(Err(status)) => Err(ended(&status)),
         Err(_) => Err(End::Broken("the heartbeat was not answered in time".to_owned())),

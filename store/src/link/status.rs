@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use mc_base::{Clock, ClusterId, SegmentEpoch};
+use mc_base::{Clock, ClusterId, ClusterTime, SegmentEpoch};
 use parking_lot::Mutex;
 
 use super::leaders::Leader;
@@ -17,6 +17,8 @@ pub(crate) struct LinkStatus {
 pub(crate) struct LinkState {
     /// The cluster that this store belongs to, once met.
     pub(crate) cluster: Option<ClusterId>,
+    /// The latest time that its masters named.
+    pub(crate) cluster_time: ClusterTime,
     /// Whom the heartbeats go to, or last went to.
     pub(crate) leader: Option<Leader>,
     /// The current allocation of the memory.
@@ -38,6 +40,7 @@ impl LinkStatus {
     pub(crate) fn new(clock: Clock, cluster: Option<ClusterId>, epoch: SegmentEpoch) -> Self {
         let state = LinkState {
             cluster,
+            cluster_time: ClusterTime(0),
             leader: None,
             epoch,
             mounted_at: None,

@@ -40,7 +40,7 @@ const FLOOD: Duration = Duration::from_secs(6);
 const PHASE: Duration = Duration::from_secs(5);
 /// One part in so many of what is stored with all masters well is stored past such a follower, at least. A majority does not
 /// wait for it, so it should be about all; the rest is left to what else this machine does.
-const ONE_IN: usize = 4;
+const ONE_IN: usize = 8;
 /// A master's memory may grow by so much: the proposals in flight, a few times over, and what the flood has put.
 const GROWTH: u64 = 512 << 20;
 /// And by so much for each connection: its task, and what is buffered both ways.

@@ -155,7 +155,8 @@ impl Following {
                 }
                 self.register_anew().await;
             }
-            self.status.update(|state| state.cluster_time = ClusterTime(0));
+            // Of a cluster that does not know this memory, the time is learned with the mount.
+            self.status.update(|state| state.cluster_time = known.unwrap_or(ClusterTime(0)));
         }
         self.cluster = cluster;
         Ok(())

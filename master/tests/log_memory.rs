@@ -451,6 +451,35 @@ async fn a_log_is_purged_in_slices_between_appends() {
 }
 
 #[tokio::test]
+async fn a_purge_that_a_crash_cuts_within_an_entry_of_parts_leaves_a_log_that_opens() {
+    // Given entries of several parts each, of which the last or the last but one is purged.
+    for upto in [3, 4] {
+        let disk = MemoryDisk::new();
+        let (mut store, mut writer, _) = open(&disk).unwrap();
+        save_vote(&mut store, &mut writer, 1).await;
+        drop(append(&mut store, entries(1, 0, 5, 30_000)).await);
+        writer.finish();
+        store.purge(id(1, upto)).await.unwrap();
+        writer.step();
+        let writes = disk.unsynced();
+        assert!(writes > 20, "{writes} writes");
+        // When it stops after any of its writes, then all entries behind the purged ones are there.
+        for kept in 0..=writes {
+            let image = disk.crash_keeping(kept);
+            let (mut store, mut writer, recovered) =
+                open(&image).unwrap_or_else(|error| panic!("{kept} of {writes} writes kept: {error}"));
+            assert_eq!((recovered.last, recovered.truncated), (Some(id(1, 4)), None), "{kept} kept");
+            let first = recovered.purged.map_or(0, |purged| purged.index + 1);
+            assert_eq!(indexes(&mut store, 0..9).await, Vec::from_iter(first..5), "{kept} kept");
+            let done = append(&mut store, [entry(1, 5, 30_000)]).await;
+            writer.step();
+            done.await.unwrap().unwrap();
+            assert_eq!(open(&image.crash()).unwrap().2.last, Some(id(1, 5)), "{kept} kept");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_snapshot_that_overtakes_the_log_moves_its_start() {
     let disk = filled(10).await;
     let (mut store, mut writer, _) = open(&disk).unwrap();

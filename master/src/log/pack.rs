@@ -55,6 +55,11 @@ impl Key {
         let index = key.strip_prefix(&[LOG])?.get(..8)?;
         (key.len() == 9 || key.len() == 13).then_some(u64::from_be_bytes(index.try_into().ok()?))
     }
+
+    /// Whether a key of the log is a part's.
+    pub(super) fn is_part(key: &[u8]) -> bool {
+        key.len() == 13
+    }
 }
 
 impl std::ops::Deref for Key {

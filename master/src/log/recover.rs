@@ -116,7 +116,9 @@ impl Scan {
             torn: None,
             torn_keys: Vec::new(),
         };
-        // Values below the one that can hold `first` are left over from a purge that was interrupted.
+        // Values below the one that can hold `first` are left over from a purge that was interrupted. A pack that begins
+        // below `first` may reach beyond it, so it is read. Parts of a purged entry are not: the purge deletes them from
+        // the first on, so a crash leaves the last ones alone.
         let start = match view.floor(&Key::last(first))? {
             Some((key, _)) => Key::index_of(&key).unwrap_or(first),
             None => first,
@@ -124,6 +126,7 @@ impl Scan {
         let mut stop = None;
         view.scan(&Key::pack(start), &mut |key, value| match Key::index_of(key) {
             None => ControlFlow::Break(()),
+            Some(index) if Key::is_part(key) && index < first => ControlFlow::Continue(()),
             Some(index) => match scan.visit(index, key, value) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(error) => {

@@ -4,13 +4,15 @@
 
 mod log_common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use log_common::{append, entries, entry, id, indexes, vote};
 use mc_master::log::{
-    Damage, LogDisk, LogOptions, LogStore, LogSync, LogWriter, Mark, MemoryDisk, OpenError, Recovered,
+    BatchTimes, Damage, LogDisk, LogObserver, LogOptions, LogStore, LogSync, LogWriter, Mark, MemoryDisk,
+    OpenError, Recovered,
 };
-use mc_master::raft::TypeConfig;
+use mc_master::raft::{Entry, TypeConfig};
 use openraft::RaftLogReader;
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;
@@ -159,6 +161,7 @@ async fn votes_and_entries_keep_their_order_through_a_crash_at_every_step() {
                 held.iter().all(|entry| entry.log_id.leader_id.term <= found),
                 "an entry before its vote, {at}"
             );
+            assert_committed_is_held(&recovered, &held, &at);
             // What the next term removes is acknowledged no more, once that term's vote is there.
             let floor = acknowledged.map(|last| if found > term { last - 2 } else { last });
             assert!(
@@ -171,6 +174,86 @@ async fn votes_and_entries_keep_their_order_through_a_crash_at_every_step() {
             return;
         }
     }
+}
+
+/// Whether the committed position names an entry of the log, or a purged one.
+fn assert_committed_is_held(recovered: &Recovered, held: &[Entry], at: &str) {
+    let Some(committed) = recovered.committed else { return };
+    let purged = recovered.purged.is_some_and(|purged| purged.index >= committed.index);
+    let there = held.iter().any(|entry| entry.log_id == committed);
+    assert!(purged || there, "{committed} is committed and not in the log, {at}");
+}
+
+/// Overrules the log's last entry, between the drain of one batch and the mark that follows it.
+struct Overrule(parking_lot::Mutex<Option<LogStore>>);
+
+impl LogObserver for Overrule {
+    fn batch(&self, _: &BatchTimes) {
+        let Some(mut store) = self.0.lock().take() else { return };
+        futures::executor::block_on(async {
+            store.truncate_after(Some(id(1, 15))).await.unwrap();
+            drop(append(&mut store, [entry(2, 16, 10)]).await);
+            store.save_committed(Some(id(2, 16))).await.unwrap();
+        });
+    }
+}
+
+#[tokio::test]
+async fn the_committed_position_names_an_entry_of_the_disk_after_a_crash_at_every_step() {
+    for round in 0.. {
+        // Given a log up to (term 1, 16), of which all but the last entry is committed.
+        let disk = MemoryDisk::new();
+        let overrule = Arc::new(Overrule(parking_lot::Mutex::default()));
+        let options =
+            LogOptions { mark_every: Duration::ZERO, observer: overrule.clone(), ..LogOptions::default() };
+        let (mut store, mut writer, _) = LogStore::open_inline(Box::new(disk.clone()), &options).unwrap();
+        save_vote(&mut store, &mut writer, 1).await;
+        drop(append(&mut store, entries(1, 0, 17, 10)).await);
+        store.save_committed(Some(id(1, 15))).await.unwrap();
+        writer.step();
+        assert_eq!(open(&disk.crash()).unwrap().2.committed, Some(id(1, 15)));
+
+        // When a leader of term 2 overrules that entry, and commits its own, while the writer is busy with the vote.
+        disk.set_faults(|faults| faults.writes_left = Some(round));
+        *overrule.0.lock() = Some(store.clone());
+        let (mut voter, vote) = (store.clone(), vote(2));
+        let (saved, ()) = tokio::join!(voter.save_vote(&vote), async { writer.step() });
+
+        // Then at every step the position names what the disk holds.
+        for steps in 0..3 {
+            for kept in 0..=disk.unsynced() {
+                let image = disk.crash_keeping(kept);
+                let at = format!("after {round} writes and {steps} steps, {kept} kept");
+                let (store, _, recovered) = open(&image).unwrap_or_else(|error| panic!("{at}: {error}"));
+                let held = store.reader().try_get_log_entries(..).await.unwrap();
+                assert_committed_is_held(&recovered, &held, &at);
+            }
+            writer.step();
+        }
+        if saved.is_ok() && open(&disk.crash()).unwrap().2.committed == Some(id(2, 16)) {
+            assert!(round > 3, "only {round} writes were needed");
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_committed_position_of_another_term_than_its_entry_is_refused() {
+    let log_of_term_2 = {
+        let disk = MemoryDisk::new();
+        let (mut store, mut writer, _) = open(&disk).unwrap();
+        save_vote(&mut store, &mut writer, 2).await;
+        drop(append(&mut store, entries(2, 0, 3, 10)).await);
+        store.save_committed(Some(id(2, 2))).await.unwrap();
+        writer.finish();
+        disk
+    };
+    let mut position = None;
+    log_of_term_2.damage(|map| position = map.get(&b"C"[..]).cloned());
+
+    let disk = filled(3).await;
+    disk.damage(|map| drop(map.insert(b"C".to_vec(), position.expect("it was noted"))));
+    assert_eq!(damage(&disk), Damage::Overruled { index: 2, term: 1, committed: 2 });
 }
 
 #[tokio::test]

@@ -86,6 +86,15 @@ pub enum Damage {
         /// The index that was committed.
         committed: u64,
     },
+    /// The log holds another entry where it had noted one as committed.
+    Overruled {
+        /// The entry's index.
+        index: u64,
+        /// The term of the entry that is there.
+        term: u64,
+        /// The term of the entry that was committed.
+        committed: u64,
+    },
     /// The vote is older than something that can only have followed it.
     Vote {
         /// The term of the vote that is there (0: none).
@@ -126,6 +135,10 @@ impl fmt::Display for Damage {
             Self::Uncommitted { next, committed } => {
                 write!(f, "it holds the entries below index {next}, but index {committed} had been committed")
             }
+            Self::Overruled { index, term, committed } => write!(
+                f,
+                "its entry at index {index} is of term {term}, but one of term {committed} had been committed there"
+            ),
             Self::Vote { term: 0, needed } => {
                 write!(f, "its vote is gone; it had one of term {needed} or later")
             }

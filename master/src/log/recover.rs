@@ -87,6 +87,7 @@ impl From<io::Error> for Stop {
 }
 
 struct Scan {
+    committed: Option<LogId>,
     purged: u64,
     next: u64,
     last: Option<LogId>,
@@ -107,6 +108,7 @@ impl Scan {
         // `purged` as a count of entries: those below it are gone, whatever remains of them on the disk.
         let first = purged.map_or(0, |id| id.index + 1);
         let mut scan = Self {
+            committed,
             purged: first,
             next: first,
             last: purged,
@@ -182,6 +184,15 @@ impl Scan {
         // An index met twice, or a term below the one before it, is no order that was ever written.
         if id.index != self.next || self.last.is_some_and(|last| last.leader_id > id.leader_id) {
             return Err(Stop::Damage(Damage::Hole { expected: self.next, found: id.index }));
+        }
+        if let Some(committed) =
+            self.committed.filter(|committed| committed.index == id.index && *committed != id)
+        {
+            return Err(Stop::Damage(Damage::Overruled {
+                index: id.index,
+                term: id.leader_id.term,
+                committed: committed.leader_id.term,
+            }));
         }
         self.next += 1;
         self.last = Some(id);

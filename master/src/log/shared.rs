@@ -128,9 +128,14 @@ impl Shared {
         Ok(())
     }
 
-    /// All jobs queued so far.
-    pub(super) fn drain(&self) -> VecDeque<(Instant, Job)> {
-        std::mem::take(&mut self.state.lock().queue)
+    /// All jobs queued so far, and the committed position, if the log holds its entry once they are worked off.
+    ///
+    /// Both are taken under one lock. Read later, the position could name an entry whose append, and the truncation
+    /// before it, came into the queue in between: the disk would hold another entry at that index.
+    pub(super) fn drain(&self) -> (VecDeque<(Instant, Job)>, Option<LogId>) {
+        let mut state = self.state.lock();
+        let committed = state.committed.filter(|committed| state.holds(committed));
+        (std::mem::take(&mut state.queue), committed)
     }
 
     /// Blocks until there is something to do.
@@ -245,6 +250,11 @@ impl State {
             self.next = entry.log_id.index + 1;
         }
         Ok(())
+    }
+
+    /// Whether this entry, of this term, is purged or among the newest, which are in memory. Of older ones it says no.
+    fn holds(&self, id: &LogId) -> bool {
+        self.purged.is_some_and(|purged| purged.index >= id.index) || self.tail.id_at(id.index) == Some(*id)
     }
 
     /// Keeps the entries up to `last` only.

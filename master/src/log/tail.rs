@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::record;
-use crate::raft::Entry;
+use crate::raft::{Entry, LogId};
 
 /// A run of entries that ends with the log's last.
 #[derive(Debug)]
@@ -53,6 +53,12 @@ impl Tail {
 
     pub(super) fn first(&self) -> Option<u64> {
         self.entries.front().map(|entry| entry.log_id.index)
+    }
+
+    /// The id of the entry at `index`, if it is here.
+    pub(super) fn id_at(&self, index: u64) -> Option<LogId> {
+        let at = usize::try_from(index.checked_sub(self.first()?)?).ok()?;
+        self.entries.get(at).map(|entry| entry.log_id)
     }
 
     /// The entries from `from` on, below `to`: about `max_bytes` of them, at least one. `from` must not lie before

@@ -41,14 +41,18 @@ pub struct LogWriter {
 
 impl LogWriter {
     pub(super) fn new(shared: Arc<Shared>, packs: Packs, next: u64, options: &LogOptions) -> Self {
-        let vote_term = shared.state().vote.map_or(0, |vote| vote.leader_id.term);
+        let (vote, committed) = {
+            let state = shared.state();
+            (state.vote, state.committed)
+        };
         let writer = Writer {
             marked: packs.disk.mark(),
-            committed: shared.state().committed,
+            committed,
+            noted_committed: committed,
             packs,
             options: options.clone(),
             next,
-            vote_term,
+            vote_term: vote.map_or(0, |vote| vote.leader_id.term),
             unsynced: false,
             purge: None,
             noted: Instant::now(),
@@ -74,10 +78,11 @@ impl LogWriter {
     /// Works off all that is queued as one batch: writes, one sync, acknowledgements; then a slice of purging, and the
     /// mark when it is due.
     pub fn step(&mut self) {
-        let jobs = self.shared.drain();
+        let (jobs, committed) = self.shared.drain();
         if self.failed {
             return self.refuse(jobs);
         }
+        self.writer.committed = committed.max(self.writer.committed);
         if !jobs.is_empty() {
             match guarded(|| self.writer.batch(&jobs)) {
                 Ok(done) => {
@@ -91,7 +96,7 @@ impl LogWriter {
                 }
             }
         }
-        if let Err(error) = guarded(|| self.writer.background(&self.shared)) {
+        if let Err(error) = guarded(|| self.writer.background()) {
             self.fail(error);
         }
     }
@@ -100,7 +105,7 @@ impl LogWriter {
     pub fn finish(&mut self) {
         self.step();
         if !self.failed
-            && let Err(error) = guarded(|| self.writer.note(&self.shared))
+            && let Err(error) = guarded(|| self.writer.note())
         {
             self.fail(error);
         }
@@ -115,7 +120,7 @@ impl LogWriter {
         self.failed = true;
         self.shared.fail(&LogFailure { place, attempt, source: Arc::new(source) });
         // What was queued between the drain and the failure.
-        let late = self.shared.drain();
+        let (late, _) = self.shared.drain();
         self.refuse(late);
     }
 
@@ -160,7 +165,10 @@ struct Writer {
     /// What is being purged, slice by slice.
     purge: Option<u64>,
     marked: Mark,
+    /// The last position known as committed whose entry the jobs drained so far have written.
     committed: Option<LogId>,
+    /// The committed position on the disk.
+    noted_committed: Option<LogId>,
     /// When the mark was last noted.
     noted: Instant,
     note_took: Duration,
@@ -276,26 +284,28 @@ impl Writer {
         self.noted + self.options.mark_every * times as u32
     }
 
-    fn background(&mut self, shared: &Shared) -> Result<(), Failed> {
+    fn background(&mut self) -> Result<(), Failed> {
         if let Some(upto) = self.purge {
             self.unsynced = true;
             let more = self.packs.purge_slice(upto).map_err(|error| ("delete purged entries", error))?;
             self.purge = self.purge.filter(|_| more);
         }
         if self.note_due() <= Instant::now() {
-            self.note(shared)?;
+            self.note()?;
         }
         Ok(())
     }
 
-    /// Notes the last durable index, after making it so: the mark never runs ahead of the log. The committed index goes
-    /// with it once its entry is written, which the others may have committed before this log has.
-    fn note(&mut self, shared: &Shared) -> Result<(), Failed> {
+    /// Notes the last durable index, after making it so: the mark never runs ahead of the log.
+    ///
+    /// The committed position goes with it, in the map, after the entry that it names: [`Shared::drain`] gave it together
+    /// with the last of the jobs that wrote that entry, and no later job removes a committed entry but by purging it.
+    /// So every prefix of the disk's writes that has the position has its entry, of the same term, or has purged it.
+    fn note(&mut self) -> Result<(), Failed> {
         let begun = Instant::now();
-        let committed = shared.state().committed.filter(|committed| committed.index < self.next);
-        if let Some(committed) = committed.filter(|committed| self.committed < Some(*committed)) {
+        if let Some(committed) = self.committed.filter(|committed| self.noted_committed < Some(*committed)) {
             self.put(marks::COMMITTED, &marks::encode_log_id(&committed), "write the committed index")?;
-            self.committed = Some(committed);
+            self.noted_committed = Some(committed);
         }
         if self.unsynced {
             self.sync()?;

@@ -701,8 +701,23 @@ async fn without_sync_a_power_failure_is_refused_not_forgotten() {
     save_vote(&mut store, &mut writer, 1).await;
     drop(append(&mut store, [entry(1, 0, 10)]).await);
     writer.finish();
-    assert_eq!(disk.syncs(), 0);
+    assert_eq!(disk.syncs(), 1, "for the vote");
     assert_eq!(damage(&disk.crash()), Damage::EndsEarly { next: 0, durable: 1 });
+}
+
+#[tokio::test]
+async fn votes_survive_a_power_failure_without_sync() {
+    let disk = MemoryDisk::new();
+    let options = LogOptions { sync: LogSync::None, ..LogOptions::default() };
+    let (mut store, mut writer, _) = LogStore::open_inline(Box::new(disk.clone()), &options).unwrap();
+    for term in 1..5 {
+        save_vote(&mut store, &mut writer, term).await;
+        assert_eq!(open(&disk.crash()).unwrap().2.vote, Some(vote(term)), "acknowledged, so it is there");
+        drop(append(&mut store, [entry(term, term - 1, 10)]).await);
+        let syncs = disk.syncs();
+        writer.step();
+        assert_eq!(disk.syncs(), syncs, "an entry is not synced");
+    }
 }
 
 fn index_of(key: &[u8]) -> Option<u64> {

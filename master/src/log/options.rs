@@ -15,7 +15,8 @@ pub enum LogSync {
     #[default]
     Fdatasync,
     /// Only the death of the process. A power failure may lose acknowledged entries; the mark, which is always synced,
-    /// then makes this master refuse to start rather than vote without them.
+    /// then makes this master refuse to start rather than vote without them, unless they are of the last moment. Votes
+    /// are synced all the same, so that no term has two leaders.
     None,
 }
 

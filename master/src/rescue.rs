@@ -37,8 +37,9 @@ const DECIDED: &str = "rescue";
 /// In the order in which they are replaced.
 const PARTS: [&str; 3] = ["log", "snapshots", "identity"];
 /// So far above the survivor's last entry the new log begins: what the lost masters had beyond that, stores may have
-/// seen, and a store refuses an allocation of a lower index than it has seen for the same bytes.
-const INDEX_GAP: u64 = 1 << 40;
+/// seen, and a store refuses an allocation of a lower order than it has seen for the same bytes. A term counts for 2^32
+/// entries in that order, so this covers 65,535 elections that the survivor missed, and leaves room for as many rescues.
+const INDEX_GAP: u64 = 1 << 48;
 /// So far ahead the new cluster's time begins, in ms (a day): stores have heard the lost masters' time, which went on
 /// while the survivor was down.
 const TIME_GAP: u64 = 24 * 3600 * 1000;

@@ -411,3 +411,26 @@ fn tenants_have_keys_of_their_own() {
     assert_eq!(rig.state.get("a", b"k").unwrap().version, PutId(2));
     assert_eq!(rig.state.get("b", b"k"), None);
 }
+
+/// With `--log-sync none` a majority can lose the end of its log to a power failure while the stores remember what they
+/// were granted from it.
+#[test]
+fn an_allocation_of_a_later_term_comes_after_those_of_entries_that_were_lost() {
+    // Given a put of term 3 that a store has seen, and of which no master knows after a power failure.
+    let mut lost = Rig::with_stores(&[MIB]);
+    let before = lost.state.clone();
+    let lost_at = lost.index + 1_000;
+    lost.index = lost_at;
+    let seen = lost.start(start(1, "k", 1000)).replicas[0];
+
+    // When the leader of the next term allocates the same bytes by an entry of a lower index.
+    let mut command = lost.command(Op::PutStart { tenant: String::new(), items: vec![start(2, "k", 1000)] });
+    command.stamp.term = TERM + 1;
+    let mut state = before;
+    let Response::PutStarted(started) = state.apply(lost_at - 999, TERM + 1, &command) else { panic!() };
+
+    // Then it is the later allocation for the store's fence.
+    let granted = started[0].replicas[0];
+    assert_eq!((granted.store, granted.offset), (seen.store, seen.offset));
+    assert!(granted.index > seen.index, "{granted:?} would be refused: the store has seen {seen:?}");
+}

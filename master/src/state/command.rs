@@ -240,7 +240,7 @@ pub struct PutEnded {
     pub replaced: Option<PutId>,
 }
 
-/// One replica's place and the log index of the entry that allocated it.
+/// One replica's place and the order of its allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedReplica {
     /// Store.
@@ -253,7 +253,7 @@ pub struct PlacedReplica {
     pub offset: u64,
     /// Bytes.
     pub len: u64,
-    /// Log index of the allocation.
+    /// Order of the allocation, from term and index of the entry that made it.
     pub index: u64,
 }
 

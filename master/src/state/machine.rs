@@ -27,8 +27,8 @@ pub struct State {
 
 /// What an operation knows of the entry that carries it.
 pub(super) struct Entry<'a> {
-    /// Its log index.
-    pub(super) index: u64,
+    /// The order of what it allocates.
+    pub(super) order: u64,
     /// What the leader stamped.
     pub(super) stamp: &'a Stamp,
     /// Cluster time now.
@@ -60,7 +60,7 @@ impl State {
         // As much as this entry can itself leave behind, and some: a backlog never grows.
         self.expire(EXPIRE_MIN + 2 * items(op));
         self.puts.forget_due(index, self.time);
-        let entry = Entry { index, stamp, now: self.time };
+        let entry = Entry { order: allocation_order(term, index), stamp, now: self.time };
         match op {
             Op::Tick => Response::Done,
             Op::PutStart { tenant, items } => {
@@ -165,6 +165,22 @@ impl State {
         }
         Code::Ok
     }
+}
+
+/// Log entries that a cluster may lose and a new leader still allocates in a later order: see [`allocation_order`].
+const LOST_ENTRIES_MAX: u64 = 1 << 32;
+
+/// The order of an allocation by the log entry `index` of `term`, for a store's fence: of two allocations of the same
+/// bytes the later one has the higher order.
+///
+/// The index alone is such an order as long as no entry is lost. With `--log-sync none` a majority of the masters can
+/// lose the end of their logs to a power failure while the stores live on. The next leader then issues those indexes
+/// again, in a later term: votes are synced whatever `--log-sync` says, so no term has two leaders. A term therefore
+/// outweighs as many entries as a log can plausibly lose: a log that lost more than its last seconds is refused at the
+/// start, by its mark.
+#[must_use]
+pub fn allocation_order(term: u64, index: u64) -> u64 {
+    term.saturating_mul(LOST_ENTRIES_MAX).saturating_add(index)
 }
 
 /// Whether the operation was decided from what the leader of one term knows.

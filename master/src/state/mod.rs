@@ -30,7 +30,7 @@ pub use command::{
     PutStartItem, PutStarted, RemoveItem, Response, Stamp, StartKey,
 };
 pub use key::KeyHash;
-pub use machine::State;
+pub use machine::{State, allocation_order};
 pub use query::{HeldRange, ObjectView, PutView, StoreView};
 pub use settings::{CLUSTER_VERSION, ReadPolicy, ReadPolicyError, Settings};
 pub use snapshot::SnapshotError;

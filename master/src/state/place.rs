@@ -86,7 +86,7 @@ impl Placement {
                     segment: segment.number,
                     offset,
                     len: item.size,
-                    index: entry.index,
+                    index: entry.order,
                 },
             });
         }

@@ -68,7 +68,7 @@ pub struct StoreView<'a> {
 /// Bytes of a removed or replaced version that may still be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldRange {
-    /// Where; the log index of the allocation is not kept and reads zero.
+    /// Where; the order of the allocation is not kept and reads zero.
     pub place: PlacedReplica,
     /// When they may be reused.
     pub reuse_at: ClusterTime,

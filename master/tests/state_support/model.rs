@@ -10,7 +10,7 @@ use mc_proto::v1::Code;
 use super::TERM;
 use super::state::{
     Command, HeldRange, KeyHash, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode, PutStartItem,
-    PutStarted, RemoveItem, Response, Settings, State,
+    PutStarted, RemoveItem, Response, Settings, State, allocation_order,
 };
 
 type Key = (String, Vec<u8>);
@@ -183,7 +183,7 @@ impl Model {
             );
             let bytes = self.mounted[&replica.store].segments[replica.segment as usize];
             assert!(replica.offset % 64 == 0 && replica.offset + rounded(item.size) <= bytes, "{replica:?}");
-            assert_eq!((replica.len, replica.index), (item.size, index));
+            assert_eq!((replica.len, replica.index), (item.size, allocation_order(TERM, index)));
             let taken_back = |held: &HeldRange| overlap(&held.place, replica);
             for held in self.held.iter().filter(|held| taken_back(held)) {
                 assert!(self.is_tcp_only(held.place.store), "{held:?} is overwritten by {replica:?}");

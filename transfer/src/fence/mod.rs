@@ -48,16 +48,16 @@ pub(crate) struct Fence {
 pub(crate) enum Fenced {
     /// A later allocation owns the bytes.
     #[error(
-        "the grant is superseded: its range was allocated again by log entry {by}, the grant is of {index}"
+        "the grant is superseded: its range was allocated again as number {by}, the grant is of number {index}"
     )]
     Superseded { index: u64, by: u64 },
     /// The same, noticed while its bytes came in.
     #[error(
-        "the grant of log entry {index} was superseded while its bytes came in: its range was allocated again"
+        "the grant of allocation {index} was superseded while its bytes came in: its range was allocated again"
     )]
     Ended { index: u64 },
     /// One allocation, two different ranges that overlap: no master grants that.
-    #[error("the range overlaps another one of the same log entry {index}")]
+    #[error("the range overlaps another one of the same allocation {index}")]
     Overlap { index: u64 },
     /// So late that what it must be checked against may be forgotten.
     #[error("the grant expired while its request was under way")]

@@ -31,7 +31,7 @@ pub(super) struct Replica {
     pub(super) segment: u32,
     /// First byte.
     pub(super) offset: u64,
-    /// Log index of the allocation.
+    /// Order of the allocation.
     pub(super) index: u64,
 }
 

@@ -720,6 +720,27 @@ async fn votes_survive_a_power_failure_without_sync() {
     }
 }
 
+/// Without that a disk that uses its space again could overwrite synced bytes before their replacement is safe.
+#[tokio::test]
+async fn a_large_batch_and_a_long_purge_are_synced_in_pieces() {
+    for sync in [LogSync::Fdatasync, LogSync::None] {
+        let disk = MemoryDisk::new().with_sync_every(50_000);
+        let options = LogOptions { sync, ..LogOptions::default() };
+        let (mut store, mut writer, _) = LogStore::open_inline(Box::new(disk.clone()), &options).unwrap();
+        save_vote(&mut store, &mut writer, 1).await;
+
+        let syncs = disk.syncs();
+        drop(append(&mut store, entries(1, 0, 100, 5_000)).await);
+        writer.step();
+        assert!(disk.syncs() - syncs >= 10, "{} syncs for 500 KB ({sync})", disk.syncs() - syncs);
+
+        let syncs = disk.syncs();
+        store.purge(id(1, 99)).await.unwrap();
+        writer.step();
+        assert!(disk.syncs() - syncs >= 10, "{} syncs for 100 deletes ({sync})", disk.syncs() - syncs);
+    }
+}
+
 fn index_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.strip_prefix(b"L")?.get(..8)?.try_into().unwrap()))
 }

@@ -52,6 +52,13 @@ pub trait LogDisk: Send + 'static {
     /// The largest value this disk takes well, in bytes; larger entries are written in parts.
     fn value_cap(&self) -> usize;
 
+    /// Bytes that may be written between two syncs, keys and values counted and a deleted key as a value of full size.
+    ///
+    /// A disk that uses its space again may put new bytes where old ones lay as soon as newer ones have replaced those. A
+    /// loss of power that keeps the new bytes and takes the replacement then loses what had been synced long ago. Such a
+    /// disk says here how often it needs a sync so that the replacement is on stable storage first.
+    fn sync_every(&self) -> u64;
+
     /// Where this disk is, for messages.
     fn place(&self) -> String;
 }

@@ -15,11 +15,12 @@ use super::disk::{KeyValue, LogDisk, LogView, Mark, Visit};
 pub struct MemoryDisk {
     shared: Arc<Shared>,
     value_cap: usize,
+    sync_every: u64,
 }
 
 impl Default for MemoryDisk {
     fn default() -> Self {
-        Self { shared: Arc::default(), value_cap: 7 << 10 }
+        Self { shared: Arc::default(), value_cap: 7 << 10, sync_every: u64::MAX }
     }
 }
 
@@ -81,7 +82,13 @@ impl MemoryDisk {
     /// The same disk, by a build that makes values of up to so many bytes.
     #[must_use]
     pub fn with_value_cap(&self, value_cap: usize) -> Self {
-        Self { shared: self.shared.clone(), value_cap }
+        Self { value_cap, ..self.clone() }
+    }
+
+    /// The same disk, which wants a sync at least every so many bytes.
+    #[must_use]
+    pub fn with_sync_every(&self, sync_every: u64) -> Self {
+        Self { sync_every, ..self.clone() }
     }
 
     /// The disk as a power failure now would leave it: what was synced, and nothing else.
@@ -100,7 +107,7 @@ impl MemoryDisk {
         }
         let after = State { current: map.clone(), synced: map, mark: state.mark, ..State::default() };
         let shared = Arc::new(Shared { state: Mutex::new(after), changed: Condvar::new() });
-        Self { shared, value_cap: self.value_cap }
+        Self { shared, ..self.clone() }
     }
 
     /// Writes made since the last sync.
@@ -200,6 +207,10 @@ impl LogDisk for MemoryDisk {
 
     fn value_cap(&self) -> usize {
         self.value_cap
+    }
+
+    fn sync_every(&self) -> u64 {
+        self.sync_every
     }
 
     fn place(&self) -> String {

@@ -7,11 +7,11 @@ use std::time::Duration;
 pub struct BatchTimes {
     /// How long its oldest job had waited.
     pub queue_wait: Duration,
-    /// Handing all writes to the disk.
+    /// Handing all writes to the disk, with the syncs that a large batch needs on the way.
     pub insert: Duration,
     /// The flush to the kernel; zero when nothing in the batch had to be durable.
     pub flush: Duration,
-    /// The `fdatasync`; zero as above, and with [`LogSync::None`](super::LogSync::None).
+    /// The `fdatasync`; zero as above, and with [`LogSync::None`](super::LogSync::None) but for votes.
     pub sync: Duration,
     /// Jobs in it.
     pub jobs: usize,

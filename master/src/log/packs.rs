@@ -1,11 +1,14 @@
 //! The log as packs on a disk: appending, cutting, purging and reading, all in an order of single writes of which
 //! every prefix is a log without a hole.
+//!
+//! The disk is synced at least once per [`LogDisk::sync_every`] bytes, whatever is acknowledged: see there.
 
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::disk::{LogDisk, LogView};
+use super::disk::{LogDisk, LogView, Mark};
+use super::pace::SyncPace;
 use super::pack::{self, Assembler, Key, Piece, PieceError};
 use super::record;
 use crate::raft::Entry;
@@ -15,20 +18,71 @@ const PURGE_SLICE: usize = 256;
 
 /// The writer's side.
 pub(super) struct Packs {
-    pub(super) disk: Box<dyn LogDisk>,
+    disk: Box<dyn LogDisk>,
     view: Arc<dyn LogView>,
+    pace: Arc<SyncPace>,
+    /// Bytes written since the last sync.
+    unsynced: u64,
 }
 
 impl Packs {
-    pub(super) fn new(disk: Box<dyn LogDisk>) -> Self {
+    pub(super) fn new(disk: Box<dyn LogDisk>, pace: Arc<SyncPace>) -> Self {
         let view = disk.view();
-        Self { disk, view }
+        Self { disk, view, pace, unsynced: 0 }
+    }
+
+    /// Sets a key, and syncs when it is time.
+    pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.disk.put(key, value)?;
+        self.wrote(key.len() + value.len())
+    }
+
+    /// Removes a key, and syncs when it is time. Counts as much as a large value: the disk may write the values beside it
+    /// again.
+    fn delete(&mut self, key: &[u8]) -> io::Result<()> {
+        self.disk.delete(key)?;
+        self.wrote(self.disk.value_cap())
+    }
+
+    fn wrote(&mut self, bytes: usize) -> io::Result<()> {
+        self.unsynced += bytes as u64;
+        if self.unsynced >= self.disk.sync_every() {
+            self.pace.begin();
+            self.flush()?;
+            self.sync()?;
+            self.pace.end();
+        }
+        Ok(())
+    }
+
+    /// Hands all writes to the kernel.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        self.disk.flush()
+    }
+
+    /// Makes all flushed writes survive the loss of power.
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        self.disk.sync()?;
+        self.unsynced = 0;
+        Ok(())
+    }
+
+    pub(super) fn write_mark(&mut self, mark: Mark) -> io::Result<()> {
+        self.disk.write_mark(mark)
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        self.disk.mark()
+    }
+
+    pub(super) fn place(&self) -> String {
+        self.disk.place()
     }
 
     /// Writes entries that follow what is there. Returns the bytes written.
     pub(super) fn append(&mut self, entries: &[&Entry]) -> io::Result<u64> {
-        let disk = &mut self.disk;
-        pack::encode(entries, disk.value_cap(), |key, value| disk.put(key, value))
+        let cap = self.disk.value_cap();
+        pack::encode(entries, cap, |key, value| self.put(key, value))
     }
 
     /// Removes all entries from index `from` on: whole values from the end backward, then the pack that holds the
@@ -43,7 +97,7 @@ impl Packs {
             None => ControlFlow::Break(()),
         })?;
         for key in keys.iter().rev() {
-            self.disk.delete(key)?;
+            self.delete(key)?;
         }
         let Some(last) = from.checked_sub(1) else { return Ok(()) };
         let Some((key, value)) = self.view.floor(&Key::last(last))? else { return Ok(()) };
@@ -54,8 +108,7 @@ impl Packs {
             let kept: Vec<&Entry> = entries.iter().filter(|entry| entry.log_id.index < from).collect();
             // In one pack whatever the disk takes now: it has the key of the one that it replaces, and is smaller. Cut
             // anew, it would be several writes where an earlier build made larger packs, or leave that one in place.
-            let disk = &mut self.disk;
-            pack::encode(&kept, usize::MAX, |key, value| disk.put(key, value))?;
+            pack::encode(&kept, usize::MAX, |key, value| self.put(key, value))?;
         }
         Ok(())
     }
@@ -72,7 +125,7 @@ impl Packs {
             ControlFlow::Continue(())
         })?;
         for key in &keys {
-            self.disk.delete(key)?;
+            self.delete(key)?;
         }
         Ok(keys.len() == PURGE_SLICE)
     }

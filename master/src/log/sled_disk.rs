@@ -24,6 +24,10 @@ use super::panics::caught;
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
+/// Bytes that sled writes for each byte of ours, at most: every tenth change of a leaf writes all of it again, and
+/// cleaning a segment moves what is left in it. Measured by `master/tests/log_segments.rs`; 4 is too few.
+const WRITTEN_PER_BYTE: usize = 8;
+
 /// How sled lays out its file.
 #[derive(Debug, Clone)]
 pub struct SledOptions {
@@ -51,6 +55,7 @@ pub struct SledDisk {
     file: File,
     mark: MarkFile,
     value_cap: usize,
+    sync_every: u64,
     dir: PathBuf,
     /// Keeps other processes out. Locked before anything is read, so that they get a clear error.
     _lock: File,
@@ -105,9 +110,15 @@ impl SledDisk {
             }
         };
         match sync_names(dir, &lock) {
-            Ok(file) => {
-                Ok(Self { tree, file, mark, value_cap: options.value_cap, dir: dir.to_owned(), _lock: lock })
-            }
+            Ok(file) => Ok(Self {
+                tree,
+                file,
+                mark,
+                value_cap: options.value_cap,
+                sync_every: (options.segment_size / WRITTEN_PER_BYTE) as u64,
+                dir: dir.to_owned(),
+                _lock: lock,
+            }),
             Err(source) => {
                 // sled syncs its file when it is dropped, and panics when it can't.
                 drop(caught(|| drop(tree)));
@@ -190,6 +201,20 @@ impl LogDisk for SledDisk {
 
     fn value_cap(&self) -> usize {
         self.value_cap
+    }
+
+    /// sled uses a segment again once all that was in it has been written elsewhere, and hands that to the drive without
+    /// a sync.
+    ///
+    /// Say that the last of it was written to segment R. sled frees the old segment when R is full and a later buffer,
+    /// whose header says so, has been written (`SegmentAccountant::stabilize`). That buffer lies in the segment after R at
+    /// the earliest, so the old segment becomes the one after that at the earliest. Between the last byte of the
+    /// replacement and the first byte over the old segment lies a whole segment of sled's log. Where less than that is
+    /// written between two syncs, a sync lies between them, and covers the replacement.
+    ///
+    /// `no_segment_is_filled_between_two_syncs` (master/tests/log_segments.rs) measures that on real files.
+    fn sync_every(&self) -> u64 {
+        self.sync_every
     }
 
     fn place(&self) -> String {

@@ -177,7 +177,7 @@ fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, Open
     };
     let next = loaded.next;
     let (shared, recovered) = Shared::new(loaded);
-    let packs = Packs::new(disk);
+    let packs = Packs::new(disk, options.pace.clone());
     let packs_view = packs.view();
     let writer = LogWriter::new(Arc::clone(&shared), packs, next, options);
     Ok(Opened { shared, writer, recovered, packs_view })

@@ -46,7 +46,7 @@ impl LogWriter {
             (state.vote, state.committed)
         };
         let writer = Writer {
-            marked: packs.disk.mark(),
+            marked: packs.mark(),
             committed,
             noted_committed: committed,
             packs,
@@ -116,7 +116,7 @@ impl LogWriter {
     }
 
     fn fail(&mut self, (attempt, source): Failed) {
-        let place = self.writer.packs.disk.place().into();
+        let place = self.writer.packs.place().into();
         self.failed = true;
         self.shared.fail(&LogFailure { place, attempt, source: Arc::new(source) });
         // What was queued between the drain and the failure.
@@ -256,7 +256,7 @@ impl Writer {
 
     fn put(&mut self, key: &[u8], value: &[u8], attempt: &'static str) -> Result<(), Failed> {
         self.unsynced = true;
-        self.packs.disk.put(key, value).map_err(|error| (attempt, error))
+        self.packs.put(key, value).map_err(|error| (attempt, error))
     }
 
     /// Makes what was written durable, as far as `--log-sync` asks for it: a vote always. A vote that a power failure
@@ -266,10 +266,10 @@ impl Writer {
     fn sync(&mut self, voted: bool) -> Result<(Duration, Duration), Failed> {
         let begun = Instant::now();
         self.options.pace.begin();
-        self.packs.disk.flush().map_err(|error| ("flush", error))?;
+        self.packs.flush().map_err(|error| ("flush", error))?;
         let flushed = Instant::now();
         if voted || self.options.sync == LogSync::Fdatasync {
-            self.packs.disk.sync().map_err(|error| ("fdatasync", error))?;
+            self.packs.sync().map_err(|error| ("fdatasync", error))?;
         }
         self.options.pace.end();
         self.unsynced = false;
@@ -327,7 +327,7 @@ impl Writer {
     }
 
     fn write_mark(&mut self, mark: Mark) -> Result<(), Failed> {
-        self.packs.disk.write_mark(mark).map_err(|error| ("note the durable index", error))?;
+        self.packs.write_mark(mark).map_err(|error| ("note the durable index", error))?;
         self.marked = mark;
         Ok(())
     }

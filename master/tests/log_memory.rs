@@ -741,6 +741,25 @@ async fn a_large_batch_and_a_long_purge_are_synced_in_pieces() {
     }
 }
 
+#[tokio::test]
+async fn a_sync_that_never_returns_is_a_failure_that_says_so() {
+    // Given a log whose disk stops to answer.
+    let disk = MemoryDisk::new();
+    let own = disk.clone();
+    let options = LogOptions { stuck_after: Duration::from_millis(50), ..LogOptions::default() };
+    let (mut store, _) = LogStore::open(move || Ok(Box::new(own)), options).await.unwrap();
+    store.save_vote(&vote(1)).await.unwrap();
+    disk.set_faults(|faults| faults.hold_sync = true);
+    let mut done = append(&mut store, [entry(1, 0, 100)]).await;
+    // Then the log has failed, and takes nothing more.
+    let failure = store.failed().await;
+    assert!(failure.to_string().contains("the disk has not answered for"), "{failure}");
+    assert!(done.try_recv().is_err(), "and nothing was acknowledged");
+    assert!(store.save_vote(&vote(2)).await.unwrap_err().to_string().contains("must exit"));
+    disk.set_faults(|faults| faults.hold_sync = false);
+    store.close().await;
+}
+
 fn index_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.strip_prefix(b"L")?.get(..8)?.try_into().unwrap()))
 }

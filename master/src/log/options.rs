@@ -57,6 +57,9 @@ pub struct LogOptions {
     /// How often the last durable index is noted; less often on a disk whose syncs are slow. A shorter interval notices
     /// smaller losses and costs one sync each.
     pub mark_every: Duration,
+    /// A disk operation that takes longer than this has failed: the log stops with an error that says so. A disk that
+    /// is merely slow is the leader's matter, long before.
+    pub stuck_after: Duration,
     /// Takes the timings.
     pub observer: Arc<dyn LogObserver>,
     /// Where the writer notes how long its syncs take.
@@ -70,6 +73,7 @@ impl Default for LogOptions {
             tail_bytes: 64 << 20,
             read_bytes: 2 << 20,
             mark_every: Duration::from_secs(1),
+            stuck_after: Duration::from_secs(60),
             observer: Arc::new(()),
             pace: Arc::default(),
         }

@@ -11,6 +11,7 @@ use super::disk::{LogDisk, LogView, Mark};
 use super::pace::SyncPace;
 use super::pack::{self, Assembler, Key, Piece, PieceError};
 use super::record;
+use super::shared::BusySince;
 use crate::raft::Entry;
 
 /// Values deleted in one go while purging: a few milliseconds, for which an append may have to wait.
@@ -21,14 +22,15 @@ pub(super) struct Packs {
     disk: Box<dyn LogDisk>,
     view: Arc<dyn LogView>,
     pace: Arc<SyncPace>,
+    busy: BusySince,
     /// Bytes written since the last sync.
     unsynced: u64,
 }
 
 impl Packs {
-    pub(super) fn new(disk: Box<dyn LogDisk>, pace: Arc<SyncPace>) -> Self {
+    pub(super) fn new(disk: Box<dyn LogDisk>, pace: Arc<SyncPace>, busy: BusySince) -> Self {
         let view = disk.view();
-        Self { disk, view, pace, unsynced: 0 }
+        Self { disk, view, pace, busy, unsynced: 0 }
     }
 
     /// Sets a key, and syncs when it is time.
@@ -63,6 +65,7 @@ impl Packs {
     /// Makes all flushed writes survive the loss of power.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         self.disk.sync()?;
+        self.busy.answered();
         self.unsynced = 0;
         Ok(())
     }

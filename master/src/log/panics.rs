@@ -2,7 +2,9 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+
+use parking_lot::Mutex;
 
 /// What this thread does with a panic.
 enum Panics {
@@ -12,6 +14,26 @@ enum Panics {
     Catch,
     /// One becomes an error: where it was. Another one while it unwinds ends the process, and must say why.
     Caught(String),
+}
+
+/// The first panic on one of the database's own threads, which no caller of it hears of: it waits for them forever.
+static ON_ITS_THREADS: Mutex<Option<String>> = Mutex::new(None);
+
+/// How the database names its threads.
+const ITS_THREADS: &str = "sled-io-";
+
+/// Which of the database's own threads has ended in a panic, and why. Known in a process that called
+/// [`keep_caught_panics_quiet`].
+pub(super) fn on_threads_of_the_database() -> Option<String> {
+    ON_ITS_THREADS.lock().clone()
+}
+
+fn note_thread(panic: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let Some(name) = thread.name().filter(|name| name.starts_with(ITS_THREADS)) else { return };
+    let place = panic.location().map(ToString::to_string).unwrap_or_default();
+    let why = format!("{name}: {}, at {place}", words(panic.payload()));
+    ON_ITS_THREADS.lock().get_or_insert(why);
 }
 
 thread_local! {
@@ -37,10 +59,12 @@ fn words(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("no message")
 }
 
-/// Keeps panics that become errors from being printed as panics. For the process: a library has no say in that.
+/// Keeps panics that become errors from being printed as panics, and notes those of the database's threads. For the
+/// process: a library has no say in that.
 pub fn keep_caught_panics_quiet() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
+        note_thread(panic);
         let quiet = PANICS.try_with(|panics| {
             let Ok(mut panics) = panics.try_borrow_mut() else { return false };
             let is_first = matches!(*panics, Panics::Catch);

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use openraft::storage::IOFlushed;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -15,6 +16,7 @@ use tokio::time::Instant;
 use super::error::LogFailure;
 use super::ledger::Ledger;
 use super::observe::LogStats;
+use super::panics;
 use super::recover::{Loaded, Recovered};
 use super::tail::Tail;
 use crate::raft::{Entry, LogId, TypeConfig, Vote};
@@ -68,6 +70,35 @@ pub(super) struct Shared {
     /// Wakes a writer that is a task.
     work_async: Notify,
     failure: watch::Sender<Option<LogFailure>>,
+    /// Since when the writer has waited for the disk.
+    busy: BusySince,
+    /// Where the log is, for messages.
+    place: Arc<str>,
+}
+
+/// Since when the writer has waited for an answer of the disk, if it does.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BusySince(Arc<Mutex<Option<Instant>>>);
+
+impl BusySince {
+    /// The disk has answered, in the middle of a batch of many syncs: the wait for the next answer begins.
+    pub(super) fn answered(&self) {
+        if let Some(since) = self.0.lock().as_mut() {
+            *since = Instant::now();
+        }
+    }
+}
+
+/// Between two looks at whether the disk still answers.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The writer is at the disk until this is dropped.
+pub(super) struct Busy<'a>(&'a Shared);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        *self.0.busy.0.lock() = None;
+    }
 }
 
 /// What woke the writer.
@@ -79,7 +110,7 @@ pub(super) enum Wake {
 }
 
 impl Shared {
-    pub(super) fn new(loaded: Loaded) -> (Arc<Self>, Recovered) {
+    pub(super) fn new(loaded: Loaded, place: Arc<str>) -> (Arc<Self>, Recovered) {
         let Loaded { recovered, next, tail, ledger } = loaded;
         let state = State {
             purged: recovered.purged,
@@ -103,6 +134,8 @@ impl Shared {
             work: Condvar::new(),
             work_async: Notify::new(),
             failure: watch::Sender::new(None),
+            busy: BusySince::default(),
+            place,
         };
         (Arc::new(shared), recovered)
     }
@@ -185,13 +218,60 @@ impl Shared {
         self.failure.send_replace(Some(failure.clone()));
     }
 
-    /// Resolves when the writer has failed; never otherwise.
-    pub(super) async fn failed(&self) -> LogFailure {
+    /// What tells that the disk has answered.
+    pub(super) fn busy_since(&self) -> BusySince {
+        self.busy.clone()
+    }
+
+    /// The writer begins to use the disk.
+    pub(super) fn busy(&self) -> Busy<'_> {
+        *self.busy.0.lock() = Some(Instant::now());
+        Busy(self)
+    }
+
+    /// Resolves when the writer has failed, or has been at the disk for longer than `stuck_after`; never otherwise.
+    ///
+    /// The writer can't report the latter: a call of the database never returns when one of its own threads has ended in
+    /// a panic, or the kernel does not answer. Without a word this master would keep its place among the voters, and
+    /// its followers' or its own acknowledgements would stay out for good.
+    pub(super) async fn failed(&self, stuck_after: Duration) -> LogFailure {
         let mut failure = self.failure.subscribe();
-        let found = failure.wait_for(Option::is_some).await.ok().and_then(|failure| failure.clone());
-        match found {
-            Some(failure) => failure,
-            None => std::future::pending().await,
+        loop {
+            let found = tokio::time::timeout(LOOK.min(stuck_after), failure.wait_for(Option::is_some)).await;
+            match found.map(|found| found.map(|failure| failure.clone())) {
+                Ok(Ok(Some(failure))) => return failure,
+                Ok(Ok(None) | Err(_)) => std::future::pending().await,
+                Err(_) => {}
+            }
+            let since = *self.busy.0.lock();
+            if self.stuck(stuck_after).is_none() {
+                continue;
+            }
+            // A process that was stopped finds its clock far ahead, and a disk that has answered: only the same wait at two
+            // looks counts.
+            tokio::time::sleep(LOOK.min(stuck_after)).await;
+            if since != *self.busy.0.lock() {
+                continue;
+            }
+            if let Some(why) = self.stuck(stuck_after) {
+                let (place, source) = (Arc::clone(&self.place), Arc::new(io::Error::other(why)));
+                let failure = LogFailure { place, attempt: "make it durable", source };
+                self.fail(&failure);
+                return failure;
+            }
+        }
+    }
+
+    /// Why the disk will not answer any more, if so.
+    fn stuck(&self, stuck_after: Duration) -> Option<String> {
+        let waited = (*self.busy.0.lock())?.elapsed();
+        match panics::on_threads_of_the_database() {
+            // It may have been another log's, in a test: this one is stuck only if it waits.
+            Some(why) if waited >= LOOK.min(stuck_after) => Some(format!(
+                "a thread of the database broke off ({why}), and {waited:.0?} were waited for it"
+            )),
+            _ if waited >= stuck_after => Some(format!("the disk has not answered for {waited:.0?}")),
+            _ => None,
         }
     }
 

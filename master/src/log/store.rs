@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use openraft::OptionalSend;
 use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
@@ -35,6 +36,7 @@ pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
     pub(super) read_path: Mutex<Option<ReadPath>>,
     pub(super) read_bytes: usize,
+    stuck_after: Duration,
     pace: Arc<SyncPace>,
     /// True once the disk has been let go of; closed without a thread.
     ended: watch::Receiver<bool>,
@@ -105,15 +107,17 @@ impl LogStore {
                 shared,
                 read_path,
                 read_bytes: options.read_bytes,
+                stuck_after: options.stuck_after,
                 pace: options.pace.clone(),
                 ended,
             }),
         }
     }
 
-    /// Resolves when the log has failed and the process should exit; never otherwise.
+    /// Resolves when the log has failed, or its disk has not answered for [`LogOptions::stuck_after`], and the process
+    /// should exit; never otherwise.
     pub async fn failed(&self) -> LogFailure {
-        self.inner.shared.failed().await
+        self.inner.shared.failed(self.inner.stuck_after).await
     }
 
     /// Works off what is queued, notes the durable index, and lets go of the disk: after this the directory can be
@@ -163,6 +167,7 @@ struct Opened {
 
 fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, OpenError> {
     let place = disk.place();
+    let place_of_failures = place.clone();
     let loaded = caught(|| recover(&mut *disk, options.tail_bytes)).unwrap_or_else(|why| {
         let what = format!("it broke off while it was read: {why}");
         Err(OpenError::Refused { place, found: Damage::Engine { what } })
@@ -176,8 +181,8 @@ fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, Open
         }
     };
     let next = loaded.next;
-    let (shared, recovered) = Shared::new(loaded);
-    let packs = Packs::new(disk, options.pace.clone());
+    let (shared, recovered) = Shared::new(loaded, place_of_failures.into());
+    let packs = Packs::new(disk, options.pace.clone(), shared.busy_since());
     let packs_view = packs.view();
     let writer = LogWriter::new(Arc::clone(&shared), packs, next, options);
     Ok(Opened { shared, writer, recovered, packs_view })

@@ -78,6 +78,8 @@ impl LogWriter {
     /// Works off all that is queued as one batch: writes, one sync, acknowledgements; then a slice of purging, and the
     /// mark when it is due.
     pub fn step(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let _busy = shared.busy();
         let (jobs, committed) = self.shared.drain();
         if self.failed {
             return self.refuse(jobs);
@@ -104,6 +106,8 @@ impl LogWriter {
     /// The last things, when the log is closed: what is written but not synced, and the mark.
     pub fn finish(&mut self) {
         self.step();
+        let shared = Arc::clone(&self.shared);
+        let _busy = shared.busy();
         if !self.failed
             && let Err(error) = guarded(|| self.writer.note())
         {

@@ -63,6 +63,10 @@ impl Life {
             disk: disk.clone(),
             formation: self.formation.clone(),
             metrics: self.metrics.clone(),
+            unwritten: Box::new({
+                let log = log.clone();
+                move || log.unwritten_bytes()
+            }),
             stop: self.stop.clone(),
         }));
         self.watch_disk(disk, coordinator.clone(), log.clone());

@@ -68,11 +68,13 @@ async fn an_append_is_not_acknowledged_before_its_sync() {
     assert_eq!(indexes(&mut store, 0..9).await, [0], "readable before it is durable");
     disk.wait_for_syncs(syncs + 1);
     assert!(done.try_recv().is_err(), "acknowledged while its sync was still under way");
+    assert!(store.unwritten_bytes() >= 100, "and counted as such");
     assert_eq!(open(&disk.crash()).unwrap().2.last, None, "and a crash now loses it");
 
     disk.set_faults(|faults| faults.hold_sync = false);
     done.await.unwrap().unwrap();
     assert_eq!(open(&disk.crash()).unwrap().2.last, Some(id(1, 0)), "a crash after it does not");
+    assert_eq!(store.unwritten_bytes(), 0);
     store.close().await;
 }
 

@@ -63,6 +63,17 @@ pub(crate) enum Refusal {
         /// Most bytes of them.
         bytes: usize,
     },
+    /// The disk under this master's log does not keep up, or hangs.
+    #[error(
+        "{unwritten} bytes of the log wait for this master's disk, the bound is {most}: the disk is slow or hangs, look at \
+         it; try again, another master may lead by then"
+    )]
+    DiskBehind {
+        /// Bytes that wait.
+        unwritten: u64,
+        /// Most of them.
+        most: u64,
+    },
     /// Requests that are being read or worked on, and replies that are being sent, take up too much.
     #[error(
         "requests and replies of {bytes} bytes are under way, which is this master's bound for such a call: slow down and \
@@ -126,7 +137,9 @@ impl Refusal {
             Self::WrongNode { .. } => Code::WrongNode,
             Self::VersionSkew { .. } => Code::VersionSkew,
             Self::Invalid(_) => Code::InvalidParams,
-            Self::Exhausted { .. } | Self::Overloaded { .. } => Code::ResourceExhausted,
+            Self::Exhausted { .. } | Self::DiskBehind { .. } | Self::Overloaded { .. } => {
+                Code::ResourceExhausted
+            }
             Self::DiskNearlyFull { .. } | Self::NoMajorityHasRoom { .. } => Code::DiskNearlyFull,
             Self::Unknown(_) => Code::OutcomeUnknown,
             Self::Store { code, .. } => *code,

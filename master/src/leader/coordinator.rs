@@ -6,24 +6,17 @@ use mc_base::{Clock, ClusterId, NodeId};
 use mc_proto::v1;
 use openraft::errors::{ClientWriteError, RaftError};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Leading;
+use super::admission::{Admission, Unwritten};
 use crate::api::{Refusal, leader_message};
 use crate::data_disk::DataDisk;
 use crate::formation::Formation;
 use crate::metrics::{LedBy, MasterMetrics, Proposed};
 use crate::raft::{Applied, Leadership, MasterNode, NotLeader, Proposal, REMOVED_FIX, RaftNode, SharedIndex};
 use crate::state::{Command, Op, Response, Settings};
-
-/// Proposals that may be in flight at once. At 128 keys each this is far past what a disk commits in the time that a
-/// client waits; more would only queue (reference figure: 256 x 64 entries queued gave a median of 104 ms).
-const MAX_PROPOSALS: usize = 1024;
-
-/// Bytes of the proposals that may be in flight at once: each is held for the log, for each follower and for the state
-/// machine, and a flood of large ones shall not fill a master's memory.
-const MAX_PROPOSAL_BYTES: usize = 64 << 20;
 
 /// How long a proposal is waited for. A client's own deadline is usually shorter.
 const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,6 +38,7 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) disk: Arc<DataDisk>,
     pub(crate) formation: Arc<Formation>,
     pub(crate) metrics: Arc<MasterMetrics>,
+    pub(crate) unwritten: Unwritten,
     pub(crate) stop: CancellationToken,
 }
 
@@ -67,8 +61,7 @@ pub(crate) struct Coordinator {
     leading: ArcSwapOption<Leading>,
     /// Taken to replace `leading`, so that one term has one soft state.
     begin: Mutex<()>,
-    proposals: Arc<Semaphore>,
-    proposal_bytes: Arc<Semaphore>,
+    admission: Admission,
     /// Held while a setting is changed.
     pub(crate) configuring: tokio::sync::Mutex<()>,
     /// Ends open streams with this master.
@@ -77,8 +70,18 @@ pub(crate) struct Coordinator {
 
 impl Coordinator {
     pub(crate) fn new(config: CoordinatorConfig) -> Self {
-        let CoordinatorConfig { cluster, newcomer, raft, seed, clock, disk, formation, metrics, stop } =
-            config;
+        let CoordinatorConfig {
+            cluster,
+            newcomer,
+            raft,
+            seed,
+            clock,
+            disk,
+            formation,
+            metrics,
+            unwritten,
+            stop,
+        } = config;
         Self {
             cluster,
             newcomer,
@@ -92,8 +95,7 @@ impl Coordinator {
             formation,
             leading: ArcSwapOption::empty(),
             begin: Mutex::new(()),
-            proposals: Arc::new(Semaphore::new(MAX_PROPOSALS)),
-            proposal_bytes: Arc::new(Semaphore::new(MAX_PROPOSAL_BYTES)),
+            admission: Admission::new(unwritten),
             configuring: tokio::sync::Mutex::default(),
             stop,
         }
@@ -181,10 +183,8 @@ impl Coordinator {
                 mc_base::MAX_COMMAND_BYTES
             )));
         }
-        let Some(in_flight) = self.admit(bytes.len()) else {
-            self.metrics.proposals_refused.increment(1);
-            return Err(Refusal::Exhausted { proposals: MAX_PROPOSALS, bytes: MAX_PROPOSAL_BYTES });
-        };
+        let in_flight =
+            self.admission.admit(bytes.len()).inspect_err(|_| self.metrics.proposals_refused.increment(1))?;
         let proposed_at = self.clock.now();
         let raft = self.raft.raft().clone();
         // It is in flight until Raft has answered, however soon the caller gives up.
@@ -215,13 +215,6 @@ impl Coordinator {
             // Raft answers so to everything in flight when it stops; the entry may be on other masters by then.
             Err(RaftError::Fatal(err)) => Err(Refusal::Unknown(format!("this master has stopped: {err}"))),
         }
-    }
-
-    /// Counts a proposal of so many bytes as in flight until what this returns is dropped; `None` past the bounds.
-    fn admit(&self, bytes: usize) -> Option<[OwnedSemaphorePermit; 2]> {
-        let bytes = u32::try_from(bytes).ok()?;
-        let room = self.proposal_bytes.clone().try_acquire_many_owned(bytes).ok()?;
-        Some([self.proposals.clone().try_acquire_owned().ok()?, room])
     }
 
     /// Refuses to start puts while the disk under the log is nearly full, here or at so many masters that an end of their

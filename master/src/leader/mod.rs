@@ -3,6 +3,7 @@
 //! It belongs to one term. Whatever is decided from it is stamped with that term and does nothing in an entry of
 //! another, so it dies with the leadership.
 
+mod admission;
 mod coordinator;
 pub(crate) mod duties;
 mod leading;

@@ -26,6 +26,8 @@ pub(super) enum Job {
     Append {
         entries: Vec<Entry>,
         generation: u64,
+        /// Of its entries.
+        bytes: u64,
         done: IOFlushed<TypeConfig>,
     },
     Vote {
@@ -57,6 +59,8 @@ pub(super) struct State {
     pub(super) written: u64,
     durable: u64,
     appended_bytes: u64,
+    /// Bytes of the entries that are queued, or that the writer is writing.
+    unwritten: u64,
     queue: VecDeque<(Instant, Job)>,
     failure: Option<LogFailure>,
     closed: bool,
@@ -125,6 +129,7 @@ impl Shared {
             written: next,
             durable: next,
             appended_bytes: 0,
+            unwritten: 0,
             queue: VecDeque::new(),
             failure: None,
             closed: false,
@@ -201,8 +206,15 @@ impl Shared {
     }
 
     /// A batch is on the disk. `written` is (generation, index after the last entry) of its last append.
-    pub(super) fn batch_done(&self, written: Option<(u64, u64)>, vote: Option<Vote>, durable: Option<u64>) {
+    pub(super) fn batch_done(
+        &self,
+        written: Option<(u64, u64)>,
+        vote: Option<Vote>,
+        durable: Option<u64>,
+        bytes: u64,
+    ) {
         let mut state = self.state.lock();
+        state.unwritten -= bytes;
         if let Some((generation, written)) = written
             && generation == state.generation
         {
@@ -281,6 +293,10 @@ impl Shared {
         self.work_async.notify_one();
     }
 
+    pub(super) fn unwritten_bytes(&self) -> u64 {
+        self.state.lock().unwritten
+    }
+
     pub(super) fn stats(&self) -> LogStats {
         let state = self.state.lock();
         LogStats {
@@ -304,9 +320,9 @@ impl State {
         }
     }
 
-    /// Takes entries that follow the last one. An empty log that was never purged may begin anywhere: Raft begins at
-    /// 0, openraft's own test suite does not always.
-    pub(super) fn append(&mut self, entries: &[Entry]) -> io::Result<()> {
+    /// Takes entries that follow the last one, and returns their bytes. An empty log that was never purged may begin
+    /// anywhere: Raft begins at 0, openraft's own test suite does not always.
+    pub(super) fn append(&mut self, entries: &[Entry]) -> io::Result<u64> {
         let fresh = self.purged.is_none() && self.first == self.next;
         let next = entries.first().filter(|_| fresh).map_or(self.next, |first| first.log_id.index);
         for (want, entry) in (next..).zip(entries) {
@@ -319,9 +335,10 @@ impl State {
         if fresh {
             self.first = next;
         }
+        let mut total = 0;
         for entry in entries {
             let bytes = super::record::size_hint(entry) as u64;
-            self.appended_bytes += bytes;
+            total += bytes;
             self.ledger.push(entry.log_id.index, bytes);
             self.tail.push(entry.clone());
         }
@@ -329,7 +346,9 @@ impl State {
             self.last = Some(entry.log_id);
             self.next = entry.log_id.index + 1;
         }
-        Ok(())
+        self.appended_bytes += total;
+        self.unwritten += total;
+        Ok(total)
     }
 
     /// Whether this entry, of this term, is purged or among the newest, which are in memory. Of older ones it says no.

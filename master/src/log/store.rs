@@ -141,6 +141,12 @@ impl LogStore {
         self.inner.pace.clone()
     }
 
+    /// Bytes of the entries that are in memory only, because the disk has not taken them yet.
+    #[must_use]
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.inner.shared.unwritten_bytes()
+    }
+
     /// Bytes of the entries after index `index`, to within 64 KiB: what a restart would apply on top of a snapshot that
     /// ends there.
     #[must_use]
@@ -267,8 +273,8 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     {
         let entries: Vec<Entry> = entries.into_iter().collect();
         self.inner.shared.submit(|state| {
-            state.append(&entries)?;
-            Ok(Job::Append { entries, generation: state.generation, done })
+            let bytes = state.append(&entries)?;
+            Ok(Job::Append { entries, generation: state.generation, bytes, done })
         })
     }
 

@@ -88,7 +88,7 @@ impl LogWriter {
         if !jobs.is_empty() {
             match guarded(|| self.writer.batch(&jobs)) {
                 Ok(done) => {
-                    self.shared.batch_done(done.written, done.vote, done.durable);
+                    self.shared.batch_done(done.written, done.vote, done.durable, done.taken);
                     acknowledge(jobs);
                     self.writer.options.observer.batch(&done.times);
                 }
@@ -182,13 +182,16 @@ struct Done {
     written: Option<(u64, u64)>,
     vote: Option<Vote>,
     durable: Option<u64>,
+    /// Bytes of its entries.
+    taken: u64,
     times: BatchTimes,
 }
 
 impl Writer {
     fn batch(&mut self, jobs: &VecDeque<(Instant, Job)>) -> Result<Done, Failed> {
         let begun = Instant::now();
-        let mut done = Done { written: None, vote: None, durable: None, times: BatchTimes::default() };
+        let mut done =
+            Done { written: None, vote: None, durable: None, taken: 0, times: BatchTimes::default() };
         done.times.jobs = jobs.len();
         if let Some((queued, _)) = jobs.front() {
             done.times.queue_wait = begun.saturating_duration_since(*queued);
@@ -201,8 +204,9 @@ impl Writer {
                 done.times.bytes += self.append(&mut run)?;
             }
             match job {
-                Job::Append { entries, generation, .. } => {
+                Job::Append { entries, generation, bytes, .. } => {
                     durable = true;
+                    done.taken += bytes;
                     done.times.entries += entries.len();
                     run.extend(entries);
                     if let Some(entry) = entries.last() {

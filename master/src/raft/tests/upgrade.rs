@@ -86,6 +86,7 @@ fn coordinator(raft: RaftNode, dir: &TempDir) -> Coordinator {
         raft,
         seed: Settings { read_lease_ms: READ_LEASE_MS, ..Settings::default() },
         clock: Clock::monotonic(),
+        unwritten: Box::new(|| 0),
         disk: DataDisk::new(dir.path(), 0, Arc::new(FileSystem)),
         formation: Arc::new(Formation::new(identity, true, formation)),
         metrics: unread_metrics(),

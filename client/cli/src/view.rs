@@ -124,6 +124,16 @@ impl View {
                 let new = if taken_in { "new and has no vote yet" } else { "new and not a member" };
                 format!("the master at {address} is {new}; the member {id} that was there is gone")
             }));
+            let votes = |reply: &StatusReply| {
+                status.masters.iter().any(|member| member.voter && member.node_id == reply.node_id)
+            };
+            let starting = answers.iter().filter_map(|(address, reply)| Some((address, reply.ok()?)));
+            let starting = starting.filter(|(_, reply)| !reply.waiting_for.is_empty() && votes(reply));
+            problems.extend(
+                starting.map(|(address, reply)| {
+                    format!("master {address} is not ready yet: {}", reply.waiting_for)
+                }),
+            );
             if !status.no_puts.is_empty() {
                 problems.push(status.no_puts.clone());
             }
@@ -252,6 +262,7 @@ mod tests {
         let member = |id: u64| MemberStatus {
             node_id: NodeId(id).to_bytes().to_vec().into(),
             client_address: address(id),
+            voter: true,
             ..MemberStatus::default()
         };
         let reply = StatusReply {
@@ -345,6 +356,19 @@ mod tests {
         assert_eq!(
             (view.health, &*view.problems),
             (Health::Degraded, &["the disk is nearly full".to_owned()][..])
+        );
+    }
+
+    #[test]
+    fn a_voter_that_reads_its_disk_is_degraded_until_it_is_ready() {
+        let mut starting = answer(3, "forming");
+        starting.1.as_mut().unwrap().waiting_for = "its log: 40 of 256 MiB are read".into();
+        let masters = [answer(1, "follower"), answer(2, "leader"), starting];
+        let view = view_of(&masters);
+        assert_eq!(view.health, Health::Degraded);
+        assert_eq!(
+            view.problems,
+            ["master 10.0.0.3:50051 is not ready yet: its log: 40 of 256 MiB are read".to_owned()]
         );
     }
 

@@ -132,7 +132,7 @@ impl Command {
             | BenchCommand::Exist(load)
             | BenchCommand::Lookup(load)
             | BenchCommand::Mixed(load) => Some(load.threads),
-            BenchCommand::Failover(_) => None,
+            BenchCommand::Failover(_) | BenchCommand::Restart(_) => None,
         }
     }
 }
@@ -299,6 +299,10 @@ pub(crate) enum BenchCommand {
     /// (median and longest), and what became of the acknowledged puts. Rates and percentiles of calls are no part of
     /// it: the writers pause between calls, so that the load can go on through any number of rounds.
     Failover(FailoverArgs),
+    /// Kill all masters of a filled pool and start them again; needs a pool of its own
+    ///
+    /// The result is the time from their start to a leader, and until every master and store serves.
+    Restart(RestartArgs),
 }
 
 /// How a bench loads the pool.
@@ -344,6 +348,16 @@ pub(crate) struct FailoverArgs {
     /// Bytes of an object
     #[arg(long, default_value = "4kb", value_name = "SIZE")]
     pub(crate) size: ByteSize,
+    /// Where the directory of data and logs is made [default: the system's place for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RestartArgs {
+    /// Objects put before the restart; the last 200,000 of them are in the pool then
+    #[arg(long, default_value_t = 2_200_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(crate) puts: u64,
     /// Where the directory of data and logs is made [default: the system's place for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,

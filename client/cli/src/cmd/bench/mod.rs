@@ -8,6 +8,7 @@ mod masters;
 mod parts;
 mod pool;
 mod report;
+mod restart;
 
 use anyhow::{Context, Result};
 
@@ -26,6 +27,7 @@ pub(crate) async fn bench(global: &Global, args: &BenchArgs, output: Output) -> 
             BenchCommand::Lookup(args) => load::bench(load::Kind::Lookup, global, args, output).await,
             BenchCommand::Mixed(args) => load::bench(load::Kind::Mixed, global, args, output).await,
             BenchCommand::Failover(args) => failover::bench(global, args, output).await,
+            BenchCommand::Restart(args) => restart::bench(global, args, output).await,
         }
     };
     interrupts.until(work).await?

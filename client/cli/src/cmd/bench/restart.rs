@@ -1,0 +1,212 @@
+//! `mcctl bench restart`: all masters are killed at once and started again from what their disks hold.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use bytes::Bytes;
+use mc_client::{Client, Put, PutOptions};
+use rustix::process::Signal;
+use serde::Serialize;
+
+use super::machine::Machine;
+use super::report::round;
+use crate::Ended;
+use crate::args::{Global, RestartArgs};
+use crate::children::{Cluster, Shape};
+use crate::connect;
+use crate::output::{Output, human_bytes, note};
+use crate::progress::Progress;
+use crate::view::{Health, View};
+use crate::workload::Keyspace;
+
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// A restart that takes longer than this is a failure.
+const UP_WITHIN: Duration = Duration::from_secs(120);
+/// Callers that fill the log, and objects of each of their calls: what fills it fastest (docs/benchmarks.md).
+const CALLERS: u64 = 16;
+const BATCH: u64 = 128;
+/// Bytes of an object. What masters hold does not depend on it.
+const OBJECT: u64 = 256;
+/// Objects that are in the pool at a time; those before them are removed.
+const OBJECTS: u64 = 200_000;
+/// Time between two looks at the masters.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// The result, as `-o json` prints it.
+#[derive(Debug, Serialize)]
+struct Report {
+    bench: &'static str,
+    puts: u64,
+    /// Largest of the masters' data directories.
+    directory_bytes: u64,
+    /// From the start of the masters to a leader that can be asked.
+    leader_ms: f64,
+    /// From the start of the masters until every voter and store serves.
+    all_ms: f64,
+    /// Processor time of all masters in that time.
+    cpu_ms: f64,
+    /// Reading all data directories once, one after the other, after the restart.
+    read_ms: f64,
+    machine: Machine,
+}
+
+pub(crate) async fn bench(global: &Global, args: &RestartArgs, output: Output) -> Result<Ended> {
+    if global.masters_flag().is_some() {
+        bail!("bench restart kills masters: it does that to a pool of its own only, so leave --masters out");
+    }
+    let mut shape = Shape::three_and_two(2 * OBJECTS * 4096);
+    shape.data_dir.clone_from(&args.data_dir);
+    let mut cluster = Cluster::start(&shape)?;
+    cluster.wait_ready(READY_WITHIN).await?;
+    let disk = cluster.dir().to_owned();
+    let machine = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
+    let machine = machine.context("cannot measure this machine")?;
+    let outcome = restart(&mut cluster, args, machine).await;
+    let report = outcome.map_err(|error| cluster.explain(error))?;
+    output.result(&report, || report.table());
+    Ok(Ended::Well)
+}
+
+async fn restart(cluster: &mut Cluster, args: &RestartArgs, machine: Machine) -> Result<Report> {
+    let client = connect::client_with_leader(&cluster.addresses(), READY_WITHIN).await?;
+    fill(&client, args.puts).await?;
+    drop(client);
+
+    for master in &cluster.masters {
+        master.process.signal(Signal::KILL)?;
+    }
+    for master in &mut cluster.masters {
+        master.process.wait_dead(READY_WITHIN).await?;
+    }
+    let dirs: Vec<_> =
+        (1..=cluster.masters.len()).map(|at| cluster.dir().join(format!("master-{at}"))).collect();
+    let mut sizes = dirs.iter().map(|dir| bytes_below(dir)).collect::<Result<Vec<_>>>()?;
+    sizes.sort_unstable();
+
+    let begun = Instant::now();
+    for master in &mut cluster.masters {
+        master.process.restart()?;
+    }
+    let admin = connect::admin(&cluster.addresses()).await?;
+    let mut leader = None;
+    let all = loop {
+        for process in cluster.processes() {
+            process.check_running()?;
+        }
+        let view = View::of(&admin.status().await);
+        if view.health != Health::Down {
+            leader.get_or_insert_with(|| begun.elapsed());
+        }
+        if view.health == Health::Healthy {
+            break begun.elapsed();
+        }
+        ensure!(begun.elapsed() < UP_WITHIN, "not up after {UP_WITHIN:?}: {}", view.problems.join("; "));
+        tokio::time::sleep(LOOK).await;
+    };
+    let cpu = cluster.masters.iter().map(|master| cpu_ms(master.process.pid())).sum::<Result<f64>>()?;
+
+    let reading = Instant::now();
+    for dir in &dirs {
+        read_below(dir)?;
+    }
+    let ms = |took: Duration| round(took.as_secs_f64() * 1e3);
+    Ok(Report {
+        bench: "restart",
+        puts: args.puts,
+        directory_bytes: sizes.last().copied().unwrap_or_default(),
+        leader_ms: ms(leader.unwrap_or(all)),
+        all_ms: ms(all),
+        cpu_ms: round(cpu),
+        read_ms: ms(reading.elapsed()),
+        machine,
+    })
+}
+
+/// Puts objects, and removes those that were put `OBJECTS` before them.
+async fn fill(client: &Client, puts: u64) -> Result<()> {
+    note(&format!("putting {puts} objects"));
+    let space = Keyspace::uniform(format!("restart/{:016x}", rand::random::<u64>()), OBJECT as usize);
+    let value = space.object(0).1;
+    let next = AtomicU64::new(0);
+    let stored = AtomicU64::new(0);
+    let progress = parking_lot::Mutex::new(Progress::new("putting", puts));
+    let caller = || async {
+        loop {
+            let from = next.fetch_add(BATCH, Ordering::Relaxed);
+            if from >= puts {
+                return Ok::<_, anyhow::Error>(());
+            }
+            let objects: Vec<(String, Bytes)> =
+                (from..(from + BATCH).min(puts)).map(|block| (space.key(block), value.clone())).collect();
+            for result in client.batch_put(&objects, &PutOptions::default()).await {
+                match result.context("cannot fill the pool")? {
+                    Put::Stored | Put::AlreadyExists => drop(stored.fetch_add(1, Ordering::Relaxed)),
+                    Put::LocalOnly => bail!("the leader was lost while the pool was filled"),
+                }
+            }
+            if let Some(old) = from.checked_sub(OBJECTS) {
+                let keys: Vec<_> = (old..old + BATCH).map(|block| space.key(block)).collect();
+                client.batch_remove(&keys, true).await;
+            }
+            progress.lock().set(stored.load(Ordering::Relaxed));
+        }
+    };
+    futures::future::try_join_all((0..CALLERS).map(|_| caller())).await?;
+    Ok(())
+}
+
+fn files(dir: &Path) -> Result<Vec<std::path::PathBuf>> {
+    let mut found = Vec::new();
+    let entries = std::fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        match entry.file_type()? {
+            kind if kind.is_dir() => found.extend(files(&entry.path())?),
+            _ => found.push(entry.path()),
+        }
+    }
+    Ok(found)
+}
+
+fn bytes_below(dir: &Path) -> Result<u64> {
+    files(dir)?.iter().map(|file| Ok(file.metadata()?.len())).sum()
+}
+
+fn read_below(dir: &Path) -> Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    for path in files(dir)? {
+        let mut file =
+            std::fs::File::open(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        while file.read(&mut buffer)? > 0 {}
+    }
+    Ok(())
+}
+
+/// Processor time that a process has used.
+fn cpu_ms(pid: u32) -> Result<f64> {
+    let stat =
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).context("cannot read a master's times")?;
+    // After the name, which ends with the last bracket: user and system time are the 12th and 13th field.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
+    Ok(ticks as f64 * 1e3 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+impl Report {
+    fn table(&self) -> String {
+        format!(
+            "restart of all masters after {} puts, {} a directory: a leader after {} ms, all serve after {} ms\n  \
+             {} ms of processor time; reading the directories takes {} ms\n{}\n",
+            self.puts,
+            human_bytes(self.directory_bytes),
+            self.leader_ms,
+            self.all_ms,
+            self.cpu_ms,
+            self.read_ms,
+            self.machine.line()
+        )
+    }
+}

@@ -24,6 +24,8 @@ use crate::peers::system_resolver;
 use crate::raft::{RaftNode, StartError as RaftStartError, TransferError};
 use crate::rescue;
 
+/// How long to wait for a predecessor that is still letting go of the data directory.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// Longest wait for another master to take the leadership.
 const HAND_OVER: Duration = Duration::from_secs(1);
 /// Longest wait for Raft and for the log to end: a disk that hangs must not keep the process.
@@ -116,7 +118,9 @@ impl Master {
     pub async fn start(config: &Loaded<MasterArgs>, environment: Environment) -> Result<Self, StartError> {
         let args = &config.args;
         let peers = args.check()?;
-        let lock = DirectoryLock::acquire(&args.data_dir)?;
+        let data_dir = args.data_dir.clone();
+        let lock = mc_base::blocking(move || DirectoryLock::acquire_within(&data_dir, LOCK_PATIENCE));
+        let lock = lock.await.map_err(|error| StartError::Failed(error.to_string()))??;
         if rescue::is_unfinished(&args.data_dir) {
             return Err(StartError::RescueUnfinished { dir: args.data_dir.clone() });
         }

@@ -1,6 +1,7 @@
 //! What a store keeps on disk: who it is, and which cluster it belongs to.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use mc_base::crashsafe::{DirectoryLock, DurableError, SmallFile};
 use mc_base::{ClusterId, StoreId};
@@ -9,6 +10,9 @@ use mc_base::{ClusterId, StoreId};
 const FILE: SmallFile = SmallFile { magic: *b"mcSI", version: 1 };
 const STORE: usize = 8;
 const CLUSTER: usize = 16;
+
+/// How long to wait for a predecessor that is still letting go of the directory.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A store's data directory, this process' alone.
 #[derive(Debug)]
@@ -22,7 +26,7 @@ pub(crate) struct DataDir {
 impl DataDir {
     /// Reads the directory, or begins it with a fresh store id.
     pub(crate) fn open(dir: &Path) -> Result<Self, DurableError> {
-        let lock = DirectoryLock::acquire(dir)?;
+        let lock = DirectoryLock::acquire_within(dir, LOCK_PATIENCE)?;
         let path = dir.join("identity");
         let damaged = || DurableError::Damaged { path: path.clone(), why: "it has another length" };
         let (store, cluster) = match FILE.read(&path)? {

@@ -21,7 +21,7 @@ use super::mark_file::{MarkError, MarkFile};
 use super::panics::caught;
 
 /// How long to wait for a predecessor that is still letting go of the directory.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// Bytes that sled writes for each byte of ours, at most: every tenth change of a leaf writes all of it again, and

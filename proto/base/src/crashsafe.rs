@@ -5,6 +5,10 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Between two tries to lock a directory.
+const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 const HEADER: usize = 8;
 const CHECKSUM: usize = 4;
@@ -195,6 +199,23 @@ impl DirectoryLock {
         }
     }
 
+    /// [`Self::acquire`], but waits up to `patience` while another process has the directory: one that is ending lets go
+    /// of it once the kernel has freed its memory. Blocks.
+    ///
+    /// # Errors
+    /// As [`Self::acquire`].
+    pub fn acquire_within(dir: &Path, patience: Duration) -> Result<Self, DurableError> {
+        let begun = Instant::now();
+        loop {
+            match Self::acquire(dir) {
+                Err(DurableError::Locked { .. }) if begun.elapsed() < patience => {
+                    std::thread::sleep(LOCK_RETRY);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// The directory.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -258,6 +279,24 @@ mod tests {
         assert!(err.to_string().contains("is in use by another process"), "{err}");
         drop(lock);
         DirectoryLock::acquire(&path).unwrap();
+    }
+
+    #[test]
+    fn the_lock_of_a_process_that_ends_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let lock = DirectoryLock::acquire(dir.path()).unwrap();
+        let refused = DirectoryLock::acquire_within(dir.path(), Duration::from_millis(1)).unwrap_err();
+        assert!(matches!(refused, DurableError::Locked { .. }), "{refused}");
+        std::thread::scope(|scope| {
+            let (asked, asking) = std::sync::mpsc::channel();
+            let waits = scope.spawn(move || {
+                asked.send(()).unwrap();
+                DirectoryLock::acquire_within(dir.path(), Duration::from_secs(60)).map(drop)
+            });
+            asking.recv().unwrap();
+            drop(lock);
+            waits.join().unwrap().unwrap();
+        });
     }
 
     #[test]

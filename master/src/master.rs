@@ -9,6 +9,7 @@ use mc_base::net::{Listener, Network};
 use mc_base::{Clock, NodeId};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -270,7 +271,12 @@ impl Log {
         metrics: Arc<MasterMetrics>,
     ) -> Result<Self, StartError> {
         let options = LogOptions { sync: args.log_sync, observer: metrics.clone(), ..LogOptions::default() };
+        let begun = Instant::now();
         let (store, recovered) = log.open(&args.data_dir.join("log"), options).await?;
+        if let Some(last) = recovered.last {
+            let first = store.stats().first;
+            tracing::info!(first, last = last.index, took = ?begun.elapsed(), "the Raft log has been read");
+        }
         if let Some(truncated) = &recovered.truncated {
             metrics.log_truncations.increment(1);
             tracing::warn!("{truncated}");

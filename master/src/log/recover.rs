@@ -7,6 +7,7 @@
 
 use std::io;
 use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
 
 use super::disk::LogDisk;
 use super::error::{Damage, OpenError, says_damaged};
@@ -86,7 +87,13 @@ impl From<io::Error> for Stop {
     }
 }
 
+/// Between two lines of the log on how far the reading is.
+const SAY_EVERY: Duration = Duration::from_secs(1);
+
 struct Scan {
+    /// Where the log ends, as far as its mark tells.
+    durable: u64,
+    said: Instant,
     committed: Option<LogId>,
     purged: u64,
     next: u64,
@@ -108,6 +115,8 @@ impl Scan {
         // `purged` as a count of entries: those below it are gone, whatever remains of them on the disk.
         let first = purged.map_or(0, |id| id.index + 1);
         let mut scan = Self {
+            durable: disk.mark().next,
+            said: Instant::now(),
             committed,
             purged: first,
             next: first,
@@ -195,6 +204,14 @@ impl Scan {
             }));
         }
         self.next += 1;
+        if self.said.elapsed() >= SAY_EVERY {
+            self.said = Instant::now();
+            tracing::info!(
+                entries = self.next - self.purged,
+                of = self.durable.saturating_sub(self.purged),
+                "reading the Raft log"
+            );
+        }
         self.last = Some(id);
         self.ledger.push(id.index, record::size_hint(&entry) as u64);
         self.tail.push(entry);

@@ -99,6 +99,9 @@ impl SledDisk {
             }
             Err(MarkError::Io(source)) => return Err(io("read the file `durable`")(source)),
         };
+        if let Some(bytes) = File::open(dir.join("db")).and_then(|db| db.metadata()).ok().map(|db| db.len()) {
+            tracing::info!(mib = bytes >> 20, dir = place, "opening the Raft log");
+        }
         let tree = loop {
             match open_sled(dir, options) {
                 Ok(tree) => break tree,

@@ -187,6 +187,7 @@ impl RaftNode {
         let raft_config = Arc::new(raft_config(&settings, &limits)?);
         let election_timeout_max = Duration::from_millis(settings.raft_election_max_ms);
 
+        let begun = Instant::now();
         let opened = mc_base::blocking(move || SnapshotStore::open(&snapshot_dir, cluster));
         let (snapshots, mut recovered) =
             opened.await.map_err(|err| StartError::Log(io::Error::other(err)))??;
@@ -206,6 +207,10 @@ impl RaftNode {
                 membership: StoredMembership::default(),
             },
         };
+        if let Some(last) = applied.last_applied {
+            let mib = snapshots.current_bytes() >> 20;
+            tracing::info!(last = last.index, mib, took = ?begun.elapsed(), "a snapshot of the index has been read");
+        }
         let index = SharedIndex::new(applied);
 
         let voted = log.get_log_reader().await.read_vote().await.map_err(StartError::Log)?.is_some();
@@ -224,7 +229,10 @@ impl RaftNode {
         let peers = Peers::new(identity, network, addresses.clone(), acks.clone(), removal.clone());
         let hush = peers.hush();
         let machine = Machine::new(index.clone(), snapshots.clone(), apply_seconds);
+        let committed = log.read_committed().await.map_err(StartError::Log)?;
+        let saying = tasks::say_what_is_applied(index.clone(), committed);
         let raft = Raft::new(node, raft_config, peers, log, machine).await?;
+        drop(saying);
         let heard = Heard::default();
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
         let (stopped_tx, stopped) = watch::channel(None);

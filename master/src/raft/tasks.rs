@@ -7,10 +7,24 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::node::BytesSince;
-use super::{Machine, Raft, SnapshotLimits, SnapshotStore, VoteGuard};
+use super::{LogId, Machine, Raft, SharedIndex, SnapshotLimits, SnapshotStore, VoteGuard};
 
 pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(task))
+}
+
+/// Says once a second how far a starting node has applied its log, up to what it had noted as committed.
+pub(super) fn say_what_is_applied(index: SharedIndex, committed: Option<LogId>) -> AbortOnDropHandle<()> {
+    const SAY_EVERY: Duration = Duration::from_secs(1);
+    spawn(async move {
+        let mut ticks = tokio::time::interval_at(Instant::now() + SAY_EVERY, SAY_EVERY);
+        loop {
+            ticks.tick().await;
+            let applied = index.read(|applied| applied.last_applied).map_or(0, |last| last.index);
+            let of = committed.map_or(0, |last| last.index);
+            tracing::info!(applied, of, "applying the Raft log");
+        }
+    })
 }
 
 /// Lets the node stand for election when its guard is over.

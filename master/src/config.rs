@@ -57,13 +57,13 @@ pub struct MasterArgs {
     #[arg(long, value_name = "fdatasync|none", default_value = "fdatasync")]
     pub log_sync: LogSync,
     /// A snapshot is taken after so many bytes of log, or half as many as the last one has, whichever is more
-    #[arg(long, value_name = "SIZE", default_value = "64mb")]
+    #[arg(long, value_name = "SIZE", default_value = "32mb")]
     pub snapshot_log_bytes: ByteSize,
     /// A snapshot is also taken after so many log entries (0: by bytes alone)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub snapshot_log_entries: u64,
     /// Log entries that are kept behind a snapshot, for followers that lag: fewer where they have more bytes than the
-    /// larger of 256 MiB and the snapshot
+    /// larger of 64 MiB and the snapshot
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub keep_log_entries: u64,
     /// Longest deadline that a put may ask for (a cluster's setting: used when it forms)

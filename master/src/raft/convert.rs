@@ -65,6 +65,17 @@ fn opt_from_wire(id: Option<&v1::LogId>) -> Option<LogId> {
     id.map(log_id_from_wire)
 }
 
+/// Refuses a log id of a later term than the leader's vote. A leader has no such entry, and openraft asserts that: from a
+/// peer whose disk lost its vote, or from a hostile one, it would end this master.
+fn within_term(what: &'static str, id: Option<&LogId>, vote: &Vote) -> Result<(), BadMessage> {
+    match id {
+        Some(id) if id.leader_id.term > vote.leader_id.term => {
+            Err(invalid(what, format!("is {id}, of a later term than its leader's vote {vote}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(crate) fn vote_to_wire(vote: &Vote) -> v1::RaftVote {
     v1::RaftVote {
         term: vote.leader_id.term,
@@ -79,6 +90,9 @@ pub(crate) fn vote_from_wire(vote: Option<&v1::RaftVote>, standing: Standing) ->
         Standing::Leader if !vote.committed => return Err(invalid("vote", "is not a leader's")),
         Standing::Candidate if vote.committed => return Err(invalid("vote", "is not a candidate's")),
         _ => {}
+    }
+    if vote.term == u64::MAX {
+        return Err(invalid("vote", "is of the last term there can be: no election could follow it"));
     }
     let leader_id =
         LeaderIdOf::<TypeConfig> { term: vote.term, voted_for: node_from_wire("vote", &vote.node_id)? };
@@ -118,6 +132,9 @@ pub(crate) fn append_from_wire(
 ) -> Result<AppendEntriesRequest<TypeConfig>, BadMessage> {
     let vote = vote_from_wire(request.vote.as_ref(), Standing::Leader)?;
     let prev_log_id = opt_from_wire(request.prev_log_id.as_ref());
+    within_term("prev_log_id", prev_log_id.as_ref(), &vote)?;
+    let leader_commit = opt_from_wire(request.leader_commit.as_ref());
+    within_term("leader_commit", leader_commit.as_ref(), &vote)?;
     let mut last = prev_log_id;
     let mut entries = Vec::with_capacity(request.entries.len());
     for entry in &request.entries {
@@ -136,12 +153,9 @@ pub(crate) fn append_from_wire(
         );
         last = Some(log_id);
     }
-    Ok(AppendEntriesRequest {
-        vote,
-        prev_log_id,
-        entries,
-        leader_commit: opt_from_wire(request.leader_commit.as_ref()),
-    })
+    // Terms ascend, so the last one is the highest.
+    within_term("entries", last.as_ref(), &vote)?;
+    Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
 }
 
 /// What an append covers: the entry before it, and its last one.
@@ -269,9 +283,14 @@ pub(crate) fn transfer_from_wire(
 /// What the first piece of a snapshot says: who sends it, and what it is of.
 pub(crate) fn snapshot_from_wire(header: &v1::SnapshotPiece) -> Result<(Vote, SnapshotMeta), BadMessage> {
     let vote = vote_from_wire(header.vote.as_ref(), Standing::Leader)?;
+    let last_log_id = opt_from_wire(header.last_log_id.as_ref());
+    within_term("last_log_id", last_log_id.as_ref(), &vote)?;
     let last_membership = decode_membership(&header.membership)
         .map_err(|err| invalid("membership", format!("cannot be read: {err}")))?;
-    Ok((vote, SnapshotMeta { last_log_id: opt_from_wire(header.last_log_id.as_ref()), last_membership }))
+    if *last_membership.log_id() > last_log_id {
+        return Err(invalid("membership", "was set by an entry after the snapshot's last"));
+    }
+    Ok((vote, SnapshotMeta { last_log_id, last_membership }))
 }
 
 /// A log id or none, as it stands in a snapshot's header: a byte that says which, then term and index, big-endian.
@@ -295,5 +314,73 @@ pub(crate) fn opt_log_id_from_bytes(bytes: &[u8]) -> Result<(Option<LogId>, &[u8
             Ok((Some(LogId { leader_id, index: u64::from_be_bytes(*index) }), rest))
         }
         (other, _) => Err(invalid("log id", format!("has format {other}, unknown to this build"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::encode_membership;
+    use crate::raft::{Entry, Membership, StoredMembership};
+
+    fn id(term: u64, index: u64) -> LogId {
+        LogId::new_term_index(term, index)
+    }
+
+    /// An append of a leader of term 3: entries 5 and 6 after entry 4, committed up to 4.
+    fn append() -> AppendEntriesRequest<TypeConfig> {
+        let entry = |log_id| Entry { log_id, payload: openraft::EntryPayload::Blank };
+        AppendEntriesRequest {
+            vote: Vote::new_committed(3, NodeId(1)),
+            prev_log_id: Some(id(1, 4)),
+            entries: vec![entry(id(2, 5)), entry(id(3, 6))],
+            leader_commit: Some(id(1, 4)),
+        }
+    }
+
+    fn assert_refused(altered: AppendEntriesRequest<TypeConfig>, field: &str) {
+        let refused = append_from_wire(&append_to_wire(&altered, v1::Envelope::default())).unwrap_err();
+        assert!(
+            matches!(&refused, BadMessage::Invalid { what, why } if *what == field && why.contains("a later term")),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn an_append_holds_nothing_of_a_later_term_than_its_vote() {
+        let read = append_from_wire(&append_to_wire(&append(), v1::Envelope::default())).unwrap();
+        assert_eq!(read.entries, append().entries);
+
+        let mut later = append();
+        later.entries[1].log_id = id(4, 6);
+        assert_refused(later, "entries");
+        assert_refused(
+            AppendEntriesRequest { prev_log_id: Some(id(4, 4)), entries: Vec::new(), ..append() },
+            "prev_log_id",
+        );
+        assert_refused(AppendEntriesRequest { leader_commit: Some(id(4, 4)), ..append() }, "leader_commit");
+    }
+
+    #[test]
+    fn a_snapshot_ends_in_no_later_term_than_its_vote_and_after_its_membership() {
+        let header = |last: Option<LogId>, members_since: Option<LogId>| {
+            let members = Membership::new_with_defaults(vec![[NodeId(1)].into()], []);
+            v1::SnapshotPiece {
+                vote: Some(vote_to_wire(&Vote::new_committed(3, NodeId(1)))),
+                last_log_id: opt_to_wire(last.as_ref()),
+                membership: encode_membership(&StoredMembership::new(members_since, members)),
+                ..v1::SnapshotPiece::default()
+            }
+        };
+        let read = |last, members_since| snapshot_from_wire(&header(last, members_since));
+        assert_eq!(read(Some(id(3, 9)), Some(id(3, 9))).unwrap().1.last_log_id, Some(id(3, 9)));
+        assert!(read(None, None).is_ok());
+
+        let refused = read(Some(id(4, 9)), Some(id(1, 0))).unwrap_err().to_string();
+        assert!(refused.contains("last_log_id") && refused.contains("a later term"), "{refused}");
+        for (last, since) in [(Some(id(3, 9)), id(3, 10)), (None, id(1, 0))] {
+            let refused = read(last, Some(since)).unwrap_err().to_string();
+            assert!(refused.contains("membership"), "{refused}");
+        }
     }
 }

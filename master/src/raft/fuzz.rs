@@ -3,7 +3,6 @@
 
 use mc_proto::v1;
 
-use super::LogId;
 use super::convert::{
     Sent, Standing, append_from_wire, append_reply_from_wire, append_to_wire, snapshot_from_wire,
     transfer_from_wire, transfer_to_wire, vote_from_wire, vote_reply_from_wire, vote_reply_to_wire,
@@ -11,6 +10,7 @@ use super::convert::{
 };
 use super::envelope::{check_envelope, check_timing};
 use super::snapshots::fuzz_file;
+use super::{LogId, Vote};
 use crate::fuzz::{CLUSTER, ELECTION_MAX_MS, NODE};
 
 fn is_for_us(envelope: Option<&v1::Envelope>) -> bool {
@@ -18,9 +18,16 @@ fn is_for_us(envelope: Option<&v1::Envelope>) -> bool {
         && envelope.is_some_and(|envelope| check_timing(ELECTION_MAX_MS, envelope).is_ok())
 }
 
+/// openraft ends the master on anything else.
+fn assert_within_term(vote: &Vote, mut ids: impl Iterator<Item = LogId>) {
+    assert!(ids.all(|id| id.leader_id.term <= vote.leader_id.term), "an id of a later term than {vote}");
+}
+
 /// Entries to replicate, or a heartbeat.
 pub fn append(request: &v1::AppendRequest) -> bool {
     let Ok(read) = append_from_wire(request) else { return false };
+    let ids = read.entries.iter().map(|entry| entry.log_id).chain(read.prev_log_id).chain(read.leader_commit);
+    assert_within_term(&read.vote, ids);
     let again = append_to_wire(&read, v1::Envelope::default());
     assert!(append_from_wire(&again).is_ok_and(|again| again.entries == read.entries), "{request:?}");
     is_for_us(request.envelope.as_ref())
@@ -49,7 +56,9 @@ pub fn vote_reply(reply: &v1::VoteReply) -> bool {
 
 /// The first piece of a snapshot.
 pub fn snapshot_header(piece: &v1::SnapshotPiece) -> bool {
-    snapshot_from_wire(piece).is_ok() && is_for_us(piece.envelope.as_ref())
+    let Ok((vote, meta)) = snapshot_from_wire(piece) else { return false };
+    assert_within_term(&vote, meta.last_log_id.into_iter().chain(*meta.last_membership.log_id()));
+    is_for_us(piece.envelope.as_ref())
 }
 
 /// The answer to a snapshot.

@@ -13,7 +13,7 @@ use super::convert::snapshot_from_wire;
 use super::send_snapshot::DISK_REFUSES;
 use super::service::{Attached, stopped};
 use super::snapshots::{Incoming, SnapshotError, SnapshotFile};
-use super::{Machine, Raft, TypeConfig, Vote};
+use super::{LogId, Machine, Raft, TypeConfig, Vote};
 
 /// A sender that is silent for so long has gone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,9 +33,7 @@ pub(super) async fn receive(
     mut inbound: Streaming<v1::SnapshotPiece>,
 ) -> Result<Vote, Status> {
     let (vote, meta) = snapshot_from_wire(header).map_err(|err| Status::invalid_argument(err.to_string()))?;
-    // Raft checks the vote again; this saves a deposed leader, and us, the transfer.
-    let ours = attached.raft.metrics().borrow_watched().vote;
-    if ours > vote {
+    if let Some(ours) = answer_without_it(&attached.raft, vote, meta.last_log_id).await? {
         return Ok(ours);
     }
     let Ok(_receiving) = attached.receiving.try_lock() else {
@@ -51,6 +49,10 @@ pub(super) async fn receive(
         snapshot = write(incoming, &mut inbound) => snapshot?,
     };
 
+    // Entries may have been committed while it came in.
+    if let Some(ours) = answer_without_it(&attached.raft, vote, meta.last_log_id).await? {
+        return Ok(ours);
+    }
     let (index, bytes) = (meta.last_log_id.map_or(0, |last| last.index), header.total_bytes);
     let snapshot = SnapshotOf::<TypeConfig, _> { meta, snapshot };
     let reply = attached.raft.install_full_snapshot(vote, snapshot).await.map_err(|err| stopped(&err))?;
@@ -62,6 +64,54 @@ pub(super) async fn receive(
         "took a snapshot from the leader: what it lacked is not in the log any more"
     );
     Ok(reply.vote)
+}
+
+/// The answer to a snapshot that this node does not take.
+async fn answer_without_it(
+    raft: &Raft<Machine>,
+    vote: Vote,
+    last: Option<LogId>,
+) -> Result<Option<Vote>, Status> {
+    let known = raft.with_raft_state(|state| (*state.vote_ref(), state.local_committed().copied()));
+    let (ours, committed) = known.await.map_err(|err| stopped(&err))?;
+    match judge(ours, committed, vote, last) {
+        Verdict::Take => Ok(None),
+        Verdict::Spare => Ok(Some(ours)),
+        Verdict::Contradicts { last, committed } => {
+            let why = format!(
+                "the snapshot ends at {last}, but {committed} is committed here: the two are of different histories. \
+                 One of the two masters has lost or altered data; compare their clusters and restore the wrong one"
+            );
+            tracing::error!("refused a snapshot from node {}: {why}", vote.leader_id.voted_for);
+            Err(Status::failed_precondition(why))
+        }
+    }
+}
+
+/// Whether to take a snapshot.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Take,
+    /// Its sender was deposed, or all of it is committed here. Raft would answer the same, after the transfer.
+    Spare,
+    /// It holds another entry than this node in a place that is committed. openraft asserts that there is no such
+    /// snapshot.
+    Contradicts {
+        last: LogId,
+        committed: LogId,
+    },
+}
+
+fn judge(ours: Vote, committed: Option<LogId>, vote: Vote, last: Option<LogId>) -> Verdict {
+    if ours > vote || last <= committed {
+        return Verdict::Spare;
+    }
+    match (last, committed) {
+        (Some(last), Some(committed)) if last.index <= committed.index => {
+            Verdict::Contradicts { last, committed }
+        }
+        _ => Verdict::Take,
+    }
 }
 
 /// Writes what comes in, to the verified file.
@@ -109,8 +159,32 @@ async fn blocking<R: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use mc_base::NodeId;
+
     use super::*;
     use crate::raft::Defect;
+
+    #[test]
+    fn a_snapshot_is_taken_where_it_goes_on_from_what_is_committed() {
+        let id = |(term, index)| LogId::new_term_index(term, index);
+        let ours = Vote::new_committed(5, NodeId(1));
+        let verdict = |committed: Option<(u64, u64)>, term, last: Option<(u64, u64)>| {
+            judge(ours, committed.map(id), Vote::new_committed(term, NodeId(1)), last.map(id))
+        };
+        assert_eq!(verdict(None, 5, Some((3, 10))), Verdict::Take);
+        assert_eq!(verdict(Some((3, 9)), 5, Some((3, 10))), Verdict::Take);
+        assert_eq!(verdict(Some((3, 9)), 6, Some((4, 10))), Verdict::Take);
+
+        assert_eq!(verdict(None, 4, Some((3, 10))), Verdict::Spare, "of a deposed leader");
+        assert_eq!(verdict(Some((3, 10)), 5, Some((3, 10))), Verdict::Spare);
+        assert_eq!(verdict(Some((3, 10)), 5, Some((2, 11))), Verdict::Spare, "as Raft orders them");
+        assert_eq!(verdict(None, 5, None), Verdict::Spare, "it is empty");
+
+        for index in [9, 10] {
+            let (last, committed) = (id((4, index)), id((3, 10)));
+            assert_eq!(verdict(Some((3, 10)), 5, Some((4, index))), Verdict::Contradicts { last, committed });
+        }
+    }
 
     #[test]
     fn a_sender_can_tell_a_disk_that_refuses_from_a_bad_transfer() {

@@ -14,8 +14,8 @@ use openraft::raft::SnapshotResponse;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Code;
 use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 use super::convert::{Standing, log_id_to_wire, vote_from_wire, vote_to_wire};
 use super::peer::Whom;
@@ -33,7 +33,7 @@ const SLOWEST_INSTALL: u64 = 16 << 20;
 pub(super) const DISK_REFUSES: Code = Code::ResourceExhausted;
 
 /// Before such a receiver is asked again. Nobody makes room within a moment, and it says why in its log each time.
-const WHILE_DISK_REFUSES: Duration = Duration::from_secs(5);
+const WHILE_REFUSED: Duration = Duration::from_secs(5);
 
 /// Sends `snapshot` and awaits its installation. There is no deadline for the whole, only for progress: each piece
 /// must be taken within `patience`, and the last one be answered within that and the time that so many bytes may take.
@@ -88,15 +88,21 @@ pub(crate) async fn send(
             }
         }
     };
-    if answer.as_ref().is_err_and(|status| status.code() == DISK_REFUSES) {
+    if answer.as_ref().is_err_and(will_last) {
         tokio::select! {
-            () = sleep(WHILE_DISK_REFUSES) => {}
+            () = sleep(WHILE_REFUSED) => {}
             closed = &mut cancel => return Err(closed.into()),
         }
     }
     let reply = answer.map_err(|status| whom.failed(&status))?.into_inner();
     let vote = vote_from_wire(reply.vote.as_ref(), Standing::Any).map_err(|err| whom.nonsense(&err))?;
     Ok(SnapshotResponse::new(vote))
+}
+
+/// Whether a refusal will be repeated for a while: the receiver's disk has no room, or what it has committed contradicts
+/// the snapshot.
+fn will_last(status: &Status) -> bool {
+    matches!(status.code(), DISK_REFUSES | Code::FailedPrecondition)
 }
 
 /// How long the answer to the last piece is waited for.

@@ -3,6 +3,7 @@
 mod batches;
 mod cluster;
 mod faults;
+mod hostile;
 mod mem_log;
 mod pool;
 mod stream;

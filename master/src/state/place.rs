@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use mc_base::StoreId;
@@ -20,9 +20,16 @@ pub(super) struct Placement {
     largest: u64,
     random: SplitMix64,
     take_back_left: usize,
-    /// Sizes that no candidate had room for, so that a full cluster is not searched again for each item.
-    full: BTreeSet<u64>,
+    /// Sizes that no candidate had room for, by the stores that were avoided, so that a full cluster is not searched again
+    /// for each item. It holds for the puts of one entry, and follows from the index and the entry alone: all replicas
+    /// remember the same.
+    full: BTreeMap<u64, BTreeSet<Avoided>>,
+    #[cfg(test)]
+    searches: usize,
 }
+
+/// Stores that must not take a replica: those that the item names, and those that have one. Ascending, each once.
+type Avoided = SmallVec<[StoreId; 4]>;
 
 #[derive(Clone, Copy)]
 struct Candidate {
@@ -51,7 +58,15 @@ impl Placement {
         // Stores stand by id; by number a held range finds its candidate, and a store's segments stay neighbours.
         candidates.sort_unstable_by_key(|candidate| candidate.segment);
         let random = SplitMix64(0);
-        Self { candidates, largest, random, take_back_left: TAKE_BACK_MAX, full: BTreeSet::new() }
+        Self {
+            candidates,
+            largest,
+            random,
+            take_back_left: TAKE_BACK_MAX,
+            full: BTreeMap::new(),
+            #[cfg(test)]
+            searches: 0,
+        }
     }
 
     /// Random choices of an item depend on the entry's seed and the item's place alone.
@@ -71,12 +86,11 @@ impl Placement {
         }
         let mut replicas: SmallVec<[PutReplica; 1]> = SmallVec::new();
         for _ in 0..item.replicas {
-            let taken: SmallVec<[StoreId; 4]> = replicas.iter().map(|replica| replica.placed.store).collect();
-            let fits = |c: &Candidate| {
-                c.capacity >= item.size && !taken.contains(&c.store) && !item.avoid.contains(&c.store)
-            };
-            let unrestricted = taken.is_empty() && item.avoid.is_empty();
-            let Some((chosen, offset)) = self.choose(state, entry, item, &fits, unrestricted) else { break };
+            let taken = replicas.iter().map(|replica| replica.placed.store);
+            let mut avoided: Avoided = taken.chain(item.avoid.iter().copied()).collect();
+            avoided.sort_unstable();
+            avoided.dedup();
+            let Some((chosen, offset)) = self.choose(state, entry, item, avoided) else { break };
             let Some(segment) = state.segments.get(chosen.segment) else { break };
             replicas.push(PutReplica {
                 segment: chosen.segment,
@@ -98,11 +112,32 @@ impl Placement {
         state: &mut State,
         entry: &Entry<'_>,
         item: &PutStartItem,
-        fits: &dyn Fn(&Candidate) -> bool,
-        unrestricted: bool,
+        avoided: Avoided,
     ) -> Option<(Candidate, u64)> {
-        if self.full.contains(&item.size) {
+        // Where none had room, none of fewer has.
+        if let Some(sets) = self.full.get(&item.size)
+            && (sets.contains(&Avoided::new()) || sets.contains(&avoided))
+        {
             return None;
+        }
+        let fits = |c: &Candidate| c.capacity >= item.size && avoided.binary_search(&c.store).is_err();
+        let found = self.search(state, entry, item, &fits);
+        if found.is_none() {
+            self.full.entry(item.size).or_default().insert(avoided);
+        }
+        found
+    }
+
+    fn search(
+        &mut self,
+        state: &mut State,
+        entry: &Entry<'_>,
+        item: &PutStartItem,
+        fits: &dyn Fn(&Candidate) -> bool,
+    ) -> Option<(Candidate, u64)> {
+        #[cfg(test)]
+        {
+            self.searches += 1;
         }
         for &store in &item.preferred {
             let Some(mounted) = state.stores.mounted(store) else { continue };
@@ -114,14 +149,9 @@ impl Placement {
                 return found;
             }
         }
-        let found = self
-            .better_of_two(state, item.size, fits)
+        self.better_of_two(state, item.size, fits)
             .or_else(|| self.first_with_room(0..self.candidates.len(), state, item.size, fits))
-            .or_else(|| self.take_back(state, entry, item.size, fits));
-        if found.is_none() && unrestricted {
-            self.full.insert(item.size);
-        }
-        found
+            .or_else(|| self.take_back(state, entry, item.size, fits))
     }
 
     /// The one of two random candidates with more of its space free: close to the best balance, without a search.
@@ -182,7 +212,7 @@ impl Placement {
             let chosen = state.segments.holding().find_map(|held| usable(&held))?;
             self.take_back_left -= 1;
             state.segments.release_first(chosen.segment);
-            // What was full for other sizes may have room now.
+            // Where there was none for other sizes and sets there may be room now.
             self.full.clear();
             if let Some(offset) = state.segments.alloc(chosen.segment, size) {
                 return Some((chosen, offset));
@@ -217,5 +247,130 @@ impl SplitMix64 {
     fn below(&mut self, n: usize) -> Option<usize> {
         let scaled = (u128::from(self.next()) * (n as u128)) >> 64;
         usize::try_from(scaled).ok().filter(|&at| at < n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch};
+
+    use super::*;
+    use crate::state::command::{Command, MountStore, Op, PutMode, Stamp};
+    use crate::state::settings::Settings;
+
+    const SIZE: u64 = 4096;
+
+    /// Stores 1 to 4, each of one segment with room for so many puts.
+    fn pool(room: u64) -> State {
+        let mut state = State::new(Settings::default());
+        for store in 1..=4 {
+            let mount = MountStore {
+                store: StoreId(store),
+                epoch: SegmentEpoch(store),
+                name: format!("store {store}"),
+                grant_key: GrantKey([0; 32]),
+                endpoints: Vec::new(),
+                segments: vec![room * SIZE],
+                http: String::new(),
+            };
+            state.apply(
+                store,
+                1,
+                &Command { stamp: Stamp { term: 1, ..Stamp::default() }, op: Op::MountStore(mount) },
+            );
+        }
+        state
+    }
+
+    fn item(size: u64, replicas: u8, avoid: &[u64]) -> PutStartItem {
+        PutStartItem {
+            put: PutId(1),
+            key: SmallVec::from_slice(b"k"),
+            size,
+            mode: PutMode::Upsert,
+            replicas,
+            deadline: ClusterTime(1000),
+            preferred: SmallVec::new(),
+            avoid: avoid.iter().copied().map(StoreId).collect(),
+        }
+    }
+
+    /// Where the replicas of each item went, by segment and offset; and how many searches that took.
+    type Placed = (Vec<Result<Vec<(u32, u64)>, Code>>, usize);
+
+    fn place_all(
+        state: &mut State,
+        items: &[PutStartItem],
+        mut placement_of: impl FnMut(&State, Option<Placement>) -> Placement,
+    ) -> Placed {
+        let stamp = Stamp { term: 1, ..Stamp::default() };
+        let entry = Entry { order: 9, stamp: &stamp, now: ClusterTime(1) };
+        let (mut placement, mut searches) = (None, 0);
+        let mut placed = Vec::new();
+        for (at, item) in (0..).zip(items) {
+            let mut now = placement_of(state, placement.take());
+            now.begin_item(7, at);
+            let before = now.searches;
+            let replicas = now.place(state, &entry, item);
+            searches += now.searches - before;
+            placed.push(replicas.map(|replicas| {
+                replicas.iter().map(|replica| (replica.segment, replica.placed.offset)).collect()
+            }));
+            placement = Some(now);
+        }
+        (placed, searches)
+    }
+
+    fn in_one_entry(state: &mut State, items: &[PutStartItem]) -> Placed {
+        place_all(state, items, |state, placement| {
+            placement.unwrap_or_else(|| Placement::new(state, &BTreeSet::new()))
+        })
+    }
+
+    #[test]
+    fn a_full_cluster_is_searched_once_for_each_size_and_set_of_avoided_stores() {
+        let mut state = pool(2);
+        let fill: Vec<_> = (0..8).map(|_| item(SIZE, 1, &[])).collect();
+        let (placed, searches) = in_one_entry(&mut state, &fill);
+        assert!(placed.iter().all(Result::is_ok) && searches == 8);
+
+        let sets: [&[u64]; 5] = [&[1], &[2, 1], &[1, 2, 1], &[3], &[1, 2, 3, 4]];
+        let items: Vec<_> = (0..100)
+            .flat_map(|_| sets.map(|avoid| item(SIZE, 2, avoid)))
+            .chain((0..100).map(|_| item(2 * SIZE, 1, &[1])))
+            .collect();
+        let (placed, searches) = in_one_entry(&mut state, &items);
+        assert!(placed.iter().all(|placed| *placed == Err(Code::NoAvailableHandle)));
+        // Four sets, two of the five being the same, and one set for the other size.
+        assert_eq!(searches, 5, "of {} items", items.len());
+
+        // Without stores to avoid there was no room either: that goes for all sets.
+        let items: Vec<_> = [item(SIZE, 1, &[])].into_iter().chain(items).collect();
+        assert_eq!(in_one_entry(&mut state, &items).1, 2);
+    }
+
+    #[test]
+    fn replicas_that_find_no_further_store_are_searched_for_once() {
+        let mut state = pool(100);
+        let items: Vec<_> = (0..50).map(|_| item(SIZE, 3, &[2, 3])).collect();
+        let (placed, searches) = in_one_entry(&mut state, &items);
+        assert!(placed.iter().all(|placed| placed.as_ref().is_ok_and(|replicas| replicas.len() == 2)));
+        // Two for each item, and one in vain.
+        assert_eq!(searches, 101);
+    }
+
+    /// The same places are chosen as by one that remembers nothing, until the cluster is full and after.
+    #[test]
+    fn remembering_changes_no_answer() {
+        let sets: [&[u64]; 5] = [&[], &[1], &[2, 3], &[4, 1], &[1, 2, 3]];
+        let items: Vec<_> = (0..400usize)
+            .map(|n| item(SIZE * (1 + n as u64 % 3), 1 + (n % 4) as u8, sets[n * 7 % sets.len()]))
+            .collect();
+        let (mut one, mut other) = (pool(90), pool(90));
+        let (remembering, searches) = in_one_entry(&mut one, &items);
+        let (forgetting, all) =
+            place_all(&mut other, &items, |state, _| Placement::new(state, &BTreeSet::new()));
+        assert_eq!(remembering, forgetting);
+        assert!(remembering.last().is_some_and(Result::is_err) && searches < all, "{searches} of {all}");
     }
 }

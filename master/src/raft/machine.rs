@@ -10,6 +10,7 @@ use openraft::alias::SnapshotOf;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use parking_lot::RwLock;
 
+use super::snapshots::Installed;
 use super::{LogId, Proposal, SnapshotFile, SnapshotMeta, SnapshotStore, StoredMembership, TypeConfig};
 use crate::state::{CLUSTER_VERSION, Command, Op, ReadPolicy, Response, State};
 
@@ -195,6 +196,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Builder { applied: Some(self.index.read(Clone::clone)), snapshots: self.snapshots.clone() }
     }
 
+    /// Quick, whatever the size of the snapshot: openraft votes for nobody until it has returned, since what purges the
+    /// log waits for it, and all else for that. See [`super::snapshots`].
     async fn install_snapshot(
         &mut self,
         meta: &SnapshotMeta,
@@ -202,16 +205,21 @@ impl RaftStateMachine<TypeConfig> for Machine {
     ) -> Result<(), io::Error> {
         let Self { index, snapshots, .. } = self.clone();
         let meta = meta.clone();
-        blocking(move || {
-            let state = snapshots.install(&meta, snapshot)?;
+        let (replaced, turn, snapshots) = blocking(move || {
+            let Installed { state, turn } = snapshots.install(&meta, &snapshot)?;
             let applied =
                 Applied { state, last_applied: meta.last_log_id, membership: meta.last_membership.clone() };
             let replaced = index.change(|current| std::mem::replace(current, applied));
-            // A large index takes its time to free: not under the lock.
-            drop(replaced);
-            Ok(())
+            Ok((replaced, turn, snapshots))
         })
-        .await
+        .await?;
+        // Raft waits for this call. Freeing a large index takes its time, as does deleting a large file.
+        mc_base::aside(move || {
+            drop(replaced);
+            snapshots.delete_old();
+            drop(turn);
+        });
+        Ok(())
     }
 
     async fn get_current_snapshot(

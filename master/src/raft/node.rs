@@ -27,7 +27,7 @@ use super::lease::{leased_term, usable_lease};
 use super::peers::Peers;
 use super::removal::Removal;
 use super::service::Attached;
-use super::snapshots::SnapshotError;
+use super::snapshots::{Disk, FileSystem, SnapshotError};
 use super::{
     AddressBook, Applied, LeaderTerm, Machine, MasterNode, Raft, RaftService, SharedIndex, SnapshotLimits,
     SnapshotStore, StoredMembership, TypeConfig, VoteGuard, observe, tasks,
@@ -168,6 +168,17 @@ impl RaftNode {
     where
         L: RaftLogStorage<TypeConfig>,
     {
+        Self::start_on(Arc::new(FileSystem), config).await
+    }
+
+    /// [`Self::start`], with the snapshots on another disk.
+    pub(crate) async fn start_on<L>(
+        disk: Arc<dyn Disk>,
+        config: RaftNodeConfig<L>,
+    ) -> Result<Self, StartError>
+    where
+        L: RaftLogStorage<TypeConfig>,
+    {
         let RaftNodeConfig {
             node,
             cluster,
@@ -188,7 +199,7 @@ impl RaftNode {
         let election_timeout_max = Duration::from_millis(settings.raft_election_max_ms);
 
         let begun = Instant::now();
-        let opened = mc_base::blocking(move || SnapshotStore::open(&snapshot_dir, cluster));
+        let opened = mc_base::blocking(move || SnapshotStore::open_on(disk, &snapshot_dir, cluster));
         let (snapshots, mut recovered) =
             opened.await.map_err(|err| StartError::Log(io::Error::other(err)))??;
         let log_state = log.get_log_state().await.map_err(StartError::Log)?;
@@ -261,7 +272,6 @@ impl RaftNode {
             pace: pace.clone(),
             nearly_full,
             hush,
-            receiving: tokio::sync::Mutex::default(),
         });
         Ok(Self {
             node,

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use mc_base::Aside;
 use mc_proto::v1;
 use openraft::alias::SnapshotOf;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -12,8 +13,8 @@ use tonic::{Status, Streaming};
 use super::convert::snapshot_from_wire;
 use super::send_snapshot::DISK_REFUSES;
 use super::service::{Attached, stopped};
-use super::snapshots::{Incoming, SnapshotError, SnapshotFile};
-use super::{LogId, Machine, Raft, TypeConfig, Vote};
+use super::snapshots::{GivenUp, Incoming, SnapshotError};
+use super::{LogId, Machine, Raft, SnapshotMeta, TypeConfig, Vote};
 
 /// A sender that is silent for so long has gone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,65 +26,147 @@ pub(super) async fn next(
     timeout(PATIENCE, inbound.message()).await.map_err(silent)?
 }
 
-/// Writes the snapshot to disk, verifies it and hands it to Raft. Returns the vote of this node, which tells a leader
-/// of an older term that it was replaced.
+/// Why a snapshot is not taken.
+enum Ended {
+    /// Its sender is told this node's vote, which says whether it was deposed.
+    Answered(Vote),
+    Refused(Status),
+}
+
+impl From<Status> for Ended {
+    fn from(status: Status) -> Self {
+        Self::Refused(status)
+    }
+}
+
+/// Takes the snapshot and hands it to Raft. Returns the vote of this node, which tells a leader of an older term that it
+/// was replaced.
 pub(super) async fn receive(
     attached: &Attached,
     header: &v1::SnapshotPiece,
-    mut inbound: Streaming<v1::SnapshotPiece>,
+    inbound: Streaming<v1::SnapshotPiece>,
 ) -> Result<Vote, Status> {
     let (vote, meta) = snapshot_from_wire(header).map_err(|err| Status::invalid_argument(err.to_string()))?;
-    if let Some(ours) = answer_without_it(&attached.raft, vote, meta.last_log_id).await? {
-        return Ok(ours);
+    let offer = Offer { vote, meta, bytes: header.total_bytes };
+    match offer.take(attached, inbound).await {
+        Ok(vote) | Err(Ended::Answered(vote)) => Ok(vote),
+        Err(Ended::Refused(status)) => Err(status),
     }
-    let Ok(_receiving) = attached.receiving.try_lock() else {
-        return Err(Status::unavailable("another snapshot is coming in"));
-    };
-
-    let begun = Instant::now();
-    let incoming =
-        attached.snapshots.receive(meta.clone(), header.total_bytes).map_err(|err| refused(&err))?;
-    let snapshot = tokio::select! {
-        biased;
-        ours = newer_vote(&attached.raft, vote) => return Ok(ours),
-        snapshot = write(incoming, &mut inbound) => snapshot?,
-    };
-
-    // Entries may have been committed while it came in.
-    if let Some(ours) = answer_without_it(&attached.raft, vote, meta.last_log_id).await? {
-        return Ok(ours);
-    }
-    let (index, bytes) = (meta.last_log_id.map_or(0, |last| last.index), header.total_bytes);
-    let snapshot = SnapshotOf::<TypeConfig, _> { meta, snapshot };
-    let reply = attached.raft.install_full_snapshot(vote, snapshot).await.map_err(|err| stopped(&err))?;
-    let ms = begun.elapsed().as_millis();
-    tracing::info!(
-        index,
-        bytes,
-        ms,
-        "took a snapshot from the leader: what it lacked is not in the log any more"
-    );
-    Ok(reply.vote)
 }
 
-/// The answer to a snapshot that this node does not take.
-async fn answer_without_it(
-    raft: &Raft<Machine>,
+/// A snapshot that a leader sends.
+struct Offer {
     vote: Vote,
-    last: Option<LogId>,
-) -> Result<Option<Vote>, Status> {
-    let known = raft.with_raft_state(|state| (*state.vote_ref(), state.local_committed().copied()));
-    let (ours, committed) = known.await.map_err(|err| stopped(&err))?;
-    match judge(ours, committed, vote, last) {
-        Verdict::Take => Ok(None),
-        Verdict::Spare => Ok(Some(ours)),
-        Verdict::Contradicts { last, committed } => {
-            let why = format!(
-                "the snapshot ends at {last}, but {committed} is committed here: the two are of different histories. \
-                 One of the two masters has lost or altered data; compare their clusters and restore the wrong one"
-            );
-            tracing::error!("refused a snapshot from node {}: {why}", vote.leader_id.voted_for);
-            Err(Status::failed_precondition(why))
+    meta: SnapshotMeta,
+    bytes: u64,
+}
+
+impl Offer {
+    async fn take(
+        self,
+        attached: &Attached,
+        mut inbound: Streaming<v1::SnapshotPiece>,
+    ) -> Result<Vote, Ended> {
+        let began = Instant::now();
+        self.check(&attached.raft).await?;
+        let incoming = tokio::select! {
+            biased;
+            ended = outdated(&attached.raft, self.vote) => return Err(ended),
+            incoming = self.receive(attached, &mut inbound) => incoming?,
+        };
+        // Its sender is not needed any more: when it loses patience with a slow machine, or its connection, the work so far
+        // is not in vain, and its next try is answered at once.
+        let rest = tokio::spawn(self.take_over(attached.raft.clone(), incoming, began));
+        rest.await.map_err(|err| Status::internal(err.to_string()))?
+    }
+
+    /// Whether Raft would take it, as of now.
+    async fn check(&self, raft: &Raft<Machine>) -> Result<(), Ended> {
+        let known = raft.with_raft_state(|state| (*state.vote_ref(), state.local_committed().copied()));
+        let (ours, committed) = known.await.map_err(|err| stopped(&err))?;
+        match judge(ours, committed, self.vote, self.meta.last_log_id) {
+            Verdict::Take => Ok(()),
+            Verdict::Spare => Err(Ended::Answered(ours)),
+            Verdict::Contradicts { last, committed } => {
+                let why = format!(
+                    "the snapshot ends at {last}, but {committed} is committed here: the two are of different \
+                     histories. One of the two masters has lost or altered data; compare their clusters and restore \
+                     the wrong one"
+                );
+                let from = self.vote.leader_id.voted_for;
+                tracing::error!("refused a snapshot from node {from}: {why}");
+                Err(Status::failed_precondition(why).into())
+            }
+        }
+    }
+
+    /// Writes what comes in to a file.
+    async fn receive(
+        &self,
+        attached: &Attached,
+        inbound: &mut Streaming<v1::SnapshotPiece>,
+    ) -> Result<Aside<Incoming>, Ended> {
+        let busy = |_| Status::unavailable("another snapshot is coming in");
+        let turn = timeout(PATIENCE, attached.snapshots.turn()).await.map_err(busy)?;
+        // The one before may have brought all of this one.
+        self.check(&attached.raft).await?;
+        let incoming = attached.snapshots.receive(self.meta.clone(), self.bytes, turn);
+        let mut incoming = Aside::new(incoming.map_err(|err| refused(&err))?);
+        while let Some(piece) = next(inbound).await? {
+            incoming = blocking(move || incoming.push(&piece.data).map(|()| incoming)).await?;
+        }
+        Ok(incoming)
+    }
+
+    /// Reads back and decodes what came in, and has Raft install it.
+    async fn take_over(
+        self,
+        raft: Raft<Machine>,
+        incoming: Aside<Incoming>,
+        began: Instant,
+    ) -> Result<Vote, Ended> {
+        let given_up = GivenUp::default();
+        let decoded = blocking({
+            let given_up = given_up.clone();
+            move || incoming.into_inner().finish(&given_up)
+        });
+        let snapshot = tokio::select! {
+            biased;
+            ended = outdated(&raft, self.vote) => {
+                given_up.set();
+                return Err(ended);
+            }
+            snapshot = decoded => snapshot?,
+        };
+        // Entries may have been committed meanwhile.
+        self.check(&raft).await?;
+
+        let Self { vote, meta, bytes } = self;
+        let index = meta.last_log_id.map_or(0, |last| last.index);
+        let snapshot = SnapshotOf::<TypeConfig, _> { meta, snapshot };
+        let reply = raft.install_full_snapshot(vote, snapshot).await.map_err(|err| stopped(&err))?;
+        let ms = began.elapsed().as_millis();
+        tracing::info!(
+            index,
+            bytes,
+            ms,
+            "took a snapshot from the leader: what it lacked is not in the log any more"
+        );
+        Ok(reply.vote)
+    }
+}
+
+/// Waits until this node knows of a vote above `vote`, or has stopped. The leader that sends has lost its place then, may
+/// be gone without a word, and the next one is waiting to send: this node may be what it lacks for a majority.
+async fn outdated(raft: &Raft<Machine>, vote: Vote) -> Ended {
+    let mut changes = raft.server_metrics();
+    loop {
+        let ours = changes.borrow_and_update().vote;
+        if ours > vote {
+            return Ended::Answered(ours);
+        }
+        if changes.changed().await.is_err() {
+            return Status::unavailable("this master is stopping").into();
         }
     }
 }
@@ -111,32 +194,6 @@ fn judge(ours: Vote, committed: Option<LogId>, vote: Vote, last: Option<LogId>) 
             Verdict::Contradicts { last, committed }
         }
         _ => Verdict::Take,
-    }
-}
-
-/// Writes what comes in, to the verified file.
-async fn write(
-    mut incoming: Incoming,
-    inbound: &mut Streaming<v1::SnapshotPiece>,
-) -> Result<SnapshotFile, Status> {
-    while let Some(piece) = next(inbound).await? {
-        incoming = blocking(move || incoming.push(&piece.data).map(|()| incoming)).await?;
-    }
-    blocking(move || incoming.finish()).await
-}
-
-/// Waits until this node knows of a vote above `vote`. The leader that sends has lost its place then, may be gone without
-/// a word, and the next one is waiting to send: this node may be what it lacks for a majority.
-async fn newer_vote(raft: &Raft<Machine>, vote: Vote) -> Vote {
-    let mut changes = raft.server_metrics();
-    loop {
-        let ours = changes.borrow_and_update().vote;
-        if ours > vote {
-            return ours;
-        }
-        if changes.changed().await.is_err() {
-            return std::future::pending().await;
-        }
     }
 }
 

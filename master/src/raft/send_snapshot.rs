@@ -25,7 +25,7 @@ use crate::log::encode_membership;
 /// Bytes of one message: small beside the windows of a connection, large beside its overhead.
 const PIECE: usize = 256 << 10;
 
-/// Bytes a second at which a receiver is thought to verify and install a snapshot at the very least: 10 M objects,
+/// Bytes a second at which a receiver is thought to read back and decode a snapshot at the very least: 10 M objects,
 /// 1.4 GB, took 21 s on a slow machine (measured), which is four times as fast.
 const SLOWEST_INSTALL: u64 = 16 << 20;
 

@@ -71,8 +71,6 @@ pub(super) struct Attached {
     pub(super) pace: Arc<SyncPace>,
     pub(super) nearly_full: NearlyFull,
     pub(super) hush: Arc<Hush>,
-    /// Held while a snapshot comes in: a sender that gave up and came back waits until the first try is cleaned up.
-    pub(super) receiving: tokio::sync::Mutex<()>,
 }
 
 impl Attached {

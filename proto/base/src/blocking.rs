@@ -1,3 +1,5 @@
+use std::ops::{Deref, DerefMut};
+
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinError;
 
@@ -13,4 +15,94 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
         return Ok(work());
     }
     tokio::task::spawn_blocking(work).await
+}
+
+/// Like [`blocking`], for work whose end nobody waits for. Outside of a runtime it runs at once.
+pub fn aside(work: impl FnOnce() + Send + 'static) {
+    match Handle::try_current() {
+        Ok(runtime) if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread => {
+            drop(runtime.spawn_blocking(work));
+        }
+        _ => work(),
+    }
+}
+
+/// Something that takes long to drop, such as gigabytes of memory or a large file: wherever that happens, it is dropped
+/// [`aside`].
+#[derive(Debug)]
+pub struct Aside<T: Send + 'static>(
+    /// `None` only while `self` is consumed.
+    Option<T>,
+);
+
+const CONSUMED: &str = "only into_inner and drop take it";
+
+impl<T: Send + 'static> Aside<T> {
+    /// Holds `value` until it is dropped or given back.
+    pub fn new(value: T) -> Self {
+        Self(Some(value))
+    }
+
+    /// Gives it back.
+    pub fn into_inner(mut self) -> T {
+        self.0.take().unwrap_or_else(|| unreachable!("{CONSUMED}"))
+    }
+}
+
+impl<T: Send + 'static> Deref for Aside<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().unwrap_or_else(|| unreachable!("{CONSUMED}"))
+    }
+}
+
+impl<T: Send + 'static> DerefMut for Aside<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().unwrap_or_else(|| unreachable!("{CONSUMED}"))
+    }
+}
+
+impl<T: Send + 'static> Drop for Aside<T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.0.take() {
+            aside(move || drop(value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread::{self, ThreadId};
+
+    use super::*;
+
+    struct TellsWhere(mpsc::Sender<ThreadId>);
+
+    impl Drop for TellsWhere {
+        fn drop(&mut self) {
+            self.0.send(thread::current().id()).unwrap();
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn it_is_dropped_on_another_thread_unless_it_was_given_back() {
+        let (here, dropped) = mpsc::channel();
+        drop(Aside::new(TellsWhere(here.clone())));
+        let dropped_on = move || dropped.recv().unwrap();
+        let dropped_on = tokio::task::spawn_blocking(move || (dropped_on(), dropped_on));
+        let (elsewhere, dropped_on) = dropped_on.await.unwrap();
+        assert_ne!(elsewhere, thread::current().id());
+
+        drop(Aside::new(TellsWhere(here)).into_inner());
+        assert_eq!(dropped_on(), thread::current().id());
+    }
+
+    #[test]
+    fn outside_of_a_runtime_it_is_dropped_at_once() {
+        let (here, dropped) = mpsc::channel();
+        drop(Aside::new(TellsWhere(here)));
+        assert_eq!(dropped.try_recv(), Ok(thread::current().id()));
+    }
 }

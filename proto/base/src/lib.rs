@@ -8,7 +8,7 @@
 //! - [`config`]: flags over environment over file over default, and where each value came from.
 //! - [`crashsafe`]: small files and directories that survive a crash.
 //! - [`http`], [`metrics`], [`telemetry`]: how a process is watched.
-//! - [`blocking`]: work that waits for a disk.
+//! - [`blocking`], [`aside`], [`Aside`]: work that waits for a disk, or takes long.
 //! - [`ClusterTime`], [`Clock`]: the cluster's time and the injected monotonic clock beneath it.
 
 pub mod addr;
@@ -26,7 +26,7 @@ mod stdin;
 pub mod telemetry;
 
 pub use addr::{HostPort, ParseAddressError};
-pub use blocking::blocking;
+pub use blocking::{Aside, aside, blocking};
 pub use clock::{Clock, ClusterTime};
 pub use grant::{Access, Grant, GrantError, GrantKey, GrantedRange, SealedGrant};
 pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};

@@ -23,16 +23,16 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     /// Makes its bytes durable.
     fn sync(&self, file: &File) -> io::Result<()>;
 
+    /// Opens it again, to read it back.
+    fn open(&self, path: &Path) -> io::Result<File>;
+
     /// Gives it the name under which it counts.
     fn rename(&self, partial: TempPath, to: &Path) -> io::Result<()>;
 
     /// Makes the names durable.
     fn sync_dir(&self, dir: &Path) -> Result<(), SnapshotError>;
 
-    /// Opens it again, to read it back.
-    fn open(&self, path: &Path) -> io::Result<File>;
-
-    /// Deletes an older one, or one that does not read back.
+    /// Deletes an older one.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
@@ -89,10 +89,6 @@ impl PartialFile {
 
     pub(super) fn sync_all(&self) -> io::Result<()> {
         self.disk.sync(&self.file)
-    }
-
-    pub(super) fn into_file(self) -> File {
-        self.file
     }
 }
 

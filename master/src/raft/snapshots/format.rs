@@ -8,7 +8,6 @@
 //! membership as it travels. The checksum covers everything before it; the length tells a file that was cut from one
 //! that was altered.
 
-use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Take, Write};
 
 use mc_base::ClusterId;
@@ -116,19 +115,20 @@ pub(crate) fn measure(state: &State) -> io::Result<u64> {
 }
 
 /// A snapshot file whose checksum was found right.
-pub(crate) struct Verified {
+pub(crate) struct Verified<R> {
     pub(crate) header: Header,
     pub(crate) len: u64,
-    state: Take<BufReader<File>>,
+    state: Take<BufReader<R>>,
 }
 
 /// Reads the whole file once and compares its checksum; nothing in it is believed before that.
-pub(crate) fn verify(mut file: File, ours: ClusterId) -> Result<Verified, Defect> {
-    let found = file.metadata()?.len();
+pub(crate) fn verify<R: Read + Seek>(mut file: R, ours: ClusterId) -> Result<Verified<R>, Defect> {
+    let found = file.seek(SeekFrom::End(0))?;
     if found < PREFIX_LEN + TRAILER_LEN {
         return Err(Defect::NotASnapshot);
     }
     let mut prefix = [0; PREFIX_LEN as usize];
+    file.rewind()?;
     file.read_exact(&mut prefix)?;
     if prefix[..8] != MAGIC {
         return Err(Defect::NotASnapshot);
@@ -174,7 +174,7 @@ impl Defect {
     }
 }
 
-impl Verified {
+impl<R: Read> Verified<R> {
     /// Decodes the state, to its last byte.
     pub(crate) fn read_state(mut self) -> Result<State, Defect> {
         let state = State::read_snapshot(&mut self.state).map_err(|err| match err {
@@ -212,8 +212,8 @@ pub(crate) fn fuzz_file(data: &[u8], ours: ClusterId) -> io::Result<bool> {
     Ok(verified.read_state().is_ok())
 }
 
-fn checksum(file: &mut File, len: u64) -> io::Result<u32> {
-    file.seek(SeekFrom::Start(0))?;
+fn checksum(file: &mut (impl Read + Seek), len: u64) -> io::Result<u32> {
+    file.rewind()?;
     let mut buffer = vec![0; BUFFER];
     let (mut crc, mut left) = (0, len);
     while left > 0 {

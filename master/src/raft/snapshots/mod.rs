@@ -1,8 +1,12 @@
 //! Snapshots on disk.
 //!
-//! A snapshot counts once it was written to a `.partial` file, synced, renamed, its directory synced, read back and
-//! found good; a crash at any step leaves the one before it in place, because nothing older is deleted earlier. Two
-//! are kept, so that one that turns bad on disk costs nothing while the log still reaches back to the other.
+//! A snapshot counts once it was written to a `.partial` file, synced, read back and found good, renamed, and its
+//! directory synced; a crash at any step leaves the one before it in place, because nothing older is deleted earlier.
+//! Two are kept, so that one that turns bad on disk costs nothing while the log still reaches back to the other.
+//!
+//! Raft waits for the last two steps of a snapshot that was received, and votes for nobody meanwhile. So all that takes
+//! time with its size comes before Raft hears of it: it is received, synced, read back and decoded ([`Incoming`]); or
+//! after: what it replaced is freed and deleted ([`mc_base::aside`]).
 //!
 //! One that does not fit on the disk is not begun. It would take the last of the room from the log, and a master whose
 //! log cannot be written ends.
@@ -21,16 +25,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mc_base::ClusterId;
 use parking_lot::Mutex;
 use tempfile::TempPath;
+use tokio::sync::Semaphore;
 
-use disk::{Disk, FileSystem, PartialFile};
+use disk::PartialFile;
+pub(crate) use disk::{Disk, FileSystem};
 pub use file::SnapshotFile;
 pub use format::Defect;
 pub(crate) use format::fuzz_file;
-pub(crate) use incoming::Incoming;
+pub(crate) use incoming::{GivenUp, Incoming, Turn};
 
 use super::{LogId, SnapshotMeta};
 use crate::state::State;
 use format::Header;
+use incoming::{Received, Unnamed};
 
 const SUFFIX: &str = "snapshot";
 /// Bytes that a snapshot leaves to the log.
@@ -38,6 +45,8 @@ const LOG_ROOM: u64 = 16 << 20;
 /// What an index may have grown by since its last snapshot, and then some.
 const AMPLE: u64 = 1 << 30;
 const PARTIAL: &str = "partial";
+/// Bytes that are copied at once.
+const COPY_PIECE: usize = 1 << 20;
 
 const NEWER_BUILD: &str = "start a newer build with this data directory, which can read it";
 
@@ -110,7 +119,7 @@ pub enum SnapshotError {
     /// What another master sent is not what it announced.
     #[error("the snapshot that was received is bad: {0}; its sender tries again")]
     NotAsSent(Defect),
-    /// The snapshot that was just written or received does not read back.
+    /// The snapshot that was just written does not read back.
     #[error("snapshot {path} does not read back: {defect}; the disk or its memory is failing")]
     NotReadBack {
         /// The file, which is deleted.
@@ -168,8 +177,10 @@ pub struct SnapshotStore {
     cluster: ClusterId,
     /// Held while a snapshot is published, so that one that was built and one that was received do not race.
     kept: Arc<Mutex<Kept>>,
-    /// Bytes of the newest snapshot. Beside the lock: publishing takes as long as reading the file back does.
+    /// Bytes of the newest snapshot. Beside the lock, which waits for the disk.
     current_bytes: Arc<AtomicU64>,
+    /// Whose turn it is to receive.
+    turns: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
@@ -185,6 +196,14 @@ struct Current {
     file: SnapshotFile,
 }
 
+/// The index of a snapshot that was installed.
+#[derive(Debug)]
+pub(crate) struct Installed {
+    pub(crate) state: State,
+    /// To be held until the index that this one replaces is freed.
+    pub(crate) turn: Turn,
+}
+
 impl SnapshotStore {
     /// Opens `dir`, which is made if need be: deletes what a crash left unfinished, and loads the newest good snapshot.
     ///
@@ -194,7 +213,7 @@ impl SnapshotStore {
         Self::open_on(Arc::new(FileSystem), dir, cluster)
     }
 
-    fn open_on(
+    pub(crate) fn open_on(
         disk: Arc<dyn Disk>,
         dir: &Path,
         cluster: ClusterId,
@@ -218,6 +237,7 @@ impl SnapshotStore {
             cluster,
             kept: Arc::default(),
             current_bytes: Arc::default(),
+            turns: Arc::new(Semaphore::new(1)),
         };
         let mut recovered = Recovered { snapshot: None, bad: Vec::new(), dir: dir.to_owned() };
         for path in names {
@@ -244,7 +264,7 @@ impl SnapshotStore {
     fn load(&self, path: &Path) -> Result<(Current, State), Defect> {
         let verified = format::verify(File::open(path)?, self.cluster)?;
         let meta = verified.header.meta.clone();
-        let file = SnapshotFile::kept(path, verified.len)?;
+        let file = SnapshotFile::new(Arc::new(File::open(path)?), verified.len);
         Ok((Current { meta, file }, verified.read_state()?))
     }
 
@@ -283,37 +303,76 @@ impl SnapshotStore {
         let (file, path) = self.partial_file()?;
         let header = Header { cluster: self.cluster, meta: meta.clone() };
         format::write(&header, state, file).map_err(io_error("write snapshot", &path))?;
-        self.publish(path, meta)
+        let (unnamed, _) = Unnamed::read_back(path, &*self.disk, &header, &GivenUp::default())
+            .map_err(|(path, defect)| SnapshotError::NotReadBack { path: path.to_path_buf(), defect })?;
+        let newest = self.publish(unnamed)?;
+        self.delete_old();
+        Ok(newest)
     }
 
-    /// Loads the state of `file` and makes it the newest snapshot, unless it is that already.
+    /// Makes `file` the newest snapshot and returns the index in it. Quick where it was received: then it renames a file
+    /// and syncs the directory. The caller should [`Self::delete_old`] when nothing waits for it.
     ///
     /// # Errors
     /// [`SnapshotError`] when the file is not a good snapshot of `meta`, or the disk refuses.
-    pub fn install(&self, meta: &SnapshotMeta, file: SnapshotFile) -> Result<State, SnapshotError> {
-        let is_current =
-            self.kept.lock().current.as_ref().is_some_and(|current| current.file.path() == file.path());
-        let file = if is_current { file } else { self.publish(file.into_partial(self)?, meta)?.1 };
-        let not_good = |defect: Defect| {
-            let path = file.path().to_owned();
-            match defect.is_newer() {
-                // It stays the newest on disk: this build does not start from an older one either.
-                true => SnapshotError::Refused { path, defect, fix: NEWER_BUILD },
-                false => SnapshotError::NotReadBack { path, defect },
-            }
+    pub(crate) fn install(
+        &self,
+        meta: &SnapshotMeta,
+        file: &SnapshotFile,
+    ) -> Result<Installed, SnapshotError> {
+        let received = match file.take_received() {
+            Some(received) => received,
+            None => self.copy(meta, file)?,
         };
-        let opened = File::open(file.path()).map_err(io_error("open snapshot", file.path()))?;
-        format::verify(opened, self.cluster).and_then(format::Verified::read_state).map_err(not_good)
+        let Received { state, unnamed, turn } = received;
+        if unnamed.meta != *meta {
+            let defect = Defect::Content("it is not the one that was received".into());
+            return Err(SnapshotError::NotAsSent(defect));
+        }
+        self.publish(unnamed)?;
+        // It stays the newest on disk: this build does not start from an older one either.
+        let state = state.map_err(|defect| {
+            let path = self.path_of(meta);
+            SnapshotError::Refused { path, defect, fix: NEWER_BUILD }
+        })?;
+        Ok(Installed { state, turn })
+    }
+
+    /// Receives a snapshot that is another store's own.
+    fn copy(&self, meta: &SnapshotMeta, file: &SnapshotFile) -> Result<Received, SnapshotError> {
+        let mut incoming = self.receive(meta.clone(), file.len(), Turn::default())?;
+        let mut copied = 0;
+        while copied < file.len() {
+            let piece =
+                file.read_piece(copied, COPY_PIECE).map_err(io_error("read a snapshot for", &self.dir))?;
+            incoming.push(&piece)?;
+            copied += piece.len() as u64;
+        }
+        let whole = incoming.finish(&GivenUp::default())?;
+        let lost =
+            || SnapshotError::NotAsSent(Defect::Content("it was taken before it was installed".into()));
+        whole.take_received().ok_or_else(lost)
+    }
+
+    /// Waits until nothing of an earlier reception is left.
+    pub(crate) async fn turn(&self) -> Turn {
+        // It is never closed.
+        Turn { _permit: self.turns.clone().acquire_owned().await.ok() }
     }
 
     /// Starts to receive a snapshot of `len` bytes from another master.
     ///
     /// # Errors
     /// When it does not fit, or the disk refuses.
-    pub(crate) fn receive(&self, meta: SnapshotMeta, len: u64) -> Result<Incoming, SnapshotError> {
+    pub(crate) fn receive(
+        &self,
+        meta: SnapshotMeta,
+        len: u64,
+        turn: Turn,
+    ) -> Result<Incoming, SnapshotError> {
         self.check_room(len)?;
-        let (file, path) = self.partial_file()?;
-        Ok(Incoming::new(file, path, Header { cluster: self.cluster, meta }, len))
+        let announced = Header { cluster: self.cluster, meta };
+        Ok(Incoming::new(self.partial_file()?, self.disk.clone(), announced, len, turn))
     }
 
     fn check_room(&self, needed: u64) -> Result<(), SnapshotError> {
@@ -345,50 +404,42 @@ impl SnapshotStore {
         Ok((PartialFile::new(file, self.disk.clone()), path))
     }
 
-    /// The steps after the file was written and synced; see the module.
-    fn publish(
-        &self,
-        partial: TempPath,
-        meta: &SnapshotMeta,
-    ) -> Result<(SnapshotMeta, SnapshotFile), SnapshotError> {
+    /// The last steps, see the module. Returns the newest snapshot: this one, unless there is a newer one.
+    fn publish(&self, unnamed: Unnamed) -> Result<(SnapshotMeta, SnapshotFile), SnapshotError> {
         let mut kept = self.kept.lock();
+        let file = unnamed.file();
+        let Unnamed { meta, path: partial, .. } = unnamed;
         if let Some(newer) = kept.current.as_ref().filter(|newer| newer.meta.last_log_id > meta.last_log_id) {
             return Ok((newer.meta.clone(), newer.file.clone()));
         }
-        let path = self.dir.join(file_name(meta.last_log_id.as_ref()));
+        let path = self.path_of(&meta);
         self.disk.rename(partial, &path).map_err(io_error("rename a snapshot to", &path))?;
         self.disk.sync_dir(&self.dir)?;
-
-        let read_back = self.disk.open(&path).map_err(Defect::from).and_then(|file| {
-            let verified = format::verify(file, self.cluster)?;
-            if verified.header.meta != *meta {
-                return Err(Defect::Content(
-                    "it is of another log id or membership than was announced".into(),
-                ));
-            }
-            Ok(SnapshotFile::kept(&path, verified.len)?)
-        });
-        let file = match read_back {
-            Ok(file) => file,
-            Err(defect) => {
-                self.disk.remove(&path).map_err(io_error("delete", &path))?;
-                return Err(SnapshotError::NotReadBack { path, defect });
-            }
-        };
+        kept.bad.retain(|bad| *bad != path);
         self.keep(&mut kept, Current { meta: meta.clone(), file: file.clone() });
-        let bad = std::mem::take(&mut kept.bad);
-        self.delete_old(bad.iter().filter(|bad| **bad != path));
-        Ok((meta.clone(), file))
+        Ok((meta, file))
+    }
+
+    fn path_of(&self, meta: &SnapshotMeta) -> PathBuf {
+        self.dir.join(file_name(meta.last_log_id.as_ref()))
     }
 
     /// Leaves the two newest. A snapshot that cannot be deleted costs space, nothing else.
-    fn delete_old<'a>(&self, bad: impl Iterator<Item = &'a PathBuf>) {
-        let delete = |path: &PathBuf| {
-            if let Err(err) = self.disk.remove(path) {
+    ///
+    /// This may run long after the snapshot was published that made others old, and while another one is: it deletes none
+    /// that counts. Names below the second newest are never given again, because none is published that is older than the
+    /// newest; those of bad files may be, and leave the list then.
+    pub(crate) fn delete_old(&self) {
+        let delete = |path: &PathBuf| match self.disk.remove(path) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => {
                 tracing::warn!("cannot delete the old snapshot {}: {err}", path.display());
             }
+            _ => {}
         };
-        bad.for_each(delete);
+        {
+            let mut kept = self.kept.lock();
+            std::mem::take(&mut kept.bad).iter().for_each(delete);
+        }
         let Ok(entries) = fs::read_dir(&*self.dir) else { return };
         let is_snapshot = |path: &PathBuf| path.extension().is_some_and(|ext| ext == SUFFIX);
         let mut paths: Vec<_> =

@@ -5,6 +5,7 @@ mod power;
 
 use std::collections::BTreeSet;
 
+use futures::FutureExt;
 use mc_base::metrics::Histogram;
 use mc_base::{ClusterTime, NodeId};
 use openraft::storage::RaftStateMachine;
@@ -85,11 +86,11 @@ fn machine(dir: &TempDir, disk: Arc<dyn Disk>, index: u64) -> (Machine, Snapshot
 
 /// Receives a snapshot up to 30 in two pieces, and installs it.
 async fn take_over(machine: &mut Machine, snapshots: &SnapshotStore, bytes: &[u8]) -> io::Result<()> {
-    let mut incoming = snapshots.receive(meta(30), bytes.len() as u64)?;
+    let mut incoming = snapshots.receive(meta(30), bytes.len() as u64, Turn::default())?;
     let (head, tail) = bytes.split_at(20);
     incoming.push(head)?;
     incoming.push(tail)?;
-    let file = incoming.finish()?;
+    let file = incoming.finish(&GivenUp::default())?;
     machine.install_snapshot(&meta(30), file).await
 }
 
@@ -219,7 +220,7 @@ fn a_snapshot_of_a_cluster_whose_version_this_build_does_not_support_is_refused(
     let (dir, sender) = (with_snapshots(&[10]), with_snapshots(&[]));
     let (store, _) = open(&dir).unwrap();
     let (meta, file) = open(&sender).unwrap().0.write(&meta(20), &newer(20)).unwrap();
-    let refusals = [store.install(&meta, file).err(), open(&dir).err()];
+    let refusals = [store.install(&meta, &file).err(), open(&dir).err()];
     for refused in refusals {
         let refused = refused.unwrap();
         assert!(
@@ -280,11 +281,11 @@ fn a_received_snapshot_counts_when_it_is_whole_and_what_was_announced() {
     let dir = with_snapshots(&[]);
     let (store, _) = open(&dir).unwrap();
     let receive = |meta: SnapshotMeta, pieces: &[&[u8]]| {
-        let mut incoming = store.receive(meta, sent.len())?;
+        let mut incoming = store.receive(meta, sent.len(), Turn::default())?;
         for piece in pieces {
             incoming.push(piece)?;
         }
-        incoming.finish()
+        incoming.finish(&GivenUp::default())
     };
     let bytes = sent.read_piece(0, usize::MAX).unwrap();
     let (head, tail) = bytes.split_at(20);
@@ -299,8 +300,8 @@ fn a_received_snapshot_counts_when_it_is_whole_and_what_was_announced() {
     assert!(names(&dir).is_empty(), "nothing of all that stays: {:?}", names(&dir));
 
     let file = receive(meta(10), &[head, tail]).unwrap();
-    let installed = store.install(&meta(10), file).unwrap();
-    assert_eq!(bytes_of(&installed), bytes_of(&state(10)));
+    let installed = store.install(&meta(10), &file).unwrap();
+    assert_eq!(bytes_of(&installed.state), bytes_of(&state(10)));
     assert_eq!(recovered_index(&open(&dir).unwrap().1), Some(10));
 }
 
@@ -314,4 +315,48 @@ fn a_snapshot_can_be_read_to_its_end_after_its_name_is_gone() {
     assert!(!path(&dir, 10).exists());
     assert_eq!(old.read_piece(0, usize::MAX).unwrap().len() as u64, old.len());
     assert!(old.read_piece(old.len(), 10).unwrap().is_empty());
+}
+
+/// Each may hold an index, and there is memory for one beside the live one.
+#[tokio::test]
+async fn a_reception_ends_when_nothing_of_it_is_left() {
+    let sender = with_snapshots(&[20, 30]);
+    let (dir, disk) = (with_snapshots(&[10]), Arc::new(FileSystem));
+    let (mut machine, snapshots) = machine(&dir, disk, 10);
+    let receive = async |index| {
+        let bytes = fs::read(path(&sender, index)).unwrap();
+        let turn = snapshots.turn().now_or_never().expect("nothing is being received");
+        let mut incoming = snapshots.receive(meta(index), bytes.len() as u64, turn).unwrap();
+        let is_taken = || snapshots.turn().now_or_never().is_none();
+        incoming.push(&bytes).unwrap();
+        assert!(is_taken());
+        let file = incoming.finish(&GivenUp::default()).unwrap();
+        assert!(is_taken());
+        file
+    };
+    drop(receive(20).await);
+    let file = receive(20).await;
+    machine.install_snapshot(&meta(20), file).await.unwrap();
+
+    let file = receive(30).await;
+    let installed = snapshots.install(&meta(30), &file).unwrap();
+    drop(file);
+    assert!(snapshots.turn().now_or_never().is_none(), "the index that it replaces is there yet");
+    drop(installed);
+    drop(receive(30).await);
+}
+
+#[test]
+fn a_snapshot_that_was_given_up_is_not_read_to_its_end() {
+    let sender = with_snapshots(&[30]);
+    let bytes = fs::read(path(&sender, 30)).unwrap();
+    let dir = with_snapshots(&[10]);
+    let (store, _) = open(&dir).unwrap();
+    let mut incoming = store.receive(meta(30), bytes.len() as u64, Turn::default()).unwrap();
+    incoming.push(&bytes).unwrap();
+    let given_up = GivenUp::default();
+    given_up.set();
+    let err = incoming.finish(&given_up).unwrap_err().to_string();
+    assert!(err.contains("given up"), "{err}");
+    assert_eq!(names(&dir), [file_name(Some(&log_id(10)))]);
 }

@@ -6,6 +6,7 @@ mod faults;
 mod hostile;
 mod mem_log;
 mod pool;
+mod receiving;
 mod stream;
 mod suite;
 mod upgrade;

@@ -18,6 +18,7 @@ use tonic::Status;
 
 use super::mem_log::MemLog;
 use crate::metrics::MasterMetrics;
+use crate::raft::snapshots::{Disk, FileSystem};
 use crate::raft::{
     Formation, LogId, MasterNode, Proposal, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits, StartError,
 };
@@ -82,7 +83,9 @@ pub(super) struct Member {
     pub(super) supports: Arc<AtomicU32>,
     pub(super) address: String,
     pub(super) log: MemLog,
-    snapshot_dir: PathBuf,
+    pub(super) snapshot_dir: PathBuf,
+    /// Where its snapshots lie, from its next start on.
+    pub(super) disk: Arc<dyn Disk>,
     running: Option<Running>,
 }
 
@@ -136,6 +139,7 @@ impl Pool {
             address: "127.0.0.1:0".into(),
             log: MemLog::default(),
             snapshot_dir,
+            disk: Arc::new(FileSystem),
             running: None,
         });
         let at = self.members.len() - 1;
@@ -151,7 +155,7 @@ impl Pool {
         let listener = TcpNetwork.listen(&member.address).await.unwrap();
         member.address = listener.address.to_string();
         let log = member.log.clone();
-        let node = RaftNode::start(RaftNodeConfig {
+        let config = RaftNodeConfig {
             node: member.id,
             cluster: CLUSTER,
             settings: self.settings.clone(),
@@ -166,8 +170,8 @@ impl Pool {
             service: service.clone(),
             apply_seconds: Histogram::noop(),
             election_seconds: Histogram::noop(),
-        })
-        .await?;
+        };
+        let node = RaftNode::start_on(member.disk.clone(), config).await?;
         let (stop, stopped) = oneshot::channel();
         let server = tokio::spawn(async move {
             let stopped = async move { drop(stopped.await) };

@@ -13,9 +13,9 @@ use super::*;
 pub(super) enum Step {
     Write,
     Sync,
+    ReadBack,
     Rename,
     SyncDir,
-    ReadBack,
     Remove,
 }
 
@@ -184,7 +184,7 @@ fn assert_that_a_kill_leaves_one(dir: &TempDir, power: &Power) {
 
 #[tokio::test]
 async fn power_that_is_cut_at_any_step_of_writing_leaves_the_old_snapshot_or_the_new_one() {
-    let all = [Write, Sync, Rename, SyncDir, ReadBack, Remove];
+    let all = [Write, Sync, ReadBack, Rename, SyncDir, Remove];
     for steps in 0..=all.len() {
         let dir = with_snapshots(&[10, 20]);
         let power = Power::cut_after(steps, &dir);
@@ -192,7 +192,7 @@ async fn power_that_is_cut_at_any_step_of_writing_leaves_the_old_snapshot_or_the
         let built = machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
         // As far as openraft then purges.
         let purged = built.meta.last_log_id.unwrap().index;
-        assert_eq!(purged, if power.done().contains(&ReadBack) { 30 } else { 20 });
+        assert_eq!(purged, if power.done().contains(&SyncDir) { 30 } else { 20 });
         assert_that_one_is_whole(&power, &all, purged);
         assert_that_a_kill_leaves_one(&dir, &power);
     }
@@ -202,13 +202,13 @@ async fn power_that_is_cut_at_any_step_of_writing_leaves_the_old_snapshot_or_the
 async fn power_that_is_cut_at_any_step_of_receiving_leaves_the_old_snapshot_or_the_new_one() {
     let sender = with_snapshots(&[30]);
     let bytes = fs::read(path(&sender, 30)).unwrap();
-    let all = [Write, Write, Sync, Rename, SyncDir, ReadBack, Remove];
+    let all = [Write, Write, Sync, ReadBack, Rename, SyncDir, Remove];
     for steps in 0..=all.len() {
         let dir = with_snapshots(&[10, 20]);
         let power = Power::cut_after(steps, &dir);
         let (mut machine, snapshots) = machine(&dir, power.clone(), 20);
         let taken = take_over(&mut machine, &snapshots, &bytes).await;
-        assert_eq!(taken.is_ok(), power.done().contains(&ReadBack), "{taken:?}");
+        assert_eq!(taken.is_ok(), power.done().contains(&SyncDir), "{taken:?}");
         let purged = if taken.is_ok() { 30 } else { 20 };
         assert_that_one_is_whole(&power, &all, purged);
         assert_that_a_kill_leaves_one(&dir, &power);

@@ -29,8 +29,8 @@ use super::removal::Removal;
 use super::service::Attached;
 use super::snapshots::{Disk, FileSystem, SnapshotError};
 use super::{
-    AddressBook, Applied, LeaderTerm, Machine, MasterNode, Raft, RaftService, SharedIndex, SnapshotLimits,
-    SnapshotStore, StoredMembership, TypeConfig, VoteGuard, observe, tasks,
+    AddressBook, Applied, LeaderTerm, LogId, Machine, MasterNode, Raft, RaftService, SharedIndex,
+    SnapshotLimits, SnapshotStore, StoredMembership, TypeConfig, VoteGuard, observe, tasks,
 };
 use crate::log::SyncPace;
 use crate::state::{ReadPolicy, Settings, State};
@@ -206,6 +206,20 @@ impl RaftNode {
         recovered.check_log(log_state.last_purged_log_id.as_ref())?;
         for (path, defect) in &recovered.bad {
             tracing::warn!("snapshot {} is bad and was passed over: {defect}", path.display());
+        }
+        let covered = recovered.snapshot.as_ref().and_then(|(meta, _)| meta.last_log_id);
+        if let (Some(last), Some(covered)) = (log_state.last_log_id, covered)
+            && is_overruled(last, covered)
+        {
+            tracing::warn!(
+                "the log ends at {last}, which the snapshot up to {covered} overrules: this master was cut off while \
+                 it installed the snapshot; the log is dropped, all that counts is in the snapshot"
+            );
+            // Entries up to the committed position go by a purge, which Raft begins with: a crash after some of them were
+            // cut off here would leave that position without its entry, and the log is refused then.
+            let committed = log.read_committed().await.map_err(StartError::Log)?;
+            let kept = committed.max(log_state.last_purged_log_id);
+            log.truncate_after(kept).await.map_err(StartError::Log)?;
         }
         let applied = match recovered.snapshot {
             Some((meta, state)) => {
@@ -454,6 +468,13 @@ impl RaftNode {
             tracing::warn!("Raft did not stop cleanly: {err}");
         }
     }
+}
+
+/// Whether the log ends with entries of older terms where the snapshot has newer ones. Raft removes such entries before it
+/// installs a snapshot, but a snapshot is on stable storage sooner than the removal may be, and openraft takes the pair
+/// for a corrupted store.
+fn is_overruled(last: LogId, covered: LogId) -> bool {
+    last < covered && last.index >= covered.index
 }
 
 /// The named voter, or all that answer, those with most of the log first; of equals the one that answered last.

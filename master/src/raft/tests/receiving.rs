@@ -15,6 +15,7 @@ use mc_tests::until;
 use openraft::EntryPayload;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::AppendEntriesRequest;
+use openraft::storage::{IOFlushed, RaftLogStorage};
 use parking_lot::{Condvar, Mutex};
 use tempfile::TempPath;
 use tokio::task::JoinHandle;
@@ -267,4 +268,28 @@ async fn a_snapshot_that_the_log_has_overtaken_is_not_installed() {
     assert_eq!(sent.await.unwrap().unwrap(), Vote::new_committed(1, SENDER));
     files(&pool, 0).await;
     assert_eq!(applied(&pool), Some(25));
+}
+
+/// The power is cut after the snapshot was installed and before the log has forgotten, durably, what the snapshot
+/// overrules.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_starts_whose_log_a_snapshot_has_overruled() {
+    let mut pool = Pool::unformed(1, SnapshotLimits::default(), Settings::default()).await;
+    pool.stop(0).await;
+    let member = &mut pool.members[0];
+    let entry = |index| Entry { log_id: id(index), payload: EntryPayload::Blank };
+    member.log.append((0..=35).map(entry), IOFlushed::noop()).await.unwrap();
+    member.log.save_vote(&Vote::new_committed(2, SENDER)).await.unwrap();
+    member.log.save_committed(Some(id(20))).await.unwrap();
+    let last = LogId::new_term_index(2, 30);
+    let meta = SnapshotMeta {
+        last_log_id: Some(last),
+        last_membership: StoredMembership::new(Some(id(0)), members()),
+    };
+    let (snapshots, _) = SnapshotStore::open(&member.snapshot_dir, CLUSTER).unwrap();
+    snapshots.write(&meta, &State::new(Settings::default())).unwrap();
+
+    pool.start(0).await.unwrap();
+    assert_eq!((applied(&pool), pool.members[0].log.purged()), (Some(30), Some(last)));
+    assert_eq!(pool.members[0].log.bytes_since(None), 0);
 }

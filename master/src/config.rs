@@ -96,9 +96,9 @@ pub struct MasterArgs {
 /// Presets of the Raft timing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum RaftTiming {
-    /// Heartbeat 50 ms, election 150 to 300 ms: failover in about half a second.
+    /// Heartbeat 50 ms, election 150 to 300 ms: failover in about half a second, round trips of up to 75 ms.
     Lan,
-    /// Heartbeat 100 ms, election 500 to 1000 ms: for masters whose round trips take tens of milliseconds.
+    /// Heartbeat 100 ms, election 500 to 1000 ms: failover in about two seconds, round trips of up to 250 ms.
     Wan,
 }
 

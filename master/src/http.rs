@@ -31,11 +31,14 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
 const READY_WITHIN: u64 = 1000;
 
 /// Ready: this is a member, the log is applied up to the commit index, and a leader is known, so that this member would
-/// come up as leader with the whole index. A disk that is nearly full does not count: it keeps no read from being answered.
+/// come up as leader with the whole index; and if it leads, a majority answers it in time, so that it can write. A disk that is nearly full does not count: it keeps no read from being answered.
 fn readiness(api: &Api) -> Result<(), String> {
     let status = api.own_status();
     if !status.waiting_for.is_empty() {
         return Err(status.waiting_for);
+    }
+    if let Some(blocked) = api.coordinator().and_then(|coordinator| coordinator.raft.blocked()) {
+        return Err(blocked.to_string());
     }
     match status.committed.saturating_sub(status.applied) {
         0..=READY_WITHIN => Ok(()),
@@ -52,6 +55,9 @@ pub(crate) fn sample(api: &Api) -> Sample {
         term: status.term,
         leads: status.role == "leader",
         has_leader: status.leader.is_some(),
+        can_write: status.role == "leader"
+            && coordinator.as_ref().is_some_and(|coordinator| coordinator.raft.blocked().is_none()),
+        round_trip: coordinator.as_ref().and_then(|coordinator| coordinator.raft.round_trip()),
         committed: status.committed,
         applied: status.applied,
         objects: status.keys,
@@ -110,6 +116,7 @@ fn status_json(status: &v1::StatusReply) -> Value {
         "applied": status.applied,
         "keys": status.keys,
         "puts_in_flight": status.puts_in_flight,
+        "no_puts": status.no_puts,
         "cluster_time_ms": status.cluster_time_ms,
         "cluster_version": status.cluster_version,
         "waiting_for": status.waiting_for,

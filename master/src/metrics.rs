@@ -165,6 +165,8 @@ pub(crate) struct MasterMetrics {
     term: Gauge,
     is_leader: Gauge,
     has_leader: Gauge,
+    can_write: Gauge,
+    round_trip: Gauge,
     committed: Gauge,
     applied: Gauge,
     purged: Gauge,
@@ -185,6 +187,9 @@ pub(crate) struct Sample {
     pub(crate) term: u64,
     pub(crate) leads: bool,
     pub(crate) has_leader: bool,
+    /// It leads, and a majority answers it in time.
+    pub(crate) can_write: bool,
+    pub(crate) round_trip: Option<Duration>,
     pub(crate) committed: u64,
     pub(crate) applied: u64,
     pub(crate) purged: u64,
@@ -310,6 +315,17 @@ impl MasterMetrics {
             term: r.gauge("mc_raft_term", "Raft term", &[]),
             is_leader: r.gauge("mc_raft_is_leader", "1 when this master leads and its lease holds", &[]),
             has_leader: r.gauge("mc_raft_has_leader", "1 when this master knows a leader", &[]),
+            can_write: r.gauge(
+                "mc_raft_leader_can_write",
+                "1 when this master leads and a majority answers its heartbeats in time; on the leader 0 means that every write is \
+                 refused",
+                &[],
+            ),
+            round_trip: r.gauge(
+                "mc_raft_round_trip_seconds",
+                "Time that a majority took to answer the last heartbeats, on the leader; else 0",
+                &[],
+            ),
             committed: r.gauge("mc_raft_committed_index", "Last log index known to be committed", &[]),
             applied: r.gauge("mc_raft_applied_index", "Last log index applied to the index of objects", &[]),
             purged: r.gauge("mc_raft_purged_index", "Last log index that a snapshot covers and the log no longer has", &[]),
@@ -375,6 +391,8 @@ impl MasterMetrics {
         self.term.set(sample.term as f64);
         self.is_leader.set(flag(sample.leads));
         self.has_leader.set(flag(sample.has_leader));
+        self.can_write.set(flag(sample.can_write));
+        self.round_trip.set(sample.round_trip.unwrap_or_default().as_secs_f64());
         self.committed.set(sample.committed as f64);
         self.applied.set(sample.applied as f64);
         self.purged.set(sample.purged as f64);

@@ -58,7 +58,9 @@ impl Coordinator {
     fn status_as(&self, leading: Option<&Leading>) -> v1::StatusReply {
         let view = self.raft.view();
         let now = self.raft.leadership().borrow().clone();
-        let no_puts = leading.and_then(|_| self.short_of_room());
+        // A leader that can't write may not hold the lease that makes it `leading`.
+        let blocked = self.raft.blocked().map(|blocked| blocked.to_string());
+        let no_puts = blocked.or_else(|| Some(leading.and_then(|_| self.short_of_room())?.to_string()));
         // The lock is not recursive: nothing in here may ask the index, or who leads, again.
         self.index.read(|applied| {
             let state = &applied.state;
@@ -80,7 +82,7 @@ impl Coordinator {
                 pid: std::process::id(),
                 waiting_for: self.waits_for(applied, &now),
                 leader: leader_of(&now),
-                no_puts: no_puts.map_or_else(String::new, |refusal| refusal.to_string()),
+                no_puts: no_puts.unwrap_or_default(),
             }
         })
     }

@@ -26,6 +26,8 @@ pub(crate) struct Acks {
     latest: Mutex<HashMap<NodeId, Ack>>,
     /// What each peer last said of its disk.
     disks: Mutex<HashMap<NodeId, Disk>>,
+    /// When each peer last answered a heartbeat, and how long after it was sent.
+    round_trips: Mutex<HashMap<NodeId, (Instant, Duration)>>,
     noted: Notify,
 }
 
@@ -66,6 +68,27 @@ impl Acks {
         if !matches!(result, Err(StreamAppendError::HigherVote(_))) {
             self.note(peer, term, sent);
         }
+    }
+
+    /// `peer` has answered a heartbeat that was sent at `sent`.
+    pub(super) fn note_round_trip(&self, peer: NodeId, sent: Instant) {
+        let now = Instant::now();
+        self.round_trips.lock().insert(peer, (now, now.duration_since(sent)));
+    }
+
+    /// How long `peer` took to answer a heartbeat, if it did in the last second.
+    pub(super) fn round_trip(&self, peer: NodeId) -> Option<Duration> {
+        let (at, round_trip) = self.round_trips.lock().get(&peer).copied()?;
+        (at.elapsed() < SAID_LATELY).then_some(round_trip)
+    }
+
+    /// How long it takes until a majority of `voters` has answered a heartbeat of `me`, by the last answers.
+    pub(super) fn round_trip_of_majority(&self, me: NodeId, voters: &BTreeSet<NodeId>) -> Option<Duration> {
+        let own = |voter: &NodeId| (*voter == me).then_some(Duration::ZERO);
+        let mut answered: Vec<_> =
+            voters.iter().filter_map(|voter| own(voter).or_else(|| self.round_trip(*voter))).collect();
+        answered.sort_unstable();
+        answered.get(voters.len() / 2).copied()
     }
 
     /// `peer` has said what a sync of its log takes, if it had any lately, and whether its disk is nearly full.
@@ -182,6 +205,23 @@ mod tests {
 
         tokio::time::advance(SAID_LATELY).await;
         assert!(full(&[&[1, 2, 3]]).is_empty(), "that was a while ago");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_round_trip_of_a_majority_is_that_of_its_slowest_member() {
+        let acks = Acks::default();
+        let voters = |ids: &[u64]| ids.iter().copied().map(NodeId).collect::<BTreeSet<_>>();
+        let of = |ids: &[u64]| acks.round_trip_of_majority(ME, &voters(ids));
+        assert_eq!((of(&[1]), of(&[1, 2, 3])), (Some(Duration::ZERO), None));
+        let sent = Instant::now();
+        tokio::time::advance(Duration::from_millis(10)).await;
+        acks.note_round_trip(NodeId(2), sent);
+        tokio::time::advance(Duration::from_millis(20)).await;
+        acks.note_round_trip(NodeId(3), sent);
+        assert_eq!(of(&[1, 2, 3]), Some(Duration::from_millis(10)));
+        assert_eq!(of(&[1, 2, 3, 4, 5]), Some(Duration::from_millis(30)));
+        tokio::time::advance(SAID_LATELY).await;
+        assert_eq!(of(&[1, 2, 3]), None, "that was a while ago");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use futures::{Stream, StreamExt, stream};
 use mc_proto::v1;
 use mc_proto::v1::raft_client::RaftClient;
 use openraft::errors::RPCError;
-use openraft::network::{RPCOption, RPCTypes};
+use openraft::network::RPCTypes;
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
@@ -20,11 +20,6 @@ use super::convert::{Sent, append_reply_from_wire, append_to_wire};
 use super::hush::Hush;
 use super::peer::Whom;
 use super::{LogId, TypeConfig};
-
-/// openraft counts the time to live of an append from the heartbeat interval, but an answer waits for the follower's
-/// disk: a stream is given up when nothing was answered for so many times that, which is one maximum election timeout
-/// with the default settings. Less, and a slow disk would be sent everything twice.
-const STALL_FACTOR: u32 = 8;
 
 /// openraft sends an append without entries where the log has not the one that it wants to send, every 10 ms, and never
 /// looks whether that one was purged. After so many of the same the stream is ended: openraft then begins anew from what
@@ -77,16 +72,18 @@ impl Pipeline {
 
 /// Opens the stream. Its answers end with an error when the connection breaks or stalls, and without one when openraft
 /// has ended `input` and everything is answered.
+///
+/// It stalls when nothing is answered for `stall`, one maximum election timeout: an answer waits for the follower's disk,
+/// and with less a slow disk would be sent everything twice.
 pub(crate) async fn open(
     whom: Whom,
     mut client: RaftClient<Channel>,
     envelope: v1::Envelope,
     input: impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
-    option: &RPCOption,
+    stall: Duration,
     acks: Arc<Acks>,
     hush: Arc<Hush>,
 ) -> Result<impl Stream<Item = Reply> + Send + 'static, RPCError<TypeConfig>> {
-    let stall = option.soft_ttl() * STALL_FACTOR;
     let target = whom.target;
     let pipeline = Arc::new(Mutex::new(Pipeline::default()));
     let sending = (input, pipeline.clone(), hush.clone(), envelope);

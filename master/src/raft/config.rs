@@ -80,11 +80,29 @@ const APPEND_ENTRIES: u64 = 4096;
 /// to the network, which waits so long for each piece to be taken, and longer for the end, by the snapshot's size.
 const INSTALL_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(40);
 
+/// The longest wait for a heartbeat's answer: three quarters of a minimum election timeout.
+///
+/// openraft has one heartbeat to a follower under way at a time and drops an answer that comes later than its
+/// `heartbeat_interval`. Only an answer renews the lease without which it refuses writes. So that option is the patience
+/// with an answer here, and [`super::tasks::send_heartbeats`] sets the pace. Each preset supports round trips of up to half
+/// its minimum election timeout; the quarter on top is for a busy machine. At such a round trip an answer is at most
+/// one pace and two round trips old when the next one comes: 200 of the lease's 300 ms, 600 of 1,000 ms with `wan`.
+///
+/// It is not more because openraft looks at its election timer every 13/64 of it.
+pub(crate) fn answer_limit(settings: &Settings) -> Duration {
+    Duration::from_millis((settings.raft_election_min_ms * 3 / 4).max(settings.raft_heartbeat_ms))
+}
+
+/// The longest round trip between masters that `settings` support.
+pub(crate) fn supported_round_trip(settings: &Settings) -> Duration {
+    Duration::from_millis(settings.raft_election_min_ms / 2)
+}
+
 /// openraft's configuration for `settings`. `enable_elect` is off: the node turns it on when its guard is over.
 pub(crate) fn raft_config(settings: &Settings, limits: &SnapshotLimits) -> Result<Config, ConfigError> {
     Config {
         cluster_name: "mc".into(),
-        heartbeat_interval: settings.raft_heartbeat_ms,
+        heartbeat_interval: u64::try_from(answer_limit(settings).as_millis()).unwrap_or(u64::MAX),
         election_timeout_min: settings.raft_election_min_ms,
         election_timeout_max: settings.raft_election_max_ms,
         enable_elect: false,

@@ -8,6 +8,7 @@
 mod acks;
 mod addresses;
 mod append_stream;
+mod ballots;
 mod config;
 mod convert;
 mod election;
@@ -32,6 +33,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod types;
+mod writable;
 
 pub use addresses::AddressBook;
 pub use config::SnapshotLimits;
@@ -49,3 +51,4 @@ pub use types::{
     CommittedLeaderId, Entry, LogId, MasterNode, Membership, Proposal, Raft, SnapshotMeta, StoredMembership,
     TypeConfig, Vote,
 };
+pub use writable::Blocked;

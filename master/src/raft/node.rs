@@ -3,7 +3,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use mc_base::metrics::Histogram;
@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::acks::Acks;
+use super::ballots::Ballots;
 use super::config::raft_config;
 use super::election::Elections;
 use super::envelope::Identity;
@@ -28,6 +29,7 @@ use super::peers::Peers;
 use super::removal::Removal;
 use super::service::Attached;
 use super::snapshots::{Disk, FileSystem, SnapshotError};
+use super::writable::{self, Blocked};
 use super::{
     AddressBook, Applied, LeaderTerm, LogId, Machine, MasterNode, Raft, RaftService, SharedIndex,
     SnapshotLimits, SnapshotStore, StoredMembership, TypeConfig, VoteGuard, observe, tasks,
@@ -147,10 +149,11 @@ pub struct RaftNode {
     /// Held while the membership is changed.
     pub(super) changing: tokio::sync::Mutex<()>,
     election_timeout_max: Duration,
-    /// The last term in which a hand-over was asked for: voters may elect another leader before our lease ends.
-    handed_over: AtomicU64,
+    /// A hand-over yields the term: voters may elect another leader before our lease ends.
+    ballots: Arc<Ballots>,
+    blocked: watch::Receiver<Option<Blocked>>,
     pub(super) stopped: watch::Receiver<Option<String>>,
-    _tasks: [AbortOnDropHandle<()>; 4],
+    _tasks: [AbortOnDropHandle<()>; 6],
 }
 
 impl fmt::Debug for RaftNode {
@@ -261,8 +264,13 @@ impl RaftNode {
         let heard = Heard::default();
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
         let (stopped_tx, stopped) = watch::channel(None);
+        let (blocked_tx, blocked) = watch::channel(None);
+        let ballots = Arc::new(Ballots::default());
+        let signs = writable::Signs { me: node, acks: acks.clone(), settings: settings.clone() };
         let tasks = [
             tasks::spawn(observe::tell_when_stopped(raft.metrics(), stopped_tx)),
+            tasks::spawn(writable::watch(raft.clone(), signs, blocked_tx)),
+            tasks::send_heartbeats(raft.clone(), Duration::from_millis(settings.raft_heartbeat_ms)),
             tasks::stand_when_over(raft.clone(), guard.clone()),
             tasks::take_snapshots(raft.clone(), bytes_since, limits, snapshots.clone()),
             tasks::spawn(leadership::follow(
@@ -286,6 +294,8 @@ impl RaftNode {
             pace: pace.clone(),
             nearly_full,
             hush,
+            acks: acks.clone(),
+            ballots: ballots.clone(),
         });
         Ok(Self {
             node,
@@ -299,7 +309,8 @@ impl RaftNode {
             pace,
             changing: tokio::sync::Mutex::default(),
             election_timeout_max,
-            handed_over: AtomicU64::new(0),
+            ballots,
+            blocked,
             stopped,
             _tasks: tasks,
         })
@@ -334,6 +345,24 @@ impl RaftNode {
         self.snapshots.current_bytes()
     }
 
+    /// Why this leader can't write, while it can't.
+    #[must_use]
+    pub fn blocked(&self) -> Option<Blocked> {
+        self.blocked.borrow().clone()
+    }
+
+    /// How long a majority takes to answer this leader's heartbeats, as last measured.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        let metrics = self.metrics.borrow_watched();
+        if !metrics.state.is_leader() {
+            return None;
+        }
+        let configs = metrics.membership_config.membership().get_joint_config();
+        let each = configs.iter().map(|voters| self.acks.round_trip_of_majority(self.node, voters));
+        each.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+
     /// Who leads, as this node learns of it.
     #[must_use]
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
@@ -358,7 +387,8 @@ impl RaftNode {
         let usable = usable_lease(self.election_timeout_max);
         let metrics = self.metrics.borrow_watched();
         let term = leased_term(&metrics, self.node, &self.acks, Instant::now(), usable)?;
-        (self.handed_over.load(Ordering::Acquire) != term.0).then_some(term)
+        // Last: see there.
+        self.ballots.permits(term.0).then_some(term)
     }
 
     /// Asks a quorum. A read of the index that begins after this returns sees every write acknowledged before the call,
@@ -429,14 +459,16 @@ impl RaftNode {
             (metrics.vote.leader_id.term, successors)
         };
         let Some(successors) = successors else { return self.known_leader().await };
-        self.handed_over.fetch_max(term, Ordering::AcqRel);
+        self.ballots.yield_term(term);
         let began = tokio::time::Instant::now();
         // A voter that has just restarted keeps out of elections and takes nothing over: another one may.
         let mut successors = successors.into_iter().peekable();
         while let Some(target) = successors.next() {
             self.raft.trigger().transfer_leader(target).await?;
             let last = successors.peek().is_none();
-            let patience = if last { self.election_timeout_max * 2 } else { self.election_timeout_max / 6 };
+            // The request, a vote and the news of it each travel, besides what a near and busy voter takes.
+            let far = self.acks.round_trip(target).unwrap_or_default() * 3;
+            let patience = if last { self.election_timeout_max * 2 } else { self.election_timeout_max / 6 + far };
             let mut leadership = self.leadership.clone();
             let taken = leadership.wait_for(|now| now.term > term && now.leader.is_some());
             match tokio::time::timeout(patience, taken).await {

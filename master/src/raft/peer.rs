@@ -148,6 +148,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         let call = tokio::spawn(async move {
             let call = answered_by.call(RPCTypes::AppendEntries, LATE, links.control.append(wire));
             let reply = call.await?;
+            lines.acks.note_round_trip(target, began);
             let result =
                 convert::append_reply_from_wire(&reply, sent).map_err(|err| answered_by.nonsense(&err))?;
             lines.hush.answered(target);
@@ -155,7 +156,8 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             lines.acks.note_disk(target, reply.sync_us, reply.disk_nearly_full);
             Ok::<_, RPCError<TypeConfig>>(result)
         });
-        let ttl = option.soft_ttl();
+        // A little less than openraft's own patience, so that a peer that does not answer is noted here.
+        let ttl = option.hard_ttl() * 15 / 16;
         let result = match tokio::time::timeout(ttl, call).await {
             Ok(Ok(result)) => result?,
             Ok(Err(_)) => return Err(whom.broken("was not asked: this master is stopping")),
@@ -201,7 +203,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
                     links.appends,
                     self.envelope(),
                     input,
-                    &option,
+                    Duration::from_millis(self.identity.election_max_ms),
                     self.lines.acks.clone(),
                     self.lines.hush.clone(),
                 )
@@ -218,7 +220,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
         let (whom, mut links) = self.line()?;
         let wire = convert::vote_request_to_wire(&request, self.envelope());
-        let reply = whom.call(RPCTypes::Vote, option.soft_ttl(), links.control.vote(wire)).await?;
+        let reply = whom.call(RPCTypes::Vote, option.hard_ttl(), links.control.vote(wire)).await?;
         self.voted(&whom, &reply)
     }
 
@@ -229,7 +231,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
     ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
         let (whom, mut links) = self.line()?;
         let wire = convert::vote_request_to_wire(&request, self.envelope());
-        let reply = whom.call(RPCTypes::Vote, option.soft_ttl(), links.control.pre_vote(wire)).await?;
+        let reply = whom.call(RPCTypes::Vote, option.hard_ttl(), links.control.pre_vote(wire)).await?;
         self.voted(&whom, &reply)
     }
 
@@ -261,7 +263,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         let (whom, mut links) = self.line()?;
         let wire = convert::transfer_to_wire(&request, self.envelope());
         let call = links.control.transfer_leader(wire);
-        let reply = whom.call(RPCTypes::TransferLeader, option.soft_ttl(), call).await?;
+        let reply = whom.call(RPCTypes::TransferLeader, option.hard_ttl(), call).await?;
         if reply.accepted {
             return Ok(Ok(()));
         }

@@ -12,16 +12,22 @@ use mc_base::net::Listener;
 use mc_base::{ClusterId, NodeId};
 use mc_proto::v1;
 use mc_proto::v1::raft_server::RaftServer;
+use openraft::Instant as _;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{Fatal, RaftError};
-use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, VoteRequest};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, VoteRequest, VoteResponse,
+};
 use parking_lot::Mutex;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::acks::Acks;
+use super::ballots::{self, Ballots};
 use super::convert::{self, BadMessage};
 use super::envelope::{check_envelope, check_timing};
 use super::hush::Hush;
 use super::leadership::Heard;
+use super::writable::{RaftInstant, writing};
 use super::{
     LogId, Machine, NearlyFull, Raft, SnapshotStore, TypeConfig, VoteGuard, receive_snapshot, removal,
 };
@@ -71,6 +77,8 @@ pub(super) struct Attached {
     pub(super) pace: Arc<SyncPace>,
     pub(super) nearly_full: NearlyFull,
     pub(super) hush: Arc<Hush>,
+    pub(super) acks: Arc<Acks>,
+    pub(super) ballots: Arc<Ballots>,
 }
 
 impl Attached {
@@ -80,6 +88,20 @@ impl Attached {
         let metrics = self.raft.server_metrics();
         let committed = metrics.borrow_watched().committed_membership_config.clone();
         (*committed.log_id()).filter(|_| !removal::has(&committed, from))
+    }
+
+    /// This leader's refusal, where a candidate gets it without openraft being asked.
+    fn refusal(&self, me: NodeId) -> Option<VoteResponse<TypeConfig>> {
+        let lease = Duration::from_millis(self.election_max_ms);
+        let now = tokio::time::Instant::now();
+        let vote = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let writing = writing(&metrics, me, RaftInstant::now(), lease);
+            ballots::holds_office(writing, &metrics, me, &self.acks, now, lease).then_some(metrics.vote)?
+        };
+        let last = self.raft.data_metrics().borrow_watched().last_log;
+        Some(VoteResponse::new(vote, last, false))
     }
 }
 
@@ -336,14 +358,34 @@ impl v1::raft_server::Raft for RaftService {
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
         let _timer = self.0.metrics.raft_rpc(RaftRpc::Vote);
         let (attached, request, not_a_member_since) = self.asked_for_a_vote(request)?;
-        let reply = attached.raft.vote(request).await.map_err(raft_stopped)?;
+        let reply = if request.leadership_transfer {
+            // The leader has yielded its lease before it asked for this.
+            attached.raft.vote(request).await.map_err(raft_stopped)?
+        } else if let Some(refusal) = attached.refusal(self.0.node) {
+            refusal
+        } else {
+            let asked = attached.ballots.ask(request.vote.leader_id.term);
+            let raft = attached.raft.clone();
+            // Goes on when the candidate hangs up: openraft decides all the same, and leased reads pause until it has.
+            let decided = tokio::spawn(async move {
+                let reply = raft.vote(request).await;
+                if reply.as_ref().is_ok_and(|reply| !reply.vote_granted) {
+                    asked.refused();
+                }
+                reply
+            });
+            decided.await.map_err(|_| self.starting())?.map_err(raft_stopped)?
+        };
         Ok(Response::new(convert::vote_reply_to_wire(&reply, not_a_member_since)))
     }
 
     async fn pre_vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
         let _timer = self.0.metrics.raft_rpc(RaftRpc::PreVote);
         let (attached, request, not_a_member_since) = self.asked_for_a_vote(request)?;
-        let reply = attached.raft.pre_vote(request).await.map_err(raft_stopped)?;
+        let reply = match attached.refusal(self.0.node) {
+            Some(refusal) => refusal,
+            None => attached.raft.pre_vote(request).await.map_err(raft_stopped)?,
+        };
         Ok(Response::new(convert::vote_reply_to_wire(&reply, not_a_member_since)))
     }
 

@@ -27,6 +27,24 @@ pub(super) fn say_what_is_applied(index: SharedIndex, committed: Option<LogId>) 
     })
 }
 
+/// Sends heartbeats at `pace` while this node leads. openraft's own, which go on beside them, are as far apart as the
+/// patience with an answer is long ([`super::config::answer_limit`]). They keep followers calm where these wait behind
+/// a full queue of proposals.
+pub(super) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDropHandle<()> {
+    spawn(async move {
+        let mut ticks = tokio::time::interval(pace);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let metrics = raft.server_metrics();
+        loop {
+            ticks.tick().await;
+            let leads = metrics.borrow_watched().state.is_leader();
+            if leads && raft.trigger().heartbeat().await.is_err() {
+                return;
+            }
+        }
+    })
+}
+
 /// Lets the node stand for election when its guard is over.
 pub(super) fn stand_when_over(raft: Raft<Machine>, guard: VoteGuard) -> AbortOnDropHandle<()> {
     spawn(async move {

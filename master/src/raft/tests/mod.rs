@@ -2,6 +2,7 @@
 
 mod batches;
 mod cluster;
+mod distant;
 mod faults;
 mod hostile;
 mod mem_log;

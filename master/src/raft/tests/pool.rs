@@ -10,7 +10,7 @@ use mc_base::metrics::{Histogram, Registry};
 use mc_base::net::{Network, TcpNetwork};
 use mc_base::{Clock, ClusterId, ClusterTime, NodeId};
 use mc_proto::v1;
-use mc_tests::{eventually, until};
+use mc_tests::{Link, Links, eventually, until};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -99,7 +99,9 @@ pub(super) struct Pool {
     pub(super) members: Vec<Member>,
     pub(super) limits: SnapshotLimits,
     pub(super) clock: Clock,
-    settings: Settings,
+    pub(super) settings: Settings,
+    /// How masters that start reach the others.
+    network: Arc<dyn Network>,
     /// Keeps the ports open of masters whose nodes were taken.
     taken: Vec<oneshot::Sender<()>>,
     _dir: TempDir,
@@ -110,7 +112,8 @@ impl Pool {
     pub(super) async fn unformed(n: u64, limits: SnapshotLimits, settings: Settings) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::monotonic();
-        let mut pool = Self { members: Vec::new(), limits, clock, settings, taken: Vec::new(), _dir: dir };
+        let (members, network, taken) = (Vec::new(), TcpNetwork::shared(), Vec::new());
+        let mut pool = Self { members, limits, clock, settings, network, taken, _dir: dir };
         for id in 1..=n {
             pool.add(NodeId(id)).await;
         }
@@ -128,6 +131,22 @@ impl Pool {
         pool.node(0).initialize(pool.addresses()).await.unwrap();
         pool.leader().await;
         pool
+    }
+
+    /// Three masters whose messages pass through a proxy each and take `round_trip` there and back, with a leader.
+    pub(super) async fn far_apart(settings: Settings, round_trip: Duration) -> (Self, Links) {
+        let mut pool = Self::unformed(3, SnapshotLimits::default(), settings).await;
+        let addresses: Vec<_> = pool.members.iter().map(|member| member.address.clone()).collect();
+        let links = Links::new(&addresses, &addresses);
+        links.with_clients(slow(round_trip));
+        pool.network = links.network();
+        for at in 0..3 {
+            pool.stop(at).await;
+            pool.start(at).await.unwrap();
+        }
+        pool.node(0).initialize(pool.addresses()).await.unwrap();
+        pool.leader().await;
+        (pool, links)
     }
 
     /// Starts an empty master on a port of its own and returns its place.
@@ -159,7 +178,7 @@ impl Pool {
             node: member.id,
             cluster: CLUSTER,
             settings: self.settings.clone(),
-            network: TcpNetwork::shared(),
+            network: self.network.clone(),
             clock: self.clock.clone(),
             log: log.clone(),
             bytes_since: Arc::new(move |index| log.bytes_since(index)),
@@ -266,6 +285,11 @@ impl Pool {
         let all: Vec<_> = self.running().map(snapshot).collect();
         assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "replicas differ");
     }
+}
+
+/// A link with this round trip.
+pub(super) fn slow(round_trip: Duration) -> Link {
+    Link::Slow { delay: round_trip / 2, jitter: Duration::ZERO }
 }
 
 pub(super) fn command(value: u64) -> Proposal {

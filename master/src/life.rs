@@ -106,6 +106,7 @@ impl Life {
             network: self.environment.network.clone(),
             clock: self.environment.clock.clone(),
             pace: log.pace(),
+            vote_timing: log.vote_timing(),
             log,
             bytes_since: Arc::new(move |covered| appended.bytes_since(covered.unwrap_or(0))),
             nearly_full: Arc::new(move || disk.shortage().is_some()),

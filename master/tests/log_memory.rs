@@ -93,6 +93,20 @@ async fn a_vote_is_durable_when_save_vote_returns() {
 }
 
 #[tokio::test]
+async fn the_election_timeout_is_durable_with_the_vote() {
+    let disk = MemoryDisk::new();
+    let (mut store, mut writer, _) = open(&disk).unwrap();
+    assert_eq!(store.vote_timing().election_max(), Duration::ZERO, "there is no vote yet");
+    store.vote_timing().set(Duration::from_millis(300));
+    save_vote(&mut store, &mut writer, 1).await;
+    store.vote_timing().set(Duration::from_secs(1));
+    let recorded = |disk: &MemoryDisk| open(&disk.crash()).unwrap().0.vote_timing().election_max();
+    assert_eq!(recorded(&disk), Duration::from_millis(300), "it is recorded with the next vote");
+    save_vote(&mut store, &mut writer, 1).await;
+    assert_eq!(recorded(&disk), Duration::from_secs(1));
+}
+
+#[tokio::test]
 async fn all_that_is_queued_shares_one_sync() {
     let disk = MemoryDisk::new();
     let (mut store, mut writer, _) = open(&disk).unwrap();

@@ -34,8 +34,8 @@ pub fn piece(data: &[u8]) -> bool {
 /// A vote, or a position in the log, with its checksum made right.
 pub fn mark(data: &[u8]) -> bool {
     let sealed = marks::seal(BytesMut::from(data));
-    if let Ok(vote) = marks::decode_vote(&sealed) {
-        assert_eq!(marks::encode_vote(&vote), sealed, "there is one way to write a vote");
+    if let Ok((vote, election_max_ms)) = marks::decode_vote(&sealed) {
+        assert_eq!(marks::encode_vote(&vote, election_max_ms), sealed, "there is one way to write a vote");
         return true;
     }
     let Ok(id) = marks::decode_log_id(&sealed) else { return false };

@@ -36,16 +36,19 @@ pub(super) fn open(bytes: &[u8]) -> Result<Reader<'_>, RecordError> {
     Ok(reader)
 }
 
-pub(super) fn encode_vote(vote: &Vote) -> BytesMut {
+/// A vote, and the longest election timeout, in ms, that this node has promised other masters to sit out since: 0 where it
+/// has promised none.
+pub(super) fn encode_vote(vote: &Vote, election_max_ms: u64) -> BytesMut {
     let mut out = BytesMut::new();
     out.put_u8(FORMAT);
     out.put_u64(vote.leader_id.term);
     out.put_u64(vote.leader_id.voted_for.0);
     out.put_u8(u8::from(vote.committed));
+    out.put_u64(election_max_ms);
     seal(out)
 }
 
-pub(super) fn decode_vote(bytes: &[u8]) -> Result<Vote, RecordError> {
+pub(super) fn decode_vote(bytes: &[u8]) -> Result<(Vote, u64), RecordError> {
     let mut reader = open(bytes)?;
     let (term, node) = (reader.u64()?, NodeId(reader.u64()?));
     let vote = match reader.u8()? {
@@ -53,8 +56,9 @@ pub(super) fn decode_vote(bytes: &[u8]) -> Result<Vote, RecordError> {
         1 => Vote::new_committed(term, node),
         found => return Err(RecordError::Kind { found }),
     };
+    let election_max_ms = reader.u64()?;
     reader.end()?;
-    Ok(vote)
+    Ok((vote, election_max_ms))
 }
 
 pub(super) fn encode_log_id(id: &LogId) -> BytesMut {
@@ -79,10 +83,11 @@ mod tests {
     fn positions_and_votes_have_fixed_bytes_and_every_flipped_bit_is_seen() {
         let vote = Vote::new_committed(2, NodeId(3));
         let id = LogId::new_term_index(2, 3);
-        let (vote_bytes, id_bytes) = (encode_vote(&vote), encode_log_id(&id));
+        let (vote_bytes, id_bytes) = (encode_vote(&vote, 300), encode_log_id(&id));
         assert_eq!(vote_bytes[..18], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 1]);
+        assert_eq!(vote_bytes[18..26], [0, 0, 0, 0, 0, 0, 1, 44]);
         assert_eq!(id_bytes[..17], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3]);
-        assert_eq!(decode_vote(&vote_bytes), Ok(vote));
+        assert_eq!(decode_vote(&vote_bytes), Ok((vote, 300)));
         assert_eq!(decode_log_id(&id_bytes), Ok(id));
         for bit in 0..vote_bytes.len() * 8 {
             let mut bytes = vote_bytes.to_vec();

@@ -28,6 +28,7 @@ mod shared;
 mod sled_disk;
 mod store;
 mod tail;
+mod vote_timing;
 mod wire;
 mod writer;
 
@@ -45,4 +46,5 @@ pub use record::{RecordError, decode_entry, decode_entry_bytes, encode_payload};
 pub use recover::{Recovered, Truncated};
 pub use sled_disk::{SledDisk, SledOptions};
 pub use store::LogStore;
+pub use vote_timing::VoteTiming;
 pub use writer::LogWriter;

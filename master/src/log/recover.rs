@@ -54,6 +54,8 @@ pub(super) struct Loaded {
     pub(super) next: u64,
     pub(super) tail: Tail,
     pub(super) ledger: Ledger,
+    /// What the vote was recorded with.
+    pub(super) election_max_ms: u64,
 }
 
 pub(super) fn recover(disk: &mut dyn LogDisk, tail_bytes: usize) -> Result<Loaded, OpenError> {
@@ -109,6 +111,8 @@ impl Scan {
     fn run(disk: &mut dyn LogDisk, tail_bytes: usize) -> Result<Loaded, Stop> {
         let view = disk.view();
         let vote = small(view.get(marks::VOTE)?, "the vote", marks::decode_vote)?;
+        let election_max_ms = vote.map_or(0, |(_, election_max_ms)| election_max_ms);
+        let vote = vote.map(|(vote, _)| vote);
         let committed = small(view.get(marks::COMMITTED)?, "the committed index", marks::decode_log_id)?;
         let purged = small(view.get(marks::PURGED)?, "the purged index", marks::decode_log_id)?;
 
@@ -156,7 +160,7 @@ impl Scan {
         scan.check_end(vote, committed, disk)?;
         let truncated = scan.cut(disk)?;
         let recovered = Recovered { purged, last: scan.last, vote, committed, truncated };
-        Ok(Loaded { recovered, next: scan.next, tail: scan.tail, ledger: scan.ledger })
+        Ok(Loaded { recovered, next: scan.next, tail: scan.tail, ledger: scan.ledger, election_max_ms })
     }
 
     fn visit(&mut self, index: u64, key: &[u8], value: &[u8]) -> Result<(), Stop> {

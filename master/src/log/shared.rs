@@ -19,6 +19,7 @@ use super::observe::LogStats;
 use super::panics;
 use super::recover::{Loaded, Recovered};
 use super::tail::Tail;
+use super::vote_timing::VoteTiming;
 use crate::raft::{Entry, LogId, TypeConfig, Vote};
 
 /// Something for the writer to do.
@@ -78,6 +79,7 @@ pub(super) struct Shared {
     busy: BusySince,
     /// Where the log is, for messages.
     place: Arc<str>,
+    pub(super) vote_timing: Arc<VoteTiming>,
 }
 
 /// Since when the writer has waited for an answer of the disk, if it does.
@@ -115,7 +117,7 @@ pub(super) enum Wake {
 
 impl Shared {
     pub(super) fn new(loaded: Loaded, place: Arc<str>) -> (Arc<Self>, Recovered) {
-        let Loaded { recovered, next, tail, ledger } = loaded;
+        let Loaded { recovered, next, tail, ledger, election_max_ms } = loaded;
         let state = State {
             purged: recovered.purged,
             last: recovered.last,
@@ -141,6 +143,7 @@ impl Shared {
             failure: watch::Sender::new(None),
             busy: BusySince::default(),
             place,
+            vote_timing: Arc::new(VoteTiming::recorded(election_max_ms)),
         };
         (Arc::new(shared), recovered)
     }

@@ -21,6 +21,7 @@ use super::reader::{LogReader, ReadPath, serve};
 use super::recover::{Recovered, recover};
 use super::shared::{Job, Shared};
 use super::sled_disk::{SledDisk, SledOptions};
+use super::vote_timing::VoteTiming;
 use super::writer::LogWriter;
 use crate::raft::{Entry, LogId, TypeConfig, Vote};
 
@@ -145,6 +146,12 @@ impl LogStore {
     #[must_use]
     pub fn unwritten_bytes(&self) -> u64 {
         self.inner.shared.unwritten_bytes()
+    }
+
+    /// What its vote is recorded with.
+    #[must_use]
+    pub fn vote_timing(&self) -> Arc<VoteTiming> {
+        self.inner.shared.vote_timing.clone()
     }
 
     /// Bytes of the entries after index `index`, to within 64 KiB: what a restart would apply on top of a snapshot that

@@ -25,6 +25,7 @@ use super::options::{LogOptions, LogSync};
 use super::packs::Packs;
 use super::panics::caught;
 use super::shared::{Job, Shared, Wake};
+use super::vote_timing::VoteTiming;
 use crate::raft::{Entry, LogId, Vote};
 
 /// Where noting the mark takes longer than this, it is noted as many times less often: batches wait for it.
@@ -53,6 +54,7 @@ impl LogWriter {
             options: options.clone(),
             next,
             vote_term: vote.map_or(0, |vote| vote.leader_id.term),
+            vote_timing: shared.vote_timing.clone(),
             unsynced: false,
             purge: None,
             noted: Instant::now(),
@@ -164,6 +166,7 @@ struct Writer {
     /// The index after the last entry written.
     next: u64,
     vote_term: u64,
+    vote_timing: Arc<VoteTiming>,
     /// Whether anything was written since the last sync.
     unsynced: bool,
     /// What is being purged, slice by slice.
@@ -215,7 +218,11 @@ impl Writer {
                 }
                 Job::Vote { vote, .. } => {
                     (durable, voted) = (true, true);
-                    self.put(marks::VOTE, &marks::encode_vote(vote), "write the vote")?;
+                    self.put(
+                        marks::VOTE,
+                        &marks::encode_vote(vote, self.vote_timing.ms()),
+                        "write the vote",
+                    )?;
                     self.vote_term = self.vote_term.max(vote.leader_id.term);
                     done.vote = Some(*vote);
                 }

@@ -9,7 +9,8 @@ use mc_base::Clock;
 /// a voter that crashes and is back within the lease could vote at once, and a new leader would commit writes that the
 /// old one's readers do not see. So a voter that has a vote on disk neither votes, grants pre-votes, stands nor
 /// takes over leadership until one maximum election timeout has passed since its start: by then every lease that it
-/// may have promised is over. The random part on top keeps masters that restarted together from standing together.
+/// may have promised is over. The timing can change between two runs, so the timeout is recorded beside the vote, and the
+/// longer one of the recorded and the configured one counts. The random part on top keeps masters that restarted together from standing together.
 #[derive(Clone, Debug)]
 pub struct VoteGuard {
     clock: Clock,

@@ -34,7 +34,7 @@ use super::{
     AddressBook, Applied, LeaderTerm, LogId, Machine, MasterNode, Raft, RaftService, SharedIndex,
     SnapshotLimits, SnapshotStore, StoredMembership, TypeConfig, VoteGuard, observe, tasks,
 };
-use crate::log::SyncPace;
+use crate::log::{SyncPace, VoteTiming};
 use crate::state::{ReadPolicy, Settings, State};
 
 /// Bytes of the log after an index, or of all of it.
@@ -57,6 +57,8 @@ pub struct RaftNodeConfig<L> {
     pub clock: Clock,
     /// The Raft log, vote included.
     pub log: L,
+    /// What the log records the vote with.
+    pub vote_timing: Arc<VoteTiming>,
     /// Bytes of the log that a snapshot does not cover.
     pub bytes_since: BytesSince,
     /// How long the log's syncs take.
@@ -189,6 +191,7 @@ impl RaftNode {
             network,
             clock,
             mut log,
+            vote_timing,
             bytes_since,
             pace,
             nearly_full,
@@ -241,13 +244,23 @@ impl RaftNode {
         }
         let index = SharedIndex::new(applied);
 
-        let voted = log.get_log_reader().await.read_vote().await.map_err(StartError::Log)?.is_some();
-        let guard = if voted {
-            let spread = settings.raft_election_max_ms.saturating_sub(settings.raft_election_min_ms);
-            let random_part = Duration::from_millis(rand::random_range(0..=spread));
-            VoteGuard::armed(clock, election_timeout_max, random_part)
-        } else {
-            VoteGuard::open(clock)
+        let vote = log.get_log_reader().await.read_vote().await.map_err(StartError::Log)?;
+        let recorded = vote_timing.election_max();
+        // The longer one stands beside each vote until the guard is over: if this run ends before that, the next one
+        // still has to keep what an earlier one promised.
+        let guarded = recorded.max(election_timeout_max);
+        vote_timing.set(guarded);
+        let guard = match vote {
+            Some(vote) => {
+                if guarded > recorded {
+                    // Before this run can promise anything that is longer than what is on the disk.
+                    log.save_vote(&vote).await.map_err(StartError::Log)?;
+                }
+                let spread = settings.raft_election_max_ms.saturating_sub(settings.raft_election_min_ms);
+                let random_part = Duration::from_millis(rand::random_range(0..=spread));
+                VoteGuard::armed(clock, guarded, random_part)
+            }
+            None => VoteGuard::open(clock),
         };
 
         let identity = Identity { cluster, node, election_max_ms: settings.raft_election_max_ms };
@@ -271,7 +284,9 @@ impl RaftNode {
             tasks::spawn(observe::tell_when_stopped(raft.metrics(), stopped_tx)),
             tasks::spawn(writable::watch(raft.clone(), signs, blocked_tx)),
             tasks::send_heartbeats(raft.clone(), Duration::from_millis(settings.raft_heartbeat_ms)),
-            tasks::stand_when_over(raft.clone(), guard.clone()),
+            tasks::stand_when_over(raft.clone(), guard.clone(), move || {
+                vote_timing.set(election_timeout_max);
+            }),
             tasks::take_snapshots(raft.clone(), bytes_since, limits, snapshots.clone()),
             tasks::spawn(leadership::follow(
                 raft.clone(),
@@ -468,7 +483,8 @@ impl RaftNode {
             let last = successors.peek().is_none();
             // The request, a vote and the news of it each travel, besides what a near and busy voter takes.
             let far = self.acks.round_trip(target).unwrap_or_default() * 3;
-            let patience = if last { self.election_timeout_max * 2 } else { self.election_timeout_max / 6 + far };
+            let patience =
+                if last { self.election_timeout_max * 2 } else { self.election_timeout_max / 6 + far };
             let mut leadership = self.leadership.clone();
             let taken = leadership.wait_for(|now| now.term > term && now.leader.is_some());
             match tokio::time::timeout(patience, taken).await {

@@ -45,10 +45,15 @@ pub(super) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDro
     })
 }
 
-/// Lets the node stand for election when its guard is over.
-pub(super) fn stand_when_over(raft: Raft<Machine>, guard: VoteGuard) -> AbortOnDropHandle<()> {
+/// Lets the node stand for election when its guard is over, after a call of `over`.
+pub(super) fn stand_when_over(
+    raft: Raft<Machine>,
+    guard: VoteGuard,
+    over: impl FnOnce() + Send + 'static,
+) -> AbortOnDropHandle<()> {
     spawn(async move {
         guard.over().await;
+        over();
         raft.runtime_config().elect(true);
     })
 }

@@ -110,7 +110,7 @@ fn length(bytes: &[u8]) -> [u8; 4] {
 /// A position in the log and two votes, without their checksum.
 pub(crate) fn marks() -> Vec<Vec<u8>> {
     let position = [&[1u8][..], &3u64.to_be_bytes(), &7u64.to_be_bytes()].concat();
-    let vote = |committed| [&position[..], &[committed]].concat();
+    let vote = |committed| [&position[..], &[committed], &300u64.to_be_bytes()].concat();
     vec![vote(0), vote(1), position]
 }
 

@@ -148,6 +148,40 @@ async fn a_restarted_voter_keeps_out_of_elections_until_its_leases_are_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_voter_waits_for_the_longer_of_the_recorded_and_the_configured_timeout() {
+    let mut pool = Pool::formed(1, SnapshotLimits::default()).await;
+    pool.write(1).await;
+    pool.stop(0).await;
+    let lan = Duration::from_millis(300);
+    assert_eq!(pool.members[0].vote_timing.election_max(), lan, "it stands beside the vote");
+
+    // It promised more, a moment ago, under another timing.
+    let wan = Duration::from_secs(1);
+    pool.members[0].vote_timing.set(wan);
+    let now = Arc::new(AtomicU64::new(0));
+    pool.clock = Clock::from_fn({
+        let now = now.clone();
+        move || Duration::from_millis(now.load(Ordering::Relaxed))
+    });
+    pool.start(0).await.unwrap();
+    let us = pool.members[0].id;
+    let mut client = client(&pool.members[0].address);
+    let peer = Identity { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
+    let vote = ballot(100, NodeId(7), peer.envelope(us));
+    now.store(999, Ordering::Relaxed);
+    assert_eq!(client.vote(vote).await.unwrap_err().code(), tonic::Code::Unavailable);
+    assert_eq!(
+        pool.members[0].vote_timing.election_max(),
+        wan,
+        "a restart right now still has to wait for it"
+    );
+
+    now.store(1_150, Ordering::Relaxed);
+    pool.leader().await;
+    assert_eq!(pool.members[0].vote_timing.election_max(), lan);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_was_cut_off_does_not_depose_the_leader_when_it_is_back() {
     let mut pool = Pool::formed(3, SnapshotLimits::default()).await;
     let last = pool.write(1).await;

@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use tonic::Status;
 
 use super::mem_log::MemLog;
+use crate::log::VoteTiming;
 use crate::metrics::MasterMetrics;
 use crate::raft::snapshots::{Disk, FileSystem};
 use crate::raft::{
@@ -83,6 +84,7 @@ pub(super) struct Member {
     pub(super) supports: Arc<AtomicU32>,
     pub(super) address: String,
     pub(super) log: MemLog,
+    pub(super) vote_timing: Arc<VoteTiming>,
     pub(super) snapshot_dir: PathBuf,
     /// Where its snapshots lie, from its next start on.
     pub(super) disk: Arc<dyn Disk>,
@@ -157,6 +159,7 @@ impl Pool {
             supports: Arc::new(AtomicU32::new(CLUSTER_VERSION)),
             address: "127.0.0.1:0".into(),
             log: MemLog::default(),
+            vote_timing: Arc::default(),
             snapshot_dir,
             disk: Arc::new(FileSystem),
             running: None,
@@ -181,6 +184,7 @@ impl Pool {
             network: self.network.clone(),
             clock: self.clock.clone(),
             log: log.clone(),
+            vote_timing: member.vote_timing.clone(),
             bytes_since: Arc::new(move |index| log.bytes_since(index)),
             pace: Arc::default(),
             nearly_full: Arc::new(|| false),
@@ -217,6 +221,7 @@ impl Pool {
         self.stop(at).await;
         let member = &mut self.members[at];
         member.log = MemLog::default();
+        member.vote_timing = Arc::default();
         std::fs::remove_dir_all(&member.snapshot_dir).unwrap();
         member.id = id;
     }

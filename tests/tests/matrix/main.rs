@@ -11,6 +11,7 @@
 mod clients;
 mod clocks;
 mod disks;
+mod distance;
 mod files;
 mod kills;
 mod membership;

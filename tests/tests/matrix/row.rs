@@ -2,10 +2,10 @@ use std::cell::Cell;
 use std::io::Write as _;
 use std::time::Duration;
 
-use futures::future::join_all;
+use futures::future::{LocalBoxFuture, join_all};
 use mc_tests::checker::{Operation, Outcome};
 use mc_tests::{
-    Cluster, ClusterBuilder, Fault, Faults, Process, Recorder, Running, SmallDisk, Workload, until,
+    Cluster, ClusterBuilder, Fault, Faults, Link, Process, Recorder, Running, SmallDisk, Workload, until,
 };
 use tokio::time::Instant;
 
@@ -22,7 +22,12 @@ pub(crate) struct Row {
     workload: Workload,
     rounds: usize,
     disk_size: Option<&'static str>,
+    round_trip: Option<Duration>,
+    rest: Option<Rest>,
 }
+
+/// Watches a cluster that no client uses yet.
+type Rest = Box<dyn for<'a> FnOnce(&'a Cluster) -> LocalBoxFuture<'a, ()>>;
 
 /// A master, and the term that it led.
 #[derive(Clone, Copy)]
@@ -115,6 +120,11 @@ impl Round<'_> {
     }
 }
 
+/// A link whose ends are half of this apart.
+pub(crate) fn apart(round_trip: Duration) -> Link {
+    Link::Slow { delay: round_trip / 2, jitter: Duration::ZERO }
+}
+
 impl Row {
     /// Three masters with faulty disks, clocks and links; one store.
     pub(crate) fn new(fault: &'static str, role: &'static str) -> Self {
@@ -127,6 +137,8 @@ impl Row {
             workload: Workload::new(1).pace(Duration::from_millis(2)),
             rounds: rounds.unwrap_or(1),
             disk_size: None,
+            round_trip: None,
+            rest: None,
         }
     }
 
@@ -147,6 +159,21 @@ impl Row {
         self
     }
 
+    /// Puts the masters apart from before they start: a message and its answer take this long.
+    pub(crate) fn round_trip(mut self, round_trip: Duration) -> Self {
+        self.round_trip = Some(round_trip);
+        self
+    }
+
+    /// Leaves the cluster idle between its start and the first call of a client.
+    pub(crate) fn rest(
+        mut self,
+        rest: impl for<'a> FnOnce(&'a Cluster) -> LocalBoxFuture<'a, ()> + 'static,
+    ) -> Self {
+        self.rest = Some(Box::new(rest));
+        self
+    }
+
     /// Runs the rounds. `round` makes the fault and takes it back; it does not wait for the service to be back.
     pub(crate) async fn run(self, mut round: impl AsyncFnMut(&mut Round<'_>)) {
         let mut faults = Faults::new();
@@ -162,8 +189,14 @@ impl Row {
             println!("{}, {}: passed over, no file system can be mounted here", self.fault, self.role);
             return;
         };
+        if let Some(round_trip) = self.round_trip {
+            cluster.links().among_masters(apart(round_trip));
+        }
         cluster.masters.iter_mut().chain(&mut cluster.stores).for_each(Process::start);
         cluster.ready().await;
+        if let Some(rest) = self.rest {
+            rest(&cluster).await;
+        }
         let running = self.workload.start(&cluster.client_builder()).await;
         let mut without_service = Vec::new();
         for number in 0..2 * self.rounds + MORE_ROUNDS {

@@ -52,7 +52,10 @@ pub struct WriteOp<'a> {
 
 /// Moves batches of bytes to and from stores.
 ///
-/// A call ends by its deadline. The caller's buffers are not touched after it has returned, nor after its future
+/// A call ends by its deadline, and long before it when the store is silent. It may have to wait until the transport has
+/// a connection to spare: that wait says nothing about the store, and only the deadline bounds it.
+///
+/// The caller's buffers are not touched after it has returned, nor after its future
 /// was dropped. A write that answers `Ok` is applied in the store's memory. Each answer carries the checksum of the
 /// bytes of that operation, computed while they were in the cache.
 pub trait Transport: Send + Sync + fmt::Debug {
@@ -99,9 +102,28 @@ pub enum TransferError {
         /// Why.
         reason: String,
     },
-    /// The deadline passed.
+    /// The store moved no byte for so long that it is taken for dead.
+    #[error("store {store} at {address} stalled: {reason}")]
+    Stalled {
+        /// The store.
+        store: StoreId,
+        /// Where.
+        address: String,
+        /// How that was found out.
+        reason: String,
+    },
+    /// The deadline passed while bytes were moving.
     #[error("store {store} at {address} did not finish by the deadline")]
     Deadline {
+        /// The store.
+        store: StoreId,
+        /// Where.
+        address: String,
+    },
+    /// The deadline passed before a connection was free: other calls of this process had them all. The store was not
+    /// asked for anything.
+    #[error("no connection to store {store} at {address} was free by the deadline")]
+    Queued {
         /// The store.
         store: StoreId,
         /// Where.
@@ -123,4 +145,18 @@ pub enum TransferError {
         /// What it offers.
         offered: String,
     },
+}
+
+impl TransferError {
+    /// Whether this says something about the store or the way to it, rather than about the call: its deadline, its grant,
+    /// or how busy its own process was.
+    #[must_use]
+    pub fn is_of_the_store(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Broken { .. } | Self::Stalled { .. } | Self::NoEndpoint { .. } => {
+                true
+            }
+            Self::Deadline { .. } | Self::Queued { .. } | Self::Refused { .. } => false,
+        }
+    }
 }

@@ -47,7 +47,7 @@ async fn a_peer_that_accepts_and_says_nothing_costs_one_connect_timeout() {
 }
 
 #[tokio::test]
-async fn waiting_for_a_connection_counts_against_the_deadline() {
+async fn waiting_for_a_connection_counts_against_the_deadline_and_is_not_the_stores_fault() {
     let store = Store::start(1 << 20).await;
     let relay = Relay::to(&store.address).await;
     relay.hold_up_after(200);
@@ -61,9 +61,121 @@ async fn waiting_for_a_connection_counts_against_the_deadline() {
     }
     let ops = [WriteOp { range: 0, offset: 0, from: vec![&bytes] }];
     let answer = transport.write(&peer, &granted, &ops, Instant::now() + Duration::from_millis(30)).await;
-    assert!(matches!(answer[0], Err(TransferError::Deadline { .. })), "{answer:?}");
+    assert!(
+        matches!(&answer[0], Err(error @ TransferError::Queued { .. }) if !error.is_of_the_store()),
+        "{answer:?}"
+    );
     relay.release();
     assert!(first.await.is_ok(), "the call that held the connection is not harmed");
+}
+
+#[tokio::test]
+async fn a_call_waits_longer_for_a_connection_than_a_store_may_be_silent() {
+    let store = Store::start(1 << 20).await;
+    let relay = Relay::to(&store.address).await;
+    let stall_timeout = Duration::from_millis(400);
+    let options = TcpOptions { connections_per_peer: 1, stall_timeout, ..Default::default() };
+    let (transport, peer) = (TcpTransport::new(options), peer_at(&relay.address));
+    let granted = sealed(Access::Read, 0, 1 << 20, 1);
+    // Given: a call that has the only connection, over which a few bytes come at a time.
+    relay.hold_down_after(100);
+    let trickle = async {
+        let started = Instant::now();
+        while started.elapsed() < stall_timeout * 3 {
+            relay.held().await;
+            relay.hold_down_after(16);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        relay.release();
+    };
+    let slow = read(&transport, &peer, &granted, 1 << 20);
+    let queued = read(&transport, &peer, &granted, 100);
+    let (slow, queued, ()) = tokio::join!(slow, queued, trickle);
+    assert!(slow.is_ok(), "it was moving all the time: {slow:?}");
+    assert!(queued.is_ok(), "it had not begun: {queued:?}");
+}
+
+#[tokio::test]
+async fn a_store_that_stalls_fails_the_call_that_it_stalls_and_all_that_queue_for_it() {
+    let store = Store::start(1 << 20).await;
+    let relay = Relay::to(&store.address).await;
+    let stall_timeout = Duration::from_millis(40);
+    let options = TcpOptions { connections_per_peer: 1, stall_timeout, ..Default::default() };
+    let (transport, peer) = (TcpTransport::new(options), peer_at(&relay.address));
+    let granted = sealed(Access::Read, 0, 1 << 20, 1);
+    // The hello is answered and nothing else is.
+    relay.hold_down_after(13);
+    let calls = (0..16).map(|_| read(&transport, &peer, &granted, 1000));
+    let answers = timeout(Duration::from_secs(15), futures::future::join_all(calls)).await;
+    for answer in answers.expect("none waits for its deadline of 20 s") {
+        assert!(
+            matches!(&answer, Err(error @ TransferError::Stalled { .. }) if error.is_of_the_store()),
+            "{answer:?}"
+        );
+    }
+    assert_eq!(relay.connections(), 1, "one of them found it out for all");
+    // The next one asks again.
+    relay.release();
+    assert!(read(&transport, &peer, &granted, 1000).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_connection_that_is_silent_while_others_move_is_replaced() {
+    let store = Store::start(4096).await;
+    let address = store.address.clone();
+    let front = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let peer = peer_at(&front.local_addr().unwrap().to_string());
+    // Given: the first connection passes one call, then nothing; the others pass all.
+    let silent = tokio_util::sync::CancellationToken::new();
+    let silenced = silent.clone();
+    let fronting = tokio::spawn(async move {
+        let mut first = true;
+        loop {
+            let (mut client, _) = front.accept().await.unwrap();
+            let mut store = TcpStream::connect(&address).await.unwrap();
+            let silent = if std::mem::take(&mut first) { silenced.clone() } else { Default::default() };
+            tokio::spawn(async move {
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut store) => {}
+                    () = silent.cancelled() => std::future::pending::<()>().await,
+                }
+            });
+        }
+    });
+    let stall_timeout = Duration::from_millis(40);
+    let transport = TcpTransport::new(TcpOptions { stall_timeout, ..Default::default() });
+    let granted = sealed(Access::Read, 0, 4096, 1);
+    read(&transport, &peer, &granted, 100).await.unwrap();
+    silent.cancel();
+    // When: a call has that connection, while others go on over theirs.
+    let mut first = std::pin::pin!(read(&transport, &peer, &granted, 100));
+    let answer = loop {
+        tokio::select! {
+            biased;
+            answer = &mut first => break answer,
+            other = read(&transport, &peer, &granted, 100) => assert!(other.is_ok(), "{other:?}"),
+        }
+    };
+    assert!(answer.is_ok(), "it was made again over a fresh connection: {answer:?}");
+    fronting.abort();
+}
+
+#[tokio::test]
+async fn a_large_transfer_lets_those_that_wait_go_first_after_each_turn() {
+    let len = 64u64 << 20;
+    let store = Store::start(len).await;
+    let options = TcpOptions { connections_per_peer: 1, ..Default::default() };
+    let (transport, peer) = (TcpTransport::new(options), store.peer());
+    let (large, small) = (vec![1; len as usize], sealed(Access::Read, 0, 100, 1));
+    let granted = sealed(Access::Write, 0, len, 1);
+    let written = || store.counters().bytes_written.load(Ordering::Relaxed);
+    let small = async {
+        let answer = read(&transport, &peer, &small, 100).await;
+        (answer.is_ok(), written())
+    };
+    let (large, (read, before)) = tokio::join!(write(&transport, &peer, &granted, &large), small);
+    assert!(large.is_ok() && read && written() == len);
+    assert!(before < len, "the small one waited for all of the large one");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

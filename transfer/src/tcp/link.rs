@@ -1,5 +1,6 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mc_base::Access;
@@ -8,11 +9,11 @@ use smallvec::SmallVec;
 use tokio::net::TcpStream;
 
 use super::plan::Piece;
+use super::progress::{Moved, Progress, Watch};
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::socket_options;
 use crate::wire::{
-    self, HELLO_REPLY_LEN, Hello, HelloReply, MAX_OPS, Op, REPLY_LEN, Request, VERDICT_LEN, VerdictHeader,
-    WireError,
+    self, HELLO_REPLY_LEN, Hello, HelloReply, Op, REPLY_LEN, Request, VERDICT_LEN, VerdictHeader, WireError,
 };
 
 /// Bytes that are checksummed and then sent, or received and then checksummed: they stay in the cache in between.
@@ -42,13 +43,15 @@ pub(super) enum Broken {
 #[derive(Debug)]
 pub(super) enum ConnectError {
     Failed(String),
+    TooLong(String),
     Refused(String),
 }
 
 /// One connection to a store. Owned by one call at a time, which does all of its I/O in the caller's own future: what
 /// is dropped or has failed halfway is closed, so nothing can touch a caller's buffer later.
 pub(super) struct Link {
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
+    progress: Progress,
     /// Whose memory the other end said it is.
     pub(super) hello: Hello,
     next_id: u64,
@@ -91,13 +94,14 @@ impl Link {
         address: &str,
         hello: Hello,
         timeout: Duration,
+        moved: &Arc<Moved>,
     ) -> Result<Self, ConnectError> {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
         let addresses = tokio::time::timeout(timeout, tokio::net::lookup_host(address)).await;
         let addresses = addresses.map_err(|_| too_long("looking the name up", timeout))?.map_err(failed)?;
         let mut last = ConnectError::Failed("the name has no address".to_owned());
         for address in addresses {
-            match tokio::time::timeout(timeout, Self::open(address, hello)).await {
+            match tokio::time::timeout(timeout, Self::open(address, hello, moved)).await {
                 Ok(Ok(link)) => return Ok(link),
                 Ok(Err(error)) => last = error,
                 Err(_) => last = too_long("connecting", timeout),
@@ -106,12 +110,19 @@ impl Link {
         Err(last)
     }
 
-    async fn open(address: SocketAddr, hello: Hello) -> Result<Self, ConnectError> {
+    async fn open(address: SocketAddr, hello: Hello, moved: &Arc<Moved>) -> Result<Self, ConnectError> {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
         let stream = TcpStream::connect(address).await.map_err(failed)?;
         socket_options::set(&stream);
-        let mut link =
-            Self { stream, hello, next_id: 1, out: Vec::new(), input: Input::new(), since_turn: 0 };
+        let mut link = Self {
+            stream: Arc::new(stream),
+            progress: Progress::new(moved.clone()),
+            hello,
+            next_id: 1,
+            out: Vec::new(),
+            input: Input::new(),
+            since_turn: 0,
+        };
         match link.shake_hands().await {
             Ok(Ok(())) => Ok(link),
             Ok(Err(reason)) => Err(ConnectError::Refused(reason)),
@@ -149,57 +160,56 @@ impl Link {
         peeked.is_err_and(|error| error == rustix::io::Errno::WOULDBLOCK)
     }
 
-    /// Reads the pieces after those that are `done`, and adds their outcomes as they come.
+    /// Whether bytes move from here on.
+    pub(super) fn watch(&self) -> Watch {
+        Watch::new(self.stream.clone(), self.progress.clone())
+    }
+
+    /// Reads `pieces`, at most [`wire::MAX_OPS`], and adds their outcomes as they come.
     pub(super) async fn read(
         &mut self,
         grant: &[u8],
         pieces: &mut [Piece<&mut [u8]>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let first = done.len();
-        for pieces in pieces[first..].chunks_mut(MAX_OPS) {
-            let id = self.request(Access::Read, grant, pieces);
-            let out = std::mem::take(&mut self.out);
-            let sent = self.send(&mut [IoSlice::new(&out)]).await;
-            self.out = out;
-            sent?;
-            if let Err(reason) = self.reply(id).await? {
-                done.extend(pieces.iter().map(|_| Err(reason.clone())));
+        let id = self.request(Access::Read, grant, pieces);
+        let out = std::mem::take(&mut self.out);
+        let sent = self.send(&mut [IoSlice::new(&out)]).await;
+        self.out = out;
+        sent?;
+        if let Err(reason) = self.reply(id).await? {
+            done.extend(pieces.iter().map(|_| Err(reason.clone())));
+            return Ok(());
+        }
+        for piece in pieces {
+            if let Err(reason) = self.verdict().await? {
+                done.push(Err(reason));
                 continue;
             }
-            for piece in pieces {
-                if let Err(reason) = self.verdict().await? {
-                    done.push(Err(reason));
-                    continue;
-                }
-                let checksum = self.receive(piece).await?;
-                done.push(self.verdict().await?.map(|()| checksum));
-            }
+            let checksum = self.receive(piece).await?;
+            done.push(self.verdict().await?.map(|()| checksum));
         }
         Ok(())
     }
 
-    /// Writes the pieces after those that are `done`, and adds their outcomes as they come.
+    /// Writes `pieces`, at most [`wire::MAX_OPS`], and adds their outcomes as they come.
     pub(super) async fn write(
         &mut self,
         grant: &[u8],
         pieces: &[Piece<&[u8]>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let first = done.len();
-        for pieces in pieces[first..].chunks(MAX_OPS) {
-            let id = self.request(Access::Write, grant, pieces);
-            let out = std::mem::take(&mut self.out);
-            let sent = self.send_payload(&out, pieces).await;
-            self.out = out;
-            let checksums = sent?;
-            if let Err(reason) = self.reply(id).await? {
-                done.extend(pieces.iter().map(|_| Err(reason.clone())));
-                continue;
-            }
-            for checksum in checksums {
-                done.push(self.verdict().await?.map(|()| checksum));
-            }
+        let id = self.request(Access::Write, grant, pieces);
+        let out = std::mem::take(&mut self.out);
+        let sent = self.send_payload(&out, pieces).await;
+        self.out = out;
+        let checksums = sent?;
+        if let Err(reason) = self.reply(id).await? {
+            done.extend(pieces.iter().map(|_| Err(reason.clone())));
+            return Ok(());
+        }
+        for checksum in checksums {
+            done.push(self.verdict().await?.map(|()| checksum));
         }
         Ok(())
     }
@@ -340,7 +350,10 @@ impl Link {
             }
             match self.stream.try_read(&mut self.input.bytes[..]) {
                 Ok(0) => return Err(Broken::Closed),
-                Ok(n) => (self.input.start, self.input.end) = (0, n),
+                Ok(n) => {
+                    (self.input.start, self.input.end) = (0, n);
+                    self.progress.add(n);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.stream.readable().await?,
                 Err(error) => return Err(error.into()),
             }
@@ -348,6 +361,7 @@ impl Link {
     }
 
     async fn moved(&mut self, n: usize) {
+        self.progress.add(n);
         self.since_turn += n;
         if self.since_turn >= TURN {
             self.since_turn = 0;
@@ -357,5 +371,5 @@ impl Link {
 }
 
 fn too_long(what: &str, timeout: Duration) -> ConnectError {
-    ConnectError::Failed(format!("{what} took longer than {timeout:?}"))
+    ConnectError::TooLong(format!("{what} took longer than {timeout:?}"))
 }

@@ -3,15 +3,17 @@
 mod link;
 mod plan;
 mod pool;
+mod progress;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
 use mc_base::SealedGrant;
 use tokio::time::Instant;
 
-use self::link::{Broken, ConnectError, Link, Outcome};
+use self::link::{ConnectError, Link, Outcome};
 use self::plan::Piece;
 use self::pool::{Pool, Pools, Reuse};
 use crate::checksum::Checksum;
@@ -20,6 +22,8 @@ use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 
 /// The name of this transport in a store's endpoints.
 const TRANSPORT: &str = "tcp";
+/// After so many looks in a row that saw no byte move the stall timeout is over.
+const LOOKS: u32 = 4;
 
 /// How the client's connections behave.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +33,10 @@ pub struct TcpOptions {
     pub connections_per_peer: usize,
     /// A connect (and hello) that takes longer has failed, default 300 ms.
     pub connect_timeout: Duration,
+    /// A store that moves no byte for so long while calls have connections to it is taken for dead, and every call that
+    /// waits for it fails; default 400 ms. Shorter finds dead stores sooner, longer bears with slower ones. The wait for a
+    /// connection does not count.
+    pub stall_timeout: Duration,
     /// A batch is striped over as many connections as it has multiples of this, default 4 MiB, at least 1 MiB. Smaller
     /// stripes use more connections for smaller objects, and pay more wake-ups for it.
     pub stripe_bytes: u64,
@@ -36,14 +44,28 @@ pub struct TcpOptions {
 
 impl Default for TcpOptions {
     fn default() -> Self {
-        Self { connections_per_peer: 4, connect_timeout: Duration::from_millis(300), stripe_bytes: 4 << 20 }
+        Self {
+            connections_per_peer: 4,
+            connect_timeout: Duration::from_millis(300),
+            stall_timeout: Duration::from_millis(400),
+            stripe_bytes: 4 << 20,
+        }
+    }
+}
+
+impl TcpOptions {
+    /// Between two looks whether a connection moves bytes.
+    fn look_every(self) -> Duration {
+        (self.stall_timeout / LOOKS).clamp(Duration::from_millis(1), Duration::from_secs(3600))
     }
 }
 
 /// Transfers over TCP: pooled connections per store, large batches striped over them.
 ///
 /// Each call does its own I/O, in the caller's future, on connections that it has for itself meanwhile. A call that
-/// fails, runs into its deadline or is dropped closes those that it had not finished with.
+/// fails, runs into its deadline or is dropped closes those that it had not finished with. Calls queue for connections,
+/// first come, first served, and a large one queues again after each turn of some megabytes: it can't hold up others for
+/// longer than that.
 pub struct TcpTransport {
     pools: Pools,
 }
@@ -118,21 +140,31 @@ enum Work<'a> {
 }
 
 impl Work<'_> {
-    async fn run(&mut self, link: &mut Link, grant: &[u8], done: &mut Vec<Outcome>) -> Result<(), Broken> {
-        match self {
-            Self::Read(pieces) => link.read(grant, pieces, done).await,
-            Self::Write(pieces) => link.write(grant, pieces, done).await,
-        }
+    /// Whether every piece has an outcome.
+    fn is_done(&self, done: &[Outcome]) -> bool {
+        self.pieces().len() == done.len()
+    }
+
+    /// Carries one turn's worth of the pieces after those that are `done`.
+    async fn turn(&mut self, link: &mut Link, grant: &[u8], done: &mut Vec<Outcome>) -> Result<(), Failure> {
+        let rest = done.len()..done.len() + plan::turn(self.pieces().skip(done.len()).map(|(_, len)| len));
+        let carried = match self {
+            Self::Read(pieces) => link.read(grant, &mut pieces[rest], done).await,
+            Self::Write(pieces) => link.write(grant, &pieces[rest], done).await,
+        };
+        carried.map_err(|broken| Failure::Broken(broken.to_string()))
     }
 
     /// Operation and length of each piece.
-    fn pieces(&self) -> impl Iterator<Item = (usize, u64)> {
+    fn pieces(&self) -> impl ExactSizeIterator<Item = (usize, u64)> {
         let (reads, writes) = match self {
             Self::Read(pieces) => (pieces.as_slice(), [].as_slice()),
             Self::Write(pieces) => ([].as_slice(), pieces.as_slice()),
         };
-        let reads = reads.iter().map(|piece| (piece.op, piece.len));
-        reads.chain(writes.iter().map(|piece| (piece.op, piece.len)))
+        (0..reads.len() + writes.len()).map(|at| match reads.get(at) {
+            Some(piece) => (piece.op, piece.len),
+            None => (writes[at].op, writes[at].len),
+        })
     }
 }
 
@@ -195,72 +227,72 @@ impl<'a> Call<'a> {
 
     async fn lane<'b>(&self, mut work: Work<'b>) -> Lane<'b> {
         let mut done = Vec::new();
-        let carried = self.carry(&mut work, &mut done);
-        let failed = match tokio::time::timeout_at(self.deadline, carried).await {
-            Ok(carried) => carried.err(),
-            Err(_) => Some(TransferError::Deadline { store: self.peer.store, address: self.address() }),
-        };
+        let failed = self.carry(&mut work, &mut done).await.err();
         Lane { work, done, failed, store: self.peer.store }
     }
 
-    fn address(&self) -> String {
-        self.pools.iter().map(|pool| pool.address()).collect::<Vec<_>>().join(" or ")
-    }
-
+    /// Over the first endpoint over which that can be done.
     async fn carry(&self, work: &mut Work<'_>, done: &mut Vec<Outcome>) -> Result<(), TransferError> {
         let store = self.peer.store;
-        let mut last = None;
+        let mut last = TransferError::NoEndpoint { store, offered: String::new() };
         for pool in &self.pools {
-            let address = || pool.address().to_owned();
-            match self.carry_through(pool, work, done).await {
+            let address = pool.address().to_owned();
+            last = match self.carry_through(pool, work, done).await {
                 Ok(()) => return Ok(()),
-                Err(Failure::Broken(broken)) => {
-                    return Err(TransferError::Broken {
-                        store,
-                        address: address(),
-                        reason: broken.to_string(),
-                    });
-                }
+                Err(Failure::Queued) => return Err(TransferError::Queued { store, address }),
+                Err(Failure::Deadline) => return Err(TransferError::Deadline { store, address }),
+                Err(Failure::Broken(reason)) => return Err(TransferError::Broken { store, address, reason }),
                 Err(Failure::Connect(ConnectError::Refused(reason))) => {
                     return Err(TransferError::Refused { store, reason });
                 }
-                Err(Failure::Connect(ConnectError::Failed(reason))) => {
-                    last = Some(TransferError::Connect { store, address: address(), reason });
+                Err(Failure::Connect(ConnectError::Failed(reason) | ConnectError::TooLong(reason))) => {
+                    TransferError::Connect { store, address, reason }
                 }
-            }
+                Err(Failure::Stalled(reason)) => TransferError::Stalled { store, address, reason },
+            };
         }
-        match last {
-            Some(error) => Err(error),
-            None => Err(TransferError::NoEndpoint { store, offered: String::new() }),
-        }
+        Err(last)
     }
 
-    /// Carries the work over one connection. If that was an old one and turns out to be dead (the store closed it while
-    /// it was idle, or was restarted), once more over a fresh one: reads and writes of the same bytes can be repeated.
+    /// Carries the work over connections of one pool, a turn at a time. If one was an old one and turns out to be dead
+    /// (the store closed it while it was idle, or was restarted), that turn is made once more over a fresh one: reads and
+    /// writes of the same bytes can be repeated.
     async fn carry_through(
         &self,
-        pool: &std::sync::Arc<Pool>,
+        pool: &Arc<Pool>,
         work: &mut Work<'_>,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Failure> {
         let mut reuse = Reuse::Allowed;
-        loop {
-            let mut connection = pool.check_out(self.hello, reuse).await.map_err(Failure::Connect)?;
-            match work.run(&mut connection.link, self.grant, done).await {
+        while !work.is_done(done) {
+            let slot = pool.slot(self.deadline).await?;
+            let mut connection = pool.connection(slot, self.hello, reuse, self.deadline).await?;
+            let watch = connection.link.watch();
+            let turn = work.turn(&mut connection.link, self.grant, done);
+            match pool.watched(watch, self.deadline, turn).await.flatten() {
                 Ok(()) => {
                     connection.put_back();
-                    return Ok(());
+                    reuse = Reuse::Allowed;
                 }
-                Err(_) if connection.reused => reuse = Reuse::Never,
-                Err(broken) => return Err(Failure::Broken(broken)),
+                Err(Failure::Broken(_)) if connection.reused => reuse = Reuse::Never,
+                Err(failure) => return Err(failure),
             }
         }
+        Ok(())
     }
 }
 
+/// Why an endpoint did not carry what it was given.
 enum Failure {
+    /// The deadline passed before a connection was free.
+    Queued,
+    /// The deadline passed; until then bytes were moving.
+    Deadline,
+    /// The store moves no byte.
+    Stalled(String),
     Connect(ConnectError),
-    Broken(Broken),
+    /// The connection can't be used any more.
+    Broken(String),
 }
 
 /// What became of one connection's part.

@@ -2,8 +2,14 @@
 
 use smallvec::SmallVec;
 
+use crate::wire::MAX_OPS;
+
 /// A striped batch is cut at multiples of this, which keeps the stripes' checksums in whole cache-sized pieces.
 const CUT_ALIGN: u64 = 64 << 10;
+
+/// Bytes that a call carries before it lets those that wait for the connection go first. At some GB/s that is some ms; a
+/// turn costs one round trip.
+const TURN: u64 = 16 << 20;
 
 /// A local buffer that can be cut in two.
 pub(super) trait Buffer: Sized {
@@ -52,8 +58,18 @@ pub(super) fn lanes(total: u64, stripe: u64, free: usize) -> usize {
     worth.min(free).max(1)
 }
 
+/// How many pieces of these lengths, from the first on, are one turn: at least one.
+pub(super) fn turn(lens: impl Iterator<Item = u64>) -> usize {
+    let mut bytes = 0_u64;
+    let fits = lens.take(MAX_OPS).take_while(|len| {
+        bytes = bytes.saturating_add(*len);
+        bytes <= TURN
+    });
+    fits.count().max(1)
+}
+
 /// Cuts operations (range, offset, buffers) of `total` bytes into at most `lanes` lists of nearly the same size.
-/// The pieces of an operation are in order, from list to list and within each.
+/// The pieces of an operation are in order, from list to list and within each, and none is longer than a turn.
 pub(super) fn cut<B: Buffer>(
     ops: impl ExactSizeIterator<Item = (u32, u64, impl Iterator<Item = B>)>,
     total: u64,
@@ -69,13 +85,17 @@ pub(super) fn cut<B: Buffer>(
     for (op, (range, offset, buffers)) in ops.enumerate() {
         let mut piece = Piece::empty(op, range, offset);
         for mut buffer in buffers {
-            while buffer.size() as u64 > room {
-                let (head, tail) = buffer.cut(room as usize);
+            while buffer.size() as u64 > room.min(TURN - piece.len) {
+                let fits = room.min(TURN - piece.len);
+                let (head, tail) = buffer.cut(fits as usize);
                 piece.push(head);
                 let next = Piece::empty(op, range, piece.offset.wrapping_add(piece.len));
                 list.push(std::mem::replace(&mut piece, next));
-                lists.push(std::mem::take(&mut list));
-                room = target;
+                room -= fits;
+                if room == 0 {
+                    lists.push(std::mem::take(&mut list));
+                    room = target;
+                }
                 buffer = tail;
             }
             room -= buffer.size() as u64;
@@ -115,6 +135,21 @@ mod tests {
         assert_eq!(lanes(3 << 20, 1 << 20, 4), 3);
         assert_eq!(lanes(1 << 40, 1 << 20, 4), 4);
         assert_eq!(lanes(1 << 40, 1 << 20, 0), 1, "none is free: wait for one");
+    }
+
+    #[test]
+    fn a_turn_is_bounded_in_bytes_and_in_operations_and_never_empty() {
+        assert_eq!(turn([TURN + 1, 1].into_iter()), 1);
+        assert_eq!(turn([TURN / 2, TURN / 2, 1].into_iter()), 2);
+        assert_eq!(turn(std::iter::repeat_n(0, MAX_OPS + 1)), MAX_OPS);
+    }
+
+    #[test]
+    fn a_large_operation_on_one_connection_is_several_turns() {
+        let ops = [vec![vec![0; 2 * TURN as usize + 1]]];
+        let lists = cut_lens(&ops, 1);
+        let lens: Vec<Vec<u64>> = lists.iter().map(|list| list.iter().map(|p| p.len).collect()).collect();
+        assert_eq!(lens, [[TURN, TURN, 1]]);
     }
 
     #[test]

@@ -1,11 +1,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use super::link::{ConnectError, Link};
-use super::{TcpOptions, plan};
+use super::progress::{Moved, Watch};
+use super::{Failure, LOOKS, TcpOptions, plan};
 use crate::wire::Hello;
 
 /// The connections of one process, by address.
@@ -14,14 +18,25 @@ pub(super) struct Pools {
     by_address: Mutex<HashMap<String, Arc<Pool>>>,
 }
 
-/// The connections to one address: at most so many, each with one call at a time.
+/// The connections to one address: at most so many, each with one call at a time, handed out in the order in which they
+/// were asked for.
+///
+/// A pool whose store moves no byte is given up with everything that waits in it; the next call makes another.
 pub(super) struct Pool {
     address: String,
     options: TcpOptions,
     slots: Arc<Semaphore>,
     /// Connections that no call has, last used last.
     idle: Mutex<Vec<Link>>,
+    /// Bytes moved over all connections of this address.
+    moved: Arc<Moved>,
+    given_up: CancellationToken,
+    /// Why it was given up.
+    why: OnceLock<String>,
 }
+
+/// The right to one of the connections.
+pub(super) type Slot = OwnedSemaphorePermit;
 
 /// A connection that one call has for itself. Dropped without [`Self::put_back`] it is closed.
 pub(super) struct Checkout {
@@ -29,7 +44,7 @@ pub(super) struct Checkout {
     /// Whether it was used before: its peer may have closed it meanwhile.
     pub(super) reused: bool,
     pool: Arc<Pool>,
-    _slot: OwnedSemaphorePermit,
+    _slot: Slot,
 }
 
 /// Whether a call may be given a connection that was used before.
@@ -46,7 +61,7 @@ impl Pools {
 
     pub(super) fn get(&self, address: &str) -> Arc<Pool> {
         let mut pools = self.by_address.lock();
-        if let Some(pool) = pools.get(address) {
+        if let Some(pool) = pools.get(address).filter(|pool| !pool.given_up.is_cancelled()) {
             return pool.clone();
         }
         // A store that went away must not keep its sockets here for ever.
@@ -64,6 +79,9 @@ impl Pool {
             options,
             slots: Arc::new(Semaphore::new(options.connections_per_peer.max(1))),
             idle: Mutex::default(),
+            moved: Arc::default(),
+            given_up: CancellationToken::new(),
+            why: OnceLock::new(),
         }
     }
 
@@ -80,21 +98,118 @@ impl Pool {
         plan::lanes(total, self.options.stripe_bytes, self.slots.available_permits())
     }
 
-    /// Waits for a free slot, then takes an idle connection to the memory that `hello` means or makes a new one.
-    /// Unbounded: the caller puts its deadline around it.
-    pub(super) async fn check_out(
+    /// Waits for its turn to have a connection: first come, first served. Nothing is asked of the store meanwhile, so
+    /// that only the deadline bounds the wait, unless another call finds out that the store moves nothing.
+    pub(super) async fn slot(self: &Arc<Self>, deadline: Instant) -> Result<Slot, Failure> {
+        // The semaphore hands permits to those who wait before it has any left to try for: no call overtakes another.
+        if let Ok(permit) = self.slots.clone().try_acquire_owned() {
+            return Ok(permit);
+        }
+        tokio::select! {
+            biased;
+            () = self.given_up.cancelled() => Err(self.stalled()),
+            permit = self.slots.clone().acquire_owned() => match permit {
+                Ok(permit) => Ok(permit),
+                Err(closed) => Err(Failure::Connect(ConnectError::Failed(closed.to_string()))),
+            },
+            () = sleep_until(deadline) => Err(Failure::Queued),
+        }
+    }
+
+    /// An idle connection to the memory that `hello` means, or a new one.
+    pub(super) async fn connection(
         self: &Arc<Self>,
+        slot: Slot,
         hello: Hello,
         reuse: Reuse,
-    ) -> Result<Checkout, ConnectError> {
-        let slot = self.slots.clone().acquire_owned().await;
-        let slot = slot.map_err(|_| ConnectError::Failed("the pool is closed".to_owned()))?;
+        deadline: Instant,
+    ) -> Result<Checkout, Failure> {
         let idle = (reuse == Reuse::Allowed).then(|| self.take_idle(hello)).flatten();
-        let (link, reused) = match idle {
-            Some(link) => (link, true),
-            None => (Link::connect(&self.address, hello, self.options.connect_timeout).await?, false),
-        };
-        Ok(Checkout { link, reused, pool: self.clone(), _slot: slot })
+        if let Some(link) = idle {
+            return Ok(Checkout { link, reused: true, pool: self.clone(), _slot: slot });
+        }
+        let (began, moved) = (Instant::now(), self.moved.bytes());
+        let timeout = self.options.connect_timeout;
+        tokio::select! {
+            biased;
+            made = Link::connect(&self.address, hello, timeout, &self.moved) => match made {
+                Ok(link) => Ok(Checkout { link, reused: false, pool: self.clone(), _slot: slot }),
+                Err(error) => {
+                    // Whoever waits here would find out the same, each after as long a wait of its own.
+                    if let ConnectError::TooLong(reason) = &error && self.moved.bytes() == moved {
+                        self.give_up(reason.clone());
+                    }
+                    Err(Failure::Connect(error))
+                }
+            },
+            () = self.given_up.cancelled() => Err(self.stalled()),
+            () = sleep_until(deadline) => Err(if began.elapsed() >= self.options.look_every() {
+                Failure::Connect(ConnectError::TooLong("not connected by the deadline".to_owned()))
+            } else {
+                Failure::Deadline
+            }),
+        }
+    }
+
+    /// Does `work` on the connection that `watch` is of, as long as bytes move and the deadline has not passed.
+    ///
+    /// When no byte has moved for the stall timeout over this connection nor over any other to this address, the store is
+    /// taken for dead and everything that waits for it fails with this call. When others do move bytes, only this
+    /// connection is broken.
+    pub(super) async fn watched<T>(
+        &self,
+        watch: Watch,
+        deadline: Instant,
+        work: impl Future<Output = T>,
+    ) -> Result<T, Failure> {
+        tokio::select! {
+            biased;
+            done = work => Ok(done),
+            () = self.given_up.cancelled() => Err(self.stalled()),
+            failure = self.look(watch, deadline) => Err(failure),
+        }
+    }
+
+    /// Looks now and then whether bytes move, and returns when they don't or the deadline has passed.
+    ///
+    /// Looks are counted rather than time: a process that was stopped or starved does not take its own absence for the
+    /// store's.
+    async fn look(&self, mut watch: Watch, deadline: Instant) -> Failure {
+        let every = self.options.look_every();
+        // Looks in a row that saw nothing move, and what the address had moved before the first of them.
+        let (mut silent, mut before) = (0, self.moved.bytes());
+        loop {
+            let look_at = Instant::now() + every;
+            sleep_until(look_at.min(deadline)).await;
+            if watch.has_moved() {
+                (silent, before) = (0, self.moved.bytes());
+            } else if look_at <= deadline {
+                silent += 1;
+            }
+            let why = || format!("no byte moved for {:?}", every * silent);
+            if silent >= LOOKS {
+                if self.moved.bytes() != before {
+                    return Failure::Broken(format!("{} while other connections moved some", why()));
+                }
+                self.give_up(why());
+                return self.stalled();
+            }
+            if look_at >= deadline {
+                // A deadline shorter than the stall timeout must not hide a store that says nothing at all.
+                return if silent > 0 { Failure::Stalled(why()) } else { Failure::Deadline };
+            }
+        }
+    }
+
+    /// Fails everything that has or waits for a connection, and leaves the address to a new pool.
+    fn give_up(&self, why: String) {
+        // The first reason is the reason.
+        let _ = self.why.set(why);
+        self.given_up.cancel();
+    }
+
+    fn stalled(&self) -> Failure {
+        Failure::Stalled(self.why.get().cloned().unwrap_or_default())
     }
 
     /// The most recently used idle connection that still works; the ones that don't are closed.

@@ -1,0 +1,76 @@
+//! Whether bytes move over a connection.
+#![allow(unsafe_code)]
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::net::TcpStream;
+
+/// Bytes that went out or came in, counted for somebody else to look at.
+#[derive(Debug, Default)]
+pub(super) struct Moved(AtomicU64);
+
+impl Moved {
+    pub(super) fn add(&self, n: usize) {
+        self.0.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes moved over one connection, and over all connections to its address.
+#[derive(Clone, Debug)]
+pub(super) struct Progress {
+    own: Arc<Moved>,
+    all: Arc<Moved>,
+}
+
+impl Progress {
+    /// Of a new connection.
+    pub(super) fn new(all: Arc<Moved>) -> Self {
+        Self { own: Arc::default(), all }
+    }
+
+    pub(super) fn add(&self, n: usize) {
+        self.own.add(n);
+        self.all.add(n);
+    }
+}
+
+/// Looks at a connection while a call works on it.
+pub(super) struct Watch {
+    stream: Arc<TcpStream>,
+    progress: Progress,
+    seen: u64,
+    /// Bytes that the peer's kernel had not acknowledged at the last look.
+    unacknowledged: usize,
+}
+
+impl Watch {
+    pub(super) fn new(stream: Arc<TcpStream>, progress: Progress) -> Self {
+        let seen = progress.own.bytes();
+        Self { stream, progress, seen, unacknowledged: 0 }
+    }
+
+    /// Whether a byte has moved since the last look: to or from this process, or from the kernel's send buffer to the
+    /// peer. That buffer takes up to megabytes at once and then empties at the pace of the network.
+    pub(super) fn has_moved(&mut self) -> bool {
+        let left = unacknowledged(&self.stream);
+        self.progress.add(self.unacknowledged.saturating_sub(left));
+        self.unacknowledged = left;
+        let seen = std::mem::replace(&mut self.seen, self.progress.own.bytes());
+        seen != self.seen
+    }
+}
+
+/// Bytes that were sent and that the peer's kernel has not acknowledged; 0 where the kernel does not say.
+fn unacknowledged(stream: &TcpStream) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open for as long as `stream` is borrowed, and this request (`SIOCOUTQ` of a socket)
+    // writes one int to where it is told, which outlives the call.
+    let done = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mc_base::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, StoreId};
-use mc_transfer::{Authority, Counters, DataServer, DataServerConfig, RequestSeconds, Segment};
+use mc_transfer::{Authority, Counters, DataServer, DataServerConfig, RequestSeconds, Segment, fence_limit};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -18,6 +18,8 @@ use crate::link::{Identity, Served};
 pub(crate) struct Data {
     store: StoreId,
     segments: Vec<Arc<Segment>>,
+    /// Most memory to remember writes with.
+    fence_limit: u64,
     authority: Arc<Authority>,
     listener: std::net::TcpListener,
     /// Where transfers run: not on the heartbeats' thread.
@@ -42,6 +44,7 @@ pub(crate) struct Totals {
     pub(crate) bytes_written: u64,
     pub(crate) reads: u64,
     pub(crate) writes: u64,
+    pub(crate) waits: u64,
     pub(crate) refusals: u64,
     pub(crate) broken_connections: u64,
     pub(crate) connections_opened: u64,
@@ -58,9 +61,11 @@ impl Data {
         runtime: Handle,
         request_seconds: RequestSeconds,
     ) -> Self {
+        let fence_limit = fence_limit(segments.iter().map(|segment| segment.len()).sum());
         Self {
             store,
             segments,
+            fence_limit,
             authority,
             listener,
             runtime,
@@ -73,6 +78,12 @@ impl Data {
     pub(crate) fn totals(&self) -> Totals {
         let now = self.serving.lock().as_ref().map(|serving| Totals::of(serving.server.counters()));
         self.before.lock().plus(now.unwrap_or_default())
+    }
+
+    /// Memory that the present server takes to remember writes, and the most that it may take.
+    pub(crate) fn fence_bytes(&self) -> (u64, u64) {
+        let taken = self.serving.lock().as_ref().map(|serving| serving.server.fence_bytes());
+        (taken.unwrap_or_default(), self.fence_limit)
     }
 
     /// Closes every connection and waits until no transfer can touch the memory any more.
@@ -100,6 +111,7 @@ impl Data {
             segments: self.segments.clone(),
             authority: self.authority.clone(),
             grant_lifetime: MAX_GRANT_LIFETIME,
+            fence_bytes: self.fence_limit,
         });
         let server = Arc::new(server.with_request_seconds(self.request_seconds.clone()));
         let stop = CancellationToken::new();
@@ -139,6 +151,7 @@ impl Totals {
             bytes_written: counters.bytes_written.load(Relaxed),
             reads: counters.reads.load(Relaxed),
             writes: counters.writes.load(Relaxed),
+            waits: counters.waits.load(Relaxed),
             refusals: counters.refusals.load(Relaxed),
             broken_connections: counters.broken_connections.load(Relaxed),
             connections_opened: counters.connections_opened.load(Relaxed),
@@ -152,6 +165,7 @@ impl Totals {
             bytes_written: self.bytes_written + other.bytes_written,
             reads: self.reads + other.reads,
             writes: self.writes + other.writes,
+            waits: self.waits + other.waits,
             refusals: self.refusals + other.refusals,
             broken_connections: self.broken_connections + other.broken_connections,
             connections_opened: self.connections_opened + other.connections_opened,

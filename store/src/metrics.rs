@@ -14,6 +14,9 @@ pub(crate) struct StoreMetrics {
     reads: Counter,
     writes: Counter,
     pub(crate) transfer_seconds: RequestSeconds,
+    fence: Gauge,
+    fence_limit: Gauge,
+    fence_waits: Counter,
     refusals: Counter,
     broken_connections: Counter,
     connections: Gauge,
@@ -45,6 +48,15 @@ impl StoreMetrics {
             reads: by_op(transfers.0, transfers.1, "read"),
             writes: by_op(transfers.0, transfers.1, "write"),
             transfer_seconds: RequestSeconds { read: seconds("read"), write: seconds("write") },
+            fence: gauge(
+                "mc_store_fence_bytes",
+                "Memory that remembers who wrote what in the last two minutes",
+            ),
+            fence_limit: gauge("mc_store_fence_limit_bytes", "Most memory for that; then writes wait"),
+            fence_waits: counter(
+                "mc_store_fence_waits_total",
+                "Writes that waited for memory to be remembered with",
+            ),
             refusals: counter(
                 "mc_store_refusals_total",
                 "Transfers refused: grant expired, superseded, or for other memory",
@@ -84,6 +96,10 @@ impl StoreMetrics {
         self.bytes_written.absolute(totals.bytes_written);
         self.reads.absolute(totals.reads);
         self.writes.absolute(totals.writes);
+        let (fence, limit) = state.serving().map(|serving| serving.data.fence_bytes()).unwrap_or_default();
+        self.fence.set(fence as f64);
+        self.fence_limit.set(limit as f64);
+        self.fence_waits.absolute(totals.waits);
         self.refusals.absolute(totals.refusals);
         self.broken_connections.absolute(totals.broken_connections);
         let open = totals.connections_opened.saturating_sub(totals.connections_closed);

@@ -68,6 +68,8 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
         "mc_store_transfer_seconds_count{op=\"write\"} 1",
         "mc_store_transfer_seconds_count{op=\"read\"} 3",
         "mc_store_refusals_total 1",
+        "mc_store_fence_limit_bytes 4194304",
+        "mc_store_fence_waits_total 0",
         "mc_store_ready 1",
         "mc_store_leader_term 1",
         "mc_store_mounts_total 1",

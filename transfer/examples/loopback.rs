@@ -140,8 +140,15 @@ impl Store {
         authority.learn(cluster, ClusterTime(0));
         let segment = Segment::allocate(0, (BATCH * OBJECT) as u64, &mut |_| {}).expect("memory");
         let grant_lifetime = Duration::from_secs(3600);
-        let config =
-            DataServerConfig { store, epoch, key, segments: vec![segment], authority, grant_lifetime };
+        let config = DataServerConfig {
+            store,
+            epoch,
+            key,
+            segments: vec![segment],
+            authority,
+            grant_lifetime,
+            fence_bytes: 512 << 20,
+        };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         tokio::spawn(Arc::new(DataServer::new(config)).serve(listener, CancellationToken::new()));

@@ -2,6 +2,8 @@ use std::time::Duration;
 
 use mc_base::{Clock, ClusterId, ClusterTime};
 use parking_lot::RwLock;
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 /// What a store has learned from its masters: which cluster it serves and what time it is there.
 ///
@@ -10,6 +12,7 @@ use parking_lot::RwLock;
 pub struct Authority {
     clock: Clock,
     heard: RwLock<Option<Heard>>,
+    learned: Notify,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +37,7 @@ impl Authority {
     /// Knows nothing yet; every grant is refused until [`Self::learn`].
     #[must_use]
     pub fn new(clock: Clock) -> Self {
-        Self { clock, heard: RwLock::new(None) }
+        Self { clock, heard: RwLock::new(None), learned: Notify::new() }
     }
 
     /// A master of `cluster` said that it is `now` there.
@@ -47,6 +50,13 @@ impl Authority {
         let mut heard = self.heard.write();
         let time = heard.filter(|old| old.cluster == cluster).map_or(now, |old| old.time.max(now));
         *heard = Some(Heard { cluster, time, at });
+        drop(heard);
+        self.learned.notify_waiters();
+    }
+
+    /// Ends when a master says the time the next time after this call.
+    pub(crate) fn learned(&self) -> Notified<'_> {
+        self.learned.notified()
     }
 
     /// The cluster and its time: last heard plus the local monotonic time since; `None` before the first.

@@ -21,6 +21,7 @@ mod wire;
 
 pub use authority::Authority;
 pub use checksum::Checksum;
+pub use fence::fence_limit;
 pub use registration::{RegisterError, RegisteredMemory};
 pub use segment::{AllocateError, Segment};
 pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts};

@@ -19,11 +19,13 @@ use mc_base::{ByteSize, SegmentNumber};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use smallvec::SmallVec;
 
+use crate::fence::fence_limit;
 use crate::memory_limit::{self, Available};
 
 /// Memory is faulted in by this much at a time, so that progress is told and limits are checked on the way.
 const SLICE: u64 = 256 << 20;
-/// Left to everybody else: a segment that takes the last page gets some process killed.
+/// Left to everybody else: a segment that takes the last page gets some process killed. What the store takes to remember
+/// writes comes on top.
 const RESERVE: u64 = 64 << 20;
 
 /// A piece of memory that a store lends: shared, backed by a memfd, all of it faulted in.
@@ -55,7 +57,7 @@ pub enum AllocateError {
     #[error(
         "a segment of {asked} does not fit: {missing} are still needed and the {limit} leaves {available} \
          (of which {} stay free): choose a smaller segment or free memory",
-        ByteSize(RESERVE)
+        ByteSize(reserve(asked.0))
     )]
     DoesNotFit {
         /// What was asked for.
@@ -247,10 +249,15 @@ impl Segment {
     }
 }
 
+/// What is left free beside a segment.
+fn reserve(len: u64) -> u64 {
+    RESERVE.saturating_add(fence_limit(len))
+}
+
 /// Refuses what would leave less than the reserve.
 fn check_fits(asked: u64, missing: u64, available: Option<Available>) -> Result<(), AllocateError> {
     match available {
-        Some(Available { bytes, limit }) if missing.saturating_add(RESERVE) > bytes => {
+        Some(Available { bytes, limit }) if missing.saturating_add(reserve(asked)) > bytes => {
             Err(AllocateError::DoesNotFit {
                 asked: ByteSize(asked),
                 missing: ByteSize(missing),
@@ -315,7 +322,7 @@ mod tests {
 
     #[test]
     fn memory_that_vanishes_on_the_way_is_noticed() {
-        let left = Some(Available { bytes: 100 << 20, limit: "limit".to_owned() });
+        let left = Some(Available { bytes: 612 << 20, limit: "limit".to_owned() });
         assert!(check_fits(1 << 30, 36 << 20, left.clone()).is_ok());
         assert!(check_fits(1 << 30, 37 << 20, left).is_err());
         assert!(

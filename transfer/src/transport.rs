@@ -129,7 +129,7 @@ pub enum TransferError {
         /// Where.
         address: String,
     },
-    /// The store refused: the grant is expired or superseded, or the memory is another.
+    /// The store refused: the grant is expired or superseded, the memory is another, or it was too busy until the deadline.
     #[error("store {store} refused: {reason}")]
     Refused {
         /// The store.

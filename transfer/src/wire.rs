@@ -254,6 +254,8 @@ pub(crate) enum Status {
     Superseded = 5,
     /// Outside the grant or the segment.
     Range = 6,
+    /// Nothing is wrong, and nothing was done: the same may be tried again in a moment.
+    Busy = 7,
 }
 
 /// The fixed part of a verdict.
@@ -261,6 +263,8 @@ pub(crate) enum Status {
 pub(crate) struct VerdictHeader {
     /// A status that is not known here refuses like every other than 0.
     pub(crate) good: bool,
+    /// [`Status::Busy`].
+    pub(crate) busy: bool,
     pub(crate) reason_len: usize,
 }
 
@@ -272,7 +276,8 @@ impl VerdictHeader {
         if usize::from(reason_len) > MAX_REASON_LEN {
             return Err(WireError::Reason(reason_len));
         }
-        Ok(Self { good: status == Status::Good as u8, reason_len: reason_len.into() })
+        let is = |kind| status == kind as u8;
+        Ok(Self { good: is(Status::Good), busy: is(Status::Busy), reason_len: reason_len.into() })
     }
 }
 

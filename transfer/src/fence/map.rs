@@ -1,4 +1,4 @@
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -6,72 +6,98 @@ use mc_base::ClusterTime;
 use smallvec::SmallVec;
 
 use super::Fenced;
+use super::generations::Generations;
+use super::records::{Record, Records};
 
-/// Entries looked at per write when old ones are forgotten: more than a write can add, so that the backlog shrinks, and
-/// few enough that no write pays for all of it.
-const FORGET_AT_ONCE: usize = 16;
+/// Chunks of records that each write looks through for old ones. A chunk holds more records than a write can add, so
+/// that the backlog shrinks, and few enough that no write pays for all of it.
+const SWEPT_PER_WRITE: usize = 1;
+/// Passes that there may be before those of finished writes are dropped.
+const FEW_PASSES: usize = 64;
 
 /// A claim that a later one ends.
 pub(super) trait Supersede: Clone + Default {
-    /// Returns when whoever acts under the claim has stopped.
+    /// Returns when all who act under the claim have stopped.
     fn supersede(&self);
+
+    /// Whether anybody but the map holds it.
+    fn is_in_use(&mut self) -> bool;
 }
 
-/// The highest index per byte, as pieces that don't overlap. Pure: time is handed in.
+/// The highest index per byte, as records that don't overlap, and the writes under way. Pure: time is handed in.
+///
+/// A record outlives its writes by minutes, so it holds only what decides about later ones. The claims of the writes
+/// are kept apart, for as long as the writes last.
 pub(super) struct FenceMap<P> {
-    keep: Duration,
-    /// By first byte.
-    pieces: BTreeMap<u64, Piece<P>>,
-    /// Stamp and first byte of each piece, in the order in which they were made. A piece that has been replaced or
-    /// stamped anew is found not to match when its turn comes.
-    order: VecDeque<(ClusterTime, u64)>,
-    /// Entries may have been forgotten against which a grant that expires at or before this time must be checked.
+    records: Records,
+    generations: Generations,
+    /// Claims of writes that may be under way, by first byte. They don't overlap, and each lies within one record of its
+    /// index.
+    claims: BTreeMap<u64, Claim<P>>,
+    /// When there are so many, the claims of writes that are over are dropped.
+    prune_at: usize,
+    /// Records may have been forgotten against which a grant that expires at or before this time must be checked.
     horizon: ClusterTime,
 }
 
-struct Piece<P> {
+struct Claim<P> {
     end: u64,
-    index: u64,
-    stamp: ClusterTime,
-    /// The registered range of which this piece is all or a part.
-    registered: Range<u64>,
     pass: P,
 }
 
 impl<P: Supersede> FenceMap<P> {
     pub(super) fn new(keep: Duration) -> Self {
-        Self { keep, pieces: BTreeMap::new(), order: VecDeque::new(), horizon: ClusterTime(0) }
+        Self {
+            records: Records::new(),
+            generations: Generations::new(keep),
+            claims: BTreeMap::new(),
+            prune_at: FEW_PASSES,
+            horizon: ClusterTime(0),
+        }
     }
 
+    pub(super) fn records(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Memory that the records take.
+    pub(super) fn bytes(&self) -> usize {
+        self.records.bytes()
+    }
+
+    /// Admits a write if it needs no more than `room` more records.
     pub(super) fn admit_write(
         &mut self,
         range: Range<u64>,
         index: u64,
         expires: ClusterTime,
         (now, heard): (ClusterTime, ClusterTime),
+        room: usize,
     ) -> Result<P, Fenced> {
-        self.forget(heard);
+        self.forget(heard, SWEPT_PER_WRITE);
         if expires <= self.horizon {
             return Err(Fenced::Forgotten);
         }
         if range.is_empty() {
             return Ok(P::default());
         }
-        let overlapped: SmallVec<[u64; 8]> = self.overlapping(&range).map(|(start, _)| start).collect();
-        let highest = self.overlapping(&range).map(|(_, piece)| piece.index).max();
+        let (mut highest, mut before, mut after) = (None, 0, 1);
+        for record in self.records.overlapping(&range) {
+            highest = highest.max(Some(record.index));
+            before += 1;
+            after += usize::from(record.start < range.start) + usize::from(range.end < record.end);
+        }
         match highest {
             Some(by) if by > index => return Err(Fenced::Superseded { index, by }),
             Some(by) if by == index => return self.join(&range, index, now),
+            _ if after > before + room => return Err(Fenced::Full),
             _ => {}
         }
-        for start in overlapped {
-            self.cut_out(start, &range);
-        }
-        let pass = P::default();
-        let piece =
-            Piece { end: range.end, index, stamp: now, registered: range.clone(), pass: pass.clone() };
-        self.insert(range.start, piece);
-        Ok(pass)
+        self.supersede(&range);
+        self.records.cut_out(&range);
+        let generation = self.generations.present(now);
+        self.records.insert(Record { start: range.start, end: range.end, index, generation });
+        Ok(self.claim(range))
     }
 
     pub(super) fn check_read(
@@ -83,76 +109,85 @@ impl<P: Supersede> FenceMap<P> {
         if expires <= self.horizon {
             return Err(Fenced::Forgotten);
         }
-        match self.overlapping(&range).map(|(_, piece)| piece.index).max() {
+        match self.records.overlapping(&range).map(|record| record.index).max() {
             Some(by) if by > index => Err(Fenced::Superseded { index, by }),
             _ => Ok(()),
         }
     }
 
-    /// Another writer of the same put.
+    /// Drops the records whose time is over from the next few chunks; says whether there are more of them.
+    pub(super) fn forget(&mut self, heard: ClusterTime, chunks: usize) -> bool {
+        let live = self.generations.live(heard);
+        let mut forgotten = Vec::new();
+        self.records.sweep(live, chunks, |record| forgotten.push(record.start..record.end));
+        if !forgotten.is_empty() {
+            self.horizon = self.horizon.max(heard);
+        }
+        for range in forgotten {
+            // A write that is still in flight has an expired grant, and nothing would end it from here on.
+            self.supersede(&range);
+        }
+        let oldest = self.records.oldest();
+        self.generations.forget_before(oldest);
+        oldest.is_some_and(|oldest| oldest < live)
+    }
+
+    /// Another writer of the same put. Adjacent ranges of one index share a record, so the record may be longer than the
+    /// range; a range that lies partly in one is not one that a master granted.
     fn join(&mut self, range: &Range<u64>, index: u64, now: ClusterTime) -> Result<P, Fenced> {
-        match self.pieces.get_mut(&range.start) {
-            Some(piece) if piece.registered == *range && piece.end == range.end => {
-                if piece.stamp < now {
-                    piece.stamp = now;
-                    self.order.push_back((now, range.start));
-                }
-                Ok(piece.pass.clone())
+        let overlap = Err(Fenced::Overlap { index });
+        let record = {
+            let mut overlapped = self.records.overlapping(range);
+            match (overlapped.next(), overlapped.next()) {
+                (Some(record), None) if record.start <= range.start && range.end <= record.end => record,
+                _ => return overlap,
             }
-            _ => Err(Fenced::Overlap { index }),
-        }
-    }
-
-    /// Ends the piece at `start` and keeps what of it lies outside `range`.
-    fn cut_out(&mut self, start: u64, range: &Range<u64>) {
-        let Some(piece) = self.pieces.remove(&start) else { return };
-        piece.pass.supersede();
-        let keep = |end| Piece {
-            end,
-            index: piece.index,
-            stamp: piece.stamp,
-            registered: piece.registered.clone(),
-            pass: piece.pass.clone(),
         };
-        if start < range.start {
-            // Still in `order` under its first byte.
-            self.pieces.insert(start, keep(range.start));
-        }
-        if range.end < piece.end {
-            self.insert(range.end, keep(piece.end));
-        }
-    }
-
-    fn insert(&mut self, start: u64, piece: Piece<P>) {
-        self.order.push_back((piece.stamp, start));
-        self.pieces.insert(start, piece);
-    }
-
-    /// Drops a few of the entries whose time is over.
-    fn forget(&mut self, heard: ClusterTime) {
-        for _ in 0..FORGET_AT_ONCE {
-            let Some(&(stamp, start)) = self.order.front() else { return };
-            if stamp.after(self.keep) > heard {
-                return;
+        let pass = match self.claims.get(&range.start).filter(|claim| claim.end == range.end) {
+            Some(claim) => claim.pass.clone(),
+            None => {
+                let others: SmallVec<[u64; 4]> = overlapping(&self.claims, range).collect();
+                for start in others {
+                    if self.claims.get_mut(&start).is_some_and(|claim| claim.pass.is_in_use()) {
+                        return overlap;
+                    }
+                    self.claims.remove(&start);
+                }
+                self.claim(range.clone())
             }
-            self.order.pop_front();
-            if let Some(piece) = self.pieces.get(&start)
-                && piece.stamp == stamp
-            {
-                // A write that is still in flight has an expired grant, and nothing would end it from here on.
-                piece.pass.supersede();
-                self.pieces.remove(&start);
-                self.horizon = self.horizon.max(heard);
+        };
+        let generation = self.generations.present(now);
+        self.records.renew(record.start, generation);
+        Ok(pass)
+    }
+
+    /// A claim to a range in which there is none.
+    fn claim(&mut self, range: Range<u64>) -> P {
+        if self.claims.len() >= self.prune_at {
+            self.claims.retain(|_, claim| claim.pass.is_in_use());
+            self.prune_at = FEW_PASSES.max(2 * self.claims.len());
+        }
+        let pass = P::default();
+        self.claims.insert(range.start, Claim { end: range.end, pass: pass.clone() });
+        pass
+    }
+
+    /// Ends the writes under way that overlap `range`.
+    fn supersede(&mut self, range: &Range<u64>) {
+        let ended: SmallVec<[u64; 4]> = overlapping(&self.claims, range).collect();
+        for start in ended {
+            if let Some(claim) = self.claims.remove(&start) {
+                claim.pass.supersede();
             }
         }
     }
+}
 
-    fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &Piece<P>)> {
-        let before =
-            self.pieces.range(..range.start).next_back().filter(|(_, piece)| piece.end > range.start);
-        let inside = (!range.is_empty()).then(|| self.pieces.range(range.clone()));
-        before.into_iter().chain(inside.into_iter().flatten()).map(|(start, piece)| (*start, piece))
-    }
+/// The first bytes of the claims that overlap a range. Since claims don't overlap each other, they end in the order in
+/// which they start.
+fn overlapping<P>(claims: &BTreeMap<u64, Claim<P>>, range: &Range<u64>) -> impl Iterator<Item = u64> {
+    let start = range.start;
+    claims.range(..range.end).rev().take_while(move |(_, claim)| claim.end > start).map(|(start, _)| *start)
 }
 
 #[cfg(test)]
@@ -168,6 +203,7 @@ mod tests {
     /// Bytes in the model's segment.
     const LEN: u64 = 24;
     const KEEP_MS: u64 = 20;
+    const ROOM: usize = 1_000_000;
 
     #[derive(Clone, Debug, Default)]
     struct Flag(Rc<Cell<bool>>);
@@ -175,6 +211,10 @@ mod tests {
     impl Supersede for Flag {
         fn supersede(&self) {
             self.0.set(true);
+        }
+
+        fn is_in_use(&mut self) -> bool {
+            Rc::get_mut(&mut self.0).is_none()
         }
     }
 
@@ -253,7 +293,7 @@ mod tests {
                         let must_refuse = model.must_refuse(&range, index, heard);
                         let must_admit = model.must_admit(&range, index);
                         let times = (ClusterTime(now), ClusterTime(heard));
-                        let answer = map.admit_write(range.clone(), index, ClusterTime(heard + life), times);
+                        let answer = map.admit_write(range.clone(), index, ClusterTime(heard + life), times, ROOM);
                         match answer {
                             Ok(pass) => {
                                 prop_assert!(!must_refuse, "{range:?} {index}");
@@ -288,7 +328,7 @@ mod tests {
     }
 
     fn write(map: &mut FenceMap<Flag>, range: Range<u64>, index: u64, ms: u64) -> Result<Flag, Fenced> {
-        map.admit_write(range, index, ClusterTime(ms + 1), (ClusterTime(ms), ClusterTime(ms)))
+        map.admit_write(range, index, ClusterTime(ms + 1), (ClusterTime(ms), ClusterTime(ms)), ROOM)
     }
 
     #[test]
@@ -296,7 +336,7 @@ mod tests {
         let mut map = map();
         write(&mut map, 0..8, 9, 0).unwrap();
         let (local, expires) = (ClusterTime(1_000), ClusterTime(KEEP_MS + 1));
-        let mut late = |heard| map.admit_write(0..8, 8, expires, (local, ClusterTime(heard)));
+        let mut late = |heard| map.admit_write(0..8, 8, expires, (local, ClusterTime(heard)), ROOM);
         assert!(late(KEEP_MS - 1).is_err(), "only the local clock ran");
         assert!(late(KEEP_MS).is_ok());
     }
@@ -311,7 +351,7 @@ mod tests {
         assert_eq!(map.check_read(0..8, 1, expired), Err(Fenced::Forgotten));
         assert_eq!(map.check_read(0..8, 1, ClusterTime(KEEP_MS + 1)), Ok(()));
         let now = ClusterTime(KEEP_MS);
-        assert_eq!(map.admit_write(0..8, 1, expired, (now, now)).unwrap_err(), Fenced::Forgotten);
+        assert_eq!(map.admit_write(0..8, 1, expired, (now, now), ROOM).unwrap_err(), Fenced::Forgotten);
     }
 
     #[test]
@@ -325,6 +365,145 @@ mod tests {
         assert_eq!(write(&mut map, 0..7, 1, KEEP_MS).unwrap_err(), Fenced::Overlap { index: 1 });
     }
 
+    /// The same decisions, made byte by byte and without forgetting: what the compact records must come to.
+    struct Naive {
+        bytes: Vec<Byte>,
+    }
+
+    #[derive(Clone, Default)]
+    struct Byte {
+        index: u64,
+        pass: Option<Flag>,
+    }
+
+    impl Naive {
+        fn new(len: u64) -> Self {
+            Self { bytes: vec![Byte::default(); len as usize] }
+        }
+
+        fn highest(&self, range: &Range<u64>) -> u64 {
+            self.bytes[range.start as usize..range.end as usize].iter().map(|byte| byte.index).max().unwrap()
+        }
+
+        fn write(&mut self, range: &Range<u64>, index: u64, pass: &Flag) {
+            for at in range.start as usize..range.end as usize {
+                if let Some(old) = self.bytes[at].pass.replace(pass.clone())
+                    && self.bytes[at].index < index
+                {
+                    old.supersede();
+                }
+                self.bytes[at].index = index;
+            }
+        }
+    }
+
+    /// Slots of many sizes over several chunks of records.
+    fn place() -> impl Strategy<Value = Range<u64>> {
+        prop_oneof![
+            8 => (0..2_000u64, 1..4u64).prop_map(|(slot, slots)| slot * 8..(slot + slots) * 8),
+            2 => (0..16_000u64, 1..60u64).prop_map(|(start, len)| start..start + len),
+            1 => (0..8_000u64, 1..8_000u64).prop_map(|(start, len)| start..start + len),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+        #[test]
+        fn compact_records_decide_as_one_record_for_each_byte_would(
+            batches in vec((place(), 1..40u64), 20..400),
+            reads in vec((place(), 0..400u64), 100),
+        ) {
+            const LEN: u64 = 16_100;
+            let mut map = FenceMap::<Flag>::new(Duration::from_secs(1));
+            let (mut naive, mut flags) = (Naive::new(LEN), Vec::new());
+            let now = (ClusterTime(0), ClusterTime(0));
+            let mut write = |range: Range<u64>, index: u64, naive: &mut Naive| {
+                let highest = naive.highest(&range);
+                let answer = map.admit_write(range.clone(), index, ClusterTime(9), now, ROOM);
+                if highest > index {
+                    prop_assert_eq!(answer.unwrap_err(), Fenced::Superseded { index, by: highest });
+                } else if highest < index {
+                    let pass = answer.unwrap();
+                    prop_assert!(!pass.0.get());
+                    naive.write(&range, index, &pass);
+                    flags.push((range, index, pass));
+                }
+                Ok(())
+            };
+            for (nth, (range, run)) in batches.iter().enumerate() {
+                // Each batch has an index of its own, mostly a later one; adjacent ranges as one log entry allocates them.
+                let index = if nth % 5 == 4 { nth as u64 / 2 } else { 10 + nth as u64 };
+                let len = range.end - range.start;
+                for nth in 0..*run {
+                    let start = range.start + nth * len;
+                    if start + len < LEN {
+                        write(start..start + len, index, &mut naive)?;
+                    }
+                }
+            }
+            // A pass ends when, and only when, something newer overlaps it. One that no byte shows was overwritten.
+            for (range, index, pass) in &flags {
+                let overwritten = naive.highest(range) > *index;
+                prop_assert_eq!(pass.0.get(), overwritten, "{:?} {}", range, index);
+                let again = map.admit_write(range.clone(), *index, ClusterTime(9), now, ROOM);
+                prop_assert_eq!(again.is_ok(), !overwritten);
+                if let Ok(again) = again {
+                    prop_assert!(Rc::ptr_eq(&again.0, &pass.0), "writers of one put share a pass");
+                }
+            }
+            for (range, index) in reads {
+                let good = map.check_read(range.clone(), index, ClusterTime(9)).is_ok();
+                prop_assert_eq!(good, naive.highest(&range) <= index, "{:?} {}", range, index);
+            }
+            let pieces = naive.bytes.chunk_by(|a, b| a.index == b.index).filter(|run| run[0].index > 0).count();
+            prop_assert!(map.records() >= pieces && map.records() < pieces + pieces / 8 + 32);
+        }
+    }
+
+    #[test]
+    fn a_batch_of_puts_in_one_piece_is_one_record() {
+        let mut map = map();
+        for slot in [3, 0, 1, 2, 7] {
+            write(&mut map, slot * 8..slot * 8 + 8, 5, 0).unwrap();
+        }
+        assert_eq!(map.records(), 2);
+        // Each is still a put of its own.
+        let pass = write(&mut map, 8..16, 6, 0).unwrap();
+        assert_eq!(map.records(), 4);
+        write(&mut map, 16..24, 5, 0).unwrap();
+        assert!(!pass.0.get());
+        assert_eq!(write(&mut map, 8..16, 5, 0).unwrap_err(), Fenced::Superseded { index: 5, by: 6 });
+        assert_eq!(write(&mut map, 20..40, 5, 0).unwrap_err(), Fenced::Overlap { index: 5 });
+    }
+
+    #[test]
+    fn a_write_that_needs_a_record_is_not_admitted_without_room_for_it() {
+        let mut map = map();
+        let mut admit = |range, index, ms, room| {
+            let now = (ClusterTime(ms), ClusterTime(ms));
+            map.admit_write(range, index, ClusterTime(ms + 1), now, room)
+        };
+        let first = admit(0..8, 5, 0, 1).unwrap();
+        assert_eq!(admit(8..16, 6, 0, 0).unwrap_err(), Fenced::Full);
+        assert_eq!(admit(2..4, 6, 0, 1).unwrap_err(), Fenced::Full, "three pieces in place of one");
+        assert!(!first.0.get(), "nothing was ended");
+        admit(0..8, 5, 0, 0).expect("the same put");
+        admit(0..8, 6, 0, 0).expect("in the place of an older one");
+        assert!(first.0.get());
+        admit(8..16, 7, KEEP_MS, 1).unwrap();
+        assert_eq!(map.records(), 1, "the time of the first is over");
+    }
+
+    #[test]
+    fn claims_of_writes_that_are_over_are_dropped() {
+        let mut map = map();
+        for i in 0..10_000u64 {
+            let pass = write(&mut map, i * 8..i * 8 + 8, i, 0).unwrap();
+            drop(pass);
+        }
+        assert!(map.claims.len() <= 2 * FEW_PASSES, "{}", map.claims.len());
+    }
+
     #[test]
     fn entries_do_not_pile_up() {
         let mut map = map();
@@ -332,7 +511,6 @@ mod tests {
             let start = i % 1_000 * 8;
             write(&mut map, start..start + 8, i, i).unwrap();
         }
-        assert!(map.pieces.len() <= KEEP_MS as usize + 1, "{}", map.pieces.len());
-        assert!(map.order.len() <= KEEP_MS as usize + 1, "{}", map.order.len());
+        assert!(map.records() <= KEEP_MS as usize + 2, "{}", map.records());
     }
 }

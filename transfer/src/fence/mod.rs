@@ -24,8 +24,15 @@
 //! then would forget the entry while grants are yet to expire. What is under way for so long that an entry which it
 //! must be checked against may be gone is refused: a write in flight by a mark on its pass when its own entry goes,
 //! everything else because its grant expired before the horizon up to which entries have been forgotten.
+//!
+//! **How much.** Many writes a second make many entries in two minutes. They take at most 64 bytes each and have a
+//! budget. A write that would exceed it is not admitted, so nothing is forgotten too soon: it waits until a master's word
+//! lets older entries go, and is refused, to be tried again, if that takes too long for its client.
 
+mod budget;
+mod generations;
 mod map;
+mod records;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,12 +42,19 @@ use std::time::Duration;
 use mc_base::ClusterTime;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+pub(crate) use self::budget::Budget;
+use self::budget::Held;
+pub use self::budget::fence_limit;
 use self::map::{FenceMap, Supersede};
 use crate::authority::Times;
+
+/// Chunks of records that are looked through for old ones at once when there is no room for another: some 10 us.
+const SWEPT_FOR_ROOM: usize = 32;
 
 /// The fence of one segment.
 pub(crate) struct Fence {
     map: Mutex<FenceMap<WritePass>>,
+    budget: Arc<Budget>,
 }
 
 /// Why the fence refuses.
@@ -62,6 +76,11 @@ pub(crate) enum Fenced {
     /// So late that what it must be checked against may be forgotten.
     #[error("the grant expired while its request was under way")]
     Forgotten,
+    /// No memory for another record before one of those there are may go.
+    #[error(
+        "this store remembers as many recent writes as its memory for that allows, and each for two minutes: try again"
+    )]
+    Full,
 }
 
 /// Permission to receive into a range, until a later index takes it.
@@ -99,11 +118,16 @@ impl Supersede for WritePass {
     fn supersede(&self) {
         *self.0.write() = true;
     }
+
+    fn is_in_use(&mut self) -> bool {
+        // Where it says no, whatever was done under the other clones is over and visible here.
+        Arc::get_mut(&mut self.0).is_none()
+    }
 }
 
 impl Fence {
-    pub(crate) fn new(grant_lifetime: Duration) -> Self {
-        Self { map: Mutex::new(FenceMap::new(grant_lifetime.saturating_mul(2))) }
+    pub(crate) fn new(grant_lifetime: Duration, budget: Arc<Budget>) -> Self {
+        Self { map: Mutex::new(FenceMap::new(grant_lifetime.saturating_mul(2))), budget }
     }
 
     /// Registers a write of `range` (the full granted range) and ends every older one that overlaps it.
@@ -114,10 +138,26 @@ impl Fence {
         expires: ClusterTime,
         times: Times,
     ) -> Result<WritePass, Fenced> {
-        let pass = self.map.lock().admit_write(range, index, expires, (times.now, times.heard))?;
+        let pass = self.change(|map| {
+            map.admit_write(range, index, expires, (times.now, times.heard), self.budget.room())
+        })?;
         // Pairs with the fence in `check_read`: whoever sees a byte that is written after this sees the registration.
         atomic::fence(Ordering::SeqCst);
         Ok(pass)
+    }
+
+    /// Drops some of the records whose time is over; says whether there are more of them.
+    pub(crate) fn forget(&self, times: Times) -> bool {
+        self.change(|map| map.forget(times.heard, SWEPT_FOR_ROOM))
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut FenceMap<WritePass>) -> T) -> T {
+        let mut map = self.map.lock();
+        let held = |map: &FenceMap<_>| Held { records: map.records(), bytes: map.bytes() };
+        let before = held(&map);
+        let changed = change(&mut map);
+        self.budget.changed(before, held(&map));
+        changed
     }
 
     /// Whether bytes of `range` that were read *before* this call are those of `index`.
@@ -149,7 +189,7 @@ mod tests {
     const LATER: ClusterTime = ClusterTime(10_000);
 
     fn fence() -> Fence {
-        Fence::new(Duration::from_secs(10))
+        Fence::new(Duration::from_secs(10), Arc::new(Budget::of(1 << 20)))
     }
 
     #[test]

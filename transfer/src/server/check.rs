@@ -64,6 +64,7 @@ impl Refusal {
             Self::Grant(_) | Self::Access { .. } => Status::Grant,
             Self::Expired { .. } | Self::Fenced(Fenced::Forgotten) => Status::Expired,
             Self::Fenced(Fenced::Superseded { .. } | Fenced::Ended { .. }) => Status::Superseded,
+            Self::Fenced(Fenced::Full) => Status::Busy,
             Self::NoRange { .. }
             | Self::OutsideGrant { .. }
             | Self::OutsideMemory { .. }

@@ -4,7 +4,7 @@ use mc_base::{Access, Grant};
 use smallvec::SmallVec;
 
 use super::check::{self, Refusal};
-use super::socket::{Closed, MAX_TOGETHER, RECV_CHUNK, Received, Socket};
+use super::socket::{Closed, Incoming, MAX_TOGETHER, RECV_CHUNK, Received, Socket};
 use super::{Counters, DataServer, Timeouts};
 use crate::fence::Fenced;
 use crate::wire::{self, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, Request};
@@ -141,10 +141,10 @@ impl<'a> Connection<'a> {
     async fn writes(&mut self, grant: &Grant, ops: &[u8]) -> Result<(), Closed> {
         let mut ops = Op::decode_all(ops).peekable();
         let (mut writes, mut outcomes) = (SmallVec::<[_; 1]>::new(), SmallVec::<[_; 1]>::new());
+        // A request waits for room once, however many of its operations have to.
+        let mut room_by = None;
         while ops.peek().is_some() {
             let (mut refused, mut bytes) = (None, 0);
-            writes.clear();
-            outcomes.clear();
             while let Some(op) = ops.next_if(|op| {
                 writes.is_empty() || (writes.len() < MAX_TOGETHER && op.len <= RECV_CHUNK - bytes)
             }) {
@@ -159,21 +159,42 @@ impl<'a> Connection<'a> {
                     }
                 }
             }
-            self.socket.receive(&writes, &mut outcomes).await?;
-            for (write, outcome) in writes.iter().zip(&outcomes) {
-                self.verdict(match outcome {
-                    Received::All => {
-                        Counters::add(&self.server.counters.bytes_written, write.len);
-                        Counters::add(&self.server.counters.writes, 1);
-                        Ok(())
+            self.receive(&mut writes, &mut outcomes).await?;
+            let Some((op, mut refusal)) = refused else { continue };
+            if refusal == Refusal::Fenced(Fenced::Full) {
+                let until =
+                    *room_by.get_or_insert_with(|| tokio::time::Instant::now() + self.server.timeouts.room);
+                match self.server.admit_later(grant, op, until).await {
+                    Ok(write) => {
+                        writes.push(write);
+                        self.receive(&mut writes, &mut outcomes).await?;
+                        continue;
                     }
-                    Received::Superseded => Err(Fenced::Ended { index: write.index }.into()),
-                });
+                    Err(still) => refusal = still,
+                }
             }
-            if let Some((op, refusal)) = refused {
-                self.socket.discard(op.len).await?;
-                self.verdict(Err(refusal));
-            }
+            self.socket.discard(op.len).await?;
+            self.verdict(Err(refusal));
+        }
+        Ok(())
+    }
+
+    /// Receives the bytes of `writes`, says of each how that went, and lets go of their passes.
+    async fn receive(
+        &mut self,
+        writes: &mut SmallVec<[Incoming<'a>; 1]>,
+        outcomes: &mut SmallVec<[Received; 1]>,
+    ) -> Result<(), Closed> {
+        self.socket.receive(writes, outcomes).await?;
+        for (write, outcome) in writes.drain(..).zip(outcomes.drain(..)) {
+            self.verdict(match outcome {
+                Received::All => {
+                    Counters::add(&self.server.counters.bytes_written, write.len);
+                    Counters::add(&self.server.counters.writes, 1);
+                    Ok(())
+                }
+                Received::Superseded => Err(Fenced::Ended { index: write.index }.into()),
+            });
         }
         Ok(())
     }

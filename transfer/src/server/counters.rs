@@ -14,6 +14,8 @@ pub struct Counters {
     pub reads: AtomicU64,
     /// Write operations acknowledged.
     pub writes: AtomicU64,
+    /// Write operations that found no memory to be remembered, and waited for it.
+    pub waits: AtomicU64,
     /// Hellos, requests and operations refused.
     pub refusals: AtomicU64,
     /// Connections closed because the peer broke the protocol or stalled in the middle of a message.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mc_base::{Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -19,7 +20,7 @@ use self::connection::Connection;
 pub use self::counters::{Counters, RequestSeconds};
 use self::socket::{Closed, Incoming, Socket};
 use crate::authority::{Authority, Times};
-use crate::fence::Fence;
+use crate::fence::{Budget, Fence, Fenced};
 use crate::segment::Segment;
 use crate::socket_options;
 use crate::wire::Op;
@@ -43,6 +44,9 @@ pub struct DataServerConfig {
     pub authority: Arc<Authority>,
     /// Longest time from the making of a grant to its expiry. The store remembers who wrote what for twice as long.
     pub grant_lifetime: Duration,
+    /// Most memory for that, at 64 bytes a write; see [`crate::fence_limit`]. Where it is used up, writes wait until older
+    /// ones are forgotten.
+    pub fence_bytes: u64,
 }
 
 /// How long a peer may keep the server waiting.
@@ -52,11 +56,18 @@ pub struct Timeouts {
     pub stall: Duration,
     /// Between two requests. The client notices that the connection was closed and makes another.
     pub idle: Duration,
+    /// For a write that waits for memory to remember it. Well below the time after which a client takes a store that
+    /// moves no byte for dead; the refusal tells it to try again.
+    pub room: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { stall: Duration::from_secs(10), idle: Duration::from_secs(300) }
+        Self {
+            stall: Duration::from_secs(10),
+            idle: Duration::from_secs(300),
+            room: Duration::from_millis(200),
+        }
     }
 }
 
@@ -66,6 +77,7 @@ pub struct DataServer {
     identity: Identity,
     key: GrantKey,
     lent: Vec<Lent>,
+    fence_budget: Arc<Budget>,
     authority: Arc<Authority>,
     timeouts: Timeouts,
     counters: Counters,
@@ -82,12 +94,14 @@ impl DataServer {
     /// A server that is not listening yet.
     #[must_use]
     pub fn new(config: DataServerConfig) -> Self {
-        let DataServerConfig { store, epoch, key, segments, authority, grant_lifetime } = config;
-        let lend = |segment| Lent { segment, fence: Fence::new(grant_lifetime) };
+        let DataServerConfig { store, epoch, key, segments, authority, grant_lifetime, fence_bytes } = config;
+        let fence_budget = Arc::new(Budget::of(fence_bytes));
+        let lend = |segment| Lent { segment, fence: Fence::new(grant_lifetime, fence_budget.clone()) };
         Self {
             identity: Identity { store, epoch },
             key,
             lent: segments.into_iter().map(lend).collect(),
+            fence_budget,
             authority,
             timeouts: Timeouts::default(),
             counters: Counters::default(),
@@ -113,6 +127,12 @@ impl DataServer {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Memory that it takes to remember who wrote what.
+    #[must_use]
+    pub fn fence_bytes(&self) -> u64 {
+        self.fence_budget.bytes()
     }
 
     /// Serves connections until `shutdown`, then closes them all, finished or not, and returns.
@@ -169,6 +189,33 @@ impl DataServer {
         let pass = lent.fence.admit_write(granted, range.index, grant.expires, times)?;
         let offset = range.offset + op.offset;
         Ok(Incoming { segment: &lent.segment, offset, len: op.len, pass, index: range.index })
+    }
+
+    /// [`Self::admit_write`], for one that there was no room for: waits for it until `until`. Room comes when a master
+    /// says the time, and only then.
+    async fn admit_later(&self, grant: &Grant, op: Op, until: Instant) -> Result<Incoming<'_>, Refusal> {
+        Counters::add(&self.counters.waits, 1);
+        loop {
+            // Made before it is tried, so that no word is missed in between.
+            let learned = self.authority.learned();
+            match self.admit_write(grant, op) {
+                Err(Refusal::Fenced(Fenced::Full)) => {}
+                answer => return answer,
+            }
+            if self.forget() {
+                // Each turn looks at other records, so there is an end to it.
+                tokio::task::yield_now().await;
+            } else if tokio::time::timeout_at(until, learned).await.is_err() {
+                return Err(Fenced::Full.into());
+            }
+        }
+    }
+
+    /// Forgets some of the writes whose time is over; says whether there are more.
+    fn forget(&self) -> bool {
+        let Some(times) = self.authority.times() else { return false };
+        // One fence after the other: whoever waits comes back for the rest.
+        self.lent.iter().any(|lent| lent.fence.forget(times))
     }
 }
 

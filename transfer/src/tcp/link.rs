@@ -25,8 +25,16 @@ const MAX_BUFFERS: usize = 64;
 /// A transfer that never has to wait lets the caller's other futures, and its deadline, have their turn.
 const TURN: usize = 4 << 20;
 
-/// The outcome of one piece: the checksum of its bytes, or the store's reason to refuse.
-pub(super) type Outcome = Result<Checksum, String>;
+/// The outcome of one piece: the checksum of its bytes, or why the store refuses.
+pub(super) type Outcome = Result<Checksum, Refused>;
+
+/// The store's word that it does not do what was asked.
+#[derive(Clone, Debug)]
+pub(super) struct Refused {
+    /// It may do so in a moment.
+    pub(super) busy: bool,
+    pub(super) reason: String,
+}
 
 /// Why a connection can't be used any more.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +52,7 @@ pub(super) enum Broken {
 pub(super) enum ConnectError {
     Failed(String),
     TooLong(String),
-    Refused(String),
+    Refused(Refused),
 }
 
 /// One connection to a store. Owned by one call at a time, which does all of its I/O in the caller's own future: what
@@ -125,12 +133,12 @@ impl Link {
         };
         match link.shake_hands().await {
             Ok(Ok(())) => Ok(link),
-            Ok(Err(reason)) => Err(ConnectError::Refused(reason)),
+            Ok(Err(refused)) => Err(ConnectError::Refused(refused)),
             Err(broken) => Err(ConnectError::Failed(format!("no hello: {broken}"))),
         }
     }
 
-    async fn shake_hands(&mut self) -> Result<Result<(), String>, Broken> {
+    async fn shake_hands(&mut self) -> Result<Result<(), Refused>, Broken> {
         let hello = self.hello.encode();
         self.send(&mut [IoSlice::new(&hello)]).await?;
         let mut reply = [0; HELLO_REPLY_LEN];
@@ -141,10 +149,11 @@ impl Link {
         let agreed = (ours.0..=ours.1).contains(&reply.chosen);
         Ok(verdict.and_then(|()| {
             agreed.then_some(()).ok_or_else(|| {
-                format!(
+                let reason = format!(
                     "it chose version {} of the transfer protocol and speaks {} to {}, this client {} to {}",
                     reply.chosen, theirs.0, theirs.1, ours.0, ours.1
-                )
+                );
+                Refused { busy: false, reason }
             })
         }))
     }
@@ -177,13 +186,13 @@ impl Link {
         let sent = self.send(&mut [IoSlice::new(&out)]).await;
         self.out = out;
         sent?;
-        if let Err(reason) = self.reply(id).await? {
-            done.extend(pieces.iter().map(|_| Err(reason.clone())));
+        if let Err(refused) = self.reply(id).await? {
+            done.extend(pieces.iter().map(|_| Err(refused.clone())));
             return Ok(());
         }
         for piece in pieces {
-            if let Err(reason) = self.verdict().await? {
-                done.push(Err(reason));
+            if let Err(refused) = self.verdict().await? {
+                done.push(Err(refused));
                 continue;
             }
             let checksum = self.receive(piece).await?;
@@ -204,8 +213,8 @@ impl Link {
         let sent = self.send_payload(&out, pieces).await;
         self.out = out;
         let checksums = sent?;
-        if let Err(reason) = self.reply(id).await? {
-            done.extend(pieces.iter().map(|_| Err(reason.clone())));
+        if let Err(refused) = self.reply(id).await? {
+            done.extend(pieces.iter().map(|_| Err(refused.clone())));
             return Ok(());
         }
         for checksum in checksums {
@@ -320,25 +329,25 @@ impl Link {
         Ok(checksum.finish())
     }
 
-    async fn reply(&mut self, id: u64) -> Result<Result<(), String>, Broken> {
+    async fn reply(&mut self, id: u64) -> Result<Result<(), Refused>, Broken> {
         let mut reply = [0; REPLY_LEN];
         self.read_exact(&mut reply).await?;
         wire::check_reply(reply, id)?;
         self.verdict().await
     }
 
-    async fn verdict(&mut self) -> Result<Result<(), String>, Broken> {
+    async fn verdict(&mut self) -> Result<Result<(), Refused>, Broken> {
         let mut header = [0; VERDICT_LEN];
         self.read_exact(&mut header).await?;
         self.reason(VerdictHeader::decode(&header)?).await
     }
 
     /// The rest of a verdict.
-    async fn reason(&mut self, header: VerdictHeader) -> Result<Result<(), String>, Broken> {
+    async fn reason(&mut self, header: VerdictHeader) -> Result<Result<(), Refused>, Broken> {
         let mut reason = vec![0; header.reason_len];
         self.read_exact(&mut reason).await?;
         let reason = || String::from_utf8_lossy(&reason).into_owned();
-        Ok(if header.good { Ok(()) } else { Err(reason()) })
+        Ok(if header.good { Ok(()) } else { Err(Refused { busy: header.busy, reason: reason() }) })
     }
 
     async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), Broken> {

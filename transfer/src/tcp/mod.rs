@@ -13,7 +13,7 @@ use futures::future::{BoxFuture, join_all};
 use mc_base::SealedGrant;
 use tokio::time::Instant;
 
-use self::link::{ConnectError, Link, Outcome};
+use self::link::{ConnectError, Link, Outcome, Refused};
 use self::plan::Piece;
 use self::pool::{Pool, Pools, Reuse};
 use crate::checksum::Checksum;
@@ -24,6 +24,9 @@ use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 const TRANSPORT: &str = "tcp";
 /// After so many looks in a row that saw no byte move the stall timeout is over.
 const LOOKS: u32 = 4;
+/// A store that says that it is busy is asked again after this time, then after twice this and so on, up to the most.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+const BUSY_PAUSE_MOST: Duration = Duration::from_millis(160);
 
 /// How the client's connections behave.
 #[derive(Clone, Copy, Debug)]
@@ -242,7 +245,7 @@ impl<'a> Call<'a> {
                 Err(Failure::Queued) => return Err(TransferError::Queued { store, address }),
                 Err(Failure::Deadline) => return Err(TransferError::Deadline { store, address }),
                 Err(Failure::Broken(reason)) => return Err(TransferError::Broken { store, address, reason }),
-                Err(Failure::Connect(ConnectError::Refused(reason))) => {
+                Err(Failure::Connect(ConnectError::Refused(Refused { reason, .. }))) => {
                     return Err(TransferError::Refused { store, reason });
                 }
                 Err(Failure::Connect(ConnectError::Failed(reason) | ConnectError::TooLong(reason))) => {
@@ -256,29 +259,53 @@ impl<'a> Call<'a> {
 
     /// Carries the work over connections of one pool, a turn at a time. If one was an old one and turns out to be dead
     /// (the store closed it while it was idle, or was restarted), that turn is made once more over a fresh one: reads and
-    /// writes of the same bytes can be repeated.
+    /// writes of the same bytes can be repeated. So are those that the store was too busy for, until the deadline.
     async fn carry_through(
         &self,
         pool: &Arc<Pool>,
         work: &mut Work<'_>,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Failure> {
-        let mut reuse = Reuse::Allowed;
+        let (mut reuse, mut pause) = (Reuse::Allowed, BUSY_PAUSE);
         while !work.is_done(done) {
-            let slot = pool.slot(self.deadline).await?;
-            let mut connection = pool.connection(slot, self.hello, reuse, self.deadline).await?;
+            let (slot, first) = (pool.slot(self.deadline).await?, done.len());
+            let mut connection = match pool.connection(slot, self.hello, reuse, self.deadline).await {
+                Err(Failure::Connect(ConnectError::Refused(Refused { busy: true, .. })))
+                    if self.pause(&mut pause).await =>
+                {
+                    continue;
+                }
+                made => made?,
+            };
             let watch = connection.link.watch();
             let turn = work.turn(&mut connection.link, self.grant, done);
             match pool.watched(watch, self.deadline, turn).await.flatten() {
                 Ok(()) => {
                     connection.put_back();
                     reuse = Reuse::Allowed;
+                    let busy = |outcome: &Outcome| outcome.as_ref().is_err_and(|refused| refused.busy);
+                    match done[first..].iter().position(busy) {
+                        Some(busy) if self.pause(&mut pause).await => done.truncate(first + busy),
+                        Some(_) => {}
+                        None => pause = BUSY_PAUSE,
+                    }
                 }
                 Err(Failure::Broken(_)) if connection.reused => reuse = Reuse::Never,
                 Err(failure) => return Err(failure),
             }
         }
         Ok(())
+    }
+
+    /// Waits before a busy store is asked again, each time longer; without waiting it says no if that would be too late.
+    async fn pause(&self, pause: &mut Duration) -> bool {
+        let again = Instant::now() + *pause;
+        *pause = BUSY_PAUSE_MOST.min(*pause * 2);
+        if again >= self.deadline {
+            return false;
+        }
+        tokio::time::sleep_until(again).await;
+        true
     }
 }
 
@@ -312,7 +339,7 @@ impl Lane<'_> {
         for (op, len) in work.pieces() {
             let outcome = match (done.next(), &failed) {
                 (Some(Ok(checksum)), _) => Ok(checksum),
-                (Some(Err(reason)), _) => Err(TransferError::Refused { store, reason }),
+                (Some(Err(Refused { reason, .. })), _) => Err(TransferError::Refused { store, reason }),
                 (None, Some(failed)) => Err(failed.clone()),
                 (None, None) => continue,
             };

@@ -67,6 +67,18 @@ fn a_reason_that_is_too_long_is_cut() {
 }
 
 #[test]
+fn only_a_busy_store_is_asked_again() {
+    let decoded = |status| {
+        let mut out = Vec::new();
+        put_verdict(&mut out, Err((status, "")));
+        VerdictHeader::decode(out[..].try_into().unwrap()).unwrap()
+    };
+    assert_eq!(decoded(Status::Busy), VerdictHeader { good: false, busy: true, reason_len: 0 });
+    assert_eq!(decoded(Status::Expired), VerdictHeader { good: false, busy: false, reason_len: 0 });
+    assert_eq!(Status::Busy as u8, 7, "on the wire for good");
+}
+
+#[test]
 fn versions_meet_at_the_newest_common_one() {
     assert_eq!(common_version((1, 3), (2, 5)), Some(3));
     assert_eq!(common_version((1, 1), (1, 1)), Some(1));

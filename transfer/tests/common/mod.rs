@@ -47,6 +47,15 @@ impl Store {
     }
 
     pub(crate) fn start_on(listener: TcpListener, len: u64, timeouts: Timeouts) -> Self {
+        Self::start_with_fence(listener, len, timeouts, 512 << 20)
+    }
+
+    pub(crate) fn start_with_fence(
+        listener: TcpListener,
+        len: u64,
+        timeouts: Timeouts,
+        fence_bytes: u64,
+    ) -> Self {
         let clock_ms = Arc::new(AtomicU64::new(0));
         let read = clock_ms.clone();
         let clock = Clock::from_fn(move || Duration::from_millis(read.load(Ordering::SeqCst)));
@@ -60,6 +69,7 @@ impl Store {
             segments: vec![segment.clone()],
             authority: authority.clone(),
             grant_lifetime: LIFETIME,
+            fence_bytes,
         };
         let address = listener.local_addr().unwrap().to_string();
         let server = Arc::new(DataServer::new(config).with_timeouts(timeouts));
@@ -70,6 +80,10 @@ impl Store {
 
     pub(crate) fn counters(&self) -> &Counters {
         self.server.counters()
+    }
+
+    pub(crate) fn fence_bytes(&self) -> u64 {
+        self.server.fence_bytes()
     }
 
     pub(crate) fn peer(&self) -> Peer {

@@ -38,9 +38,6 @@ pub struct Config {
     /// Name for people [default: this machine's name and the port of --listen]
     #[arg(long)]
     pub name: Option<String>,
-    /// For tests: anybody may flip bytes of the memory over HTTP
-    #[arg(long, hide = true)]
-    pub fault_http: bool,
 }
 
 /// The flags of `mc-store`.

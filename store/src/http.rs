@@ -3,25 +3,18 @@
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{RawQuery, State};
-use axum::http::StatusCode;
-use axum::routing::post;
 use mc_base::http::standard_routes;
 use serde_json::json;
 
 use crate::state::StoreState;
 
-pub(crate) fn routes(state: Arc<StoreState>, faults: bool) -> Router {
-    let (ready, metrics, status) = (state.clone(), state.clone(), state.clone());
-    let router = standard_routes(
+pub(crate) fn routes(state: Arc<StoreState>) -> Router {
+    let (ready, metrics) = (state.clone(), state.clone());
+    standard_routes(
         move || ready.ready(),
         move || metrics.render_metrics(),
-        move || std::future::ready(self::status(&status)),
-    );
-    match faults {
-        true => router.merge(Router::new().route("/fault/flip", post(flip)).with_state(state)),
-        false => router,
-    }
+        move || std::future::ready(self::status(&state)),
+    )
 }
 
 fn status(state: &StoreState) -> serde_json::Value {
@@ -49,23 +42,4 @@ fn status(state: &StoreState) -> serde_json::Value {
         "bytes_read": state.totals().bytes_read,
         "bytes_written": state.totals().bytes_written,
     })
-}
-
-/// Fault injection, behind its flag: damages one byte as failing memory would. `?segment=0&offset=4096`
-async fn flip(State(state): State<Arc<StoreState>>, RawQuery(query): RawQuery) -> (StatusCode, String) {
-    let query = query.unwrap_or_default();
-    let number = |name: &str| {
-        query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?.1.parse().ok()
-    };
-    let (Some(segment), Some(offset)) = (number("segment"), number("offset")) else {
-        return (StatusCode::BAD_REQUEST, "say ?segment=NUMBER&offset=BYTES\n".to_owned());
-    };
-    let segments = state.serving().map_or(&[][..], |serving| &serving.segments);
-    let Some(segment) = segments.iter().find(|lent| u64::from(lent.number()) == segment) else {
-        return (StatusCode::NOT_FOUND, "no such segment\n".to_owned());
-    };
-    match segment.corrupt(offset) {
-        Ok(()) => (StatusCode::OK, "flipped\n".to_owned()),
-        Err(err) => (StatusCode::BAD_REQUEST, format!("{err}\n")),
-    }
 }

@@ -74,10 +74,7 @@ impl Store {
         );
         let capacity = ByteSize(config.lent_bytes());
         let state = Arc::new(StoreState::new(store, name.clone(), capacity, registry));
-        let http = Http::serve(http, http::routes(state.clone(), config.fault_http));
-        if config.fault_http {
-            warn!("--fault-http is on: anybody who reaches {http_address} can damage what is stored here");
-        }
+        let http = Http::serve(http, http::routes(state.clone()));
 
         let segments = allocate(&config.segment, state.clone(), progress).await?;
         let authority = Arc::new(Authority::new(clock.clone()));

@@ -9,11 +9,3 @@ use mc_base::http::request;
 pub async fn http_get(address: &str, path: &str) -> io::Result<(u16, String)> {
     request("GET", address, path).await
 }
-
-/// One POST without a body; as [`http_get`].
-///
-/// # Errors
-/// When nobody answers there.
-pub async fn http_post(address: &str, path: &str) -> io::Result<(u16, String)> {
-    request("POST", address, path).await
-}

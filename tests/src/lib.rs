@@ -20,6 +20,7 @@ mod exe;
 mod executable;
 mod faults;
 mod faulty;
+mod flip;
 mod history;
 mod http;
 mod links;
@@ -41,7 +42,7 @@ pub use executable::{assert_refused, bare_command, printed_config, setting, unit
 pub use faults::{Fault, Faults};
 pub use faulty::{DiskError, Faulty};
 pub use history::{History, Recorder};
-pub use http::{http_get, http_post};
+pub use http::http_get;
 pub use links::{Link, Links};
 pub use lossy::LossyMaster;
 pub use ports::Ports;

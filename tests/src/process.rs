@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 
-use crate::{mcctl_exe, until_within};
+use crate::{flip, mcctl_exe, until_within};
 
 /// How long a process may take to do what a signal says.
 const OBEY: Duration = Duration::from_secs(30);
@@ -203,6 +203,15 @@ impl Process {
         let limit = Rlimit { current: Some(most), ..getrlimit(of) };
         let before = prlimit(Some(Pid::from_child(child)), of, limit);
         before.unwrap_or_else(|err| panic!("cannot limit {}: {err}", self.name)).current.unwrap_or(u64::MAX)
+    }
+
+    /// Inverts one byte of a segment that it lends, behind its back, as failing memory would.
+    ///
+    /// # Panics
+    /// When it lends no such byte, or the system refuses.
+    pub fn flip(&self, segment: u32, offset: u64) {
+        flip::flip(self.pid(), segment, offset)
+            .unwrap_or_else(|err| panic!("cannot damage the memory of {}: {err}", self.name));
     }
 
     /// How many descriptors it has.

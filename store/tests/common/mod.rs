@@ -32,7 +32,6 @@ pub fn config(masters: &[String], data_dir: &Path) -> Config {
         advertise: None,
         data_dir: data_dir.into(),
         name: Some("test".into()),
-        fault_http: true,
     }
 }
 

@@ -94,7 +94,6 @@ async fn embedded(cluster: &Cluster, data_dir: &Path) -> Store {
         advertise: None,
         data_dir: data_dir.into(),
         name: None,
-        fault_http: false,
     };
     let surroundings =
         Surroundings { network: TcpNetwork::shared(), clock: Clock::monotonic(), registry: Registry::new() };

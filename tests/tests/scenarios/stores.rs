@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use mc_client::{Client, Code, Put, PutOptions, StoreId};
 use mc_tests::checker::Outcome;
-use mc_tests::{Cluster, Faults, Workload, http_post, until, value};
+use mc_tests::{Cluster, Faults, Workload, until, value};
 
 const KEYS: usize = 40;
 
@@ -159,19 +159,19 @@ async fn a_store_that_is_asked_to_stop_takes_its_memory_back() {
 
 #[tokio::test]
 async fn a_flipped_byte_is_a_miss_and_a_metric_and_is_never_returned() {
-    let cluster = Cluster::builder().masters(1).segment("64mb").store_args(["--fault-http"]).start().await;
+    let cluster = Cluster::builder().masters(1).segment("64mb").start().await;
     let mut faults = Faults::new();
     let fault = faults.plan("a byte was flipped in the store's memory");
     let client = cluster.client().await;
     client.put(key(0), &bytes(0, 1)).await.unwrap();
     let place = client.admin().lookup(key(0)).await.unwrap().expect("just put").replicas.remove(0);
-    let flip = format!("/fault/flip?segment={}&offset={}", place.segment, place.offset + 12_345);
-    assert_eq!(http_post(cluster.store_http(0), &flip).await.unwrap().0, 200);
+    let flip = || cluster.stores[0].flip(place.segment, place.offset + 12_345);
+    flip();
     fault.happened();
     assert_eq!(client.get(key(0)).await.unwrap(), None);
     assert!(client.stats().checksum_mismatches > 0, "{:?}", client.stats());
     // The other way round: it was that byte.
-    assert_eq!(http_post(cluster.store_http(0), &flip).await.unwrap().0, 200);
+    flip();
     assert_eq!(client.get(key(0)).await.unwrap().as_deref(), Some(&bytes(0, 1)[..]));
     faults.assert_happened();
 }

@@ -1,6 +1,7 @@
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use mc_base::StoreId;
 
@@ -11,12 +12,15 @@ use crate::checker::{Action, Losses, Operation, Outcome, Verdict, check};
 #[derive(Clone, Debug)]
 pub struct Recorder {
     origin: Instant,
+    origin_by_the_wall: SystemTime,
     operations: Arc<Mutex<Vec<Operation>>>,
 }
 
 /// What clients did and saw.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct History {
+    /// When it began, by the clock that processes write into their logs.
+    began: SystemTime,
     /// The operations, in the order of their ends.
     pub operations: Vec<Operation>,
     /// From when on nothing but the final reads went on, all faults being over.
@@ -33,7 +37,7 @@ impl Recorder {
     /// An empty history that begins now.
     #[must_use]
     pub fn new() -> Self {
-        Self { origin: Instant::now(), operations: Arc::default() }
+        Self { origin: Instant::now(), origin_by_the_wall: SystemTime::now(), operations: Arc::default() }
     }
 
     /// The time of this history, in nanoseconds. Taken before a call is made and after it has returned.
@@ -56,11 +60,19 @@ impl Recorder {
     /// What was recorded so far.
     #[must_use]
     pub fn history(&self) -> History {
-        History { operations: self.operations.lock().unwrap().clone(), settled: u64::MAX }
+        let operations = self.operations.lock().unwrap().clone();
+        History { began: self.origin_by_the_wall, operations, settled: u64::MAX }
     }
 }
 
 impl History {
+    /// The same, with nothing but the final reads going on from `settled` on.
+    #[must_use]
+    pub fn settled_at(mut self, settled: u64) -> Self {
+        self.settled = settled;
+        self
+    }
+
     /// Judges it.
     #[must_use]
     pub fn check(&self, losses: Losses) -> Verdict {
@@ -70,14 +82,14 @@ impl History {
     /// Judges the history of a run in which every store lived and nothing was evicted: nothing acknowledged may be missed.
     ///
     /// On a machine that is busy with other things a store may be late with its heartbeats; its keys are then not offered
-    /// for a moment. The masters' logs say when they suspected a store: only then is a miss let pass, and only before
-    /// the final reads.
+    /// for a moment. The masters' logs say when they suspected a store: only around that time is a miss let pass, and only
+    /// before the final reads.
     ///
     /// # Panics
     /// When no order explains it.
     #[track_caller]
     pub fn assert_nothing_lost(&self, cluster: &Cluster) {
-        self.judge(cluster.has_suspected_a_store());
+        self.judge(cluster, "StoreId");
     }
 
     /// The same for a run whose objects were all on one store, whatever became of the others: a miss is let pass only if
@@ -87,14 +99,22 @@ impl History {
     /// When no order explains it.
     #[track_caller]
     pub fn assert_nothing_lost_on(&self, cluster: &Cluster, store: StoreId) {
-        self.judge(suspected(cluster, &format!("{store:?}")));
+        self.judge(cluster, &format!("{store:?}"));
     }
 
     #[track_caller]
-    fn judge(&self, suspected: bool) {
-        let losses = if suspected { Losses::AllowedUntil(self.settled) } else { Losses::None };
-        println!("{self}{}", if suspected { " (a store was suspected for a while)" } else { "" });
-        self.check(losses).assert_ok();
+    fn judge(&self, cluster: &Cluster, store: &str) {
+        let logs = cluster.masters.iter().map(crate::Process::output);
+        let spans: Vec<_> = logs.flat_map(|log| suspicions(&log, store, self.began, self.settled)).collect();
+        let ms = |span: &Range<u64>| format!("{}..{} ms", span.start / 1_000_000, span.end / 1_000_000);
+        let said: Vec<String> = spans.iter().map(ms).collect();
+        let note = if said.is_empty() {
+            String::new()
+        } else {
+            format!(" (a store was suspect: {})", said.join(", "))
+        };
+        println!("{self}{note}");
+        self.check(if spans.is_empty() { Losses::None } else { Losses::Within(spans) }).assert_ok();
     }
 
     /// Puts that were acknowledged.
@@ -141,6 +161,57 @@ fn suspected(cluster: &Cluster, store: &str) -> bool {
     cluster.masters.iter().any(|master| master.output().lines().any(says))
 }
 
+/// A master may write that it suspects a store a second after it did.
+const LOGGED_LATE: u64 = 1_500_000_000;
+/// A client leaves a store that failed it, or that it heard to be suspect, alone for up to five seconds.
+const AVOIDED_FOR: u64 = 5_000_000_000;
+
+/// The spans of a history's time in which, by a master's log, its clients may have missed what is on a store of that name.
+/// A suspicion whose end the log does not tell, or that has a time outside the run (some tests move clocks), lasts until
+/// all was settled.
+fn suspicions(log: &str, store: &str, began: SystemTime, settled: u64) -> Vec<Range<u64>> {
+    let mut spans = Vec::new();
+    let mut since = None;
+    for line in log.lines() {
+        let Some((before, suspects)) = line.split_once("suspects=[") else { continue };
+        let at = before.split_whitespace().next().and_then(wall_clock);
+        let at = at.and_then(|at| at.duration_since(began).ok()).map(|at| at.as_nanos() as u64);
+        let is_suspect = suspects.split_once(']').is_some_and(|(suspects, _)| suspects.contains(store));
+        match (is_suspect, since) {
+            (true, None) => {
+                since = Some(at.filter(|at| *at < settled).map_or(0, |at| at.saturating_sub(LOGGED_LATE)));
+            }
+            (false, Some(start)) => {
+                let end = at.map_or(settled, |at| at.saturating_add(AVOIDED_FOR).min(settled));
+                spans.push(start..end);
+                since = None;
+            }
+            _ => {}
+        }
+    }
+    spans.extend(since.map(|start| start..settled));
+    spans
+}
+
+/// The time of a log's line, such as 2026-11-23T07:05:23.123456Z.
+fn wall_clock(text: &str) -> Option<SystemTime> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let mut date = date.split('-').map(|field| field.parse::<u64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
+    let mut time = time.split(':').map(|field| field.parse::<u64>().ok());
+    let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
+    let is_leap =
+        |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    let before = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
+    let mut days = (1970..year).map(|year| 365 + u64::from(is_leap(year))).sum::<u64>();
+    days += before.get(usize::try_from(month.checked_sub(1)?).ok()?)? + day.checked_sub(1)?;
+    days += u64::from(month > 2 && is_leap(year));
+    let seconds = Duration::from_secs(((days * 24 + hour) * 60 + minute) * 60 + second);
+    let fraction = Duration::from_secs_f64(format!("0.{fraction}").parse().ok()?);
+    Some(SystemTime::UNIX_EPOCH + seconds + fraction)
+}
+
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -156,5 +227,38 @@ impl fmt::Display for History {
             self.outcomes(Outcome::Unknown),
             self.slowest()
         )
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one span of time")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_logs_time_is_read() {
+        let secs = |text| {
+            wall_clock(text).map(|at| at.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64())
+        };
+        assert_eq!(secs("1970-01-02T00:00:01.5Z"), Some(86_401.5));
+        assert_eq!(secs("2024-02-29T12:00:00Z"), Some(1_709_208_000.0));
+        assert_eq!(secs("2026-11-23T07:05:23.250000Z"), Some(1_795_417_523.25));
+        assert_eq!((secs("error:"), secs("2026-13-01T00:00:00Z")), (None, None));
+    }
+
+    #[test]
+    fn losses_are_let_pass_around_a_suspicion_only() {
+        let began = wall_clock("2026-11-23T07:00:00Z").unwrap();
+        let s = 1_000_000_000;
+        let log = "2026-11-23T07:00:10.000000Z  INFO stores changed suspects=[StoreId(0a), StoreId(0b)]\n\
+            2026-11-23T07:00:12.000000Z  INFO stores changed suspects=[StoreId(0b)]\n\
+            2026-11-23T07:00:40.000000Z  INFO stores changed suspects=[StoreId(0a)] more=0\n";
+        let spans = |store| suspicions(log, store, began, 60 * s);
+        assert_eq!(spans("StoreId(0a)"), [8_500_000_000..17 * s, 38_500_000_000..60 * s]);
+        assert_eq!(spans("StoreId(0b)"), [8_500_000_000..45 * s]);
+        assert_eq!(spans("StoreId(0c)"), []);
+        // A master whose clock is an hour ahead: no moment of the run is known to be free of suspicion.
+        assert_eq!(suspicions(log, "StoreId(0c)", began, s), []);
+        assert_eq!(suspicions(log, "StoreId(0b)", began, s), [0..s]);
     }
 }

@@ -44,6 +44,7 @@ pub struct Workload {
     put_deadline: Duration,
     preferred: Vec<StoreId>,
     pace: Duration,
+    cached: bool,
 }
 
 /// A workload under way.
@@ -54,6 +55,7 @@ pub struct Running {
     clients: JoinSet<()>,
     builder: Builder,
     errors: Errors,
+    cached: bool,
 }
 
 /// The first few errors, for whoever reads a failed test.
@@ -72,6 +74,7 @@ impl Workload {
             put_deadline: Duration::from_secs(10),
             preferred: Vec::new(),
             pace: Duration::ZERO,
+            cached: false,
         }
     }
 
@@ -117,6 +120,14 @@ impl Workload {
         self
     }
 
+    /// The clients have local caches: what they are told while no leader is in reach may come from there, and says nothing
+    /// of the pool. Without, only the pool has values, and each that is returned is judged.
+    #[must_use]
+    pub fn cached(mut self) -> Self {
+        self.cached = true;
+        self
+    }
+
     /// Connects the clients and lets them go.
     ///
     /// # Panics
@@ -135,12 +146,13 @@ impl Workload {
                 recorder: recorder.clone(),
                 next_put: next_put.clone(),
                 errors: errors.clone(),
+                cached: self.cached,
             };
             let (workload, stop) = (self.clone(), stop.clone());
             let random = Seeded::new(self.seed).part(u64::from(number));
             clients.spawn(async move { one.run(&workload, random, &stop).await });
         }
-        Running { recorder, stop, clients, builder: builder.clone(), errors }
+        Running { recorder, stop, clients, builder: builder.clone(), errors, cached: self.cached }
     }
 }
 
@@ -182,13 +194,13 @@ impl Running {
     /// # Panics
     /// When a client panicked, or a key cannot be read at last.
     pub async fn stop(self) -> History {
-        let Self { recorder, stop, clients, builder, errors } = self;
+        let Self { recorder, stop, clients, builder, errors, cached } = self;
         stop.store(true, Ordering::Relaxed);
         clients.join_all().await;
         let settled = recorder.now();
         let client = builder.connect().await.expect("settings of a client");
         assert!(client.connected(Duration::from_secs(60)).await, "no leader for the last read in a minute");
-        let one = One { number: u32::MAX, client, recorder, next_put: Arc::default(), errors };
+        let one = One { number: u32::MAX, client, recorder, next_put: Arc::default(), errors, cached };
         let touched: BTreeSet<String> =
             one.recorder.history().operations.into_iter().map(|operation| operation.key).collect();
         for key in &touched {
@@ -198,7 +210,7 @@ impl Running {
             })
             .await;
         }
-        History { settled, ..one.recorder.history() }
+        one.recorder.history().settled_at(settled)
     }
 }
 
@@ -213,6 +225,8 @@ struct One {
     recorder: Recorder,
     next_put: Arc<AtomicU64>,
     errors: Errors,
+    /// See [`Workload::cached`].
+    cached: bool,
 }
 
 impl One {
@@ -267,7 +281,7 @@ impl One {
         let start = self.recorder.now();
         let before = self.reach();
         let outcome = match self.client.get(key).await {
-            Ok(Some(value)) if self.asked_the_pool(before) => Outcome::Value(digest(&value)),
+            Ok(Some(value)) if !self.cached || self.asked_the_pool(before) => Outcome::Value(digest(&value)),
             Ok(Some(value)) => Outcome::LocalValue(digest(&value)),
             Ok(None) if self.asked_the_pool(before) => Outcome::Miss,
             // Without a leader a miss says nothing of the pool.
@@ -282,9 +296,9 @@ impl One {
         let start = self.recorder.now();
         let before = self.reach();
         let outcome = match self.client.exist(key).await {
-            Ok(_) if !self.asked_the_pool(before) => Outcome::Failed,
-            Ok(true) => Outcome::Present,
-            Ok(false) => Outcome::Absent,
+            Ok(true) if !self.cached || self.asked_the_pool(before) => Outcome::Present,
+            Ok(false) if self.asked_the_pool(before) => Outcome::Absent,
+            Ok(_) => Outcome::Failed,
             Err(error) => self.failed(&error),
         };
         self.recorder.record(self.number, key, Action::Exist, outcome, start);

@@ -14,6 +14,7 @@ mod model;
 mod search;
 mod shrink;
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one span of time")]
 mod tests;
 
 use std::collections::BTreeMap;
@@ -96,6 +97,7 @@ impl fmt::Display for Violation {
 /// Checks a history, in any order.
 #[must_use]
 pub fn check(history: &[Operation], losses: Losses) -> Verdict {
+    let losses = &losses;
     let mut keys: BTreeMap<&str, Vec<Operation>> = BTreeMap::new();
     for operation in history {
         keys.entry(&operation.key).or_default().push(operation.clone());
@@ -125,7 +127,7 @@ pub fn check(history: &[Operation], losses: Losses) -> Verdict {
 }
 
 /// Names what a person would call it.
-fn explain(history: &[Operation], key: &str, stuck: &Operation, losses: Losses) -> String {
+fn explain(history: &[Operation], key: &str, stuck: &Operation, losses: &Losses) -> String {
     let writers = |digest: Digest| history.iter().filter(move |op| op.action.writes() == Some(digest));
     match &stuck.outcome {
         Outcome::Value(digest) | Outcome::LocalValue(digest) => {
@@ -145,7 +147,7 @@ fn explain(history: &[Operation], key: &str, stuck: &Operation, losses: Losses) 
                     .to_owned(),
             }
         }
-        Outcome::Miss | Outcome::Absent if losses != Losses::Allowed => {
+        Outcome::Miss | Outcome::Absent if *losses != Losses::Allowed => {
             "an acknowledged value is gone, though nobody removed it".to_owned()
         }
         _ => "an answer that no order of the operations explains".to_owned(),

@@ -1,10 +1,12 @@
+use std::ops::Range;
+
 use super::history::{Action, Digest, Operation, Outcome};
 
 /// What a key holds.
 pub(super) type State = Option<Digest>;
 
 /// Whether values may disappear without a remove.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Losses {
     /// No eviction, no dead or suspect store: a miss of an acknowledged value is a violation.
     None,
@@ -12,22 +14,28 @@ pub enum Losses {
     /// new version of a value it could not see. Wrong bytes are never allowed, and neither is a value that was removed
     /// or replaced.
     Allowed,
-    /// [`Losses::Allowed`] for operations that begin before this time of the history, [`Losses::None`] from then on.
-    AllowedUntil(u64),
+    /// [`Losses::Allowed`] for operations that have a moment in common with one of these spans of the history's time,
+    /// [`Losses::None`] for all others.
+    ///
+    /// While a store is suspect a put-if-absent makes a new version of what it cannot see there. That is no loss, but the
+    /// history looks the same when the old value was lost: the shorter the spans, the fewer losses are hidden.
+    Within(Vec<Range<u64>>),
 }
 
 impl Losses {
-    fn allowed_for(self, operation: &Operation) -> bool {
+    fn allowed_for(&self, operation: &Operation) -> bool {
         match self {
             Self::None => false,
             Self::Allowed => true,
-            Self::AllowedUntil(time) => operation.start < time,
+            Self::Within(spans) => {
+                spans.iter().any(|span| operation.start < span.end && span.start <= operation.end)
+            }
         }
     }
 }
 
 /// The state after `operation` took effect in `state`, or `None` when its answer could not have come from there.
-pub(super) fn apply(state: State, operation: &Operation, losses: Losses) -> Option<State> {
+pub(super) fn apply(state: State, operation: &Operation, losses: &Losses) -> Option<State> {
     let lossy = losses.allowed_for(operation);
     let here = |condition: bool, next: State| condition.then_some(next);
     match (operation.action, operation.outcome) {

@@ -79,7 +79,7 @@ enum Event {
 }
 
 /// Looks for an order of one key's operations, in at most `bound` steps.
-pub(super) fn search(operations: &[Operation], losses: Losses, bound: usize) -> Found {
+pub(super) fn search(operations: &[Operation], losses: &Losses, bound: usize) -> Found {
     let mut events: Vec<(u64, Event)> = Vec::with_capacity(operations.len() * 2);
     for (place, operation) in operations.iter().enumerate() {
         match operation.outcome {
@@ -142,7 +142,7 @@ fn merge_unread(operations: &[Operation]) -> Vec<Operation> {
 /// The configurations in which `returning` has taken effect, without it; `None` when the bound is exceeded.
 fn returned(
     operations: &[Operation],
-    losses: Losses,
+    losses: &Losses,
     under_way: &BTreeSet<usize>,
     configurations: Vec<Configuration>,
     returning: usize,

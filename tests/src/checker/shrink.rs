@@ -12,7 +12,7 @@ use super::search::{Found, search};
 const TRY: usize = 5_000;
 
 /// The operations without which there would be an order.
-pub(super) fn shrink(operations: &[Operation], stuck_at: usize, losses: Losses) -> Vec<Operation> {
+pub(super) fn shrink(operations: &[Operation], stuck_at: usize, losses: &Losses) -> Vec<Operation> {
     let stuck = &operations[stuck_at];
     // What was called after the contradiction has no part in it.
     let mut rest: Vec<Operation> =

@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use mc_tests::checker::{Action, Outcome};
-use mc_tests::{Cluster, Fault, Faults, History, Mix, Workload, digest, until};
+use mc_tests::{Cluster, Fault, Faults, Mix, Workload, digest, until};
 
 fn workload(seed: u64) -> Workload {
     Workload::new(seed).pace(Duration::from_millis(2))
@@ -167,5 +167,5 @@ async fn a_run_in_which_acknowledged_values_were_lost_is_not_let_through() {
         let outcome = read.map_or(Outcome::Miss, |value| Outcome::Value(digest(&value)));
         recorder.record(99, &key, Action::Get, outcome, start);
     }
-    History { settled, ..recorder.history() }.assert_nothing_lost(&cluster);
+    recorder.history().settled_at(settled).assert_nothing_lost(&cluster);
 }

@@ -63,7 +63,7 @@ async fn what_clients_do_through_an_outage_is_old_news_at_worst_and_no_acknowled
     let fault = faults.plan_times("a master is killed", 3);
     let builder =
         cluster.client_builder().local_cache(ByteSize(64 << 20)).leader_timeout(Duration::from_millis(300));
-    let running = Workload::new(9).pace(Duration::from_millis(2)).start(&builder).await;
+    let running = Workload::new(9).cached().pace(Duration::from_millis(2)).start(&builder).await;
     running.acknowledged(100).await;
     for master in &mut cluster.masters {
         master.kill9();

@@ -58,6 +58,10 @@ async fn run(flags: Flags) -> ExitCode {
         Err(source) => return refuse(&StartError::System { what: "signal handler", source }),
     };
     tokio::pin!(stopped);
+    // Before the store looks how many there are.
+    if let Err(error) = mc_base::raise_descriptor_limit() {
+        tracing::warn!(%error, "cannot raise the limit of open descriptors: fewer clients can connect");
+    }
     if flags.store.listen.ip().is_unspecified() {
         tracing::warn!(
             "serving memory on every address of this machine without encryption: let only trusted machines reach it"

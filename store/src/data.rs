@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::descriptors;
 use crate::link::{Identity, Served};
 
 /// Serves the same memory and port under one epoch after the other.
@@ -20,6 +21,7 @@ pub(crate) struct Data {
     segments: Vec<Arc<Segment>>,
     /// Most memory to remember writes with.
     fence_limit: u64,
+    max_connections: usize,
     authority: Arc<Authority>,
     listener: std::net::TcpListener,
     /// Where transfers run: not on the heartbeats' thread.
@@ -48,6 +50,7 @@ pub(crate) struct Totals {
     pub(crate) refusals: u64,
     pub(crate) broken_connections: u64,
     pub(crate) connections_opened: u64,
+    pub(crate) connections_refused: u64,
     pub(crate) connections_closed: u64,
 }
 
@@ -66,6 +69,7 @@ impl Data {
             store,
             segments,
             fence_limit,
+            max_connections: descriptors::max_connections(),
             authority,
             listener,
             runtime,
@@ -84,6 +88,11 @@ impl Data {
     pub(crate) fn fence_bytes(&self) -> (u64, u64) {
         let taken = self.serving.lock().as_ref().map(|serving| serving.server.fence_bytes());
         (taken.unwrap_or_default(), self.fence_limit)
+    }
+
+    /// Most data connections at a time.
+    pub(crate) fn max_connections(&self) -> usize {
+        self.max_connections
     }
 
     /// Closes every connection and waits until no transfer can touch the memory any more.
@@ -112,6 +121,7 @@ impl Data {
             authority: self.authority.clone(),
             grant_lifetime: MAX_GRANT_LIFETIME,
             fence_bytes: self.fence_limit,
+            max_connections: self.max_connections,
         });
         let server = Arc::new(server.with_request_seconds(self.request_seconds.clone()));
         let stop = CancellationToken::new();
@@ -155,6 +165,7 @@ impl Totals {
             refusals: counters.refusals.load(Relaxed),
             broken_connections: counters.broken_connections.load(Relaxed),
             connections_opened: counters.connections_opened.load(Relaxed),
+            connections_refused: counters.connections_refused.load(Relaxed),
             connections_closed: counters.connections_closed.load(Relaxed),
         }
     }
@@ -169,14 +180,20 @@ impl Totals {
             refusals: self.refusals + other.refusals,
             broken_connections: self.broken_connections + other.broken_connections,
             connections_opened: self.connections_opened + other.connections_opened,
+            connections_refused: self.connections_refused + other.connections_refused,
             connections_closed: self.connections_closed + other.connections_closed,
         }
     }
 }
 
+/// Clients that may wait to be accepted at the same time: a thousand may come at once.
+const BACKLOG: i32 = 4096;
+
 /// Binds `address` so that a store that restarts at once gets its port back.
 pub(crate) fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address)?;
+    // The standard library's queue is shorter; asking again changes it.
+    rustix::net::listen(&listener, BACKLOG)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

@@ -8,6 +8,7 @@ mod command;
 mod config;
 mod data;
 mod data_dir;
+mod descriptors;
 mod error;
 #[doc(hidden)]
 pub mod fuzz;

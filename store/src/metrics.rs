@@ -20,7 +20,9 @@ pub(crate) struct StoreMetrics {
     refusals: Counter,
     broken_connections: Counter,
     connections: Gauge,
+    connections_limit: Gauge,
     connections_opened: Counter,
+    connections_refused: Counter,
     ready: Gauge,
     heartbeat_age: Gauge,
     term: Gauge,
@@ -66,7 +68,15 @@ impl StoreMetrics {
                 "Data connections closed because the peer broke the protocol or stalled",
             ),
             connections: gauge("mc_store_connections", "Open data connections"),
+            connections_limit: gauge(
+                "mc_store_connections_limit",
+                "Most data connections, by the limit of open descriptors",
+            ),
             connections_opened: counter("mc_store_connections_opened_total", "Data connections accepted"),
+            connections_refused: counter(
+                "mc_store_connections_refused_total",
+                "Data connections refused because there were as many as may be",
+            ),
             ready: gauge("mc_store_ready", "1 when a leader had this store mounted within the last second"),
             heartbeat_age: gauge(
                 "mc_store_heartbeat_age_seconds",
@@ -104,7 +114,10 @@ impl StoreMetrics {
         self.broken_connections.absolute(totals.broken_connections);
         let open = totals.connections_opened.saturating_sub(totals.connections_closed);
         self.connections.set(open as f64);
+        let limit = state.serving().map(|serving| serving.data.max_connections());
+        self.connections_limit.set(limit.unwrap_or_default() as f64);
         self.connections_opened.absolute(totals.connections_opened);
+        self.connections_refused.absolute(totals.connections_refused);
         self.ready.set(if state.ready().is_ok() { 1.0 } else { 0.0 });
         let link = state.serving().map(|serving| &serving.link);
         self.heartbeat_age.set(link.and_then(|link| link.age()).map_or(f64::NAN, |age| age.as_secs_f64()));

@@ -9,6 +9,7 @@
 //! - [`crashsafe`]: small files and directories that survive a crash.
 //! - [`http`], [`metrics`], [`telemetry`]: how a process is watched.
 //! - [`blocking`], [`aside`], [`Aside`]: work that waits for a disk, or takes long.
+//! - [`raise_descriptor_limit`]: room for many connections.
 //! - [`ClusterTime`], [`Clock`]: the cluster's time and the injected monotonic clock beneath it.
 
 pub mod addr;
@@ -16,6 +17,7 @@ mod blocking;
 mod clock;
 pub mod config;
 pub mod crashsafe;
+mod descriptors;
 mod grant;
 pub mod http;
 pub mod ids;
@@ -28,6 +30,7 @@ pub mod telemetry;
 pub use addr::{HostPort, ParseAddressError};
 pub use blocking::{Aside, aside, blocking};
 pub use clock::{Clock, ClusterTime};
+pub use descriptors::raise_descriptor_limit;
 pub use grant::{Access, Grant, GrantError, GrantKey, GrantedRange, SealedGrant};
 pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
 pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};

@@ -29,6 +29,11 @@ pub(super) enum Refusal {
         "this store's memory has epoch {here}, the client means epoch {meant}: look the placement up again"
     )]
     Epoch { here: SegmentEpoch, meant: SegmentEpoch },
+    #[error(
+        "this store has {most} data connections, and no more descriptors for others: try again, or raise its limit of open \
+         files"
+    )]
+    Connections { most: usize },
     #[error("this store has not heard from a master yet: try again")]
     NotReady,
     #[error(transparent)]
@@ -64,7 +69,7 @@ impl Refusal {
             Self::Grant(_) | Self::Access { .. } => Status::Grant,
             Self::Expired { .. } | Self::Fenced(Fenced::Forgotten) => Status::Expired,
             Self::Fenced(Fenced::Superseded { .. } | Fenced::Ended { .. }) => Status::Superseded,
-            Self::Fenced(Fenced::Full) => Status::Busy,
+            Self::Connections { .. } | Self::Fenced(Fenced::Full) => Status::Busy,
             Self::NoRange { .. }
             | Self::OutsideGrant { .. }
             | Self::OutsideMemory { .. }

@@ -1,4 +1,4 @@
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mc_base::{Access, Grant};
 use smallvec::SmallVec;
@@ -11,10 +11,13 @@ use crate::wire::{self, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, Request};
 
 /// Replies that wait for company are sent when there are this many bytes of them.
 const REPLIES_AT_ONCE: usize = 64 << 10;
+/// A connection without a request for so long gives its buffers back.
+const BUFFERS_KEPT: Duration = Duration::from_secs(1);
 
 /// One client's connection: answers its requests one after the other, in order.
 ///
-/// The buffers are reused from request to request. Nothing here grows with the size of a transfer.
+/// The buffers are reused from request to request, and given back when there are none. Nothing here grows with the size of
+/// a transfer.
 pub(super) struct Connection<'a> {
     server: &'a DataServer,
     socket: Socket,
@@ -37,12 +40,36 @@ impl<'a> Connection<'a> {
         }
     }
 
+    /// Hears its hello and refuses it.
+    pub(super) async fn refuse(mut self, why: &Refusal) -> Closed {
+        let mut hello = [0; HELLO_LEN];
+        // A connection closed with bytes unread would be reset, and the refusal lost on its way.
+        let read = self.socket.read_exact(&mut hello).await;
+        match read.and_then(|()| Ok(Hello::decode(&hello)?)) {
+            Ok(_) => self.refuse_hello(why).await,
+            Err(closed) => closed,
+        }
+    }
+
+    async fn refuse_hello(&mut self, why: &Refusal) -> Closed {
+        Counters::add(&self.server.counters.refusals, 1);
+        let reply = HelloReply::encode(0, Err((why.status(), &why.to_string())));
+        self.socket.send(&reply, false).await.err().unwrap_or(Closed::Refused)
+    }
+
     async fn serve(&mut self) -> Result<std::convert::Infallible, Closed> {
         let Timeouts { idle, .. } = self.server.timeouts;
         self.shake_hands().await?;
         loop {
             let mut header = [0; REQUEST_LEN];
-            self.socket.read_message(&mut header, Some(idle)).await?;
+            match self.socket.read_message(&mut header, Some(idle.min(BUFFERS_KEPT))).await {
+                Err(Closed::Idle(_)) if idle > BUFFERS_KEPT => {
+                    (self.body, self.out) = (Vec::new(), Vec::new());
+                    self.socket.free_buffer();
+                    self.socket.read_message(&mut header, Some(idle - BUFFERS_KEPT)).await?;
+                }
+                read => read?,
+            }
             let begun = Instant::now();
             let request = Request::decode(&header)?;
             self.answer(request).await?;
@@ -56,12 +83,7 @@ impl<'a> Connection<'a> {
         let hello = Hello::decode(&hello)?;
         match check::check_hello(self.server.identity, self.server.authority.times(), &hello) {
             Ok(version) => self.socket.send(&HelloReply::encode(version, Ok(())), false).await,
-            Err(refusal) => {
-                Counters::add(&self.server.counters.refusals, 1);
-                let reply = HelloReply::encode(0, Err((refusal.status(), &refusal.to_string())));
-                self.socket.send(&reply, false).await?;
-                Err(Closed::Refused)
-            }
+            Err(refusal) => Err(self.refuse_hello(&refusal).await),
         }
     }
 

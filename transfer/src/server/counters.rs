@@ -22,6 +22,8 @@ pub struct Counters {
     pub broken_connections: AtomicU64,
     /// Connections accepted.
     pub connections_opened: AtomicU64,
+    /// Connections refused because there were too many; they are not among those accepted.
+    pub connections_refused: AtomicU64,
     /// Connections closed, for whatever reason.
     pub connections_closed: AtomicU64,
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mc_base::{Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -27,6 +28,10 @@ use crate::wire::Op;
 
 /// After an accept that failed (no file descriptors left, mostly) the next is tried this much later.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections beyond the limit that are told so at the same time; more have to wait to be accepted.
+const REFUSED_AT_ONCE: usize = 64;
+/// How long such a one may take to say hello.
+const REFUSED_WITHIN: Duration = Duration::from_millis(250);
 
 /// What a data server serves.
 #[derive(Debug)]
@@ -47,6 +52,8 @@ pub struct DataServerConfig {
     /// Most memory for that, at 64 bytes a write; see [`crate::fence_limit`]. Where it is used up, writes wait until older
     /// ones are forgotten.
     pub fence_bytes: u64,
+    /// Most connections at a time; a client beyond that is told to try again. Up to 64 more are open while they are told.
+    pub max_connections: usize,
 }
 
 /// How long a peer may keep the server waiting.
@@ -79,6 +86,7 @@ pub struct DataServer {
     lent: Vec<Lent>,
     fence_budget: Arc<Budget>,
     authority: Arc<Authority>,
+    max_connections: usize,
     timeouts: Timeouts,
     counters: Counters,
     request_seconds: RequestSeconds,
@@ -94,7 +102,16 @@ impl DataServer {
     /// A server that is not listening yet.
     #[must_use]
     pub fn new(config: DataServerConfig) -> Self {
-        let DataServerConfig { store, epoch, key, segments, authority, grant_lifetime, fence_bytes } = config;
+        let DataServerConfig {
+            store,
+            epoch,
+            key,
+            segments,
+            authority,
+            grant_lifetime,
+            fence_bytes,
+            max_connections,
+        } = config;
         let fence_budget = Arc::new(Budget::of(fence_bytes));
         let lend = |segment| Lent { segment, fence: Fence::new(grant_lifetime, fence_budget.clone()) };
         Self {
@@ -103,6 +120,7 @@ impl DataServer {
             lent: segments.into_iter().map(lend).collect(),
             fence_budget,
             authority,
+            max_connections: max_connections.clamp(1, Semaphore::MAX_PERMITS),
             timeouts: Timeouts::default(),
             counters: Counters::default(),
             request_seconds: RequestSeconds::noop(),
@@ -138,13 +156,24 @@ impl DataServer {
     /// Serves connections until `shutdown`, then closes them all, finished or not, and returns.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: CancellationToken) {
         let connections = TaskTracker::new();
-        while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
+        let slots = Arc::new(Semaphore::new(self.max_connections));
+        let refusals = Arc::new(Semaphore::new(REFUSED_AT_ONCE));
+        // A place among the refused is there before a connection is accepted: it takes a descriptor either way.
+        let next = async || (refusals.clone().acquire_owned().await, listener.accept().await);
+        while let Some((refusal, accepted)) = shutdown.run_until_cancelled(next()).await {
             match accepted {
                 Ok((stream, _)) => {
                     let (server, shutdown) = (self.clone(), shutdown.clone());
-                    connections.spawn(async move {
-                        shutdown.run_until_cancelled(server.serve_connection(stream)).await;
-                    });
+                    match slots.clone().try_acquire_owned() {
+                        Ok(slot) => connections.spawn(async move {
+                            shutdown.run_until_cancelled(server.serve_connection(stream)).await;
+                            drop(slot);
+                        }),
+                        Err(_) => connections.spawn(async move {
+                            shutdown.run_until_cancelled(server.refuse_connection(stream)).await;
+                            drop(refusal);
+                        }),
+                    };
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept data connections, trying again");
@@ -166,6 +195,14 @@ impl DataServer {
         }
         tracing::debug!(reason = %closed, "data connection closed");
         drop(open);
+    }
+
+    /// Tells the client that there are too many already.
+    async fn refuse_connection(&self, stream: TcpStream) {
+        Counters::add(&self.counters.connections_refused, 1);
+        let connection = Connection::new(self, Socket::new(stream, REFUSED_WITHIN));
+        let closed = connection.refuse(&Refusal::Connections { most: self.max_connections }).await;
+        tracing::debug!(reason = %closed, "data connection refused");
     }
 
     /// The memory that `op` means: checked against its grant and the segment, not yet against the fence. The time is

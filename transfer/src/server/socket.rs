@@ -209,6 +209,11 @@ impl Socket {
         Ok(())
     }
 
+    /// Gives back what [`Self::discard`] keeps.
+    pub(super) fn free_buffer(&mut self) {
+        self.discarded = Vec::new();
+    }
+
     /// After an attempt that failed: waits if the socket was not ready.
     async fn wait(&mut self, interest: Interest, error: io::Error) -> Result<(), Closed> {
         match error.kind() {

@@ -70,6 +70,7 @@ impl Store {
             authority: authority.clone(),
             grant_lifetime: LIFETIME,
             fence_bytes,
+            max_connections: 10_000,
         };
         let address = listener.local_addr().unwrap().to_string();
         let server = Arc::new(DataServer::new(config).with_timeouts(timeouts));

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use mc_base::{MAX_KEY_LEN, StoreId};
 use mc_proto::v1::Code;
-use mc_transfer::{Checksum, ReadOp, TransferError, Transport, WriteOp};
+use mc_transfer::{Checksum, Peer, ReadOp, TransferError, Transport, WriteOp};
 use tokio::time::Instant;
 
 use crate::Error;
@@ -38,7 +38,7 @@ impl Core {
         let read = self.transport.read(&from.peer, &from.grant, &mut ops, deadline);
         let results = tokio::select! {
             results = read => results,
-            () = self.masters.avoid.suspected(from.peer.store, from.offered) => vec![Err(suspect(from.peer.store)); count],
+            () = self.masters.avoid.suspected(from.peer.store, from.offered) => vec![Err(suspect(&from.peer)); count],
         };
         self.judge(from.peer.store, &results);
         results
@@ -54,18 +54,14 @@ impl Core {
         let write = self.transport.write(&to.peer, &to.grant, &ops, deadline);
         let results = tokio::select! {
             results = write => results,
-            () = self.masters.avoid.suspected(to.peer.store, to.offered) => vec![Err(suspect(to.peer.store)); ops.len()],
+            () = self.masters.avoid.suspected(to.peer.store, to.offered) => vec![Err(suspect(&to.peer)); ops.len()],
         };
         self.judge(to.peer.store, &results);
         results
     }
 
-    /// A refusal is about the grant, not about the store.
     fn judge(&self, store: StoreId, results: &[Result<Checksum, TransferError>]) {
-        let failed = results
-            .iter()
-            .any(|result| matches!(result, Err(error) if !matches!(error, TransferError::Refused { .. })));
-        if failed {
+        if results.iter().any(|result| result.as_ref().is_err_and(TransferError::is_of_the_store)) {
             self.masters.avoid.failed(store, Instant::now());
         } else if results.iter().any(Result::is_ok) {
             self.masters.avoid.worked(store);
@@ -73,8 +69,10 @@ impl Core {
     }
 }
 
-fn suspect(store: StoreId) -> TransferError {
-    TransferError::Deadline { store, address: "a store that its leader calls suspect".to_owned() }
+fn suspect(peer: &Peer) -> TransferError {
+    let addresses: Vec<&str> = peer.endpoints.iter().map(|endpoint| endpoint.address.as_str()).collect();
+    let reason = "the leader calls it suspect".to_owned();
+    TransferError::Stalled { store: peer.store, address: addresses.join(" or "), reason }
 }
 
 /// A key that a master would refuse is refused here.

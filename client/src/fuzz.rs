@@ -16,7 +16,7 @@ use crate::discover::store_states;
 use crate::leader::LeaderAt;
 use crate::list::MasterList;
 use crate::masters::{Link, Masters};
-use crate::placement::{Granted, Place, described, grants, lease_end, patience, places};
+use crate::placement::{Granted, Place, described, grants, lease_end, places};
 use crate::round::{Pending, Round, Written};
 use crate::{Builder, PutFrom};
 
@@ -64,7 +64,6 @@ pub fn get(reply: &BatchGetReply) -> bool {
         }
         let Some(object) = described(result, &granted) else { return false };
         check(object.places.iter(), &granted);
-        black_box(patience(sent_at, object.size));
         !object.places.is_empty()
     })
 }

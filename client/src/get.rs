@@ -1,25 +1,29 @@
 //! Gets: one question to the leader, then reads from the stores.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
 use mc_base::{PutId, StoreId};
 use mc_proto::v1::{BatchGetRequest, Code};
 use mc_transfer::{Checksum, ReadOp, TransferError};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::Error;
+use crate::backoff::Backoff;
 use crate::batch::IN_FLIGHT;
 use crate::call::{CallError, Repeat};
 use crate::core::{Core, check_key, item_error, nonsense};
 use crate::embedded::Embedded;
 use crate::keys::{key_chunks, read_error};
-use crate::placement::{Described, Granted, Place, described, grants, lease_end, patience};
+use crate::placement::{Described, Granted, Place, described, grants, lease_end};
 
-/// How often the leader is asked about one object: a replica that cannot be read may have been moved or dropped, and
-/// a lease may end before its turn has come.
-const ROUNDS: usize = 3;
+/// How often reading one object may fail before it is a miss: a replica that cannot be read may have been moved or
+/// dropped, and the leader is asked again.
+const TRIES: usize = 3;
+/// Between questions about objects whose leases ended before their bytes were read.
+const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 
 /// What was read.
 #[derive(Clone, Debug)]
@@ -45,8 +49,21 @@ struct Slot<'a> {
     ruled_out: Vec<(PutId, StoreId)>,
     /// Stores whose connection failed: worth one more try, since connections break for smaller reasons.
     broken: Vec<StoreId>,
-    /// Something failed since the leader was last asked.
-    fresh_failure: bool,
+    /// Why there is no result yet, since the leader was last asked.
+    open: Open,
+    /// Times that reading it failed.
+    failures: usize,
+}
+
+/// Why an object has not been read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    /// No place is left to read it from.
+    Nowhere,
+    /// The lease ended first: other calls had the connections, or the object is large. That is no failure.
+    Expired,
+    /// A replica could not be read. Another may be, or this one, once the leader has been asked again.
+    Failed,
 }
 
 impl Core {
@@ -76,7 +93,8 @@ impl Core {
     }
 
     async fn get_chunk(&self, slots: &mut [Slot<'_>], deadline: Instant) {
-        for round in 1..=ROUNDS {
+        let mut pace = Backoff::new(ASK_AGAIN.0, ASK_AGAIN.1);
+        loop {
             let open = slots.iter().filter(|slot| slot.result.is_none());
             let keys: Vec<Bytes> = open.map(|slot| slot.key.clone()).collect();
             if keys.is_empty() {
@@ -95,18 +113,26 @@ impl Core {
             let lease = lease_end(answer.sent_at, answer.reply.lease_ms).min(deadline);
             let open = slots.iter_mut().filter(|slot| slot.result.is_none());
             for (slot, result) in open.zip(&answer.reply.results) {
-                slot.fresh_failure = false;
+                slot.open = Open::Nowhere;
                 self.take_in(slot, result, &granted);
             }
             self.read_replicas(slots, &granted, lease).await;
-            let last = round == ROUNDS;
+            let now = Instant::now();
+            let mut expired = false;
             for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
-                if Instant::now() >= deadline {
-                    slot.result = Some(Err(late()));
-                } else if last || !slot.fresh_failure {
-                    self.masters.counters.unreachable_replicas.one();
-                    slot.result = Some(Ok(None));
+                slot.failures += usize::from(slot.open == Open::Failed);
+                match slot.open {
+                    _ if now >= deadline => slot.result = Some(Err(late())),
+                    Open::Expired => expired = true,
+                    Open::Failed if slot.failures < TRIES => {}
+                    Open::Failed | Open::Nowhere => {
+                        self.masters.counters.unreachable_replicas.one();
+                        slot.result = Some(Ok(None));
+                    }
                 }
+            }
+            if expired {
+                sleep(pace.next().min(deadline - now)).await;
             }
         }
     }
@@ -146,19 +172,18 @@ impl Core {
     async fn read_replicas(&self, slots: &mut [Slot<'_>], granted: &[Option<Granted>], lease: Instant) {
         loop {
             let now = Instant::now();
-            let mut reads: BTreeMap<usize, (Vec<usize>, Vec<ReadOp<'_>>, u64)> = BTreeMap::new();
+            let mut reads: BTreeMap<usize, (Vec<usize>, Vec<ReadOp<'_>>)> = BTreeMap::new();
             for (at, slot) in slots.iter_mut().enumerate().filter(|(_, slot)| slot.result.is_none()) {
                 let Some(place) = slot.next_place(|store| self.masters.avoid.avoids(store, now)) else {
                     continue;
                 };
                 if now >= lease {
-                    // The leader is asked again: this answer must not be used any more.
-                    slot.fresh_failure = true;
+                    // This answer must not be used any more.
+                    slot.expired();
                     continue;
                 }
                 let read = reads.entry(place.grant).or_default();
                 let into = slot.room();
-                read.2 += into.len() as u64;
                 read.0.push(at);
                 read.1.push(ReadOp { range: place.range, offset: 0, into: vec![into] });
             }
@@ -166,11 +191,10 @@ impl Core {
                 return;
             }
             let mut calls = Vec::with_capacity(reads.len());
-            for (grant, (who, ops, bytes)) in reads {
+            for (grant, (who, ops)) in reads {
                 // `places` only names grants that are there.
                 let Some(Some(from)) = granted.get(grant) else { continue };
-                let until = lease.min(patience(now, bytes));
-                calls.push(async move { (from.peer.store, who, self.read_from(from, ops, until).await) });
+                calls.push(async move { (from.peer.store, who, self.read_from(from, ops, lease).await) });
             }
             for (store, who, results) in futures::future::join_all(calls).await {
                 for (at, result) in who.into_iter().zip(results) {
@@ -190,7 +214,7 @@ impl Core {
                 self.masters.counters.checksum_mismatches.one();
                 tracing::warn!(%store, %version, "checksum mismatch: these bytes are not returned");
                 slot.ruled_out.push((version, store));
-                slot.fresh_failure = true;
+                slot.open = Open::Failed;
             }
             Ok(_) => {
                 self.masters.counters.bytes_read.add(object.size);
@@ -199,6 +223,7 @@ impl Core {
             Err(error) => {
                 tracing::debug!("{error}");
                 match error {
+                    TransferError::Queued { .. } | TransferError::Deadline { .. } => return slot.expired(),
                     TransferError::Connect { .. } | TransferError::Broken { .. }
                         if !slot.broken.contains(&store) =>
                     {
@@ -206,9 +231,12 @@ impl Core {
                     }
                     // Another grant may be accepted.
                     TransferError::Refused { .. } => {}
-                    _ => slot.ruled_out.push((version, store)),
+                    TransferError::Connect { .. }
+                    | TransferError::Broken { .. }
+                    | TransferError::Stalled { .. }
+                    | TransferError::NoEndpoint { .. } => slot.ruled_out.push((version, store)),
                 }
-                slot.fresh_failure = true;
+                slot.open = Open::Failed;
             }
         }
     }
@@ -249,7 +277,8 @@ impl<'a> Slot<'a> {
             object: None,
             ruled_out: Vec::new(),
             broken: Vec::new(),
-            fresh_failure: false,
+            open: Open::Nowhere,
+            failures: 0,
         }
     }
 
@@ -261,6 +290,13 @@ impl<'a> Slot<'a> {
         let (good, doubtful): (Vec<&Place>, Vec<&Place>) = possible.partition(|place| !avoided(place.store));
         let again = doubtful.into_iter().find(|place| self.broken.contains(&place.store));
         good.into_iter().next().or(again).copied()
+    }
+
+    /// The lease is over.
+    fn expired(&mut self) {
+        if self.open == Open::Nowhere {
+            self.open = Open::Expired;
+        }
     }
 
     /// Memory for an object of this size.

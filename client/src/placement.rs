@@ -7,11 +7,6 @@ use mc_proto::v1::{GetResult, Replica, StoreGrant};
 use mc_transfer::{Peer, PeerEndpoint};
 use tokio::time::Instant;
 
-/// A transfer that makes no better progress than this counts as failed: a dead store must cost its own keys less than
-/// a second.
-const PATIENCE: Duration = Duration::from_millis(400);
-const SLOWEST_BYTES_PER_S: u64 = 8 << 20;
-
 /// A store and the sealed grant that opens some of its ranges.
 #[derive(Clone, Debug)]
 pub(crate) struct Granted {
@@ -99,11 +94,6 @@ pub(crate) fn lease_end(sent_at: Instant, lease_ms: u64) -> Instant {
     sent_at.checked_add(usable).unwrap_or_else(|| sent_at + Duration::from_secs(3600))
 }
 
-/// Until when a transfer of so many bytes is waited for.
-pub(crate) fn patience(now: Instant, bytes: u64) -> Instant {
-    now + PATIENCE + Duration::from_millis(bytes.min(1 << 50) / (SLOWEST_BYTES_PER_S / 1000))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,14 +124,6 @@ mod tests {
         assert_eq!(lease_end(sent_at, 10_000), sent_at + Duration::from_millis(9_500));
         assert_eq!(lease_end(sent_at, 0), sent_at);
         assert!(lease_end(sent_at, u64::MAX) > sent_at, "nonsense does not panic");
-    }
-
-    #[test]
-    fn a_small_transfer_fails_within_half_a_second_and_a_large_one_gets_its_time() {
-        let now = Instant::now();
-        assert!(patience(now, 1) <= now + Duration::from_millis(500));
-        assert!(patience(now, 1 << 30) >= now + Duration::from_secs(100));
-        assert!(patience(now, u64::MAX) > now);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
 use crate::call::{CallError, Repeat};
 use crate::core::{Core, item_error, nonsense};
-use crate::placement::{Granted, grants, patience, places};
+use crate::placement::{Granted, grants, places};
 use crate::publish::LocalPut;
 use crate::round::{Pending, Round, Writes, Written};
 use crate::{Error, Put, PutFrom, PutMode, PutOptions};
@@ -237,9 +237,7 @@ impl Core {
                     from: started[*put].pending.slices.to_vec(),
                 })
                 .collect();
-            let bytes = targets.iter().map(|(put, ..)| started[*put].pending.size).sum();
-            let until = deadline.min(patience(Instant::now(), bytes));
-            calls.push(async move { (targets, self.write_to(to, ops, until).await) });
+            calls.push(async move { (targets, self.write_to(to, ops, deadline).await) });
         }
         for (targets, results) in futures::future::join_all(calls).await {
             for ((put, number, place), result) in targets.iter().zip(results) {

@@ -57,6 +57,13 @@ fn every_load_tells_its_rates_and_how_long_its_calls_took() {
     }
 }
 
+/// So many that most of them wait longer for a connection than a store may be silent.
+#[test]
+fn a_healthy_pool_fails_none_of_a_thousand_callers() {
+    let (report, _) = bench("get --single --threads 1024 --size 1mb --keys 128 --duration 2s");
+    assert_rates(&report, true);
+}
+
 #[test]
 fn failovers_are_told_one_by_one_with_what_became_of_the_puts() {
     for signal in ["kill", "term"] {

@@ -10,6 +10,10 @@ async fn uncached(cluster: &Cluster) -> Client {
     cluster.builder().local_cache(ByteSize(0)).connect().await.unwrap()
 }
 
+async fn impatient(cluster: &Cluster, get_timeout: Duration) -> Client {
+    cluster.builder().local_cache(ByteSize(0)).get_timeout(get_timeout).connect().await.unwrap()
+}
+
 fn two() -> PutOptions {
     PutOptions { replicas: 2, ..PutOptions::default() }
 }
@@ -66,13 +70,7 @@ async fn a_dead_stores_keys_are_read_elsewhere_or_miss_and_others_are_untouched(
 #[tokio::test]
 async fn a_stopped_stores_key_is_a_miss_long_before_the_gets_deadline() {
     let cluster = Cluster::start(1);
-    let client = cluster
-        .builder()
-        .local_cache(ByteSize(0))
-        .get_timeout(Duration::from_secs(60))
-        .connect()
-        .await
-        .unwrap();
+    let client = impatient(&cluster, Duration::from_secs(60)).await;
     client.put("k", b"v").await.unwrap();
     cluster.world.lock().stores.insert(STORE_A, StoreHealth::Stopped);
     let get = tokio::time::timeout(crate::support::PATIENCE, client.get("k"));
@@ -103,14 +101,51 @@ async fn a_broken_connection_to_a_live_store_is_not_a_miss() {
 #[tokio::test]
 async fn a_placement_is_not_used_after_its_lease() {
     let cluster = Cluster::start(1);
-    let client = uncached(&cluster).await;
+    let client = impatient(&cluster, Duration::from_millis(300)).await;
     client.put("k", b"v").await.unwrap();
     let reads = cluster.world.lock().reads;
     cluster.world.lock().lease_ms = 0;
-    assert_eq!(client.get("k").await.unwrap(), None, "each answer's lease had ended when its turn came");
+    let error = client.get("k").await.unwrap_err();
+    assert_eq!(error.code, Code::RpcTimeout, "each answer's lease had ended when its turn came: {error}");
     let world = cluster.world.lock();
     assert_eq!(world.reads, reads, "no byte was read");
     assert!(world.count(On::Get) > 1, "it was asked for again");
+}
+
+#[tokio::test]
+async fn a_get_whose_lease_ends_while_it_waits_for_a_connection_asks_again_and_does_not_miss() {
+    let cluster = Cluster::start(1);
+    let client = impatient(&cluster, crate::support::PATIENCE).await;
+    client.put("k", b"v").await.unwrap();
+    cluster.world.lock().lease_ms = 20;
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Busy);
+    let get = client.get("k");
+    let free = async {
+        crate::support::until("many questions", || cluster.world.lock().count(On::Get) == 6).await;
+        cluster.world.lock().stores.insert(STORE_A, StoreHealth::Well);
+        cluster.world.lock().lease_ms = 10_000;
+    };
+    let (got, ()) = tokio::join!(get, free);
+    assert_eq!(got.unwrap().unwrap(), b"v"[..]);
+    assert_eq!(client.stats().unreachable_replicas, 0);
+}
+
+#[tokio::test]
+async fn a_call_that_never_has_its_turn_fails_at_its_deadline_and_blames_no_store() {
+    let cluster = Cluster::start(1);
+    let client = impatient(&cluster, Duration::from_millis(100)).await;
+    client.put("k", b"v").await.unwrap();
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Busy);
+    assert_eq!(client.get("k").await.unwrap_err().code, Code::RpcTimeout, "it is not called a miss");
+    let soon = PutOptions { deadline: Duration::from_millis(100), ..PutOptions::default() };
+    let error = client.put_with("other", b"v", &soon).await.unwrap_err();
+    assert!(error.why.contains("no connection"), "{error}");
+
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Well);
+    client.put("third", b"v").await.unwrap();
+    let world = cluster.world.lock();
+    assert!(world.avoided.is_empty(), "no put was asked to avoid the store");
+    assert_eq!(world.objects[&b"third"[..]].replicas[0].0, STORE_A);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tokio::net::TcpStream;
 
 use super::plan::Piece;
-use super::progress::{Moved, Progress, Watch};
+use super::progress::{Moved, Progress, Watch, within};
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::socket_options;
 use crate::wire::{
@@ -105,14 +105,14 @@ impl Link {
         moved: &Arc<Moved>,
     ) -> Result<Self, ConnectError> {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
-        let addresses = tokio::time::timeout(timeout, tokio::net::lookup_host(address)).await;
-        let addresses = addresses.map_err(|_| too_long("looking the name up", timeout))?.map_err(failed)?;
+        let addresses = within(timeout, tokio::net::lookup_host(address)).await;
+        let addresses = addresses.ok_or_else(|| too_long("looking the name up", timeout))?.map_err(failed)?;
         let mut last = ConnectError::Failed("the name has no address".to_owned());
         for address in addresses {
-            match tokio::time::timeout(timeout, Self::open(address, hello, moved)).await {
-                Ok(Ok(link)) => return Ok(link),
-                Ok(Err(error)) => last = error,
-                Err(_) => last = too_long("connecting", timeout),
+            match within(timeout, Self::open(address, hello, moved)).await {
+                Some(Ok(link)) => return Ok(link),
+                Some(Err(error)) => last = error,
+                None => last = too_long("connecting", timeout),
             }
         }
         Err(last)

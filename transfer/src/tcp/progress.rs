@@ -4,8 +4,12 @@
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+use super::LOOKS;
 
 /// Bytes that went out or came in, counted for somebody else to look at.
 #[derive(Debug, Default)]
@@ -63,6 +67,23 @@ impl Watch {
         self.unacknowledged = left;
         let seen = std::mem::replace(&mut self.seen, self.progress.own.bytes());
         seen != self.seen
+    }
+}
+
+/// The outcome of `work`, unless it takes longer than `timeout`.
+///
+/// The time is slept in parts, one after the other: a process that was stopped or starved meanwhile has not waited for
+/// all of it, and gives the other end time to answer.
+pub(super) async fn within<T>(timeout: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let over = async {
+        for _ in 0..LOOKS {
+            sleep(timeout / LOOKS).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = over => None,
     }
 }
 

@@ -1,11 +1,16 @@
 //! A transport whose stores are maps.
 
+use std::time::Duration;
+
 use futures::future::BoxFuture;
 use mc_base::{SealedGrant, StoreId};
 use mc_transfer::{Checksum, Peer, ReadOp, TransferError, Transport, WriteOp};
 use tokio::time::{Instant, sleep_until};
 
 use super::world::{Shared, StoreHealth};
+
+/// A store that is silent for so long is taken for dead.
+const STALL: Duration = Duration::from_millis(50);
 
 /// Reads and writes the world's memory, or fails as the world says.
 #[derive(Debug)]
@@ -21,8 +26,12 @@ impl FakeTransport {
                 Err(TransferError::Connect { store, address, reason: "connection refused".into() })
             }
             StoreHealth::Stopped => {
+                sleep_until(deadline.min(Instant::now() + STALL)).await;
+                Err(TransferError::Stalled { store, address, reason: "no byte moved".into() })
+            }
+            StoreHealth::Busy => {
                 sleep_until(deadline).await;
-                Err(TransferError::Deadline { store, address })
+                Err(TransferError::Queued { store, address })
             }
         }
     }

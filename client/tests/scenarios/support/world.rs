@@ -61,6 +61,8 @@ pub enum StoreHealth {
     Dead,
     /// Nothing is ever answered.
     Stopped,
+    /// Other calls have all connections to it.
+    Busy,
 }
 
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use mc_base::ByteSize;
 use mc_client::{Client, GetInto, Put, PutOptions};
+use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinSet;
@@ -95,7 +96,7 @@ pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: 
     let mut progress = Progress::new("measuring", args.duration.0.as_millis() as u64);
     let (counts, took) = match kind {
         Kind::Put => load.put_rounds(&mut progress).await,
-        _ => load.steady(kind, &mut progress).await,
+        _ => load.steady(kind, &mut progress).await?,
     };
     drop(progress);
     load.remove(0..load.next.load(Ordering::Relaxed)).await;
@@ -178,15 +179,16 @@ impl Load {
     }
 
     /// Calls over the objects that are there, until the time is over.
-    async fn steady(self: &Arc<Self>, kind: Kind, progress: &mut Progress) -> (Counts, Duration) {
+    async fn steady(self: &Arc<Self>, kind: Kind, progress: &mut Progress) -> Result<(Counts, Duration)> {
+        let rooms = self.rooms(kind).await?;
         let start = Instant::now();
         let seed = AtomicU64::new(1);
         let caller = || {
             let load = self.clone();
+            let mut room = rooms.lock().pop().unwrap_or_default();
             let mut rng = SmallRng::seed_from_u64(seed.fetch_add(1, Ordering::Relaxed));
             async move {
                 let mut counts = Counts::new();
-                let mut room = load.room(kind);
                 while start.elapsed() < load.args.duration.0 {
                     match kind {
                         Kind::Exist => load.exist(&mut rng, &mut counts).await,
@@ -213,7 +215,7 @@ impl Load {
         for part in parts {
             counts.add(&part);
         }
-        (counts, took)
+        Ok((counts, took))
     }
 
     /// The callers, each a task of its own: a call then runs on the thread of its connection, as in a real client.
@@ -249,10 +251,14 @@ impl Load {
         self.put(from..from + batch, counts).await;
     }
 
-    /// Memory that one caller's gets read into, as an engine has some.
-    fn room(&self, kind: Kind) -> Vec<Vec<u8>> {
+    /// Memory that each caller's gets read into, in use already as an engine's is: a thousand callers that touch theirs
+    /// for the first time would keep the runtime's threads busy for seconds, and be measured with it.
+    async fn rooms(&self, kind: Kind) -> Result<Mutex<Vec<Vec<Vec<u8>>>>> {
         let objects = if matches!(kind, Kind::Get | Kind::Mixed) { self.args.batch } else { 0 };
-        (0..objects).map(|_| vec![0; self.args.size.0 as usize]).collect()
+        let (callers, size) = (self.args.threads, self.args.size.0 as usize);
+        let room = move |_| (0..objects).map(|_| vec![0xff; size]).collect();
+        let rooms = tokio::task::spawn_blocking(move || (0..callers).map(room).collect());
+        rooms.await.map(Mutex::new).context("cannot make memory to read into")
     }
 
     async fn get(&self, rng: &mut SmallRng, room: &mut [Vec<u8>], counts: &mut Counts) {

@@ -10,6 +10,9 @@ use crate::{Client, ConnectError};
 /// Default port of the masters' client API.
 pub const DEFAULT_MASTER_PORT: u16 = 50051;
 
+/// Longer durations count as this one: clocks can't count up to [`Duration::MAX`].
+pub(crate) const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Settings of a [`Client`]; made by [`Client::builder`].
 #[derive(Clone, Debug)]
 pub struct Builder {
@@ -92,28 +95,28 @@ impl Builder {
     /// that is under way; longer holds calls that long. Default: 1 s.
     #[must_use]
     pub fn leader_timeout(mut self, timeout: Duration) -> Self {
-        self.leader_timeout = timeout;
+        self.leader_timeout = timeout.min(LONGEST);
         self
     }
 
     /// Longest connect to a master. Default: 300 ms.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
+        self.connect_timeout = timeout.min(LONGEST);
         self
     }
 
     /// Deadline of every metadata call, retries included. Default: 5 s.
     #[must_use]
     pub fn call_timeout(mut self, timeout: Duration) -> Self {
-        self.call_timeout = timeout;
+        self.call_timeout = timeout.min(LONGEST);
         self
     }
 
     /// Deadline of a get, metadata and transfer together. Default: 10 s.
     #[must_use]
     pub fn get_timeout(mut self, timeout: Duration) -> Self {
-        self.get_timeout = timeout;
+        self.get_timeout = timeout.min(LONGEST);
         self
     }
 

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
 use crate::call::{CallError, Repeat};
 use crate::core::{Core, item_error, nonsense};
+use crate::options::LONGEST;
 use crate::placement::{Granted, grants, places};
 use crate::publish::LocalPut;
 use crate::round::{Pending, Round, Writes, Written};
@@ -59,7 +60,7 @@ impl Core {
         options: &PutOptions,
         fill: Fill,
     ) -> Vec<Result<Put, Error>> {
-        let deadline = Instant::now() + options.deadline;
+        let deadline = Instant::now() + options.deadline.min(LONGEST);
         let keep = if options.mode == PutMode::Upsert { Keep::Last } else { Keep::First };
         let sent = representatives(items.iter().map(|item| item.key), keep);
         let mut results: Vec<Option<Result<Put, Error>>> = vec![None; items.len()];

@@ -165,3 +165,16 @@ async fn settings_that_cannot_work_are_refused() {
         Err(ConnectError::Tenant { len: 65, max: 64 })
     ));
 }
+
+#[tokio::test]
+async fn durations_beyond_what_clocks_count_are_as_good_as_a_day() {
+    let cluster = Cluster::start(1);
+    let longest = Duration::MAX;
+    let builder = cluster.builder().leader_timeout(longest).connect_timeout(longest);
+    let client = builder.call_timeout(longest).get_timeout(longest).connect().await.unwrap();
+    let options = PutOptions { deadline: longest, ..PutOptions::default() };
+    assert_eq!(client.put_with("k", b"v", &options).await.unwrap(), Put::Stored);
+    assert_eq!(client.get("k").await.unwrap().unwrap(), b"v"[..]);
+    assert!(client.exist("k").await.unwrap() && client.connected(longest).await);
+    assert!(client.remove("k", true).await.unwrap());
+}

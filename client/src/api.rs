@@ -9,6 +9,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::core::Core;
 use crate::get::Got;
+use crate::keys::Presence;
 use crate::list::MasterList;
 use crate::masters::{Link, Masters};
 use crate::options::Builder;
@@ -252,7 +253,21 @@ impl Client {
 
     /// [`size`](Self::size) for many keys; one result each, in order.
     pub async fn batch_size<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Option<u64>, Error>> {
-        self.core().sizes(copied(keys)).await
+        let size = |presence| match presence {
+            Presence::Present(size) => Some(size),
+            Presence::Unavailable | Presence::Absent => None,
+        };
+        self.core().presences(copied(keys)).await.into_iter().map(|presence| presence.map(size)).collect()
+    }
+
+    /// Whether the object is there, and whether it can be read. [`exist`](Self::exist) and [`size`](Self::size) answer
+    /// alike for an object that is not there and for one that can't be read now.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn presence(&self, key: impl AsRef<[u8]>) -> Result<Presence, Error> {
+        let mut results = self.core().presences(copied(&[key.as_ref()])).await;
+        results.pop().unwrap_or_else(|| Err(crate::core::nonsense("exist")))
     }
 
     /// Removes an object; `false` when there was none. With `force` also one that is being read. Never repeated by

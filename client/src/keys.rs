@@ -15,19 +15,30 @@ use crate::core::{Core, check_key, item_error, nonsense};
 /// What a key costs in a request besides its bytes.
 const KEY_OVERHEAD: usize = 8;
 
+/// Whether an object is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It is, with so many bytes.
+    Present(u64),
+    /// It is, and can't be read now: every store that holds it is suspect.
+    Unavailable,
+    /// It is not.
+    Absent,
+}
+
 impl Core {
-    /// Bytes of each object, or `None` where there is none that can be read.
-    pub(crate) async fn sizes(&self, keys: Vec<Bytes>) -> Vec<Result<Option<u64>, Error>> {
+    pub(crate) async fn presences(&self, keys: Vec<Bytes>) -> Vec<Result<Presence, Error>> {
         let deadline = Instant::now() + self.call_timeout;
-        self.by_chunks("exist", keys, |keys| self.sizes_of(keys, deadline)).await
+        self.by_chunks("exist", keys, |keys| self.presences_of(keys, deadline)).await
     }
 
-    async fn sizes_of(&self, keys: Vec<Bytes>, deadline: Instant) -> Vec<Result<Option<u64>, Error>> {
+    async fn presences_of(&self, keys: Vec<Bytes>, deadline: Instant) -> Vec<Result<Presence, Error>> {
         let request = BatchExistRequest { caller: None, tenant: self.tenant.clone(), keys };
         let answer = match self.masters.call(&request, deadline, Repeat::Freely).await {
             Ok(answer) => answer,
             Err(CallError::LocalOnly { .. }) => {
-                return request.keys.iter().map(|key| Ok(self.local_size(key))).collect();
+                let local = |key: &Bytes| self.local_size(key).map_or(Presence::Absent, Presence::Present);
+                return request.keys.iter().map(|key| Ok(local(key))).collect();
             }
             Err(CallError::Failed(error)) => return vec![Err(read_error(error)); request.keys.len()],
         };
@@ -35,8 +46,9 @@ impl Core {
             return vec![Err(nonsense("exist")); request.keys.len()];
         }
         let results = answer.reply.results.iter().map(|result| match Code::try_from(result.code) {
-            Ok(Code::Ok) => Ok(Some(result.size)),
-            Ok(Code::ObjectNotFound | Code::ReplicaIsNotReady) => Ok(None),
+            Ok(Code::Ok) => Ok(Presence::Present(result.size)),
+            Ok(Code::ReplicaIsNotReady) => Ok(Presence::Unavailable),
+            Ok(Code::ObjectNotFound) => Ok(Presence::Absent),
             _ => Err(item_error("exist", result.code)),
         });
         results.collect()

@@ -40,6 +40,7 @@ mod rpc;
 pub use admin::{Admin, ClusterStatus, Lookup, MasterReport, PlacedReplica};
 pub use api::{Client, GetInto, PutFrom};
 pub use error::{ConnectError, Error, Outcome};
+pub use keys::Presence;
 pub use mc_base::{ByteSize, ClusterId, NodeId, PutId, StoreId};
 pub use mc_proto::v1::Code;
 pub use mc_transfer::{RegisterError, RegisteredMemory, Segment};

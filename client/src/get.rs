@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use mc_base::{PutId, StoreId};
 use mc_proto::v1::{BatchGetRequest, Code};
 use mc_transfer::{Checksum, ReadOp, TransferError};
@@ -49,6 +50,10 @@ struct Slot<'a> {
     ruled_out: Vec<(PutId, StoreId)>,
     /// Stores whose connection failed: worth one more try, since connections break for smaller reasons.
     broken: Vec<StoreId>,
+    /// Place of its range in the grant of the store that is read from now.
+    range: u32,
+    /// The store that is read from now is one to avoid: it was left to the last, and has this one try.
+    last_resort: bool,
     /// Why there is no result yet, since the leader was last asked.
     open: Open,
     /// Times that reading it failed.
@@ -168,40 +173,60 @@ impl Core {
         }
     }
 
-    /// Reads until every slot is done or has no replica left, or the lease has ended.
+    /// Reads until every slot is done or has no replica left, or the lease has ended. Stores are read from side by side,
+    /// and none is waited for before others are gone on with: a slot whose read failed moves on to its next replica.
     async fn read_replicas(&self, slots: &mut [Slot<'_>], granted: &[Option<Granted>], lease: Instant) {
+        let mut reads = FuturesUnordered::new();
+        let mut next: Vec<&mut Slot<'_>> = slots.iter_mut().filter(|slot| slot.result.is_none()).collect();
         loop {
-            let now = Instant::now();
-            let mut reads: BTreeMap<usize, (Vec<usize>, Vec<ReadOp<'_>>)> = BTreeMap::new();
-            for (at, slot) in slots.iter_mut().enumerate().filter(|(_, slot)| slot.result.is_none()) {
-                let Some(place) = slot.next_place(|store| self.masters.avoid.avoids(store, now)) else {
-                    continue;
-                };
-                if now >= lease {
-                    // This answer must not be used any more.
-                    slot.expired();
-                    continue;
-                }
-                let read = reads.entry(place.grant).or_default();
-                let into = slot.room();
-                read.0.push(at);
-                read.1.push(ReadOp { range: place.range, offset: 0, into: vec![into] });
-            }
-            if reads.is_empty() {
-                return;
-            }
-            let mut calls = Vec::with_capacity(reads.len());
-            for (grant, (who, ops)) in reads {
+            for (grant, slots) in self.by_next_grant(next, lease) {
                 // `places` only names grants that are there.
                 let Some(Some(from)) = granted.get(grant) else { continue };
-                calls.push(async move { (from.peer.store, who, self.read_from(from, ops, lease).await) });
+                reads.push(self.read_slots(from, slots, lease));
             }
-            for (store, who, results) in futures::future::join_all(calls).await {
-                for (at, result) in who.into_iter().zip(results) {
-                    self.judge_read(&mut slots[at], store, result);
+            let Some((store, slots, results)) = reads.next().await else { return };
+            next = slots;
+            for (slot, result) in next.iter_mut().zip(results) {
+                self.judge_read(slot, store, result);
+            }
+            next.retain(|slot| slot.result.is_none());
+        }
+    }
+
+    /// The slots that have something left to read, by the grants of where that lies.
+    fn by_next_grant<'s, 'a>(
+        &self,
+        slots: Vec<&'s mut Slot<'a>>,
+        lease: Instant,
+    ) -> BTreeMap<usize, Vec<&'s mut Slot<'a>>> {
+        let now = Instant::now();
+        let mut by_grant: BTreeMap<usize, Vec<&'s mut Slot<'a>>> = BTreeMap::new();
+        for slot in slots {
+            match slot.next_place(|store| self.masters.avoid.avoids(store, now)) {
+                // This answer must not be used any more.
+                Some(_) if now >= lease => slot.expired(),
+                Some(place) => {
+                    slot.range = place.range;
+                    by_grant.entry(place.grant).or_default().push(slot);
                 }
+                None => {}
             }
         }
+        by_grant
+    }
+
+    async fn read_slots<'s, 'a>(
+        &self,
+        from: &Granted,
+        mut slots: Vec<&'s mut Slot<'a>>,
+        lease: Instant,
+    ) -> (StoreId, Vec<&'s mut Slot<'a>>, Vec<Result<Checksum, TransferError>>) {
+        let ops = slots.iter_mut().map(|slot| {
+            let range = slot.range;
+            ReadOp { range, offset: 0, into: vec![slot.room()] }
+        });
+        let results = self.read_from(from, ops.collect(), lease).await;
+        (from.peer.store, slots, results)
     }
 
     /// The bytes are good when the store checked the grant and the checksum is the one that their writer recorded.
@@ -225,7 +250,7 @@ impl Core {
                 match error {
                     TransferError::Queued { .. } | TransferError::Deadline { .. } => return slot.expired(),
                     TransferError::Connect { .. } | TransferError::Broken { .. }
-                        if !slot.broken.contains(&store) =>
+                        if !slot.last_resort && !slot.broken.contains(&store) =>
                     {
                         slot.broken.push(store);
                     }
@@ -242,6 +267,8 @@ impl Core {
     }
 
     async fn answer_locally(&self, slots: &mut [Slot<'_>], deadline: Instant) {
+        // Nothing else here has to wait: callers in a loop would leave no turn to what looks for the leader.
+        tokio::task::consume_budget().await;
         for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
             if let Some(entry) = self.masters.cache.any(&slot.key) {
                 self.masters.counters.cache_hits.one();
@@ -277,19 +304,22 @@ impl<'a> Slot<'a> {
             object: None,
             ruled_out: Vec::new(),
             broken: Vec::new(),
+            range: 0,
+            last_resort: false,
             open: Open::Nowhere,
             failures: 0,
         }
     }
 
-    /// The replica to read next. A store whose connection just broke is tried once more although it is avoided.
-    fn next_place(&self, avoided: impl Fn(StoreId) -> bool) -> Option<Place> {
+    /// The replica to read next. Stores to avoid come last: the leader offers them, so they may be well again, or it is
+    /// only this client that can't reach them.
+    fn next_place(&mut self, avoided: impl Fn(StoreId) -> bool) -> Option<Place> {
         let object = self.object.as_ref()?;
         let possible =
             object.places.iter().filter(|place| !self.ruled_out.contains(&(object.version, place.store)));
         let (good, doubtful): (Vec<&Place>, Vec<&Place>) = possible.partition(|place| !avoided(place.store));
-        let again = doubtful.into_iter().find(|place| self.broken.contains(&place.store));
-        good.into_iter().next().or(again).copied()
+        self.last_resort = good.is_empty();
+        good.first().or(doubtful.first()).copied().copied()
     }
 
     /// The lease is over.

@@ -122,7 +122,7 @@ impl Timer {
         done
     }
 
-    fn add(&self, took: Duration) {
+    pub(crate) fn add(&self, took: Duration) {
         self.here.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.facade.record(took);
     }

@@ -1,22 +1,24 @@
 //! Puts: start at the leader, write to the stores, end at the leader.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use mc_base::{PutId, StoreId};
 use mc_proto::v1::{
     BatchGetRequest, BatchPutEndRequest, BatchPutRevokeRequest, BatchPutStartRequest, Code, PutEndItem,
     PutStartItem,
 };
-use mc_transfer::WriteOp;
-use tokio::time::Instant;
+use mc_transfer::{Checksum, TransferError, WriteOp};
+use tokio::time::{Instant, sleep_until};
 
 use crate::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
 use crate::call::{CallError, Repeat};
 use crate::core::{Core, item_error, nonsense};
 use crate::options::LONGEST;
-use crate::placement::{Granted, grants, places};
+use crate::placement::{Granted, Place, grants, places};
 use crate::publish::LocalPut;
 use crate::round::{Pending, Round, Writes, Written};
 use crate::{Error, Put, PutFrom, PutMode, PutOptions};
@@ -28,6 +30,9 @@ pub(crate) enum Fill {
     Nothing,
 }
 
+/// Writes to several stores usually end at nearly the same time: so long those that are done wait for the others, for one
+/// call to end them all.
+const STRAGGLE: Duration = Duration::from_millis(20);
 /// At most what an item of a start takes in a request and in the log besides its key and its stores.
 const START_ITEM_BYTES: usize = 80;
 /// At most what the id of a store takes there.
@@ -207,60 +212,111 @@ impl Core {
                 rounds.push(Round::not_started(put, result.code, !avoid.is_empty()));
             }
         }
-        let write = self.write_all(&mut started, &writes, &granted, deadline);
-        self.masters.counters.put_write_ns.time(write).await;
+        rounds.extend(self.write_and_end(started, &writes, &granted, options, fill, deadline).await);
+        rounds
+    }
+
+    /// Writes to all stores at the same time, everything for one store in one call, and ends what was written.
+    ///
+    /// Usually all stores are done at nearly the same time, and one call ends all puts. A store that takes longer holds up
+    /// its own puts only.
+    async fn write_and_end<'a>(
+        &self,
+        started: Vec<Written<'a>>,
+        writes: &Writes,
+        granted: &[Option<Granted>],
+        options: &PutOptions,
+        fill: Fill,
+        deadline: Instant,
+    ) -> Vec<Round<'a>> {
+        let mut writing = FuturesUnordered::new();
+        for (grant, targets) in writes {
+            let Some(Some(to)) = granted.get(*grant) else { continue };
+            let op = |(put, _, place): &(usize, u32, Place)| {
+                let slices: &'a [&'a [u8]] = started[*put].pending.slices;
+                WriteOp { range: place.range, offset: 0, from: slices.to_vec() }
+            };
+            let ops = targets.iter().map(op).collect();
+            writing.push(async move { (targets, self.write_to(to, ops, deadline).await) });
+        }
+        let began = Instant::now();
+        let mut puts: Vec<Option<Written<'a>>> = started.into_iter().map(Some).collect();
+        let mut ending = FuturesUnordered::new();
+        let mut rounds = Vec::with_capacity(puts.len());
+        // When the puts that are written by then are ended without waiting for the others.
+        let mut end_at = None;
+        loop {
+            let now = Instant::now();
+            let is_tried = |put: &Written<'a>| put.untried == 0;
+            if puts.iter().flatten().any(is_tried) {
+                if writing.is_empty() || end_at.is_some_and(|at| at <= now) {
+                    let tried = puts.iter_mut().filter_map(|put| put.take_if(|put| is_tried(put)));
+                    self.masters.counters.put_write_ns.add(began.elapsed());
+                    ending.push(self.finish(tried.collect(), options, fill, deadline));
+                    end_at = None;
+                } else {
+                    end_at = end_at.or(Some(now + STRAGGLE));
+                }
+            }
+            tokio::select! {
+                biased;
+                Some((targets, results)) = writing.next() => {
+                    for ((put, number, place), result) in targets.iter().zip(results) {
+                        // It is there: it has not been tried on all of its places.
+                        if let Some(put) = &mut puts[*put] {
+                            self.judge_write(put, *number, place, result);
+                        }
+                    }
+                }
+                Some(ended) = ending.next() => rounds.extend(ended),
+                () = sleep_until(end_at.unwrap_or(now)), if end_at.is_some() => {}
+                else => return rounds,
+            }
+        }
+    }
+
+    fn judge_write(
+        &self,
+        put: &mut Written<'_>,
+        number: u32,
+        place: &Place,
+        result: Result<Checksum, TransferError>,
+    ) {
+        put.untried -= 1;
+        match result {
+            // Two replicas with different bytes: the caller's buffer changed in between. The first counts.
+            Ok(checksum) if put.checksum.is_none_or(|first| first == checksum.0) => {
+                put.checksum = Some(checksum.0);
+                let embedded = self.masters.embedded.as_ref();
+                let spot =
+                    embedded.and_then(|here| here.spot(put.pending.size, checksum, [place].into_iter()));
+                put.pending.spot = spot.or(put.pending.spot);
+                self.masters.counters.bytes_written.add(put.pending.size);
+            }
+            Ok(_) => put.failed.push((number, place.store)),
+            Err(error) => {
+                put.why = error.to_string().into();
+                put.failed.push((number, place.store));
+            }
+        }
+    }
+
+    /// Ends the puts that were written, and revokes the others.
+    async fn finish<'a>(
+        &self,
+        tried: Vec<Written<'a>>,
+        options: &PutOptions,
+        fill: Fill,
+        deadline: Instant,
+    ) -> Vec<Round<'a>> {
         let (written, unwritten): (Vec<_>, Vec<_>) =
-            started.into_iter().partition(|put| put.checksum.is_some());
+            tried.into_iter().partition(|put| put.checksum.is_some());
         self.revoke(&unwritten);
-        rounds.extend(unwritten.into_iter().map(|put| Round::elsewhere(put, deadline)));
+        let mut rounds: Vec<_> = unwritten.into_iter().map(|put| Round::elsewhere(put, deadline)).collect();
         if !written.is_empty() {
             rounds.extend(self.end(written, options, fill, deadline).await);
         }
         rounds
-    }
-
-    /// Writes to all stores at the same time, everything for one store in one call.
-    async fn write_all(
-        &self,
-        started: &mut [Written<'_>],
-        writes: &Writes,
-        granted: &[Option<Granted>],
-        deadline: Instant,
-    ) {
-        let mut calls = Vec::with_capacity(writes.len());
-        for (grant, targets) in writes {
-            let Some(Some(to)) = granted.get(*grant) else { continue };
-            let ops: Vec<WriteOp<'_>> = targets
-                .iter()
-                .map(|(put, _, place)| WriteOp {
-                    range: place.range,
-                    offset: 0,
-                    from: started[*put].pending.slices.to_vec(),
-                })
-                .collect();
-            calls.push(async move { (targets, self.write_to(to, ops, deadline).await) });
-        }
-        for (targets, results) in futures::future::join_all(calls).await {
-            for ((put, number, place), result) in targets.iter().zip(results) {
-                let put = &mut started[*put];
-                match result {
-                    // Two replicas with different bytes: the caller's buffer changed in between. The first counts.
-                    Ok(checksum) if put.checksum.is_none_or(|first| first == checksum.0) => {
-                        put.checksum = Some(checksum.0);
-                        let embedded = self.masters.embedded.as_ref();
-                        let spot = embedded
-                            .and_then(|here| here.spot(put.pending.size, checksum, [place].into_iter()));
-                        put.pending.spot = spot.or(put.pending.spot);
-                        self.masters.counters.bytes_written.add(put.pending.size);
-                    }
-                    Ok(_) => put.failed.push((*number, place.store)),
-                    Err(error) => {
-                        put.why = error.to_string().into();
-                        put.failed.push((*number, place.store));
-                    }
-                }
-            }
-        }
     }
 
     /// Frees what puts hold that nothing was written for. Nobody waits for it: the put's deadline frees it, too.

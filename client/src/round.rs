@@ -65,6 +65,8 @@ pub(crate) type Writes = BTreeMap<usize, Vec<(usize, u32, Place)>>;
 pub(crate) struct Written<'a> {
     pub(crate) pending: Pending<'a>,
     pub(crate) replicas: Vec<u32>,
+    /// How many of them are still being written.
+    pub(crate) untried: usize,
     pub(crate) failed: Vec<(u32, StoreId)>,
     pub(crate) checksum: Option<u64>,
     pub(crate) why: Cow<'static, str>,
@@ -86,6 +88,7 @@ impl<'a> Written<'a> {
         Self {
             failed: failed.collect(),
             pending,
+            untried: usable.len(),
             replicas: usable,
             checksum: None,
             why: "no usable replica was placed".into(),

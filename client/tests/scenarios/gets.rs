@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_client::{ByteSize, Client, Code, GetInto, PutOptions};
+use mc_client::{ByteSize, Client, Code, GetInto, Presence, PutOptions};
 
 use crate::support::{Cluster, On, STORE_A, STORE_B, StoreHealth};
 
@@ -75,9 +75,53 @@ async fn a_stopped_stores_key_is_a_miss_long_before_the_gets_deadline() {
     cluster.world.lock().stores.insert(STORE_A, StoreHealth::Stopped);
     let get = tokio::time::timeout(crate::support::PATIENCE, client.get("k"));
     assert_eq!(get.await.expect("bounded by the store's failure").unwrap(), None);
-    // Avoided by now: no other read waits for it.
     assert_eq!(client.get("k").await.unwrap(), None);
     assert_eq!(client.stats().unreachable_replicas, 2);
+}
+
+#[tokio::test]
+async fn a_store_that_failed_is_tried_last_and_once_a_get_while_the_leader_offers_it() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    client.put("on a", b"1").await.unwrap();
+    client.put_with("both", b"2", &two()).await.unwrap();
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Dead);
+    // Given: a store that has failed.
+    assert_eq!(client.get("on a").await.unwrap(), None);
+    cluster.world.lock().tried.clear();
+    assert_eq!(client.get("on a").await.unwrap(), None);
+    assert_eq!(cluster.world.lock().tried, [STORE_A], "once");
+    // When it is back, and the leader has offered it all the time.
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Well);
+    cluster.world.lock().tried.clear();
+    assert_eq!(client.get("both").await.unwrap().unwrap(), b"2"[..]);
+    assert_eq!(cluster.world.lock().tried, [STORE_B], "the other one first");
+    assert_eq!(client.get("on a").await.unwrap().unwrap(), b"1"[..], "it is asked before the key is a miss");
+}
+
+#[tokio::test]
+async fn a_store_that_stalls_does_not_hold_up_the_failover_of_other_keys() {
+    const STORE_C: mc_base::StoreId = mc_base::StoreId(0xc);
+    let cluster = Cluster::start(1);
+    let client = impatient(&cluster, crate::support::PATIENCE).await;
+    let stores = |stores: &[(mc_base::StoreId, StoreHealth)]| {
+        cluster.world.lock().stores = stores.iter().copied().collect();
+    };
+    stores(&[(STORE_C, StoreHealth::Well)]);
+    client.put("held", b"1").await.unwrap();
+    stores(&[(STORE_A, StoreHealth::Well), (STORE_B, StoreHealth::Well)]);
+    client.put_with("both", b"2", &two()).await.unwrap();
+    // Given: a store that refuses, and one that answers nothing.
+    stores(&[(STORE_A, StoreHealth::Dead), (STORE_B, StoreHealth::Well), (STORE_C, StoreHealth::Held)]);
+    let get = client.batch_get(&["held", "both"]);
+    let release = async {
+        // Then: the other replica is read while the silent store is still waited for.
+        crate::support::until("the other replica to be read", || cluster.world.lock().reads == 1).await;
+        stores(&[(STORE_C, StoreHealth::Stopped)]);
+    };
+    let (got, ()) = tokio::join!(get, release);
+    let got: Vec<_> = got.into_iter().map(Result::unwrap).collect();
+    assert_eq!(got.iter().map(|value| value.as_deref()).collect::<Vec<_>>(), [None, Some(&b"2"[..])]);
 }
 
 #[tokio::test]
@@ -193,4 +237,16 @@ async fn objects_are_read_into_the_callers_memory() {
     assert_eq!(&exact, b"12345");
     assert_eq!(&long, b"67890\xff\xff\xff", "what lies behind the object is untouched");
     assert_eq!(cluster.world.lock().stores[&STORE_B], StoreHealth::Well);
+}
+
+#[tokio::test]
+async fn a_key_on_a_suspect_store_is_told_from_one_that_is_not_there() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    client.put("k", b"value").await.unwrap();
+    assert_eq!(client.presence("k").await.unwrap(), Presence::Present(5));
+    cluster.world.lock().suspects.push(STORE_A);
+    assert_eq!(client.presence("k").await.unwrap(), Presence::Unavailable);
+    assert_eq!(client.presence("other").await.unwrap(), Presence::Absent);
+    assert!(!client.exist("k").await.unwrap(), "it can't be read");
 }

@@ -139,6 +139,27 @@ async fn a_put_whose_store_is_dead_goes_to_another_and_the_store_is_avoided() {
 }
 
 #[tokio::test]
+async fn puts_on_a_store_that_answers_are_ended_while_another_one_holds_its_own() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client().await;
+    // Given: a batch that the leader places on both stores.
+    cluster.world.lock().spread = true;
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Held);
+    let items = [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")];
+    let (options, world) = (PutOptions::default(), std::sync::Arc::clone(&cluster.world));
+    let put = client.batch_put(&items, &options);
+    let release = async {
+        // Then: those on the store that answers are there, and the others fail over once theirs is given up.
+        crate::support::until("half of the batch to be ended", || world.lock().objects.len() == 2).await;
+        world.lock().stores.insert(STORE_A, StoreHealth::Stopped);
+    };
+    let (results, ()) = tokio::join!(put, release);
+    assert!(results.iter().all(|result| matches!(result, Ok(Put::Stored))), "{results:?}");
+    let world = cluster.world.lock();
+    assert!(world.objects.values().all(|object| object.replicas[0].0 == STORE_B));
+}
+
+#[tokio::test]
 async fn a_put_that_no_store_takes_fails_definitely_and_is_revoked() {
     let cluster = Cluster::start(1);
     for store in [STORE_A, STORE_B] {

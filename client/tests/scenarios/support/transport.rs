@@ -18,14 +18,18 @@ pub struct FakeTransport(pub Shared);
 
 impl FakeTransport {
     async fn reach(&self, store: StoreId, deadline: Instant) -> Result<(), TransferError> {
-        let health = self.0.lock().stores.get(&store).copied().unwrap_or(StoreHealth::Dead);
+        self.0.lock().tried.push(store);
+        let health = || self.0.lock().stores.get(&store).copied().unwrap_or(StoreHealth::Dead);
+        while health() == StoreHealth::Held {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
         let address = "fake".to_owned();
-        match health {
+        match health() {
             StoreHealth::Well => Ok(()),
             StoreHealth::Dead => {
                 Err(TransferError::Connect { store, address, reason: "connection refused".into() })
             }
-            StoreHealth::Stopped => {
+            StoreHealth::Stopped | StoreHealth::Held => {
                 sleep_until(deadline.min(Instant::now() + STALL)).await;
                 Err(TransferError::Stalled { store, address, reason: "no byte moved".into() })
             }

@@ -61,6 +61,8 @@ pub enum StoreHealth {
     Dead,
     /// Nothing is ever answered.
     Stopped,
+    /// Nothing is answered as long as this lasts.
+    Held,
     /// Other calls have all connections to it.
     Busy,
 }
@@ -84,6 +86,12 @@ pub struct World {
     pub put_ids: Vec<u128>,
     pub reads: usize,
     pub writes: usize,
+    /// Stores in the order in which transfers tried to reach them.
+    pub tried: Vec<StoreId>,
+    /// Stores that the leader calls suspect.
+    pub suspects: Vec<StoreId>,
+    /// Puts of one replica go to the stores by turns, rather than all to the first.
+    pub spread: bool,
     /// A read waits so long before it delivers.
     pub read_delay: std::time::Duration,
 }
@@ -112,6 +120,9 @@ impl World {
             put_ids: Vec::new(),
             reads: 0,
             writes: 0,
+            tried: Vec::new(),
+            suspects: Vec::new(),
+            spread: false,
             read_delay: std::time::Duration::ZERO,
         }
     }
@@ -169,6 +180,9 @@ impl World {
 
     pub fn exist(&mut self, request: &v1::BatchExistRequest) -> v1::BatchExistReply {
         let results = request.keys.iter().map(|key| match self.objects.get(&key[..]) {
+            Some(object) if object.replicas.iter().all(|(store, _)| self.suspects.contains(store)) => {
+                v1::ExistResult { code: Code::ReplicaIsNotReady as i32, size: 0 }
+            }
             Some(object) => v1::ExistResult { code: Code::Ok as i32, size: object.size },
             None => v1::ExistResult { code: Code::ObjectNotFound as i32, size: 0 },
         });
@@ -208,7 +222,12 @@ impl World {
             let known = self.puts.get(&put.0).map(|put| put.replicas.clone());
             let replicas = known.unwrap_or_else(|| {
                 let usable = self.stores.keys().filter(|store| !avoid.contains(store)).copied();
-                let chosen: Vec<_> = usable.take(item.replicas.max(1) as usize).collect();
+                let mut usable: Vec<_> = usable.collect();
+                if self.spread && !usable.is_empty() {
+                    let first = self.put_ids.len() % usable.len();
+                    usable.rotate_left(first);
+                }
+                let chosen: Vec<_> = usable.into_iter().take(item.replicas.max(1) as usize).collect();
                 chosen
                     .into_iter()
                     .map(|store| {

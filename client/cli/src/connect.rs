@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use mc_base::ByteSize;
 use mc_client::{Admin, Client, ConnectError};
 
+use crate::failure::NoLeader;
 use crate::output;
 
 /// A client without a local cache: what it reads was in the pool a moment ago, and what it put is.
@@ -15,18 +16,22 @@ pub(crate) async fn client(masters: &str) -> Result<Client, ConnectError> {
 
 /// Like [`client`], once a leader answers. Says once that it waits.
 pub(crate) async fn client_with_leader(masters: &str, patience: Duration) -> Result<Client> {
-    let client = client(masters).await?;
-    if client.connected(Duration::ZERO).await {
-        return Ok(client);
-    }
-    output::note(&format!("waiting up to {patience:?} for a leader at {masters} (--timeout)"));
-    if !client.connected(patience).await {
-        bail!(
+    let found = async {
+        let client = client(masters).await?;
+        if !client.connected(Duration::ZERO).await {
+            output::note(&format!("waiting up to {patience:?} for a leader at {masters} (--timeout)"));
+            client.connected(Duration::MAX).await;
+        }
+        anyhow::Ok(client)
+    };
+    match tokio::time::timeout(patience, found).await {
+        Ok(found) => found,
+        Err(_) => Err(NoLeader(format!(
             "no leader answered at {masters} within {patience:?}: check that a majority of the masters runs and that \
              --masters or MC_MASTERS names them; `mcctl status` shows who answers"
-        );
+        ))
+        .into()),
     }
-    Ok(client)
 }
 
 /// Questions about the masters, whether one leads or not.

@@ -5,6 +5,7 @@ mod children;
 mod cmd;
 mod connect;
 mod failover;
+mod failure;
 mod interrupt;
 mod output;
 mod progress;
@@ -17,7 +18,8 @@ use anyhow::{Context, Result};
 use clap::Parser;
 
 use args::{Cli, Command};
-use interrupt::Interrupted;
+use failure::{Failure, INTERRUPTED};
+use mc_client::Outcome;
 use output::Output;
 
 /// As in `mc-master`: masters run in this executable, too.
@@ -50,12 +52,12 @@ fn main() -> ExitCode {
         Ok(Ended::Negative) => ExitCode::from(1),
         Ok(Ended::Down) => ExitCode::from(2),
         Err(error) => {
-            let interrupted = error.is::<Interrupted>();
-            if !interrupted {
+            let failure = Failure::of(&error);
+            if failure.exit_code != INTERRUPTED {
                 output::note(&format!("error: {error:#}"));
             }
-            output.failure(&format!("{error:#}"));
-            ExitCode::from(if interrupted { 130 } else { 2 })
+            output.failure(&format!("{error:#}"), failure.code, failure.outcome);
+            ExitCode::from(failure.exit_code)
         }
     }
 }
@@ -68,7 +70,11 @@ fn not_a_command(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return ExitCode::SUCCESS;
     }
-    Output::new(args::format_of(std::env::args_os())).failure(&args::what_is_wrong(error));
+    Output::new(args::format_of(std::env::args_os())).failure(
+        &args::what_is_wrong(error),
+        None,
+        Outcome::Definite,
+    );
     ExitCode::from(2)
 }
 
@@ -103,5 +109,35 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Completion(args) => cmd::completion::completion(args, output),
         }
     };
-    runtime(&cli.command).context("cannot start the runtime's threads")?.block_on(work)
+    let runtime = runtime(&cli.command).context("cannot start the runtime's threads")?;
+    run_to_end(runtime, work)
+}
+
+/// Runs `work`, and waits for nothing else: a thread that hangs in a DNS lookup, which nothing can interrupt, ends with
+/// the process.
+fn run_to_end<T>(runtime: tokio::runtime::Runtime, work: impl Future<Output = T>) -> T {
+    let done = runtime.block_on(work);
+    runtime.shutdown_background();
+    done
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_lookup_that_hangs_does_not_hold_up_the_end() {
+        let (ended, still) = mpsc::channel();
+        let (_hangs, until_it_is_dropped) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            super::run_to_end(runtime, async {
+                tokio::task::spawn_blocking(move || until_it_is_dropped.recv());
+                tokio::task::yield_now().await;
+            });
+            ended.send(()).unwrap();
+        });
+        assert!(still.recv_timeout(Duration::from_secs(20)).is_ok(), "it waits for the lookup");
+    }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
+use mc_client::{Code, Outcome};
 use serde::Serialize;
 
 /// The form of the result.
@@ -26,6 +27,10 @@ pub(crate) struct Output {
 #[derive(Serialize)]
 struct Failure<'a> {
     error: &'a str,
+    /// The name of the pool's code; none where no call of the pool failed: a wrong command line, a file.
+    code: Option<&'static str>,
+    /// definite: the command changed nothing in the pool; unknown: it may have.
+    outcome: &'static str,
 }
 
 /// What a word in a table means.
@@ -61,9 +66,13 @@ impl Output {
     }
 
     /// Prints why a command failed, where results are documents; people read it on standard error.
-    pub(crate) fn failure(self, error: &str) {
+    pub(crate) fn failure(self, error: &str, code: Option<Code>, outcome: Outcome) {
+        let outcome = match outcome {
+            Outcome::Definite => "definite",
+            Outcome::Unknown => "unknown",
+        };
         if self.is_json() {
-            self.result(&Failure { error }, String::new);
+            self.result(&Failure { error, code: code.map(|code| code.as_str_name()), outcome }, String::new);
         }
     }
 

@@ -45,7 +45,11 @@ fn with_json_what_fails_is_one_document_with_an_error_too() {
             .unwrap_or_else(|why| panic!("{line}: {why}: {}", text(&output.stdout)));
         let error = json["error"].as_str().unwrap_or_else(|| panic!("{line}: {json}"));
         assert!(error.contains(part) && !error.contains("Usage"), "{line}: {error}");
-        assert_eq!(json.as_object().unwrap().len(), 1, "{line}: {json}");
+        assert_eq!(
+            (&json["code"], &json["outcome"]),
+            (&serde_json::Value::Null, &"definite".into()),
+            "{line}"
+        );
         assert!(!output.stderr.is_empty(), "{line}: people are told on standard error");
     }
 }
@@ -63,13 +67,14 @@ fn status_of_nobody_is_down_and_still_one_json_document() {
 
 #[test]
 fn a_command_without_a_leader_says_once_that_it_waits_then_ends_with_2() {
-    let output = mcctl(&["--masters", NOBODY, "--timeout", "200ms", "exist", "key", "-o", "json"]);
+    let output = mcctl(&["--masters", NOBODY, "--timeout", "3s", "exist", "key", "-o", "json"]);
     assert_eq!(output.status.code(), Some(2));
     let said = text(&output.stderr);
     assert_eq!(said.matches("waiting").count(), 1, "{said}");
     assert!(said.contains(NOBODY) && said.contains("mcctl status"), "what, where and what next: {said}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(json["error"].as_str().unwrap().contains("no leader"), "{json}");
+    assert_eq!((&json["code"], &json["outcome"]), (&"NO_LEADER".into(), &"definite".into()), "{json}");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! `mcctl exist`.
 
-use anyhow::{Result, bail};
-use mc_client::Mode;
+use anyhow::Result;
+use mc_client::{Mode, Presence};
 use serde::Serialize;
 
 use crate::Ended;
 use crate::args::{Global, KeyArgs};
 use crate::connect;
+use crate::failure::{NoLeader, Unavailable};
 use crate::output::Output;
 
 #[derive(Serialize)]
@@ -17,9 +18,15 @@ struct Document<'a> {
 
 pub(crate) async fn exist(global: &Global, args: &KeyArgs, output: Output) -> Result<Ended> {
     let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
-    let exists = client.exist(&args.key).await?;
+    let exists = match client.presence(&args.key).await? {
+        Presence::Present(_) => true,
+        Presence::Unavailable => return Err(Unavailable { key: args.key.clone() }.into()),
+        Presence::Absent => false,
+    };
     if !exists && client.mode() == Mode::LocalOnly {
-        bail!("the leader was lost before it answered: whether {} is there is not known", args.key);
+        let why =
+            format!("the leader was lost before it answered: whether {} is there is not known", args.key);
+        return Err(NoLeader(why).into());
     }
     output.result(&Document { key: &args.key, exists }, || {
         format!("{} is {}there", args.key, if exists { "" } else { "not " })

@@ -4,12 +4,13 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use mc_client::Mode;
+use mc_client::{Mode, Presence};
 use serde::Serialize;
 
 use crate::Ended;
 use crate::args::{GetArgs, Global};
 use crate::connect;
+use crate::failure::{NoLeader, Unavailable};
 use crate::output::{Output, human_bytes, note};
 
 #[derive(Serialize)]
@@ -30,8 +31,15 @@ pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Resu
     }
     let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
     let Some(value) = client.get(&args.key).await? else {
+        // A miss is all that a get says of an object that can't be read now.
+        let presence = client.presence(&args.key).await?;
         if client.mode() == Mode::LocalOnly {
-            bail!("the leader was lost before it answered: whether {} is there is not known", args.key);
+            let why =
+                format!("the leader was lost before it answered: whether {} is there is not known", args.key);
+            return Err(NoLeader(why).into());
+        }
+        if presence != Presence::Absent {
+            return Err(Unavailable { key: args.key.clone() }.into());
         }
         let text = format!("{} is not there", args.key);
         if to_stdout {

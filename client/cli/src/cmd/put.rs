@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::Ended;
 use crate::args::{Global, PutArgs};
 use crate::connect;
+use crate::failure::NoLeader;
 use crate::output::{Output, human_bytes, note};
 
 #[derive(Serialize)]
@@ -43,7 +44,10 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
                 Ended::Negative,
             )
         }
-        Ok(Put::LocalOnly) => bail!("the leader was lost before the put was acknowledged: nothing is stored"),
+        Ok(Put::LocalOnly) => {
+            let why = "the leader was lost before the put was acknowledged: nothing is stored";
+            return Err(NoLeader(why.to_owned()).into());
+        }
         Err(error) if refused(error.code) => {
             note(&format!("error: {error}"));
             document.result = "refused";

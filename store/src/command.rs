@@ -68,7 +68,7 @@ async fn run(flags: Flags) -> ExitCode {
         );
     }
     let surroundings =
-        Surroundings { network: TcpNetwork::shared(), clock: Clock::monotonic(), registry: Registry::new() };
+        Surroundings { network: TcpNetwork::shared(), clock: Clock::monotonic(), registry: Registry::new(), link: None };
     let started = tokio::select! {
         started = Store::start(flags.store, surroundings, progress()) => started,
         why = &mut stopped => {

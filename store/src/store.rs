@@ -7,6 +7,7 @@ use mc_base::metrics::Registry;
 use mc_base::net::{Listener, Network};
 use mc_base::{ByteSize, Clock, ClusterId, SegmentEpoch, StoreId};
 use mc_transfer::{AllocateError, Authority, Segment};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -29,6 +30,9 @@ pub struct Surroundings {
     pub clock: Clock,
     /// Where metrics are registered.
     pub registry: Registry,
+    /// Where heartbeats and all else between this store and the masters runs. `None`: on a thread of its own, which a
+    /// store needs that shares its process with other work. A process with many stores hands them one runtime.
+    pub link: Option<Handle>,
 }
 
 /// A running store: memory that is allocated, served, and mounted as soon as there is a leader.
@@ -57,7 +61,7 @@ impl Store {
         progress: impl FnMut(ByteSize, ByteSize) + Send + 'static,
     ) -> Result<Self, StartError> {
         config.check()?;
-        let Surroundings { network, clock, registry } = surroundings;
+        let Surroundings { network, clock, registry, link: shared } = surroundings;
         let data_dir = DataDir::open(&config.data_dir)?;
         let (store, cluster) = (data_dir.store(), data_dir.cluster());
         let listener = data::bind(config.listen).map_err(listen("--listen", config.listen))?;
@@ -90,7 +94,7 @@ impl Store {
             advertised: Advertised::new(config.advertise.as_deref(), data_address, http_address),
             segment_bytes: config.segment.iter().map(|size| size.0).collect(),
         };
-        let link = Link::start(LinkConfig {
+        let config = LinkConfig {
             masters: config.masters,
             network,
             lent,
@@ -98,8 +102,9 @@ impl Store {
             served: data.clone(),
             status: status.clone(),
             keep_cluster: Box::new(move |cluster| keep(&data_dir, cluster)),
-        })
-        .map_err(|source| StartError::System { what: "thread for heartbeats", source })?;
+        };
+        let link = Link::start(config, shared.as_ref())
+            .map_err(|source| StartError::System { what: "thread for heartbeats", source })?;
         let serving = Serving { segments, data, link: status };
         state.start_serving(serving.clone());
         let upkeep = AbortOnDropHandle::new(tokio::spawn(keep_metrics(state.clone())));
@@ -134,6 +139,12 @@ impl Store {
     #[must_use]
     pub fn ready(&self) -> bool {
         self.state.ready().is_ok()
+    }
+
+    /// The term of the leader that last said that this store is mounted; `None` while no leader says so.
+    #[must_use]
+    pub fn mounted_in_term(&self) -> Option<u64> {
+        self.serving.link.mounted_in_term()
     }
 
     /// The memory itself, for a process that reads its own store's memory when no leader is in reach.

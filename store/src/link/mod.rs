@@ -1,7 +1,8 @@
 //! The store's link to the masters: who leads, mount, heartbeats, unmount.
 //!
-//! It runs on a thread of its own with a runtime of its own, so that neither transfers nor a busy process can delay a
-//! heartbeat: a store that is late is suspect, and its keys stop being offered.
+//! A store alone in its process gives it a thread and a runtime of its own, so that neither transfers nor a busy process
+//! can delay a heartbeat: a store that is late is suspect, and its keys stop being offered. A process with many stores
+//! hands them one runtime instead.
 
 mod advertise;
 mod cluster;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use mc_base::net::Network;
 use mc_base::{ClusterId, ClusterTime, GrantKey, HostPort, SegmentEpoch, StoreId};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 pub(crate) use advertise::Advertised;
@@ -74,34 +76,49 @@ pub(crate) struct LinkConfig {
 pub(crate) struct Link {
     /// Sending asks for an unmount within that time; dropping just stops.
     stop: Option<oneshot::Sender<Duration>>,
-    thread: Option<JoinHandle<()>>,
+    running: Running,
+}
+
+/// Where the link runs.
+enum Running {
+    Thread(JoinHandle<()>),
+    Task(tokio::task::JoinHandle<()>),
 }
 
 impl Link {
-    /// Starts the thread.
+    /// Starts the link on `shared`, or else on a thread of its own.
     ///
     /// # Errors
     /// When the system gives no thread or no event loop.
-    pub(crate) fn start(config: LinkConfig) -> io::Result<Self> {
+    pub(crate) fn start(config: LinkConfig, shared: Option<&Handle>) -> io::Result<Self> {
         let (stop, stopped) = oneshot::channel();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let thread = std::thread::Builder::new()
-            .name("mc-heartbeat".into())
-            .spawn(move || runtime.block_on(run::run(config, stopped)))?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        let running = match shared {
+            Some(runtime) => Running::Task(runtime.spawn(run::run(config, stopped))),
+            None => {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                let thread = std::thread::Builder::new()
+                    .name("mc-heartbeat".into())
+                    .spawn(move || runtime.block_on(run::run(config, stopped)))?;
+                Running::Thread(thread)
+            }
+        };
+        Ok(Self { stop: Some(stop), running })
     }
 
-    /// Unmounts, for at most `within`, and ends the thread.
+    /// Unmounts, for at most `within`, and ends the link.
     pub(crate) async fn unmount(mut self, within: Duration) {
         if let Some(stop) = self.stop.take() {
-            // A thread that has ended has nothing mounted any more.
+            // A link that has ended has nothing mounted any more.
             let _ = stop.send(within);
         }
-        if let Some(thread) = self.thread.take() {
-            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
-            if !matches!(joined, Ok(Ok(()))) {
-                tracing::error!("the heartbeat thread failed");
+        let well = match self.running {
+            Running::Thread(thread) => {
+                matches!(tokio::task::spawn_blocking(move || thread.join()).await, Ok(Ok(())))
             }
+            Running::Task(task) => task.await.is_ok(),
+        };
+        if !well {
+            tracing::error!("the link to the masters failed");
         }
     }
 }

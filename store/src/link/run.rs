@@ -1,4 +1,4 @@
-//! The thread's life: sessions with one leader after the other, until it is asked to stop.
+//! The link's life: sessions with one leader after the other, until it is asked to stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -168,7 +168,7 @@ impl Following {
                 return leader;
             }
             if self.leaders.changed().await.is_err() {
-                // The finder has ended, which it does only with this thread.
+                // The finder has ended, which it does only with this link.
                 std::future::pending::<()>().await;
             }
         }

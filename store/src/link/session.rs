@@ -116,7 +116,7 @@ impl Session<'_> {
             self.status.update(|state| state.mounted_at = None);
             return self.mount().await;
         }
-        self.status.beat();
+        self.status.beat(reply.term);
         Ok(())
     }
 
@@ -153,7 +153,7 @@ impl Session<'_> {
                 state.heartbeat = Duration::from_millis(reply.heartbeat_ms.clamp(10, 10_000));
             }
         });
-        self.status.beat();
+        self.status.beat(self.leader.term);
         info!(
             leader = self.leader.address,
             term = self.leader.term,

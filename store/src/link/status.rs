@@ -26,6 +26,8 @@ pub(crate) struct LinkState {
     /// When a leader last said that this epoch is mounted; `None` before the first time, after the epoch changed and
     /// while the leader says that it is not.
     pub(crate) mounted_at: Option<Duration>,
+    /// The term of the leader that said so.
+    pub(crate) mounted_term: u64,
     /// The interval that the cluster asks for.
     pub(crate) heartbeat: Duration,
     /// Mounts that were answered.
@@ -44,6 +46,7 @@ impl LinkStatus {
             leader: None,
             epoch,
             mounted_at: None,
+            mounted_term: 0,
             heartbeat: Duration::from_millis(200),
             mounts: 0,
             dead_epochs: 0,
@@ -64,13 +67,20 @@ impl LinkStatus {
         self.clock.now()
     }
 
-    /// A leader said just now that this epoch is mounted.
-    pub(crate) fn beat(&self) {
+    /// The leader of `term` said just now that this epoch is mounted.
+    pub(crate) fn beat(&self, term: u64) {
         let now = self.clock.now();
         self.update(|state| {
             state.mounted_at = Some(now);
+            state.mounted_term = term;
             state.waiting_for.clear();
         });
+    }
+
+    /// The term of the leader that last said that this store is mounted.
+    pub(crate) fn mounted_in_term(&self) -> Option<u64> {
+        let state = self.state.lock();
+        state.mounted_at.map(|_| state.mounted_term)
     }
 
     /// Time since a leader last said that this store is mounted.

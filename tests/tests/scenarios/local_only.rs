@@ -96,7 +96,7 @@ async fn embedded(cluster: &Cluster, data_dir: &Path) -> Store {
         name: None,
     };
     let surroundings =
-        Surroundings { network: TcpNetwork::shared(), clock: Clock::monotonic(), registry: Registry::new() };
+        Surroundings { network: TcpNetwork::shared(), clock: Clock::monotonic(), registry: Registry::new(), link: None };
     let store = Store::start(config, surroundings, |_, _| {}).await.unwrap();
     until("the embedded store is mounted", async || store.ready()).await;
     store

@@ -67,8 +67,12 @@ async fn run(flags: Flags) -> ExitCode {
             "serving memory on every address of this machine without encryption: let only trusted machines reach it"
         );
     }
-    let surroundings =
-        Surroundings { network: TcpNetwork::shared(), clock: Clock::monotonic(), registry: Registry::new(), link: None };
+    let surroundings = Surroundings {
+        network: TcpNetwork::shared(),
+        clock: Clock::monotonic(),
+        registry: Registry::new(),
+        link: None,
+    };
     let started = tokio::select! {
         started = Store::start(flags.store, surroundings, progress()) => started,
         why = &mut stopped => {

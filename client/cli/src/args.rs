@@ -134,7 +134,7 @@ impl Command {
             | BenchCommand::Exist(load)
             | BenchCommand::Lookup(load)
             | BenchCommand::Mixed(load) => Some(load.threads),
-            BenchCommand::Failover(_) | BenchCommand::Restart(_) => None,
+            BenchCommand::Failover(_) | BenchCommand::Restart(_) | BenchCommand::Fleet(_) => None,
         }
     }
 }
@@ -305,6 +305,11 @@ pub(crate) enum BenchCommand {
     ///
     /// The result is the time from their start to a leader, and until every master and store serves.
     Restart(RestartArgs),
+    /// Hundreds of stores and thousands of clients on three masters, through the loss of the leader and of all masters
+    ///
+    /// Stores and clients run in this process, with the product's own code; the masters are child processes. Each client
+    /// gets one object a second. Raise the limit on open files first: a store takes about 10 descriptors, a client 3.
+    Fleet(FleetArgs),
 }
 
 /// How a bench loads the pool.
@@ -360,6 +365,22 @@ pub(crate) struct RestartArgs {
     /// Objects put before the restart; the last 200,000 of them are in the pool then
     #[arg(long, default_value_t = 2_200_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) puts: u64,
+    /// Where the directory of data and logs is made [default: the system's place for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FleetArgs {
+    /// Stores
+    #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) stores: u32,
+    /// Clients, each with connections of its own
+    #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=50_000))]
+    pub(crate) clients: u32,
+    /// How long the leader's CPU time is measured, at rest and then under the clients' gets
+    #[arg(long, default_value = "5s", value_name = "DURATION")]
+    pub(crate) rest: Span,
     /// Where the directory of data and logs is made [default: the system's place for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,

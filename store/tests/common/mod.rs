@@ -36,7 +36,12 @@ pub fn config(masters: &[String], data_dir: &Path) -> Config {
 }
 
 pub fn surroundings() -> Surroundings {
-    Surroundings { network: TcpNetwork::shared(), clock: Clock::monotonic(), registry: Registry::new(), link: None }
+    Surroundings {
+        network: TcpNetwork::shared(),
+        clock: Clock::monotonic(),
+        registry: Registry::new(),
+        link: None,
+    }
 }
 
 pub async fn start(config: Config) -> Store {

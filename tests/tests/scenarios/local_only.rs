@@ -95,8 +95,12 @@ async fn embedded(cluster: &Cluster, data_dir: &Path) -> Store {
         data_dir: data_dir.into(),
         name: None,
     };
-    let surroundings =
-        Surroundings { network: TcpNetwork::shared(), clock: Clock::monotonic(), registry: Registry::new(), link: None };
+    let surroundings = Surroundings {
+        network: TcpNetwork::shared(),
+        clock: Clock::monotonic(),
+        registry: Registry::new(),
+        link: None,
+    };
     let store = Store::start(config, surroundings, |_, _| {}).await.unwrap();
     until("the embedded store is mounted", async || store.ready()).await;
     store

@@ -2,6 +2,7 @@
 
 mod alone;
 mod failover;
+mod fleet;
 mod load;
 mod machine;
 mod masters;
@@ -28,6 +29,7 @@ pub(crate) async fn bench(global: &Global, args: &BenchArgs, output: Output) -> 
             BenchCommand::Mixed(args) => load::bench(load::Kind::Mixed, global, args, output).await,
             BenchCommand::Failover(args) => failover::bench(global, args, output).await,
             BenchCommand::Restart(args) => restart::bench(global, args, output).await,
+            BenchCommand::Fleet(args) => fleet::bench(global, args, output).await,
         }
     };
     interrupts.until(work).await?

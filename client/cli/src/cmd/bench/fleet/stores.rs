@@ -1,0 +1,110 @@
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use futures::{StreamExt, TryStreamExt, stream};
+use mc_base::Clock;
+use mc_base::metrics::Registry;
+use mc_base::net::TcpNetwork;
+use mc_store::{Config, Store, Surroundings};
+use tokio::runtime::Runtime;
+
+/// Stores that start at the same time: each allocates its memory on a thread.
+const AT_ONCE: usize = 32;
+const LOOK: Duration = Duration::from_millis(5);
+
+/// The flags of a store, as `mc-store` takes them.
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    store: Config,
+}
+
+/// Many stores in this process. Their links share two threads; a store's data server runs with the clients.
+pub(super) struct Stores {
+    stores: Vec<Store>,
+    links: Links,
+}
+
+/// The links' threads. A runtime must not be dropped where async code runs; this one is given up there instead.
+struct Links(Option<Runtime>);
+
+impl Drop for Links {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Stores {
+    pub(super) async fn start(count: u32, masters: &str, dir: &Path) -> Result<Self> {
+        let links = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("fleet-links")
+            .enable_all()
+            .build()
+            .context("threads for the stores' links")?;
+        let handle = links.handle().clone();
+        let links = Links(Some(links));
+        let start = |number: u32| {
+            let data_dir = dir.join(format!("store-{number}"));
+            let link = handle.clone();
+            async move {
+                let data_dir = data_dir.to_str().context("the data directory is not UTF-8")?;
+                let name = format!("store-{number}");
+                let flags = Flags::try_parse_from([
+                    "mc-store",
+                    "--segment=1mb",
+                    "--masters",
+                    masters,
+                    "--listen=127.0.0.1:0",
+                    "--http-listen=127.0.0.1:0",
+                    "--data-dir",
+                    data_dir,
+                    "--name",
+                    &name,
+                ])?;
+                let surroundings = Surroundings {
+                    network: TcpNetwork::shared(),
+                    clock: Clock::monotonic(),
+                    registry: Registry::new(),
+                    link: Some(link),
+                };
+                Store::start(flags.store, surroundings, |_, _| {}).await.context(name)
+            }
+        };
+        let stores = stream::iter((0..count).map(start)).buffer_unordered(AT_ONCE).try_collect().await?;
+        Ok(Self { stores, links })
+    }
+
+    /// The newest term in which a leader said that a store is mounted.
+    pub(super) fn newest_term(&self) -> u64 {
+        self.stores.iter().filter_map(Store::mounted_in_term).max().unwrap_or(0)
+    }
+
+    /// Returns when all stores are mounted at leaders of terms after `term`.
+    pub(super) async fn until_all(&self, term: u64) {
+        self.until(self.stores.len(), term).await;
+    }
+
+    /// The same of 99 % of them.
+    pub(super) async fn until_99(&self, term: u64) {
+        self.until((self.stores.len() * 99).div_ceil(100), term).await;
+    }
+
+    async fn until(&self, enough: usize, term: u64) {
+        let heard = |store: &&Store| store.ready() && store.mounted_in_term().is_some_and(|now| now > term);
+        while self.stores.iter().filter(heard).count() < enough {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Ends all of them without a word to the masters, which are about to end, too.
+    pub(super) fn stop(self) {
+        let Self { stores, links } = self;
+        drop(stores);
+        drop(links);
+    }
+}

@@ -61,6 +61,17 @@ impl AvoidList {
         stores.into_iter().collect()
     }
 
+    /// The leader says which stores are suspect: any other one is alive.
+    pub(crate) fn hear_all(&self, suspects: impl IntoIterator<Item = StoreId>) {
+        let now: BTreeMap<StoreId, Instant> =
+            suspects.into_iter().map(|store| (store, Instant::now())).collect();
+        self.suspects.send_if_modified(|suspects| {
+            let changed = !(suspects.is_empty() && now.is_empty());
+            *suspects = now;
+            changed
+        });
+    }
+
     /// What the leader says of stores: suspect or not.
     pub(crate) fn hear(&self, stores: impl IntoIterator<Item = (StoreId, bool)>) {
         self.suspects.send_if_modified(|suspects| {

@@ -5,13 +5,13 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_discovery::Backoff;
 use mc_proto::detail_of;
 use mc_proto::v1::{Code, ErrorDetail};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tonic::{Request, Response, Status};
 
 use crate::Error;
-use crate::backoff::Backoff;
 use crate::leader::LeaderAt;
 use crate::masters::{Beacon, Link, Masters};
 use crate::rpc::Rpc;
@@ -117,7 +117,7 @@ impl Masters {
                 // A new leader is asked at once; the one that just failed gets a moment.
                 if before.same_reign(&leader) || hops > MAX_HOPS {
                     hops = 0;
-                    sleep(pace.next().min(deadline.saturating_duration_since(Instant::now()))).await;
+                    sleep(pace.wait().min(deadline.saturating_duration_since(Instant::now()))).await;
                 }
             }
             asked = Some(Arc::clone(&leader));

@@ -9,8 +9,9 @@ use tonic::transport::Channel;
 /// Largest answer that is read: 4,096 items with several replicas each stay well below it.
 const MAX_REPLY_BYTES: usize = 16 << 20;
 
-/// One channel per master for calls, made when it is first needed and replaced when it stopped answering: a
-/// connection whose far end is gone without a word would swallow calls until its keep-alive notices.
+/// One channel per master for all that this client asks it, made when it is first needed and replaced when it stopped
+/// answering: a connection whose far end is gone without a word would swallow calls until its keep-alive notices. One,
+/// because each connection costs both ends memory and keep-alive, and a fleet has ten thousand clients.
 #[derive(Debug)]
 pub(crate) struct Channels {
     network: Arc<dyn Network>,
@@ -36,8 +37,7 @@ impl Channels {
         Self { network, options, lines: Mutex::default() }
     }
 
-    /// A channel of the caller's own.
-    pub(crate) fn fresh(&self, address: &str) -> Result<MasterClient<Channel>, tonic::transport::Error> {
+    fn fresh(&self, address: &str) -> Result<MasterClient<Channel>, tonic::transport::Error> {
         let channel = self.network.channel(address, self.options)?;
         Ok(MasterClient::new(channel).max_decoding_message_size(MAX_REPLY_BYTES))
     }

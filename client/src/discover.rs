@@ -1,31 +1,35 @@
-//! The background tasks that find the leader: one per master that asks it who leads while nobody knows, and keeps a
-//! watch open on two of them; one above them that follows the list of masters and the leader timeout.
+//! The background tasks that find the leader: one for each master, which watches it while it leads or is the second one
+//! that is watched; one above them, which asks who leads while nobody knows, and follows the list of masters and the
+//! leader timeout.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mc_base::StoreId;
-use mc_proto::VERSIONS;
-use mc_proto::v1::{HelloRequest, WatchEvent, WatchRequest};
+use mc_discovery::{Backoff, Poller, Step};
+use mc_proto::v1::{Code, HelloRequest, WatchEvent, WatchRequest};
+use mc_proto::{VERSIONS, detail_of};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Request;
 
-use crate::backoff::Backoff;
 use crate::masters::{Beacon, Link, Masters};
 use crate::refusal::SOFTWARE;
 
 /// A hello that takes longer went to a master that is stopped, cut off or gone.
 const HELLO_TIMEOUT: Duration = Duration::from_millis(300);
-/// Between hellos to one master while no leader is known.
-const SEARCH: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(50));
-/// Between hellos to one master in local-only mode.
-const LOCAL_ONLY_SEARCH: Duration = Duration::from_millis(100);
+/// Between two hellos while no leader is known, to whatever master.
+const SEARCH: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+/// How long an open watch is left to tell of the next leader before other masters are asked: most elections are over by
+/// then, and it tells at once.
+const HEAD_START: Duration = Duration::from_millis(250);
 /// Between attempts to watch one master.
-const WATCH_AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+const WATCH_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// Between resolutions of the list while no leader is known.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
 
@@ -39,16 +43,39 @@ async fn supervise(masters: &Arc<Masters>) {
     let mut beacon = masters.beacon.subscribe();
     // The leader is always watched; this permit is for one more master, which speaks up when the leader cannot.
     let second_watch = Arc::new(Semaphore::new(1));
-    let mut tasks: BTreeMap<String, AbortOnDropHandle<()>> = BTreeMap::new();
+    let open_watches = Arc::new(AtomicUsize::new(0));
+    let mut watches: BTreeMap<String, AbortOnDropHandle<()>> = BTreeMap::new();
     let mut resolve_at = Instant::now() + RESOLVE_AGAIN;
+    let mut poller = Poller::new(SEARCH.0, SEARCH.1, Instant::now());
+    let mut questions = JoinSet::new();
+    let mut searching = true;
+    let mut last_leader: Option<String> = None;
     loop {
         let now = beacon.borrow_and_update().clone();
-        tasks.retain(|address, _| now.targets.contains(address));
+        watches.retain(|address, _| now.targets.contains(address));
         for address in now.targets.iter() {
-            tasks.entry(address.clone()).or_insert_with(|| {
-                let follow = follow(Arc::clone(masters), address.clone(), Arc::clone(&second_watch));
-                AbortOnDropHandle::new(tokio::spawn(follow))
+            watches.entry(address.clone()).or_insert_with(|| {
+                let (masters, address) = (Arc::clone(masters), address.clone());
+                let (second, open) = (Arc::clone(&second_watch), Arc::clone(&open_watches));
+                let observed = async move { observe(&masters, &address, &second, &open).await };
+                AbortOnDropHandle::new(tokio::spawn(observed))
             });
+        }
+        if let Link::Leader(leader) = &now.link {
+            last_leader = Some(leader.address.clone());
+        }
+        let found = matches!(now.link, Link::Leader(_)) && !now.doubted && now.all_tried;
+        if !found && !searching {
+            let told = open_watches.load(Ordering::Relaxed) > 0;
+            poller.begin(Instant::now(), if told { HEAD_START } else { Duration::ZERO });
+        }
+        searching = !found;
+        let mut look_again = None;
+        while searching && look_again.is_none() {
+            match poller.step(Instant::now(), &now.targets, last_leader.as_deref()) {
+                Step::Ask(address) => drop(questions.spawn(ask(Arc::clone(masters), address))),
+                Step::Wait(until) => look_again = Some(until),
+            }
         }
         let leaderless_until = masters.leaderless_until();
         tokio::select! {
@@ -60,65 +87,44 @@ async fn supervise(masters: &Arc<Masters>) {
                 masters.listed(masters.list.resolve().await);
                 resolve_at = Instant::now() + RESOLVE_AGAIN;
             }
+            // One that panicked has logged that; other masters are asked.
+            Some(ended) = questions.join_next() => if let Ok(address) = ended { poller.ended(&address) },
+            () = sleep_until(look_again.unwrap_or(resolve_at)), if look_again.is_some() => {}
         }
     }
 }
 
-/// Everything about one master.
-async fn follow(masters: Arc<Masters>, address: String, second_watch: Arc<Semaphore>) {
-    tokio::join!(ask(&masters, &address), observe(&masters, &address, &second_watch));
-}
-
-/// Asks the master who leads while nobody knows, or while the leader is doubted.
-async fn ask(masters: &Masters, address: &str) {
-    let mut beacon = masters.beacon.subscribe();
-    let mut pace = Backoff::new(SEARCH.0, SEARCH.1);
-    let mut client = None;
-    let mut tried = false;
-    loop {
-        let now = beacon.borrow_and_update().clone();
-        if tried && !now.doubted && matches!(now.link, Link::Leader(_)) {
-            pace.reset();
-            if beacon.changed().await.is_err() {
-                return;
-            }
-            continue;
-        }
-        tried = true;
-        let asked = Instant::now();
-        let hello = HelloRequest {
-            version_min: *VERSIONS.start(),
-            version_max: *VERSIONS.end(),
-            software: SOFTWARE.to_owned(),
-        };
-        let answer = match client.take().map_or_else(|| masters.channels.fresh(address), Ok) {
-            Ok(mut fresh) => match timeout(HELLO_TIMEOUT, fresh.hello(hello)).await {
-                Ok(Ok(reply)) => {
-                    client = Some(fresh);
-                    Some(reply.into_inner())
-                }
-                // The next hello goes over a new connection: this one may be half open.
-                _ => None,
-            },
-            Err(_) => None,
-        };
-        match answer {
-            Some(reply) => masters.greeted(address, &reply),
-            None => masters.silent(address, asked),
-        }
-        let wait = match masters.link() {
-            Link::Searching | Link::Leader(_) => pace.next(),
-            Link::LocalOnly | Link::Refused(_) | Link::Closed => LOCAL_ONLY_SEARCH,
-        };
-        // What this answer changed wakes everybody; only the pace decides when the same master is asked again.
-        if !matches!(masters.link(), Link::Leader(_)) || masters.beacon.borrow().doubted {
-            sleep(wait).await;
+/// Asks the master who leads; returns its address.
+async fn ask(masters: Arc<Masters>, address: String) -> String {
+    let asked = Instant::now();
+    let hello = HelloRequest {
+        version_min: *VERSIONS.start(),
+        version_max: *VERSIONS.end(),
+        software: SOFTWARE.to_owned(),
+    };
+    let Ok(mut line) = masters.channels.to(&address) else {
+        masters.silent(&address, asked);
+        return address;
+    };
+    match timeout(HELLO_TIMEOUT, line.client.hello(hello)).await {
+        Ok(Ok(reply)) => masters.greeted(&address, &reply.into_inner()),
+        Ok(Err(status)) if is_busy(&status) => masters.busy(&address),
+        Ok(Err(_)) | Err(_) => {
+            // The next hello goes over a new connection: this one may be half open.
+            masters.channels.replace(&address, &line);
+            masters.silent(&address, asked);
         }
     }
+    address
+}
+
+/// The master answers, and puts this off because it has too much to do.
+fn is_busy(status: &tonic::Status) -> bool {
+    detail_of(status).is_some_and(|detail| detail.code == Code::ResourceExhausted as i32)
 }
 
 /// Watches the master while it leads or holds the second permit.
-async fn observe(masters: &Masters, address: &str, second_watch: &Arc<Semaphore>) {
+async fn observe(masters: &Masters, address: &str, second_watch: &Arc<Semaphore>, open: &Arc<AtomicUsize>) {
     let mut beacon = masters.beacon.subscribe();
     let mut again = Backoff::new(WATCH_AGAIN.0, WATCH_AGAIN.1);
     loop {
@@ -127,13 +133,31 @@ async fn observe(masters: &Masters, address: &str, second_watch: &Arc<Semaphore>
             led = beacon.wait_for(|beacon| leads(beacon, address)) => if led.is_err() { return },
             got = Arc::clone(second_watch).acquire_owned() => permit = got.ok(),
         }
-        let opened = Instant::now();
-        watch_one(masters, address, &mut beacon, &mut permit, second_watch).await;
+        // A new leader is met by every client at the same moment. Calls go there at once; the watch can come later.
+        sleep(masters.spread().mul_f64(rand::random_range(0.0..1.0))).await;
+        let began = Instant::now();
+        watch_one(masters, address, &mut beacon, &mut permit, second_watch, open).await;
         drop(permit);
-        if opened.elapsed() > WATCH_AGAIN.1 {
+        if began.elapsed() > WATCH_AGAIN.1 {
             again.reset();
         }
-        sleep(again.next()).await;
+        sleep(again.wait()).await;
+    }
+}
+
+/// Counts a watch as open until it is dropped.
+struct Open<'a>(&'a AtomicUsize);
+
+impl<'a> Open<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -148,18 +172,23 @@ async fn watch_one(
     beacon: &mut watch::Receiver<Beacon>,
     permit: &mut Option<OwnedSemaphorePermit>,
     second_watch: &Arc<Semaphore>,
+    open: &AtomicUsize,
 ) {
     let opened = Instant::now();
-    let Ok(mut client) = masters.channels.fresh(address) else { return };
-    let request = Request::new(WatchRequest { caller: Some(masters.caller(None)) });
-    let Ok(Ok(stream)) = timeout(HELLO_TIMEOUT, client.watch(request)).await else { return };
+    let Ok(mut line) = masters.channels.to(address) else { return };
+    let request = Request::new(WatchRequest { caller: Some(masters.caller(None)), leader_only: false });
+    let Ok(Ok(stream)) = timeout(HELLO_TIMEOUT, line.client.watch(request)).await else { return };
     let mut stream = stream.into_inner();
+    let _open = Open::new(open);
     loop {
         tokio::select! {
             event = stream.message() => match event {
                 Ok(Some(event)) => {
                     masters.watched(address, &event);
-                    masters.avoid.hear(store_states(&event));
+                    match event.all_suspects {
+                        true => masters.avoid.hear_all(suspects(&event)),
+                        false => masters.avoid.hear(store_states(&event)),
+                    }
                 }
                 // A leader that hangs up may be gone: ask at once rather than at the next call.
                 _ => {
@@ -182,6 +211,10 @@ async fn watch_one(
             }
         }
     }
+}
+
+fn suspects(event: &WatchEvent) -> impl Iterator<Item = StoreId> {
+    store_states(event).into_iter().filter_map(|(store, suspect)| suspect.then_some(store))
 }
 
 /// Stores that the event judges, and whether they are suspect.

@@ -1,11 +1,11 @@
 //! What a client makes of what masters answer, for tests/fuzz: each function says whether it can be used.
 
-use std::collections::BTreeSet;
 use std::hint::black_box;
 
 use bytes::Bytes;
 use mc_base::net::{ChannelOptions, endpoint};
 use mc_base::{ByteSize, ClusterId, NodeId};
+use mc_discovery::Listed;
 use mc_proto::v1::{BatchGetReply, BatchPutStartReply, Code, ErrorDetail, HelloReply, WatchEvent};
 use mc_proto::{VERSIONS, detail_of, status_of};
 use tokio::time::Instant;
@@ -91,7 +91,7 @@ pub fn put_start(reply: &BatchPutStartReply) -> bool {
 fn unmet() -> Option<Masters> {
     let builder = Builder::default().local_cache(ByteSize(0));
     let list = MasterList::parse(ADDRESS).ok()?;
-    Some(Masters::new(&builder, list, BTreeSet::from([ADDRESS.to_owned()])))
+    Some(Masters::new(&builder, list, Listed::of(ADDRESS, &[])))
 }
 
 /// A client that has met its master, which knows no leader.

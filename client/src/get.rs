@@ -7,12 +7,12 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use mc_base::{PutId, StoreId};
+use mc_discovery::Backoff;
 use mc_proto::v1::{BatchGetRequest, Code};
 use mc_transfer::{Checksum, ReadOp, TransferError};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::Error;
-use crate::backoff::Backoff;
 use crate::batch::IN_FLIGHT;
 use crate::call::{CallError, Repeat};
 use crate::core::{Core, check_key, item_error, nonsense};
@@ -137,7 +137,7 @@ impl Core {
                 }
             }
             if expired {
-                sleep(pace.next().min(deadline - now)).await;
+                sleep(pace.wait().min(deadline - now)).await;
             }
         }
     }

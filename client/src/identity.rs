@@ -1,6 +1,5 @@
-use std::collections::{BTreeMap, BTreeSet};
-
-use mc_base::ClusterId;
+use mc_base::{ClusterId, NodeId};
+use mc_discovery::{Listed, Reports};
 
 /// Which cluster this client belongs to: the first one met, until a majority of the list reports another.
 #[derive(Debug)]
@@ -8,7 +7,7 @@ pub(crate) struct Identity {
     ours: Option<ClusterId>,
     /// The user named it.
     given: bool,
-    reports: BTreeMap<String, ClusterId>,
+    reports: Reports,
 }
 
 /// What a report of a cluster id means.
@@ -27,16 +26,23 @@ pub(crate) enum Verdict {
 
 impl Identity {
     pub(crate) fn new(ours: Option<ClusterId>) -> Self {
-        Self { ours, given: ours.is_some(), reports: BTreeMap::new() }
+        Self { ours, given: ours.is_some(), reports: Reports::default() }
     }
 
     pub(crate) fn ours(&self) -> Option<ClusterId> {
         self.ours
     }
 
-    /// The master at `address` says that it belongs to `reported`. `list` is what the user listed, resolved.
-    pub(crate) fn report(&mut self, list: &BTreeSet<String>, address: &str, reported: ClusterId) -> Verdict {
-        self.reports.insert(address.to_owned(), reported);
+    /// The master at `address`, which is `node` where it said so, belongs to `reported`. `list` is what the user listed,
+    /// resolved.
+    pub(crate) fn report(
+        &mut self,
+        list: &Listed,
+        address: &str,
+        node: Option<NodeId>,
+        reported: ClusterId,
+    ) -> Verdict {
+        self.reports.note(address, node, reported);
         let Some(ours) = self.ours else {
             self.ours = Some(reported);
             return Verdict::Ours;
@@ -53,12 +59,12 @@ impl Identity {
     }
 
     /// Whether there is no doubt that ours is the cluster that the user means.
-    pub(crate) fn is_settled(&self, list: &BTreeSet<String>) -> bool {
+    pub(crate) fn is_settled(&self, list: &Listed) -> bool {
         self.given || self.ours.is_none_or(|ours| self.is_majority(list, ours))
     }
 
-    fn is_majority(&self, list: &BTreeSet<String>, cluster: ClusterId) -> bool {
-        list.iter().filter(|address| self.reports.get(*address) == Some(&cluster)).count() * 2 > list.len()
+    fn is_majority(&self, list: &Listed, cluster: ClusterId) -> bool {
+        self.reports.of(list, cluster) >= Reports::needed(list)
     }
 }
 
@@ -69,30 +75,48 @@ mod tests {
     const OLD: ClusterId = ClusterId(1);
     const NEW: ClusterId = ClusterId(2);
 
+    fn three() -> Listed {
+        Listed { addresses: ["a", "b", "c"].map(String::from).into(), masters: 3 }
+    }
+
+    #[test]
+    fn masters_at_two_addresses_each_are_followed_over_one_of_them() {
+        let records = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "[::1]:1", "[::2]:1", "[::3]:1"];
+        let list = Listed::of("m:1", &records.map(|record| record.parse().unwrap()));
+        let mut identity = Identity::new(Some(OLD));
+        // IPv6 is not routed here: three of six addresses never answer.
+        assert_eq!(identity.report(&list, records[0], Some(NodeId(1)), NEW), Verdict::Foreign { ours: OLD });
+        assert_eq!(identity.report(&list, records[1], Some(NodeId(2)), NEW), Verdict::Replaced);
+    }
+
     #[test]
     fn one_foreign_master_is_refused_and_a_majority_of_the_list_is_followed() {
-        let list: BTreeSet<String> = ["a", "b", "c"].map(String::from).into();
+        let list = three();
         let mut identity = Identity::new(None);
-        assert_eq!(identity.report(&list, "a", OLD), Verdict::Ours);
-        assert_eq!(identity.report(&list, "b", NEW), Verdict::Foreign { ours: OLD });
+        assert_eq!(identity.report(&list, "a", Some(NodeId(97)), OLD), Verdict::Ours);
+        assert_eq!(identity.report(&list, "b", Some(NodeId(98)), NEW), Verdict::Foreign { ours: OLD });
         assert_eq!(
-            identity.report(&list, "b", NEW),
+            identity.report(&list, "b", Some(NodeId(98)), NEW),
             Verdict::Foreign { ours: OLD },
             "saying it twice is no majority"
         );
-        assert_eq!(identity.report(&list, "x", NEW), Verdict::Foreign { ours: OLD }, "not of the list");
-        assert_eq!(identity.report(&list, "a", OLD), Verdict::Ours);
-        assert_eq!(identity.report(&list, "c", NEW), Verdict::Replaced);
+        assert_eq!(
+            identity.report(&list, "x", Some(NodeId(120)), NEW),
+            Verdict::Foreign { ours: OLD },
+            "not of the list"
+        );
+        assert_eq!(identity.report(&list, "a", Some(NodeId(97)), OLD), Verdict::Ours);
+        assert_eq!(identity.report(&list, "c", Some(NodeId(99)), NEW), Verdict::Replaced);
         assert_eq!(identity.ours(), Some(NEW));
-        assert_eq!(identity.report(&list, "a", OLD), Verdict::Foreign { ours: NEW });
+        assert_eq!(identity.report(&list, "a", Some(NodeId(97)), OLD), Verdict::Foreign { ours: NEW });
     }
 
     #[test]
     fn a_master_that_was_corrected_no_longer_counts_for_the_other_cluster() {
-        let list: BTreeSet<String> = ["a", "b", "c"].map(String::from).into();
+        let list = three();
         let mut identity = Identity::new(Some(OLD));
-        identity.report(&list, "b", NEW);
-        identity.report(&list, "b", OLD);
-        assert_eq!(identity.report(&list, "c", NEW), Verdict::Foreign { ours: OLD });
+        identity.report(&list, "b", Some(NodeId(98)), NEW);
+        identity.report(&list, "b", Some(NodeId(98)), OLD);
+        assert_eq!(identity.report(&list, "c", Some(NodeId(99)), NEW), Verdict::Foreign { ours: OLD });
     }
 }

@@ -11,7 +11,6 @@
 mod admin;
 mod api;
 mod avoid;
-mod backoff;
 mod batch;
 mod cache;
 mod call;

@@ -1,6 +1,7 @@
-use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
+
+use mc_discovery::Listed;
 
 use crate::{ConnectError, DEFAULT_MASTER_PORT};
 
@@ -28,34 +29,21 @@ impl MasterList {
         if entries.is_empty() { Err(ConnectError::NoMasters) } else { Ok(Self(entries)) }
     }
 
-    /// Addresses to connect to, resolved now. A name that does not resolve stays a name: it may later.
-    pub(crate) async fn resolve(&self) -> BTreeSet<String> {
+    /// The masters, resolved now. A name that does not resolve stays a name: it may later.
+    pub(crate) async fn resolve(&self) -> Listed {
         let lookups = self.0.iter().map(|entry| async move {
+            let name = entry.to_string();
             if entry.host.parse::<IpAddr>().is_ok() {
-                return vec![entry.to_string()];
+                return Listed::of(&name, &[]);
             }
             let lookup = tokio::net::lookup_host((entry.host.as_str(), entry.port));
             match tokio::time::timeout(RESOLVE_TIMEOUT, lookup).await {
-                Ok(Ok(records)) => entry.masters_of(&records.collect()),
-                _ => vec![entry.to_string()],
+                Ok(Ok(records)) => Listed::of(&name, &records.collect::<Vec<_>>()),
+                _ => Listed::of(&name, &[]),
             }
         });
-        futures::future::join_all(lookups).await.into_iter().flatten().collect()
-    }
-}
-
-impl HostPort {
-    /// A name with several records is several masters. One IPv4 and one IPv6 record are one dual-stack master; where
-    /// there are several of both families, they are taken to be the same masters twice.
-    fn masters_of(&self, records: &BTreeSet<SocketAddr>) -> Vec<String> {
-        let (v4, v6): (Vec<&SocketAddr>, Vec<&SocketAddr>) =
-            records.iter().partition(|record| record.is_ipv4());
-        let several = if v4.len() > 1 { v4 } else { v6 };
-        if several.len() > 1 {
-            several.iter().map(ToString::to_string).collect()
-        } else {
-            vec![self.to_string()]
-        }
+        let entries = futures::future::join_all(lookups).await;
+        entries.into_iter().fold(Listed::default(), |all, entry| all | entry)
     }
 }
 
@@ -121,22 +109,5 @@ mod tests {
             let err = MasterList::parse(bad).unwrap_err().to_string();
             assert!(err.contains(bad), "{err}");
         }
-    }
-
-    #[test]
-    fn a_name_with_several_records_is_several_masters() {
-        let name = HostPort { host: "m".into(), port: 1 };
-        let masters = |records: &[&str]| {
-            name.masters_of(&records.iter().map(|record| record.parse().unwrap()).collect())
-        };
-        assert_eq!(masters(&["10.0.0.1:1"]), ["m:1"]);
-        assert_eq!(masters(&["10.0.0.1:1", "[::2]:1"]), ["m:1"], "one dual-stack master");
-        assert_eq!(masters(&["10.0.0.1:1", "10.0.0.2:1"]), ["10.0.0.1:1", "10.0.0.2:1"]);
-        assert_eq!(
-            masters(&["10.0.0.1:1", "10.0.0.2:1", "[::2]:1", "[::3]:1"]),
-            ["10.0.0.1:1", "10.0.0.2:1"],
-            "the same masters in both families"
-        );
-        assert_eq!(masters(&["[::2]:1", "[::3]:1"]), ["[::2]:1", "[::3]:1"]);
     }
 }

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_base::net::ChannelOptions;
 use mc_base::{ClientId, ClusterId, NodeId};
+use mc_discovery::Listed;
 use mc_proto::v1::{Caller, HelloReply, Leader, WatchEvent};
 use mc_proto::{VERSIONS, common_version};
 use parking_lot::Mutex;
@@ -24,6 +26,12 @@ use crate::options::Builder;
 use crate::publish::Unpublished;
 use crate::refusal::Refusal;
 
+/// Keep-alive of idle connections. Calls find out sooner by themselves that a leader does not answer; this is for the
+/// watch of another master, and every client of a fleet has one.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// A slip of a master must not keep a client without a watch.
+const LONGEST_SPREAD_MS: u64 = 5_000;
+
 /// Whom to call.
 #[derive(Clone, Debug)]
 pub(crate) enum Link {
@@ -33,7 +41,7 @@ pub(crate) enum Link {
     Leader(Arc<LeaderAt>),
     /// No leader has answered for the leader timeout.
     LocalOnly,
-    /// Every master that answers is one that this client cannot or must not use.
+    /// Every master that ever answered is one that this client cannot or must not use.
     Refused(Arc<Refusal>),
     /// The client was closed.
     Closed,
@@ -65,6 +73,8 @@ pub(crate) struct Masters {
     pub(crate) unpublished: Option<Unpublished>,
     pub(crate) counters: Counters,
     pub(crate) beacon: watch::Sender<Beacon>,
+    /// Over how long clients go over to another master, as one last said.
+    spread_ms: AtomicU64,
     known: Mutex<Known>,
 }
 
@@ -73,10 +83,14 @@ struct Known {
     view: LeaderView,
     identity: Identity,
     /// The user's list, resolved.
-    listed: BTreeSet<String>,
+    listed: Listed,
     /// What the masters of our cluster say the masters are.
     learned: BTreeSet<String>,
     heard: BTreeMap<String, Heard>,
+    /// A master of our cluster that speaks our protocol has answered, now or earlier.
+    met_ours: bool,
+    /// The last refusal, whether that master still answers or not.
+    last_refusal: Option<Arc<Refusal>>,
     /// Since when the leader's silence counts, while it is doubted.
     doubted_since: Option<Instant>,
     leaderless_since: Option<Instant>,
@@ -93,12 +107,16 @@ enum Heard {
 }
 
 impl Masters {
-    pub(crate) fn new(builder: &Builder, list: MasterList, listed: BTreeSet<String>) -> Self {
-        let options = ChannelOptions { connect_timeout: builder.connect_timeout, call_timeout: None };
+    pub(crate) fn new(builder: &Builder, list: MasterList, listed: Listed) -> Self {
+        let options = ChannelOptions {
+            connect_timeout: builder.connect_timeout,
+            call_timeout: None,
+            keep_alive: KEEP_ALIVE,
+        };
         let beacon = Beacon {
             link: Link::Searching,
             doubted: false,
-            targets: Arc::new(listed.clone()),
+            targets: Arc::new(listed.addresses.clone()),
             all_tried: false,
         };
         Self {
@@ -112,12 +130,15 @@ impl Masters {
             unpublished: builder.publish_local.then(Unpublished::default),
             counters: Counters::new(),
             beacon: watch::Sender::new(beacon),
+            spread_ms: AtomicU64::new(0),
             known: Mutex::new(Known {
                 view: LeaderView::default(),
                 identity: Identity::new(builder.cluster),
                 listed,
                 learned: BTreeSet::new(),
                 heard: BTreeMap::new(),
+                met_ours: false,
+                last_refusal: None,
                 doubted_since: None,
                 leaderless_since: Some(Instant::now()),
                 local_only: false,
@@ -165,10 +186,10 @@ impl Masters {
                 known.refuse(address, Refusal::skew(address, &theirs, &reply.software));
                 return;
             }
-            if !known.belongs(self, address, &reply.cluster_id, &reply.masters) {
+            let node = NodeId::from_bytes(&reply.node_id);
+            if !known.belongs(self, address, node, &reply.cluster_id, &reply.masters) {
                 return;
             }
-            let node = NodeId::from_bytes(&reply.node_id);
             let named = reply.leader.as_ref().and_then(LeaderAt::read);
             match (named, node) {
                 // Its own address is the one that answered here, whatever it calls itself to others.
@@ -193,8 +214,14 @@ impl Masters {
         });
     }
 
+    /// Over how long clients go over to another master, so that they do not do it all at once.
+    pub(crate) fn spread(&self) -> Duration {
+        Duration::from_millis(self.spread_ms.load(Ordering::Relaxed))
+    }
+
     /// A watched master says who leads.
     pub(crate) fn watched(&self, address: &str, event: &WatchEvent) {
+        self.spread_ms.store(u64::from(event.spread_ms).min(LONGEST_SPREAD_MS), Ordering::Relaxed);
         self.learn(|known| {
             // A hello comes first: it is what tells whether we speak the same protocol.
             let usable = match known.heard.get(address) {
@@ -203,10 +230,20 @@ impl Masters {
                 Some(Heard::Silence | Heard::Usable) => true,
             };
             if usable
-                && known.belongs(self, address, &event.cluster_id, &event.masters)
+                && known.belongs(self, address, None, &event.cluster_id, &event.masters)
                 && let Some(leader) = event.leader.as_ref().and_then(LeaderAt::read)
             {
                 known.offer(leader, Source::Other);
+            }
+        });
+    }
+
+    /// A master put a hello off: it lives and has no time.
+    pub(crate) fn busy(&self, address: &str) {
+        self.learn(|known| {
+            known.heard.entry(address.to_owned()).or_insert(Heard::Silence);
+            if known.view.current().is_some_and(|current| current.address == address) {
+                known.doubted_since = None;
             }
         });
     }
@@ -253,15 +290,15 @@ impl Masters {
         self.learn(|known| {
             if let Ok(reported) = theirs.parse::<ClusterId>() {
                 let list = known.list();
-                known.identity_of(self, &list, &leader.address, reported);
+                known.identity_of(self, &list, &leader.address, Some(leader.node), reported);
             }
             known.give_up(leader, since);
         });
     }
 
     /// The list was resolved again.
-    pub(crate) fn listed(&self, addresses: BTreeSet<String>) {
-        self.learn(|known| known.listed = addresses);
+    pub(crate) fn listed(&self, listed: Listed) {
+        self.learn(|known| known.listed = listed);
     }
 
     /// When local-only mode begins if no leader is found before; `None` while there is one, or once it has begun.
@@ -314,14 +351,14 @@ impl Masters {
             self.avoid.forget_suspects();
             self.counters.leader_changes.one();
         }
-        let targets: BTreeSet<String> = (known.listed.iter())
+        let targets: BTreeSet<String> = (known.listed.addresses.iter())
             .chain(&known.learned)
             .chain(after.as_ref().map(|leader| &leader.address))
             .cloned()
             .collect();
         let link = known.link(&self.beacon.borrow().link);
         let doubted = known.doubted_since.is_some();
-        let all_tried = known.listed.iter().all(|address| known.heard.contains_key(address));
+        let all_tried = known.listed.addresses.iter().all(|address| known.heard.contains_key(address));
         self.beacon.send_if_modified(|beacon| {
             let changed = beacon.doubted != doubted
                 || beacon.all_tried != all_tried
@@ -355,11 +392,18 @@ impl Masters {
 
 impl Known {
     /// Whether the master at `address` is of our cluster; takes in what it says either way.
-    fn belongs(&mut self, masters: &Masters, address: &str, cluster: &[u8], learned: &[String]) -> bool {
+    fn belongs(
+        &mut self,
+        masters: &Masters,
+        address: &str,
+        node: Option<NodeId>,
+        cluster: &[u8],
+        learned: &[String],
+    ) -> bool {
         // A master that waits for its cluster to form has no id yet; it is of no use and no harm.
         if let Some(reported) = ClusterId::from_bytes(cluster) {
             let list = self.list();
-            if !self.identity_of(masters, &list, address, reported) {
+            if !self.identity_of(masters, &list, address, node, reported) {
                 return false;
             }
             if !learned.is_empty() {
@@ -367,23 +411,29 @@ impl Known {
             }
         }
         self.heard.insert(address.to_owned(), Heard::Usable);
+        self.met_ours = true;
         true
     }
 
     /// The list that decides by majority. A list of one is no list to take a majority of: it is widened by what its
     /// master said the masters are.
-    fn list(&self) -> BTreeSet<String> {
-        if self.listed.len() == 1 { &self.listed | &self.learned } else { self.listed.clone() }
+    fn list(&self) -> Listed {
+        let Listed { addresses, masters } = &self.listed;
+        match masters {
+            1 => Listed { addresses: addresses | &self.learned, masters: self.learned.len().max(1) },
+            _ => self.listed.clone(),
+        }
     }
 
     fn identity_of(
         &mut self,
         masters: &Masters,
-        list: &BTreeSet<String>,
+        list: &Listed,
         address: &str,
+        node: Option<NodeId>,
         reported: ClusterId,
     ) -> bool {
-        match self.identity.report(list, address, reported) {
+        match self.identity.report(list, address, node, reported) {
             Verdict::Ours => true,
             Verdict::Replaced => {
                 tracing::warn!(cluster = %reported, "a majority of the masters reports this cluster: following it");
@@ -412,7 +462,9 @@ impl Known {
         let known = matches!(self.heard.get(address), Some(Heard::Refused(before)) if **before == refusal);
         if !known {
             tracing::warn!("{refusal}");
-            self.heard.insert(address.to_owned(), Heard::Refused(Arc::new(refusal)));
+            let refusal = Arc::new(refusal);
+            self.last_refusal = Some(Arc::clone(&refusal));
+            self.heard.insert(address.to_owned(), Heard::Refused(refusal));
         }
     }
 
@@ -437,13 +489,9 @@ impl Known {
                 _ => Link::Leader(Arc::new(leader.clone())),
             };
         }
-        let usable = self.heard.values().any(|heard| matches!(heard, Heard::Usable));
-        let refused = self.heard.values().find_map(|heard| match heard {
-            Heard::Refused(refusal) => Some(Arc::clone(refusal)),
-            _ => None,
-        });
-        match refused {
-            Some(refusal) if !usable => Link::Refused(refusal),
+        match &self.last_refusal {
+            // Nobody else has ever answered: the list is wrong, or this client too old or too new for it.
+            Some(refusal) if !self.met_ours => Link::Refused(Arc::clone(refusal)),
             _ if self.local_only => Link::LocalOnly,
             _ => Link::Searching,
         }

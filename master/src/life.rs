@@ -27,6 +27,10 @@ const MAX_REQUEST_BYTES: usize = 24 << 20;
 /// Calls that one connection may have under way.
 const MAX_STREAMS: u32 = 4096;
 
+/// A connection on which nothing came for so long is asked whether it lives. Ten thousand clients that watch are as many
+/// connections, and each second of this would cost a tenth of a core more than five.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
 /// Having no leader for so long is no election any more.
 const LEADERLESS: Duration = Duration::from_secs(3);
 
@@ -208,6 +212,9 @@ impl Life {
     }
 
     fn serve(&self, listeners: Listeners, raft: RaftService) {
+        let [calls, consensus] = self.api.shedder.probes();
+        self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(calls));
+        self.environment.raft.spawn(self.stop.clone().run_until_cancelled_owned(consensus));
         let Listeners { client, raft: raft_listener, http, .. } = listeners;
         let stop = self.stop.clone();
         self.environment.raft.spawn(async move {
@@ -226,7 +233,7 @@ impl Life {
                 // Callers that give up on calls not yet looked at shall not end the connection of all others on it, which
                 // 20 of them (the default) did to an overloaded master.
                 .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
-                .http2_keepalive_interval(Some(Duration::from_secs(1)))
+                .http2_keepalive_interval(Some(KEEP_ALIVE))
                 .http2_keepalive_timeout(Some(Duration::from_secs(2)))
                 .layer(in_flight)
                 .add_service(MasterServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES))

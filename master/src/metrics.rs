@@ -150,6 +150,8 @@ pub(crate) struct MasterMetrics {
     pub(crate) election_seconds: Histogram,
     pub(crate) proposals_refused: Counter,
     pub(crate) requests_refused: Counter,
+    /// Of hello, watch and mount_store, in the order of `Sheds`.
+    pub(crate) calls_shed: [Counter; 3],
     pub(crate) puts_refused_by_disk: Counter,
     pub(crate) slow_disk_handovers: Counter,
     log_queue_seconds: Histogram,
@@ -265,6 +267,10 @@ impl MasterMetrics {
                 "Calls refused because requests and replies of too many bytes were under way",
                 &[],
             ),
+            calls_shed: ["hello", "watch", "mount_store"].map(|rpc| {
+                let help = "Calls refused because this master was short of CPU time, before heartbeats and Raft suffer";
+                r.counter("mc_master_calls_shed_total", help, &[("rpc", rpc)])
+            }),
             puts_refused_by_disk: r.counter(
                 "mc_master_puts_refused_total",
                 "Calls to start puts that were refused, by what is short",

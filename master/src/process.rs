@@ -80,6 +80,10 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
         raft: raft.handle().clone(),
         free_space: Arc::new(FileSystem),
     };
+    // A descriptor for each client and store.
+    if let Err(error) = mc_base::raise_descriptor_limit() {
+        tracing::warn!(%error, "the limit on open files stays as it is");
+    }
     let outcome = api.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;

@@ -1,12 +1,12 @@
 //! Who is here: hello, status, watch, members.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use mc_base::{NodeId, StoreId};
 use mc_proto::v1;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
@@ -16,10 +16,35 @@ use crate::leader::{Coordinator, Leading, leader_of};
 use crate::raft::{Applied, MasterNode, TransferError};
 use crate::state::{CLUSTER_VERSION, StoreView};
 
-/// A watcher that has nothing to hear gets the same event again so often, so that a dead connection is noticed.
-const WATCH_INTERVAL: Duration = Duration::from_secs(5);
+/// A watcher that has nothing to hear gets the same event again so often. Keep-alive notices dead connections; this is
+/// for the watcher, whose view then is never older.
+const WATCH_INTERVAL: Duration = Duration::from_secs(10);
 /// The same from a leader that does not know right now whether it still leads.
 const UNSURE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Between two events about stores to one watcher, where there are few watchers.
+const STORE_NEWS: Duration = Duration::from_millis(50);
+/// What each watcher adds to that: ten thousand events a second, all watchers together, take a fifth of a core.
+const STORE_NEWS_OF_ONE: Duration = Duration::from_micros(100);
+
+/// The time between two events about stores to one watcher. Stores that come and go again and again must not take the
+/// leader's CPU; the first change after a pause is told at once.
+fn store_news_interval(watchers: usize) -> Duration {
+    STORE_NEWS.max(STORE_NEWS_OF_ONE.saturating_mul(u32::try_from(watchers).unwrap_or(u32::MAX)))
+}
+
+/// Over how long so many watchers go over to another master: 2,500 connections a second are what a core makes easily.
+fn watchers_spread_ms(watchers: usize) -> u32 {
+    u32::try_from(watchers * 2 / 5).unwrap_or(u32::MAX).min(2_000)
+}
+
+/// What a watcher has been told.
+#[derive(Debug, Default)]
+struct Told {
+    leader: Option<v1::Leader>,
+    /// The term whose leader told it of stores, and how many of the changes.
+    stores: Option<(u64, u64)>,
+}
 
 /// What the process says of itself.
 pub(crate) fn software() -> String {
@@ -95,30 +120,55 @@ impl Coordinator {
         self.members().into_iter().map(|member| member.client_address).collect()
     }
 
-    /// Tells leader and store changes until the watcher hangs up or this master stops.
-    pub(crate) fn watch(self: &Arc<Self>) -> ReceiverStream<Result<v1::WatchEvent, Status>> {
-        let (events, stream) = mpsc::channel(8);
+    /// Tells leader and store changes until the watcher hangs up or this master stops; to one that asks for the leader
+    /// only, nothing of stores.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        leader_only: bool,
+    ) -> ReceiverStream<Result<v1::WatchEvent, Status>> {
+        let (events, stream) = mpsc::channel(2);
         let this = self.clone();
         tokio::spawn(async move {
             let mut leader = this.raft.leadership();
-            let mut changes = this.store_changes.subscribe();
-            let mut told = BTreeMap::new();
+            let mut changes = (!leader_only).then(|| this.store_changes.subscribe());
+            let mut told = Told::default();
             // Who leads is told at once, also where it would take a round trip to tell of the stores, too.
             let mut patient = false;
             loop {
                 // Marked as seen before they are read: a change in between comes as the next event.
                 leader.borrow_and_update();
-                changes.borrow_and_update();
-                let leading = if patient { this.lead_soon().await } else { this.lead_now() };
-                // A leader that is not sure of itself at this moment has more to say shortly.
-                let unsure = leading.is_none() && this.raft.view().role == "leader";
+                let mut unsure = false;
+                let leading = match &mut changes {
+                    None => None,
+                    Some(changes) => {
+                        changes.borrow_and_update();
+                        let leading = if patient { this.lead_soon().await } else { this.lead_now() };
+                        // A leader that is not sure of itself at this moment has more to say shortly.
+                        unsure = leading.is_none() && this.raft.view().role == "leader";
+                        leading
+                    }
+                };
                 let event = this.watch_event(&mut told, leading.as_deref());
+                let watchers = this.store_changes.receiver_count();
                 if events.send(Ok(event)).await.is_err() {
                     return;
                 }
+                let next_at = Instant::now() + store_news_interval(watchers);
+                let change = async {
+                    match &mut changes {
+                        Some(changes) => {
+                            let changed = changes.changed().await;
+                            tokio::time::sleep_until(next_at).await;
+                            changed.is_ok()
+                        }
+                        None => std::future::pending().await,
+                    }
+                };
+                // That nobody leads is no news to act on: the next leader is, a moment later.
+                let led = leader.wait_for(|now| told.leader != leader_of(now) && now.leader.is_some());
                 patient = tokio::select! {
-                    changed = leader.changed() => if changed.is_err() { return } else { false },
-                    changed = changes.changed() => if changed.is_err() { return } else { true },
+                    led = led => if led.is_err() { return } else { false },
+                    changed = change => if changed { true } else { return },
                     () = tokio::time::sleep(if unsure { UNSURE_INTERVAL } else { WATCH_INTERVAL }) => true,
                     () = events.closed() => return,
                     () = this.stop.cancelled() => return,
@@ -128,23 +178,31 @@ impl Coordinator {
         ReceiverStream::new(stream)
     }
 
-    fn watch_event(&self, told: &mut BTreeMap<StoreId, bool>, leading: Option<&Leading>) -> v1::WatchEvent {
-        let mut stores = Vec::new();
-        let masters = self.index.read(|applied| {
-            if let Some(leading) = leading {
-                told.retain(|store, _| applied.state.store(*store).is_some());
-                for (store, _) in applied.state.mounted() {
-                    let suspect = leading.is_suspect(store);
-                    if told.insert(store, suspect) != Some(suspect) {
-                        stores.extend(
-                            applied.state.store(store).map(|view| store_status(&view, Some(leading))),
-                        );
-                    }
-                }
-            }
-            members(applied).into_iter().map(|member| member.client_address).collect()
-        });
-        v1::WatchEvent { leader: self.leader(), cluster_id: bytes(&self.cluster.to_bytes()), stores, masters }
+    fn watch_event(&self, told: &mut Told, leading: Option<&Leading>) -> v1::WatchEvent {
+        let mut event = v1::WatchEvent {
+            leader: self.leader(),
+            cluster_id: bytes(&self.cluster.to_bytes()),
+            masters: self.master_addresses(),
+            spread_ms: watchers_spread_ms(self.store_changes.receiver_count()),
+            ..Default::default()
+        };
+        told.leader.clone_from(&event.leader);
+        if let Some(leading) = leading {
+            let seen = told.stores.filter(|(term, _)| *term == leading.term).map(|(_, seen)| seen);
+            let news = leading.liveness.news(seen);
+            event.all_suspects = seen.is_none();
+            event.stores = self.index.read(|applied| {
+                let of = |(store, suspect): &(StoreId, bool)| v1::StoreStatus {
+                    store_id: bytes(&store.to_bytes()),
+                    name: applied.state.store_name(*store).unwrap_or_default().to_owned(),
+                    state: if *suspect { "suspect" } else { "alive" }.to_owned(),
+                    ..Default::default()
+                };
+                news.stores.iter().map(of).collect()
+            });
+            told.stores = Some((leading.term, news.seen));
+        }
+        event
     }
 
     /// The members, on the leader with how well they follow.
@@ -232,5 +290,24 @@ fn store_status(store: &StoreView<'_>, leading: Option<&Leading>) -> v1::StoreSt
         used_bytes: store.used,
         objects: store.objects,
         http_address: store.http.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_of_stores_are_bounded_however_many_watch() {
+        assert_eq!(store_news_interval(3), STORE_NEWS);
+        for watchers in [1_000, 5_000, 50_000] {
+            let a_second = watchers as f64 / store_news_interval(watchers).as_secs_f64();
+            assert!(a_second <= 20_000.0, "{watchers}: {a_second}");
+        }
+    }
+
+    #[test]
+    fn few_watchers_go_over_at_once_and_many_within_two_seconds() {
+        assert_eq!([0, 2, 1_000, 5_000, 1 << 40].map(watchers_spread_ms), [0, 0, 400, 2_000, 2_000]);
     }
 }

@@ -9,6 +9,7 @@ mod in_flight;
 mod objects;
 mod refusal;
 mod service;
+mod shed;
 mod stores;
 
 pub(crate) use cluster::{leader_message, node_id};

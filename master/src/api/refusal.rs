@@ -83,6 +83,12 @@ pub(crate) enum Refusal {
         /// Most bytes of them.
         bytes: usize,
     },
+    /// There is no CPU time for calls that can come later.
+    #[error("this master is short of CPU time and puts {what} off: try again shortly")]
+    Shed {
+        /// What kind of calls.
+        what: &'static str,
+    },
     /// The disk of the data directory is nearly full.
     #[error(
         "master {node} starts no puts: the disk of its data directory {dir} is nearly full, {shortage}; make room there, \
@@ -137,9 +143,10 @@ impl Refusal {
             Self::WrongNode { .. } => Code::WrongNode,
             Self::VersionSkew { .. } => Code::VersionSkew,
             Self::Invalid(_) => Code::InvalidParams,
-            Self::Exhausted { .. } | Self::DiskBehind { .. } | Self::Overloaded { .. } => {
-                Code::ResourceExhausted
-            }
+            Self::Exhausted { .. }
+            | Self::DiskBehind { .. }
+            | Self::Overloaded { .. }
+            | Self::Shed { .. } => Code::ResourceExhausted,
             Self::DiskNearlyFull { .. } | Self::NoMajorityHasRoom { .. } => Code::DiskNearlyFull,
             Self::Unknown(_) => Code::OutcomeUnknown,
             Self::Store { code, .. } => *code,

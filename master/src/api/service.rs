@@ -10,6 +10,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Refusal;
 use super::caller::{Addressee, names_client, versions_meet};
 use super::cluster::software;
+use super::shed::{Shedder, Sheds};
 use crate::leader::Coordinator;
 use crate::metrics::{MasterMetrics, Rpc};
 use crate::state::CLUSTER_VERSION;
@@ -20,12 +21,14 @@ pub(crate) struct Api {
     metrics: Arc<MasterMetrics>,
     coordinator: ArcSwapOption<Coordinator>,
     waiting: arc_swap::ArcSwap<String>,
+    pub(crate) shedder: Shedder,
 }
 
 impl Api {
     pub(crate) fn new(node: NodeId, metrics: Arc<MasterMetrics>) -> Arc<Self> {
         let waiting = arc_swap::ArcSwap::from_pointee("starting".to_owned());
-        Arc::new(Self { node, metrics, coordinator: ArcSwapOption::empty(), waiting })
+        let shedder = Shedder::new(metrics.calls_shed.clone());
+        Arc::new(Self { node, metrics, coordinator: ArcSwapOption::empty(), waiting, shedder })
     }
 
     /// From now on calls are answered.
@@ -114,6 +117,7 @@ macro_rules! change {
 impl Master for MasterService {
     async fn hello(&self, request: Request<v1::HelloRequest>) -> Result<Response<v1::HelloReply>, Status> {
         let _timer = self.0.metrics.rpc(Rpc::Hello);
+        self.0.shedder.admit(Sheds::Hello)?;
         let request = request.into_inner();
         versions_meet(request.version_min, request.version_max)?;
         Ok(Response::new(match self.0.coordinator() {
@@ -136,7 +140,8 @@ impl Master for MasterService {
     type WatchStream = ReceiverStream<Result<v1::WatchEvent, Status>>;
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        call!(self, Watch, request, |coordinator| coordinator.watch())
+        self.0.shedder.admit(Sheds::Watch)?;
+        call!(self, Watch, request, |coordinator| coordinator.watch(request.leader_only))
     }
 
     async fn batch_exist(
@@ -185,6 +190,8 @@ impl Master for MasterService {
         &self,
         request: Request<v1::MountStoreRequest>,
     ) -> Result<Response<v1::MountStoreReply>, Status> {
+        self.0.shedder.admit(Sheds::Mount)?;
+        let _one_of_few = self.0.shedder.mount_slot()?;
         change!(self, Mount, request, |coordinator| coordinator.mount(request).await?)
     }
 

@@ -39,8 +39,6 @@ impl Coordinator {
             }
         }
         let heartbeat_ms = self.index.read(|applied| applied.state.settings().store_heartbeat_ms);
-        // It may have been called suspect under the epoch before, and its stream may begin before anybody looks.
-        self.store_changes.send_modify(|changes| *changes += 1);
         tracing::info!(%store, name, "store mounted");
         Ok(v1::MountStoreReply {
             cluster_time_ms: leading.now().0,
@@ -126,7 +124,7 @@ impl Coordinator {
         let (store, epoch) = store_and_epoch(&beat.store_id, &beat.epoch)?;
         let leading = self.lead().await?;
         let (mounted, dead) = self.index.read(|applied| {
-            let mounted = applied.state.store(store).is_some_and(|known| known.epoch == epoch);
+            let mounted = applied.state.mounted_epoch(store) == Some(epoch);
             (mounted, !mounted && applied.state.epoch_is_dead(store, epoch))
         });
         // An epoch that is not mounted says nothing of the one that is.
@@ -135,7 +133,7 @@ impl Coordinator {
                 Some(open) if Arc::ptr_eq(&open.leading, &leading) => {
                     leading.liveness.beat(store, leading.elapsed());
                     if leading.is_suspect(store) {
-                        self.refresh_suspects(&leading);
+                        self.refresh_suspect(&leading, store);
                     }
                 }
                 _ => *open = Some(OpenStream::begin(self, store, leading.clone())),
@@ -148,6 +146,7 @@ impl Coordinator {
             cluster_id: bytes(&self.cluster.to_bytes()),
             mounted,
             dead,
+            spread_ms: u32::try_from(leading.liveness.spread().as_millis()).unwrap_or(u32::MAX),
         })
     }
 }
@@ -163,7 +162,7 @@ struct OpenStream {
 impl OpenStream {
     fn begin(on: &Arc<Coordinator>, store: StoreId, leading: Arc<Leading>) -> Self {
         leading.liveness.opened(store, leading.elapsed());
-        on.refresh_suspects(&leading);
+        on.refresh_suspect(&leading, store);
         Self { coordinator: on.clone(), leading, store, let_go: false }
     }
 
@@ -179,7 +178,7 @@ impl Drop for OpenStream {
             true => self.leading.liveness.let_go(self.store, self.leading.elapsed()),
             false => self.leading.liveness.closed(self.store),
         }
-        self.coordinator.refresh_suspects(&self.leading);
+        self.coordinator.refresh_suspect(&self.leading, self.store);
     }
 }
 

@@ -38,7 +38,11 @@ impl Dialer {
         if let Some(channel) = channels.get(address) {
             return Ok(RaftClient::new(channel.clone()));
         }
-        let options = ChannelOptions { connect_timeout: CONNECT_TIMEOUT, call_timeout: Some(CALL_TIMEOUT) };
+        let options = ChannelOptions {
+            connect_timeout: CONNECT_TIMEOUT,
+            call_timeout: Some(CALL_TIMEOUT),
+            ..ChannelOptions::default()
+        };
         let channel = self.network.channel(&address.to_string(), options).map_err(|err| err.to_string())?;
         channels.insert(address.clone(), channel.clone());
         Ok(RaftClient::new(channel))

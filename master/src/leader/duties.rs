@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_base::StoreId;
 use tokio::time::Instant;
 
 use super::liveness::LOOK_INTERVAL;
@@ -18,13 +19,45 @@ const SWEEP_LIMIT: u32 = 1024;
 /// Watches the stores until this master stops; does nothing while it does not lead. Apart from what has to be committed,
 /// so that no wait for a commit makes a store's silence go unnoticed.
 pub(crate) async fn watch_stores(coordinator: Arc<Coordinator>) {
+    let mut said = Said::default();
     while pause(&coordinator, LOOK_INTERVAL).await {
         match coordinator.on_duty() {
-            Some(leading) => coordinator.refresh_suspects(&leading),
+            Some(leading) => {
+                coordinator.refresh_suspects(&leading);
+                if let Some((suspects, more)) = said.of(&leading.liveness.suspects(), leading.elapsed()) {
+                    tracing::info!(?suspects, more, "stores changed");
+                }
+            }
             // Not sure to lead for a moment is not the end of a term.
             None if coordinator.raft.view().role != "leader" => coordinator.step_down(),
             None => {}
         }
+    }
+}
+
+/// Suspects as the log names them. Many stores that come and go at once make few lines, and short ones.
+#[derive(Debug, Default)]
+struct Said {
+    suspects: Vec<StoreId>,
+    at: Option<Duration>,
+}
+
+impl Said {
+    /// At most one line in this time.
+    const EACH: Duration = Duration::from_secs(1);
+    /// Ids in a line; the others are counted.
+    const IDS: usize = 8;
+
+    /// What to say now, if anything: the first suspects, and how many more there are.
+    fn of(&mut self, suspects: &[StoreId], now: Duration) -> Option<(Vec<StoreId>, usize)> {
+        if self.suspects == suspects || self.at.is_some_and(|at| now.saturating_sub(at) < Self::EACH) {
+            return None;
+        }
+        self.at = Some(now);
+        self.suspects = suspects.to_vec();
+        let named: Vec<_> = suspects.iter().copied().take(Self::IDS).collect();
+        let more = suspects.len() - named.len();
+        Some((named, more))
     }
 }
 
@@ -117,17 +150,51 @@ impl Coordinator {
     /// whether it leads: it then ends the streams of stores by itself, and that time is not counted as their silence. Calls
     /// that a quorum vouches for are answered by the list of before until the next look.
     pub(crate) fn refresh_suspects(&self, leading: &Leading) {
-        // Nor by the soft state of a term that is over, whose streams end after it.
-        if !self.on_duty().is_some_and(|current| std::ptr::eq(&*current, leading)) {
+        if !self.is_on_duty(leading) {
             return;
         }
         let stores =
             self.index.read(|applied| applied.state.mounted().map(|(store, _)| store).collect::<Vec<_>>());
-        let changed = leading.liveness.refresh(stores.into_iter(), leading.elapsed());
-        if changed {
-            let suspects = leading.liveness.suspects();
-            tracing::info!(suspects = ?suspects, "stores changed");
+        if leading.liveness.refresh(stores.into_iter(), leading.elapsed()) {
             self.store_changes.send_modify(|changes| *changes += 1);
         }
+    }
+
+    /// The same about one store whose stream has begun or ended: a thousand of them that do so cost a thousand times
+    /// this, and not the square of that.
+    pub(crate) fn refresh_suspect(&self, leading: &Leading, store: StoreId) {
+        // A store that is no longer mounted is nobody's suspect.
+        let mounted = || self.index.read(|applied| applied.state.mounted_epoch(store).is_some());
+        if self.is_on_duty(leading) && mounted() && leading.liveness.look_at(store, leading.elapsed()) {
+            self.store_changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    /// Not by the soft state of a term that is over, whose streams end after it.
+    fn is_on_duty(&self, leading: &Leading) -> bool {
+        self.on_duty().is_some_and(|current| std::ptr::eq(&*current, leading))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stores_that_come_and_go_by_the_hundred_make_one_short_line_a_second() {
+        let ms = Duration::from_millis;
+        let mut said = Said::default();
+        let many: Vec<_> = (0..400).map(StoreId).collect();
+        assert_eq!(said.of(&[], ms(0)), None, "nothing is suspect, as before");
+        let mut lines = Vec::new();
+        for look in 0..100 {
+            let suspects = &many[..400 - look];
+            lines.extend(said.of(suspects, ms(100 * look as u64)));
+        }
+        assert_eq!(lines.len(), 10, "of a hundred changes in ten seconds");
+        assert_eq!(lines[0], (many[..8].to_vec(), 392));
+        assert!(lines.iter().all(|(named, _)| named.len() <= 8));
+        assert_eq!(said.of(&[], ms(9_950)), None);
+        assert_eq!(said.of(&[], ms(10_100)), Some((vec![], 0)), "the last state is said, a little later");
     }
 }

@@ -1,4 +1,4 @@
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,20 +10,63 @@ use parking_lot::Mutex;
 /// Which stores are alive, as this leader hears them. It decides what is offered, never what is lost.
 ///
 /// A store is suspect at once when its heartbeat stream breaks, and after `suspect_after` of silence. One that has not
-/// been heard in this term yet is believed for that long, so that the keys of a healthy store are served right after a
-/// failover; so is one whose stream this leader ended, unsure for a moment whether it still led.
+/// been heard in this term yet is believed for that long and [`Self::spread`] more, over which stores come to a new
+/// leader, so that the keys of a healthy store are served right after a failover; so is one whose stream this leader
+/// ended, unsure for a moment whether it still led.
 ///
 /// A leader that does not come to listen (its process was stopped, its threads had no processor) does not count that as
 /// the stores' silence: what [`Self::refresh`] is late by is not counted.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     suspect_after_ms: AtomicU64,
+    spread_ms: AtomicU64,
     ears: Mutex<Ears>,
     suspects: ArcSwap<Vec<StoreId>>,
+    changes: Mutex<Changes>,
 }
 
 /// Between two looks at the stores; a leader is late after twice that.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What each store adds to the time over which all of them go over to a new leader: 500 connections a second cost it a
+/// tenth of a core.
+const SPREAD_OF_ONE: Duration = Duration::from_millis(2);
+/// Also the longest that keys of a store that died with its leader are offered beyond the time for silence.
+const LONGEST_SPREAD: Duration = Duration::from_secs(2);
+
+/// Over how long so many stores go over to a new leader. A few do at once.
+fn spread(stores: usize) -> Duration {
+    SPREAD_OF_ONE.saturating_mul(u32::try_from(stores).unwrap_or(u32::MAX)).min(LONGEST_SPREAD)
+}
+
+/// Which stores turned suspect or alive, and in which order: what a watcher that has seen the first `n` changes has not
+/// been told costs what has changed since, not what there is.
+#[derive(Debug, Default)]
+struct Changes {
+    count: u64,
+    /// The last change of each store that ever changed.
+    last: HashMap<StoreId, u64>,
+    in_order: BTreeMap<u64, StoreId>,
+}
+
+impl Changes {
+    fn note(&mut self, store: StoreId) {
+        self.count += 1;
+        if let Some(before) = self.last.insert(store, self.count) {
+            self.in_order.remove(&before);
+        }
+        self.in_order.insert(self.count, store);
+    }
+}
+
+/// What a watcher has to be told of the stores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct News {
+    /// Stores, and whether they are suspect now.
+    pub(crate) stores: Vec<(StoreId, bool)>,
+    /// Changes that the watcher has been told of with these.
+    pub(crate) seen: u64,
+}
 
 #[derive(Debug)]
 struct Ears {
@@ -53,10 +96,20 @@ pub(crate) enum StoreState {
 
 impl Liveness {
     pub(crate) fn new(suspect_after: Duration, since: Duration) -> Self {
-        let ears = Mutex::new(Ears { since, looked: since, heard: HashMap::new() });
-        let liveness = Self { suspect_after_ms: AtomicU64::new(0), ears, suspects: ArcSwap::default() };
+        let liveness = Self {
+            suspect_after_ms: AtomicU64::new(0),
+            spread_ms: AtomicU64::new(0),
+            ears: Mutex::new(Ears { since, looked: since, heard: HashMap::new() }),
+            suspects: ArcSwap::default(),
+            changes: Mutex::default(),
+        };
         liveness.suspect_after(suspect_after);
         liveness
+    }
+
+    /// Over how long the stores that were mounted at the last refresh go over to another leader.
+    pub(crate) fn spread(&self) -> Duration {
+        Duration::from_millis(self.spread_ms.load(Ordering::Relaxed))
     }
 
     /// From now on a store is suspect after so long a silence.
@@ -65,8 +118,9 @@ impl Liveness {
         self.suspect_after_ms.store(ms, Ordering::Relaxed);
     }
 
-    fn patience(&self) -> Duration {
-        Duration::from_millis(self.suspect_after_ms.load(Ordering::Relaxed))
+    fn patience(&self) -> Patience {
+        let silence = Duration::from_millis(self.suspect_after_ms.load(Ordering::Relaxed));
+        Patience { silence, coming: silence + self.spread() }
     }
 
     /// A stream of heartbeats of `store` has begun.
@@ -110,34 +164,90 @@ impl Liveness {
         now.saturating_sub(last)
     }
 
-    /// Recomputes the list of suspects among `stores`; true when it changed.
+    /// Recomputes the list of suspects among `stores`, which are all that are mounted; true when it changed.
     pub(crate) fn refresh(&self, stores: impl Iterator<Item = StoreId>, now: Duration) -> bool {
         let mut ears = self.ears.lock();
         ears.pass_over_own_delay(now);
-        let mut suspects: Vec<_> =
-            stores.filter(|store| ears.state(*store, now, self.patience()) == StoreState::Suspect).collect();
+        let stores: Vec<StoreId> = stores.collect();
+        let spread_ms = u64::try_from(spread(stores.len()).as_millis()).unwrap_or(u64::MAX);
+        self.spread_ms.store(spread_ms, Ordering::Relaxed);
+        let patience = self.patience();
+        let mut suspects = stores;
+        suspects.retain(|store| ears.state(*store, now, patience) == StoreState::Suspect);
         suspects.sort_unstable();
-        if **self.suspects.load() == suspects {
+        // With the lock held until it is replaced: of two changes the later one stays.
+        let before = self.suspects.load_full();
+        if *before == suspects {
             return false;
         }
-        // With the lock held: of two refreshes the later one stays.
+        let mut changes = self.changes.lock();
+        let differ = |one: &[StoreId], other: &[StoreId]| -> Vec<StoreId> {
+            one.iter().copied().filter(|store| other.binary_search(store).is_err()).collect()
+        };
+        for store in differ(&before, &suspects).into_iter().chain(differ(&suspects, &before)) {
+            changes.note(store);
+        }
         self.suspects.store(Arc::new(suspects));
         true
     }
 
-    /// The suspects as of the last refresh, sorted.
+    /// Brings the list of suspects up to date about one mounted store, at a cost that does not grow with their number;
+    /// true when it changed.
+    pub(crate) fn look_at(&self, store: StoreId, now: Duration) -> bool {
+        // Both locks are held to the end: a refresh or a watcher in between would take half of this for all.
+        let ears = self.ears.lock();
+        let suspect = ears.state(store, now, self.patience()) == StoreState::Suspect;
+        let before = self.suspects.load_full();
+        let mut suspects = match (before.binary_search(&store), suspect) {
+            (Ok(_), true) | (Err(_), false) => return false,
+            (Ok(_), false) | (Err(_), true) => (*before).clone(),
+        };
+        match suspects.binary_search(&store) {
+            Ok(at) => drop(suspects.remove(at)),
+            Err(at) => suspects.insert(at, store),
+        }
+        let mut changes = self.changes.lock();
+        changes.note(store);
+        self.suspects.store(Arc::new(suspects));
+        true
+    }
+
+    /// The suspects as of the last change, sorted.
     pub(crate) fn suspects(&self) -> Arc<Vec<StoreId>> {
         self.suspects.load_full()
     }
+
+    /// What changed after the first `seen` changes; of a watcher that has been told nothing, all suspects.
+    pub(crate) fn news(&self, seen: Option<u64>) -> News {
+        // The list changes under this lock only: it is the one that these changes have led to.
+        let changes = self.changes.lock();
+        let suspects = self.suspects();
+        let stores = match seen {
+            None => suspects.iter().map(|store| (*store, true)).collect(),
+            Some(seen) => {
+                let since = changes.in_order.range(seen + 1..);
+                since.map(|(_, store)| (*store, suspects.binary_search(store).is_ok())).collect()
+            }
+        };
+        News { stores, seen: changes.count }
+    }
+}
+
+/// For how long a store is believed.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// One that is silent.
+    silence: Duration,
+    /// One that has yet to come to this leader, or to come back.
+    coming: Duration,
 }
 
 impl Ears {
-    fn state(&self, store: StoreId, now: Duration, suspect_after: Duration) -> StoreState {
+    fn state(&self, store: StoreId, now: Duration, patience: Patience) -> StoreState {
         let believed = match self.heard.get(&store) {
-            Some(heard) => {
-                (heard.streams > 0 || heard.let_go) && now.saturating_sub(heard.at) < suspect_after
-            }
-            None => now.saturating_sub(self.since) < suspect_after,
+            Some(heard) if heard.streams > 0 => now.saturating_sub(heard.at) < patience.silence,
+            Some(heard) => heard.let_go && now.saturating_sub(heard.at) < patience.coming,
+            None => now.saturating_sub(self.since) < patience.coming,
         };
         if believed { StoreState::Alive } else { StoreState::Suspect }
     }
@@ -171,6 +281,59 @@ mod tests {
         let liveness = Liveness::new(AFTER, at(100));
         assert_eq!(liveness.state(STORE, at(800)), StoreState::Alive);
         assert_eq!(liveness.state(STORE, at(900)), StoreState::Suspect);
+    }
+
+    #[test]
+    fn a_new_leader_suspects_no_store_that_it_has_not_heard_while_they_come_over() {
+        let stores = || (1..=1_000).map(StoreId);
+        let liveness = Liveness::new(AFTER, at(0));
+        assert!(!liveness.refresh(stores(), at(0)));
+        assert_eq!(liveness.spread(), LONGEST_SPREAD);
+        for ms in (100..2_800).step_by(100) {
+            assert!(!liveness.refresh(stores(), at(ms)), "{ms} ms");
+        }
+        // One has come and died since: that is no longer waited for.
+        liveness.opened(STORE, at(500));
+        liveness.closed(STORE);
+        assert!(liveness.refresh(stores(), at(2_700)));
+        assert_eq!(*liveness.suspects(), vec![STORE]);
+        assert!(liveness.refresh(stores(), at(2_800)));
+        assert_eq!(liveness.suspects().len(), 1_000, "and then they are late");
+    }
+
+    #[test]
+    fn few_stores_go_over_at_once_and_no_number_of_them_takes_longer_than_the_longest_spread() {
+        assert_eq!(spread(0), Duration::ZERO);
+        assert_eq!(spread(5), at(10));
+        assert_eq!(spread(400), at(800));
+        assert_eq!([spread(1_000), spread(100_000), spread(usize::MAX)], [LONGEST_SPREAD; 3]);
+    }
+
+    #[test]
+    fn a_watcher_is_told_all_suspects_and_then_what_changed() {
+        let liveness = Liveness::new(AFTER, at(0));
+        let (a, b, c) = (StoreId(1), StoreId(2), StoreId(3));
+        for store in [a, b, c] {
+            liveness.opened(store, at(0));
+        }
+        assert_eq!(liveness.news(None), News { stores: vec![], seen: 0 });
+        liveness.closed(b);
+        assert!(liveness.look_at(b, at(1)) && !liveness.look_at(b, at(1)));
+        let first = liveness.news(None);
+        assert_eq!(first, News { stores: vec![(b, true)], seen: 1 });
+        assert_eq!(liveness.news(Some(first.seen)).stores, vec![], "nothing has changed");
+
+        liveness.closed(c);
+        assert!(liveness.look_at(c, at(2)));
+        liveness.opened(b, at(3));
+        assert!(liveness.look_at(b, at(3)));
+        let next = liveness.news(Some(first.seen));
+        assert_eq!(next.stores, vec![(c, true), (b, false)], "each once, as it is now");
+        assert_eq!(liveness.news(Some(0)).stores, next.stores, "b has only its last change");
+
+        // c was unmounted: it is no suspect any more, and clients that were told so hear it.
+        assert!(liveness.refresh([a, b].into_iter(), at(4)));
+        assert_eq!(liveness.news(Some(next.seen)).stores, vec![(c, false)]);
     }
 
     #[test]

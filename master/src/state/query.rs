@@ -145,6 +145,18 @@ impl State {
         self.stores.iter().filter_map(|(store, it)| Some((store, it.mounted.as_ref()?.mount.epoch)))
     }
 
+    /// The epoch under which a store is mounted.
+    #[must_use]
+    pub fn mounted_epoch(&self, store: StoreId) -> Option<SegmentEpoch> {
+        Some(self.stores.mounted(store)?.mount.epoch)
+    }
+
+    /// What a mounted store calls itself.
+    #[must_use]
+    pub fn store_name(&self, store: StoreId) -> Option<&str> {
+        Some(&self.stores.mounted(store)?.mount.name)
+    }
+
     /// A mounted store.
     #[must_use]
     pub fn store(&self, store: StoreId) -> Option<StoreView<'_>> {

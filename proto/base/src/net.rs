@@ -80,11 +80,18 @@ pub struct ChannelOptions {
     pub connect_timeout: Duration,
     /// A call that takes longer has failed, whatever its own deadline; `None` for streams.
     pub call_timeout: Option<Duration>,
+    /// A connection on which nothing came for so long is asked whether it lives; the answer has a second. Costs both
+    /// ends two messages each time.
+    pub keep_alive: Duration,
 }
 
 impl Default for ChannelOptions {
     fn default() -> Self {
-        Self { connect_timeout: Duration::from_millis(300), call_timeout: None }
+        Self {
+            connect_timeout: Duration::from_millis(300),
+            call_timeout: None,
+            keep_alive: Duration::from_secs(1),
+        }
     }
 }
 
@@ -116,7 +123,7 @@ impl TcpNetwork {
 impl Network for TcpNetwork {
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Listener>> {
         Box::pin(async move {
-            let listener = tokio::net::TcpListener::bind(address).await?;
+            let listener = bind(address).await?;
             let address = listener.local_addr()?;
             let incoming = futures::stream::unfold(listener, |listener| async move {
                 let accepted = listener.accept().await;
@@ -140,6 +147,31 @@ impl Network for TcpNetwork {
     }
 }
 
+/// Connections that may wait to be accepted. A fleet that comes over to a new leader brings thousands in a second, and a
+/// connect that finds no place is repeated by the kernel a second later. The kernel's own bound (`somaxconn`) is 4,096.
+const BACKLOG: u32 = 4096;
+
+/// Binds the first address of a name that can be bound.
+async fn bind(address: &str) -> io::Result<tokio::net::TcpListener> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+    for address in tokio::net::lookup_host(address).await? {
+        let bound = (|| {
+            let socket = match address {
+                std::net::SocketAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
+                std::net::SocketAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
+            };
+            socket.set_reuseaddr(true)?;
+            socket.bind(address)?;
+            socket.listen(BACKLOG)
+        })();
+        match bound {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
 /// HTTP/2 settings that hold for every channel (reference: tonic's throughput needs larger windows than its defaults).
 ///
 /// # Errors
@@ -150,7 +182,7 @@ pub fn endpoint(address: &str, options: ChannelOptions) -> Result<Endpoint, toni
         .tcp_nodelay(true)
         .initial_stream_window_size(1 << 20)
         .initial_connection_window_size(4 << 20)
-        .http2_keep_alive_interval(Duration::from_secs(1))
+        .http2_keep_alive_interval(options.keep_alive)
         .keep_alive_timeout(Duration::from_secs(1))
         .keep_alive_while_idle(true);
     if let Some(timeout) = options.call_timeout {

@@ -1,6 +1,5 @@
-use std::collections::BTreeMap;
-
-use mc_base::ClusterId;
+use mc_base::{ClusterId, NodeId};
+use mc_discovery::{Listed, Reports};
 
 /// Which cluster this store belongs to, and what the masters of its list say.
 ///
@@ -10,8 +9,8 @@ use mc_base::ClusterId;
 #[derive(Debug)]
 pub(crate) struct Membership {
     known: Option<ClusterId>,
-    list: Vec<String>,
-    reports: BTreeMap<String, ClusterId>,
+    list: Listed,
+    reports: Reports,
 }
 
 /// What to do about a master's cluster id.
@@ -42,8 +41,8 @@ pub(crate) enum Verdict {
 }
 
 impl Membership {
-    pub(crate) fn new(known: Option<ClusterId>, list: Vec<String>) -> Self {
-        Self { known, list, reports: BTreeMap::new() }
+    pub(crate) fn new(known: Option<ClusterId>, list: Listed) -> Self {
+        Self { known, list, reports: Reports::default() }
     }
 
     /// The cluster that the store keeps.
@@ -52,30 +51,27 @@ impl Membership {
     }
 
     /// The masters that count.
-    pub(crate) fn list(&self) -> &[String] {
+    pub(crate) fn list(&self) -> &Listed {
         &self.list
     }
 
     /// The list is another one now: its names were looked up.
-    pub(crate) fn listed(&mut self, list: Vec<String>) {
-        self.reports.retain(|address, _| list.contains(address));
+    pub(crate) fn listed(&mut self, list: Listed) {
         self.list = list;
     }
 
-    /// The master at `address` said that it belongs to `theirs`.
-    pub(crate) fn report(&mut self, address: &str, theirs: ClusterId) -> Verdict {
+    /// The master at `address`, which is `node` where it said so, belongs to `theirs`.
+    pub(crate) fn report(&mut self, address: &str, node: Option<NodeId>, theirs: ClusterId) -> Verdict {
+        self.reports.note(address, node, theirs);
         let Some(ours) = self.known else {
             self.known = Some(theirs);
             return Verdict::Joined(theirs);
         };
-        if self.list.iter().any(|listed| listed == address) {
-            self.reports.insert(address.to_owned(), theirs);
-        }
         if ours == theirs {
             return Verdict::Ours;
         }
-        let reports = self.reports.values().filter(|id| **id == theirs).count();
-        let needed = self.list.len() / 2 + 1;
+        let reports = self.reports.of(&self.list, theirs);
+        let needed = Reports::needed(&self.list);
         if reports < needed {
             return Verdict::Foreign { ours, theirs, reports, needed };
         }
@@ -85,7 +81,7 @@ impl Membership {
 
     /// The master at `address` does not answer: what it said before no longer counts.
     pub(crate) fn silent(&mut self, address: &str) {
-        self.reports.remove(address);
+        self.reports.silent(address);
     }
 }
 
@@ -97,16 +93,17 @@ mod tests {
     const OTHER: ClusterId = ClusterId(2);
 
     fn three(known: Option<ClusterId>) -> Membership {
-        Membership::new(known, vec!["a:1".into(), "b:1".into(), "c:1".into()])
+        let addresses = ["a:1", "b:1", "c:1"].map(String::from).into();
+        Membership::new(known, Listed { addresses, masters: 3 })
     }
 
     #[test]
     fn the_first_cluster_met_is_kept() {
         let mut members = three(None);
-        assert_eq!(members.report("a:1", OURS), Verdict::Joined(OURS));
-        assert_eq!(members.report("b:1", OURS), Verdict::Ours);
+        assert_eq!(members.report("a:1", Some(NodeId(97)), OURS), Verdict::Joined(OURS));
+        assert_eq!(members.report("b:1", Some(NodeId(98)), OURS), Verdict::Ours);
         assert_eq!(
-            members.report("c:1", OTHER),
+            members.report("c:1", Some(NodeId(99)), OTHER),
             Verdict::Foreign { ours: OURS, theirs: OTHER, reports: 1, needed: 2 }
         );
         assert_eq!(members.known(), Some(OURS));
@@ -115,19 +112,44 @@ mod tests {
     #[test]
     fn a_majority_of_the_list_replaces_the_cluster() {
         let mut members = three(Some(OURS));
-        assert!(matches!(members.report("a:1", OTHER), Verdict::Foreign { .. }));
-        assert_eq!(members.report("b:1", OTHER), Verdict::Replaced { old: OURS, new: OTHER });
-        assert_eq!(members.report("c:1", OTHER), Verdict::Ours);
+        assert!(matches!(members.report("a:1", Some(NodeId(97)), OTHER), Verdict::Foreign { .. }));
+        assert_eq!(
+            members.report("b:1", Some(NodeId(98)), OTHER),
+            Verdict::Replaced { old: OURS, new: OTHER }
+        );
+        assert_eq!(members.report("c:1", Some(NodeId(99)), OTHER), Verdict::Ours);
+    }
+
+    #[test]
+    fn a_name_with_both_address_families_is_followed_to_a_rescued_cluster_over_one_of_them() {
+        let records = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "[::1]:1", "[::2]:1", "[::3]:1"];
+        let list = Listed::of("m:1", &records.map(|record| record.parse().unwrap()));
+        let mut members = Membership::new(Some(OURS), list);
+        // IPv6 is not routed here: three of six addresses never answer.
+        assert!(matches!(
+            members.report(records[0], Some(NodeId(1)), OTHER),
+            Verdict::Foreign { reports: 1, needed: 2, .. }
+        ));
+        assert!(matches!(members.report(records[1], Some(NodeId(2)), OTHER), Verdict::Replaced { .. }));
     }
 
     #[test]
     fn masters_outside_the_list_silent_ones_and_repetitions_do_not_count() {
         let mut members = three(Some(OURS));
         for _ in 0..5 {
-            assert!(matches!(members.report("a:1", OTHER), Verdict::Foreign { reports: 1, .. }));
-            assert!(matches!(members.report("z:1", OTHER), Verdict::Foreign { reports: 1, .. }));
+            assert!(matches!(
+                members.report("a:1", Some(NodeId(97)), OTHER),
+                Verdict::Foreign { reports: 1, .. }
+            ));
+            assert!(matches!(
+                members.report("z:1", Some(NodeId(122)), OTHER),
+                Verdict::Foreign { reports: 1, .. }
+            ));
         }
         members.silent("a:1");
-        assert!(matches!(members.report("b:1", OTHER), Verdict::Foreign { reports: 1, .. }));
+        assert!(matches!(
+            members.report("b:1", Some(NodeId(98)), OTHER),
+            Verdict::Foreign { reports: 1, .. }
+        ));
     }
 }

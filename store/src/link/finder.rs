@@ -1,4 +1,4 @@
-//! Finds the leader: watches two masters, and asks all of them while no leader is known.
+//! Finds the leader: watches a master besides the leader, and asks one after the other while no leader is known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -6,26 +6,30 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_base::net::Network;
-use mc_base::{ClusterId, HostPort};
+use mc_base::{ClusterId, HostPort, NodeId};
+use mc_discovery::{Backoff, Listed, Poller, Step};
 use mc_proto::v1;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::cluster::{Membership, Verdict};
-use super::leaders::Leader;
-use super::masters::{Masters, resolve};
+use super::leaders::{Believed, Leader};
+use super::masters::Masters;
 use super::status::LinkStatus;
 
-/// How often every master is asked while no leader is known.
-const POLL: Duration = Duration::from_millis(50);
+/// Between two questions to masters while no leader is known.
+const POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// How long a watch is left to tell of the next leader before others are asked; an election takes as long.
+const HEAD_START: Duration = Duration::from_millis(500);
 /// A master that has not answered by then does not answer.
 const ANSWER: Duration = Duration::from_millis(300);
-/// How long until a watch that broke is opened again, at the next master.
-const WATCH_PAUSE: Duration = Duration::from_millis(100);
-/// Watches that are kept open. Two, so that the loss of one master never leaves the store without news.
-const WATCHES: usize = 2;
+/// How long until a watch that broke is opened again, at the next master. A store that is mounted is in no hurry: the
+/// leader itself ends the heartbeats when it leads no longer, and with both gone there are questions.
+const WATCH_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// A watch that lasted so long worked.
+const WORKED: Duration = Duration::from_secs(5);
 /// How long the store is without a leader before it says for whom it waits; an election is shorter.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often it says so again.
@@ -37,12 +41,16 @@ const RESOLVE: Duration = Duration::from_secs(5);
 struct News {
     from: String,
     said: Result<Said, String>,
+    /// By a watch, which tells every store at the same moment.
+    told_to_all: bool,
 }
 
 /// What masters say of themselves and of others.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) cluster: Option<ClusterId>,
+    /// The master itself; a watch does not say.
+    pub(crate) node: Option<NodeId>,
     pub(crate) leader: Option<Leader>,
     pub(crate) masters: Vec<String>,
 }
@@ -55,11 +63,13 @@ pub(crate) struct Finder {
     /// Every master that is known: the list, and whom its members named.
     known: BTreeSet<String>,
     status: Arc<LinkStatus>,
-    leader: watch::Sender<Option<Leader>>,
-    /// Addresses with a question under way.
-    asked: BTreeSet<String>,
-    /// Addresses with a watch open or being opened.
-    watched: BTreeSet<String>,
+    leader: watch::Sender<Option<Believed>>,
+    poller: Poller,
+    /// The master that is watched, or soon will be.
+    watched: Option<(String, AbortHandle)>,
+    /// That watch has told something.
+    hears: bool,
+    watch_pace: Backoff,
     next_watch: usize,
     /// What each master said last, in words, for the line that says for whom the store waits.
     heard: BTreeMap<String, String>,
@@ -80,20 +90,24 @@ impl Finder {
         network: Arc<dyn Network>,
         configured: Vec<HostPort>,
         status: Arc<LinkStatus>,
-        leader: watch::Sender<Option<Leader>>,
+        leader: watch::Sender<Option<Believed>>,
         keep_cluster: Box<dyn Fn(ClusterId) + Send>,
     ) -> Self {
-        let list: Vec<String> = configured.iter().map(ToString::to_string).collect();
+        let addresses: BTreeSet<String> = configured.iter().map(ToString::to_string).collect();
+        let list = Listed { masters: addresses.len(), addresses };
         Self {
-            known: list.iter().cloned().collect(),
+            known: list.addresses.clone(),
             membership: Membership::new(status.get().cluster, list),
             configured,
             masters: Masters::new(network),
             status,
             leader,
-            asked: BTreeSet::new(),
-            watched: BTreeSet::new(),
-            next_watch: 0,
+            poller: Poller::new(POLL.0, POLL.1, Instant::now()),
+            watched: None,
+            hears: false,
+            watch_pace: Backoff::new(WATCH_PAUSE.0, WATCH_PAUSE.1),
+            // Not every store of a fleet watches the same master.
+            next_watch: rand::random_range(0..64),
             heard: BTreeMap::new(),
             refused: BTreeMap::new(),
             keep_cluster,
@@ -105,91 +119,128 @@ impl Finder {
     pub(crate) async fn run(mut self, mut redirects: mpsc::Receiver<Leader>) {
         let (news, mut heard) = mpsc::channel::<News>(64);
         let mut tasks = JoinSet::new();
-        let mut tick = tokio::time::interval(POLL);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut resolved: Option<Instant> = None;
         loop {
+            let look_again = match self.status.quiet() {
+                Err(off) => {
+                    self.quiet = None;
+                    Instant::now() + off
+                }
+                Ok(()) => {
+                    if self.quiet.is_none() {
+                        let head_start = if self.hears { HEAD_START } else { Duration::ZERO };
+                        self.poller.begin(Instant::now(), head_start);
+                        self.quiet = Some(Quiet { since: Instant::now(), said: None });
+                    }
+                    if resolved.is_none_or(|at| at.elapsed() >= RESOLVE) {
+                        let configured = self.configured.clone();
+                        tasks.spawn(async move { Ended::Resolved(Listed::resolve(&configured).await) });
+                        resolved = Some(Instant::now());
+                    }
+                    self.say_for_whom();
+                    self.ask(&mut tasks, &news).min(Instant::now() + PATIENCE)
+                }
+            };
+            self.keep_watch(&mut tasks, &news);
             tokio::select! {
                 Some(news) = heard.recv() => self.hear(news),
-                Some(leader) = redirects.recv() => self.believe(leader),
+                Some(leader) = redirects.recv() => self.believe(leader, true),
                 // A task that panicked has logged that; what it was for is not asked again, the others go on.
                 Some(Ok(ended)) = tasks.join_next(), if !tasks.is_empty() => match ended {
-                    Ended::Asked(address) => drop(self.asked.remove(&address)),
-                    Ended::Watched(address) => drop(self.watched.remove(&address)),
+                    Ended::Asked { address, answered } => {
+                        self.poller.ended(&address);
+                        if !answered {
+                            self.masters.forget(&address);
+                        }
+                    }
+                    Ended::Watched { address, lasted } => self.watch_ended(&address, lasted),
                     Ended::Resolved(list) => self.listed(list),
                 },
-                _ = tick.tick() => {
-                    if self.status.quiet() {
-                        if resolved.is_none_or(|at| at.elapsed() >= RESOLVE) {
-                            let configured = self.configured.clone();
-                            tasks.spawn(async move { Ended::Resolved(resolve(&configured).await) });
-                            resolved = Some(Instant::now());
-                        }
-                        self.ask_everyone(&mut tasks, &news);
-                        self.say_for_whom();
-                    } else {
-                        self.quiet = None;
-                    }
-                    self.keep_watches(&mut tasks, &news);
-                }
+                () = tokio::time::sleep_until(look_again) => {}
             }
         }
     }
 
     /// The names of the list were looked up: a name with several records becomes its addresses.
-    fn listed(&mut self, list: Vec<String>) {
+    fn listed(&mut self, list: Listed) {
         for name in &self.configured {
             self.known.remove(&name.to_string());
         }
-        self.known.extend(list.iter().cloned());
+        self.known.extend(list.addresses.iter().cloned());
         self.membership.listed(list);
     }
 
-    fn ask_everyone(&mut self, tasks: &mut JoinSet<Ended>, news: &mpsc::Sender<News>) {
-        for address in self.known.clone() {
-            if !self.asked.insert(address.clone()) {
-                continue;
+    /// Asks the master whose turn it is, if one may be asked now; when to look again.
+    fn ask(&mut self, tasks: &mut JoinSet<Ended>, news: &mpsc::Sender<News>) -> Instant {
+        let now = Instant::now();
+        let lost = self.leader.borrow().as_ref().map(|believed| believed.leader.address.clone());
+        loop {
+            match self.poller.step(now, &self.known, lost.as_deref()) {
+                Step::Wait(until) => return until,
+                Step::Ask(address) => {
+                    let client = self.masters.client(&address);
+                    let news = news.clone();
+                    tasks.spawn(async move {
+                        let said = match client {
+                            Ok(mut client) => {
+                                match tokio::time::timeout(ANSWER, client.hello(hello())).await {
+                                    Ok(Ok(reply)) => read_hello(reply.get_ref()),
+                                    Ok(Err(status)) => Err(mc_proto::reason_of(&status)),
+                                    Err(_) => Err("no answer".to_owned()),
+                                }
+                            }
+                            Err(err) => Err(format!("not an address: {err}")),
+                        };
+                        let answered = said.is_ok();
+                        // The finder that would hear it may be gone; then nobody needs it.
+                        let _ = news.send(News { from: address.clone(), said, told_to_all: false }).await;
+                        Ended::Asked { address, answered }
+                    });
+                }
             }
-            let client = self.masters.client(&address);
-            let news = news.clone();
-            tasks.spawn(async move {
-                let said = match client {
-                    Ok(mut client) => match tokio::time::timeout(ANSWER, client.hello(hello())).await {
-                        Ok(Ok(reply)) => read_hello(reply.get_ref()),
-                        Ok(Err(status)) => Err(mc_proto::reason_of(&status)),
-                        Err(_) => Err("no answer".to_owned()),
-                    },
-                    Err(err) => Err(format!("not an address: {err}")),
-                };
-                // The finder that would hear it may be gone; then nobody needs it.
-                let _ = news.send(News { from: address.clone(), said }).await;
-                Ended::Asked(address)
-            });
         }
     }
 
-    /// Watches start when the cluster is known: a watch names it, so that a foreign master can refuse.
-    fn keep_watches(&mut self, tasks: &mut JoinSet<Ended>, news: &mpsc::Sender<News>) {
-        let Some(cluster) = self.membership.known() else { return };
-        let known: Vec<String> = self.known.iter().cloned().collect();
-        for _ in 0..known.len() {
-            if self.watched.len() >= WATCHES {
+    /// Keeps one master watched besides the leader, whose heartbeats are watch enough. It starts when the cluster is
+    /// known: a watch names it, so that a foreign master can refuse.
+    fn keep_watch(&mut self, tasks: &mut JoinSet<Ended>, news: &mpsc::Sender<News>) {
+        let leader = self.leader.borrow().as_ref().map(|believed| believed.leader.address.clone());
+        if let Some((address, watch)) = &self.watched {
+            if Some(address) != leader.as_ref() {
                 return;
             }
-            let address = known[self.next_watch % known.len()].clone();
-            self.next_watch = self.next_watch.wrapping_add(1);
-            if !self.watched.insert(address.clone()) {
-                continue;
+            watch.abort();
+            (self.watched, self.hears) = (None, false);
+        }
+        let Some(cluster) = self.membership.known() else { return };
+        let others: Vec<&String> =
+            self.known.iter().filter(|address| Some(*address) != leader.as_ref()).collect();
+        if others.is_empty() {
+            return;
+        }
+        let address = others[self.next_watch % others.len()].clone();
+        self.next_watch = self.next_watch.wrapping_add(1);
+        let Ok(client) = self.masters.client(&address) else { return };
+        // Every store changes over at the same moment, when the master that it watched begins to lead.
+        let pause = self.watch_pace.wait() + self.status.get().spread.mul_f64(rand::random_range(0.0..1.0));
+        let news = news.clone();
+        let watched = address.clone();
+        let task = tasks.spawn(async move {
+            tokio::time::sleep(pause).await;
+            let opened = Instant::now();
+            watch_master(client, cluster, &address, &news).await;
+            Ended::Watched { address, lasted: opened.elapsed() }
+        });
+        self.watched = Some((watched, task));
+    }
+
+    fn watch_ended(&mut self, address: &str, lasted: Duration) {
+        if self.watched.as_ref().is_some_and(|(watched, _)| watched == address) {
+            (self.watched, self.hears) = (None, false);
+            self.masters.forget(address);
+            if lasted >= WORKED {
+                self.watch_pace.reset();
             }
-            let client = self.masters.client(&address);
-            let news = news.clone();
-            tasks.spawn(async move {
-                if let Ok(client) = client {
-                    watch_master(client, cluster, &address, &news).await;
-                }
-                tokio::time::sleep(WATCH_PAUSE).await;
-                Ended::Watched(address)
-            });
         }
     }
 
@@ -206,7 +257,8 @@ impl Finder {
             self.heard.insert(news.from, "has not formed a cluster yet".to_owned());
             return;
         };
-        match self.membership.report(&news.from, cluster) {
+        self.hears |= news.told_to_all;
+        match self.membership.report(&news.from, said.node, cluster) {
             Verdict::Ours => {}
             Verdict::Joined(cluster) => {
                 info!(%cluster, master = news.from, "met the cluster");
@@ -223,7 +275,7 @@ impl Finder {
                 self.refused.clear();
                 // Whoever led the old cluster no longer counts, whatever its term was.
                 self.leader.send_replace(None);
-                self.known = self.membership.list().iter().cloned().collect();
+                self.known = self.membership.list().addresses.clone();
             }
             Verdict::Foreign { ours, theirs, reports, needed } => {
                 let text =
@@ -248,16 +300,16 @@ impl Finder {
             },
         );
         if let Some(leader) = said.leader {
-            self.believe(leader);
+            self.believe(leader, news.told_to_all);
         }
     }
 
-    fn believe(&mut self, leader: Leader) {
+    fn believe(&mut self, leader: Leader, told_to_all: bool) {
         self.known.insert(leader.address.clone());
         self.leader.send_if_modified(|believed| {
-            let news = leader.supersedes(believed.as_ref());
+            let news = leader.supersedes(believed.as_ref().map(|believed| &believed.leader));
             if news {
-                *believed = Some(leader);
+                *believed = Some(Believed { leader, told_to_all });
             }
             news
         });
@@ -265,7 +317,7 @@ impl Finder {
 
     /// Says for whom the store waits: once, then every ten seconds.
     fn say_for_whom(&mut self) {
-        let quiet = self.quiet.get_or_insert_with(|| Quiet { since: Instant::now(), said: None });
+        let Some(quiet) = &mut self.quiet else { return };
         let due = match quiet.said {
             None => quiet.since.elapsed() >= PATIENCE,
             Some(at) => at.elapsed() >= REMIND,
@@ -286,9 +338,9 @@ impl Finder {
 
 /// A background task that ended, and for which master it ran.
 enum Ended {
-    Asked(String),
-    Watched(String),
-    Resolved(Vec<String>),
+    Asked { address: String, answered: bool },
+    Watched { address: String, lasted: Duration },
+    Resolved(Listed),
 }
 
 /// Hears one master's stream of leader changes until it breaks.
@@ -305,12 +357,13 @@ async fn watch_master(
         version_max,
         ..v1::Caller::default()
     };
-    let request = v1::WatchRequest { caller: Some(caller) };
+    let request = v1::WatchRequest { caller: Some(caller), leader_only: true };
     let Ok(Ok(stream)) = tokio::time::timeout(ANSWER, client.watch(request)).await else { return };
     let mut stream = stream.into_inner();
     // A master that is stopped rather than dead breaks the stream through the channel's keep-alive.
     while let Ok(Some(event)) = stream.message().await {
-        if news.send(News { from: address.to_owned(), said: Ok(read_event(event)) }).await.is_err() {
+        let said = Ok(read_event(event));
+        if news.send(News { from: address.to_owned(), said, told_to_all: true }).await.is_err() {
             return;
         }
     }
@@ -327,6 +380,7 @@ fn hello() -> v1::HelloRequest {
 pub(crate) fn read_event(event: v1::WatchEvent) -> Said {
     Said {
         cluster: ClusterId::from_bytes(&event.cluster_id),
+        node: None,
         leader: Leader::read(event.leader.as_ref()),
         masters: event.masters,
     }
@@ -346,6 +400,7 @@ pub(crate) fn read_hello(reply: &v1::HelloReply) -> Result<Said, String> {
     }
     Ok(Said {
         cluster: ClusterId::from_bytes(&reply.cluster_id),
+        node: NodeId::from_bytes(&reply.node_id),
         leader: Leader::read(reply.leader.as_ref()),
         masters: reply.masters.clone(),
     })

@@ -10,7 +10,21 @@ pub(crate) struct Leader {
     pub(crate) term: u64,
 }
 
+/// A leader to go over to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Believed {
+    pub(crate) leader: Leader,
+    /// Every store is told at this moment, as by a watch: they go over one after the other. A store that asked by itself
+    /// is alone.
+    pub(crate) told_to_all: bool,
+}
+
 impl Leader {
+    /// The same node leads in the same term.
+    pub(crate) fn same_reign(&self, other: &Self) -> bool {
+        self.node == other.node && self.term == other.term
+    }
+
     /// Reads what travelled; `None` when it names nobody (a redirect while no leader is known).
     pub(crate) fn read(leader: Option<&v1::Leader>) -> Option<Self> {
         let leader = leader.filter(|leader| !leader.address.is_empty())?;

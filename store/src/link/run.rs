@@ -5,20 +5,21 @@ use std::time::Duration;
 
 use mc_base::net::Network;
 use mc_base::{ClusterId, ClusterTime};
+use mc_discovery::Backoff;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use super::finder::Finder;
-use super::leaders::Leader;
+use super::leaders::{Believed, Leader};
 use super::masters::fresh_client;
 use super::session::{End, Session, knows, unmount};
 use super::status::LinkStatus;
 use super::{Identity, Lent, LinkConfig, Served};
 
 /// How long until a leader that did not answer is tried again.
-const RETRY: Duration = Duration::from_millis(50);
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long until a leader that refused this store is asked again.
 const REFUSED_RETRY: Duration = Duration::from_secs(1);
 
@@ -39,6 +40,8 @@ pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration
         mounted: false,
         leaders,
         redirect,
+        pace: Backoff::new(RETRY.0, RETRY.1),
+        followed: None,
         said: None,
     };
     let within = tokio::select! {
@@ -73,8 +76,12 @@ struct Following {
     cluster: Option<ClusterId>,
     /// A leader of the present cluster has mounted the present epoch.
     mounted: bool,
-    leaders: watch::Receiver<Option<Leader>>,
+    leaders: watch::Receiver<Option<Believed>>,
     redirect: mpsc::Sender<Leader>,
+    /// Between tries with leaders.
+    pace: Backoff,
+    /// The leader of the last session.
+    followed: Option<Leader>,
     /// The last trouble that was logged, so that each is logged once.
     said: Option<String>,
 }
@@ -82,7 +89,10 @@ struct Following {
 impl Following {
     async fn follow(&mut self) {
         loop {
-            let leader = self.next_leader().await;
+            let Believed { leader, told_to_all } = self.next_leader().await;
+            if told_to_all && !self.wait_for_my_turn(&leader).await {
+                continue;
+            }
             let cluster = self.status.get().cluster;
             self.status.update(|state| state.leader = Some(leader.clone()));
             let end = match self.go_over(&leader, cluster).await {
@@ -97,12 +107,13 @@ impl Following {
                         self.redirected(other);
                     }
                     // Cut short when the redirect is news.
-                    self.pause(RETRY).await;
+                    self.pause_between_tries().await;
                 }
                 End::Broken(why) => {
                     self.say(format!("lost the leader {}: {why}; looking for the next", leader.address));
-                    self.pause(RETRY).await;
+                    self.pause_between_tries().await;
                 }
+                End::Busy => self.pause_between_tries().await,
                 End::Refused(why) => {
                     let text = format!("the leader {} refuses this store: {why}", leader.address);
                     self.status.update(|state| state.waiting_for.clone_from(&text));
@@ -162,7 +173,27 @@ impl Following {
         Ok(())
     }
 
-    async fn next_leader(&mut self) -> Leader {
+    /// After a failover every store hears of the new leader at the same moment. They go over to it spread over the time
+    /// that the last leader named for that; the new one believes them meanwhile. False when a newer one is known.
+    async fn wait_for_my_turn(&mut self, leader: &Leader) -> bool {
+        let spread = self.status.get().spread;
+        if spread.is_zero() || self.followed.as_ref().is_none_or(|followed| followed.same_reign(leader)) {
+            return true;
+        }
+        let turn = spread.mul_f64(rand::random_range(0.0..1.0));
+        tokio::select! {
+            () = sleep(turn) => true,
+            changed = self.leaders.changed() => {
+                if changed.is_err() {
+                    std::future::pending::<()>().await;
+                }
+                self.leaders.mark_changed();
+                false
+            }
+        }
+    }
+
+    async fn next_leader(&mut self) -> Believed {
         loop {
             if let Some(leader) = self.leaders.borrow_and_update().clone() {
                 return leader;
@@ -191,6 +222,7 @@ impl Following {
             client,
         };
         let started = status.now();
+        self.followed = Some(leader.clone());
         let end = tokio::select! {
             end = session.run(self.mounted) => Some(end),
             changed = self.leaders.changed() => match changed {
@@ -203,6 +235,7 @@ impl Following {
         if state.mounted_at.is_some_and(|at| at >= started) {
             // It worked for a while: the next trouble is news.
             self.said = None;
+            self.pace.reset();
         }
         end
     }
@@ -217,6 +250,11 @@ impl Following {
             state.mounted_at = None;
         });
         self.served.register(identity).await;
+    }
+
+    async fn pause_between_tries(&mut self) {
+        let time = self.pace.wait();
+        self.pause(time).await;
     }
 
     async fn pause(&mut self, time: Duration) {
@@ -247,7 +285,7 @@ impl Following {
     /// Takes the memory back, at whoever leads; returns when that is done or refused for good.
     async fn unmount(&mut self) {
         loop {
-            let leader = self.next_leader().await;
+            let Believed { leader, .. } = self.next_leader().await;
             let ended = match fresh_client(&self.network, &leader.address) {
                 Ok(client) => unmount(client, &self.lent, &self.status, &leader, self.identity.epoch).await,
                 Err(err) => Err(End::Broken(err.to_string())),
@@ -259,9 +297,9 @@ impl Following {
                 Err(End::NotLeader(Some(other))) => {
                     self.redirected(other);
                 }
-                Err(End::NotLeader(None) | End::Broken(_)) => {}
+                Err(End::NotLeader(None) | End::Broken(_) | End::Busy) => {}
             }
-            self.pause(RETRY).await;
+            self.pause_between_tries().await;
         }
     }
 }

@@ -22,6 +22,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// A leader that has not answered a heartbeat for so long is left.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// A slip of a master must not keep a store away.
+const LONGEST_SPREAD: Duration = Duration::from_secs(5);
+
 /// Why a session ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -29,6 +32,8 @@ pub(crate) enum End {
     NotLeader(Option<Leader>),
     /// The connection broke, or nothing came back.
     Broken(String),
+    /// The leader has no time for a mount at the moment.
+    Busy,
     /// This epoch is gone for good.
     Dead,
     /// The master will not have this store: nothing changes until a person does something.
@@ -112,6 +117,8 @@ impl Session<'_> {
             return Err(End::Refused("its heartbeats come from another cluster".to_owned()));
         }
         self.learn(cluster, reply.cluster_time_ms);
+        let spread = Duration::from_millis(reply.spread_ms.into()).min(LONGEST_SPREAD);
+        self.status.update(|state| state.spread = spread);
         if !reply.mounted {
             self.status.update(|state| state.mounted_at = None);
             return self.mount().await;
@@ -244,6 +251,7 @@ fn ended(status: &tonic::Status) -> End {
     match Code::try_from(detail.code) {
         Ok(Code::NotLeader | Code::NoLeader) => End::NotLeader(Leader::read(detail.leader.as_ref())),
         Ok(Code::StoreEpochDead) => End::Dead,
+        Ok(Code::ResourceExhausted) => End::Busy,
         // The caller's node or cluster is not the one that answered there: look for the leader again.
         Ok(Code::WrongNode | Code::WrongCluster) => End::Broken(detail.message),
         Ok(Code::VersionSkew | Code::SegmentAlreadyExists | Code::InvalidParams | Code::NotSupported) => {

@@ -30,6 +30,8 @@ pub(crate) struct LinkState {
     pub(crate) mounted_term: u64,
     /// The interval that the cluster asks for.
     pub(crate) heartbeat: Duration,
+    /// Over how long the stores go over to another leader.
+    pub(crate) spread: Duration,
     /// Mounts that were answered.
     pub(crate) mounts: u64,
     /// Epochs that a leader declared dead.
@@ -48,6 +50,7 @@ impl LinkStatus {
             mounted_at: None,
             mounted_term: 0,
             heartbeat: Duration::from_millis(200),
+            spread: Duration::ZERO,
             mounts: 0,
             dead_epochs: 0,
             waiting_for: String::new(),
@@ -94,9 +97,16 @@ impl LinkStatus {
         self.age().is_some_and(|age| age < Duration::from_secs(1))
     }
 
-    /// No leader has answered for two heartbeats: time to look for another.
-    pub(crate) fn quiet(&self) -> bool {
-        let limit = self.state.lock().heartbeat * 2;
-        self.age().is_none_or(|age| age > limit)
+    /// No leader has answered for two heartbeats: time to look for another. `Err` is how long that is off.
+    pub(crate) fn quiet(&self) -> Result<(), Duration> {
+        let (mounted_at, limit) = {
+            let state = self.state.lock();
+            (state.mounted_at, state.heartbeat * 2)
+        };
+        let Some(mounted_at) = mounted_at else { return Ok(()) };
+        match (mounted_at + limit).checked_sub(self.clock.now()) {
+            Some(off) if !off.is_zero() => Err(off),
+            _ => Ok(()),
+        }
     }
 }

@@ -360,6 +360,7 @@ impl Fake {
             cluster_id: Bytes::copy_from_slice(&agreed.cluster.to_bytes()),
             mounted: agreed.mounted.contains(&epoch),
             dead: agreed.dead.contains(&epoch),
+            spread_ms: 0,
         })
     }
 }

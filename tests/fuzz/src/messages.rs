@@ -89,7 +89,9 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             fuzz::hello,
         ),
         kind(v1::StatusRequest { caller: caller.clone() }, |status| fuzz::caller(status.caller.as_ref())),
-        kind(v1::WatchRequest { caller: caller.clone() }, |watch| fuzz::caller(watch.caller.as_ref())),
+        kind(v1::WatchRequest { caller: caller.clone(), leader_only: true }, |watch| {
+            fuzz::caller(watch.caller.as_ref())
+        }),
         kind(
             v1::BatchExistRequest { caller: caller.clone(), tenant: tenant.clone(), keys: keys() },
             |exist| fuzz::caller(exist.caller.as_ref()) && fuzz::keys(&exist.tenant, exist.keys.iter()),
@@ -197,6 +199,8 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 cluster_id: id(&CLUSTER.to_bytes()),
                 stores: vec![store(); 2],
                 masters: vec!["a:50051".into(); 3],
+                all_suspects: true,
+                spread_ms: 2_000,
             },
             |event| mc_client::fuzz::watch(event) & mc_store::fuzz::watch(event),
         ),
@@ -245,6 +249,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 cluster_id: id(&CLUSTER.to_bytes()),
                 mounted: true,
                 dead: true,
+                spread_ms: 2_000,
             },
             |beat| mc_store::fuzz::cluster_time(&beat.cluster_id, beat.cluster_time_ms),
         ),

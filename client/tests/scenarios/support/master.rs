@@ -257,6 +257,7 @@ impl Master for Service {
                     cluster_id: cluster.to_bytes().to_vec().into(),
                     stores: Vec::new(),
                     masters: says.masters.lock().clone(),
+                    ..v1::WatchEvent::default()
                 };
                 Some((Ok(event), leader))
             }

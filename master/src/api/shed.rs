@@ -1,0 +1,191 @@
+//! What a master refuses first when it is short of CPU time: calls of those who look for a leader, begin to watch, or
+//! mount. They come by the thousand at the same moment, after a failover or an outage, and they can come later. Raft,
+//! heartbeats and the calls of clients that know their leader can't: a master that spends its time on the former loses its
+//! leadership and its stores, which makes more of them look for a leader.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mc_base::metrics::Counter;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::Refusal;
+
+/// Calls that may be refused so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sheds {
+    Hello,
+    Watch,
+    Mount,
+}
+
+/// A task that has to wait so long for a thread shows that there is too little CPU time: a heartbeat of Raft is due every
+/// 50 ms, and followers stand for election after 150 ms without one.
+const STRAINED: Duration = Duration::from_millis(50);
+/// How often that is measured.
+const PROBE: Duration = Duration::from_millis(20);
+/// Calls of a kind that are answered each second while there is too little: all of a fleet's in some seconds, for a tenth
+/// of a core. Without them nobody would find the leader of a machine that has other work.
+const FLOOR: f64 = 400.0;
+/// And at once, after a pause.
+const BURST: f64 = 100.0;
+/// Mounts that may be in the log's queue: each is an entry, and there is room for 1,024 in all.
+const MOST_MOUNTS: usize = 128;
+
+/// Decides which calls to refuse.
+pub(crate) struct Shedder {
+    /// Microseconds; one for each runtime that is measured.
+    lags: [Arc<AtomicU64>; 2],
+    began: Instant,
+    buckets: [Mutex<Bucket>; 3],
+    refused: [Counter; 3],
+    mounts: Arc<Semaphore>,
+}
+
+impl Shedder {
+    pub(crate) fn new(refused: [Counter; 3]) -> Self {
+        Self {
+            lags: Default::default(),
+            began: Instant::now(),
+            buckets: Default::default(),
+            refused,
+            mounts: Arc::new(Semaphore::new(MOST_MOUNTS)),
+        }
+    }
+
+    /// What measures how long tasks wait on the runtimes that they are spawned on, for good: those of the calls and of Raft.
+    pub(crate) fn probes(&self) -> [impl Future<Output = ()> + Send + use<>; 2] {
+        self.lags.each_ref().map(|lag| probe(lag.clone()))
+    }
+
+    fn strained(&self) -> bool {
+        let lag = self.lags.iter().map(|lag| lag.load(Ordering::Relaxed)).max().unwrap_or(0);
+        Duration::from_micros(lag) >= STRAINED
+    }
+
+    /// Whether a call of this kind is answered now.
+    pub(crate) fn admit(&self, kind: Sheds) -> Result<(), Refusal> {
+        let taken = self.buckets[kind as usize].lock().take(self.began.elapsed());
+        if taken || !self.strained() { Ok(()) } else { Err(self.refuse(kind)) }
+    }
+
+    /// A place among the mounts that are under way.
+    pub(crate) fn mount_slot(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.mounts.clone().try_acquire_owned().map_err(|_| self.refuse(Sheds::Mount))
+    }
+
+    fn refuse(&self, kind: Sheds) -> Refusal {
+        self.refused[kind as usize].increment(1);
+        let what = match kind {
+            Sheds::Hello => "hellos",
+            Sheds::Watch => "new watches",
+            Sheds::Mount => "mounts",
+        };
+        Refusal::Shed { what }
+    }
+}
+
+/// Measures, until it is dropped, how late a task wakes up that asked for it. What was measured halves with each probe, so
+/// that one late wake-up is remembered for a tenth of a second or so.
+async fn probe(lag: Arc<AtomicU64>) {
+    loop {
+        let due = tokio::time::Instant::now() + PROBE;
+        tokio::time::sleep_until(due).await;
+        let late = u64::try_from(due.elapsed().as_micros()).unwrap_or(u64::MAX);
+        lag.store(late.max(lag.load(Ordering::Relaxed) / 2), Ordering::Relaxed);
+    }
+}
+
+/// The calls that are answered however strained the master is: [`FLOOR`] a second.
+#[derive(Debug)]
+struct Bucket {
+    calls: f64,
+    at: Duration,
+}
+
+impl Default for Bucket {
+    fn default() -> Self {
+        Self { calls: BURST, at: Duration::ZERO }
+    }
+}
+
+impl Bucket {
+    fn take(&mut self, now: Duration) -> bool {
+        let since = now.saturating_sub(self.at);
+        self.at = self.at.max(now);
+        self.calls = (self.calls + since.as_secs_f64() * FLOOR).min(BURST);
+        if self.calls < 1.0 {
+            return false;
+        }
+        self.calls -= 1.0;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shedder() -> Shedder {
+        Shedder::new([Counter::noop(), Counter::noop(), Counter::noop()])
+    }
+
+    fn late(shedder: &Shedder, runtime: usize, by: Duration) {
+        shedder.lags[runtime].store(by.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    fn admitted(shedder: &Shedder, kind: Sheds, calls: usize) -> usize {
+        (0..calls).filter(|_| shedder.admit(kind).is_ok()).count()
+    }
+
+    #[test]
+    fn a_master_with_time_answers_everybody_and_a_strained_one_a_few() {
+        let shedder = shedder();
+        assert_eq!(admitted(&shedder, Sheds::Hello, 5_000), 5_000);
+        late(&shedder, 1, STRAINED);
+        let few = admitted(&shedder, Sheds::Hello, 5_000);
+        assert!(few < 1_000, "{few} of a burst: the bucket fills while this runs");
+        assert!(admitted(&shedder, Sheds::Mount, 1) == 1, "each kind has its own floor");
+        late(&shedder, 1, STRAINED / 2);
+        assert_eq!(admitted(&shedder, Sheds::Hello, 5_000), 5_000);
+    }
+
+    #[test]
+    fn a_strained_master_answers_the_floor_of_every_second() {
+        let mut bucket = Bucket::default();
+        let taken = |bucket: &mut Bucket, now| (0..1_000).filter(|_| bucket.take(now)).count();
+        assert_eq!(taken(&mut bucket, Duration::ZERO), BURST as usize);
+        let ten_seconds: usize =
+            (1..=1_000).map(|tick| taken(&mut bucket, Duration::from_millis(10 * tick))).sum();
+        assert!((3_990..=4_000).contains(&ten_seconds), "{ten_seconds}");
+        assert_eq!(taken(&mut bucket, Duration::from_secs(3_600)), BURST as usize, "nothing is saved up");
+    }
+
+    #[test]
+    fn mounts_leave_most_of_the_log_s_queue_to_others() {
+        let shedder = shedder();
+        let slots: Vec<_> = (0..MOST_MOUNTS).map(|_| shedder.mount_slot().unwrap()).collect();
+        assert!(matches!(shedder.mount_slot(), Err(Refusal::Shed { .. })));
+        drop(slots);
+        assert!(shedder.mount_slot().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_wake_up_strains_for_a_moment() {
+        let shedder = shedder();
+        let [calls, _raft] = shedder.probes();
+        let probe = tokio::spawn(calls);
+        tokio::task::yield_now().await;
+        tokio::time::advance(PROBE + 2 * STRAINED).await;
+        tokio::task::yield_now().await;
+        assert!(shedder.strained());
+        for _ in 0..4 {
+            tokio::time::advance(PROBE).await;
+            tokio::task::yield_now().await;
+        }
+        assert!(!shedder.strained());
+        probe.abort();
+    }
+}

@@ -1,0 +1,73 @@
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+/// Waits that double from `first` to `most`, each drawn from its upper half, so that those who began to wait at the same
+/// moment do not come back at the same moment.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    first: Duration,
+    most: Duration,
+    next: Duration,
+    random: SmallRng,
+}
+
+impl Backoff {
+    /// The first wait is at most `first`, and none is longer than `most`.
+    #[must_use]
+    pub fn new(first: Duration, most: Duration) -> Self {
+        Self::seeded(first, most, rand::random())
+    }
+
+    /// The same with a random sequence of the caller's choice, for simulations and tests.
+    #[must_use]
+    pub fn seeded(first: Duration, most: Duration, seed: u64) -> Self {
+        Self { first, most, next: first, random: SmallRng::seed_from_u64(seed) }
+    }
+
+    /// How long to wait now.
+    pub fn wait(&mut self) -> Duration {
+        let longest = self.next.min(self.most);
+        self.next = longest.saturating_mul(2).min(self.most);
+        longest.mul_f64(self.random.random_range(0.5..=1.0))
+    }
+
+    /// What was waited for has come: the next wait is a first one.
+    pub fn reset(&mut self) {
+        self.next = self.first;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Duration = Duration::from_millis(20);
+    const MOST: Duration = Duration::from_millis(200);
+
+    #[test]
+    fn waits_double_up_to_the_most_and_start_over_at_reset() {
+        for seed in 0..100 {
+            let mut backoff = Backoff::seeded(FIRST, MOST, seed);
+            for longest in [20, 40, 80, 160, 200, 200].map(Duration::from_millis) {
+                let wait = backoff.wait();
+                assert!(longest / 2 <= wait && wait <= longest, "seed {seed}: {wait:?} of {longest:?}");
+            }
+            backoff.reset();
+            assert!(backoff.wait() <= FIRST);
+        }
+    }
+
+    #[test]
+    fn a_thousand_who_begin_together_are_spread_evenly() {
+        // The fourth wait of each ends 110 to 220 ms after the third: in no 10 ms of that come back many more than others.
+        let mut buckets = [0; 8];
+        for seed in 0..1_000 {
+            let mut backoff = Backoff::seeded(FIRST, MOST, seed);
+            let wait = (0..4).map(|_| backoff.wait()).last().unwrap_or_default();
+            buckets[((wait.as_millis() - 80) / 10).min(7) as usize] += 1;
+        }
+        assert!(buckets.iter().all(|n| (80..=170).contains(n)), "125 each on average: {buckets:?}");
+    }
+}

@@ -1,0 +1,156 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::ops::BitOr;
+use std::time::Duration;
+
+use mc_base::{ClusterId, HostPort, NodeId};
+
+/// A resolver that is slower counts as one that does not know the name.
+const RESOLVE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The masters of a list, as its names resolve now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// Addresses to dial.
+    pub addresses: BTreeSet<String>,
+    /// How many masters they are: those with an IPv4 and an IPv6 address are dialled at both.
+    pub masters: usize,
+}
+
+impl Listed {
+    /// Looks the names up.
+    pub async fn resolve(list: &[HostPort]) -> Self {
+        let mut all = Self::default();
+        for address in list {
+            // A name that does not resolve stays a name: the channel resolves again when it connects, and says why it
+            // cannot.
+            let found = tokio::time::timeout(RESOLVE_TIMEOUT, address.resolve()).await;
+            let records = found.ok().and_then(Result::ok).unwrap_or_default();
+            all = all | Self::of(&address.to_string(), &records);
+        }
+        all
+    }
+
+    /// A name and its records: as many masters as its larger address family has records, and all of them are dialled. A
+    /// name with one is dialled by name, so that it follows its record; one IPv4 and one IPv6 record are one machine.
+    #[must_use]
+    pub fn of(name: &str, records: &[SocketAddr]) -> Self {
+        let records: BTreeSet<&SocketAddr> = records.iter().collect();
+        let v4 = records.iter().filter(|record| record.is_ipv4()).count();
+        let masters = v4.max(records.len() - v4).max(1);
+        let addresses = match masters {
+            1 => BTreeSet::from([name.to_owned()]),
+            _ => records.iter().map(ToString::to_string).collect(),
+        };
+        Self { addresses, masters }
+    }
+}
+
+/// Another entry of the list. Twice the same is once.
+impl BitOr for Listed {
+    type Output = Self;
+
+    fn bitor(mut self, other: Self) -> Self {
+        if !other.addresses.is_subset(&self.addresses) {
+            self.masters += other.masters;
+            self.addresses.extend(other.addresses);
+        }
+        self
+    }
+}
+
+/// Which cluster the master at each address says that it belongs to.
+#[derive(Clone, Debug, Default)]
+pub struct Reports(BTreeMap<String, Report>);
+
+#[derive(Clone, Copy, Debug)]
+struct Report {
+    node: Option<NodeId>,
+    cluster: ClusterId,
+}
+
+impl Reports {
+    /// The master at `address`, which is `node` where it said so, belongs to `cluster`.
+    pub fn note(&mut self, address: &str, node: Option<NodeId>, cluster: ClusterId) {
+        let node = node.or_else(|| self.0.get(address)?.node);
+        self.0.insert(address.to_owned(), Report { node, cluster });
+    }
+
+    /// The master at `address` does not answer: what it said no longer counts.
+    pub fn silent(&mut self, address: &str) {
+        self.0.remove(address);
+    }
+
+    /// Masters of the list that belong to `cluster`: each once, whatever the number of its addresses.
+    #[must_use]
+    pub fn of(&self, list: &Listed, cluster: ClusterId) -> usize {
+        let reports = list.addresses.iter().filter_map(|address| Some((address, self.0.get(address)?)));
+        let theirs = reports.filter(|(_, report)| report.cluster == cluster);
+        let masters: BTreeSet<_> = theirs
+            .map(|(address, report)| match report.node {
+                Some(node) => Ok(node),
+                None => Err(address),
+            })
+            .collect();
+        masters.len()
+    }
+
+    /// How many of the list's masters are a majority.
+    #[must_use]
+    pub fn needed(list: &Listed) -> usize {
+        list.masters / 2 + 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLUSTER: ClusterId = ClusterId(7);
+
+    fn of(records: &[&str]) -> Listed {
+        let records: Vec<_> = records.iter().map(|record| record.parse().unwrap()).collect();
+        Listed::of("m:1", &records)
+    }
+
+    fn addresses(listed: &Listed) -> Vec<&str> {
+        listed.addresses.iter().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn a_name_is_as_many_masters_as_its_larger_family_has_records_and_all_are_dialled() {
+        for one in [&[][..], &["10.0.0.1:1"], &["10.0.0.1:1", "[::2]:1"]] {
+            assert_eq!((addresses(&of(one)), of(one).masters), (vec!["m:1"], 1), "{one:?}");
+        }
+        let both = of(&["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "[::1]:1", "[::2]:1", "[::3]:1"]);
+        assert_eq!((both.addresses.len(), both.masters), (6, 3));
+        let more_v6 = of(&["10.0.0.1:1", "[::1]:1", "[::2]:1"]);
+        assert_eq!((more_v6.addresses.len(), more_v6.masters), (3, 2));
+    }
+
+    #[test]
+    fn with_one_family_unroutable_a_majority_is_still_reached() {
+        let list = of(&["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1", "[::1]:1", "[::2]:1", "[::3]:1"]);
+        let mut reports = Reports::default();
+        reports.note("10.0.0.1:1", Some(NodeId(1)), CLUSTER);
+        assert!(reports.of(&list, CLUSTER) < Reports::needed(&list));
+        reports.note("[::1]:1", Some(NodeId(1)), CLUSTER);
+        assert_eq!(reports.of(&list, CLUSTER), 1, "the same master at its other address");
+        reports.note("10.0.0.2:1", Some(NodeId(2)), CLUSTER);
+        assert!(reports.of(&list, CLUSTER) >= Reports::needed(&list), "two of three");
+        reports.note("10.0.0.2:1", None, CLUSTER);
+        reports.note("[::2]:1", Some(NodeId(2)), CLUSTER);
+        assert_eq!(reports.of(&list, CLUSTER), 2, "a watch does not say who it is; the hello before it did");
+        reports.silent("10.0.0.1:1");
+        reports.silent("[::1]:1");
+        assert_eq!(reports.of(&list, CLUSTER), 1);
+    }
+
+    #[tokio::test]
+    async fn literal_addresses_and_names_with_one_record_are_kept_as_they_are() {
+        let list = mc_base::addr::parse_list("127.0.0.1:1,[::1]:2,localhost,127.0.0.1:1", 3).unwrap();
+        let listed = Listed::resolve(&list).await;
+        assert_eq!(addresses(&listed), ["127.0.0.1:1", "[::1]:2", "localhost:3"]);
+        assert_eq!(listed.masters, 3);
+    }
+}

@@ -1,0 +1,215 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::Backoff;
+
+/// A question that is not answered by then stays open, and no longer keeps another master from being asked: one that is
+/// cut off would take all of its time-out from every search.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// A search that begins so soon after the last one goes on with its pauses: a leader that is overloaded is lost and found
+/// again and again, and each time everybody would ask it at once.
+const CALM: Duration = Duration::from_secs(1);
+
+/// Decides which master is asked who leads, and when: one at a time, the pauses doubling, since everybody who lost the
+/// leader looks at the same time. Masters that were never asked come first, and at once.
+#[derive(Debug)]
+pub struct Poller {
+    pace: Backoff,
+    /// No question before.
+    next: Instant,
+    began: Instant,
+    /// When a search was last under way.
+    looked: Option<Instant>,
+    /// When each was last asked.
+    asked: BTreeMap<String, Instant>,
+    /// Questions under way, and since when.
+    open: BTreeMap<String, Instant>,
+}
+
+/// What to do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Ask this master. [`Poller::ended`] says that it has answered, or failed to.
+    Ask(String),
+    /// Look again then, or when a question has ended.
+    Wait(Instant),
+}
+
+impl Poller {
+    /// The pauses between questions double from `first` to `most`.
+    #[must_use]
+    pub fn new(first: Duration, most: Duration, now: Instant) -> Self {
+        Self {
+            pace: Backoff::new(first, most),
+            next: now,
+            began: now,
+            looked: None,
+            asked: BTreeMap::new(),
+            open: BTreeMap::new(),
+        }
+    }
+
+    /// A search begins. With a watch open the news come by themselves: `head_start` is how long it is left to that, but
+    /// for the question to the leader that was lost.
+    pub fn begin(&mut self, now: Instant, head_start: Duration) {
+        if self.looked.is_some_and(|looked| now < looked + CALM) {
+            return;
+        }
+        self.pace.reset();
+        self.began = now;
+        self.next = now + head_start;
+    }
+
+    /// What to do at `now` about these masters. `lost` is the leader that stopped answering: it is asked first.
+    pub fn step(&mut self, now: Instant, masters: &BTreeSet<String>, lost: Option<&str>) -> Step {
+        self.looked = Some(now);
+        self.asked.retain(|address, _| masters.contains(address));
+        let waiting = self.open.values().map(|since| *since + PATIENCE).filter(|until| now < *until).min();
+        if let Some(until) = waiting {
+            return Step::Wait(until);
+        }
+        let free = |address: &&String| !self.open.contains_key(*address);
+        let fresh = masters.iter().filter(free).find(|address| !self.asked.contains_key(*address));
+        let lost = masters.iter().filter(free).find(|address| {
+            Some(address.as_str()) == lost && self.asked.get(*address).is_none_or(|at| *at < self.began)
+        });
+        let chosen = match lost.or(fresh) {
+            Some(address) => address.clone(),
+            None if now < self.next => return Step::Wait(self.next),
+            None => match masters.iter().filter(free).min_by_key(|address| self.asked.get(*address)) {
+                Some(address) => address.clone(),
+                None => return Step::Wait(now + PATIENCE),
+            },
+        };
+        self.next = self.next.max(now + self.pace.wait());
+        self.asked.insert(chosen.clone(), now);
+        self.open.insert(chosen.clone(), now);
+        Step::Ask(chosen)
+    }
+
+    /// A question was answered, or is given up.
+    pub fn ended(&mut self, address: &str) {
+        self.open.remove(address);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Duration = Duration::from_millis(20);
+    const MOST: Duration = Duration::from_secs(2);
+
+    fn masters() -> BTreeSet<String> {
+        ["a", "b", "c"].map(String::from).into()
+    }
+
+    fn poller(now: Instant) -> Poller {
+        Poller::new(FIRST, MOST, now)
+    }
+
+    /// Answers every question at once until `end`; whom it asked, and when.
+    fn run(poller: &mut Poller, from: Instant, end: Instant) -> Vec<(String, Duration)> {
+        let (mut now, mut asked) = (from, Vec::new());
+        while now < end {
+            match poller.step(now, &masters(), None) {
+                Step::Ask(address) => {
+                    poller.ended(&address);
+                    asked.push((address, now - from));
+                }
+                Step::Wait(until) => now = until,
+            }
+        }
+        asked
+    }
+
+    #[test]
+    fn at_first_each_is_asked_at_once_one_after_the_other() {
+        let now = Instant::now();
+        let mut poller = poller(now);
+        assert_eq!(poller.step(now, &masters(), None), Step::Ask("a".into()));
+        assert_eq!(poller.step(now, &masters(), None), Step::Wait(now + PATIENCE), "one at a time");
+        poller.ended("a");
+        assert_eq!(poller.step(now, &masters(), None), Step::Ask("b".into()));
+        // b is cut off: it does not keep c from being asked.
+        assert_eq!(poller.step(now + PATIENCE, &masters(), None), Step::Ask("c".into()));
+        poller.ended("c");
+        let Step::Wait(until) = poller.step(now + PATIENCE, &masters(), None) else {
+            panic!("all were asked")
+        };
+        assert_eq!(poller.step(until, &masters(), None), Step::Ask("a".into()), "b is still asked");
+    }
+
+    #[test]
+    fn a_search_slows_down_and_asks_all_in_turn() {
+        let now = Instant::now();
+        let mut poller = poller(now);
+        run(&mut poller, now, now + Duration::from_millis(1));
+        let now = now + Duration::from_secs(5);
+        poller.begin(now, Duration::ZERO);
+        let asked = run(&mut poller, now, now + Duration::from_secs(60));
+        assert!(asked.len() < 60, "a question a second or less in the long run, not {}", asked.len());
+        assert!(asked[1].1 <= Duration::from_millis(60), "{asked:?}");
+        for three in asked.chunks_exact(3) {
+            let distinct: BTreeSet<_> = three.iter().map(|(address, _)| address).collect();
+            assert_eq!(distinct.len(), 3, "{asked:?}");
+        }
+        for pair in asked.windows(2) {
+            assert!(pair[1].1 - pair[0].1 <= MOST, "nobody is left alone for longer: {pair:?}");
+        }
+    }
+
+    #[test]
+    fn with_a_watch_open_only_the_lost_leader_is_asked_at_once() {
+        let now = Instant::now();
+        let mut poller = poller(now);
+        run(&mut poller, now, now + Duration::from_millis(1));
+        let lost_at = now + Duration::from_secs(5);
+        poller.begin(lost_at, Duration::from_millis(250));
+        assert_eq!(poller.step(lost_at, &masters(), Some("b")), Step::Ask("b".into()));
+        poller.ended("b");
+        let Step::Wait(until) = poller.step(lost_at, &masters(), Some("b")) else { panic!("b was asked") };
+        assert!(until >= lost_at + Duration::from_millis(250), "the watch tells");
+    }
+
+    #[test]
+    fn a_leader_that_is_doubted_again_and_again_is_asked_ever_less_often() {
+        let now = Instant::now();
+        let mut poller = poller(now);
+        run(&mut poller, now, now + Duration::from_millis(1));
+        let mut questions = 0;
+        // It answers each time, and is doubted again 300 ms later.
+        for doubt in 10..110 {
+            let at = now + Duration::from_millis(300) * doubt;
+            poller.begin(at, Duration::ZERO);
+            if let Step::Ask(address) = poller.step(at, &masters(), Some("a")) {
+                poller.ended(&address);
+                questions += 1;
+            }
+        }
+        assert!(questions < 30, "{questions} in 30 s");
+    }
+
+    #[test]
+    fn a_thousand_that_lost_every_master_ask_hundreds_of_questions_a_second_not_tens_of_thousands() {
+        // Polling every 50 ms, a thousand stores asked three masters 60,000 times a second.
+        let now = Instant::now();
+        let (mut busiest, mut a_second) = (0, [0; 20]);
+        for _ in 0..1_000 {
+            let mut poller = poller(now);
+            run(&mut poller, now, now + Duration::from_millis(1));
+            let now = now + Duration::from_secs(5);
+            poller.begin(now, Duration::ZERO);
+            for (_, at) in run(&mut poller, now, now + Duration::from_secs(20)) {
+                a_second[at.as_secs() as usize] += 1;
+            }
+        }
+        for questions in &a_second[5..] {
+            busiest = busiest.max(*questions);
+        }
+        assert!(busiest < 1_000, "{a_second:?}");
+    }
+}

@@ -107,7 +107,10 @@ async fn ask(masters: Arc<Masters>, address: String) -> String {
         return address;
     };
     match timeout(HELLO_TIMEOUT, line.client.hello(hello)).await {
-        Ok(Ok(reply)) => masters.greeted(&address, &reply.into_inner()),
+        Ok(Ok(reply)) => {
+            masters.greeted(&address, &reply.into_inner());
+            masters.answered.send_replace(address.clone());
+        }
         Ok(Err(status)) if is_busy(&status) => masters.busy(&address),
         Ok(Err(_)) | Err(_) => {
             // The next hello goes over a new connection: this one may be half open.
@@ -127,6 +130,7 @@ fn is_busy(status: &tonic::Status) -> bool {
 async fn observe(masters: &Masters, address: &str, second_watch: &Arc<Semaphore>, open: &Arc<AtomicUsize>) {
     let mut beacon = masters.beacon.subscribe();
     let mut again = Backoff::new(WATCH_AGAIN.0, WATCH_AGAIN.1);
+    let mut answers = masters.answered.subscribe();
     loop {
         let mut permit = None;
         tokio::select! {
@@ -141,7 +145,25 @@ async fn observe(masters: &Masters, address: &str, second_watch: &Arc<Semaphore>
         if began.elapsed() > WATCH_AGAIN.1 {
             again.reset();
         }
-        sleep(again.wait()).await;
+        answers.mark_unchanged();
+        tokio::select! {
+            () = sleep(again.wait()) => {}
+            // It has just come back, and may not know a leader yet: its watch tells sooner than the next question.
+            () = answered(&mut answers, address) => {}
+        }
+    }
+}
+
+/// Returns when the master at `address` answers a hello.
+async fn answered(answers: &mut watch::Receiver<String>, address: &str) {
+    loop {
+        if answers.changed().await.is_err() {
+            // The sender lives as long as the client, which ends this task.
+            std::future::pending::<()>().await;
+        }
+        if *answers.borrow_and_update() == address {
+            return;
+        }
     }
 }
 

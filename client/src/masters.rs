@@ -73,6 +73,8 @@ pub(crate) struct Masters {
     pub(crate) unpublished: Option<Unpublished>,
     pub(crate) counters: Counters,
     pub(crate) beacon: watch::Sender<Beacon>,
+    /// The master that last answered a hello.
+    pub(crate) answered: watch::Sender<String>,
     /// Over how long clients go over to another master, as one last said.
     spread_ms: AtomicU64,
     known: Mutex<Known>,
@@ -130,6 +132,7 @@ impl Masters {
             unpublished: builder.publish_local.then(Unpublished::default),
             counters: Counters::new(),
             beacon: watch::Sender::new(beacon),
+            answered: watch::Sender::new(String::new()),
             spread_ms: AtomicU64::new(0),
             known: Mutex::new(Known {
                 view: LeaderView::default(),

@@ -39,6 +39,9 @@ impl Coordinator {
             }
         }
         let heartbeat_ms = self.index.read(|applied| applied.state.settings().store_heartbeat_ms);
+        // It may have been called suspect under the epoch before.
+        leading.liveness.mounted(store, leading.elapsed());
+        self.refresh_suspect(&leading, store);
         tracing::info!(%store, name, "store mounted");
         Ok(v1::MountStoreReply {
             cluster_time_ms: leading.now().0,

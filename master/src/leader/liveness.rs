@@ -81,8 +81,8 @@ struct Heard {
     at: Duration,
     /// Open heartbeat streams; a store that reconnects has two for a moment.
     streams: u32,
-    /// The last stream was ended on this side, which says nothing of the store.
-    let_go: bool,
+    /// It is expected: it has mounted, or its last stream was ended on this side, which says nothing of the store.
+    expected: bool,
 }
 
 /// What a store's heartbeats say of it.
@@ -123,11 +123,20 @@ impl Liveness {
         Patience { silence, coming: silence + self.spread() }
     }
 
+    /// `store` was mounted: its heartbeats begin shortly.
+    pub(crate) fn mounted(&self, store: StoreId, now: Duration) {
+        let mut ears = self.ears.lock();
+        let entry = ears.heard.entry(store).or_insert(Heard { at: now, streams: 0, expected: true });
+        if entry.streams == 0 {
+            *entry = Heard { at: now, streams: 0, expected: true };
+        }
+    }
+
     /// A stream of heartbeats of `store` has begun.
     pub(crate) fn opened(&self, store: StoreId, now: Duration) {
         let mut ears = self.ears.lock();
         let streams = ears.heard.get(&store).map_or(0, |heard| heard.streams);
-        ears.heard.insert(store, Heard { at: now, streams: streams + 1, let_go: false });
+        ears.heard.insert(store, Heard { at: now, streams: streams + 1, expected: false });
     }
 
     /// A heartbeat has come.
@@ -148,7 +157,7 @@ impl Liveness {
     pub(crate) fn let_go(&self, store: StoreId, now: Duration) {
         if let Some(entry) = self.ears.lock().heard.get_mut(&store) {
             let streams = entry.streams.saturating_sub(1);
-            *entry = Heard { at: now, streams, let_go: streams == 0 };
+            *entry = Heard { at: now, streams, expected: streams == 0 };
         }
     }
 
@@ -246,7 +255,7 @@ impl Ears {
     fn state(&self, store: StoreId, now: Duration, patience: Patience) -> StoreState {
         let believed = match self.heard.get(&store) {
             Some(heard) if heard.streams > 0 => now.saturating_sub(heard.at) < patience.silence,
-            Some(heard) => heard.let_go && now.saturating_sub(heard.at) < patience.coming,
+            Some(heard) => heard.expected && now.saturating_sub(heard.at) < patience.coming,
             None => now.saturating_sub(self.since) < patience.coming,
         };
         if believed { StoreState::Alive } else { StoreState::Suspect }
@@ -348,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_was_let_go_is_believed_for_a_moment() {
+    fn a_store_that_was_expected_is_believed_for_a_moment() {
         let liveness = Liveness::new(AFTER, at(0));
         liveness.opened(STORE, at(0));
         liveness.let_go(STORE, at(700));
@@ -368,6 +377,23 @@ mod tests {
         liveness.let_go(STORE, at(3_020));
         liveness.closed(STORE);
         assert_eq!(liveness.state(STORE, at(3_030)), StoreState::Suspect, "it was back before it was let go");
+    }
+
+    #[test]
+    fn a_store_that_has_mounted_is_believed_until_its_heartbeats_may_be_missed() {
+        let liveness = Liveness::new(AFTER, at(0));
+        assert!(look_until(&liveness, 0, 900), "nothing was heard of it");
+        liveness.mounted(STORE, at(900));
+        assert!(liveness.look_at(STORE, at(900)));
+        assert_eq!(liveness.state(STORE, at(1_600)), StoreState::Alive);
+        liveness.opened(STORE, at(1_650));
+        liveness.mounted(STORE, at(1_700));
+        liveness.closed(STORE);
+        assert_eq!(
+            liveness.state(STORE, at(1_701)),
+            StoreState::Suspect,
+            "a second mount hides no broken stream"
+        );
     }
 
     /// Refreshes as a leader does that is never late; true when the last one changed something.

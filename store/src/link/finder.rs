@@ -71,6 +71,9 @@ pub(crate) struct Finder {
     hears: bool,
     watch_pace: Backoff,
     next_watch: usize,
+    /// A master that has just answered, while no watch tells anything: it is watched at once. It may not know a leader
+    /// yet, and tells sooner than the next question.
+    came_back: Option<String>,
     /// What each master said last, in words, for the line that says for whom the store waits.
     heard: BTreeMap<String, String>,
     /// Foreign masters that were already reported.
@@ -106,6 +109,7 @@ impl Finder {
             watched: None,
             hears: false,
             watch_pace: Backoff::new(WATCH_PAUSE.0, WATCH_PAUSE.1),
+            came_back: None,
             // Not every store of a fleet watches the same master.
             next_watch: rand::random_range(0..64),
             heard: BTreeMap::new(),
@@ -206,7 +210,9 @@ impl Finder {
     fn keep_watch(&mut self, tasks: &mut JoinSet<Ended>, news: &mpsc::Sender<News>) {
         let leader = self.leader.borrow().as_ref().map(|believed| believed.leader.address.clone());
         if let Some((address, watch)) = &self.watched {
-            if Some(address) != leader.as_ref() {
+            let waits_for_another =
+                !self.hears && self.came_back.as_ref().is_some_and(|back| back != address);
+            if Some(address) != leader.as_ref() && !waits_for_another {
                 return;
             }
             watch.abort();
@@ -218,11 +224,17 @@ impl Finder {
         if others.is_empty() {
             return;
         }
-        let address = others[self.next_watch % others.len()].clone();
+        let came_back = self.came_back.take().filter(|address| others.contains(&address));
+        let at_once = came_back.is_some();
+        let address = came_back.unwrap_or_else(|| others[self.next_watch % others.len()].clone());
         self.next_watch = self.next_watch.wrapping_add(1);
         let Ok(client) = self.masters.client(&address) else { return };
         // Every store changes over at the same moment, when the master that it watched begins to lead.
-        let pause = self.watch_pace.wait() + self.status.get().spread.mul_f64(rand::random_range(0.0..1.0));
+        let mut pause =
+            self.watch_pace.wait() + self.status.get().spread.mul_f64(rand::random_range(0.0..1.0));
+        if at_once {
+            pause = Duration::ZERO;
+        }
         let news = news.clone();
         let watched = address.clone();
         let task = tasks.spawn(async move {
@@ -258,6 +270,9 @@ impl Finder {
             return;
         };
         self.hears |= news.told_to_all;
+        if !self.hears {
+            self.came_back = Some(news.from.clone());
+        }
         match self.membership.report(&news.from, said.node, cluster) {
             Verdict::Ours => {}
             Verdict::Joined(cluster) => {

@@ -24,7 +24,7 @@ use crate::refusal::SOFTWARE;
 /// A hello that takes longer went to a master that is stopped, cut off or gone.
 const HELLO_TIMEOUT: Duration = Duration::from_millis(300);
 /// Between two hellos while no leader is known, to whatever master.
-const SEARCH: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(2));
+const SEARCH: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 /// How long an open watch is left to tell of the next leader before other masters are asked: most elections are over by
 /// then, and it tells at once.
 const HEAD_START: Duration = Duration::from_millis(250);
@@ -106,24 +106,28 @@ async fn ask(masters: Arc<Masters>, address: String) -> String {
         masters.silent(&address, asked);
         return address;
     };
-    match timeout(HELLO_TIMEOUT, line.client.hello(hello)).await {
+    let answer = timeout(HELLO_TIMEOUT, line.client.hello(hello)).await;
+    let failed = || {
+        // The next hello goes over a new connection: this one may be half open.
+        masters.channels.replace(&address, &line);
+        masters.silent(&address, asked);
+    };
+    match answer {
         Ok(Ok(reply)) => {
             masters.greeted(&address, &reply.into_inner());
             masters.answered.send_replace(address.clone());
         }
-        Ok(Err(status)) if is_busy(&status) => masters.busy(&address),
-        Ok(Err(_)) | Err(_) => {
-            // The next hello goes over a new connection: this one may be half open.
-            masters.channels.replace(&address, &line);
-            masters.silent(&address, asked);
-        }
+        Ok(Err(status)) => match detail_of(&status) {
+            // It answers, and puts this off because it has too much to do.
+            Some(detail) if detail.code == Code::ResourceExhausted as i32 => masters.busy(&address),
+            Some(detail) if detail.code == Code::VersionSkew as i32 => {
+                masters.skewed(&address, &detail.ours);
+            }
+            _ => failed(),
+        },
+        Err(_) => failed(),
     }
     address
-}
-
-/// The master answers, and puts this off because it has too much to do.
-fn is_busy(status: &tonic::Status) -> bool {
-    detail_of(status).is_some_and(|detail| detail.code == Code::ResourceExhausted as i32)
 }
 
 /// Watches the master while it leads or holds the second permit.

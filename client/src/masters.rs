@@ -241,6 +241,12 @@ impl Masters {
         });
     }
 
+    /// A master refused a hello, because it speaks only these versions.
+    pub(crate) fn skewed(&self, address: &str, theirs: &str) {
+        let refusal = Refusal::Skew { address: address.to_owned(), theirs: theirs.to_owned() };
+        self.learn(|known| known.refuse(address, refusal));
+    }
+
     /// A master put a hello off: it lives and has no time.
     pub(crate) fn busy(&self, address: &str) {
         self.learn(|known| {

@@ -4,13 +4,14 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mc_base::ClusterId;
-use mc_client::{Admin, Code, ConnectError, Mode, Put};
+use mc_client::{Admin, Client, Code, ConnectError, Mode, Put};
 use tokio::time::timeout;
 
-use crate::support::{Cluster, FakeMaster, Fault, On, PATIENCE, until};
+use crate::support::{Cluster, FakeMaster, Fault, On, PATIENCE, REFUSES_OURS, until};
 
 /// Much longer than anything here takes, much shorter than the deadlines that must not be what ends it.
 const LONG: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_millis(200);
 
 #[tokio::test]
 async fn any_master_of_the_list_is_enough_to_find_the_leader_and_the_others() {
@@ -137,6 +138,14 @@ async fn version_skew_is_an_error_that_names_both_sides() {
 }
 
 #[tokio::test]
+async fn a_master_that_refuses_our_version_is_not_called_silent() {
+    let cluster = Cluster::start(1);
+    cluster.masters[0].says.version.store(REFUSES_OURS, Ordering::SeqCst);
+    let error = cluster.builder().connect().await.unwrap_err();
+    assert!(matches!(&error, ConnectError::VersionSkew { theirs, .. } if theirs == "8..=8"), "{error}");
+}
+
+#[tokio::test]
 async fn a_list_of_two_clusters_is_refused_and_both_are_named() {
     let cluster = Cluster::start(2);
     let other = ClusterId(77);
@@ -151,11 +160,10 @@ async fn a_list_of_two_clusters_is_refused_and_both_are_named() {
 }
 
 #[tokio::test]
-async fn one_foreign_master_is_an_error_until_a_majority_of_the_list_has_moved() {
+async fn a_foreign_master_is_not_followed_until_a_majority_of_the_list_has_moved() {
     let mut cluster = Cluster::start(3);
-    let client = cluster.client().await;
+    let client = cluster.builder().leader_timeout(SOON).connect().await.unwrap();
     client.put("k", b"v").await.unwrap();
-    let old = cluster.world.lock().cluster;
     let new = ClusterId(99);
 
     // The leader's address now belongs to another cluster; the others are gone.
@@ -164,17 +172,11 @@ async fn one_foreign_master_is_an_error_until_a_majority_of_the_list_has_moved()
     drop(rest);
     cluster.world.lock().cluster = new;
     cluster.elect(0, 1);
-    let error = loop {
-        match client.exist("k").await {
-            Err(error) if error.code == Code::WrongCluster => break error,
-            _ => tokio::task::yield_now().await,
-        }
-    };
-    assert!(
-        error.to_string().contains(&old.to_string()) && error.to_string().contains(&new.to_string()),
-        "{error}"
-    );
-    assert!(!error.is_unknown());
+    until_local_only(&client).await;
+    assert!(client.exist("k").await.unwrap());
+    assert_eq!(client.get("k").await.unwrap().unwrap(), b"v"[..], "what is kept here is still answered");
+    let error = client.remove("k", true).await.unwrap_err();
+    assert_eq!((error.code, error.is_unknown()), (Code::NoLeader, false), "{error}");
 
     // A second one makes it a majority, and nothing of the old cluster is remembered.
     cluster.masters.push(FakeMaster::restart(&addresses[0], 2, &cluster.world).await);
@@ -183,6 +185,61 @@ async fn one_foreign_master_is_an_error_until_a_majority_of_the_list_has_moved()
     assert!(client.connected(PATIENCE).await);
     assert_eq!(client.get("k").await.unwrap(), None);
     assert_eq!(client.stats().cache_bytes, 0);
+}
+
+/// Waits for local-only mode, which calls begin.
+async fn until_local_only(client: &Client) {
+    let begun = timeout(PATIENCE, async {
+        while client.mode() != Mode::LocalOnly {
+            client.exist("k").await.unwrap();
+        }
+    });
+    begun.await.expect("the leader timeout passes");
+}
+
+#[tokio::test]
+async fn one_skewed_master_does_not_turn_local_answers_into_errors() {
+    let mut cluster = Cluster::start(3);
+    cluster.masters[2].says.version.store(7, Ordering::SeqCst);
+    let client = cluster.builder().leader_timeout(SOON).connect().await.unwrap();
+    client.put("k", b"v").await.unwrap();
+    // Of those that answer, all are skewed now.
+    drop(cluster.masters.drain(..2).collect::<Vec<_>>());
+    until_local_only(&client).await;
+    assert_eq!(client.get("k").await.unwrap().unwrap(), b"v"[..]);
+    assert!(client.exist("k").await.unwrap() && !client.exist("other").await.unwrap());
+}
+
+#[tokio::test]
+async fn where_only_foreign_masters_ever_answered_calls_fail_with_that_error() {
+    let Cluster { world, masters } = Cluster::start(1);
+    let address = masters[0].says.address.clone();
+    drop(masters);
+    let cluster = Cluster { world, masters: Vec::new() };
+    let ours = ClusterId(5);
+    // The other one never answers; of a list of one, the one is a majority.
+    let list = format!("{address},127.0.0.1:1");
+    let builder = cluster.builder().masters(list).cluster(ours).leader_timeout(SOON);
+    let client = builder.connect().await.unwrap();
+    assert_eq!(client.mode(), Mode::LocalOnly, "nobody answers yet");
+
+    let foreign = FakeMaster::restart(&address, 1, &cluster.world).await;
+    let error = timeout(PATIENCE, async {
+        loop {
+            if let Err(error) = client.exist("k").await {
+                return error;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    let error = error.await.expect("the master is heard");
+    assert_eq!((error.code, error.is_unknown()), (Code::WrongCluster, false), "{error}");
+    let theirs = cluster.world.lock().cluster;
+    let text = error.to_string();
+    assert!(text.contains(&ours.to_string()) && text.contains(&theirs.to_string()), "{text}");
+    // It is still so when that master is gone again: nobody else has ever answered.
+    drop(foreign);
+    assert_eq!(client.exist("k").await.unwrap_err().code, Code::WrongCluster);
 }
 
 #[tokio::test]

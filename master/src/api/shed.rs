@@ -25,7 +25,7 @@ pub(crate) enum Sheds {
 /// 50 ms, and followers stand for election after 150 ms without one.
 const STRAINED: Duration = Duration::from_millis(50);
 /// How often that is measured.
-const PROBE: Duration = Duration::from_millis(20);
+const PROBE: Duration = Duration::from_millis(50);
 /// Calls of a kind that are answered each second while there is too little: all of a fleet's in some seconds, for a tenth
 /// of a core. Without them nobody would find the leader of a machine that has other work.
 const FLOOR: f64 = 400.0;
@@ -88,7 +88,7 @@ impl Shedder {
 }
 
 /// Measures, until it is dropped, how late a task wakes up that asked for it. What was measured halves with each probe, so
-/// that one late wake-up is remembered for a tenth of a second or so.
+/// that one late wake-up is remembered for some tenths of a second.
 async fn probe(lag: Arc<AtomicU64>) {
     loop {
         let due = tokio::time::Instant::now() + PROBE;

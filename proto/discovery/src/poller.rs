@@ -23,6 +23,7 @@ pub struct Poller {
     began: Instant,
     /// When a search was last under way.
     looked: Option<Instant>,
+    lost_asked_last: bool,
     /// When each was last asked.
     asked: BTreeMap<String, Instant>,
     /// Questions under way, and since when.
@@ -47,6 +48,7 @@ impl Poller {
             next: now,
             began: now,
             looked: None,
+            lost_asked_last: false,
             asked: BTreeMap::new(),
             open: BTreeMap::new(),
         }
@@ -63,8 +65,9 @@ impl Poller {
         self.next = now + head_start;
     }
 
-    /// What to do at `now` about these masters. `lost` is the leader that stopped answering: it is asked first.
-    pub fn step(&mut self, now: Instant, masters: &BTreeSet<String>, lost: Option<&str>) -> Step {
+    /// What to do at `now` about these masters. `named` is the leader that stopped answering: it is asked first, and then
+    /// every other time, since it alone can say that it still leads.
+    pub fn step(&mut self, now: Instant, masters: &BTreeSet<String>, named: Option<&str>) -> Step {
         self.looked = Some(now);
         self.asked.retain(|address, _| masters.contains(address));
         let waiting = self.open.values().map(|since| *since + PATIENCE).filter(|until| now < *until).min();
@@ -74,20 +77,32 @@ impl Poller {
         let free = |address: &&String| !self.open.contains_key(*address);
         let fresh = masters.iter().filter(free).find(|address| !self.asked.contains_key(*address));
         let lost = masters.iter().filter(free).find(|address| {
-            Some(address.as_str()) == lost && self.asked.get(*address).is_none_or(|at| *at < self.began)
+            Some(address.as_str()) == named && self.asked.get(*address).is_none_or(|at| *at < self.began)
         });
         let chosen = match lost.or(fresh) {
             Some(address) => address.clone(),
             None if now < self.next => return Step::Wait(self.next),
-            None => match masters.iter().filter(free).min_by_key(|address| self.asked.get(*address)) {
-                Some(address) => address.clone(),
+            None => match self.in_turn(masters, named) {
+                Some(address) => address,
                 None => return Step::Wait(now + PATIENCE),
             },
         };
+        self.lost_asked_last = Some(chosen.as_str()) == named;
         self.next = self.next.max(now + self.pace.wait());
         self.asked.insert(chosen.clone(), now);
         self.open.insert(chosen.clone(), now);
         Step::Ask(chosen)
+    }
+
+    /// The lost leader every other time, and of the others the one that was asked longest ago.
+    fn in_turn(&self, masters: &BTreeSet<String>, named: Option<&str>) -> Option<String> {
+        let free = || masters.iter().filter(|address| !self.open.contains_key(*address));
+        let lost = free().find(|address| Some(address.as_str()) == named);
+        let other = free()
+            .filter(|address| Some(address.as_str()) != named)
+            .min_by_key(|address| self.asked.get(*address));
+        let (first, second) = if self.lost_asked_last { (other, lost) } else { (lost, other) };
+        first.or(second).cloned()
     }
 
     /// A question was answered, or is given up.
@@ -173,6 +188,25 @@ mod tests {
         poller.ended("b");
         let Step::Wait(until) = poller.step(lost_at, &masters(), Some("b")) else { panic!("b was asked") };
         assert!(until >= lost_at + Duration::from_millis(250), "the watch tells");
+    }
+
+    #[test]
+    fn a_leader_that_was_lost_is_asked_every_other_time() {
+        let (mut now, mut asked) = (Instant::now(), Vec::new());
+        let mut poller = poller(now);
+        run(&mut poller, now, now + Duration::from_millis(1));
+        now += Duration::from_secs(5);
+        poller.begin(now, Duration::ZERO);
+        while asked.len() < 6 {
+            match poller.step(now, &masters(), Some("b")) {
+                Step::Ask(address) => {
+                    poller.ended(&address);
+                    asked.push(address);
+                }
+                Step::Wait(until) => now = until,
+            }
+        }
+        assert_eq!(asked, ["b", "a", "b", "c", "b", "a"]);
     }
 
     #[test]

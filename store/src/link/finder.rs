@@ -210,9 +210,8 @@ impl Finder {
     fn keep_watch(&mut self, tasks: &mut JoinSet<Ended>, news: &mpsc::Sender<News>) {
         let leader = self.leader.borrow().as_ref().map(|believed| believed.leader.address.clone());
         if let Some((address, watch)) = &self.watched {
-            let waits_for_another =
-                !self.hears && self.came_back.as_ref().is_some_and(|back| back != address);
-            if Some(address) != leader.as_ref() && !waits_for_another {
+            let better = !self.hears && self.came_back.is_some();
+            if Some(address) != leader.as_ref() && !better {
                 return;
             }
             watch.abort();

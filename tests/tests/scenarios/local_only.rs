@@ -9,6 +9,7 @@ use mc_client::{ByteSize, Client, Code, GetInto, Mode, Put, PutOptions};
 use mc_store::{Config, Store, Surroundings};
 use mc_tests::checker::Outcome;
 use mc_tests::{Cluster, Faults, Workload, until};
+use tokio::runtime::Handle;
 
 #[tokio::test]
 async fn without_any_leader_a_client_answers_from_its_cache_in_bounded_time_and_comes_back_by_itself() {
@@ -85,9 +86,21 @@ async fn what_clients_do_through_an_outage_is_old_news_at_worst_and_no_acknowled
 
 /// A store in this process, mounted.
 async fn embedded(cluster: &Cluster, data_dir: &Path) -> Store {
+    let store = start_embedded(cluster, data_dir, ByteSize(16 << 20), None).await;
+    until("the embedded store is mounted", async || store.ready()).await;
+    store
+}
+
+/// A store in this process, whose link to the masters runs on `link` or a thread of its own.
+pub(crate) async fn start_embedded(
+    cluster: &Cluster,
+    data_dir: &Path,
+    segment: ByteSize,
+    link: Option<Handle>,
+) -> Store {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
     let config = Config {
-        segment: vec![ByteSize(16 << 20)],
+        segment: vec![segment],
         masters: cluster.addresses().split(',').map(|address| address.parse().unwrap()).collect(),
         listen: any,
         http_listen: any,
@@ -99,11 +112,9 @@ async fn embedded(cluster: &Cluster, data_dir: &Path) -> Store {
         network: TcpNetwork::shared(),
         clock: Clock::monotonic(),
         registry: Registry::new(),
-        link: None,
+        link,
     };
-    let store = Store::start(config, surroundings, |_, _| {}).await.unwrap();
-    until("the embedded store is mounted", async || store.ready()).await;
-    store
+    Store::start(config, surroundings, |_, _| {}).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,7 @@ mod data_disk;
 mod examples;
 mod exits;
 mod fence;
+mod fleet;
 mod formation;
 mod full_disk;
 mod ipv6;

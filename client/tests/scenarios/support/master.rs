@@ -18,6 +18,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::world::{Fault, On, Shared};
 
+/// From this version on a master does not answer our hello, as real ones do; below, it leaves the judgement to us.
+pub const REFUSES_OURS: u32 = 8;
+
 /// What one master says of itself; each can be set while it runs.
 #[derive(Debug)]
 pub struct Says {
@@ -215,6 +218,11 @@ impl Master for Service {
         self.alive().await;
         self.says.hellos.fetch_add(1, Ordering::SeqCst);
         let version = self.says.version.load(Ordering::SeqCst);
+        if version >= REFUSES_OURS {
+            let (ours, theirs) = (format!("{version}..={version}"), "1..=1".to_owned());
+            let code = Code::VersionSkew as i32;
+            return Err(status_of(&ErrorDetail { code, ours, theirs, ..ErrorDetail::default() }));
+        }
         Ok(Response::new(v1::HelloReply {
             version_min: version,
             version_max: version,

@@ -12,7 +12,7 @@ use mc_transfer::Checksum;
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
-pub use self::master::FakeMaster;
+pub use self::master::{FakeMaster, REFUSES_OURS};
 use self::transport::FakeTransport;
 pub use self::world::{Fault, On, STORE_A, STORE_B, Shared, StoreHealth, World};
 

@@ -2,8 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use futures::future::poll_fn;
 use futures::{Stream, StreamExt, stream};
 use mc_proto::v1;
 use mc_proto::v1::raft_client::RaftClient;
@@ -18,6 +20,7 @@ use tonic::transport::Channel;
 use super::acks::Acks;
 use super::convert::{Sent, append_reply_from_wire, append_to_wire};
 use super::hush::Hush;
+use super::leadership::Heard;
 use super::peer::Whom;
 use super::{LogId, TypeConfig};
 
@@ -27,6 +30,49 @@ use super::{LogId, TypeConfig};
 const IN_VAIN: u32 = 20;
 
 type Reply = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
+
+/// openraft's requests of one leadership.
+///
+/// openraft may go on to read the log for a stream that it has given up: it ends the stream's input where that waits for
+/// something to send, and a stream that still waited for its connection reads the log first. By then this node may have
+/// been voted out and have cut the end of its log off, and the range to read begins behind its own end, which a debug
+/// assertion of openraft doesn't stand. The end of a log is only ever cut because of a message of a newer leader, and each
+/// of those is noted before openraft sees it. So openraft is asked for no more requests as soon as one is noted. One of a
+/// leader that went before this one, and hasn't been heard until now, ends the stream, too: openraft, which makes sure that
+/// it still leads before it opens a stream, opens the next.
+pub(crate) struct Requests<S> {
+    input: S,
+    heard: Heard,
+    /// The newest term of another leader that had been heard when the stream was opened.
+    heard_before: u64,
+}
+
+/// What is to be done next.
+enum Next {
+    Send(AppendEntriesRequest<TypeConfig>),
+    /// openraft has no more requests.
+    End,
+    /// Another leader was heard.
+    Over,
+}
+
+impl<S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Requests<S> {
+    pub(crate) fn new(input: S, heard: Heard) -> Self {
+        let heard_before = heard.term();
+        Self { input, heard, heard_before }
+    }
+
+    async fn next(&mut self) -> Next {
+        poll_fn(|cx| {
+            if self.heard.term() > self.heard_before {
+                return Poll::Ready(Next::Over);
+            }
+            let request = self.input.poll_next_unpin(cx);
+            request.map(|request| request.map_or(Next::End, Next::Send))
+        })
+        .await
+    }
+}
 
 /// What was sent and not yet answered.
 #[derive(Debug, Default)]
@@ -79,7 +125,7 @@ pub(crate) async fn open(
     whom: Whom,
     mut client: RaftClient<Channel>,
     envelope: v1::Envelope,
-    input: impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
+    input: Requests<impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static>,
     stall: Duration,
     acks: Arc<Acks>,
     hush: Arc<Hush>,
@@ -88,9 +134,14 @@ pub(crate) async fn open(
     let pipeline = Arc::new(Mutex::new(Pipeline::default()));
     let sending = (input, pipeline.clone(), hush.clone(), envelope);
     let requests = stream::unfold(sending, move |(mut input, pipeline, hush, envelope)| async move {
-        let Some(request) = input.next().await else {
-            pipeline.lock().input_ended = true;
-            return None;
+        let request = match input.next().await {
+            Next::Send(request) => request,
+            Next::End => {
+                pipeline.lock().input_ended = true;
+                return None;
+            }
+            // The answers will end with an error, as below.
+            Next::Over => return None,
         };
         let sends_on = {
             let mut pipeline = pipeline.lock();

@@ -32,20 +32,34 @@ const SILENCE_FACTOR: u32 = 4;
 /// What to do with a master that was removed.
 pub(crate) const REMOVED_FIX: &str = "stop it, and empty its data directory before it is used again";
 
-/// When this node was last sent something by a leader.
+/// When this node was last sent something by another leader, and the newest term of one.
 ///
-/// Noted before openraft sees the message: what openraft reports because of it then finds it noted. A leader that was
+/// Noted before openraft sees the message: what openraft does because of it then finds it noted. A leader that was
 /// voted out is noted, too, once: it is told of the newer term and stops.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Heard(Arc<Mutex<Option<Instant>>>);
+pub(crate) struct Heard(Arc<Mutex<Last>>);
+
+#[derive(Debug, Default)]
+struct Last {
+    at: Option<Instant>,
+    term: u64,
+}
 
 impl Heard {
-    pub(super) fn now(&self) {
-        *self.0.lock() = Some(Instant::now());
+    /// The leader of `term`, another node, has sent something.
+    pub(super) fn leader_of(&self, term: u64) {
+        let mut last = self.0.lock();
+        last.at = Some(Instant::now());
+        last.term = last.term.max(term);
+    }
+
+    /// The newest term of which another leader was heard.
+    pub(crate) fn term(&self) -> u64 {
+        self.0.lock().term
     }
 
     fn within(&self, span: Duration) -> bool {
-        self.0.lock().is_some_and(|at| at.elapsed() < span)
+        self.0.lock().at.is_some_and(|at| at.elapsed() < span)
     }
 }
 

@@ -267,14 +267,15 @@ impl RaftNode {
         let addresses = AddressBook::default();
         let acks = Arc::new(Acks::default());
         let removal = Arc::new(Removal::default());
-        let peers = Peers::new(identity, network, addresses.clone(), acks.clone(), removal.clone());
+        let heard = Heard::default();
+        let peers =
+            Peers::new(identity, network, addresses.clone(), acks.clone(), removal.clone(), heard.clone());
         let hush = peers.hush();
         let machine = Machine::new(index.clone(), snapshots.clone(), apply_seconds);
         let committed = log.read_committed().await.map_err(StartError::Log)?;
         let saying = tasks::say_what_is_applied(index.clone(), committed);
         let raft = Raft::new(node, raft_config, peers, log, machine).await?;
         drop(saying);
-        let heard = Heard::default();
         let (leadership_tx, leadership) = watch::channel(Leadership::default());
         let (stopped_tx, stopped) = watch::channel(None);
         let (blocked_tx, blocked) = watch::channel(None);

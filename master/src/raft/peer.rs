@@ -198,6 +198,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
                     tokio::time::sleep(LEFT_ALONE).await;
                     return Err(left_alone.into());
                 }
+                let input = append_stream::Requests::new(input, self.lines.heard.clone());
                 let stream = append_stream::open(
                     whom,
                     links.appends,

@@ -14,6 +14,7 @@ use tonic::transport::Channel;
 use super::acks::Acks;
 use super::envelope::Identity;
 use super::hush::Hush;
+use super::leadership::Heard;
 use super::peer::{Lane, Peer, Whom};
 use super::removal::Removal;
 use super::{AddressBook, MasterNode, TypeConfig};
@@ -33,6 +34,7 @@ pub(crate) struct Lines {
     pub(super) acks: Arc<Acks>,
     pub(super) hush: Arc<Hush>,
     pub(super) removal: Arc<Removal>,
+    pub(super) heard: Heard,
     open: Mutex<HashMap<NodeId, (String, Links)>>,
 }
 
@@ -87,10 +89,11 @@ impl Peers {
         addresses: AddressBook,
         acks: Arc<Acks>,
         removal: Arc<Removal>,
+        heard: Heard,
     ) -> Self {
         let hush = Arc::new(Hush::new(Duration::from_millis(identity.election_max_ms)));
         let open = Mutex::default();
-        Self { identity, lines: Arc::new(Lines { network, addresses, acks, hush, removal, open }) }
+        Self { identity, lines: Arc::new(Lines { network, addresses, acks, hush, removal, heard, open }) }
     }
 
     pub(crate) fn hush(&self) -> Arc<Hush> {

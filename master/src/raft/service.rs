@@ -299,8 +299,10 @@ impl v1::raft_server::Raft for RaftService {
                 let came = Instant::now();
                 let checked = next.and_then(|next| {
                     let Some(request) = next else { return Ok(None) };
-                    service.admit(request.envelope.as_ref())?.heard.now();
-                    convert::append_from_wire(&request).map(Some).map_err(|err| malformed(&err))
+                    let heard = &service.admit(request.envelope.as_ref())?.heard;
+                    let request = convert::append_from_wire(&request).map_err(|err| malformed(&err))?;
+                    heard.leader_of(request.vote.leader_id.term);
+                    Ok(Some(request))
                 });
                 match checked {
                     Ok(request) => {
@@ -334,8 +336,8 @@ impl v1::raft_server::Raft for RaftService {
         let _timer = self.0.metrics.raft_rpc(RaftRpc::Append);
         let request = request.into_inner();
         let attached = self.admit(request.envelope.as_ref())?;
-        attached.heard.now();
         let request = convert::append_from_wire(&request).map_err(|err| malformed(&err))?;
+        attached.heard.leader_of(request.vote.leader_id.term);
         let prev = request.prev_log_id;
         let sent = convert::Sent::of(&request);
         let reply = if request.entries.is_empty() {
@@ -399,7 +401,7 @@ impl v1::raft_server::Raft for RaftService {
             .ok_or_else(|| Status::invalid_argument("a snapshot begins with its header"))?;
         let _timer = self.0.metrics.raft_rpc(RaftRpc::Snapshot);
         let attached = self.admit(header.envelope.as_ref())?;
-        attached.heard.now();
+        attached.heard.leader_of(header.vote.as_ref().map_or(0, |vote| vote.term));
         let vote = receive_snapshot::receive(attached, &header, inbound).await?;
         Ok(Response::new(v1::SnapshotReply { vote: Some(convert::vote_to_wire(&vote)) }))
     }

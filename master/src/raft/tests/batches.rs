@@ -23,6 +23,7 @@ use super::mem_log::MemLog;
 use super::suite::machine;
 use crate::raft::config::raft_config;
 use crate::raft::envelope::Identity;
+use crate::raft::leadership::Heard;
 use crate::raft::peers::Peers;
 use crate::raft::{
     AddressBook, Applied, Builder, Entry, LogId, Machine, MasterNode, Membership, Proposal, Raft,
@@ -84,8 +85,14 @@ async fn responders(count: usize) -> (Vec<ApplyResponder<TypeConfig>>, impl Futu
     let machine = PassOn { machine: machine(&dir).0, to };
     let me = NodeId(1);
     let identity = Identity { cluster: ClusterId(1), node: me, election_max_ms: 300 };
-    let peers =
-        Peers::new(identity, TcpNetwork::shared(), AddressBook::default(), Arc::default(), Arc::default());
+    let peers = Peers::new(
+        identity,
+        TcpNetwork::shared(),
+        AddressBook::default(),
+        Arc::default(),
+        Arc::default(),
+        Heard::default(),
+    );
     let config = raft_config(&Settings::default(), &SnapshotLimits::default()).unwrap();
     let raft = Raft::new(me, Arc::new(config), peers, MemLog::default(), machine).await.unwrap();
     raft.initialize(BTreeMap::from([(me, MasterNode::default())])).await.unwrap();

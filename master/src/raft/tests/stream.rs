@@ -23,6 +23,7 @@ use super::pool::{CLUSTER, command};
 use crate::raft::acks::Acks;
 use crate::raft::convert::{append_from_wire, append_reply_to_wire};
 use crate::raft::envelope::Identity;
+use crate::raft::leadership::Heard;
 use crate::raft::peer::Peer;
 use crate::raft::peers::Peers;
 use crate::raft::{AddressBook, Entry, LogId, MasterNode, Membership, TypeConfig, Vote};
@@ -100,6 +101,7 @@ impl v1::raft_server::Raft for Scripted {
 struct Follower {
     peer: Peer,
     acks: Arc<Acks>,
+    heard: Heard,
     server: JoinHandle<Result<(), tonic::transport::Error>>,
 }
 
@@ -117,9 +119,16 @@ async fn follower(script: impl Fn(u64) -> Act + Send + Sync + 'static) -> Follow
         tonic::transport::Server::builder().add_service(server).serve_with_incoming(listener.incoming);
     let identity = Identity { cluster: CLUSTER, node: NodeId(1), election_max_ms: 300 };
     let acks = Arc::new(Acks::default());
-    let removal = Arc::default();
-    let mut peers = Peers::new(identity, TcpNetwork::shared(), AddressBook::default(), acks.clone(), removal);
-    Follower { peer: peers.new_client(NodeId(2), &node).await, acks, server: tokio::spawn(server) }
+    let (removal, heard) = (Arc::default(), Heard::default());
+    let mut peers = Peers::new(
+        identity,
+        TcpNetwork::shared(),
+        AddressBook::default(),
+        acks.clone(),
+        removal,
+        heard.clone(),
+    );
+    Follower { peer: peers.new_client(NodeId(2), &node).await, acks, heard, server: tokio::spawn(server) }
 }
 
 fn append(index: u64) -> AppendEntriesRequest<TypeConfig> {
@@ -259,4 +268,30 @@ async fn a_late_answer_says_nothing_of_what_was_sent_after_its_request() {
     let voters = Membership::new_with_defaults(vec![[NodeId(1), NodeId(2)].into()], []);
     let followed = acks.quorum(NodeId(1), 1, &voters, tokio::time::Instant::now()).unwrap();
     assert!(followed < woke, "the lease counts from the request that was answered");
+}
+
+/// openraft may still read the log for a stream of a leadership that is over, and its range ends before it begins where
+/// the new leader has had the end of the log cut off.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_requests_of_a_leadership_are_over_once_a_newer_leader_was_heard() {
+    let mut follower = follower(|_| Act::Accept).await;
+    let heard = follower.heard.clone();
+    heard.leader_of(1);
+    let (openraft, mut requests) = tokio::sync::mpsc::unbounded_channel();
+    let input = stream::poll_fn(move |cx| requests.poll_recv(cx));
+    openraft.send(append(0)).unwrap();
+    let option = RPCOption::new(Duration::from_secs(5));
+    let stream = follower.peer.stream_append(input, option).await.unwrap();
+    let mut answers = Box::pin(stream);
+    assert!(answers.next().await.unwrap().is_ok(), "a leader that went before is no newer one");
+
+    heard.leader_of(2);
+    openraft.send(append(1)).unwrap();
+    let end = answers.next().await.unwrap();
+    assert!(end.is_err(), "append 1 was asked for and answered: {end:?}");
+
+    drop(answers);
+    // Had it been one of an earlier term, which does not end the leadership, openraft would go on.
+    let got = self::answers(&mut follower, Box::pin(stream::iter([append(1)]))).await;
+    assert!(matches!(got[..], [Ok(Ok(_))]), "{got:?}");
 }

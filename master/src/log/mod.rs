@@ -9,6 +9,7 @@
 mod disk;
 mod error;
 pub(crate) mod fuzz;
+mod inspect;
 mod ledger;
 mod mark_file;
 mod marks;
@@ -34,6 +35,7 @@ mod writer;
 
 pub use disk::{KeyValue, LogDisk, LogView, Mark, Visit};
 pub use error::{Damage, LogFailure, OpenError};
+pub use inspect::{is_on, purged_from, vote_on};
 pub use membership::{decode_membership, encode_membership};
 pub use memory_disk::{Faults, MemoryDisk};
 pub use observe::{BatchTimes, LogObserver, LogStats};

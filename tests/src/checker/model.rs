@@ -10,6 +10,9 @@ pub(super) type State = Option<Digest>;
 pub enum Losses {
     /// No eviction, no dead or suspect store: a miss of an acknowledged value is a violation.
     None,
+    /// Values may be out of reach for a while and are never lost: their stores are suspect. A put-if-absent makes a new
+    /// version of a value that it could not see; a miss of an acknowledged value is a violation.
+    Hidden,
     /// Values may disappear, for a while or for good: a miss is always allowed, and so is a put-if-absent that makes a
     /// new version of a value it could not see. Wrong bytes are never allowed, and neither is a value that was removed
     /// or replaced.
@@ -25,7 +28,7 @@ pub enum Losses {
 impl Losses {
     fn allowed_for(&self, operation: &Operation) -> bool {
         match self {
-            Self::None => false,
+            Self::None | Self::Hidden => false,
             Self::Allowed => true,
             Self::Within(spans) => {
                 spans.iter().any(|span| operation.start < span.end && span.start <= operation.end)
@@ -37,10 +40,15 @@ impl Losses {
 /// The state after `operation` took effect in `state`, or `None` when its answer could not have come from there.
 pub(super) fn apply(state: State, operation: &Operation, losses: &Losses) -> Option<State> {
     let lossy = losses.allowed_for(operation);
+    let unseen = *losses == Losses::Hidden;
     let here = |condition: bool, next: State| condition.then_some(next);
     match (operation.action, operation.outcome) {
-        (Action::PutIfAbsent(value), Outcome::Stored) => here(state.is_none() || lossy, Some(value)),
+        (Action::PutIfAbsent(value), Outcome::Stored) => {
+            here(state.is_none() || lossy || unseen, Some(value))
+        }
         (Action::PutIfAbsent(_), Outcome::Exists) => here(state.is_some(), state),
+        // That it changes nothing is the case in which it never takes effect.
+        (Action::PutIfAbsent(value), Outcome::Unknown) if unseen => Some(Some(value)),
         (Action::PutIfAbsent(value), Outcome::Unknown) => Some(state.or(Some(value))),
         (Action::Upsert(value), Outcome::Stored | Outcome::Unknown) => Some(Some(value)),
         (Action::Get, Outcome::Value(value)) => here(state == Some(value), state),

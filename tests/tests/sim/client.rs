@@ -1,10 +1,10 @@
-//! The clients of a simulated cluster, and its one store, which lends memory and does nothing else: no bytes move here.
+//! The clients of a simulated cluster. No bytes move here: they ask for places and never use them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use mc_base::net::{ChannelOptions, Network};
-use mc_base::{PutId, SegmentEpoch, StoreId};
+use mc_base::{PutId, StoreId};
 use mc_proto::v1::master_client::MasterClient;
 use mc_proto::v1::{self, Code};
 use mc_tests::Seeded;
@@ -17,6 +17,7 @@ use tonic::transport::Channel;
 use crate::machine::CLIENTS;
 use crate::net::address_of;
 use crate::oracle::Oracle;
+use crate::store::may_forget;
 
 /// An operation that takes longer is given up.
 const OPERATION: Duration = Duration::from_millis(1500);
@@ -59,9 +60,6 @@ impl Habit {
     }
 }
 
-/// The patience of the store.
-pub(crate) const STORE: Duration = Duration::from_millis(250);
-
 /// Calls masters, the one that answered last first.
 pub(crate) struct Caller {
     masters: Vec<MasterClient<Channel>>,
@@ -74,6 +72,8 @@ pub(crate) struct Caller {
 pub(crate) enum Missed {
     /// Nothing was done.
     Refused,
+    /// Nothing was done, because the masters' disks are nearly full.
+    NoRoom,
     /// It may have been done, or may be yet.
     Unknown,
 }
@@ -113,6 +113,7 @@ impl Caller {
         }
         match Code::try_from(detail.code) {
             Ok(Code::OutcomeUnknown) => Err(Missed::Unknown),
+            Ok(Code::DiskNearlyFull) => Err(Missed::NoRoom),
             _ => Err(Missed::Refused),
         }
     }
@@ -134,6 +135,19 @@ pub(crate) fn caller() -> Option<v1::Caller> {
         version_max: *mc_proto::VERSIONS.end(),
         ..Default::default()
     })
+}
+
+/// How the start of a put ended.
+enum Started {
+    At(Vec<v1::Replica>),
+    /// A put-if-absent, and there is a value.
+    Exists,
+    Not,
+}
+
+/// Whether a replica lies on a store that never forgets.
+fn stays(replica: &v1::Replica) -> bool {
+    StoreId::from_bytes(&replica.store_id).is_some_and(|store| !may_forget(store))
 }
 
 /// One client: an operation at a time.
@@ -188,11 +202,15 @@ impl Client {
                     0 | 1 => {
                         let key = format!("kept-{}-{}", self.number, self.kept.len());
                         self.kept.push(key.clone());
-                        self.put(&key).await;
+                        self.put(&key, v1::PutMode::Upsert).await;
                     }
                     2 | 3 => self.remove(&hot).await,
+                    4 => self.revoke(&hot).await,
+                    5 | 6 => {
+                        self.put(&hot, v1::PutMode::IfAbsent).await;
+                    }
                     _ => {
-                        self.put(&hot).await;
+                        self.put(&hot, v1::PutMode::Upsert).await;
                     }
                 }
             }
@@ -211,61 +229,126 @@ impl Client {
     /// Puts until one is acknowledged.
     pub(crate) async fn put_one(&mut self) {
         let key = format!("last-{}", self.number);
-        while self.put(&key).await != Outcome::Stored {}
+        while self.put(&key, v1::PutMode::Upsert).await != Outcome::Stored {}
     }
 
-    async fn put(&mut self, key: &str) -> Outcome {
-        let put = PutId(u128::from(self.rng.bits()) << 64 | u128::from(self.rng.bits() | 1));
-        let action = Action::Upsert(digest(put));
-        let deadline = Instant::now() + OPERATION;
-        let put_id = bytes::Bytes::copy_from_slice(&put.to_bytes());
-        let key_bytes = bytes::Bytes::copy_from_slice(key.as_bytes());
-        let item = v1::PutStartItem {
-            put_id: put_id.clone(),
-            key: key_bytes.clone(),
-            size: 4096,
-            mode: v1::PutMode::Upsert as i32,
-            replicas: 1,
-            deadline_ms: 5_000,
-            ..Default::default()
+    async fn put(&mut self, key: &str, mode: v1::PutMode) -> Outcome {
+        let (put, digest) = self.new_put();
+        let action = match mode {
+            v1::PutMode::Upsert => Action::Upsert(digest),
+            v1::PutMode::IfAbsent => Action::PutIfAbsent(digest),
         };
+        let deadline = Instant::now() + OPERATION;
         let mut started = self.oracle.now();
-        loop {
-            let items = vec![item.clone()];
-            let request = v1::BatchPutStartRequest { caller: caller(), tenant: String::new(), items };
-            match self.caller.attempt(async |mut master| master.batch_put_start(request).await).await {
-                Ok(reply) if reply.results[0].code == Code::Ok as i32 => break,
-                Ok(_) => sleep(Duration::from_millis(20)).await,
-                Err(_) => {}
-            }
-            if Instant::now() > deadline {
-                return self.record(key, action, Outcome::Failed, started);
-            }
+        let replicas = match self.start(&put, key, mode, deadline).await {
+            Started::At(replicas) => replicas,
+            Started::Exists => return self.record(key, action, Outcome::Exists, started),
+            Started::Not => return self.record(key, action, Outcome::Failed, started),
+        };
+        if !replicas.iter().any(stays) {
+            // Where a store may forget it nobody could tell a loss from a death.
+            self.take_back(&put, deadline).await;
+            return self.record(key, action, Outcome::Failed, started);
         }
+        self.oracle.tally(|tally| tally.on_two_stores += usize::from(replicas.len() > 1));
+        // Of two replicas the one that may be forgotten fails at times.
+        let forgotten = replicas.iter().position(|replica| !stays(replica));
+        let failed = forgotten.filter(|_| self.rng.below(4) == 0);
         // Nobody can see it before its end was asked for.
         started = self.oracle.now();
         let mut unsure = false;
         let outcome = loop {
             let item = v1::PutEndItem {
-                put_id: put_id.clone(),
-                key: key_bytes.clone(),
+                put_id: put.clone(),
+                key: bytes::Bytes::copy_from_slice(key.as_bytes()),
                 checksum: 0,
-                failed_replicas: vec![],
+                failed_replicas: failed.iter().map(|place| *place as u32).collect(),
             };
             let request =
                 v1::BatchPutEndRequest { caller: caller(), tenant: String::new(), items: vec![item] };
             match self.caller.attempt(async |mut master| master.batch_put_end(request).await).await {
-                Ok(reply) if reply.results[0].code == Code::Ok as i32 => break Outcome::Stored,
-                Ok(_) if unsure => break Outcome::Unknown,
-                Ok(_) => break Outcome::Failed,
+                Ok(reply) => match Code::try_from(reply.results[0].code) {
+                    Ok(Code::Ok) => break Outcome::Stored,
+                    _ if unsure => break Outcome::Unknown,
+                    Ok(Code::ObjectAlreadyExists) => break Outcome::Exists,
+                    _ => break Outcome::Failed,
+                },
                 Err(Missed::Unknown) => unsure = true,
-                Err(Missed::Refused) => {}
+                Err(Missed::Refused | Missed::NoRoom) => {}
             }
             if Instant::now() > deadline {
                 break if unsure { Outcome::Unknown } else { Outcome::Failed };
             }
         };
         self.record(key, action, outcome, started)
+    }
+
+    /// Starts a put and takes it back: its value may never be seen.
+    async fn revoke(&mut self, key: &str) {
+        let (put, digest) = self.new_put();
+        let deadline = Instant::now() + OPERATION;
+        let started = self.oracle.now();
+        if let Started::At(_) = self.start(&put, key, v1::PutMode::Upsert, deadline).await {
+            self.take_back(&put, deadline).await;
+            self.record(key, Action::Upsert(digest), Outcome::Failed, started);
+        }
+    }
+
+    fn new_put(&mut self) -> (bytes::Bytes, Digest) {
+        let put = PutId(u128::from(self.rng.bits()) << 64 | u128::from(self.rng.bits() | 1));
+        (bytes::Bytes::copy_from_slice(&put.to_bytes()), digest(put))
+    }
+
+    async fn start(
+        &mut self,
+        put: &bytes::Bytes,
+        key: &str,
+        mode: v1::PutMode,
+        deadline: Instant,
+    ) -> Started {
+        let item = v1::PutStartItem {
+            put_id: put.clone(),
+            key: bytes::Bytes::copy_from_slice(key.as_bytes()),
+            size: 4096,
+            mode: mode as i32,
+            replicas: 1 + self.rng.below(2) as u32,
+            deadline_ms: 5_000,
+            ..Default::default()
+        };
+        loop {
+            let items = vec![item.clone()];
+            let request = v1::BatchPutStartRequest { caller: caller(), tenant: String::new(), items };
+            match self.caller.attempt(async |mut master| master.batch_put_start(request).await).await {
+                Ok(mut reply) => match Code::try_from(reply.results[0].code) {
+                    Ok(Code::Ok) => return Started::At(std::mem::take(&mut reply.results[0].replicas)),
+                    Ok(Code::ObjectAlreadyExists) => return Started::Exists,
+                    _ => sleep(Duration::from_millis(20)).await,
+                },
+                Err(Missed::NoRoom) => {
+                    self.oracle.tally(|tally| tally.refused_for_room += 1);
+                    sleep(Duration::from_millis(20)).await;
+                }
+                Err(_) => {}
+            }
+            if Instant::now() > deadline {
+                return Started::Not;
+            }
+        }
+    }
+
+    /// Revokes a put that was not ended.
+    async fn take_back(&mut self, put: &bytes::Bytes, deadline: Instant) {
+        while Instant::now() < deadline {
+            let request = v1::BatchPutRevokeRequest {
+                caller: caller(),
+                tenant: String::new(),
+                put_ids: vec![put.clone()],
+            };
+            if self.caller.attempt(async |mut master| master.batch_put_revoke(request).await).await.is_ok() {
+                self.oracle.tally(|tally| tally.revoked += 1);
+                return;
+            }
+        }
     }
 
     /// True when it was answered.
@@ -334,8 +417,8 @@ impl Client {
                     },
                     // Repeated, it could hit another's object.
                     Err(Missed::Unknown) => Outcome::Unknown,
-                    Err(Missed::Refused) if Instant::now() < deadline => continue,
-                    Err(Missed::Refused) => Outcome::Failed,
+                    Err(_) if Instant::now() < deadline => continue,
+                    Err(_) => Outcome::Failed,
                 };
             self.record(key, Action::Remove, outcome, started);
             return;
@@ -350,57 +433,4 @@ impl Client {
 
 fn digest(put: PutId) -> Digest {
     Digest(put.0 as u64)
-}
-
-/// A store with enough memory for everything, which mounts and beats wherever the leader is.
-pub(crate) async fn store(mut caller: Caller, mut rng: Seeded) {
-    let store = bytes::Bytes::copy_from_slice(&StoreId(rng.bits() | 1).to_bytes());
-    let epoch = bytes::Bytes::copy_from_slice(&SegmentEpoch(rng.bits() | 1).to_bytes());
-    loop {
-        let mount = v1::MountStoreRequest {
-            caller: self::caller(),
-            store_id: store.clone(),
-            name: "store".into(),
-            epoch: epoch.clone(),
-            grant_key: vec![7; 32].into(),
-            endpoints: vec![v1::Endpoint {
-                transport: "tcp".into(),
-                address: "10.0.0.99:50060".into(),
-                ..Default::default()
-            }],
-            segment_bytes: vec![1 << 34],
-            http_address: String::new(),
-        };
-        if caller.attempt(async |mut master| master.mount_store(mount).await).await.is_err() {
-            continue;
-        }
-        beat(&mut caller, &store, &epoch).await;
-    }
-}
-
-/// Beats until an answer is missing.
-async fn beat(caller: &mut Caller, store: &bytes::Bytes, epoch: &bytes::Bytes) {
-    let (beats, stream) = tokio::sync::mpsc::channel(1);
-    let beat = |sequence| v1::StoreHeartbeat {
-        caller: self::caller(),
-        store_id: store.clone(),
-        epoch: epoch.clone(),
-        sequence,
-    };
-    // The call is answered when the first beat is.
-    let _ = beats.try_send(beat(0));
-    let stream = tokio_stream::wrappers::ReceiverStream::new(stream);
-    let Ok(mut replies) = caller.attempt(async |mut master| master.heartbeat(stream).await).await else {
-        return;
-    };
-    for sequence in 1.. {
-        match timeout(Duration::from_millis(500), replies.message()).await {
-            Ok(Ok(Some(reply))) if reply.mounted => {}
-            _ => return,
-        }
-        sleep(Duration::from_millis(200)).await;
-        if beats.send(beat(sequence)).await.is_err() {
-            return;
-        }
-    }
 }

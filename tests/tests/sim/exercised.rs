@@ -25,10 +25,24 @@ pub(crate) struct Exercised {
     pub(crate) shrinkings: usize,
     /// Changes after which as many do, and others: a wiped master votes under its new id, in place of the dead one.
     pub(crate) swaps: usize,
+    /// Processes that were killed in the middle of their work.
+    pub(crate) killed_at_work: usize,
+    /// Masters that ended because their disk failed.
+    pub(crate) ended_by_disk: usize,
+    /// Starts of puts that were refused because disks are nearly full.
+    pub(crate) puts_without_room: usize,
+    /// Mounts of a store that had lost what it held.
+    pub(crate) stores_returned: usize,
+    /// Puts with a replica on each of two stores.
+    pub(crate) puts_on_two_stores: usize,
+    /// Puts that were taken back.
+    pub(crate) puts_revoked: usize,
+    /// Puts-if-absent that found a value.
+    pub(crate) puts_that_found_one: usize,
 }
 
 impl Exercised {
-    fn counts(&self) -> [Count; 7] {
+    fn counts(&self) -> [Count; 14] {
         [
             ("leader changes", self.leader_changes),
             ("snapshots installed on followers", self.snapshots_installed),
@@ -37,6 +51,13 @@ impl Exercised {
             ("growths of the membership", self.growths),
             ("shrinkings of the membership", self.shrinkings),
             ("swaps of a wiped master", self.swaps),
+            ("kills in the middle of work", self.killed_at_work),
+            ("masters ended by their disks", self.ended_by_disk),
+            ("puts refused for lack of room", self.puts_without_room),
+            ("stores back without what they held", self.stores_returned),
+            ("puts on two stores", self.puts_on_two_stores),
+            ("puts revoked", self.puts_revoked),
+            ("puts-if-absent that found a value", self.puts_that_found_one),
         ]
     }
 }
@@ -48,7 +69,7 @@ impl fmt::Display for Exercised {
 }
 
 /// The counts of many schedules, added up.
-pub(crate) struct Totals([Count; 7]);
+pub(crate) struct Totals([Count; 14]);
 
 impl Totals {
     /// Of what the processes of many seeds printed. One that did not get so far has counted nothing.

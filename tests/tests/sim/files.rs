@@ -46,6 +46,17 @@ fn names(dir: &Path) -> io::Result<BTreeMap<OsString, u64>> {
     Ok(names)
 }
 
+/// The names in `dir` that a loss of power leaves as they are now, with their bytes.
+pub(crate) fn durable(dir: &Path) -> Vec<OsString> {
+    let durable = DURABLE.lock();
+    let Some(kept) = durable.names.get(dir) else { return Vec::new() };
+    let is_durable = |(name, inode): &(&OsString, &u64)| {
+        let written = fs::read(dir.join(name)).ok();
+        written.is_some() && written.as_ref() == durable.files.get(*inode)
+    };
+    kept.iter().filter(is_durable).map(|(name, _)| name.clone()).collect()
+}
+
 /// Takes `dir` and all in it: another disk has never heard of them.
 pub(crate) fn take(dir: &Path) -> io::Result<()> {
     DURABLE.lock().names.retain(|known, _| !known.starts_with(dir));

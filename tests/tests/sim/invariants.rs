@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures::FutureExt as _;
 use mc_base::NodeId;
 use mc_master::log::encode_payload;
-use mc_master::raft::{LogId, RaftNode};
+use mc_master::raft::{LogId, RaftNode, StoredMembership};
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::storage::RaftLogReader as _;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::disks::Disks;
 use crate::exercised::Exercised;
 use crate::machine::Machine;
 use crate::net::Host;
@@ -30,6 +31,7 @@ pub(crate) struct Invariants {
     voters: BTreeMap<u64, BTreeSet<NodeId>>,
     /// Snapshots that were taken from a leader: where, and the index of their last entry.
     installed: BTreeSet<(Host, u64)>,
+    disks: Disks,
     seen: Vec<Seen>,
 }
 
@@ -52,6 +54,7 @@ impl Invariants {
             indexes: BTreeMap::new(),
             voters: BTreeMap::new(),
             installed: BTreeSet::new(),
+            disks: Disks::new(masters),
             seen: vec![Seen::default(); masters],
         }
     }
@@ -79,31 +82,54 @@ impl Invariants {
         }
     }
 
-    /// Checks one machine.
+    /// Checks all machines.
     ///
     /// # Errors
     /// What does not hold.
-    pub(crate) fn check(&mut self, machine: &Machine) -> Result<(), String> {
-        if let Some(why) = machine.failure() {
-            return Err(format!("master {} gave up: {why}", machine.host));
+    pub(crate) fn check(&mut self, machines: &[Machine]) -> Result<(), String> {
+        for machine in machines {
+            if let Some(why) = machine.failure() {
+                return Err(format!("master {} gave up: {why}", machine.host));
+            }
+            if self.seen[machine.host].start != machine.starts {
+                self.seen[machine.host] = Seen { start: machine.starts, ..Seen::default() };
+            }
+            self.disks.check(machine)?;
+            machine.with_raft(|raft| self.check_raft(machine, machines, raft)).unwrap_or(Ok(()))?;
         }
-        if self.seen[machine.host].start != machine.starts {
-            self.seen[machine.host] = Seen { start: machine.starts, ..Seen::default() };
-        }
-        machine.with_raft(|raft| self.check_raft(machine, raft)).unwrap_or(Ok(()))
+        self.check_leases(machines)
     }
 
-    fn check_raft(&mut self, machine: &Machine, raft: &RaftNode) -> Result<(), String> {
+    /// No master that runs may answer reads by its lease once another one was elected to a later term. One that is stopped
+    /// answers nothing.
+    fn check_leases(&self, machines: &[Machine]) -> Result<(), String> {
+        let Some((newest, leader)) = self.leaders.last_key_value() else { return Ok(()) };
+        for machine in machines.iter().filter(|machine| machine.is_awake()) {
+            let leased = machine.with_raft(RaftNode::try_lease).flatten();
+            if let Some(held) = leased.filter(|held| held.0 < *newest) {
+                return Err(format!(
+                    "master {} holds the lease of term {} while {leader} leads term {newest}",
+                    machine.host, held.0
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_raft(&mut self, machine: &Machine, machines: &[Machine], raft: &RaftNode) -> Result<(), String> {
         let host = machine.host;
-        let (leads, term, committed, last, installed) = {
+        let (leads, term, committed, last, installed, memberships) = {
             let metrics = raft.raft().metrics();
             let metrics = metrics.borrow_watched();
             let leads = metrics.state == ServerState::Leader && metrics.vote.committed;
             let last = metrics.last_log_index.unwrap_or(0);
             // One's own snapshot leaves the last entries that it covers in the log; a leader's takes the place of all.
             let installed = metrics.snapshot.filter(|covered| metrics.purged == Some(*covered));
-            (leads, metrics.vote.leader_id.term, metrics.local_committed, last, installed)
+            let memberships = [&metrics.membership_config, &metrics.committed_membership_config];
+            let memberships = memberships.map(|membership| StoredMembership::clone(membership));
+            (leads, metrics.vote.leader_id.term, metrics.local_committed, last, installed, memberships)
         };
+        self.disks.belongs_to(machine, raft.node_id());
         self.installed.extend(installed.map(|covered| (host, covered.index)));
         if leads {
             let leader = *self.leaders.entry(term).or_insert(raft.node_id());
@@ -125,6 +151,9 @@ impl Invariants {
         if newly_leads && last < most {
             return Err(format!("leader {host} of term {term} ends at {last}, committed was {most}"));
         }
+        if let Some(committed) = committed {
+            self.disks.check_commit(machines, committed, &memberships)?;
+        }
         self.compare_log(machine, upto, !newly_leads)?;
         self.compare_index(host, raft)
     }
@@ -141,7 +170,11 @@ impl Invariants {
         let Some(store) = machine.log.store() else { return Ok(()) };
         let from = from.max(store.stats().first);
         let read = store.reader().try_get_log_entries(from..upto + 1).now_or_never();
-        let Some(Ok(entries)) = read else { return Ok(()) };
+        let entries = match read {
+            Some(Ok(entries)) => entries,
+            Some(Err(error)) => return Err(format!("the log of {} can't be read: {error}", machine.host)),
+            None => return Err(format!("the log of {} is not read at once", machine.host)),
+        };
         for entry in entries {
             let index = entry.log_id.index;
             let now = (entry.log_id, xxh3_64(&encode_payload(&entry)));

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use mc_master::log::{LogOptions, LogStore, LogWriter, MemoryDisk, OpenError, OpenLog, Recovered};
+use mc_master::log::{
+    LogDisk as _, LogOptions, LogStore, LogWriter, MemoryDisk, OpenError, OpenLog, Recovered,
+};
 use mc_tests::Seeded;
 use parking_lot::Mutex;
 
@@ -20,6 +22,8 @@ struct Inner {
     rng: Seeded,
     /// Added to each sync, in ms.
     slow: u64,
+    /// It reports errors until it is replaced.
+    broken: bool,
     open: Option<Open>,
 }
 
@@ -37,7 +41,7 @@ impl fmt::Debug for SimLog {
 
 impl SimLog {
     pub(crate) fn new(rng: Seeded) -> Self {
-        Self(Arc::new(Mutex::new(Inner { disk: MemoryDisk::new(), rng, slow: 0, open: None })))
+        Self(Arc::new(Mutex::new(Inner { disk: MemoryDisk::new(), rng, slow: 0, broken: false, open: None })))
     }
 
     /// The log as the running process has it.
@@ -49,11 +53,33 @@ impl SimLog {
         self.0.lock().slow = slow;
     }
 
-    /// The process is gone; what it had written is there.
+    /// The disk as it is now.
+    pub(crate) fn disk(&self) -> MemoryDisk {
+        self.0.lock().disk.clone()
+    }
+
+    /// From now on the disk reports errors, on its next sync or after some more writes.
+    pub(crate) fn fail(&self) {
+        let mut inner = self.0.lock();
+        inner.broken = true;
+        let writes = inner.rng.below(6);
+        inner.disk.set_faults(|faults| match writes {
+            0..3 => faults.fail_sync = true,
+            _ => faults.writes_left = Some(writes),
+        });
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.0.lock().broken
+    }
+
+    /// The process is gone. What it had written is there and may yet be lost; after an error nothing of it is certain.
     pub(crate) fn process_died(&self) {
         let mut inner = self.0.lock();
         inner.open = None;
-        inner.disk = inner.disk.crash_keeping(usize::MAX);
+        if std::mem::take(&mut inner.broken) {
+            inner.lose_unsynced();
+        }
     }
 
     /// The power is gone. What the writer was about to write is on the disk in part, in the order of the writes. True
@@ -66,13 +92,8 @@ impl SimLog {
                 writer.step();
             }
         }
-        let unsynced = inner.disk.unsynced() as u64;
-        let kept = match inner.rng.below(3) {
-            0 => 0,
-            _ => inner.rng.below(unsynced + 1),
-        };
-        inner.disk = inner.disk.crash_keeping(usize::try_from(kept).unwrap_or(usize::MAX));
-        kept < unsynced
+        inner.broken = false;
+        inner.lose_unsynced()
     }
 
     /// How long the next sync takes.
@@ -80,6 +101,19 @@ impl SimLog {
         let mut inner = self.0.lock();
         let usual = if inner.rng.below(100) == 0 { inner.rng.within(5..80) } else { inner.rng.below(3) };
         Duration::from_millis(usual + inner.slow)
+    }
+}
+
+impl Inner {
+    /// Of what was not synced a part is kept, in the order of the writes. True when some of it is lost.
+    fn lose_unsynced(&mut self) -> bool {
+        let unsynced = self.disk.unsynced() as u64;
+        let kept = match self.rng.below(3) {
+            0 => 0,
+            _ => self.rng.below(unsynced + 1),
+        };
+        self.disk = self.disk.crash_keeping(usize::try_from(kept).unwrap_or(usize::MAX));
+        kept < unsynced
     }
 }
 
@@ -91,7 +125,10 @@ impl OpenLog for SimLog {
     ) -> BoxFuture<'static, Result<(LogStore, Recovered), OpenError>> {
         let this = self.clone();
         async move {
-            let disk = this.0.lock().disk.clone();
+            let disk = this.disk();
+            // As the real one does: what a killed process had written is synced before anything is read.
+            let failed = |source| OpenError::Io { place: disk.place(), attempt: "sync it", source };
+            disk.clone().sync().map_err(failed)?;
             let (store, writer, recovered) = LogStore::open_inline(Box::new(disk), &options)?;
             let writer = Arc::new(tokio::sync::Mutex::new(writer));
             this.0.lock().open = Some(Open { store: store.clone(), writer: writer.clone() });

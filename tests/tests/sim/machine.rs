@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Parser as _;
@@ -23,15 +24,20 @@ use crate::files;
 use crate::log::SimLog;
 use crate::net::{Host, Net, address_of};
 
-/// No simulated disk is full.
-#[derive(Debug)]
-struct Boundless;
+/// The room in a data directory: all one could wish for, or hardly any.
+#[derive(Debug, Default)]
+struct Room {
+    nearly_full: AtomicBool,
+}
 
-impl FreeSpace for Boundless {
+impl FreeSpace for Room {
     fn free_bytes(&self, _: &Path) -> std::io::Result<u64> {
-        Ok(u64::MAX)
+        Ok(if self.nearly_full.load(Ordering::Relaxed) { 1 << 10 } else { u64::MAX })
     }
 }
+
+/// Tasks that a runtime polls before it looks at the rest: a process can be killed between any two such groups.
+const TASKS_AT_ONCE: u32 = 4;
 
 /// Ports as everywhere.
 pub(crate) const RAFT: u16 = 50055;
@@ -54,6 +60,15 @@ pub(crate) struct Machine {
     lost_writes: bool,
     /// Counts the processes that found it so.
     pub(crate) restarts_after_loss: usize,
+    room: Arc<Room>,
+    /// Counts the disks that were taken.
+    pub(crate) wipes: u64,
+    /// The process is killed in the middle of the next step, after so many groups of tasks.
+    stumbles_after: Option<u64>,
+    /// Counts the processes that were killed in the middle of their work.
+    pub(crate) killed_at_work: usize,
+    /// Counts the processes that ended because of their disk.
+    pub(crate) ended_by_disk: usize,
 }
 
 struct Process {
@@ -111,7 +126,16 @@ impl Machine {
             starts: 0,
             lost_writes: false,
             restarts_after_loss: 0,
+            room: Arc::default(),
+            wipes: 0,
+            stumbles_after: None,
+            killed_at_work: 0,
+            ended_by_disk: 0,
         }
+    }
+
+    pub(crate) fn snapshots(&self) -> PathBuf {
+        self.dir().join("snapshots")
     }
 
     fn dir(&self) -> &PathBuf {
@@ -133,10 +157,12 @@ impl Machine {
         let runtime = Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
+            .event_interval(TASKS_AT_ONCE)
             .build()
             .expect("a runtime without I/O has nothing to fail with");
         let master = Arc::new(Mutex::new(Phase::Starting));
         let (args, network, log) = (self.args.clone(), self.net.of(self.host), Arc::new(self.log.clone()));
+        let room = self.room.clone();
         let phase = master.clone();
         runtime.spawn(async move {
             let environment = Environment {
@@ -144,7 +170,7 @@ impl Machine {
                 network,
                 log,
                 raft: tokio::runtime::Handle::current(),
-                free_space: Arc::new(Boundless),
+                free_space: room,
             };
             let started = Master::start(&Loaded { args, settings: Vec::new() }, environment).await;
             *phase.lock() = match started {
@@ -157,6 +183,7 @@ impl Machine {
 
     /// `kill -9`: connections are closed by the kernel, what was written stays.
     pub(crate) fn kill(&mut self) {
+        self.stumbles_after = None;
         if let Some(process) = self.process.take() {
             self.net.close_listeners(self.host);
             drop(process);
@@ -164,13 +191,30 @@ impl Machine {
         }
     }
 
+    /// The process is killed in the middle of its next step, in which it gets to run so many groups of tasks.
+    pub(crate) fn kill_at_work(&mut self, groups: u64) {
+        self.stumbles_after = self.process.is_some().then_some(groups);
+    }
+
+    /// The log's disk reports errors from now on, until the process has ended.
+    pub(crate) fn break_disk(&self) {
+        if self.process.is_some() {
+            self.log.fail();
+        }
+    }
+
+    pub(crate) fn set_nearly_full(&self, nearly_full: bool) {
+        self.room.nearly_full.store(nearly_full, Ordering::Relaxed);
+    }
+
     /// The power goes: nobody hears anything, and what was not synced is lost or not.
     pub(crate) fn lose_power(&mut self) {
         self.net.set_power(self.host, false);
         self.net.close_listeners(self.host);
+        self.stumbles_after = None;
         drop(self.process.take());
         self.lost_writes |= self.log.lost_power();
-        for dir in [self.dir().clone(), self.dir().join("snapshots")] {
+        for dir in [self.dir().clone(), self.snapshots()] {
             if dir.exists() {
                 files::lose_power(&dir, &mut self.rng).expect("files in memory can be written");
             }
@@ -180,6 +224,7 @@ impl Machine {
     /// The process is killed, and all that it kept is gone.
     pub(crate) fn wipe(&mut self) {
         self.kill();
+        self.wipes += 1;
         self.log = SimLog::new(self.rng.part(2));
         self.lost_writes = false;
         files::take(self.dir()).expect("files in memory can be deleted");
@@ -226,10 +271,29 @@ impl Machine {
             *missed += passed;
             return;
         }
-        process.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(passed)).await });
+        let passed = Duration::from_millis(passed);
+        if let Some(groups) = self.stumbles_after {
+            process.runtime.block_on(async {
+                tokio::time::advance(passed).await;
+                for _ in 0..groups {
+                    tokio::task::yield_now().await;
+                }
+            });
+            self.killed_at_work += 1;
+            return self.kill();
+        }
+        process.runtime.block_on(async { tokio::time::sleep(passed).await });
         if matches!(*process.master.lock(), Phase::Stopped) {
             self.kill();
+        } else if self.log.is_broken() && self.failure().is_some() {
+            self.ended_by_disk += 1;
+            self.kill();
         }
+    }
+
+    /// Whether a process runs that is not stopped.
+    pub(crate) fn is_awake(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.missed.is_none())
     }
 
     /// Looks at the running master's Raft node, if it has one by now: at its own time, not at that outside.

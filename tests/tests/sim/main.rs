@@ -46,6 +46,7 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod client;
+mod disks;
 mod exercised;
 mod files;
 mod invariants;
@@ -56,8 +57,10 @@ mod nemesis;
 mod net;
 mod operator;
 mod oracle;
+mod panics;
 mod schedule;
 mod seeds;
+mod store;
 mod trace;
 
 use std::process::ExitCode;
@@ -98,6 +101,7 @@ fn one(seed: u64) -> ExitCode {
         let filter = EnvFilter::from_default_env();
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
+    panics::watch();
     // A thread that has drawn nothing yet.
     let run = std::thread::spawn(move || {
         libc::seed_this_thread(seed);

@@ -12,6 +12,7 @@ use crate::invariants::leader;
 use crate::machine::Machine;
 use crate::net::{Host, Net};
 use crate::operator::Order;
+use crate::store::{Fate, Mortal};
 use crate::trace::Trace;
 
 /// One thing that is done at one time.
@@ -19,6 +20,8 @@ use crate::trace::Trace;
 pub(crate) enum Deed {
     Start(Host),
     Kill(Host),
+    /// In the middle of its next step, after so many groups of tasks.
+    KillAtWork(Host, u64),
     LosePower(Host),
     /// The process is killed and the disk is taken: what starts there next is a new node.
     Wipe(Host),
@@ -35,7 +38,25 @@ pub(crate) enum Deed {
     /// Of 100 segments so many are lost.
     Loss(Host, Host, u64),
     SlowDisk(Host, u64),
+    /// Its log's disk reports errors until the process has ended.
+    BreakDisk(Host),
+    /// Whether its data directory has hardly any room.
+    Fill(Host, bool),
+    /// Of the store that may die.
+    Store(Fate),
     Want(Wanted),
+}
+
+/// What a schedule is mostly about. All faults happen in all, and most bugs need one kind of fault often more than all of
+/// them a few times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Theme {
+    /// Whatever may happen.
+    Any,
+    /// Restarts of the voters on whose promise a lease rests.
+    Restarts,
+    /// Leaders that are stopped while answers are on their way to them.
+    Pauses,
 }
 
 /// Draws faults, and the ends of them.
@@ -51,10 +72,8 @@ pub(crate) struct Nemesis {
     next: u64,
     /// How often faults come, in ms.
     pace: u64,
-    /// Of 100 faults.
-    restarts_within_the_lease: u64,
-    /// Of 100 faults.
-    pauses_before_the_answers: u64,
+    theme: Theme,
+    mortal: Mortal,
     /// A disk may be taken: from one machine a schedule, or nobody could know what was committed.
     may_wipe: bool,
     /// Members may be removed by hand. Not where a disk is taken: of two voters, that is a majority.
@@ -87,17 +106,17 @@ impl Nemesis {
         mut rng: Seeded,
         trace: Trace,
         orders: mpsc::UnboundedSender<Order>,
+        mortal: Mortal,
     ) -> Self {
         let small = masters == 3;
         let removes = rng.part(1).below(if small { 3 } else { 2 }) == 0;
         let pace = [300, 700, 1500][rng.below(3) as usize];
-        // Rare by chance, and what leases stand or fall with.
-        let restarts_within_the_lease = if rng.below(4) == 0 { 80 } else { 5 };
-        let pauses_before_the_answers = if rng.below(4) == 0 { 60 } else { 3 };
+        // Leases stand or fall with faults that chance rarely puts together.
+        let theme = [Theme::Any, Theme::Restarts, Theme::Pauses][rng.below(3) as usize];
         let may_wipe = rng.below(4) == 0;
         Self {
-            restarts_within_the_lease,
-            pauses_before_the_answers,
+            theme,
+            mortal,
             may_wipe,
             may_remove: removes && !may_wipe,
             fewest: if small { 2 } else { 3 },
@@ -145,10 +164,14 @@ impl Nemesis {
                     _ => self.order(Order::RemoveSurely(host)),
                 }
             }
-            for deed in [Deed::Resume(host), Deed::SlowDisk(host, 0)] {
+            for deed in [Deed::Resume(host), Deed::SlowDisk(host, 0), Deed::Fill(host, false)] {
                 self.carry_out(now, &deed, machines);
             }
+            if machines[host].log.is_broken() {
+                self.carry_out(now, &Deed::Kill(host), machines);
+            }
         }
+        self.carry_out(now, &Deed::Store(Fate::Lives), machines);
         let hosts = self.hosts;
         for (from, to) in (0..hosts).flat_map(|from| (0..hosts).map(move |to| (from, to))) {
             if self.net.is_cut(from, to) {
@@ -188,11 +211,11 @@ impl Nemesis {
         let short = [20, 100, 400, 1200][self.rng.below(4) as usize];
         let end = now + 1 + self.rng.below(short);
         let long_end = now + 100 + self.rng.below(2500);
-        if self.rng.below(100) < self.restarts_within_the_lease {
-            return self.restart_within_the_lease(now, machines);
-        }
-        if self.rng.below(100) < self.pauses_before_the_answers {
-            return self.pause_before_the_answers(now, machines);
+        let theme = if self.rng.below(10) < 7 { self.theme } else { Theme::Any };
+        match (theme, self.rng.below(40)) {
+            (Theme::Restarts, _) | (Theme::Any, 0) => return self.restart_within_the_lease(now, machines),
+            (Theme::Pauses, _) | (Theme::Any, 1) => return self.pause_before_the_answers(now, machines),
+            (Theme::Any, _) => {}
         }
         if self.may_wipe && self.rng.below(3) == 0 {
             self.may_wipe = false;
@@ -210,10 +233,15 @@ impl Nemesis {
             }
             return;
         }
-        match self.rng.below(17) {
-            0 | 1 => {
+        match self.rng.below(22) {
+            0 => {
                 self.at(now, Deed::Kill(victim));
                 self.at(end, Deed::Start(victim));
+            }
+            1 => {
+                let groups = self.rng.below(12);
+                self.at(now, Deed::KillAtWork(victim, groups));
+                self.at(end + 1, Deed::Start(victim));
             }
             2 | 3 => {
                 self.at(now, Deed::LosePower(victim));
@@ -281,6 +309,25 @@ impl Nemesis {
                     self.at(long_end, Deed::Loss(from, to, 0));
                 }
             }
+            16 => {
+                self.at(now, Deed::BreakDisk(victim));
+                self.at(long_end, Deed::Kill(victim));
+                self.at(long_end, Deed::Start(victim));
+            }
+            17 => {
+                // Disks tend to fill at the same time.
+                for host in present {
+                    if host == victim || self.rng.below(2) == 0 {
+                        self.at(now, Deed::Fill(host, true));
+                        self.at(long_end, Deed::Fill(host, false));
+                    }
+                }
+            }
+            18 | 19 => {
+                self.at(now, Deed::Store(Fate::Dead));
+                self.at(long_end, Deed::Store(Fate::Lives));
+            }
+            20 => self.at(now, Deed::Store(Fate::Unmounts)),
             _ => {
                 let slow = self.rng.within(5..150);
                 if self.rng.below(2) == 0 {
@@ -384,16 +431,21 @@ impl Nemesis {
     }
 
     /// The leader is stopped while the answers to what it has sent are on their way, for longer than it takes to elect
-    /// another. When it goes on it finds old answers, its clock far ahead of them, and callers that have waited.
+    /// another. It goes on when some of them have come in and others have not, and commits by the first what the late ones
+    /// answer; its clock is far ahead of all of them.
     fn pause_before_the_answers(&mut self, now: u64, machines: &[Machine]) {
         let Some(leader) = leader(machines) else { return };
-        let slow = self.rng.within(20..200);
-        let pause = now + 20 + self.rng.below(2 * slow);
-        let resume = pause + 500 + self.rng.below(1_500);
-        self.next = self.next.max(resume + 300);
+        let sending = 20 + self.rng.below(150);
+        let stopped = 600 + self.rng.below(900);
+        let pause = now + sending;
+        let resume = pause + stopped;
+        // As late as a retransmission.
+        let late = stopped + self.rng.below(sending);
+        let end = resume + 50 + self.rng.below(300);
+        self.next = self.next.max(end + 300);
         for peer in present(machines).into_iter().filter(|peer| *peer != leader) {
-            self.at(now, Deed::SlowLink(peer, leader, slow));
-            self.at(resume, Deed::SlowLink(peer, leader, 0));
+            self.at(now, Deed::SlowLink(peer, leader, late));
+            self.at(end, Deed::SlowLink(peer, leader, 0));
         }
         self.at(pause, Deed::Pause(leader));
         self.at(resume, Deed::Resume(leader));
@@ -411,6 +463,10 @@ impl Nemesis {
         match *deed {
             Deed::Start(host) => machines[host].start(),
             Deed::Kill(host) => machines[host].kill(),
+            Deed::KillAtWork(host, groups) => machines[host].kill_at_work(groups),
+            Deed::BreakDisk(host) => machines[host].break_disk(),
+            Deed::Fill(host, nearly_full) => machines[host].set_nearly_full(nearly_full),
+            Deed::Store(fate) => self.mortal.set(fate),
             Deed::LosePower(host) => machines[host].lose_power(),
             Deed::Wipe(host) => {
                 machines[host].wipe();

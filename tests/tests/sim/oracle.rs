@@ -18,6 +18,17 @@ pub(crate) struct Oracle {
     trace: Trace,
 }
 
+/// What clients did, counted.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Tally {
+    /// Puts that were placed on two stores.
+    pub(crate) on_two_stores: usize,
+    /// Puts that were started and taken back.
+    pub(crate) revoked: usize,
+    /// Starts of puts that were refused because disks are nearly full.
+    pub(crate) refused_for_room: usize,
+}
+
 #[derive(Default)]
 struct Inner {
     /// Milliseconds of the simulation.
@@ -25,6 +36,7 @@ struct Inner {
     /// Within one millisecond things happen one after the other.
     order: u64,
     operations: BTreeMap<String, Vec<Operation>>,
+    tally: Tally,
     violation: Option<String>,
 }
 
@@ -77,7 +89,17 @@ impl Oracle {
     pub(crate) fn verdict(&self) -> Verdict {
         let inner = self.inner.lock();
         let history: Vec<_> = inner.operations.values().flatten().cloned().collect();
-        check(&history, Losses::None)
+        // Stores fall silent, and the one that forgets never holds the only replica.
+        check(&history, Losses::Hidden)
+    }
+
+    /// Counts something.
+    pub(crate) fn tally(&self, count: impl FnOnce(&mut Tally)) {
+        count(&mut self.inner.lock().tally);
+    }
+
+    pub(crate) fn tallied(&self) -> Tally {
+        self.inner.lock().tally
     }
 
     /// How many operations had such an outcome.
@@ -92,9 +114,7 @@ impl Oracle {
 /// A miss of a key that is removed at times is judged at the end, with the whole history: a remove that is under way may
 /// explain it, and has not been recorded yet.
 fn contradiction(before: &[Operation], read: &Operation) -> Option<Operation> {
-    let writes = |digest: Digest| {
-        before.iter().find(|op| matches!(op.action, Action::Upsert(value) if value == digest))
-    };
+    let writes = |digest: Digest| before.iter().find(|op| written(op) == Some(digest));
     let value = match read.outcome {
         Outcome::Value(value) => Some(value),
         Outcome::Miss | Outcome::Absent if !read.key.starts_with(REMOVED) => None,
@@ -103,7 +123,7 @@ fn contradiction(before: &[Operation], read: &Operation) -> Option<Operation> {
     let open = |op: &Operation| op.outcome == Outcome::Unknown;
     // What can explain the answer: the put of that value, which may have taken effect after `change` did. A miss, nothing.
     let explains = |op: &Operation| match value {
-        Some(value) => op.action == Action::Upsert(value) && op.outcome != Outcome::Failed,
+        Some(value) => written(op) == Some(value) && op.outcome != Outcome::Failed,
         None => false,
     };
     if value.is_some_and(|value| writes(value).is_none()) {
@@ -114,9 +134,9 @@ fn contradiction(before: &[Operation], read: &Operation) -> Option<Operation> {
         .iter()
         .filter(|change| change.end < read.start)
         .filter(|change| match value {
-            Some(value) => match change.action {
-                Action::Upsert(other) => other != value && change.outcome == Outcome::Stored,
-                _ => change.outcome == Outcome::Removed,
+            Some(value) => match written(change) {
+                Some(other) => other != value && change.outcome == Outcome::Stored,
+                None => change.outcome == Outcome::Removed,
             },
             None => change.outcome == Outcome::Stored,
         })
@@ -125,4 +145,12 @@ fn contradiction(before: &[Operation], read: &Operation) -> Option<Operation> {
             !before.iter().any(|op| later(&op))
         })
         .cloned()
+}
+
+/// The value that a put may have written: not one that found another there.
+fn written(op: &Operation) -> Option<Digest> {
+    match op.action {
+        Action::Upsert(value) | Action::PutIfAbsent(value) if op.outcome != Outcome::Exists => Some(value),
+        _ => None,
+    }
 }

@@ -7,7 +7,7 @@ use mc_tests::checker::{Outcome, Verdict};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 
-use crate::client::{Caller, Client, STORE, Wanted, store};
+use crate::client::{Caller, Client, Wanted};
 use crate::exercised::Exercised;
 use crate::invariants::{Invariants, views};
 use crate::machine::Machine;
@@ -15,6 +15,7 @@ use crate::nemesis::Nemesis;
 use crate::net::Net;
 use crate::operator::{self, Order};
 use crate::oracle::Oracle;
+use crate::store::{self, Mortal, STORES};
 use crate::trace::Trace;
 
 const CLIENTS: usize = 3;
@@ -60,6 +61,7 @@ struct Schedule {
     oracle: Oracle,
     invariants: Invariants,
     nemesis: Nemesis,
+    mortal: Mortal,
     outside: tokio::runtime::Runtime,
 }
 
@@ -70,7 +72,7 @@ pub(crate) fn run(seed: u64) -> Report {
     rng.bits();
     let root = tempfile::tempdir_in(scratch()).expect("a folder for the files");
     let (masters, founders) = size(rng.part(7));
-    let hosts = masters + CLIENTS + 1;
+    let hosts = masters + CLIENTS + STORES;
     let net = Net::new(hosts, rng.part(1), trace.clone());
     let (orders, ordered) = mpsc::unbounded_channel();
     let snapshot_every = [8, 30, 200][rng.below(3) as usize];
@@ -79,12 +81,23 @@ pub(crate) fn run(seed: u64) -> Report {
         let peers = (0..founders).chain(newcomer);
         Machine::new(host, peers, &net, root.path(), snapshot_every, rng.part(10 + host as u64))
     };
+    let mortal = Mortal::new();
     let mut schedule = Schedule {
         now: 0,
         machines: (0..masters).map(machine).collect(),
         oracle: Oracle::new(trace.clone()),
         invariants: Invariants::new(masters, trace.clone()),
-        nemesis: Nemesis::new(masters, founders, hosts, &net, rng.part(2), trace.clone(), orders),
+        nemesis: Nemesis::new(
+            masters,
+            founders,
+            hosts,
+            &net,
+            rng.part(2),
+            trace.clone(),
+            orders,
+            mortal.clone(),
+        ),
+        mortal,
         net: net.clone(),
         outside: Builder::new_current_thread()
             .enable_time()
@@ -154,9 +167,13 @@ impl Schedule {
 
         let inside = self.outside.enter();
         let masters = self.machines.len();
+        for number in 0..STORES {
+            let network = self.net.of(masters + CLIENTS + number);
+            let part = rng.part(3 + 100 * number as u64);
+            let caller = Caller::new(&network, masters, store::PATIENCE, part.part(1));
+            self.outside.spawn(store::store(number, caller, part.part(2), self.mortal.clone()));
+        }
         let network = self.net.of(masters + CLIENTS);
-        let beats = store(Caller::new(&network, masters, STORE, rng.part(3)), rng.part(4));
-        self.outside.spawn(beats);
         let caller = Caller::new(&network, masters, operator::PATIENCE, rng.part(6));
         let operator = self.outside.spawn(operator::operate(caller, ordered));
         let clients: Vec<_> = (0..CLIENTS)
@@ -220,9 +237,18 @@ impl Schedule {
     }
 
     fn exercised(&self) -> Exercised {
+        let of_all = |count: fn(&Machine) -> usize| self.machines.iter().map(count).sum();
+        let tally = self.oracle.tallied();
         let mut exercised = Exercised {
-            restarts_after_loss: self.machines.iter().map(|machine| machine.restarts_after_loss).sum(),
+            restarts_after_loss: of_all(|machine| machine.restarts_after_loss),
+            killed_at_work: of_all(|machine| machine.killed_at_work),
+            ended_by_disk: of_all(|machine| machine.ended_by_disk),
             cut_links: self.nemesis.cut_links,
+            puts_on_two_stores: tally.on_two_stores,
+            puts_revoked: tally.revoked,
+            puts_without_room: tally.refused_for_room,
+            puts_that_found_one: self.oracle.count(|op| op.outcome == Outcome::Exists),
+            stores_returned: self.mortal.returns(),
             ..Exercised::default()
         };
         self.invariants.count(&mut exercised);
@@ -251,8 +277,9 @@ impl Schedule {
             machine.step();
         }
         self.outside.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
-        for machine in &self.machines {
-            self.invariants.check(machine)?;
+        self.invariants.check(&self.machines)?;
+        if let Some(panic) = crate::panics::first() {
+            return Err(format!("a task panicked: {panic}"));
         }
         self.oracle.violation().map_or(Ok(()), Err)
     }

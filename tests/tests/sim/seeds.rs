@@ -41,6 +41,7 @@ pub(crate) fn run() -> ExitCode {
     let first = number("MC_SIM_FIRST").unwrap_or(1);
     let count = number("MC_SIM_SEEDS").unwrap_or(200);
     let seconds = number("MC_SIM_SECONDS").unwrap_or(180);
+    let least = number("MC_SIM_LEAST").unwrap_or(1);
     let go_on = std::env::var_os("MC_SIM_GO_ON").is_some();
 
     let began = Instant::now();
@@ -63,10 +64,17 @@ pub(crate) fn run() -> ExitCode {
         violations.len(),
         undecided.len(),
     );
+    let enough = ended.len() as u64 >= least;
+    if !enough && violations.is_empty() {
+        println!(
+            "TOO FEW: {} seeds in {seconds} s, and MC_SIM_LEAST is {least}: this machine is too slow or busy",
+            ended.len()
+        );
+    }
     let decided = undecided.len() * 100 <= ended.len() * MOST_UNDECIDED;
     let exercised = exercised(&ended);
     let repeated = repeat(&ended);
-    if violations.is_empty() && decided && exercised && repeated && !ended.is_empty() {
+    if violations.is_empty() && decided && exercised && repeated && enough {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -1,0 +1,146 @@
+//! The stores of a simulated cluster, which lend memory and do nothing else. All have room for everything. One of them
+//! may die and come back, and what it held is gone then; the others only fall silent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_base::{SegmentEpoch, StoreId};
+use mc_proto::v1;
+use mc_tests::Seeded;
+use parking_lot::Mutex;
+use tokio::time::{sleep, timeout};
+
+use crate::client::{Caller, caller};
+
+pub(crate) const STORES: usize = 3;
+/// The number of the one that may die.
+const MORTAL: usize = 0;
+/// Patience with one attempt.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
+
+/// What is to become of the store that may die.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Lives,
+    /// Its process was killed.
+    Dead,
+    /// It takes its memory back and lends other memory.
+    Unmounts,
+}
+
+/// The fate of the store that may die, and how often it came back with nothing.
+#[derive(Clone)]
+pub(crate) struct Mortal(Arc<Mutex<(Fate, usize)>>);
+
+impl Mortal {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new((Fate::Lives, 0))))
+    }
+
+    pub(crate) fn set(&self, fate: Fate) {
+        self.0.lock().0 = fate;
+    }
+
+    fn fate(&self) -> Fate {
+        self.0.lock().0
+    }
+
+    fn came_back(&self) {
+        self.0.lock().1 += 1;
+    }
+
+    fn has_unmounted(&self) {
+        let mut inner = self.0.lock();
+        if inner.0 == Fate::Unmounts {
+            inner.0 = Fate::Lives;
+        }
+    }
+
+    /// How often it mounted memory in which nothing was left.
+    pub(crate) fn returns(&self) -> usize {
+        self.0.lock().1
+    }
+}
+
+/// Whether what this store holds may be gone although nobody removed it.
+pub(crate) fn may_forget(store: StoreId) -> bool {
+    store == id_of(MORTAL)
+}
+
+fn id_of(number: usize) -> StoreId {
+    StoreId(number as u64 + 1)
+}
+
+/// Store `number`: mounts, and beats wherever the leader is.
+pub(crate) async fn store(number: usize, mut caller: Caller, mut rng: Seeded, mortal: Mortal) {
+    let fate = || if number == MORTAL { mortal.fate() } else { Fate::Lives };
+    let store = bytes::Bytes::copy_from_slice(&id_of(number).to_bytes());
+    let mut first = true;
+    loop {
+        while fate() == Fate::Dead {
+            sleep(Duration::from_millis(10)).await;
+        }
+        let epoch = bytes::Bytes::copy_from_slice(&SegmentEpoch(rng.bits() | 1).to_bytes());
+        let mut mounted = false;
+        while fate() == Fate::Lives {
+            if mount(number, &mut caller, &store, &epoch).await {
+                if !first && !mounted {
+                    mortal.came_back();
+                }
+                mounted = true;
+                beat(&mut caller, &store, &epoch, || fate() == Fate::Lives).await;
+            }
+        }
+        first = false;
+        if fate() == Fate::Unmounts {
+            let request = v1::UnmountStoreRequest { caller: self::caller(), store_id: store.clone(), epoch };
+            let _ = caller.attempt(async |mut master| master.unmount_store(request).await).await;
+            mortal.has_unmounted();
+        }
+    }
+}
+
+async fn mount(number: usize, caller: &mut Caller, store: &bytes::Bytes, epoch: &bytes::Bytes) -> bool {
+    let mount = v1::MountStoreRequest {
+        caller: self::caller(),
+        store_id: store.clone(),
+        name: format!("store{number}"),
+        epoch: epoch.clone(),
+        grant_key: vec![7; 32].into(),
+        endpoints: vec![v1::Endpoint {
+            transport: "tcp".into(),
+            address: format!("10.0.0.{}:50060", 90 + number),
+            ..Default::default()
+        }],
+        segment_bytes: vec![1 << 34],
+        http_address: String::new(),
+    };
+    caller.attempt(async |mut master| master.mount_store(mount).await).await.is_ok()
+}
+
+/// Beats until an answer is missing, or the store is not to live.
+async fn beat(caller: &mut Caller, store: &bytes::Bytes, epoch: &bytes::Bytes, lives: impl Fn() -> bool) {
+    let (beats, stream) = tokio::sync::mpsc::channel(1);
+    let beat = |sequence| v1::StoreHeartbeat {
+        caller: self::caller(),
+        store_id: store.clone(),
+        epoch: epoch.clone(),
+        sequence,
+    };
+    // The call is answered when the first beat is.
+    let _ = beats.try_send(beat(0));
+    let stream = tokio_stream::wrappers::ReceiverStream::new(stream);
+    let Ok(mut replies) = caller.attempt(async |mut master| master.heartbeat(stream).await).await else {
+        return;
+    };
+    for sequence in 1.. {
+        match timeout(Duration::from_millis(500), replies.message()).await {
+            Ok(Ok(Some(reply))) if reply.mounted => {}
+            _ => return,
+        }
+        sleep(Duration::from_millis(200)).await;
+        if !lives() || beats.send(beat(sequence)).await.is_err() {
+            return;
+        }
+    }
+}

@@ -78,6 +78,18 @@ fn a_second_put_that_stores_over_an_acknowledged_one_is_rejected() {
 }
 
 #[test]
+fn a_hidden_value_may_be_replaced_by_a_put_if_absent_and_is_never_missed() {
+    let twice = [(0, 10, PutIfAbsent(A), Stored), (20, 30, PutIfAbsent(B), Stored), (40, 50, Get, Value(B))];
+    check(&history(&twice), Losses::Hidden).assert_ok();
+    let unsure =
+        [(0, 10, PutIfAbsent(A), Stored), (20, 30, PutIfAbsent(B), Unknown), (40, 50, Get, Value(B))];
+    check(&history(&unsure), Losses::Hidden).assert_ok();
+    let older = [(0, 10, PutIfAbsent(A), Stored), (20, 30, PutIfAbsent(B), Stored), (40, 50, Get, Value(A))];
+    rejected(&older, Losses::Hidden, "not there", 3);
+    rejected(&[(0, 10, PutIfAbsent(A), Stored), (40, 50, Get, Miss)], Losses::Hidden, "gone", 2);
+}
+
+#[test]
 fn a_stale_read_after_a_remove_is_rejected_with_and_without_losses() {
     let stale = [(0, 10, PutIfAbsent(A), Stored), (20, 30, Remove, Removed), (40, 50, Get, Value(A))];
     rejected(&stale, Losses::None, "not there", 2);

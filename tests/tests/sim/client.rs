@@ -31,6 +31,8 @@ pub(crate) enum Wanted {
     All,
     /// Reads alone, so that the log rests.
     Reads,
+    /// Writes alone, one after the other, so that entries are always on their way.
+    Writes,
     /// No more.
     Nothing,
 }
@@ -183,10 +185,15 @@ impl Client {
             }
             let hot = format!("hot-{}", self.rng.below(HOT_KEYS));
             let kind = self.rng.below(10);
-            if self.habit.fickle {
+            if self.habit.fickle && wanted != Wanted::Writes {
                 self.caller.anyone();
             }
-            if wanted == Wanted::Reads || self.rng.below(100) < self.habit.reads {
+            let reads = match wanted {
+                Wanted::Reads => true,
+                Wanted::Writes => false,
+                Wanted::All | Wanted::Nothing => self.rng.below(100) < self.habit.reads,
+            };
+            if reads {
                 match self.rng.below(self.kept.len() as u64 + 1) as usize {
                     _ if kind == 0 => self.exist(&hot).await,
                     at if kind < 3 && at < self.kept.len() => {
@@ -214,7 +221,9 @@ impl Client {
                     }
                 }
             }
-            sleep(Duration::from_millis(self.rng.below(self.habit.pause))).await;
+            if wanted != Wanted::Writes {
+                sleep(Duration::from_millis(self.rng.below(self.habit.pause))).await;
+            }
         }
     }
 

@@ -34,6 +34,8 @@ pub(crate) enum Deed {
     Resume(Host),
     Cut(Host, Host),
     Heal(Host, Host),
+    /// Of 100 segments that were on their way when the link was cut so many get through.
+    LetThrough(Host, Host, u64),
     SlowLink(Host, Host, u64),
     /// Of 100 segments so many are lost.
     Loss(Host, Host, u64),
@@ -97,11 +99,9 @@ pub(crate) struct Nemesis {
 }
 
 impl Nemesis {
-    /// Of `masters` the first `founders` are members.
+    /// Of `masters` the first `founders` are members; `hosts` are the masters, clients and stores.
     pub(crate) fn new(
-        masters: usize,
-        founders: usize,
-        hosts: usize,
+        [masters, founders, hosts]: [usize; 3],
         net: &Net,
         mut rng: Seeded,
         trace: Trace,
@@ -431,23 +431,35 @@ impl Nemesis {
     }
 
     /// The leader is stopped while the answers to what it has sent are on their way, for longer than it takes to elect
-    /// another. It goes on when some of them have come in and others have not, and commits by the first what the late ones
-    /// answer; its clock is far ahead of all of them.
+    /// another. Those of the peers that it needs for a lease are late, and it goes on in the middle of their arrival; those
+    /// of the others are there by then, and it commits by them. Nobody can tell it of the new leader for a while.
     fn pause_before_the_answers(&mut self, now: u64, machines: &[Machine]) {
         let Some(leader) = leader(machines) else { return };
-        let sending = 20 + self.rng.below(150);
-        let stopped = 600 + self.rng.below(900);
-        let pause = now + sending;
-        let resume = pause + stopped;
-        // As late as a retransmission.
-        let late = stopped + self.rng.below(sending);
-        let end = resume + 50 + self.rng.below(300);
-        self.next = self.next.max(end + 300);
-        for peer in present(machines).into_iter().filter(|peer| *peer != leader) {
-            self.at(now, Deed::SlowLink(peer, leader, late));
+        // Heartbeats are answered in time, and some answers are on their way at any time.
+        let slow = 8 + self.rng.below(28);
+        let pause = now + 100 + self.rng.below(150);
+        let resume = pause + 500 + self.rng.below(1_000);
+        let end = resume + 20 + self.rng.below(300);
+        self.next = self.next.max(end + 200);
+        let mut peers: Vec<_> = self.members.iter().copied().filter(|host| *host != leader).collect();
+        let turn = self.rng.below(peers.len() as u64) as usize;
+        peers.rotate_left(turn);
+        let late = peers.len().div_ceil(2);
+        for (place, peer) in peers.into_iter().enumerate() {
+            self.at(now, Deed::SlowLink(peer, leader, slow));
             self.at(end, Deed::SlowLink(peer, leader, 0));
+            if place < late {
+                self.cut_for(pause, end, peer, leader);
+                let part = self.rng.within(20..80);
+                self.at(resume - slow - 5, Deed::LetThrough(peer, leader, part));
+                self.at(resume - slow + 2, Deed::LetThrough(peer, leader, 100));
+            } else {
+                self.cut_for(pause + slow + 5, end, peer, leader);
+            }
         }
+        self.at(now, Deed::Want(Wanted::Writes));
         self.at(pause, Deed::Pause(leader));
+        self.at(pause, Deed::Want(Wanted::All));
         self.at(resume, Deed::Resume(leader));
     }
 
@@ -490,6 +502,7 @@ impl Nemesis {
                 self.cut_links += usize::from(between_masters && self.net.holds(from, to));
                 self.net.set_cut(from, to, false);
             }
+            Deed::LetThrough(from, to, percent) => self.net.let_through(from, to, percent),
             Deed::SlowLink(from, to, slow) => self.net.set_slow(from, to, slow),
             Deed::Loss(from, to, loss) => self.net.set_loss(from, to, loss),
             Deed::Want(wanted) => *self.wanted.lock() = wanted,

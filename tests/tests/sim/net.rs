@@ -62,6 +62,8 @@ struct Link {
     cut: bool,
     /// What could not get through, in the order in which it was sent.
     held: BTreeMap<u64, Segment>,
+    /// The number of the last segment that was sent before it was cut.
+    sent_before: u64,
     /// Added to every latency, in ms.
     slow: u64,
     /// Of 100 segments.
@@ -159,10 +161,13 @@ impl Net {
     /// that held which arrives at a cut link, a link healed in between would let what came last overtake the rest.
     pub(crate) fn set_cut(&self, from: Host, to: Host, cut: bool) {
         let mut state = self.0.lock();
-        let State { links, due, .. } = &mut *state;
+        let State { links, due, sequence, .. } = &mut *state;
         let link = links.entry((from, to)).or_default();
-        link.cut = cut;
         if cut {
+            if !link.cut {
+                link.sent_before = *sequence;
+            }
+            link.cut = true;
             for ((at, sequence), segment) in std::mem::take(due) {
                 if (segment.from, segment.to) == (from, to) {
                     link.held.insert(sequence, segment);
@@ -171,10 +176,33 @@ impl Net {
                 }
             }
         } else {
+            link.cut = false;
             for (_, segment) in std::mem::take(&mut link.held) {
                 state.send(segment);
             }
         }
+    }
+
+    /// Lets some of what was on its way when a link was cut arrive after all: of 100 segments so many, the first ones. The
+    /// link stays cut for what was sent later.
+    pub(crate) fn let_through(&self, from: Host, to: Host, percent: u64) {
+        let mut state = self.0.lock();
+        let link = state.links.entry((from, to)).or_default();
+        if !link.cut {
+            return;
+        }
+        let mut old = std::mem::take(&mut link.held);
+        let mut still_held = old.split_off(&(link.sent_before + 1));
+        let count = (old.len() as u64 * percent).div_ceil(100) as usize;
+        link.cut = false;
+        let mut old = old.into_iter();
+        for (_, segment) in old.by_ref().take(count) {
+            state.send(segment);
+        }
+        still_held.extend(old);
+        let link = state.links.entry((from, to)).or_default();
+        link.cut = true;
+        link.held = still_held;
     }
 
     pub(crate) fn is_cut(&self, from: Host, to: Host) -> bool {

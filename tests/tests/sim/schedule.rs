@@ -88,9 +88,7 @@ pub(crate) fn run(seed: u64) -> Report {
         oracle: Oracle::new(trace.clone()),
         invariants: Invariants::new(masters, trace.clone()),
         nemesis: Nemesis::new(
-            masters,
-            founders,
-            hosts,
+            [masters, founders, hosts],
             &net,
             rng.part(2),
             trace.clone(),

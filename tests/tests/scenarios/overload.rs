@@ -365,9 +365,12 @@ async fn a_flood_of_proposals_is_refused_in_part_and_costs_neither_leadership_no
     let endpoint = endpoint(cluster.master_address(leader));
     let channels = futures::stream::iter((0..connections).map(|_| connect(endpoint.clone())));
     let channels: Vec<Channel> = channels.buffer_unordered(CONNECTING).collect().await;
-    if cluster.masters[leader].descriptors() >= connections {
-        connected.happened();
-    }
+    // A connection is open at this end when the kernel has queued it; the leader takes it from there.
+    until_within(OVER, "all connections are open at the leader", async || {
+        cluster.masters[leader].descriptors() >= connections
+    })
+    .await;
+    connected.happened();
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
         clients.push(cluster.client().await);

@@ -71,7 +71,7 @@ async fn a_reader_is_told_that_its_bytes_were_overwritten_while_it_read() {
     relay.release();
 
     let reason = refusal(late.await);
-    assert!(reason.contains("superseded") && reason.contains("entry 6"), "{reason}");
+    assert!(reason.contains("superseded") && reason.contains("number 6"), "{reason}");
     // In turns of 16 MiB: the two before the one that was overwritten were good.
     assert_eq!(
         store.counters().reads.load(Ordering::Relaxed),

@@ -141,7 +141,7 @@ async fn a_superseded_grant_is_refused() {
             Access::Write => refusal(write(&transport, &peer, &granted, &bytes).await),
             Access::Read => refusal(read(&transport, &peer, &granted, 1000).await),
         };
-        assert!(reason.contains("superseded") && reason.contains("entry 6"), "{reason}");
+        assert!(reason.contains("superseded") && reason.contains("number 6"), "{reason}");
     }
     assert!(store.bytes(0, 1000) == bytes);
     assert!(store.bytes(1000, 1000).iter().all(|byte| *byte == 0));

@@ -209,6 +209,11 @@ impl Masters {
             }
             () = sleep_until(deadline) => Link::Searching,
         };
+        if !matches!(link, Link::Leader(_)) {
+            // Such a call waits for nothing else. Without this, a thousand callers in a loop keep what looks for the
+            // leader from its turn, and stay without one.
+            tokio::task::yield_now().await;
+        }
         match link {
             Link::Leader(leader) => Ok(leader),
             Link::LocalOnly => Err(CallError::LocalOnly { sent }),

@@ -13,7 +13,7 @@ use mc_proto::v1::{Code, HelloRequest, WatchEvent, WatchRequest};
 use mc_proto::{VERSIONS, detail_of};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Request;
@@ -106,18 +106,18 @@ async fn ask(masters: Arc<Masters>, address: String) -> String {
         masters.silent(&address, asked);
         return address;
     };
-    let answer = timeout(HELLO_TIMEOUT, line.client.hello(hello)).await;
+    let answer = within(HELLO_TIMEOUT, line.client.hello(hello)).await;
     let failed = || {
         // The next hello goes over a new connection: this one may be half open.
         masters.channels.replace(&address, &line);
         masters.silent(&address, asked);
     };
     match answer {
-        Ok(Ok(reply)) => {
+        Some(Ok(reply)) => {
             masters.greeted(&address, &reply.into_inner());
             masters.answered.send_replace(address.clone());
         }
-        Ok(Err(status)) => match detail_of(&status) {
+        Some(Err(status)) => match detail_of(&status) {
             // It answers, and puts this off because it has too much to do.
             Some(detail) if detail.code == Code::ResourceExhausted as i32 => masters.busy(&address),
             Some(detail) if detail.code == Code::VersionSkew as i32 => {
@@ -125,9 +125,24 @@ async fn ask(masters: Arc<Masters>, address: String) -> String {
             }
             _ => failed(),
         },
-        Err(_) => failed(),
+        None => failed(),
     }
     address
+}
+
+/// What `work` returns within `limit`, which is waited for in parts: a process that was starved of its processor finds the
+/// time over, and gives what has arrived meanwhile its turn before it believes that nothing has.
+async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    let over = async {
+        for _ in 0..4 {
+            sleep(limit / 4).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = over => None,
+    }
 }
 
 /// Watches the master while it leads or holds the second permit.
@@ -203,7 +218,7 @@ async fn watch_one(
     let opened = Instant::now();
     let Ok(mut line) = masters.channels.to(address) else { return };
     let request = Request::new(WatchRequest { caller: Some(masters.caller(None)), leader_only: false });
-    let Ok(Ok(stream)) = timeout(HELLO_TIMEOUT, line.client.watch(request)).await else { return };
+    let Some(Ok(stream)) = within(HELLO_TIMEOUT, line.client.watch(request)).await else { return };
     let mut stream = stream.into_inner();
     let _open = Open::new(open);
     loop {

@@ -248,14 +248,16 @@ impl Core {
             Err(error) => {
                 tracing::debug!("{error}");
                 match error {
-                    TransferError::Queued { .. } | TransferError::Deadline { .. } => return slot.expired(),
+                    // The leader is asked again: another grant may be accepted, by a store that is less busy or has
+                    // heard of the new leader by then. That is no miss.
+                    TransferError::Queued { .. }
+                    | TransferError::Deadline { .. }
+                    | TransferError::Refused { .. } => return slot.expired(),
                     TransferError::Connect { .. } | TransferError::Broken { .. }
                         if !slot.last_resort && !slot.broken.contains(&store) =>
                     {
                         slot.broken.push(store);
                     }
-                    // Another grant may be accepted.
-                    TransferError::Refused { .. } => {}
                     TransferError::Connect { .. }
                     | TransferError::Broken { .. }
                     | TransferError::Stalled { .. }
@@ -267,8 +269,6 @@ impl Core {
     }
 
     async fn answer_locally(&self, slots: &mut [Slot<'_>], deadline: Instant) {
-        // Nothing else here has to wait: callers in a loop would leave no turn to what looks for the leader.
-        tokio::task::consume_budget().await;
         for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
             if let Some(entry) = self.masters.cache.any(&slot.key) {
                 self.masters.counters.cache_hits.one();

@@ -197,7 +197,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
     }
 
     /// Quick, whatever the size of the snapshot: openraft votes for nobody until it has returned, since what purges the
-    /// log waits for it, and all else for that. See [`super::snapshots`].
+    /// log waits for it, and all else for that. See `raft::snapshots`.
     async fn install_snapshot(
         &mut self,
         meta: &SnapshotMeta,

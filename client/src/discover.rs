@@ -130,7 +130,7 @@ async fn ask(masters: Arc<Masters>, address: String) -> String {
     address
 }
 
-/// What `work` returns within `limit`, which is waited for in parts: a process that was starved of its processor finds the
+/// Runs `work` for up to `limit`, and waits for that in parts: a process that was starved of its processor finds the
 /// time over, and gives what has arrived meanwhile its turn before it believes that nothing has.
 async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     let over = async {

@@ -45,7 +45,7 @@ impl fmt::Display for NoLeader {
 
 impl std::error::Error for NoLeader {}
 
-/// What an error means to those who can't read it.
+/// Code and outcome of an error, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) exit_code: u8,

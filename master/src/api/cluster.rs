@@ -24,7 +24,7 @@ const UNSURE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Between two events about stores to one watcher, where there are few watchers.
 const STORE_NEWS: Duration = Duration::from_millis(50);
-/// What each watcher adds to that: ten thousand events a second, all watchers together, take a fifth of a core.
+/// Time that each watcher adds to that: ten thousand events a second, all watchers together, take a fifth of a core.
 const STORE_NEWS_OF_ONE: Duration = Duration::from_micros(100);
 
 /// The time between two events about stores to one watcher. Stores that come and go again and again must not take the
@@ -38,7 +38,7 @@ fn watchers_spread_ms(watchers: usize) -> u32 {
     u32::try_from(watchers * 2 / 5).unwrap_or(u32::MAX).min(2_000)
 }
 
-/// What a watcher has been told.
+/// State of the stores that a watcher has been told.
 #[derive(Debug, Default)]
 struct Told {
     leader: Option<v1::Leader>,

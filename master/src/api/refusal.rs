@@ -86,7 +86,7 @@ pub(crate) enum Refusal {
     /// There is no CPU time for calls that can come later.
     #[error("this master is short of CPU time and puts {what} off: try again shortly")]
     Shed {
-        /// What kind of calls.
+        /// The kind of calls.
         what: &'static str,
     },
     /// The disk of the data directory is nearly full.

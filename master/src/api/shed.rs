@@ -1,4 +1,4 @@
-//! What a master refuses first when it is short of CPU time: calls of those who look for a leader, begin to watch, or
+//! Load shedding. A master that is short of CPU time first refuses calls of those who look for a leader, begin to watch, or
 //! mount. They come by the thousand at the same moment, after a failover or an outage, and they can come later. Raft,
 //! heartbeats and the calls of clients that know their leader can't: a master that spends its time on the former loses its
 //! leadership and its stores, which makes more of them look for a leader.
@@ -55,7 +55,7 @@ impl Shedder {
         }
     }
 
-    /// What measures how long tasks wait on the runtimes that they are spawned on, for good: those of the calls and of Raft.
+    /// Probes that measure how long tasks wait on the runtimes that they are spawned on, for good: those of the calls and of Raft.
     pub(crate) fn probes(&self) -> [impl Future<Output = ()> + Send + use<>; 2] {
         self.lags.each_ref().map(|lag| probe(lag.clone()))
     }

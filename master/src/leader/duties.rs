@@ -48,7 +48,7 @@ impl Said {
     /// Ids in a line; the others are counted.
     const IDS: usize = 8;
 
-    /// What to say now, if anything: the first suspects, and how many more there are.
+    /// The line to log now, if any: the first suspects, and how many more there are.
     fn of(&mut self, suspects: &[StoreId], now: Duration) -> Option<(Vec<StoreId>, usize)> {
         if self.suspects == suspects || self.at.is_some_and(|at| now.saturating_sub(at) < Self::EACH) {
             return None;
@@ -163,7 +163,7 @@ impl Coordinator {
     /// The same about one store whose stream has begun or ended: a thousand of them that do so cost a thousand times
     /// this, and not the square of that.
     pub(crate) fn refresh_suspect(&self, leading: &Leading, store: StoreId) {
-        // A store that is no longer mounted is nobody's suspect.
+        // A store that is no longer mounted is not suspected either.
         let mounted = || self.index.read(|applied| applied.state.mounted_epoch(store).is_some());
         if self.is_on_duty(leading) && mounted() && leading.liveness.look_at(store, leading.elapsed()) {
             self.store_changes.send_modify(|changes| *changes += 1);

@@ -28,7 +28,7 @@ pub(crate) struct Liveness {
 /// Between two looks at the stores; a leader is late after twice that.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What each store adds to the time over which all of them go over to a new leader: 500 connections a second cost it a
+/// Time that each store adds to the period over which all of them go over to a new leader: 500 connections a second cost it a
 /// tenth of a core.
 const SPREAD_OF_ONE: Duration = Duration::from_millis(2);
 /// Also the longest that keys of a store that died with its leader are offered beyond the time for silence.
@@ -59,7 +59,7 @@ impl Changes {
     }
 }
 
-/// What a watcher has to be told of the stores.
+/// News of the stores for one watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct News {
     /// Stores, and whether they are suspect now.

@@ -180,7 +180,7 @@ async fn leader(cluster: &Cluster) -> Result<String> {
     }
 }
 
-/// What the leader takes while nothing happens that did not happen before.
+/// CPU time and memory of the leader at rest.
 async fn at_rest(cluster: &mut Cluster, span: Duration) -> Result<Usage> {
     tokio::time::sleep(SETTLE).await;
     let address = leader(cluster).await?;

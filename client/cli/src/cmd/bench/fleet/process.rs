@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use mc_base::http;
 use tokio_util::task::AbortOnDropHandle;
 
-/// What a process takes of the machine.
+/// CPU time and memory of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage {
     /// Of one core.

@@ -56,11 +56,29 @@ pub enum PeersError {
     },
 }
 
+/// The masters of a list, as its names resolve now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entries {
+    /// Addresses to dial: distinct, sorted.
+    pub addresses: Vec<HostPort>,
+    /// How many masters they are: one with an IPv4 and an IPv6 record is dialled at both.
+    pub masters: usize,
+}
+
+impl Entries {
+    /// Whether two addresses can be one master's: a name has records of both families, and these are one of each.
+    #[must_use]
+    pub fn may_be_one(&self, a: &HostPort, b: &HostPort) -> bool {
+        let families = (a.ip().map(|ip| ip.is_ipv4()), b.ip().map(|ip| ip.is_ipv4()));
+        self.masters < self.addresses.len() && matches!(families, (Some(a), Some(b)) if a != b)
+    }
+}
+
 /// What a list stands for at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expansion {
-    /// These masters: distinct, sorted.
-    Entries(Vec<HostPort>),
+    /// These masters.
+    Entries(Entries),
     /// Not yet known, and why.
     Incomplete(String),
 }
@@ -93,8 +111,8 @@ impl PeerList {
     }
 
     /// The masters that the list stands for now. A name with one record stays a name, so that it is resolved anew at
-    /// every connect; one with several becomes its addresses. Records are counted within one address family: a
-    /// machine with an IPv4 and an IPv6 address is one machine.
+    /// every connect; one with several becomes its addresses, and is as many masters as its larger address family has
+    /// records: a machine with an IPv4 and an IPv6 address is one machine.
     ///
     /// # Errors
     /// [`PeersError::SeveralRecords`] without a cluster size.
@@ -107,48 +125,50 @@ impl PeerList {
             (address, records)
         }))
         .await;
-        let mut entries = Vec::new();
+        let mut entries = Entries::default();
         let mut missing = Vec::new();
         for (address, records) in resolved {
-            match records {
-                Ok(Ok(records)) => {
-                    let records = one_family(&records);
-                    if records.len() <= 1 {
-                        entries.push(address.clone());
-                    } else if self.cluster_size.is_none() {
-                        return Err(PeersError::SeveralRecords { name: address.clone(), records });
-                    } else {
-                        entries.extend(records);
-                    }
+            let mut records: Vec<HostPort> = match records {
+                Ok(Ok(records)) => records.into_iter().map(HostPort::from).collect(),
+                Ok(Err(err)) => {
+                    missing.push(format!("{} does not resolve ({err})", address.host()));
+                    continue;
                 }
-                Ok(Err(err)) => missing.push(format!("{} does not resolve ({err})", address.host())),
-                Err(_) => missing.push(format!("{} does not resolve (no answer)", address.host())),
+                Err(_) => {
+                    missing.push(format!("{} does not resolve (no answer)", address.host()));
+                    continue;
+                }
+            };
+            records.sort();
+            records.dedup();
+            let several = larger_family(&records) > 1;
+            if several && self.cluster_size.is_none() {
+                return Err(PeersError::SeveralRecords { name: address.clone(), records });
             }
+            let mut stands_for = if several { records } else { vec![address.clone()] };
+            stands_for.retain(|record| !entries.addresses.contains(record));
+            entries.masters += larger_family(&stands_for);
+            entries.addresses.append(&mut stands_for);
         }
-        entries.sort();
-        entries.dedup();
+        entries.addresses.sort();
         if !missing.is_empty() {
             return Ok(Expansion::Incomplete(missing.join("; ")));
         }
         match self.cluster_size {
-            Some(size) if size != entries.len() => Ok(Expansion::Incomplete(format!(
+            Some(size) if size != entries.masters => Ok(Expansion::Incomplete(format!(
                 "--cluster-size is {size} and the list has {} masters now ({})",
-                entries.len(),
-                list(&entries)
+                entries.masters,
+                list(&entries.addresses)
             ))),
             _ => Ok(Expansion::Entries(entries)),
         }
     }
 }
 
-/// The records of the family that has more of them; IPv4's where both have as many.
-fn one_family(records: &[SocketAddr]) -> Vec<HostPort> {
-    let (v4, v6): (Vec<SocketAddr>, Vec<SocketAddr>) = records.iter().partition(|record| record.is_ipv4());
-    let mut chosen: Vec<HostPort> =
-        if v6.len() > v4.len() { v6 } else { v4 }.into_iter().map(HostPort::from).collect();
-    chosen.sort();
-    chosen.dedup();
-    chosen
+/// How many addresses there are of the family that has more of them; a name counts as one of either.
+fn larger_family(addresses: &[HostPort]) -> usize {
+    let of = |v4: bool| addresses.iter().filter(|at| at.ip().is_none_or(|ip| ip.is_ipv4() == v4)).count();
+    of(true).max(of(false))
 }
 
 /// Addresses with commas.
@@ -174,7 +194,7 @@ mod tests {
 
     fn entries(expansion: &Expansion) -> Vec<String> {
         match expansion {
-            Expansion::Entries(entries) => entries.iter().map(ToString::to_string).collect(),
+            Expansion::Entries(entries) => entries.addresses.iter().map(ToString::to_string).collect(),
             Expansion::Incomplete(why) => panic!("incomplete: {why}"),
         }
     }
@@ -201,6 +221,21 @@ mod tests {
         assert_eq!(entries(&expansion), ["10.0.0.1:50055", "10.0.0.2:50055", "10.0.0.3:50055"]);
         let Expansion::Incomplete(why) = list.expand(&two).await.unwrap() else { panic!("two of three") };
         assert!(why.contains("--cluster-size is 3 and the list has 2"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn both_families_of_a_name_are_dialled_and_the_larger_one_is_counted() {
+        let names =
+            resolver(&[("mc", &["10.0.0.1", "::2", "::1", "10.0.0.2"]), ("more", &["10.0.0.2", "::3"])]);
+        let list = PeerList::parse(&["mc", "more"], Some(3)).unwrap();
+        let Expansion::Entries(entries) = list.expand(&names).await.unwrap() else { panic!("three masters") };
+        assert_eq!((entries.addresses.len(), entries.masters), (5, 3), "{entries:?}");
+        let [v4, other, v6] = ["10.0.0.1", "10.0.0.2", "::1"].map(|ip| HostPort::new(ip, 50055).unwrap());
+        assert!(entries.may_be_one(&v4, &v6) && !entries.may_be_one(&v4, &other));
+        // Two literal addresses are two masters, whatever their families.
+        let literal = PeerList::parse(&["10.0.0.1", "[::1]"], None).unwrap().expand(&names).await.unwrap();
+        let Expansion::Entries(literal) = literal else { panic!("two masters") };
+        assert_eq!((literal.masters, literal.may_be_one(&v4, &v6)), (2, false));
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use mc_proto::common_version;
 
 use super::{Advertise, FormationError};
 use crate::identity::Belonging;
-use crate::peers::list;
+use crate::peers::{Entries, list};
 use crate::raft::MasterNode;
 
 /// Drawn at every start of a process: a node finds itself in a list by meeting its own number.
@@ -25,8 +25,8 @@ pub struct Own {
     pub belonging: Option<Belonging>,
     /// The cluster of a Raft call that came in for this node's id.
     pub called: Option<ClusterId>,
-    /// The list: distinct, sorted.
-    pub list: Vec<HostPort>,
+    /// The masters that `--peers` stands for now.
+    pub list: Entries,
     /// How others reach it.
     pub advertise: Advertise,
     /// Protocol versions of this build.
@@ -149,28 +149,58 @@ impl fmt::Display for Reason {
 }
 
 /// Which entry of the list this node is, by what the entries answered or by `--advertise`; `None` while that is not
-/// known.
+/// known. Of its IPv4 and IPv6 addresses it is the one of the family at which more of the list answered.
 ///
 /// # Errors
-/// [`FormationError::SelfTwice`], or [`FormationError::SelfMissing`] once every entry has answered.
+/// [`FormationError::SelfTwice`], or [`FormationError::SelfMissing`] once every master has answered.
 pub fn find_self(own: &Own, met: &[Met]) -> Result<Option<HostPort>, FormationError> {
-    let mut found = own.advertise.entry(&own.list).cloned();
-    for Met { address, answer } in met {
-        let Ok(answer) = answer else { continue };
+    let mut found = own.advertise.entry(&own.list.addresses).cloned();
+    let advertised = found.is_some();
+    for (address, answer) in answered(met) {
         if answer.instance != own.instance {
             continue;
         }
         match &found {
-            Some(other) if other != address => {
+            Some(other) if other == address => {}
+            Some(other) if !own.list.may_be_one(other, address) => {
                 return Err(FormationError::SelfTwice(other.clone(), address.clone()));
             }
+            Some(other) if advertised || reached(other, met) >= reached(address, met) => {}
             _ => found = Some(address.clone()),
         }
     }
-    if found.is_none() && met.len() == own.list.len() && met.iter().all(|met| met.answer.is_ok()) {
-        return Err(FormationError::SelfMissing(own.list.clone()));
+    let all_answered = met.len() == own.list.addresses.len() && distinct(own, met).len() >= own.list.masters;
+    if found.is_none() && all_answered {
+        return Err(FormationError::SelfMissing(own.list.addresses.clone()));
     }
     Ok(found)
+}
+
+fn answered(met: &[Met]) -> impl Iterator<Item = (&HostPort, &Answer)> {
+    met.iter().filter_map(|met| Some((&met.address, met.answer.as_ref().ok()?)))
+}
+
+/// How many addresses of the same family answered.
+fn reached(at: &HostPort, met: &[Met]) -> usize {
+    let family = |address: &HostPort| address.ip().map(|ip| ip.is_ipv4());
+    answered(met).filter(|(address, _)| family(address) == family(at)).count()
+}
+
+/// The masters that answered: one that did at its IPv4 and its IPv6 address counts once, at the one by which it calls
+/// itself.
+fn distinct<'a>(own: &Own, met: &'a [Met]) -> Vec<(&'a HostPort, &'a Answer)> {
+    let mut masters: Vec<(&HostPort, &Answer)> = Vec::new();
+    for (at, answer) in answered(met) {
+        let same = |(other, earlier): &(&HostPort, &Answer)| {
+            earlier.instance == answer.instance && own.list.may_be_one(other, at)
+        };
+        match masters.iter().position(same) {
+            None => masters.push((at, answer)),
+            Some(place) if answer.addresses.raft == at.to_string() => masters[place] = (at, answer),
+            Some(_) => {}
+        }
+    }
+    masters
 }
 
 /// What to do after a round: `met` has one item for every address of the list.
@@ -186,17 +216,8 @@ fn checked(own: &Own, met: &[Met]) -> Result<Decision, FormationError> {
     check_versions(own, met)?;
     let me = find_self(own, met)?;
     // This node itself is not among those that can be formed, absent or of another opinion.
-    let peers: Vec<&Met> = met
-        .iter()
-        .filter(|met| {
-            Some(&met.address) != me.as_ref()
-                && !matches!(&met.answer, Ok(answer) if answer.instance == own.instance)
-        })
-        .collect();
-    let answers: Vec<(&HostPort, &Answer)> = peers
-        .iter()
-        .filter_map(|met| met.answer.as_ref().ok().map(|answer| (&met.address, answer)))
-        .collect();
+    let mut answers = distinct(own, met);
+    answers.retain(|(at, answer)| Some(*at) != me.as_ref() && answer.instance != own.instance);
     check_distinct(own, me.as_ref(), &answers)?;
     if let Some(decision) = formed_elsewhere(own, &answers)? {
         return Ok(decision);
@@ -206,24 +227,35 @@ fn checked(own: &Own, met: &[Met]) -> Result<Decision, FormationError> {
     if let Some(Belonging { cluster, founder: None }) = own.belonging {
         reasons.push(Reason::Absent(cluster));
     }
-    let mine: Vec<String> = own.list.iter().map(ToString::to_string).collect();
-    for met in &peers {
-        let at = met.address.clone();
-        match &met.answer {
-            Err(why) => reasons.push(Reason::Unreachable(at, why.clone())),
+    // With both families of all masters' records, one family is enough.
+    let all_met = me.is_some() && answers.len() + 1 >= own.list.masters;
+    for met in met.iter().filter(|met| !all_met && Some(&met.address) != me.as_ref()) {
+        if let Err(why) = &met.answer {
+            reasons.push(Reason::Unreachable(met.address.clone(), why.clone()));
+        }
+    }
+    if answers.len() + usize::from(me.is_some()) > own.list.masters {
+        let (listed, there) = (own.list.masters, answers.len() + 1);
+        reasons.push(Reason::List(format!(
+            "the list is {listed} masters and {there} answer: correct the records"
+        )));
+    }
+    let mine: Vec<String> = own.list.addresses.iter().map(ToString::to_string).collect();
+    for (at, answer) in &answers {
+        let at = (*at).clone();
+        match answer {
             // Its first round has not begun.
-            Ok(answer) if answer.list.is_empty() => reasons.push(Reason::NotReady(at)),
-            Ok(answer) if answer.list != mine => {
-                reasons.push(Reason::OtherList(at, answer.list.clone(), own.list.clone()));
+            answer if answer.list.is_empty() => reasons.push(Reason::NotReady(at)),
+            answer if answer.list != mine => {
+                let ours = own.list.addresses.clone();
+                reasons.push(Reason::OtherList(at, answer.list.clone(), ours));
             }
-            Ok(answer) if answer.addresses.raft.is_empty() => reasons.push(Reason::NotReady(at)),
+            answer if answer.addresses.raft.is_empty() => reasons.push(Reason::NotReady(at)),
             // The members' map would send Raft calls to an address where another node is met.
-            Ok(answer)
-                if answer.addresses.raft != at.to_string() && mine.contains(&answer.addresses.raft) =>
-            {
+            answer if answer.addresses.raft != at.to_string() && mine.contains(&answer.addresses.raft) => {
                 reasons.push(Reason::OtherEntry(at, answer.addresses.raft.clone()));
             }
-            Ok(_) => {}
+            _ => {}
         }
     }
     let Some(me) = me.filter(|_| reasons.is_empty()) else { return Ok(Decision::Wait(reasons)) };
@@ -318,7 +350,7 @@ fn formed_elsewhere(own: &Own, answers: &[(&HostPort, &Answer)]) -> Result<Optio
     // it takes most of the list, or a call from a leader for this very id, so that a stray answer can't claim a node.
     let joinable = formed.iter().map(|(_, cluster)| *cluster).find(|cluster| {
         let by = formed.iter().filter(|(_, other)| other == cluster).count();
-        2 * by > own.list.len() || (agree && own.called == Some(*cluster))
+        2 * by > own.list.masters || (agree && own.called == Some(*cluster))
     });
     Ok(Some(match joinable {
         Some(cluster) => Decision::Join(Belonging { cluster, founder: None }),

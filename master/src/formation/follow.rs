@@ -8,7 +8,7 @@ use std::time::Duration;
 use mc_base::{ClusterId, HostPort, NodeId};
 
 use super::{Answer, Formation, FormationError, Met, Plan, find_self};
-use crate::peers::Expansion;
+use crate::peers::{Entries, Expansion};
 use crate::raft::{AddressBook, MasterNode};
 
 /// Between two rounds of meetings, while the cluster does not know this master's addresses or nobody leads.
@@ -85,11 +85,11 @@ impl Follower<'_> {
         let elsewhere =
             now.members.keys().filter(|node| **node != me).filter_map(|node| self.book.get(*node));
         let elsewhere = elsewhere.filter_map(|node| HostPort::parse(&node.raft, 0).ok());
-        let unlisted: Vec<_> = elsewhere.filter(|address| !listed.contains(address)).collect();
-        let met = self.formation.meet_all(&own, &listed).await;
+        let unlisted: Vec<_> = elsewhere.filter(|address| !listed.addresses.contains(address)).collect();
+        let met = self.formation.meet_all(&own, &listed.addresses).await;
         let found = match find_self(&own, &met) {
             // Without a list there is nothing to be found in.
-            _ if listed.is_empty() => None,
+            _ if listed.addresses.is_empty() => None,
             Ok(entry) => entry,
             Err(error) if first => return Err(error),
             // The flags were right at the start: a name that leads elsewhere since then ends no healthy member.
@@ -118,12 +118,12 @@ impl Follower<'_> {
 
     /// The listed addresses. The list is for addresses only here: a name that does not resolve right now ends no
     /// healthy member.
-    async fn listed(&self) -> Vec<HostPort> {
-        let Plan::Peers(list) = &self.formation.config.plan else { return Vec::new() };
+    async fn listed(&self) -> Entries {
+        let Plan::Peers(list) = &self.formation.config.plan else { return Entries::default() };
         let Ok(Expansion::Entries(entries)) = list.expand(&self.formation.config.resolver).await else {
-            return Vec::new();
+            return Entries::default();
         };
-        self.formation.service.show_list(entries.clone());
+        self.formation.service.show_list(entries.addresses.clone());
         entries
     }
 

@@ -16,7 +16,7 @@ use super::{
     find_self,
 };
 use crate::identity::{Belonging, Identity};
-use crate::peers::{Expansion, PeerList, Resolver};
+use crate::peers::{Entries, Expansion, PeerList, Resolver};
 use crate::raft::MasterNode;
 
 /// Between two rounds of meetings.
@@ -201,7 +201,7 @@ impl Formation {
             Expansion::Entries(entries) => entries,
             Expansion::Incomplete(why) => return Ok(Round::Wait(vec![Reason::List(why)])),
         };
-        self.service.show_list(entries.clone());
+        self.service.show_list(entries.addresses.clone());
         let own = self.own(entries).await;
         if let Some(belonging) = own.belonging
             && own.called == Some(belonging.cluster)
@@ -209,7 +209,7 @@ impl Formation {
             // A Raft call for this node's id, of the cluster whose founding it has accepted: all have accepted.
             return self.join(&own, belonging).await;
         }
-        let met = self.meet_all(&own, &own.list).await;
+        let met = self.meet_all(&own, &own.list.addresses).await;
         if let Some(entry) = find_self(&own, &met)? {
             self.service.show_addresses(self.config.advertise.at(&entry));
         }
@@ -221,7 +221,7 @@ impl Formation {
         }
     }
 
-    pub(super) async fn own(&self, list: Vec<HostPort>) -> Own {
+    pub(super) async fn own(&self, list: Entries) -> Own {
         Own {
             instance: self.service.instance(),
             node: self.service.node(),
@@ -248,7 +248,7 @@ impl Formation {
             node_id: meet::bytes(&own.node.to_bytes()),
             cluster_id: own.belonging.map(|it| meet::bytes(&it.cluster.to_bytes())).unwrap_or_default(),
             formed: self.service.has_state(),
-            peers: own.list.iter().map(ToString::to_string).collect(),
+            peers: own.list.addresses.iter().map(ToString::to_string).collect(),
             addresses: self.service.addresses().as_ref().map(meet::to_wire),
             version_min: *VERSIONS.start(),
             version_max: *VERSIONS.end(),
@@ -262,7 +262,7 @@ impl Formation {
     /// # Errors
     /// Why nobody answered.
     pub async fn who_is_at(&self, raft: &HostPort) -> Result<Answer, String> {
-        let own = self.own(Vec::new()).await;
+        let own = self.own(Entries::default()).await;
         self.meet(&own, raft).await.answer
     }
 

@@ -3,6 +3,7 @@ use std::net::SocketAddr;
 use mc_base::HostPort;
 
 use super::*;
+use crate::peers::Entries;
 use crate::raft::MasterNode;
 
 fn at(name: &str) -> HostPort {
@@ -21,7 +22,7 @@ fn own() -> Own {
         node: NodeId(1),
         belonging: None,
         called: None,
-        list: names(&["a", "b", "c"]),
+        list: Entries { addresses: names(&["a", "b", "c"]), masters: 3 },
         advertise: Advertise {
             host: None,
             bound: BoundAddresses { raft: any(50055), client: any(50051), http: any(9003) },

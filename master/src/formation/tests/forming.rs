@@ -90,6 +90,43 @@ async fn a_name_with_several_records_forms_with_the_cluster_size_and_not_before_
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
 }
 
+/// Three masters under one name with A and AAAA records, of which one family leads nowhere, or none does.
+#[tokio::test]
+async fn a_name_with_records_of_both_families_forms_when_one_of_them_is_routable() {
+    const V4: [&str; 3] = ["127.0.0.2", "127.0.0.3", "127.0.0.4"];
+    const V6: [&str; 3] = ["::2", "::3", "::4"];
+    for (v4, v6) in [(true, false), (false, true), (true, true)] {
+        let names = Names::default();
+        names.set_records("mc", &[V4, V6].concat());
+        let (main, other) = if v4 { (V4, V6) } else { (V6, V4) };
+        let machines = main.map(Machine::new);
+        let mut running = Vec::new();
+        for (place, machine) in machines.iter().enumerate() {
+            let plan = Plan::Peers(PeerList::parse(&["mc"], Some(3)).unwrap());
+            running.push(machine.start_with(&names, plan, None).await);
+            if v4 && v6 {
+                names.alias(other[place], main[place]);
+            }
+        }
+        let mut ids = Vec::new();
+        for process in &mut running {
+            let formed = process.formed().await.unwrap();
+            if let Formed::Founder { members, .. } = &formed {
+                let mut raft: Vec<&str> = members.values().map(|node| node.raft.as_str()).collect();
+                raft.sort_unstable();
+                let expected = if v4 {
+                    ["127.0.0.2:50055", "127.0.0.3:50055", "127.0.0.4:50055"]
+                } else {
+                    ["[::2]:50055", "[::3]:50055", "[::4]:50055"]
+                };
+                assert_eq!(raft, expected, "v4 {v4}, v6 {v6}");
+            }
+            ids.push(formed.cluster());
+        }
+        assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_node_that_is_in_its_list_twice_or_not_at_all_says_so() {
     let names = Names::default();

@@ -79,7 +79,7 @@ impl Network for TestNetwork {
     fn channel(&self, address: &str, options: ChannelOptions) -> Result<Channel, tonic::transport::Error> {
         let names = self.0.clone();
         let connector = tower::service_fn(move |uri: Uri| {
-            let found = names.find(uri.host().unwrap_or_default());
+            let found = names.find(uri.host().unwrap_or_default().trim_matches(['[', ']']));
             async move { io::Result::Ok(TokioIo::new(TcpStream::connect(found?).await?)) }
         });
         Ok(endpoint(address, options)?.connect_with_connector_lazy(connector))

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::formation::accept::{Founding, Standing, refusal};
+use crate::peers::Entries;
 use crate::raft::MasterNode;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -120,7 +121,10 @@ impl World {
             node: node.standing.node,
             belonging: was,
             called: None,
-            list: NAMES.map(|name| HostPort::parse(name, 50055).unwrap()).into(),
+            list: Entries {
+                addresses: NAMES.map(|name| HostPort::parse(name, 50055).unwrap()).into(),
+                masters: 3,
+            },
             advertise: Advertise { host: None, bound: BoundAddresses { raft: any, client: any, http: any } },
             versions: 1..=1,
         };

@@ -2,7 +2,7 @@ use std::time::{Duration, Instant};
 
 use mc_client::{Client, Code, Put, PutOptions, StoreId};
 use mc_tests::checker::Outcome;
-use mc_tests::{Cluster, Faults, Workload, until, value};
+use mc_tests::{Cluster, Faults, Workload, mcctl, until, value};
 
 const KEYS: usize = 40;
 
@@ -204,4 +204,39 @@ async fn a_full_pool_says_so_and_keeps_what_it_has() {
     assert!(client.remove(key(0), true).await.unwrap());
     // Its bytes are held until the leases on it have ended.
     until("there is room again", async || client.put_with("again", &big(99), &options).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn a_key_whose_only_store_hangs_is_temporarily_unavailable_to_mcctl() {
+    let cluster = Cluster::builder().masters(1).stores(1).segment("64mb").start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan("the only store of a key hangs and comes back");
+    let client = cluster.client().await;
+    assert_eq!(client.put("kept", b"bytes").await.unwrap(), Put::Stored);
+
+    cluster.stores[0].pause().await;
+    until("the leader suspects the store", async || {
+        cluster.metric(0, "mc_stores{state=\"suspect\"}").await == Some(1.0)
+    })
+    .await;
+    fault.happened();
+    let file = cluster.dir().join("kept");
+    for args in [&["exist", "kept"], &["get", "kept", file.to_str().expect("UTF-8")][..]] {
+        let (code, said) = mcctl(&cluster, args).await;
+        assert_eq!(code, 3, "{args:?}: {said}");
+        assert!(said.contains("kept is temporarily unavailable"), "{args:?}: {said}");
+        let (code, said) = mcctl(&cluster, &[&["--json"], args].concat()).await;
+        // The document, and then the sentence for people.
+        let mut documents = serde_json::Deserializer::from_str(&said).into_iter();
+        let document: serde_json::Value = documents.next().expect("a document").expect(&said);
+        assert_eq!((code, &document["outcome"]), (3, &"definite".into()), "{args:?}: {said}");
+        assert!(document["code"].is_string(), "{args:?}: {said}");
+    }
+    let (code, said) = mcctl(&cluster, &["exist", "absent"]).await;
+    assert_eq!(code, 1, "{said}");
+
+    cluster.stores[0].resume();
+    until("the key can be read again", async || mcctl(&cluster, &["exist", "kept"]).await.0 == 0).await;
+    let (code, said) = mcctl(&cluster, &["get", "kept", "-"]).await;
+    assert_eq!((code, said.contains("bytes")), (0, true), "{said}");
 }

@@ -23,15 +23,19 @@ use crate::refusal::SOFTWARE;
 
 /// A hello that takes longer went to a master that is stopped, cut off or gone.
 const HELLO_TIMEOUT: Duration = Duration::from_millis(300);
+/// The same for the leader in office: one that has much to do is no better off with another connection.
+const LEADER_TIMEOUT: Duration = Duration::from_millis(700);
 /// Between two hellos while no leader is known, to whatever master.
-const SEARCH: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+const SEARCH: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// How long an open watch is left to tell of the next leader before other masters are asked: most elections are over by
 /// then, and it tells at once.
-const HEAD_START: Duration = Duration::from_millis(250);
+const HEAD_START: Duration = Duration::from_millis(600);
 /// Between attempts to watch one master.
 const WATCH_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// Between resolutions of the list while no leader is known.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
+/// Between two watches of one master that are opened as soon as it answers.
+const HURRY: Duration = Duration::from_secs(1);
 
 /// Finds leaders until `closed`.
 pub(crate) async fn run(masters: Arc<Masters>, closed: CancellationToken) {
@@ -106,7 +110,9 @@ async fn ask(masters: Arc<Masters>, address: String) -> String {
         masters.silent(&address, asked);
         return address;
     };
-    let answer = within(HELLO_TIMEOUT, line.client.hello(hello)).await;
+    let leads = matches!(masters.link(), Link::Leader(leader) if leader.address == address);
+    let limit = if leads { LEADER_TIMEOUT } else { HELLO_TIMEOUT };
+    let answer = within(limit, line.client.hello(hello)).await;
     let failed = || {
         // The next hello goes over a new connection: this one may be half open.
         masters.channels.replace(&address, &line);
@@ -150,9 +156,12 @@ async fn observe(masters: &Masters, address: &str, second_watch: &Arc<Semaphore>
     let mut beacon = masters.beacon.subscribe();
     let mut again = Backoff::new(WATCH_AGAIN.0, WATCH_AGAIN.1);
     let mut answers = masters.answered.subscribe();
+    let mut hurried = Instant::now();
     loop {
         let mut permit = None;
         tokio::select! {
+            // The leader's watch leaves the second permit to others.
+            biased;
             led = beacon.wait_for(|beacon| leads(beacon, address)) => if led.is_err() { return },
             got = Arc::clone(second_watch).acquire_owned() => permit = got.ok(),
         }
@@ -168,7 +177,10 @@ async fn observe(masters: &Masters, address: &str, second_watch: &Arc<Semaphore>
         tokio::select! {
             () = sleep(again.wait()) => {}
             // It has just come back, and may not know a leader yet: its watch tells sooner than the next question.
-            () = answered(&mut answers, address) => {}
+            () = async {
+                answered(&mut answers, address).await;
+                sleep_until(hurried + HURRY).await;
+            } => hurried = Instant::now(),
         }
     }
 }

@@ -93,6 +93,8 @@ struct Known {
     met_ours: bool,
     /// The last refusal, whether that master still answers or not.
     last_refusal: Option<Arc<Refusal>>,
+    /// The last leader's term: the stores that it calls suspect are.
+    judged_by: Option<u64>,
     /// Since when the leader's silence counts, while it is doubted.
     doubted_since: Option<Instant>,
     leaderless_since: Option<Instant>,
@@ -142,6 +144,7 @@ impl Masters {
                 heard: BTreeMap::new(),
                 met_ours: false,
                 last_refusal: None,
+                judged_by: None,
                 doubted_since: None,
                 leaderless_since: Some(Instant::now()),
                 local_only: false,
@@ -357,7 +360,10 @@ impl Masters {
             known.doubted_since = None;
             known.leaderless_since = None;
             known.local_only = false;
-            self.avoid.forget_suspects();
+            // The one that said so goes on saying it.
+            if known.judged_by.replace(leader.term) != Some(leader.term) {
+                self.avoid.forget_suspects();
+            }
             self.counters.leader_changes.one();
         }
         let targets: BTreeSet<String> = (known.listed.addresses.iter())

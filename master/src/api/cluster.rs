@@ -14,7 +14,7 @@ use super::Refusal;
 use super::grants::{bytes, endpoints};
 use crate::leader::{Coordinator, Leading, leader_of};
 use crate::raft::{Applied, MasterNode, TransferError};
-use crate::state::{CLUSTER_VERSION, StoreView};
+use crate::state::{CLUSTER_VERSION, ReadPolicy, StoreView};
 
 /// A watcher that has nothing to hear gets the same event again so often. Keep-alive notices dead connections; this is
 /// for the watcher, whose view then is never older.
@@ -26,11 +26,20 @@ const UNSURE_INTERVAL: Duration = Duration::from_millis(100);
 const STORE_NEWS: Duration = Duration::from_millis(50);
 /// Time that each watcher adds to that: ten thousand events a second, all watchers together, take a fifth of a core.
 const STORE_NEWS_OF_ONE: Duration = Duration::from_micros(100);
+/// Time that each store in each event adds.
+const STORE_NEWS_OF_A_STORE: Duration = Duration::from_micros(2);
+/// News are never older than this.
+const LONGEST_STORE_NEWS: Duration = Duration::from_secs(2);
+/// Most stores in one event but a watcher's first: a fleet that goes over to a new leader changes one by one, and each
+/// watcher would be told of each.
+const MOST_NEWS: usize = 64;
 
 /// The time between two events about stores to one watcher. Stores that come and go again and again must not take the
 /// leader's CPU; the first change after a pause is told at once.
-fn store_news_interval(watchers: usize) -> Duration {
-    STORE_NEWS.max(STORE_NEWS_OF_ONE.saturating_mul(u32::try_from(watchers).unwrap_or(u32::MAX)))
+fn store_news_interval(watchers: usize, stores: usize) -> Duration {
+    let of = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    let event = STORE_NEWS_OF_ONE + STORE_NEWS_OF_A_STORE * of(stores.min(MOST_NEWS));
+    event.saturating_mul(of(watchers)).clamp(STORE_NEWS, LONGEST_STORE_NEWS)
 }
 
 /// Over how long so many watchers go over to another master: 2,500 connections a second are what a core makes easily.
@@ -44,6 +53,10 @@ struct Told {
     leader: Option<v1::Leader>,
     /// The term whose leader told it of stores, and how many of the changes.
     stores: Option<(u64, u64)>,
+    /// Stores of the last event.
+    in_last: usize,
+    /// There were more than went into the last event.
+    more: bool,
 }
 
 /// What the process says of itself.
@@ -142,7 +155,10 @@ impl Coordinator {
                     None => None,
                     Some(changes) => {
                         changes.borrow_and_update();
-                        let leading = if patient { this.lead_soon().await } else { this.lead_now() };
+                        // Every watcher of an unsure leader would ask for a quorum of its own: that is for the policy
+                        // under which nothing else can tell.
+                        let ask = patient && this.index.read_policy() == ReadPolicy::ReadIndex;
+                        let leading = if ask { this.lead_soon().await } else { this.lead_now() };
                         // A leader that is not sure of itself at this moment has more to say shortly.
                         unsure = leading.is_none() && this.raft.view().role == "leader";
                         leading
@@ -153,13 +169,14 @@ impl Coordinator {
                 if events.send(Ok(event)).await.is_err() {
                     return;
                 }
-                let next_at = Instant::now() + store_news_interval(watchers);
+                let pause = store_news_interval(watchers, told.in_last);
+                let (next_at, more) = (Instant::now() + pause, told.more);
                 let change = async {
                     match &mut changes {
                         Some(changes) => {
-                            let changed = changes.changed().await;
+                            let changed = more || changes.changed().await.is_ok();
                             tokio::time::sleep_until(next_at).await;
-                            changed.is_ok()
+                            changed
                         }
                         None => std::future::pending().await,
                     }
@@ -169,7 +186,7 @@ impl Coordinator {
                 patient = tokio::select! {
                     led = led => if led.is_err() { return } else { false },
                     changed = change => if changed { true } else { return },
-                    () = tokio::time::sleep(if unsure { UNSURE_INTERVAL } else { WATCH_INTERVAL }) => true,
+                    () = tokio::time::sleep(if unsure { UNSURE_INTERVAL.max(pause) } else { WATCH_INTERVAL }) => true,
                     () = events.closed() => return,
                     () = this.stop.cancelled() => return,
                 };
@@ -189,18 +206,16 @@ impl Coordinator {
         told.leader.clone_from(&event.leader);
         if let Some(leading) = leading {
             let seen = told.stores.filter(|(term, _)| *term == leading.term).map(|(_, seen)| seen);
-            let news = leading.liveness.news(seen);
+            let news = leading.liveness.news(seen, MOST_NEWS);
             event.all_suspects = seen.is_none();
-            event.stores = self.index.read(|applied| {
-                let of = |(store, suspect): &(StoreId, bool)| v1::StoreStatus {
-                    store_id: bytes(&store.to_bytes()),
-                    name: applied.state.store_name(*store).unwrap_or_default().to_owned(),
-                    state: if *suspect { "suspect" } else { "alive" }.to_owned(),
-                    ..Default::default()
-                };
-                news.stores.iter().map(of).collect()
-            });
+            let of = |(store, suspect): &(StoreId, bool)| v1::StoreStatus {
+                store_id: bytes(&store.to_bytes()),
+                state: if *suspect { "suspect" } else { "alive" }.to_owned(),
+                ..Default::default()
+            };
+            event.stores = news.stores.iter().map(of).collect();
             told.stores = Some((leading.term, news.seen));
+            (told.in_last, told.more) = (news.stores.len(), news.more);
         }
         event
     }
@@ -299,11 +314,15 @@ mod tests {
 
     #[test]
     fn news_of_stores_are_bounded_however_many_watch() {
-        assert_eq!(store_news_interval(3), STORE_NEWS);
-        for watchers in [1_000, 5_000, 50_000] {
-            let a_second = watchers as f64 / store_news_interval(watchers).as_secs_f64();
-            assert!(a_second <= 20_000.0, "{watchers}: {a_second}");
+        assert_eq!(store_news_interval(3, MOST_NEWS), STORE_NEWS);
+        for watchers in [1_000, 5_000, 15_000] {
+            for stores in [0, 1, MOST_NEWS, 1_000] {
+                let a_second = watchers as f64 / store_news_interval(watchers, stores).as_secs_f64();
+                assert!(a_second <= 10_100.0, "{watchers}, {stores}: {a_second}");
+                assert!(a_second * stores.min(MOST_NEWS) as f64 <= 500_000.0, "{watchers}, {stores}");
+            }
         }
+        assert_eq!(store_news_interval(usize::MAX, usize::MAX), LONGEST_STORE_NEWS);
     }
 
     #[test]

@@ -191,8 +191,17 @@ impl Master for MasterService {
         request: Request<v1::MountStoreRequest>,
     ) -> Result<Response<v1::MountStoreReply>, Status> {
         self.0.shedder.admit(Sheds::Mount)?;
-        let _one_of_few = self.0.shedder.mount_slot()?;
-        change!(self, Mount, request, |coordinator| coordinator.mount(request).await?)
+        let one_of_few = self.0.shedder.mount_slot()?;
+        // A caller that gives up does not take its entry out of the log's queue: the place is taken until it is applied.
+        change!(self, Mount, request, |coordinator| {
+            let mounting = async move {
+                let mounted = coordinator.mount(request).await;
+                drop(one_of_few);
+                mounted
+            };
+            let ended = tokio::spawn(mounting).await;
+            ended.map_err(|error| Refusal::Unknown(format!("the mount was not finished: {error}")))??
+        })
     }
 
     async fn unmount_store(

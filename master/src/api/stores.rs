@@ -104,6 +104,9 @@ impl Coordinator {
                 };
                 let Some(Ok(beat)) = beat else { return };
                 let reply = this.beat(us, &beat, &mut open).await;
+                if this.may_lead_on(&reply) {
+                    continue;
+                }
                 let end = reply.is_err();
                 if end && let Some(open) = open.take() {
                     open.let_go();
@@ -114,6 +117,12 @@ impl Coordinator {
             }
         });
         ReceiverStream::new(stream)
+    }
+
+    /// This master leads by its own account and could not make sure of it: it will, or hears who leads. Ending the stream
+    /// would bring back the whole fleet at once. The store looks for another leader by itself when no answers come.
+    fn may_lead_on<T>(&self, reply: &Result<T, Refusal>) -> bool {
+        matches!(reply, Err(Refusal::NotLeader { leader: None, .. })) && self.raft.view().role == "leader"
     }
 
     async fn beat(

@@ -66,6 +66,8 @@ pub(crate) struct News {
     pub(crate) stores: Vec<(StoreId, bool)>,
     /// Changes that the watcher has been told of with these.
     pub(crate) seen: u64,
+    /// There are more.
+    pub(crate) more: bool,
 }
 
 #[derive(Debug)]
@@ -226,19 +228,24 @@ impl Liveness {
         self.suspects.load_full()
     }
 
-    /// What changed after the first `seen` changes; of a watcher that has been told nothing, all suspects.
-    pub(crate) fn news(&self, seen: Option<u64>) -> News {
+    /// What changed after the first `seen` changes, up to `most` stores; of a watcher that has been told nothing, all
+    /// suspects.
+    pub(crate) fn news(&self, seen: Option<u64>, most: usize) -> News {
         // The list changes under this lock only: it is the one that these changes have led to.
         let changes = self.changes.lock();
         let suspects = self.suspects();
-        let stores = match seen {
-            None => suspects.iter().map(|store| (*store, true)).collect(),
-            Some(seen) => {
-                let since = changes.in_order.range(seen + 1..);
-                since.map(|(_, store)| (*store, suspects.binary_search(store).is_ok())).collect()
-            }
+        let Some(seen) = seen else {
+            let stores = suspects.iter().map(|store| (*store, true)).collect();
+            return News { stores, seen: changes.count, more: false };
         };
-        News { stores, seen: changes.count }
+        let mut since = changes.in_order.range(seen + 1..);
+        let (mut stores, mut told) = (Vec::new(), seen);
+        for (at, store) in since.by_ref().take(most) {
+            stores.push((*store, suspects.binary_search(store).is_ok()));
+            told = *at;
+        }
+        let more = since.next().is_some();
+        News { stores, seen: if more { told } else { changes.count }, more }
     }
 }
 
@@ -325,24 +332,32 @@ mod tests {
         for store in [a, b, c] {
             liveness.opened(store, at(0));
         }
-        assert_eq!(liveness.news(None), News { stores: vec![], seen: 0 });
+        assert_eq!(liveness.news(None, 64), News { stores: vec![], seen: 0, more: false });
         liveness.closed(b);
         assert!(liveness.look_at(b, at(1)) && !liveness.look_at(b, at(1)));
-        let first = liveness.news(None);
-        assert_eq!(first, News { stores: vec![(b, true)], seen: 1 });
-        assert_eq!(liveness.news(Some(first.seen)).stores, vec![], "nothing has changed");
+        let first = liveness.news(None, 64);
+        assert_eq!(first, News { stores: vec![(b, true)], seen: 1, more: false });
+        assert_eq!(liveness.news(Some(first.seen), 64).stores, vec![], "nothing has changed");
 
         liveness.closed(c);
         assert!(liveness.look_at(c, at(2)));
         liveness.opened(b, at(3));
         assert!(liveness.look_at(b, at(3)));
-        let next = liveness.news(Some(first.seen));
+        let next = liveness.news(Some(first.seen), 64);
         assert_eq!(next.stores, vec![(c, true), (b, false)], "each once, as it is now");
-        assert_eq!(liveness.news(Some(0)).stores, next.stores, "b has only its last change");
+        assert_eq!(liveness.news(Some(0), 64).stores, next.stores, "b has only its last change");
+        let one = liveness.news(Some(first.seen), 1);
+        assert_eq!(
+            (&one.stores[..], one.more),
+            (&[(c, true)][..], true),
+            "the rest comes with the next event"
+        );
+        let rest = liveness.news(Some(one.seen), 1);
+        assert_eq!(rest, News { stores: vec![(b, false)], seen: next.seen, more: false });
 
         // c was unmounted: it is no suspect any more, and clients that were told so hear it.
         assert!(liveness.refresh([a, b].into_iter(), at(4)));
-        assert_eq!(liveness.news(Some(next.seen)).stores, vec![(c, false)]);
+        assert_eq!(liveness.news(Some(next.seen), 64).stores, vec![(c, false)]);
     }
 
     #[test]

@@ -33,6 +33,12 @@ impl Backoff {
         longest.mul_f64(self.random.random_range(0.5..=1.0))
     }
 
+    /// Nothing was waited for since the last reset.
+    #[must_use]
+    pub fn is_first(&self) -> bool {
+        self.next == self.first
+    }
+
     /// What was waited for has come: the next wait is a first one.
     pub fn reset(&mut self) {
         self.next = self.first;
@@ -54,8 +60,9 @@ mod tests {
                 let wait = backoff.wait();
                 assert!(longest / 2 <= wait && wait <= longest, "seed {seed}: {wait:?} of {longest:?}");
             }
+            assert!(!backoff.is_first());
             backoff.reset();
-            assert!(backoff.wait() <= FIRST);
+            assert!(backoff.is_first() && backoff.wait() <= FIRST);
         }
     }
 

@@ -12,6 +12,7 @@ use mc_proto::v1;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
+use tonic::Status;
 use tracing::{info, warn};
 
 use super::cluster::{Membership, Verdict};
@@ -30,6 +31,9 @@ const ANSWER: Duration = Duration::from_millis(300);
 const WATCH_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 /// A watch that lasted so long worked.
 const WORKED: Duration = Duration::from_secs(5);
+/// Between two watches that are opened at once, at a master that has just answered: one that comes and goes must not
+/// void the pauses.
+const HURRY: Duration = Duration::from_secs(1);
 /// How long the store is without a leader before it says for whom it waits; an election is shorter.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often it says so again.
@@ -40,9 +44,26 @@ const RESOLVE: Duration = Duration::from_secs(5);
 /// What one master said, or why it did not.
 struct News {
     from: String,
-    said: Result<Said, String>,
+    said: Result<Said, Unsaid>,
     /// By a watch, which tells every store at the same moment.
     told_to_all: bool,
+}
+
+/// Why a master did not say who leads.
+struct Unsaid {
+    why: String,
+    /// It answers, and has too much to do for this question.
+    busy: bool,
+}
+
+impl Unsaid {
+    fn silent(why: impl Into<String>) -> Self {
+        Self { why: why.into(), busy: false }
+    }
+
+    fn refused(status: &Status) -> Self {
+        Self { why: mc_proto::reason_of(status), busy: mc_proto::detail_of(status).is_some() }
+    }
 }
 
 /// What masters say of themselves and of others.
@@ -74,6 +95,10 @@ pub(crate) struct Finder {
     /// A master that has just answered, while no watch tells anything: it is watched at once. It may not know a leader
     /// yet, and tells sooner than the next question.
     came_back: Option<String>,
+    /// When a watch was last opened at once for that reason.
+    hurried: Option<Instant>,
+    /// Until then no master is asked: a leader is known, and the store's turn to go over to it comes.
+    calm_until: Instant,
     /// What each master said last, in words, for the line that says for whom the store waits.
     heard: BTreeMap<String, String>,
     /// Foreign masters that were already reported.
@@ -110,6 +135,8 @@ impl Finder {
             hears: false,
             watch_pace: Backoff::new(WATCH_PAUSE.0, WATCH_PAUSE.1),
             came_back: None,
+            hurried: None,
+            calm_until: Instant::now(),
             // Not every store of a fleet watches the same master.
             next_watch: rand::random_range(0..64),
             heard: BTreeMap::new(),
@@ -130,6 +157,7 @@ impl Finder {
                     self.quiet = None;
                     Instant::now() + off
                 }
+                Ok(()) if Instant::now() < self.calm_until => self.calm_until,
                 Ok(()) => {
                     if self.quiet.is_none() {
                         let head_start = if self.hears { HEAD_START } else { Duration::ZERO };
@@ -157,7 +185,9 @@ impl Finder {
                             self.masters.forget(&address);
                         }
                     }
-                    Ended::Watched { address, lasted } => self.watch_ended(&address, lasted),
+                    Ended::Watched { address, lasted, answered } => {
+                        self.watch_ended(&address, lasted, answered);
+                    }
                     Ended::Resolved(list) => self.listed(list),
                 },
                 () = tokio::time::sleep_until(look_again) => {}
@@ -177,7 +207,8 @@ impl Finder {
     /// Asks the master whose turn it is, if one may be asked now; when to look again.
     fn ask(&mut self, tasks: &mut JoinSet<Ended>, news: &mpsc::Sender<News>) -> Instant {
         let now = Instant::now();
-        let lost = self.leader.borrow().as_ref().map(|believed| believed.leader.address.clone());
+        // The one that the heartbeats went to: a leader that is known and not yet gone over to is not lost.
+        let lost = self.status.get().leader.map(|leader| leader.address);
         loop {
             match self.poller.step(now, &self.known, lost.as_deref()) {
                 Step::Wait(until) => return until,
@@ -188,14 +219,14 @@ impl Finder {
                         let said = match client {
                             Ok(mut client) => {
                                 match tokio::time::timeout(ANSWER, client.hello(hello())).await {
-                                    Ok(Ok(reply)) => read_hello(reply.get_ref()),
-                                    Ok(Err(status)) => Err(mc_proto::reason_of(&status)),
-                                    Err(_) => Err("no answer".to_owned()),
+                                    Ok(Ok(reply)) => read_hello(reply.get_ref()).map_err(Unsaid::silent),
+                                    Ok(Err(status)) => Err(Unsaid::refused(&status)),
+                                    Err(_) => Err(Unsaid::silent("no answer")),
                                 }
                             }
-                            Err(err) => Err(format!("not an address: {err}")),
+                            Err(err) => Err(Unsaid::silent(format!("not an address: {err}"))),
                         };
-                        let answered = said.is_ok();
+                        let answered = said.as_ref().map_or_else(|unsaid| unsaid.busy, |_| true);
                         // The finder that would hear it may be gone; then nobody needs it.
                         let _ = news.send(News { from: address.clone(), said, told_to_all: false }).await;
                         Ended::Asked { address, answered }
@@ -209,8 +240,9 @@ impl Finder {
     /// known: a watch names it, so that a foreign master can refuse.
     fn keep_watch(&mut self, tasks: &mut JoinSet<Ended>, news: &mpsc::Sender<News>) {
         let leader = self.leader.borrow().as_ref().map(|believed| believed.leader.address.clone());
+        let may_hurry = self.hurried.is_none_or(|at| at.elapsed() >= HURRY);
         if let Some((address, watch)) = &self.watched {
-            let better = !self.hears && self.came_back.is_some();
+            let better = !self.hears && may_hurry && self.came_back.is_some();
             if Some(address) != leader.as_ref() && !better {
                 return;
             }
@@ -223,8 +255,14 @@ impl Finder {
         if others.is_empty() {
             return;
         }
-        let came_back = self.came_back.take().filter(|address| others.contains(&address));
+        let came_back = match may_hurry {
+            true => self.came_back.take().filter(|address| others.contains(&address)),
+            false => None,
+        };
         let at_once = came_back.is_some();
+        if at_once {
+            self.hurried = Some(Instant::now());
+        }
         let address = came_back.unwrap_or_else(|| others[self.next_watch % others.len()].clone());
         self.next_watch = self.next_watch.wrapping_add(1);
         let Ok(client) = self.masters.client(&address) else { return };
@@ -239,16 +277,18 @@ impl Finder {
         let task = tasks.spawn(async move {
             tokio::time::sleep(pause).await;
             let opened = Instant::now();
-            watch_master(client, cluster, &address, &news).await;
-            Ended::Watched { address, lasted: opened.elapsed() }
+            let answered = watch_master(client, cluster, &address, &news).await;
+            Ended::Watched { address, lasted: opened.elapsed(), answered }
         });
         self.watched = Some((watched, task));
     }
 
-    fn watch_ended(&mut self, address: &str, lasted: Duration) {
+    fn watch_ended(&mut self, address: &str, lasted: Duration, answered: bool) {
         if self.watched.as_ref().is_some_and(|(watched, _)| watched == address) {
             (self.watched, self.hears) = (None, false);
-            self.masters.forget(address);
+            if !answered {
+                self.masters.forget(address);
+            }
             if lasted >= WORKED {
                 self.watch_pace.reset();
             }
@@ -258,8 +298,10 @@ impl Finder {
     fn hear(&mut self, news: News) {
         let said = match news.said {
             Ok(said) => said,
-            Err(why) => {
-                self.membership.silent(&news.from);
+            Err(Unsaid { why, busy }) => {
+                if !busy {
+                    self.membership.silent(&news.from);
+                }
                 self.heard.insert(news.from, why);
                 return;
             }
@@ -320,13 +362,18 @@ impl Finder {
 
     fn believe(&mut self, leader: Leader, told_to_all: bool) {
         self.known.insert(leader.address.clone());
-        self.leader.send_if_modified(|believed| {
+        let is_news = self.leader.send_if_modified(|believed| {
             let news = leader.supersedes(believed.as_ref().map(|believed| &believed.leader));
             if news {
                 *believed = Some(Believed { leader, told_to_all });
             }
             news
         });
+        let spread = self.status.get().spread;
+        if is_news {
+            // Until the fleet has gone over: a leader that is busy with that needs no questions besides.
+            self.calm_until = Instant::now() + spread.mul_f64(1.5);
+        }
     }
 
     /// Says for whom the store waits: once, then every ten seconds.
@@ -353,17 +400,17 @@ impl Finder {
 /// A background task that ended, and for which master it ran.
 enum Ended {
     Asked { address: String, answered: bool },
-    Watched { address: String, lasted: Duration },
+    Watched { address: String, lasted: Duration, answered: bool },
     Resolved(Listed),
 }
 
-/// Hears one master's stream of leader changes until it breaks.
+/// Hears one master's stream of leader changes until it breaks; whether the master itself ended it, with a reason.
 async fn watch_master(
     mut client: v1::master_client::MasterClient<tonic::transport::Channel>,
     cluster: ClusterId,
     address: &str,
     news: &mpsc::Sender<News>,
-) {
+) -> bool {
     let (version_min, version_max) = (*mc_proto::VERSIONS.start(), *mc_proto::VERSIONS.end());
     let caller = v1::Caller {
         cluster_id: Bytes::copy_from_slice(&cluster.to_bytes()),
@@ -372,13 +419,20 @@ async fn watch_master(
         ..v1::Caller::default()
     };
     let request = v1::WatchRequest { caller: Some(caller), leader_only: true };
-    let Ok(Ok(stream)) = tokio::time::timeout(ANSWER, client.watch(request)).await else { return };
-    let mut stream = stream.into_inner();
-    // A master that is stopped rather than dead breaks the stream through the channel's keep-alive.
-    while let Ok(Some(event)) = stream.message().await {
-        let said = Ok(read_event(event));
+    let mut stream = match tokio::time::timeout(ANSWER, client.watch(request)).await {
+        Ok(Ok(stream)) => stream.into_inner(),
+        Ok(Err(status)) => return mc_proto::detail_of(&status).is_some(),
+        Err(_) => return false,
+    };
+    loop {
+        // A master that is stopped rather than dead breaks the stream through the channel's keep-alive.
+        let said = match stream.message().await {
+            Ok(Some(event)) => Ok(read_event(event)),
+            Ok(None) => return false,
+            Err(status) => return mc_proto::detail_of(&status).is_some(),
+        };
         if news.send(News { from: address.to_owned(), said, told_to_all: true }).await.is_err() {
-            return;
+            return true;
         }
     }
 }

@@ -22,6 +22,8 @@ use super::{Identity, Lent, LinkConfig, Served};
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 /// How long until a leader that refused this store is asked again.
 const REFUSED_RETRY: Duration = Duration::from_secs(1);
+/// A session that lasted so long worked.
+const WORKED: Duration = Duration::from_secs(5);
 
 /// Follows the leader until `stop` fires: with a time, the memory is unmounted within it.
 pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration>) {
@@ -222,6 +224,9 @@ impl Following {
             client,
         };
         let started = status.now();
+        if self.followed.as_ref().is_none_or(|followed| !followed.same_reign(leader)) {
+            self.pace.reset();
+        }
         self.followed = Some(leader.clone());
         let end = tokio::select! {
             end = session.run(self.mounted) => Some(end),
@@ -232,8 +237,8 @@ impl Following {
         };
         let state = status.get();
         self.mounted |= state.mounts > mounts;
-        if state.mounted_at.is_some_and(|at| at >= started) {
-            // It worked for a while: the next trouble is news.
+        if state.mounted_at.is_some_and(|at| at >= started + WORKED) {
+            // The next trouble is news. A leader that takes a store up and loses it again and again has too much to do.
             self.said = None;
             self.pace.reset();
         }
@@ -252,8 +257,13 @@ impl Following {
         self.served.register(identity).await;
     }
 
+    /// The first try after a session that worked comes soon; the ones after that are spread like the rest of the fleet's.
     async fn pause_between_tries(&mut self) {
-        let time = self.pace.wait();
+        let spread = match self.pace.is_first() {
+            true => Duration::ZERO,
+            false => self.status.get().spread.mul_f64(rand::random_range(0.0..1.0)),
+        };
+        let time = self.pace.wait() + spread;
         self.pause(time).await;
     }
 
@@ -299,7 +309,8 @@ impl Following {
                 }
                 Err(End::NotLeader(None) | End::Broken(_) | End::Busy) => {}
             }
-            self.pause_between_tries().await;
+            let time = self.pace.wait();
+            self.pause(time).await;
         }
     }
 }

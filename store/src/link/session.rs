@@ -17,8 +17,11 @@ use super::{Identity, Lent, Served};
 
 type Client = v1::master_client::MasterClient<Channel>;
 
-/// Opening a stream or mounting takes one replicated commit at most.
+/// Mounting takes one replicated commit at most.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Opening a stream takes a turn of a leader that a whole fleet goes over to. The store is believed meanwhile; a stream
+/// that is dropped and opened again would be one more to wait for.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 /// A leader that has not answered a heartbeat for so long is left.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -265,7 +268,7 @@ async fn open(
     mut client: Client,
     beats: mpsc::Receiver<v1::StoreHeartbeat>,
 ) -> Result<tonic::Streaming<v1::StoreHeartbeatReply>, End> {
-    match tokio::time::timeout(CALL_TIMEOUT, client.heartbeat(ReceiverStream::new(beats))).await {
+    match tokio::time::timeout(OPEN_TIMEOUT, client.heartbeat(ReceiverStream::new(beats))).await {
         Ok(Ok(replies)) => Ok(replies.into_inner()),
         Ok(Err(status)) => Err(ended(&status)),
         Err(_) => Err(End::Broken("the heartbeat stream was not opened in time".to_owned())),

@@ -72,6 +72,12 @@ impl Core {
         force: bool,
         deadline: Instant,
     ) -> Vec<Result<bool, Error>> {
+        let mut bar =
+            self.masters.unpublished.as_ref().map(|queue| queue.bar(keys.clone(), &self.masters.cache));
+        if let Some(bar) = &mut bar {
+            bar.quiet(deadline).await;
+            bar.sent();
+        }
         let items: Vec<RemoveItem> =
             keys.into_iter().map(|key| RemoveItem { key, version: Bytes::new() }).collect();
         let request = BatchRemoveRequest { caller: None, tenant: self.tenant.clone(), items, force };
@@ -81,6 +87,8 @@ impl Core {
                 let error = error.into_error("remove");
                 if error.is_unknown() {
                     request.items.iter().for_each(|item| self.masters.forget(&item.key));
+                } else if let Some(bar) = &mut bar {
+                    (0..request.items.len()).for_each(|at| bar.failed(at));
                 }
                 return vec![Err(error); request.items.len()];
             }
@@ -88,17 +96,20 @@ impl Core {
         if answer.reply.results.len() != request.items.len() {
             return vec![Err(nonsense("remove").unknown()); request.items.len()];
         }
-        let results = request.items.iter().zip(&answer.reply.results).map(|(item, result)| {
-            let removed = match Code::try_from(result.code) {
-                Ok(Code::Ok) => Ok(true),
-                Ok(Code::ObjectNotFound) => Ok(false),
-                _ => Err(item_error("remove", result.code)),
-            };
-            if removed.is_ok() {
-                self.masters.forget(&item.key);
-            }
-            removed
-        });
+        let results =
+            request.items.iter().zip(&answer.reply.results).enumerate().map(|(at, (item, result))| {
+                let removed = match Code::try_from(result.code) {
+                    Ok(Code::Ok) => Ok(true),
+                    Ok(Code::ObjectNotFound) => Ok(false),
+                    _ => Err(item_error("remove", result.code)),
+                };
+                if removed.is_ok() {
+                    self.masters.forget(&item.key);
+                } else if let Some(bar) = &mut bar {
+                    bar.failed(at);
+                }
+                removed
+            });
         results.collect()
     }
 

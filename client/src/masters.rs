@@ -459,7 +459,7 @@ impl Known {
                 masters.cache.clear();
                 masters.embedded.iter().for_each(Embedded::clear);
                 if let Some(unpublished) = &masters.unpublished {
-                    unpublished.forget();
+                    unpublished.forget(&masters.counters);
                 }
                 true
             }

@@ -65,6 +65,10 @@ counters! {
         /// Local puts that were published once a leader was back: stored, or found to be there. They count as
         /// [`Self::puts_local`] besides, and as nothing else.
         puts_published => "mc_client_puts_published_total",
+        /// Local puts that were to be published and that the pool refuses for good.
+        local_puts_refused => "mc_client_local_puts_refused_total",
+        /// Local puts that were to be published and that the local cache evicted before.
+        local_puts_evicted => "mc_client_local_puts_evicted_total",
         /// Bytes read from stores.
         bytes_read => "mc_client_read_bytes_total",
         /// Bytes written to stores, each replica counted.

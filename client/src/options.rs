@@ -70,10 +70,12 @@ impl Builder {
         self
     }
 
-    /// Put what local-only mode kept into the pool once a leader is back, if its key is absent there. Best effort: what
-    /// the local cache has evicted or replaced by then is not put, nor is anything tried again that the pool refuses,
-    /// and all of it is gone with this client. [`Put::LocalOnly`] is no acknowledgement with this either.
-    /// [`Stats::puts_published`](crate::Stats::puts_published) counts them. Default: off.
+    /// Put what local-only mode kept into the pool once a leader is back, if its key is absent there. A local put is
+    /// tried until it is published, refused for good (too large, an invalid key or parameter), evicted from the local
+    /// cache, or overtaken by a later put or remove of this client; all of them are gone with this client.
+    /// [`Put::LocalOnly`] is no acknowledgement with this either. [`Stats`](crate::Stats) counts them:
+    /// [`puts_published`](crate::Stats::puts_published), [`local_puts_refused`](crate::Stats::local_puts_refused),
+    /// [`local_puts_evicted`](crate::Stats::local_puts_evicted). Default: off.
     #[must_use]
     pub fn publish_local(mut self, on: bool) -> Self {
         self.publish_local = on;

@@ -54,6 +54,15 @@ impl Core {
         fill: Fill,
     ) -> Vec<Result<Put, Error>> {
         let results = self.put_all(items, options, fill).await;
+        if let Some(unpublished) = &self.masters.unpublished {
+            let decided = |result: &Result<Put, Error>| match result {
+                Ok(put) => *put != Put::LocalOnly,
+                Err(error) => error.is_unknown(),
+            };
+            let keys =
+                items.iter().zip(&results).filter(|(_, result)| decided(result)).map(|(item, _)| item.key);
+            unpublished.overtaken(keys, &self.masters.cache);
+        }
         results.iter().for_each(|result| self.count(result));
         results
     }
@@ -442,14 +451,19 @@ impl Core {
             } else if !self.masters.cache.holds(put.size) {
                 let why = "no leader is in reach, and the local cache is off or too small for the value";
                 Err(Error::definite("put", Code::NoLeader, "this client", why))
-            } else if self.local_size(&put.key).is_some() {
-                Ok(Put::LocalOnly)
             } else {
-                self.masters.cache.insert(&put.key, put.put, put.slices.concat().into());
-                if let Some((unpublished, options)) = &unpublished {
-                    let options = Arc::clone(options);
-                    let local = LocalPut { key: Box::from(&put.key[..]), version: put.put, options };
-                    unpublished.remember(local, &self.masters.cache);
+                let value = || Bytes::from(put.slices.concat());
+                match &unpublished {
+                    Some((unpublished, options)) => {
+                        let options = Arc::clone(options);
+                        let local = LocalPut { key: Box::from(&put.key[..]), version: put.put, options };
+                        let masters = &self.masters;
+                        unpublished.keep(local, value(), &masters.cache, &masters.counters);
+                    }
+                    None if self.local_size(&put.key).is_none() => {
+                        self.masters.cache.insert(&put.key, put.put, value());
+                    }
+                    None => {}
                 }
                 Ok(Put::LocalOnly)
             };

@@ -79,6 +79,40 @@ async fn local_puts_are_published_if_asked_for_once_a_leader_is_back_and_replace
 }
 
 #[tokio::test]
+async fn a_local_put_is_tried_until_the_pool_takes_it_and_a_remove_is_not_undone_by_it() {
+    let cluster = Cluster::start(3);
+    let client = cluster.builder().leader_timeout(SOON).publish_local(true).connect().await.unwrap();
+    // Only cached: it is gone by the time the leader is.
+    client.put("stale", b"old").await.unwrap();
+    assert_eq!(client.get("stale").await.unwrap().unwrap(), b"old"[..]);
+    cluster.world.lock().objects.remove(&b"stale"[..]);
+    cluster.depose();
+    for key in ["new", "stale"] {
+        assert_eq!(client.put(key, b"ours").await.unwrap(), Put::LocalOnly);
+    }
+    for _ in 0..3 {
+        cluster.fault(On::Start, Fault::Answer(Code::NoAvailableHandle));
+    }
+
+    cluster.elect(1, 2);
+    until("the local puts to be published", || client.stats().puts_published == 2).await;
+    assert_eq!(client.get("stale").await.unwrap().unwrap(), b"ours"[..]);
+
+    cluster.depose();
+    assert_eq!(client.put("removed", b"ours").await.unwrap(), Put::LocalOnly);
+    // The first try of the publish is answered after the remove was asked for.
+    cluster.fault(On::End, Fault::LoseAnswer);
+    cluster.elect(2, 3);
+    assert!(client.connected(PATIENCE).await);
+    client.remove("removed", true).await.unwrap();
+    let after = client.stats();
+    client.put("later", b"ours").await.unwrap();
+    assert_eq!(client.get("removed").await.unwrap(), None);
+    assert_eq!(client.stats().puts_published, after.puts_published, "nothing was published after the remove");
+    assert_eq!((after.local_puts_refused, after.local_puts_evicted), (0, 0));
+}
+
+#[tokio::test]
 async fn a_client_started_before_its_masters_waits_in_local_only_mode_and_goes_on_by_itself() {
     let cluster = Cluster::start(1);
     let address = cluster.masters[0].says.address.clone();

@@ -1,11 +1,11 @@
 use std::cell::Cell;
-use std::io::Write as _;
 use std::time::Duration;
 
 use futures::future::{LocalBoxFuture, join_all};
 use mc_tests::checker::{Operation, Outcome};
 use mc_tests::{
-    Cluster, ClusterBuilder, Fault, Faults, Link, Process, Recorder, Running, SmallDisk, Workload, until,
+    Cluster, ClusterBuilder, Fault, Faults, Link, Process, Recorder, Running, SmallDisk, Workload,
+    passed_over, report, until,
 };
 use tokio::time::Instant;
 
@@ -186,8 +186,7 @@ impl Row {
                 .collect()
         });
         let Some(disks) = mounted else {
-            println!("{}, {}: passed over, no file system can be mounted here", self.fault, self.role);
-            return;
+            return passed_over("no file system can be mounted here");
         };
         if let Some(round_trip) = self.round_trip {
             cluster.links().among_masters(apart(round_trip));
@@ -199,6 +198,8 @@ impl Row {
         }
         let running = self.workload.start(&cluster.client_builder()).await;
         let mut without_service = Vec::new();
+        // Rounds whose fault missed whom it was meant for.
+        let mut discarded = Vec::new();
         for number in 0..2 * self.rounds + MORE_ROUNDS {
             let counted = happened.count();
             if counted >= self.rounds as u64 {
@@ -223,6 +224,8 @@ impl Row {
             running.acknowledged(PUTS).await;
             if happened.count() > counted {
                 without_service.push(longest_gap(running.recorder(), counted_from));
+            } else {
+                discarded.push(number);
             }
             cluster.ready().await;
         }
@@ -237,6 +240,7 @@ impl Row {
             "fault": self.fault,
             "role": self.role,
             "runs": runs,
+            "discarded_rounds": discarded,
             "median_ms": ms(without_service[runs / 2]),
             "max_ms": ms(without_service[runs - 1]),
             "acknowledged": history.acknowledged(),
@@ -246,12 +250,7 @@ impl Row {
             "suspected": cluster.has_suspected_a_store(),
             "test": std::thread::current().name(),
         });
-        println!("{line}");
-        if let Some(path) = std::env::var_os("MC_MATRIX_OUT") {
-            let mut file =
-                std::fs::File::options().create(true).append(true).open(path).expect("MC_MATRIX_OUT");
-            writeln!(file, "{line}").expect("MC_MATRIX_OUT can be written");
-        }
+        report(&line);
     }
 }
 

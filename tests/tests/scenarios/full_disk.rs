@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mc_client::{Client, Put, PutOptions};
-use mc_tests::{Cluster, SmallDisk, eventually, until};
+use mc_tests::{Cluster, SmallDisk, eventually, passed_over, until};
 
 /// Objects with long keys: a snapshot of them is larger than [`LEFT`], by far, and the log of their puts too.
 const KEYS: usize = 5_000;
@@ -18,7 +18,7 @@ const BATCH: usize = 128;
 fn small_disk(at: &Path, size: &str) -> Option<SmallDisk> {
     let disk = SmallDisk::mount(at, size);
     if disk.is_none() {
-        println!("passed over, no file system can be mounted here");
+        passed_over("no file system can be mounted here");
     }
     disk
 }

@@ -8,7 +8,7 @@ use mc_base::{ClientId, PutId};
 use mc_client::{Code, Put, PutOptions};
 use mc_proto::v1::master_client::MasterClient;
 use mc_proto::{detail_of, v1};
-use mc_tests::{Cluster, Faults, Link, until, until_within};
+use mc_tests::{Cluster, Faults, Link, passed_over, until, until_within};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -160,10 +160,10 @@ fn room_for_connections() -> usize {
     let connections = CONNECTIONS.min(files.saturating_sub(OTHER_FILES));
     println!("{connections} of {CONNECTIONS} connections: each process may open {files} files");
     if connections < FEWEST_CONNECTIONS {
-        println!(
-            "passed over, thousands of connections: the hard limit of open files (`ulimit -Hn`) would have to be {} or more",
+        passed_over(&format!(
+            "thousands of connections: the hard limit of open files (`ulimit -Hn`) would have to be {} or more",
             FEWEST_CONNECTIONS + OTHER_FILES
-        );
+        ));
     }
     connections
 }

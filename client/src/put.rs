@@ -38,6 +38,14 @@ const START_ITEM_BYTES: usize = 80;
 /// At most what the id of a store takes there.
 const STORE_ID_BYTES: usize = 10;
 
+/// Time that a write leaves for the end of its put, or for another store: a quarter of what is left, at most this.
+const KEPT_FOR_THE_END: Duration = Duration::from_secs(2);
+
+/// Deadline of writes that begin `now`, for puts that have to be ended by `deadline`.
+fn write_by(now: Instant, deadline: Instant) -> Instant {
+    deadline - KEPT_FOR_THE_END.min(deadline.saturating_duration_since(now) / 4)
+}
+
 /// Ids as they travel, all in one allocation.
 fn id_bytes(puts: impl ExactSizeIterator<Item = PutId>) -> impl Iterator<Item = Bytes> {
     let mut all = Vec::with_capacity(puts.len() * size_of::<PutId>());
@@ -238,6 +246,8 @@ impl Core {
         fill: Fill,
         deadline: Instant,
     ) -> Vec<Round<'a>> {
+        let began = Instant::now();
+        let write_by = write_by(began, deadline);
         let mut writing = FuturesUnordered::new();
         for (grant, targets) in writes {
             let Some(Some(to)) = granted.get(*grant) else { continue };
@@ -246,9 +256,8 @@ impl Core {
                 WriteOp { range: place.range, offset: 0, from: slices.to_vec() }
             };
             let ops = targets.iter().map(op).collect();
-            writing.push(async move { (targets, self.write_to(to, ops, deadline).await) });
+            writing.push(async move { (targets, self.write_to(to, ops, write_by).await) });
         }
-        let began = Instant::now();
         let mut puts: Vec<Option<Written<'a>>> = started.into_iter().map(Some).collect();
         let mut ending = FuturesUnordered::new();
         let mut rounds = Vec::with_capacity(puts.len());

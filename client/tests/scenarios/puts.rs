@@ -1,5 +1,7 @@
 //! Puts that go well, and stores that fail under them.
 
+use std::time::Duration;
+
 use mc_client::{Code, Put, PutFrom, PutMode, PutOptions};
 
 use crate::support::{Cluster, On, STORE_A, STORE_B, StoreHealth};
@@ -120,6 +122,17 @@ async fn one_replica_of_two_is_a_success_and_the_other_is_freed() {
     cluster.world.lock().stores.insert(STORE_A, StoreHealth::Dead);
     let client = cluster.client().await;
     let two = PutOptions { replicas: 2, ..PutOptions::default() };
+    assert_eq!(client.put_with("k", b"v", &two).await.unwrap(), Put::Stored);
+    let replicas = cluster.world.lock().objects[&b"k"[..]].replicas.clone();
+    assert_eq!(replicas.iter().map(|(store, _)| *store).collect::<Vec<_>>(), [STORE_B]);
+}
+
+#[tokio::test]
+async fn a_replica_that_takes_all_of_the_time_does_not_fail_a_put_that_has_another() {
+    let cluster = Cluster::start(1);
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Busy);
+    let client = cluster.client().await;
+    let two = PutOptions { replicas: 2, deadline: Duration::from_secs(1), ..PutOptions::default() };
     assert_eq!(client.put_with("k", b"v", &two).await.unwrap(), Put::Stored);
     let replicas = cluster.world.lock().objects[&b"k"[..]].replicas.clone();
     assert_eq!(replicas.iter().map(|(store, _)| *store).collect::<Vec<_>>(), [STORE_B]);

@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::link::{ConnectError, Link};
-use super::progress::{Moved, Watch};
+use super::progress::{Looks, Moved, Watch};
 use super::{Failure, LOOKS, TcpOptions, plan};
 use crate::wire::Hello;
 
@@ -176,18 +176,20 @@ impl Pool {
     /// store's.
     async fn look(&self, mut watch: Watch, deadline: Instant) -> Failure {
         let every = self.options.look_every();
-        // Looks in a row that saw nothing move, and what the address had moved before the first of them.
-        let (mut silent, mut before) = (0, self.moved.bytes());
+        let mut looks = Looks::default();
+        // Bytes that the address had moved before the first of the silent looks.
+        let mut before = self.moved.bytes();
         loop {
             let look_at = Instant::now() + every;
             sleep_until(look_at.min(deadline)).await;
             if watch.has_moved() {
-                (silent, before) = (0, self.moved.bytes());
+                looks.moved();
+                before = self.moved.bytes();
             } else if look_at <= deadline {
-                silent += 1;
+                looks.silent();
             }
-            let why = || format!("no byte moved for {:?}", every * silent);
-            if silent >= LOOKS {
+            let why = || format!("no byte moved for {:?}", every * looks.in_a_row);
+            if looks.in_a_row >= LOOKS {
                 if self.moved.bytes() != before {
                     return Failure::Broken(format!("{} while other connections moved some", why()));
                 }
@@ -196,7 +198,7 @@ impl Pool {
             }
             if look_at >= deadline {
                 // A deadline shorter than the stall timeout must not hide a store that says nothing at all.
-                return if silent > 0 { Failure::Stalled(why()) } else { Failure::Deadline };
+                return if looks.mostly_silent() { Failure::Stalled(why()) } else { Failure::Deadline };
             }
         }
     }

@@ -70,6 +70,33 @@ impl Watch {
     }
 }
 
+/// Looks at one connection during one call: how many saw a byte move.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    moved: u32,
+    silent: u32,
+    /// Silent looks since the last one that saw a byte move.
+    pub(super) in_a_row: u32,
+}
+
+impl Looks {
+    pub(super) fn moved(&mut self) {
+        self.moved += 1;
+        self.in_a_row = 0;
+    }
+
+    pub(super) fn silent(&mut self) {
+        self.silent += 1;
+        self.in_a_row += 1;
+    }
+
+    /// Whether a call that runs into its deadline now says something about the store: silent at the end, and most of the
+    /// time before.
+    pub(super) fn mostly_silent(&self) -> bool {
+        self.in_a_row > 0 && self.silent > self.moved
+    }
+}
+
 /// The outcome of `work`, unless it takes longer than `timeout`.
 ///
 /// The time is slept in parts, one after the other: a process that was stopped or starved meanwhile has not waited for
@@ -94,4 +121,24 @@ fn unacknowledged(stream: &TcpStream) -> usize {
     // writes one int to where it is told, which outlives the call.
     let done = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_right_before_the_deadline_does_not_make_a_stalled_store() {
+        let looks = |seen: &[bool]| {
+            let mut looks = Looks::default();
+            seen.iter().for_each(|moved| if *moved { looks.moved() } else { looks.silent() });
+            looks.mostly_silent()
+        };
+        assert!(looks(&[false]), "a short deadline: it said nothing at all");
+        assert!(looks(&[true, false, false]));
+        assert!(!looks(&[true, true, true, false]), "it moved bytes nearly all of the time");
+        assert!(!looks(&[true, false]));
+        assert!(!looks(&[false, false, true]), "it is moving now");
+        assert!(!looks(&[]));
+    }
 }

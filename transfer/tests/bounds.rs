@@ -233,6 +233,19 @@ async fn a_connection_that_died_while_idle_is_replaced_without_failing_the_call(
     assert!(store.bytes(0, 1000) == bytes);
 }
 
+#[tokio::test]
+async fn a_store_with_all_its_connections_idle_makes_room_for_a_client() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let store = Store::start_limited(listener, 4096, Timeouts::default(), 1 << 20, 1);
+    let (peer, granted) = (store.peer(), sealed(Access::Write, 0, 10, 1));
+    let (first, second) = (TcpTransport::default(), TcpTransport::default());
+    write(&first, &peer, &granted, &[1; 10]).await.unwrap();
+    write(&second, &peer, &granted, &[2; 10]).await.unwrap();
+    assert_eq!(store.counters().broken_connections.load(Ordering::Relaxed), 0);
+    // The client whose connection was closed for it makes another one in the same way.
+    write(&first, &peer, &granted, &[3; 10]).await.unwrap();
+}
+
 /// The peer looks alive until it is used: it answers the first call, then breaks at the second.
 #[tokio::test]
 async fn a_reused_connection_that_breaks_is_retried_once_on_a_fresh_one() {

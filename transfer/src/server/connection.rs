@@ -11,7 +11,7 @@ use crate::wire::{self, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, Request};
 
 /// Replies that wait for company are sent when there are this many bytes of them.
 const REPLIES_AT_ONCE: usize = 64 << 10;
-/// A connection without a request for so long gives its buffers back.
+/// A connection without a request for so long gives its buffers back, and is closed when others need its place.
 const BUFFERS_KEPT: Duration = Duration::from_secs(1);
 
 /// One client's connection: answers its requests one after the other, in order.
@@ -66,7 +66,8 @@ impl<'a> Connection<'a> {
                 Err(Closed::Idle(_)) if idle > BUFFERS_KEPT => {
                     (self.body, self.out) = (Vec::new(), Vec::new());
                     self.socket.free_buffer();
-                    self.socket.read_message(&mut header, Some(idle - BUFFERS_KEPT)).await?;
+                    self.socket.wait_idle(idle - BUFFERS_KEPT, &self.server.crowded).await?;
+                    self.socket.read_message(&mut header, Some(idle)).await?;
                 }
                 read => read?,
             }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mc_base::{Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -52,7 +52,8 @@ pub struct DataServerConfig {
     /// Most memory for that, at 64 bytes a write; see [`crate::fence_limit`]. Where it is used up, writes wait until older
     /// ones are forgotten.
     pub fence_bytes: u64,
-    /// Most connections at a time; a client beyond that is told to try again. Up to 64 more are open while they are told.
+    /// Most connections at a time; a client beyond that is told to try again, and a connection that has been idle for a
+    /// second or more makes room for it. Up to 64 more are open while they are told.
     pub max_connections: usize,
 }
 
@@ -87,6 +88,8 @@ pub struct DataServer {
     fence_budget: Arc<Budget>,
     authority: Arc<Authority>,
     max_connections: usize,
+    /// Wakes the connection that has been idle for the longest time when another one was refused.
+    crowded: Notify,
     timeouts: Timeouts,
     counters: Counters,
     request_seconds: RequestSeconds,
@@ -121,6 +124,7 @@ impl DataServer {
             fence_budget,
             authority,
             max_connections: max_connections.clamp(1, Semaphore::MAX_PERMITS),
+            crowded: Notify::new(),
             timeouts: Timeouts::default(),
             counters: Counters::default(),
             request_seconds: RequestSeconds::noop(),
@@ -200,6 +204,8 @@ impl DataServer {
     /// Tells the client that there are too many already.
     async fn refuse_connection(&self, stream: TcpStream) {
         Counters::add(&self.counters.connections_refused, 1);
+        // Before the client hears of it: there may be room when it tries again.
+        self.crowded.notify_one();
         let connection = Connection::new(self, Socket::new(stream, REFUSED_WITHIN));
         let closed = connection.refuse(&Refusal::Connections { most: self.max_connections }).await;
         tracing::debug!(reason = %closed, "data connection refused");

@@ -6,6 +6,7 @@ use rustix::net::SendFlags;
 use smallvec::SmallVec;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 
 use crate::fence::{HeldPass, WritePass};
 use crate::segment::Segment;
@@ -29,6 +30,8 @@ pub(super) enum Closed {
     ByPeer,
     #[error("it was idle for longer than {0:?}")]
     Idle(Duration),
+    #[error("it was idle, and others need its place")]
+    Crowded,
     #[error("the peer stalled for longer than {0:?} in the middle of a message")]
     Stalled(Duration),
     #[error("the peer broke the protocol: {0}")]
@@ -122,6 +125,17 @@ impl Socket {
             }
         }
         Ok(())
+    }
+
+    /// Waits for the first byte of a message, for at most `idle`, unless `crowded` asks for this connection's place. It
+    /// asks those first that have waited longest.
+    pub(super) async fn wait_idle(&self, idle: Duration, crowded: &Notify) -> Result<(), Closed> {
+        tokio::select! {
+            biased;
+            ready = self.stream.readable() => Ok(ready?),
+            () = crowded.notified() => Err(Closed::Crowded),
+            () = tokio::time::sleep(idle) => Err(Closed::Idle(idle)),
+        }
     }
 
     /// Sends protocol bytes; `more` says that payload follows at once.

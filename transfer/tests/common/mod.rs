@@ -56,6 +56,16 @@ impl Store {
         timeouts: Timeouts,
         fence_bytes: u64,
     ) -> Self {
+        Self::start_limited(listener, len, timeouts, fence_bytes, 10_000)
+    }
+
+    pub(crate) fn start_limited(
+        listener: TcpListener,
+        len: u64,
+        timeouts: Timeouts,
+        fence_bytes: u64,
+        max_connections: usize,
+    ) -> Self {
         let clock_ms = Arc::new(AtomicU64::new(0));
         let read = clock_ms.clone();
         let clock = Clock::from_fn(move || Duration::from_millis(read.load(Ordering::SeqCst)));
@@ -70,7 +80,7 @@ impl Store {
             authority: authority.clone(),
             grant_lifetime: LIFETIME,
             fence_bytes,
-            max_connections: 10_000,
+            max_connections,
         };
         let address = listener.local_addr().unwrap().to_string();
         let server = Arc::new(DataServer::new(config).with_timeouts(timeouts));

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
+use futures::future::{BoxFuture, ready};
 use futures::stream::FuturesUnordered;
 use mc_base::{PutId, StoreId};
 use mc_proto::v1::{
@@ -172,22 +173,22 @@ impl Core {
         fill: Fill,
         deadline: Instant,
     ) -> Vec<(usize, Result<Put, Error>)> {
-        let mut results = Vec::with_capacity(chunk.len());
-        let mut pending = chunk;
-        while !pending.is_empty() {
-            let mut again = Vec::new();
-            for round in self.put_round(pending, options, fill, deadline).await {
-                match round {
-                    Round::Done(at, result) => results.push((at, result)),
-                    Round::Again(put) => again.push(put),
-                }
-            }
-            pending = again;
-        }
-        results
+        let rounds = self.put_round(chunk, options, fill, deadline).await;
+        rounds.into_iter().filter_map(Round::done).collect()
     }
 
-    /// Start, write, end; each put is done or is to be started anew, which happens once.
+    /// [`Self::put_round`], boxed: a round starts others.
+    fn another_round<'f, 'a: 'f>(
+        &'f self,
+        pending: Vec<Pending<'a>>,
+        options: &'f PutOptions,
+        fill: Fill,
+        deadline: Instant,
+    ) -> BoxFuture<'f, Vec<Round<'a>>> {
+        Box::pin(self.put_round(pending, options, fill, deadline))
+    }
+
+    /// Start, write, end. Puts that fail there are started once more, at once: each put is done in the end.
     async fn put_round<'a>(
         &self,
         pending: Vec<Pending<'a>>,
@@ -229,17 +230,18 @@ impl Core {
                 rounds.push(Round::not_started(put, result.code, !avoid.is_empty()));
             }
         }
-        rounds.extend(self.write_and_end(started, &writes, &granted, options, fill, deadline).await);
-        rounds
+        self.write_and_end(started, rounds, &writes, &granted, options, fill, deadline).await
     }
 
     /// Writes to all stores at the same time, everything for one store in one call, and ends what was written.
     ///
     /// Usually all stores are done at nearly the same time, and one call ends all puts. A store that takes longer holds up
-    /// its own puts only.
+    /// its own puts only. `not_started` are the other puts of the batch.
+    #[allow(clippy::too_many_arguments, reason = "one call's parts")]
     async fn write_and_end<'a>(
         &self,
         started: Vec<Written<'a>>,
+        not_started: Vec<Round<'a>>,
         writes: &Writes,
         granted: &[Option<Granted>],
         options: &PutOptions,
@@ -259,8 +261,9 @@ impl Core {
             writing.push(async move { (targets, self.write_to(to, ops, write_by).await) });
         }
         let mut puts: Vec<Option<Written<'a>>> = started.into_iter().map(Some).collect();
-        let mut ending = FuturesUnordered::new();
+        let mut ending: FuturesUnordered<BoxFuture<'_, Vec<Round<'a>>>> = FuturesUnordered::new();
         let mut rounds = Vec::with_capacity(puts.len());
+        ending.push(Box::pin(ready(not_started)));
         // When the puts that are written by then are ended without waiting for the others.
         let mut end_at = None;
         loop {
@@ -270,7 +273,7 @@ impl Core {
                 if writing.is_empty() || end_at.is_some_and(|at| at <= now) {
                     let tried = puts.iter_mut().filter_map(|put| put.take_if(|put| is_tried(put)));
                     self.masters.counters.put_write_ns.add(began.elapsed());
-                    ending.push(self.finish(tried.collect(), options, fill, deadline));
+                    ending.push(Box::pin(self.finish(tried.collect(), options, fill, deadline)));
                     end_at = None;
                 } else {
                     end_at = end_at.or(Some(now + STRAGGLE));
@@ -286,7 +289,18 @@ impl Core {
                         }
                     }
                 }
-                Some(ended) = ending.next() => rounds.extend(ended),
+                Some(ended) = ending.next() => {
+                    let mut again = Vec::new();
+                    for round in ended {
+                        match round {
+                            Round::Again(put) => again.push(put),
+                            done @ Round::Done(..) => rounds.push(done),
+                        }
+                    }
+                    if !again.is_empty() {
+                        ending.push(self.another_round(again, options, fill, deadline));
+                    }
+                }
                 () = sleep_until(end_at.unwrap_or(now)), if end_at.is_some() => {}
                 else => return rounds,
             }

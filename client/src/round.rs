@@ -97,6 +97,14 @@ impl<'a> Written<'a> {
 }
 
 impl<'a> Round<'a> {
+    /// The result of a put that is done, with its place in the batch.
+    pub(crate) fn done(self) -> Option<(usize, Result<Put, Error>)> {
+        match self {
+            Self::Done(at, result) => Some((at, result)),
+            Self::Again(_) => None,
+        }
+    }
+
     /// A put that the leader did not start. `avoiding` says whether it was asked to leave stores out.
     pub(crate) fn not_started(put: Pending<'a>, code: i32, avoiding: bool) -> Self {
         match Code::try_from(code) {

@@ -173,6 +173,28 @@ async fn puts_on_a_store_that_answers_are_ended_while_another_one_holds_its_own(
 }
 
 #[tokio::test]
+async fn a_put_that_fails_over_does_not_wait_for_the_rest_of_its_batch() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client().await;
+    // Given: a batch over three stores, one of which is dead and one of which takes long.
+    let third = mc_base::StoreId(0xc);
+    cluster.world.lock().stores.insert(third, StoreHealth::Well);
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Dead);
+    cluster.world.lock().stores.insert(STORE_B, StoreHealth::Held);
+    cluster.world.lock().spread = true;
+    let items = [("a", "1"), ("b", "2"), ("c", "3"), ("d", "4")];
+    let (options, world) = (PutOptions::default(), std::sync::Arc::clone(&cluster.world));
+    let put = client.batch_put(&items, &options);
+    let release = async {
+        // Then: the put on the dead store is there before the slow store is done.
+        crate::support::until("the failed put to be stored", || world.lock().objects.len() == 2).await;
+        world.lock().stores.insert(STORE_B, StoreHealth::Well);
+    };
+    let (results, ()) = tokio::join!(put, release);
+    assert!(results.iter().all(|result| matches!(result, Ok(Put::Stored))), "{results:?}");
+}
+
+#[tokio::test]
 async fn a_put_that_no_store_takes_fails_definitely_and_is_revoked() {
     let cluster = Cluster::start(1);
     for store in [STORE_A, STORE_B] {

@@ -14,7 +14,7 @@ const DEFAULT_MASTERS: &str = "127.0.0.1:50051";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, yes, healthy; 1 no (not found, refused, degraded, data lost); \
-2 wrong usage, pool unreachable or down; 3 temporarily unavailable (get, exist: the object is in the pool, and no \
+2 wrong usage, pool unreachable or down; 3 temporarily unavailable (get, exist, stat: the object is in the pool, and no \
 store that holds it can be read now); 130 interrupted.
 With --json a command that fails prints {\"error\": ..., \"code\": ..., \"outcome\": ...}: the text, the pool's code \
 or null, and `definite` or `unknown`. Only --help, --version and run print no JSON.";

@@ -104,7 +104,8 @@ async fn a_stopped_leader_does_not_hold_a_call_once_a_watch_names_a_newer_term()
 #[tokio::test]
 async fn a_stopped_leader_is_given_up_even_if_the_others_still_name_it() {
     let cluster = Cluster::start(3);
-    let client = cluster.builder().leader_timeout(LONG).call_timeout(LONG).connect().await.unwrap();
+    let client =
+        cluster.builder().leader_timeout(LONG).call_timeout(LONG).get_timeout(LONG).connect().await.unwrap();
     cluster.masters[0].stop(true);
     let found = client.stats().leader_changes;
     let get = tokio::spawn({

@@ -221,7 +221,7 @@ async fn a_key_whose_only_store_hangs_is_temporarily_unavailable_to_mcctl() {
     .await;
     fault.happened();
     let file = cluster.dir().join("kept");
-    for args in [&["exist", "kept"], &["get", "kept", file.to_str().expect("UTF-8")][..]] {
+    for args in [&["exist", "kept"], &["stat", "kept"], &["get", "kept", file.to_str().expect("UTF-8")][..]] {
         let (code, said) = mcctl(&cluster, args).await;
         assert_eq!(code, 3, "{args:?}: {said}");
         assert!(said.contains("kept is temporarily unavailable"), "{args:?}: {said}");

@@ -21,6 +21,9 @@ struct Document<'a> {
     size: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// The pool's code, where it refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
 }
 
 pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Result<Ended> {
@@ -34,7 +37,8 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
         replicas: args.replicas,
         ..PutOptions::default()
     };
-    let mut document = Document { key: &args.key, result: "stored", size: value.len(), error: None };
+    let mut document =
+        Document { key: &args.key, result: "stored", size: value.len(), error: None, code: None };
     let (text, ended) = match client.put_with(&args.key, &value, &options).await {
         Ok(Put::Stored) => (format!("stored {}: {}", args.key, human_bytes(value.len() as u64)), Ended::Well),
         Ok(Put::AlreadyExists) => {
@@ -52,6 +56,7 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
             note(&format!("error: {error}"));
             document.result = "refused";
             document.error = Some(error.to_string());
+            document.code = Some(error.code.as_str_name());
             (format!("refused {}", args.key), Ended::Negative)
         }
         Err(error) => return Err(error.into()),

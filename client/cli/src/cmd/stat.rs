@@ -3,11 +3,13 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use mc_client::Presence;
 use serde::Serialize;
 
 use crate::Ended;
 use crate::args::{Global, KeyArgs};
 use crate::connect;
+use crate::failure::Unavailable;
 use crate::output::{Output, human_bytes};
 
 #[derive(Serialize)]
@@ -38,6 +40,9 @@ struct Replica {
 pub(crate) async fn stat(global: &Global, args: &KeyArgs, output: Output) -> Result<Ended> {
     let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
     let found = client.admin().lookup(&args.key).await?;
+    if found.is_none() && client.presence(&args.key).await? == Presence::Unavailable {
+        return Err(Unavailable { key: args.key.clone() }.into());
+    }
     let object = found.map(|lookup| Object {
         version: lookup.version.to_string(),
         size: lookup.size.0,

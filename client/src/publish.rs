@@ -70,19 +70,19 @@ impl Queue {
         self.versions.get(&put.key) == Some(&put.version)
     }
 
-    /// Whether the put is still to be published. One whose value the cache has lost is settled.
-    fn holds(&mut self, put: &LocalPut, cache: &LocalCache, counters: &Counters) -> bool {
+    /// The value of a put that is still to be published. A put whose value the cache has lost is settled.
+    fn value(&mut self, put: &LocalPut, cache: &LocalCache, counters: &Counters) -> Option<Bytes> {
         if !self.is_current(put) {
-            return false;
+            return None;
         }
         match cache.any(&put.key) {
-            Some(entry) if entry.version == put.version => return true,
+            Some(entry) if entry.version == put.version => return Some(entry.value),
             // A get has found the pool's object since.
             Some(_) => counters.puts_published.one(),
             None => counters.local_puts_evicted.one(),
         }
         self.versions.remove(&put.key);
-        false
+        None
     }
 
     fn drop_put(&mut self, key: &[u8], cache: &LocalCache) {
@@ -110,7 +110,7 @@ impl Unpublished {
         }
         if queue.puts.len() >= queue.prune_at {
             let mut puts = std::mem::take(&mut queue.puts);
-            puts.retain(|put| queue.holds(put, cache, counters));
+            puts.retain(|put| queue.value(put, cache, counters).is_some());
             queue.prune_at = PRUNE_FROM.max(2 * puts.len());
             queue.puts = puts;
         }
@@ -177,9 +177,7 @@ impl Unpublished {
             }
             if queue.barred.contains_key(&put.key[..]) {
                 barred.push(put);
-            } else if queue.holds(&put, cache, counters)
-                && let Some(value) = cache.exact(&put.key, put.version)
-            {
+            } else if let Some(value) = queue.value(&put, cache, counters) {
                 queue.under_way.insert(put.key.clone());
                 taken.push((put, value));
             }

@@ -1,7 +1,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use mc_discovery::Listed;
+use mc_discovery::{LastKnown, Listed};
 
 use crate::{ConnectError, DEFAULT_MASTER_PORT};
 
@@ -9,8 +9,11 @@ use crate::{ConnectError, DEFAULT_MASTER_PORT};
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The list of masters as the user gave it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct MasterList(Vec<HostPort>);
+#[derive(Debug)]
+pub(crate) struct MasterList {
+    entries: Vec<HostPort>,
+    last_known: LastKnown,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct HostPort {
@@ -26,21 +29,25 @@ impl MasterList {
             .filter(|entry| !entry.is_empty())
             .map(parse_entry)
             .collect::<Result<_, _>>()?;
-        if entries.is_empty() { Err(ConnectError::NoMasters) } else { Ok(Self(entries)) }
+        if entries.is_empty() {
+            return Err(ConnectError::NoMasters);
+        }
+        Ok(Self { entries, last_known: LastKnown::default() })
     }
 
-    /// The masters, resolved now. A name that does not resolve stays a name: it may later.
+    /// The masters, resolved now. A name that does not resolve is what it last was, or stays a name: it may later.
     pub(crate) async fn resolve(&self) -> Listed {
-        let lookups = self.0.iter().map(|entry| async move {
+        let lookups = self.entries.iter().map(|entry| async move {
             let name = entry.to_string();
             if entry.host.parse::<IpAddr>().is_ok() {
                 return Listed::of(&name, &[]);
             }
             let lookup = tokio::net::lookup_host((entry.host.as_str(), entry.port));
-            match tokio::time::timeout(RESOLVE_TIMEOUT, lookup).await {
-                Ok(Ok(records)) => Listed::of(&name, &records.collect::<Vec<_>>()),
-                _ => Listed::of(&name, &[]),
-            }
+            let records = match tokio::time::timeout(RESOLVE_TIMEOUT, lookup).await {
+                Ok(Ok(records)) => records.collect(),
+                _ => Vec::new(),
+            };
+            self.last_known.or_last(&name, &records)
         });
         let entries = futures::future::join_all(lookups).await;
         entries.into_iter().fold(Listed::default(), |all, entry| all | entry)
@@ -91,7 +98,7 @@ mod tests {
     use super::*;
 
     fn parsed(list: &str) -> Vec<String> {
-        MasterList::parse(list).unwrap().0.iter().map(ToString::to_string).collect()
+        MasterList::parse(list).unwrap().entries.iter().map(ToString::to_string).collect()
     }
 
     #[test]

@@ -9,5 +9,5 @@ mod listed;
 mod poller;
 
 pub use backoff::Backoff;
-pub use listed::{Listed, Reports};
+pub use listed::{LastKnown, Listed, Reports};
 pub use poller::{Poller, Step};

@@ -4,6 +4,7 @@ use std::ops::BitOr;
 use std::time::Duration;
 
 use mc_base::{ClusterId, HostPort, NodeId};
+use parking_lot::Mutex;
 
 /// A resolver that is slower counts as one that does not know the name.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(500);
@@ -17,16 +18,31 @@ pub struct Listed {
     pub masters: usize,
 }
 
+/// What each name last resolved to. A lookup that fails says nothing of how many masters there are: a name with three
+/// records that counted as one would let one master speak for the majority.
+#[derive(Debug, Default)]
+pub struct LastKnown(Mutex<BTreeMap<String, Listed>>);
+
+impl LastKnown {
+    /// What a name stands for: these records, or without any the last ones. A name that never resolved stays a name: the
+    /// channel resolves again when it connects, and says why it cannot.
+    pub fn or_last(&self, name: &str, records: &[SocketAddr]) -> Listed {
+        let mut known = self.0.lock();
+        if !records.is_empty() {
+            known.insert(name.to_owned(), Listed::of(name, records));
+        }
+        known.get(name).cloned().unwrap_or_else(|| Listed::of(name, &[]))
+    }
+}
+
 impl Listed {
     /// Looks the names up.
-    pub async fn resolve(list: &[HostPort]) -> Self {
+    pub async fn resolve(list: &[HostPort], last: &LastKnown) -> Self {
         let mut all = Self::default();
         for address in list {
-            // A name that does not resolve stays a name: the channel resolves again when it connects, and says why it
-            // cannot.
             let found = tokio::time::timeout(RESOLVE_TIMEOUT, address.resolve()).await;
             let records = found.ok().and_then(Result::ok).unwrap_or_default();
-            all = all | Self::of(&address.to_string(), &records);
+            all = all | last.or_last(&address.to_string(), &records);
         }
         all
     }
@@ -146,10 +162,21 @@ mod tests {
         assert_eq!(reports.of(&list, CLUSTER), 1);
     }
 
+    #[test]
+    fn a_lookup_that_fails_leaves_a_name_the_masters_that_it_last_stood_for() {
+        let last = LastKnown::default();
+        assert_eq!(last.or_last("m:1", &[]).masters, 1, "it never resolved");
+        let three = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(|record| record.parse().unwrap());
+        assert_eq!(last.or_last("m:1", &three).masters, 3);
+        assert_eq!(last.or_last("m:1", &[]), Listed::of("m:1", &three));
+        assert_eq!(last.or_last("m:1", &three[..2]).masters, 2);
+        assert_eq!(last.or_last("n:1", &[]).masters, 1, "each name has its own");
+    }
+
     #[tokio::test]
     async fn literal_addresses_and_names_with_one_record_are_kept_as_they_are() {
         let list = mc_base::addr::parse_list("127.0.0.1:1,[::1]:2,localhost,127.0.0.1:1", 3).unwrap();
-        let listed = Listed::resolve(&list).await;
+        let listed = Listed::resolve(&list, &LastKnown::default()).await;
         assert_eq!(addresses(&listed), ["127.0.0.1:1", "[::1]:2", "localhost:3"]);
         assert_eq!(listed.masters, 3);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mc_base::net::Network;
 use mc_base::{ClusterId, HostPort, NodeId};
-use mc_discovery::{Backoff, Listed, Poller, Step};
+use mc_discovery::{Backoff, LastKnown, Listed, Poller, Step};
 use mc_proto::v1;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -79,6 +79,7 @@ pub(crate) struct Said {
 /// Looks for the leader and publishes it.
 pub(crate) struct Finder {
     configured: Vec<HostPort>,
+    last_known: Arc<LastKnown>,
     masters: Masters,
     membership: Membership,
     /// Every master that is known: the list, and whom its members named.
@@ -127,6 +128,7 @@ impl Finder {
             known: list.addresses.clone(),
             membership: Membership::new(status.get().cluster, list),
             configured,
+            last_known: Arc::default(),
             masters: Masters::new(network),
             status,
             leader,
@@ -166,7 +168,9 @@ impl Finder {
                     }
                     if resolved.is_none_or(|at| at.elapsed() >= RESOLVE) {
                         let configured = self.configured.clone();
-                        tasks.spawn(async move { Ended::Resolved(Listed::resolve(&configured).await) });
+                        let last = Arc::clone(&self.last_known);
+                        tasks
+                            .spawn(async move { Ended::Resolved(Listed::resolve(&configured, &last).await) });
                         resolved = Some(Instant::now());
                     }
                     self.say_for_whom();

@@ -2,7 +2,7 @@
 //! that is watched; one above them, which asks who leads while nobody knows, and follows the list of masters and the
 //! leader timeout.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -52,6 +52,8 @@ async fn supervise(masters: &Arc<Masters>) {
     let mut resolve_at = Instant::now() + RESOLVE_AGAIN;
     let mut poller = Poller::new(SEARCH.0, SEARCH.1, Instant::now());
     let mut questions = JoinSet::new();
+    let mut asked: HashMap<tokio::task::Id, String> = HashMap::new();
+    let mut lookups = JoinSet::new();
     let mut searching = true;
     let mut last_leader: Option<String> = None;
     loop {
@@ -77,7 +79,10 @@ async fn supervise(masters: &Arc<Masters>) {
         let mut look_again = None;
         while searching && look_again.is_none() {
             match poller.step(Instant::now(), &now.targets, last_leader.as_deref()) {
-                Step::Ask(address) => drop(questions.spawn(ask(Arc::clone(masters), address))),
+                Step::Ask(address) => {
+                    let question = questions.spawn(ask(Arc::clone(masters), address.clone()));
+                    asked.insert(question.id(), address);
+                }
                 Step::Wait(until) => look_again = Some(until),
             }
         }
@@ -87,19 +92,27 @@ async fn supervise(masters: &Arc<Masters>) {
             () = sleep_until(leaderless_until.unwrap_or(resolve_at)), if leaderless_until.is_some() => {
                 masters.check_leader_timeout();
             }
-            () = sleep_until(resolve_at), if !matches!(now.link, Link::Leader(_)) => {
-                masters.listed(masters.list.resolve().await);
+            // Beside the search: a resolver may take its time.
+            () = sleep_until(resolve_at), if !matches!(now.link, Link::Leader(_)) && lookups.is_empty() => {
+                let masters = Arc::clone(masters);
+                lookups.spawn(async move { masters.listed(masters.list.resolve().await) });
                 resolve_at = Instant::now() + RESOLVE_AGAIN;
             }
-            // One that panicked has logged that; other masters are asked.
-            Some(ended) = questions.join_next() => if let Ok(address) = ended { poller.ended(&address) },
+            Some(_) = lookups.join_next() => {}
+            // One that panicked has logged that; its master is asked again.
+            Some(ended) = questions.join_next_with_id() => {
+                let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+                if let Some(address) = asked.remove(&id) {
+                    poller.ended(&address);
+                }
+            }
             () = sleep_until(look_again.unwrap_or(resolve_at)), if look_again.is_some() => {}
         }
     }
 }
 
-/// Asks the master who leads; returns its address.
-async fn ask(masters: Arc<Masters>, address: String) -> String {
+/// Asks the master who leads.
+async fn ask(masters: Arc<Masters>, address: String) {
     let asked = Instant::now();
     let hello = HelloRequest {
         version_min: *VERSIONS.start(),
@@ -107,8 +120,7 @@ async fn ask(masters: Arc<Masters>, address: String) -> String {
         software: SOFTWARE.to_owned(),
     };
     let Ok(mut line) = masters.channels.to(&address) else {
-        masters.silent(&address, asked);
-        return address;
+        return masters.silent(&address, asked);
     };
     let leads = matches!(masters.link(), Link::Leader(leader) if leader.address == address);
     let limit = if leads { LEADER_TIMEOUT } else { HELLO_TIMEOUT };
@@ -133,7 +145,6 @@ async fn ask(masters: Arc<Masters>, address: String) -> String {
         },
         None => failed(),
     }
-    address
 }
 
 /// Runs `work` for up to `limit`, and waits for that in parts: a process that was starved of its processor finds the

@@ -204,6 +204,8 @@ impl Coordinator {
             ..Default::default()
         };
         told.leader.clone_from(&event.leader);
+        // One that leads no longer has nothing more to tell of stores.
+        (told.in_last, told.more) = (0, false);
         if let Some(leading) = leading {
             let seen = told.stores.filter(|(term, _)| *term == leading.term).map(|(_, seen)| seen);
             let news = leading.liveness.news(seen, MOST_NEWS);

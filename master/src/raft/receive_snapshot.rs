@@ -82,11 +82,19 @@ impl Offer {
 
     /// Whether Raft would take it, as of now.
     async fn check(&self, raft: &Raft<Machine>) -> Result<(), Ended> {
-        let known = raft.with_raft_state(|state| (*state.vote_ref(), state.local_committed().copied()));
-        let (ours, committed) = known.await.map_err(|err| stopped(&err))?;
-        match judge(ours, committed, self.vote, self.meta.last_log_id) {
+        let known = raft.with_raft_state(|state| Known {
+            vote: *state.vote_ref(),
+            committed: state.local_committed().copied(),
+            log: state.log_ids.last().copied(),
+        });
+        let known = known.await.map_err(|err| stopped(&err))?;
+        match judge(&known, self.vote, self.meta.last_log_id) {
             Verdict::Take => Ok(()),
-            Verdict::Spare => Err(Ended::Answered(ours)),
+            Verdict::Spare => Err(Ended::Answered(known.vote)),
+            Verdict::Overtaken => {
+                let why = "entries of this leader beyond the snapshot have come in meanwhile";
+                Err(Status::unavailable(why).into())
+            }
             Verdict::Contradicts { last, committed } => {
                 let why = format!(
                     "the snapshot ends at {last}, but {committed} is committed here: the two are of different \
@@ -171,10 +179,23 @@ async fn outdated(raft: &Raft<Machine>, vote: Vote) -> Ended {
     }
 }
 
+/// What this node has.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    vote: Vote,
+    committed: Option<LogId>,
+    /// The last entry of its log.
+    log: Option<LogId>,
+}
+
 /// Whether to take a snapshot.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Take,
+    /// The same leader has sent entries beyond it, which go on from all that it holds. openraft asserts that what is
+    /// written in one leader's name does not go back. The entries may not be durable yet, so its sender is not told that
+    /// all is here; it is once they are committed, which the next heartbeat tells.
+    Overtaken,
     /// Its sender was deposed, or all of it is committed here. Raft would answer the same, after the transfer.
     Spare,
     /// It holds another entry than this node in a place that is committed. openraft asserts that there is no such
@@ -185,11 +206,15 @@ enum Verdict {
     },
 }
 
-fn judge(ours: Vote, committed: Option<LogId>, vote: Vote, last: Option<LogId>) -> Verdict {
-    if ours > vote || last <= committed {
+fn judge(known: &Known, vote: Vote, last: Option<LogId>) -> Verdict {
+    if known.vote > vote || last <= known.committed {
         return Verdict::Spare;
     }
-    match (last, committed) {
+    let is_of_sender = |log: &LogId| log.committed_leader_id().term == vote.leader_id.term;
+    if known.log > last && known.log.as_ref().is_some_and(is_of_sender) {
+        return Verdict::Overtaken;
+    }
+    match (last, known.committed) {
         (Some(last), Some(committed)) if last.index <= committed.index => {
             Verdict::Contradicts { last, committed }
         }
@@ -225,9 +250,25 @@ mod tests {
     fn a_snapshot_is_taken_where_it_goes_on_from_what_is_committed() {
         let id = |(term, index)| LogId::new_term_index(term, index);
         let ours = Vote::new_committed(5, NodeId(1));
-        let verdict = |committed: Option<(u64, u64)>, term, last: Option<(u64, u64)>| {
-            judge(ours, committed.map(id), Vote::new_committed(term, NodeId(1)), last.map(id))
-        };
+        let judged =
+            |committed: Option<(u64, u64)>, log: Option<(u64, u64)>, term, last: Option<(u64, u64)>| {
+                let known = Known { vote: ours, committed: committed.map(id), log: log.map(id) };
+                judge(&known, Vote::new_committed(term, NodeId(1)), last.map(id))
+            };
+        let verdict = |committed, term, last| judged(committed, committed, term, last);
+        assert_eq!(judged(Some((3, 9)), Some((5, 12)), 5, Some((5, 10))), Verdict::Overtaken);
+        assert_eq!(judged(Some((3, 9)), Some((5, 12)), 5, Some((3, 10))), Verdict::Overtaken);
+        assert_eq!(judged(Some((3, 9)), Some((5, 10)), 5, Some((5, 10))), Verdict::Take);
+        assert_eq!(
+            judged(Some((3, 9)), Some((4, 12)), 5, Some((4, 10))),
+            Verdict::Take,
+            "of an earlier leader"
+        );
+        assert_eq!(
+            judged(Some((3, 9)), Some((5, 12)), 6, Some((5, 10))),
+            Verdict::Take,
+            "of an earlier leader"
+        );
         assert_eq!(verdict(None, 5, Some((3, 10))), Verdict::Take);
         assert_eq!(verdict(Some((3, 9)), 5, Some((3, 10))), Verdict::Take);
         assert_eq!(verdict(Some((3, 9)), 6, Some((4, 10))), Verdict::Take);

@@ -75,7 +75,9 @@ impl Core {
         let mut bar =
             self.masters.unpublished.as_ref().map(|queue| queue.bar(keys.clone(), &self.masters.cache));
         if let Some(bar) = &mut bar {
-            bar.quiet(deadline).await;
+            if let Err(error) = bar.quiet(deadline).await {
+                return vec![Err(error); keys.len()];
+            }
             bar.sent();
         }
         let items: Vec<RemoveItem> =

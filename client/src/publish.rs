@@ -23,6 +23,8 @@ use crate::{Error, Put, PutFrom, PutOptions};
 
 /// At most so many objects are published at once.
 const CHUNK: usize = 128;
+/// At most so many bytes, but for a single object that is larger: a remove of one of them waits for all.
+const CHUNK_BYTES: usize = 16 << 20;
 /// Fewer are not looked through for those that the cache has lost.
 const PRUNE_FROM: usize = 1024;
 /// Between tries while the pool can't take what is published: no space, no store, no answer.
@@ -164,10 +166,12 @@ impl Unpublished {
         }
     }
 
-    /// The oldest, as many as have the same options, with their values. They are under way until [`Self::ended`].
+    /// The oldest, as many as have the same options and are no more than a chunk, with their values. They are under way
+    /// until [`Self::ended`].
     fn take(&self, cache: &LocalCache, counters: &Counters) -> Vec<(LocalPut, Bytes)> {
         let mut queue = self.queue.lock();
         let mut taken: Vec<(LocalPut, Bytes)> = Vec::new();
+        let mut bytes = 0;
         let mut barred = Vec::new();
         while taken.len() < CHUNK {
             let Some(put) = queue.puts.pop_front() else { break };
@@ -178,6 +182,11 @@ impl Unpublished {
             if queue.barred.contains_key(&put.key[..]) {
                 barred.push(put);
             } else if let Some(value) = queue.value(&put, cache, counters) {
+                bytes += value.len();
+                if !taken.is_empty() && bytes > CHUNK_BYTES {
+                    queue.puts.push_front(put);
+                    break;
+                }
                 queue.under_way.insert(put.key.clone());
                 taken.push((put, value));
             }
@@ -242,11 +251,16 @@ impl Bar<'_> {
     /// Waits until none of the keys is being published, until `deadline` at most.
     ///
     /// None begins to be, and no end is missed: the receiver exists before the queue is looked at.
-    pub(crate) async fn quiet(&self, deadline: Instant) {
+    ///
+    /// # Errors
+    /// One of them is still being published: a remove could come before its end.
+    pub(crate) async fn quiet(&self, deadline: Instant) -> Result<(), Error> {
         let mut ended = self.unpublished.ended.subscribe();
         let quiet = async { while self.is_under_way() && ended.changed().await.is_ok() {} };
-        // A remove without time left fails by itself.
-        let _ = timeout_at(deadline, quiet).await;
+        timeout_at(deadline, quiet).await.map_err(|_| {
+            let why = "a local put of one of the keys is still being published";
+            Error::definite("remove", Code::RpcTimeout, "this client", why)
+        })
     }
 
     fn is_under_way(&self) -> bool {
@@ -317,7 +331,7 @@ impl Core {
         let slices: Vec<[&[u8]; 1]> = taken.iter().map(|(_, value)| [&value[..]]).collect();
         let items: Vec<PutFrom<'_>> =
             taken.iter().zip(&slices).map(|((put, _), slices)| PutFrom { key: &put.key, slices }).collect();
-        let results = self.put_all(&items, &options, Fill::Cache).await;
+        let results = self.put_all(&items, &options, Fill::Publish).await;
         let failures: Vec<String> =
             results.iter().filter_map(|result| result.as_ref().err()).map(ToString::to_string).collect();
         if let Some(first) = failures.first() {
@@ -351,9 +365,13 @@ mod tests {
         }
 
         fn put(&self, key: u128, version: u128, options: &Arc<PutOptions>) {
+            self.put_value(key, version, options, Bytes::from_static(b"v"));
+        }
+
+        fn put_value(&self, key: u128, version: u128, options: &Arc<PutOptions>, value: Bytes) {
             let key = Box::from(key.to_be_bytes());
             let put = LocalPut { key, version: PutId(version), options: Arc::clone(options) };
-            self.unpublished.keep(put, Bytes::from_static(b"v"), &self.cache, &self.counters);
+            self.unpublished.keep(put, value, &self.cache, &self.counters);
         }
 
         fn put_keys(&self, keys: std::ops::RangeInclusive<u128>) {
@@ -415,6 +433,16 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_is_of_so_many_bytes_or_a_single_object() {
+        let kept = Kept::new(1 << 30);
+        for (key, len) in [CHUNK_BYTES + 1, CHUNK_BYTES / 2, CHUNK_BYTES / 2, 1].into_iter().enumerate() {
+            kept.put_value(key as u128, key as u128, &Arc::default(), vec![0; len].into());
+        }
+        let chunks: Vec<usize> = (0..3).map(|_| kept.versions().len()).collect();
+        assert_eq!(chunks, [1, 2, 1]);
+    }
+
+    #[test]
     fn it_grows_no_further_than_the_cache() {
         let kept = Kept::new(16 << 10);
         kept.put_keys(1..=20_000);
@@ -467,12 +495,14 @@ mod tests {
         kept.put_keys(1..=1);
         let [put] = kept.take().try_into().expect("it is queued");
         let mut bar = kept.bar(1);
+        let refused = bar.quiet(Instant::now()).await.expect_err("there is no time to wait");
+        assert!(refused.why.contains("still being published") && !refused.is_unknown(), "{refused}");
         let later = Instant::now() + Duration::from_secs(60);
         {
             let mut quiet = std::pin::pin!(bar.quiet(later));
             assert!(futures::poll!(&mut quiet).is_pending(), "the publish is under way");
             assert!(kept.ended(put, error(Code::RpcFail)));
-            quiet.await;
+            quiet.await.expect("it has ended");
         }
         assert_eq!(kept.versions(), [0; 0], "it is barred");
         bar.sent();

@@ -24,11 +24,24 @@ use crate::publish::LocalPut;
 use crate::round::{Pending, Round, Writes, Written};
 use crate::{Error, Put, PutFrom, PutMode, PutOptions};
 
-/// Whether puts that stored fill the local cache: that costs a copy of the value.
+/// Role of the local cache in a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fill {
+    /// What is stored is cached as well: that costs a copy of the value.
     Cache,
+    /// What is stored is not cached.
     Nothing,
+    /// A local put is published. Its value is in the cache and in the queue already: without a leader both stay as they
+    /// are, since a later put, a remove or another cluster may have replaced it there.
+    Publish,
+}
+
+/// One call for a batch of puts.
+#[derive(Clone, Copy)]
+struct Call<'c> {
+    options: &'c PutOptions,
+    fill: Fill,
+    deadline: Instant,
 }
 
 /// Writes to several stores usually end at nearly the same time: so long those that are done wait for the others, for one
@@ -39,12 +52,15 @@ const START_ITEM_BYTES: usize = 80;
 /// At most what the id of a store takes there.
 const STORE_ID_BYTES: usize = 10;
 
-/// Time that a write leaves for the end of its put, or for another store: a quarter of what is left, at most this.
-const KEPT_FOR_THE_END: Duration = Duration::from_secs(2);
+/// Time that a write leaves for the end of its put: a quarter of what is left, at most this.
+const KEPT_FOR_THE_END: Duration = Duration::from_millis(200);
+/// The same while another replica of the put may be written already: a slow store must not cost it that one, however
+/// long the end takes.
+const KEPT_FOR_THE_OTHERS: Duration = Duration::from_secs(2);
 
 /// Deadline of writes that begin `now`, for puts that have to be ended by `deadline`.
-fn write_by(now: Instant, deadline: Instant) -> Instant {
-    deadline - KEPT_FOR_THE_END.min(deadline.saturating_duration_since(now) / 4)
+fn write_by(now: Instant, deadline: Instant, kept: Duration) -> Instant {
+    deadline - kept.min(deadline.saturating_duration_since(now) / 4)
 }
 
 /// Ids as they travel, all in one allocation.
@@ -64,9 +80,11 @@ impl Core {
     ) -> Vec<Result<Put, Error>> {
         let results = self.put_all(items, options, fill).await;
         if let Some(unpublished) = &self.masters.unpublished {
+            // A put of an absent key whose outcome is unknown may have done nothing: the local put is published then,
+            // and finds out.
             let decided = |result: &Result<Put, Error>| match result {
                 Ok(put) => *put != Put::LocalOnly,
-                Err(error) => error.is_unknown(),
+                Err(error) => options.mode == PutMode::Upsert && error.is_unknown(),
             };
             let keys =
                 items.iter().zip(&results).filter(|(_, result)| decided(result)).map(|(item, _)| item.key);
@@ -83,7 +101,7 @@ impl Core {
         options: &PutOptions,
         fill: Fill,
     ) -> Vec<Result<Put, Error>> {
-        let deadline = Instant::now() + options.deadline.min(LONGEST);
+        let call = Call { options, fill, deadline: Instant::now() + options.deadline.min(LONGEST) };
         let keep = if options.mode == PutMode::Upsert { Keep::Last } else { Keep::First };
         let sent = representatives(items.iter().map(|item| item.key), keep);
         let mut results: Vec<Option<Result<Put, Error>>> = vec![None; items.len()];
@@ -108,9 +126,7 @@ impl Core {
         let mut pending = pending.into_iter();
         let chunks: Vec<_> = chunks
             .into_iter()
-            .map(|chunk| {
-                self.put_chunk(pending.by_ref().take(chunk.len()).collect(), options, fill, deadline)
-            })
+            .map(|chunk| self.put_chunk(pending.by_ref().take(chunk.len()).collect(), call))
             .collect();
         let done: Vec<_> = futures::stream::iter(chunks).buffered(IN_FLIGHT).collect().await;
         for (at, result) in done.into_iter().flatten() {
@@ -166,14 +182,8 @@ impl Core {
         }
     }
 
-    async fn put_chunk(
-        &self,
-        chunk: Vec<Pending<'_>>,
-        options: &PutOptions,
-        fill: Fill,
-        deadline: Instant,
-    ) -> Vec<(usize, Result<Put, Error>)> {
-        let rounds = self.put_round(chunk, options, fill, deadline).await;
+    async fn put_chunk(&self, chunk: Vec<Pending<'_>>, call: Call<'_>) -> Vec<(usize, Result<Put, Error>)> {
+        let rounds = self.put_round(chunk, call).await;
         rounds.into_iter().filter_map(Round::done).collect()
     }
 
@@ -181,36 +191,28 @@ impl Core {
     fn another_round<'f, 'a: 'f>(
         &'f self,
         pending: Vec<Pending<'a>>,
-        options: &'f PutOptions,
-        fill: Fill,
-        deadline: Instant,
+        call: Call<'f>,
     ) -> BoxFuture<'f, Vec<Round<'a>>> {
-        Box::pin(self.put_round(pending, options, fill, deadline))
+        Box::pin(self.put_round(pending, call))
     }
 
     /// Start, write, end. Puts that fail there are started once more, at once: each put is done in the end.
-    async fn put_round<'a>(
-        &self,
-        pending: Vec<Pending<'a>>,
-        options: &PutOptions,
-        fill: Fill,
-        deadline: Instant,
-    ) -> Vec<Round<'a>> {
+    async fn put_round<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
         let now = Instant::now();
         let avoid = self.masters.avoid.avoided(now);
-        let left = deadline.saturating_duration_since(now).as_millis();
+        let left = call.deadline.saturating_duration_since(now).as_millis();
         // Zero would ask for the default.
         let left = u64::try_from(left).unwrap_or(u64::MAX).max(1);
         let ids = id_bytes(pending.iter().map(|put| put.put));
-        let item = |(put, id)| self.start_item(put, id, options, left, &avoid);
+        let item = |(put, id)| self.start_item(put, id, call.options, left, &avoid);
         let items: Vec<_> = pending.iter().zip(ids).map(item).collect();
         let request = BatchPutStartRequest { caller: None, tenant: self.tenant.clone(), items };
-        let call = self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely);
-        let answer = match self.masters.counters.put_start_ns.time(call).await {
+        let start = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely);
+        let answer = match self.masters.counters.put_start_ns.time(start).await {
             Ok(answer) if answer.reply.results.len() == pending.len() => answer,
             Ok(_) => return Round::fail_all(pending, &nonsense("put start")),
             // Started or not: without its end a put is nothing, and the masters free what it holds.
-            Err(CallError::LocalOnly { .. }) => return self.keep_all(pending, options),
+            Err(CallError::LocalOnly { .. }) => return self.keep_all(pending, call),
             Err(CallError::Failed(error)) => {
                 return Round::fail_all(pending, &Error { outcome: crate::Outcome::Definite, ..error });
             }
@@ -230,26 +232,22 @@ impl Core {
                 rounds.push(Round::not_started(put, result.code, !avoid.is_empty()));
             }
         }
-        self.write_and_end(started, rounds, &writes, &granted, options, fill, deadline).await
+        self.write_and_end(started, rounds, &writes, &granted, call).await
     }
 
     /// Writes to all stores at the same time, everything for one store in one call, and ends what was written.
     ///
     /// Usually all stores are done at nearly the same time, and one call ends all puts. A store that takes longer holds up
     /// its own puts only. `not_started` are the other puts of the batch.
-    #[allow(clippy::too_many_arguments, reason = "one call's parts")]
     async fn write_and_end<'a>(
         &self,
         started: Vec<Written<'a>>,
         not_started: Vec<Round<'a>>,
         writes: &Writes,
         granted: &[Option<Granted>],
-        options: &PutOptions,
-        fill: Fill,
-        deadline: Instant,
+        call: Call<'_>,
     ) -> Vec<Round<'a>> {
         let began = Instant::now();
-        let write_by = write_by(began, deadline);
         let mut writing = FuturesUnordered::new();
         for (grant, targets) in writes {
             let Some(Some(to)) = granted.get(*grant) else { continue };
@@ -258,6 +256,9 @@ impl Core {
                 WriteOp { range: place.range, offset: 0, from: slices.to_vec() }
             };
             let ops = targets.iter().map(op).collect();
+            let alone = targets.iter().all(|(put, ..)| started[*put].untried == 1);
+            let kept = if alone { KEPT_FOR_THE_END } else { KEPT_FOR_THE_OTHERS };
+            let write_by = write_by(began, call.deadline, kept);
             writing.push(async move { (targets, self.write_to(to, ops, write_by).await) });
         }
         let mut puts: Vec<Option<Written<'a>>> = started.into_iter().map(Some).collect();
@@ -273,7 +274,7 @@ impl Core {
                 if writing.is_empty() || end_at.is_some_and(|at| at <= now) {
                     let tried = puts.iter_mut().filter_map(|put| put.take_if(|put| is_tried(put)));
                     self.masters.counters.put_write_ns.add(began.elapsed());
-                    ending.push(Box::pin(self.finish(tried.collect(), options, fill, deadline)));
+                    ending.push(Box::pin(self.finish(tried.collect(), call)));
                     end_at = None;
                 } else {
                     end_at = end_at.or(Some(now + STRAGGLE));
@@ -298,7 +299,7 @@ impl Core {
                         }
                     }
                     if !again.is_empty() {
-                        ending.push(self.another_round(again, options, fill, deadline));
+                        ending.push(self.another_round(again, call));
                     }
                 }
                 () = sleep_until(end_at.unwrap_or(now)), if end_at.is_some() => {}
@@ -327,6 +328,7 @@ impl Core {
             }
             Ok(_) => put.failed.push((number, place.store)),
             Err(error) => {
+                put.late |= matches!(error, TransferError::Deadline { .. });
                 put.why = error.to_string().into();
                 put.failed.push((number, place.store));
             }
@@ -334,19 +336,14 @@ impl Core {
     }
 
     /// Ends the puts that were written, and revokes the others.
-    async fn finish<'a>(
-        &self,
-        tried: Vec<Written<'a>>,
-        options: &PutOptions,
-        fill: Fill,
-        deadline: Instant,
-    ) -> Vec<Round<'a>> {
+    async fn finish<'a>(&self, tried: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
         let (written, unwritten): (Vec<_>, Vec<_>) =
             tried.into_iter().partition(|put| put.checksum.is_some());
         self.revoke(&unwritten);
-        let mut rounds: Vec<_> = unwritten.into_iter().map(|put| Round::elsewhere(put, deadline)).collect();
+        let mut rounds: Vec<_> =
+            unwritten.into_iter().map(|put| Round::elsewhere(put, call.deadline)).collect();
         if !written.is_empty() {
-            rounds.extend(self.end(written, options, fill, deadline).await);
+            rounds.extend(self.end(written, call).await);
         }
         rounds
     }
@@ -367,13 +364,7 @@ impl Core {
         });
     }
 
-    async fn end<'a>(
-        &self,
-        written: Vec<Written<'a>>,
-        options: &PutOptions,
-        fill: Fill,
-        deadline: Instant,
-    ) -> Vec<Round<'a>> {
+    async fn end<'a>(&self, written: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
         let ids = id_bytes(written.iter().map(|put| put.pending.put));
         let items = written.iter().zip(ids).map(|(put, put_id)| PutEndItem {
             put_id,
@@ -384,11 +375,11 @@ impl Core {
         let request =
             BatchPutEndRequest { caller: None, tenant: self.tenant.clone(), items: items.collect() };
         let puts: Vec<_> = written.into_iter().map(|put| put.pending).collect();
-        let call = self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely);
-        let answer = match self.masters.counters.put_end_ns.time(call).await {
+        let end = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely);
+        let answer = match self.masters.counters.put_end_ns.time(end).await {
             Ok(answer) if answer.reply.results.len() == puts.len() => answer,
             Ok(_) => return Round::fail_all(puts, &nonsense("put end").unknown()),
-            Err(CallError::LocalOnly { sent: false }) => return self.keep_all(puts, options),
+            Err(CallError::LocalOnly { sent: false }) => return self.keep_all(puts, call),
             Err(error) => return Round::fail_all(puts, &error.into_error("put end")),
         };
         let mut rounds = Vec::with_capacity(puts.len());
@@ -396,14 +387,16 @@ impl Core {
         for (put, result) in puts.into_iter().zip(answer.reply.results) {
             match Code::try_from(result.code) {
                 Ok(Code::Ok) => {
-                    self.fill(&put, fill);
+                    self.fill(&put, call.fill);
                     rounds.push(Round::Done(put.at, Ok(Put::Stored)));
                 }
                 Ok(Code::ObjectAlreadyExists) => rounds.push(Round::Done(put.at, Ok(Put::AlreadyExists))),
                 // A try that got no answer may have ended it: only the object itself can tell.
                 Ok(Code::PutGone) if answer.repeated => open.push(put),
                 Ok(Code::PutGone)
-                    if options.mode == PutMode::IfAbsent && !put.again && Instant::now() < deadline =>
+                    if call.options.mode == PutMode::IfAbsent
+                        && !put.again
+                        && Instant::now() < call.deadline =>
                 {
                     rounds.push(Round::Again(Pending {
                         put: PutId::random(),
@@ -416,25 +409,19 @@ impl Core {
             }
         }
         if !open.is_empty() {
-            rounds.extend(self.settle(open, options, fill, deadline).await);
+            rounds.extend(self.settle(open, call).await);
         }
         rounds
     }
 
     /// Puts whose end may have been applied by a try that got no answer, and that the masters no longer know. If the
     /// object is the one that the put made, it was stored. If not, it may have been stored and gone since.
-    async fn settle<'a>(
-        &self,
-        open: Vec<Pending<'a>>,
-        options: &PutOptions,
-        fill: Fill,
-        deadline: Instant,
-    ) -> Vec<Round<'a>> {
+    async fn settle<'a>(&self, open: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
         let mut versions = vec![None; open.len()];
-        if options.mode == PutMode::IfAbsent {
+        if call.options.mode == PutMode::IfAbsent {
             let keys = open.iter().map(|put| put.key.clone()).collect();
             let request = BatchGetRequest { caller: None, tenant: self.tenant.clone(), keys };
-            let answer = self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely).await;
+            let answer = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely).await;
             for (version, result) in versions.iter_mut().zip(answer.into_iter().flat_map(|a| a.reply.results))
             {
                 *version = PutId::from_bytes(&result.version);
@@ -442,7 +429,7 @@ impl Core {
         }
         let settled = open.into_iter().zip(versions).map(|(put, version)| {
             if version == Some(put.put) {
-                self.fill(&put, fill);
+                self.fill(&put, call.fill);
                 return Round::Done(put.at, Ok(Put::Stored));
             }
             let why = "a try of the put's end got no answer, and the put is gone now";
@@ -456,7 +443,7 @@ impl Core {
         if let Some(embedded) = &self.masters.embedded {
             embedded.note(&put.key, put.spot);
         }
-        if fill == Fill::Cache && self.masters.cache.holds(put.size) {
+        if fill != Fill::Nothing && self.masters.cache.holds(put.size) {
             self.masters.cache.insert(&put.key, put.put, put.slices.concat().into());
         } else {
             // An older version is of no more use.
@@ -465,10 +452,13 @@ impl Core {
     }
 
     /// Local-only mode: puts of absent keys stay in the local cache, to be published later if that is asked for.
-    fn keep_all<'a>(&self, pending: Vec<Pending<'a>>, options: &PutOptions) -> Vec<Round<'a>> {
-        let unpublished = self.masters.unpublished.as_ref().map(|to| (to, Arc::new(options.clone())));
+    fn keep_all<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+        if call.fill == Fill::Publish {
+            return pending.into_iter().map(|put| Round::Done(put.at, Ok(Put::LocalOnly))).collect();
+        }
+        let unpublished = self.masters.unpublished.as_ref().map(|to| (to, Arc::new(call.options.clone())));
         let keep = |put: Pending<'a>| {
-            let result = if options.mode == PutMode::Upsert {
+            let result = if call.options.mode == PutMode::Upsert {
                 let why = "no leader is in reach, and an upsert cannot be kept locally";
                 Err(Error::definite("upsert", Code::NoLeader, "this client", why))
             } else if !self.masters.cache.holds(put.size) {

@@ -70,6 +70,8 @@ pub(crate) struct Written<'a> {
     pub(crate) failed: Vec<(u32, StoreId)>,
     pub(crate) checksum: Option<u64>,
     pub(crate) why: Cow<'static, str>,
+    /// A store was still at it when the time for writes was over: another one would have less.
+    pub(crate) late: bool,
 }
 
 /// What a round left of one put.
@@ -92,6 +94,7 @@ impl<'a> Written<'a> {
             replicas: usable,
             checksum: None,
             why: "no usable replica was placed".into(),
+            late: false,
         }
     }
 }
@@ -125,7 +128,7 @@ impl<'a> Round<'a> {
         let at = put.pending.at;
         let why = format!("none of {} replicas was written: {}", put.replicas.len(), put.why);
         let error = Error::definite("put", Code::TransferFail, "the stores", why);
-        if put.pending.again || Instant::now() >= deadline {
+        if put.pending.again || put.late || Instant::now() >= deadline {
             return Self::Done(at, Err(error));
         }
         let avoid = put.failed.iter().map(|(_, store)| *store).filter(|store| *store != StoreId::default());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mc_client::{ByteSize, Code, ConnectError, Mode, Put, PutMode, PutOptions};
 use tokio::time::timeout;
 
-use crate::support::{Cluster, FakeMaster, Fault, On, PATIENCE, until};
+use crate::support::{Cluster, FakeMaster, Fault, On, PATIENCE, STORE_A, STORE_B, StoreHealth, until};
 
 const SOON: Duration = Duration::from_millis(200);
 
@@ -110,6 +110,30 @@ async fn a_local_put_is_tried_until_the_pool_takes_it_and_a_remove_is_not_undone
     assert_eq!(client.get("removed").await.unwrap(), None);
     assert_eq!(client.stats().puts_published, after.puts_published, "nothing was published after the remove");
     assert_eq!((after.local_puts_refused, after.local_puts_evicted), (0, 0));
+}
+
+#[tokio::test]
+async fn a_publish_that_loses_the_leader_leaves_the_value_of_a_later_put() {
+    let cluster = Cluster::start(3);
+    let client = cluster.builder().leader_timeout(SOON).publish_local(true).connect().await.unwrap();
+    let health = |health| cluster.world.lock().stores.insert(STORE_A, health);
+    cluster.depose();
+    assert_eq!(client.put("k", b"local").await.unwrap(), Put::LocalOnly);
+    health(StoreHealth::Held);
+    cluster.elect(1, 2);
+    until("the publish to start", || !cluster.world.lock().puts.is_empty()).await;
+    let later = PutOptions { mode: PutMode::Upsert, preferred: vec![STORE_B], ..PutOptions::default() };
+    assert_eq!(client.put_with("k", b"later", &later).await.unwrap(), Put::Stored);
+
+    cluster.depose();
+    assert_eq!(client.put("another", b"local").await.unwrap(), Put::LocalOnly);
+    health(StoreHealth::Well);
+    let on_a = |(store, _): &(_, _)| *store == STORE_A;
+    until("the publish to be written", || cluster.world.lock().memory.keys().any(on_a)).await;
+    cluster.elect(1, 3);
+    until("the other put to be published", || client.stats().puts_published > 0).await;
+    assert_eq!(client.stats().puts_published, 1, "the first was overtaken");
+    assert_eq!(client.get("k").await.unwrap().unwrap(), b"later"[..]);
 }
 
 #[tokio::test]

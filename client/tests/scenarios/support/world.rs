@@ -227,6 +227,8 @@ impl World {
                     let first = self.put_ids.len() % usable.len();
                     usable.rotate_left(first);
                 }
+                // The others keep their order.
+                usable.sort_by_key(|store| !item.preferred_stores.contains(&store.0));
                 let chosen: Vec<_> = usable.into_iter().take(item.replicas.max(1) as usize).collect();
                 chosen
                     .into_iter()

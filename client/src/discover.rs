@@ -2,15 +2,15 @@
 //! that is watched; one above them, which asks who leads while nobody knows, and follows the list of masters and the
 //! leader timeout.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mc_base::StoreId;
 use mc_discovery::{Backoff, Poller, Step};
 use mc_proto::v1::{Code, HelloRequest, WatchEvent, WatchRequest};
 use mc_proto::{VERSIONS, detail_of};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -47,7 +47,7 @@ async fn supervise(masters: &Arc<Masters>) {
     let mut beacon = masters.beacon.subscribe();
     // The leader is always watched; this permit is for one more master, which speaks up when the leader cannot.
     let second_watch = Arc::new(Semaphore::new(1));
-    let open_watches = Arc::new(AtomicUsize::new(0));
+    let open_watches = Arc::new(OpenWatches::default());
     let mut watches: BTreeMap<String, AbortOnDropHandle<()>> = BTreeMap::new();
     let mut resolve_at = Instant::now() + RESOLVE_AGAIN;
     let mut poller = Poller::new(SEARCH.0, SEARCH.1, Instant::now());
@@ -72,7 +72,8 @@ async fn supervise(masters: &Arc<Masters>) {
         }
         let found = matches!(now.link, Link::Leader(_)) && !now.doubted && now.all_tried;
         if !found && !searching {
-            let told = open_watches.load(Ordering::Relaxed) > 0;
+            // That of the lost leader tells nothing more.
+            let told = open_watches.0.lock().iter().any(|at| Some(at) != last_leader.as_ref());
             poller.begin(Instant::now(), if told { HEAD_START } else { Duration::ZERO });
         }
         searching = !found;
@@ -163,7 +164,7 @@ async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> 
 }
 
 /// Watches the master while it leads or holds the second permit.
-async fn observe(masters: &Masters, address: &str, second_watch: &Arc<Semaphore>, open: &Arc<AtomicUsize>) {
+async fn observe(masters: &Masters, address: &str, second_watch: &Arc<Semaphore>, open: &OpenWatches) {
     let mut beacon = masters.beacon.subscribe();
     let mut again = Backoff::new(WATCH_AGAIN.0, WATCH_AGAIN.1);
     let mut answers = masters.answered.subscribe();
@@ -209,19 +210,26 @@ async fn answered(answers: &mut watch::Receiver<String>, address: &str) {
     }
 }
 
-/// Counts a watch as open until it is dropped.
-struct Open<'a>(&'a AtomicUsize);
+/// The masters whose watches are open. Each master has one task that watches it.
+#[derive(Default)]
+struct OpenWatches(Mutex<BTreeSet<String>>);
+
+/// Has a watch among the open ones until it is dropped.
+struct Open<'a> {
+    among: &'a OpenWatches,
+    address: &'a str,
+}
 
 impl<'a> Open<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
+    fn new(among: &'a OpenWatches, address: &'a str) -> Self {
+        among.0.lock().insert(address.to_owned());
+        Self { among, address }
     }
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.among.0.lock().remove(self.address);
     }
 }
 
@@ -236,14 +244,15 @@ async fn watch_one(
     beacon: &mut watch::Receiver<Beacon>,
     permit: &mut Option<OwnedSemaphorePermit>,
     second_watch: &Arc<Semaphore>,
-    open: &AtomicUsize,
+    open: &OpenWatches,
 ) {
     let opened = Instant::now();
     let Ok(mut line) = masters.channels.to(address) else { return };
     let request = Request::new(WatchRequest { caller: Some(masters.caller(None)), leader_only: false });
-    let Some(Ok(stream)) = within(HELLO_TIMEOUT, line.client.watch(request)).await else { return };
+    let limit = if leads(&beacon.borrow(), address) { LEADER_TIMEOUT } else { HELLO_TIMEOUT };
+    let Some(Ok(stream)) = within(limit, line.client.watch(request)).await else { return };
     let mut stream = stream.into_inner();
-    let _open = Open::new(open);
+    let _open = Open::new(open, address);
     loop {
         tokio::select! {
             event = stream.message() => match event {

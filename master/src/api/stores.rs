@@ -104,13 +104,17 @@ impl Coordinator {
                 };
                 let Some(Ok(beat)) = beat else { return };
                 let reply = this.beat(us, &beat, &mut open).await;
+                // Without an answer the stream says nothing of the store: neither its end nor a new reign of this master
+                // makes it suspect.
+                if reply.is_err()
+                    && let Some(open) = open.take()
+                {
+                    open.let_go();
+                }
                 if this.may_lead_on(&reply) {
                     continue;
                 }
                 let end = reply.is_err();
-                if end && let Some(open) = open.take() {
-                    open.let_go();
-                }
                 if replies.send(reply.map_err(Status::from)).await.is_err() || end {
                     break;
                 }

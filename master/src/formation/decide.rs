@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -169,7 +169,9 @@ pub fn find_self(own: &Own, met: &[Met]) -> Result<Option<HostPort>, FormationEr
             _ => found = Some(address.clone()),
         }
     }
-    let all_answered = met.len() == own.list.addresses.len() && distinct(own, met).len() >= own.list.masters;
+    // By node: a master that restarts during the round answers as two instances.
+    let nodes: BTreeSet<NodeId> = answered(met).map(|(_, answer)| answer.node).collect();
+    let all_answered = met.len() == own.list.addresses.len() && nodes.len() >= own.list.masters;
     if found.is_none() && all_answered {
         return Err(FormationError::SelfMissing(own.list.addresses.clone()));
     }

@@ -315,7 +315,9 @@ impl Finder {
             return;
         };
         self.hears |= news.told_to_all;
-        if !self.hears {
+        // The leader, whose heartbeats are watch enough, is none to watch besides.
+        let leads = |believed: &Believed| believed.leader.address == news.from;
+        if !self.hears && !self.leader.borrow().as_ref().is_some_and(leads) {
             self.came_back = Some(news.from.clone());
         }
         match self.membership.report(&news.from, said.node, cluster) {

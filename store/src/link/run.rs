@@ -108,14 +108,15 @@ impl Following {
                     if let Some(other) = other {
                         self.redirected(other);
                     }
-                    // Cut short when the redirect is news.
-                    self.pause_between_tries().await;
+                    // Cut short when the redirect is news. It ended the streams of all stores at once.
+                    self.pause_between_tries(true).await;
                 }
                 End::Broken(why) => {
                     self.say(format!("lost the leader {}: {why}; looking for the next", leader.address));
-                    self.pause_between_tries().await;
+                    let again = !self.pace.is_first();
+                    self.pause_between_tries(again).await;
                 }
-                End::Busy => self.pause_between_tries().await,
+                End::Busy => self.pause_between_tries(true).await,
                 End::Refused(why) => {
                     let text = format!("the leader {} refuses this store: {why}", leader.address);
                     self.status.update(|state| state.waiting_for.clone_from(&text));
@@ -258,10 +259,11 @@ impl Following {
     }
 
     /// The first try after a session that worked comes soon; the ones after that are spread like the rest of the fleet's.
-    async fn pause_between_tries(&mut self) {
-        let spread = match self.pace.is_first() {
-            true => Duration::ZERO,
-            false => self.status.get().spread.mul_f64(rand::random_range(0.0..1.0)),
+    /// `with_all`: other stores try again as well, and this one takes a place among them.
+    async fn pause_between_tries(&mut self, with_all: bool) {
+        let spread = match with_all {
+            true => self.status.get().spread.mul_f64(rand::random_range(0.0..1.0)),
+            false => Duration::ZERO,
         };
         let time = self.pace.wait() + spread;
         self.pause(time).await;

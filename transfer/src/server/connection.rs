@@ -66,7 +66,7 @@ impl<'a> Connection<'a> {
                 Err(Closed::Idle(_)) if idle > BUFFERS_KEPT => {
                     (self.body, self.out) = (Vec::new(), Vec::new());
                     self.socket.free_buffer();
-                    self.socket.wait_idle(idle - BUFFERS_KEPT, &self.server.crowded).await?;
+                    self.socket.wait_idle(idle - BUFFERS_KEPT, self.server.place_wanted()).await?;
                     self.socket.read_message(&mut header, Some(idle)).await?;
                 }
                 read => read?,

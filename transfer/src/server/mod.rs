@@ -88,6 +88,7 @@ pub struct DataServer {
     fence_budget: Arc<Budget>,
     authority: Arc<Authority>,
     max_connections: usize,
+    slots: Arc<Semaphore>,
     /// Wakes the connection that has been idle for the longest time when another one was refused.
     crowded: Notify,
     timeouts: Timeouts,
@@ -116,6 +117,7 @@ impl DataServer {
             max_connections,
         } = config;
         let fence_budget = Arc::new(Budget::of(fence_bytes));
+        let max_connections = max_connections.clamp(1, Semaphore::MAX_PERMITS);
         let lend = |segment| Lent { segment, fence: Fence::new(grant_lifetime, fence_budget.clone()) };
         Self {
             identity: Identity { store, epoch },
@@ -123,7 +125,8 @@ impl DataServer {
             lent: segments.into_iter().map(lend).collect(),
             fence_budget,
             authority,
-            max_connections: max_connections.clamp(1, Semaphore::MAX_PERMITS),
+            max_connections,
+            slots: Arc::new(Semaphore::new(max_connections)),
             crowded: Notify::new(),
             timeouts: Timeouts::default(),
             counters: Counters::default(),
@@ -160,7 +163,6 @@ impl DataServer {
     /// Serves connections until `shutdown`, then closes them all, finished or not, and returns.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: CancellationToken) {
         let connections = TaskTracker::new();
-        let slots = Arc::new(Semaphore::new(self.max_connections));
         let refusals = Arc::new(Semaphore::new(REFUSED_AT_ONCE));
         // A place among the refused is there before a connection is accepted: it takes a descriptor either way.
         let next = async || (refusals.clone().acquire_owned().await, listener.accept().await);
@@ -168,7 +170,7 @@ impl DataServer {
             match accepted {
                 Ok((stream, _)) => {
                     let (server, shutdown) = (self.clone(), shutdown.clone());
-                    match slots.clone().try_acquire_owned() {
+                    match self.slots.clone().try_acquire_owned() {
                         Ok(slot) => connections.spawn(async move {
                             shutdown.run_until_cancelled(server.serve_connection(stream)).await;
                             drop(slot);
@@ -199,6 +201,16 @@ impl DataServer {
         }
         tracing::debug!(reason = %closed, "data connection closed");
         drop(open);
+    }
+
+    /// Returns when another connection has found no place, and there is still none.
+    async fn place_wanted(&self) {
+        loop {
+            self.crowded.notified().await;
+            if self.slots.available_permits() == 0 {
+                return;
+            }
+        }
     }
 
     /// Tells the client that there are too many already.

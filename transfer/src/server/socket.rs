@@ -6,7 +6,6 @@ use rustix::net::SendFlags;
 use smallvec::SmallVec;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
 
 use crate::fence::{HeldPass, WritePass};
 use crate::segment::Segment;
@@ -127,13 +126,16 @@ impl Socket {
         Ok(())
     }
 
-    /// Waits for the first byte of a message, for at most `idle`, unless `crowded` asks for this connection's place. It
-    /// asks those first that have waited longest.
-    pub(super) async fn wait_idle(&self, idle: Duration, crowded: &Notify) -> Result<(), Closed> {
+    /// Waits for the first byte of a message, for at most `idle`, or until this connection's place is `wanted`.
+    pub(super) async fn wait_idle(
+        &self,
+        idle: Duration,
+        wanted: impl Future<Output = ()>,
+    ) -> Result<(), Closed> {
         tokio::select! {
             biased;
             ready = self.stream.readable() => Ok(ready?),
-            () = crowded.notified() => Err(Closed::Crowded),
+            () = wanted => Err(Closed::Crowded),
             () = tokio::time::sleep(idle) => Err(Closed::Idle(idle)),
         }
     }

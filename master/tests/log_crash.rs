@@ -353,6 +353,19 @@ async fn missing_files_are_refused() {
 }
 
 #[tokio::test]
+async fn an_unfinished_snapshot_of_the_database_does_not_keep_a_log_from_opening() {
+    let at = tempfile::tempdir().unwrap();
+    let (_, closed) = images(at.path()).await;
+    // Of a process that was killed while it opened the log.
+    let unfinished = closed.join("snap.7FFFFFFFFFFFFFFF.generating");
+    fs::write(&unfinished, [1; 20]).unwrap();
+    let (mut store, recovered) = open(&closed).await.expect("it opens");
+    check(&mut store, &recovered).await;
+    store.close().await;
+    assert!(!unfinished.exists());
+}
+
+#[tokio::test]
 async fn a_second_process_is_told_that_the_log_is_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = open(dir.path()).await.unwrap();

@@ -1,5 +1,6 @@
 //! A library that is loaded in front of the C library (`LD_PRELOAD`) and makes files, clocks and connections of an
-//! unchanged executable misbehave, as the page in the file named by `FAULTY_PAGE` says. Tests only.
+//! unchanged executable misbehave, as the page in the file named by `FAULTY_PAGE` says; and notes what it does to its
+//! files, for a loss of power ([`journal`]). Tests only.
 //!
 //! Built by `build.rs` from this one file, without dependencies. What stands here must not call what it stands in front
 //! of: no allocation, no printing, no `std::time`.
@@ -10,14 +11,20 @@
 #![allow(clippy::missing_safety_doc, reason = "the C library's functions, with its contracts")]
 
 use std::ffi::{c_char, c_int, c_long, c_void};
-use std::mem::transmute;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
+use journal::Iovec;
+
+mod journal;
 mod page;
 
 const RTLD_NEXT: *mut c_void = -1isize as *mut c_void;
 const O_RDWR: c_int = 2;
+const O_CREAT: c_int = 0o100;
+const O_TRUNC: c_int = 0o1_000;
+/// A file without a name.
+const O_TMPFILE: c_int = if cfg!(target_arch = "aarch64") { 0o20_040_000 } else { 0o20_200_000 };
 const O_CLOEXEC: c_int = 0o2_000_000;
 const PROT_READ_WRITE: c_int = 3;
 const MAP_SHARED: c_int = 1;
@@ -51,25 +58,27 @@ unsafe extern "C" {
     fn nanosleep(time: *const Timespec, left: *mut Timespec) -> c_int;
     fn __errno_location() -> *mut c_int;
     fn abort() -> !;
-    // A buffer that is larger than any `struct stat`; the mode is read at its place on 64-bit Linux.
+    // A buffer that is larger than any `struct stat`.
     fn fstat(fd: c_int, stat: *mut [u32; 64]) -> c_int;
 }
 
 /// The next definition of a function, looked up once.
 macro_rules! next {
     ($name:literal as $type:ty) => {{
-        static NEXT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+        use std::sync::atomic::{AtomicPtr, Ordering};
+        static NEXT: AtomicPtr<std::ffi::c_void> = AtomicPtr::new(std::ptr::null_mut());
         let mut next = NEXT.load(Ordering::Relaxed);
         if next.is_null() {
-            next = unsafe { dlsym(RTLD_NEXT, $name.as_ptr()) };
+            next = unsafe { $crate::dlsym($crate::RTLD_NEXT, $name.as_ptr()) };
             if next.is_null() {
-                unsafe { abort() };
+                unsafe { $crate::abort() };
             }
             NEXT.store(next, Ordering::Relaxed);
         }
-        unsafe { transmute::<*mut c_void, $type>(next) }
+        unsafe { std::mem::transmute::<*mut std::ffi::c_void, $type>(next) }
     }};
 }
+use next;
 
 /// The page of this process; `None` when it was started without one.
 fn page() -> Option<&'static [AtomicU64; page::BYTES / 8]> {
@@ -113,13 +122,16 @@ fn fail(errno: u64) {
     unsafe { *__errno_location() = errno as c_int };
 }
 
-fn is_data(fd: c_int) -> bool {
-    if fd <= LAST_STANDARD_FD {
-        return false;
-    }
+/// Device, inode and mode, at their places in `struct stat` on 64-bit Linux.
+fn stat(fd: c_int) -> Option<(u64, u64, u32)> {
     let mut stat = [0u32; 64];
+    let word = |stat: &[u32; 64], at: usize| u64::from(stat[at]) | u64::from(stat[at + 1]) << 32;
     let mode = if cfg!(target_arch = "aarch64") { 4 } else { 6 };
-    unsafe { fstat(fd, &mut stat) == 0 && stat[mode] & S_IFMT == S_IFREG }
+    (unsafe { fstat(fd, &mut stat) } == 0).then(|| (word(&stat, 0), word(&stat, 2), stat[mode]))
+}
+
+fn is_data(fd: c_int) -> bool {
+    fd > LAST_STANDARD_FD && stat(fd).is_some_and(|(_, _, mode)| mode & S_IFMT == S_IFREG)
 }
 
 /// Before a sync; true when it is to fail.
@@ -157,7 +169,8 @@ pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
     if sync_fails() {
         return -1;
     }
-    next!(c"fsync" as extern "C" fn(c_int) -> c_int)(fd)
+    let real = next!(c"fsync" as extern "C" fn(c_int) -> c_int);
+    journal::sync(fd, false, || real(fd))
 }
 
 #[unsafe(no_mangle)]
@@ -165,7 +178,8 @@ pub unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
     if sync_fails() {
         return -1;
     }
-    next!(c"fdatasync" as extern "C" fn(c_int) -> c_int)(fd)
+    let real = next!(c"fdatasync" as extern "C" fn(c_int) -> c_int);
+    journal::sync(fd, true, || real(fd))
 }
 
 #[unsafe(no_mangle)]
@@ -181,7 +195,8 @@ pub unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: usize) -> is
     if write_fails(fd) {
         return -1;
     }
-    next!(c"write" as extern "C" fn(c_int, *const c_void, usize) -> isize)(fd, from, len)
+    let real = next!(c"write" as extern "C" fn(c_int, *const c_void, usize) -> isize);
+    journal::write(fd, &[Iovec { from, len }], None, || real(fd, from, len))
 }
 
 #[unsafe(no_mangle)]
@@ -189,7 +204,39 @@ pub unsafe extern "C" fn pwrite64(fd: c_int, from: *const c_void, len: usize, of
     if write_fails(fd) {
         return -1;
     }
-    next!(c"pwrite64" as extern "C" fn(c_int, *const c_void, usize, i64) -> isize)(fd, from, len, offset)
+    let real = next!(c"pwrite64" as extern "C" fn(c_int, *const c_void, usize, i64) -> isize);
+    journal::write(fd, &[Iovec { from, len }], Some(offset), || real(fd, from, len, offset))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(fd: c_int, pieces: *const Iovec, count: c_int) -> isize {
+    if write_fails(fd) {
+        return -1;
+    }
+    let real = next!(c"writev" as extern "C" fn(c_int, *const Iovec, c_int) -> isize);
+    if count <= 0 {
+        return real(fd, pieces, count);
+    }
+    let all = unsafe { std::slice::from_raw_parts(pieces, count as usize) };
+    journal::write(fd, all, None, || real(fd, pieces, count))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ftruncate64(fd: c_int, len: i64) -> c_int {
+    let real = next!(c"ftruncate64" as extern "C" fn(c_int, i64) -> c_int);
+    journal::set_len(fd, len, || real(fd, len))
+}
+
+/// The mode is there only where a file may be made. On the platforms that this is built for, an argument that is not there
+/// reads as any value, and is not looked at.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: u32) -> c_int {
+    let real = next!(c"open64" as unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int);
+    let real = || unsafe { real(path, flags, mode) };
+    if flags & (O_CREAT | O_TRUNC) == 0 || flags & O_TMPFILE == O_TMPFILE {
+        return real();
+    }
+    journal::open_new(path, flags & O_TRUNC != 0, real)
 }
 
 #[unsafe(no_mangle)]

@@ -17,8 +17,32 @@ pub(super) const WALL_OFFSET_S: usize = 4;
 pub(super) const CLOCK_RATE_PPM: usize = 5;
 /// How often one of these struck, the rate of the monotonic clock aside. Written by the processes.
 pub(super) const STRUCK: usize = 6;
+/// Calls so far that changed a file or made one durable, of a process with a journal. Written by the process.
+pub(super) const CALLS: usize = 7;
+/// The process ends instead of making the call of this number or a later one, if it is not 0.
+pub(super) const LAST_CALL: usize = 8;
+/// While it is not 0, `fdatasync` says that it has done what it has not.
+pub(super) const LIE_ON_DATA: usize = 9;
+/// While it is not 0, a sync of a folder does.
+pub(super) const LIE_ON_FOLDERS: usize = 10;
 /// Of the word at `ROUTES + 2 * n` and the next: a connection to this IPv4 port goes to that one. A pair with 0 in
 /// front ends the list.
 pub(super) const ROUTES: usize = 16;
 /// Pairs that fit.
 pub(super) const MAX_ROUTES: usize = 64;
+
+/// The journal: records of four words (kind, inode, value, bytes that follow) and those bytes.
+pub(super) mod record {
+    /// A file got these bytes, at the value.
+    pub(crate) const WRITE: u64 = 1;
+    /// A file got the value as its length.
+    pub(crate) const LEN: u64 = 2;
+    /// A file was made.
+    pub(crate) const CREATED: u64 = 3;
+    /// Names in a folder, as getdents64 gives them, in as many records as it takes. The sync that follows covers them.
+    pub(crate) const NAMES: u64 = 4;
+    /// The sync of that number begins.
+    pub(crate) const SYNCING: u64 = 5;
+    /// It has ended well.
+    pub(crate) const SYNCED: u64 = 6;
+}

@@ -102,6 +102,7 @@ impl SledDisk {
         if let Some(bytes) = File::open(dir.join("db")).and_then(|db| db.metadata()).ok().map(|db| db.len()) {
             tracing::info!(mib = bytes >> 20, dir = place, "opening the Raft log");
         }
+        remove_unfinished(dir).map_err(io("delete an unfinished snapshot of the database"))?;
         let tree = loop {
             match open_sled(dir, options) {
                 Ok(tree) => break tree,
@@ -129,6 +130,19 @@ impl SledDisk {
             }
         }
     }
+}
+
+/// Deletes what a crash left of a snapshot of sled's page table. sled would take it for the newest one, and not open.
+/// Without it, it reads the one before and the pages since, or all pages.
+fn remove_unfinished(dir: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if name.starts_with("snap.") && name.ends_with(".generating") {
+            std::fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
 }
 
 /// sled leaves the names of new files to the kernel. Returns the database's file.

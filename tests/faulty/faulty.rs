@@ -170,7 +170,7 @@ pub unsafe extern "C" fn fsync(fd: c_int) -> c_int {
         return -1;
     }
     let real = next!(c"fsync" as extern "C" fn(c_int) -> c_int);
-    journal::sync(fd, false, || real(fd))
+    journal::sync(fd, || real(fd))
 }
 
 #[unsafe(no_mangle)]
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn fdatasync(fd: c_int) -> c_int {
         return -1;
     }
     let real = next!(c"fdatasync" as extern "C" fn(c_int) -> c_int);
-    journal::sync(fd, true, || real(fd))
+    journal::sync(fd, || real(fd))
 }
 
 #[unsafe(no_mangle)]
@@ -225,6 +225,12 @@ pub unsafe extern "C" fn writev(fd: c_int, pieces: *const Iovec, count: c_int) -
 pub unsafe extern "C" fn ftruncate64(fd: c_int, len: i64) -> c_int {
     let real = next!(c"ftruncate64" as extern "C" fn(c_int, i64) -> c_int);
     journal::set_len(fd, len, || real(fd, len))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mkdir(path: *const c_char, mode: u32) -> c_int {
+    let real = next!(c"mkdir" as extern "C" fn(*const c_char, u32) -> c_int);
+    journal::make_folder(path, || real(path, mode))
 }
 
 /// The mode is there only where a file may be made. On the platforms that this is built for, an argument that is not there

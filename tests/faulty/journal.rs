@@ -35,6 +35,7 @@ pub struct Iovec {
 unsafe extern "C" {
     fn lseek(fd: c_int, offset: i64, whence: c_int) -> i64;
     fn access(path: *const c_char, mode: c_int) -> c_int;
+    fn close(fd: c_int) -> c_int;
     fn getpid() -> c_int;
     fn kill(pid: c_int, signal: c_int) -> c_int;
     fn pause() -> c_int;
@@ -79,24 +80,25 @@ fn journal() -> Option<&'static Journal> {
     opened.as_ref()
 }
 
-/// The lock, and the inode of a descriptor; `None` where nothing is to be noted. Ends the process if this is its last call.
-fn begin(fd: c_int) -> Option<(Notes<'static>, Inode)> {
+/// The lock, and the inode of a descriptor; `None` where nothing is to be noted.
+fn begin(fd: c_int, is_sync: bool) -> Option<(Notes<'static>, Inode)> {
     let journal = journal()?;
     let (device, number, mode) = stat(fd).filter(|_| fd > LAST_STANDARD_FD)?;
     let is_folder = mode & S_IFMT == S_IFDIR;
     if device != journal.device || !(is_folder || mode & S_IFMT == S_IFREG) {
         return None;
     }
-    Some((Notes::take(journal), Inode { number, is_folder }))
+    Some((Notes::take(journal, is_sync), Inode { number, is_folder }))
 }
 
 impl Notes<'_> {
-    fn take(journal: &'static Journal) -> Self {
+    /// Ends the process instead if this is its last call.
+    fn take(journal: &'static Journal, is_sync: bool) -> Self {
         let notes = Self { journal, _lock: LOCK.lock().unwrap_or_else(PoisonError::into_inner) };
         let page = page();
         let calls = page.map_or(0, |page| page[page::CALLS].fetch_add(1, Ordering::Relaxed) + 1);
         let last = word(page::LAST_CALL);
-        if last != 0 && calls >= last {
+        if last != 0 && calls >= last && (is_sync || word(page::LAST_IS_A_SYNC) == 0) {
             unsafe { kill(getpid(), SIGKILL) };
             loop {
                 unsafe { pause() };
@@ -148,7 +150,7 @@ impl Notes<'_> {
 
 /// Writes these pieces, at `at` or where the file is.
 pub(super) fn write(fd: c_int, pieces: &[Iovec], at: Option<i64>, real: impl FnOnce() -> isize) -> isize {
-    let Some((notes, inode)) = begin(fd) else { return real() };
+    let Some((notes, inode)) = begin(fd, false) else { return real() };
     let written = real();
     if let Ok(bytes @ 1..) = usize::try_from(written) {
         let at = at.unwrap_or_else(|| unsafe { lseek(fd, 0, SEEK_CUR) } - written as i64);
@@ -159,7 +161,7 @@ pub(super) fn write(fd: c_int, pieces: &[Iovec], at: Option<i64>, real: impl FnO
 
 /// Gives a file another length.
 pub(super) fn set_len(fd: c_int, len: i64, real: impl FnOnce() -> c_int) -> c_int {
-    let Some((notes, inode)) = begin(fd) else { return real() };
+    let Some((notes, inode)) = begin(fd, false) else { return real() };
     let done = real();
     if done == 0 {
         notes.note(record::LEN, inode.number, len as u64, 0, &[]);
@@ -170,7 +172,7 @@ pub(super) fn set_len(fd: c_int, len: i64, real: impl FnOnce() -> c_int) -> c_in
 /// Opens a file that is made if it is not there, or emptied if it is.
 pub(super) fn open_new(path: *const c_char, empties: bool, real: impl FnOnce() -> c_int) -> c_int {
     let Some(journal) = journal() else { return real() };
-    let notes = Notes::take(journal);
+    let notes = Notes::take(journal, false);
     let was_there = unsafe { access(path, 0) } == 0;
     let fd = real();
     match stat(fd) {
@@ -186,13 +188,28 @@ pub(super) fn open_new(path: *const c_char, empties: bool, real: impl FnOnce() -
     fd
 }
 
+/// Makes a folder.
+pub(super) fn make_folder(path: *const c_char, real: impl FnOnce() -> c_int) -> c_int {
+    let Some(journal) = journal() else { return real() };
+    let notes = Notes::take(journal, false);
+    let made = real();
+    if made == 0 {
+        let fd = unsafe { open(path, O_CLOEXEC) };
+        if let Some((device, inode, _)) = stat(fd)
+            && device == journal.device
+        {
+            notes.note(record::FOLDER, inode, 0, 0, &[]);
+        }
+        unsafe { close(fd) };
+    }
+    made
+}
+
 /// Makes a file, or the names in a folder, durable; or says so and does not, as the page asks.
-pub(super) fn sync(fd: c_int, only_data: bool, real: impl FnOnce() -> c_int) -> c_int {
+pub(super) fn sync(fd: c_int, real: impl FnOnce() -> c_int) -> c_int {
     static SYNCS: AtomicU64 = AtomicU64::new(0);
-    let Some((notes, inode)) = begin(fd) else { return real() };
-    if word(if inode.is_folder { page::LIE_ON_FOLDERS } else { page::LIE_ON_DATA }) != 0
-        && (only_data || inode.is_folder)
-    {
+    let Some((notes, inode)) = begin(fd, true) else { return real() };
+    if word(if inode.is_folder { page::LIE_ON_FOLDERS } else { page::LIE_ON_FILES }) != 0 {
         return 0;
     }
     let sync = SYNCS.fetch_add(1, Ordering::Relaxed);
@@ -203,7 +220,7 @@ pub(super) fn sync(fd: c_int, only_data: bool, real: impl FnOnce() -> c_int) -> 
     // Others go on meanwhile.
     drop(notes);
     let done = real();
-    if let Some((notes, inode)) = begin(fd).filter(|_| done == 0) {
+    if let Some((notes, inode)) = begin(fd, false).filter(|_| done == 0) {
         notes.note(record::SYNCED, inode.number, sync, 0, &[]);
     }
     done

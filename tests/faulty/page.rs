@@ -21,8 +21,10 @@ pub(super) const STRUCK: usize = 6;
 pub(super) const CALLS: usize = 7;
 /// The process ends instead of making the call of this number or a later one, if it is not 0.
 pub(super) const LAST_CALL: usize = 8;
-/// While it is not 0, `fdatasync` says that it has done what it has not.
-pub(super) const LIE_ON_DATA: usize = 9;
+/// While it is not 0, that last call is one that syncs.
+pub(super) const LAST_IS_A_SYNC: usize = 11;
+/// While it is not 0, a sync of a file says that it has done what it has not.
+pub(super) const LIE_ON_FILES: usize = 9;
 /// While it is not 0, a sync of a folder does.
 pub(super) const LIE_ON_FOLDERS: usize = 10;
 /// Of the word at `ROUTES + 2 * n` and the next: a connection to this IPv4 port goes to that one. A pair with 0 in
@@ -32,7 +34,7 @@ pub(super) const ROUTES: usize = 16;
 pub(super) const MAX_ROUTES: usize = 64;
 
 /// The journal: records of four words (kind, inode, value, bytes that follow) and those bytes.
-pub(super) mod record {
+pub(crate) mod record {
     /// A file got these bytes, at the value.
     pub(crate) const WRITE: u64 = 1;
     /// A file got the value as its length.
@@ -45,4 +47,6 @@ pub(super) mod record {
     pub(crate) const SYNCING: u64 = 5;
     /// It has ended well.
     pub(crate) const SYNCED: u64 = 6;
+    /// A folder was made.
+    pub(crate) const FOLDER: u64 = 7;
 }

@@ -24,6 +24,7 @@ pub struct ClusterBuilder {
     store_args: Vec<String>,
     loopback: IpAddr,
     faulty: bool,
+    journals: bool,
 }
 
 /// Masters and stores as child processes, on ports and in directories that are theirs for as long as this lives.
@@ -104,6 +105,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// The same, and each master keeps a journal of its files: see [`Cluster::journal`].
+    #[must_use]
+    pub fn journals(mut self) -> Self {
+        self.journals = true;
+        self.faulty()
+    }
+
     /// Reserves ports and directories; nothing runs yet.
     ///
     /// # Panics
@@ -157,7 +165,11 @@ impl ClusterBuilder {
             let faulty = masters.iter_mut().enumerate().map(|(n, master)| {
                 let faulty = Faulty::new(&dir.path().join(format!("master-{}.faults", n + 1)));
                 faulty.routes(&links.routes(n, &raft));
-                master.add_env(faulty.env());
+                if self.journals {
+                    master.add_env(faulty.journal_env(&dir.path().join(format!("master-{}.journal", n + 1))));
+                } else {
+                    master.add_env(faulty.env());
+                }
                 faulty
             });
             (faulty.collect(), links)
@@ -187,6 +199,7 @@ impl Cluster {
             store_args: Vec::new(),
             loopback: Ipv4Addr::LOCALHOST.into(),
             faulty: false,
+            journals: false,
         }
     }
 
@@ -200,6 +213,12 @@ impl Cluster {
     #[must_use]
     pub fn master_dir(&self, master: usize) -> PathBuf {
         self.dir.path().join(self.masters[master].name().replace(' ', "-"))
+    }
+
+    /// The journal of one master's files, for [`crate::Power`], in a cluster built with [`ClusterBuilder::journals`].
+    #[must_use]
+    pub fn journal(&self, master: usize) -> PathBuf {
+        self.dir.path().join(format!("{}.journal", self.masters[master].name().replace(' ', "-")))
     }
 
     /// Client address of one master.

@@ -4,7 +4,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 #[path = "../faulty/page.rs"]
-mod page;
+pub(crate) mod page;
+
+/// Syncs that say that they have done what they have not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    /// Of files.
+    Files,
+    /// Of folders, which make the names in them durable.
+    Folders,
+}
 
 /// An error of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +50,41 @@ impl Faulty {
         let path = self.path.to_str().expect("a temporary folder with a plain name");
         [("FAULTY_PAGE", path), ("LD_PRELOAD", env!("FAULTY_LIBRARY"))]
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    }
+
+    /// The same for a process whose changes of files are noted in a journal at `path`, which [`crate::Power`] makes: on
+    /// the device of its data.
+    #[must_use]
+    pub fn journal_env(&self, path: &Path) -> [(String, String); 3] {
+        let [page, library] = self.env();
+        let path = path.to_str().expect("a temporary folder with a plain name").to_owned();
+        [page, library, ("FAULTY_JOURNAL".to_owned(), path)]
+    }
+
+    /// A process with a journal ends instead of making the `n`-th call from now on that changes a file or syncs one, or,
+    /// `at_a_sync`, the first call after that which syncs one.
+    pub fn end_at_call(&self, n: u64, at_a_sync: bool) {
+        self.set(page::LAST_IS_A_SYNC, u64::from(at_a_sync));
+        self.set(page::LAST_CALL, self.calls() + n.max(1));
+    }
+
+    /// A process with a journal does not end at a call any more.
+    pub fn end_at_no_call(&self) {
+        self.set(page::LAST_CALL, 0);
+    }
+
+    /// Calls so far that changed a file or synced one, of a process with a journal.
+    ///
+    /// # Panics
+    /// When the page cannot be read.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.get(page::CALLS)
+    }
+
+    /// From now on the syncs of a process with a journal lie.
+    pub fn lie(&self, lie: Lie) {
+        self.set(if lie == Lie::Files { page::LIE_ON_FILES } else { page::LIE_ON_FOLDERS }, 1);
     }
 
     /// Each sync of a file takes so much longer.
@@ -91,9 +135,13 @@ impl Faulty {
     /// When the page cannot be read.
     #[must_use]
     pub fn struck(&self) -> u64 {
-        let mut word = [0; 8];
-        self.page.read_exact_at(&mut word, (page::STRUCK * 8) as u64).expect("a page that can be read");
-        u64::from_le_bytes(word)
+        self.get(page::STRUCK)
+    }
+
+    fn get(&self, word: usize) -> u64 {
+        let mut value = [0; 8];
+        self.page.read_exact_at(&mut value, (word * 8) as u64).expect("a page that can be read");
+        u64::from_le_bytes(value)
     }
 
     fn set(&self, word: usize, value: u64) {

@@ -7,6 +7,7 @@
 //! - [`checker`] judges a history: per-key linearizability.
 //! - [`Faults`] fails a run whose planned fault did not happen.
 //! - [`Faulty`] makes a master's disk and clocks misbehave, [`Links`] the network between masters and from clients.
+//! - [`Power`] takes from a data directory what a loss of power could have taken.
 //!
 //! A helper of tests panics where a test would: its errors are the test's failure.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
@@ -26,6 +27,7 @@ mod http;
 mod links;
 mod lossy;
 mod ports;
+mod power;
 mod process;
 mod report;
 mod seeded;
@@ -41,12 +43,13 @@ pub use daemon::Daemon;
 pub use exe::mcctl_exe;
 pub use executable::{assert_refused, bare_command, printed_config, setting, unit_arguments};
 pub use faults::{Fault, Faults};
-pub use faulty::{DiskError, Faulty};
+pub use faulty::{DiskError, Faulty, Lie};
 pub use history::{History, Recorder};
 pub use http::http_get;
 pub use links::{Link, Links};
 pub use lossy::LossyMaster;
 pub use ports::Ports;
+pub use power::{Power, Taken};
 pub use process::Process;
 pub use report::{passed_over, report};
 pub use seeded::Seeded;

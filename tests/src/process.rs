@@ -151,6 +151,17 @@ impl Process {
         self.ended().await
     }
 
+    /// `kill -9`, unless it has ended already: how it has ended.
+    ///
+    /// # Panics
+    /// When it was not running before either.
+    pub async fn killed(&mut self) -> ExitStatus {
+        if self.how_it_ended().is_none() {
+            self.signal(Signal::KILL);
+        }
+        self.ended().await
+    }
+
     /// Waits for its end.
     ///
     /// # Panics
@@ -164,6 +175,15 @@ impl Process {
         })
         .await;
         status.expect("it has ended")
+    }
+
+    /// How it has ended, if it has.
+    ///
+    /// # Panics
+    /// When it was never started, or has been reaped.
+    pub fn how_it_ended(&mut self) -> Option<ExitStatus> {
+        let child = self.child.as_mut().unwrap_or_else(|| panic!("{} is not running", self.name));
+        child.try_wait().expect("a child can be waited for")
     }
 
     /// SIGSTOP, and waits until it has stopped.

@@ -48,7 +48,7 @@ impl Power {
         let mut model = Model::default();
         let top = data.parent().expect("a data directory has a folder");
         let name = data.file_name().expect("and a name");
-        let root = model.folder(inode(top));
+        let root = model.new_folder(inode(top));
         if data.exists() {
             let inside = read(&mut model, data);
             model.set_names(root, [(name.to_owned(), inside)].into());
@@ -64,9 +64,6 @@ impl Power {
         let Self { data, journal, mut model } = self;
         let name = data.file_name().expect("a data directory has a name").to_owned();
         let folders = folders(&data);
-        for folder in &folders {
-            model.folder(inode(folder));
-        }
         replay(
             &mut model,
             &fs::read(journal).expect("a journal"),
@@ -83,7 +80,7 @@ impl Power {
         };
         let mut names = BTreeMap::new();
         for folder in &folders {
-            let id = model.find(inode(folder)).expect("it was found above");
+            let id = model.find(inode(folder)).expect("it was made through the C library");
             names.insert(id, now(folder, list(folder)));
         }
         let top = data.parent().expect("a folder");
@@ -146,7 +143,7 @@ fn read(model: &mut Model, path: &Path) -> Id {
         (name, id)
     });
     let names = names.collect();
-    let id = model.folder(inode(path));
+    let id = model.new_folder(inode(path));
     model.set_names(id, names);
     id
 }
@@ -175,6 +172,7 @@ fn replay(model: &mut Model, mut journal: &[u8], top: u64, only: &OsStr) {
         journal = rest;
         match (kind, model.find(inode)) {
             (record::CREATED, _) => drop(model.new_file(inode)),
+            (record::FOLDER, _) => drop(model.new_folder(inode)),
             (record::WRITE, Some(id)) => model.change(id, Change::Write { at: value, bytes: bytes.to_vec() }),
             (record::LEN, Some(id)) => model.change(id, Change::Len(value)),
             (record::NAMES, _) => listed.extend(entries(bytes)),

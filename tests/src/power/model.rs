@@ -85,12 +85,9 @@ impl Model {
         self.add(inode, Node::File(File::default()))
     }
 
-    /// The folder of this inode: as it is known, or a new one, without a durable name in it.
-    pub(super) fn folder(&mut self, inode: u64) -> Id {
-        match self.find(inode) {
-            Some(id) if matches!(self.nodes[id.0], Node::Folder { .. }) => id,
-            _ => self.add(inode, Node::Folder { durable: Names::new() }),
-        }
+    /// A folder without a durable name in it.
+    pub(super) fn new_folder(&mut self, inode: u64) -> Id {
+        self.add(inode, Node::Folder { durable: Names::new() })
     }
 
     pub(super) fn find(&self, inode: u64) -> Option<Id> {
@@ -335,7 +332,7 @@ mod tests {
     #[test]
     fn a_name_is_durable_when_its_folder_was_synced() {
         let mut model = Model::default();
-        let (folder, file) = (model.folder(1), model.new_file(2));
+        let (folder, file) = (model.new_folder(1), model.new_file(2));
         let names: Names = [("name".into(), file)].into();
         let now: BTreeMap<Id, Names> = [(folder, names.clone())].into();
         let left = |model: &Model| {
@@ -343,7 +340,7 @@ mod tests {
             (0..100).filter(|_| !model.survivors(&now, &mut random).0.names[&folder].is_empty()).count()
         };
         assert!((1..100).contains(&left(&model)));
-        model.syncing(0, folder, names.clone());
+        model.syncing(0, folder, names);
         assert!(left(&model) < 100);
         model.synced(0);
         assert_eq!(left(&model), 100);

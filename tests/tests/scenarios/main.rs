@@ -20,6 +20,7 @@ mod monitoring;
 mod moves;
 mod operations;
 mod overload;
+mod power;
 mod races;
 mod restarts;
 mod settings;

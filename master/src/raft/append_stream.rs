@@ -13,6 +13,7 @@ use openraft::errors::RPCError;
 use openraft::network::RPCTypes;
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 use parking_lot::Mutex;
+use prost::Message as _;
 use tokio::time::{Instant, timeout};
 use tonic::Streaming;
 use tonic::transport::Channel;
@@ -28,6 +29,10 @@ use super::{LogId, TypeConfig};
 /// looks whether that one was purged. After so many of the same the stream is ended: openraft then begins anew from what
 /// the follower has, with a snapshot if need be. Found by a simulated schedule (docs/simulation.md).
 const IN_VAIN: u32 = 20;
+
+/// Bytes a second that get to a follower at least: an append that is larger gets more time. With less of it than its bytes
+/// take, it would be sent again and again, and never arrive.
+const SLOWEST: f64 = (64 << 10) as f64;
 
 type Reply = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
 
@@ -91,6 +96,8 @@ struct Unanswered {
     sent: Sent,
     /// The leader's term.
     term: u64,
+    /// As it travels.
+    bytes: usize,
     /// Right before it was sent.
     at: Instant,
 }
@@ -108,10 +115,13 @@ impl Pipeline {
         self.in_vain.1 >= IN_VAIN
     }
 
-    /// How long the oldest request has waited without any answer coming in.
-    fn waiting(&self) -> Duration {
-        self.unanswered.front().map_or(Duration::ZERO, |Unanswered { at, .. }| {
-            self.last_answer.map_or(*at, |answered| answered.max(*at)).elapsed()
+    /// How much longer than its bytes may take the oldest request has waited, without any answer coming in; `bytes` says
+    /// whether they count.
+    fn waiting(&self, bytes: bool) -> Duration {
+        self.unanswered.front().map_or(Duration::ZERO, |oldest| {
+            let waited = self.last_answer.map_or(oldest.at, |answered| answered.max(oldest.at)).elapsed();
+            let under_way = if bytes { oldest.bytes as f64 / SLOWEST } else { 0.0 };
+            waited.saturating_sub(Duration::from_secs_f64(under_way))
         })
     }
 }
@@ -120,7 +130,8 @@ impl Pipeline {
 /// has ended `input` and everything is answered.
 ///
 /// It stalls when nothing is answered for `stall`, one maximum election timeout: an answer waits for the follower's disk,
-/// and with less a slow disk would be sent everything twice.
+/// and with less a slow disk would be sent everything twice. Where heartbeats are answered, the link may be narrow: then
+/// the time that the oldest request's bytes may take does not count.
 pub(crate) async fn open(
     whom: Whom,
     mut client: RaftClient<Channel>,
@@ -155,8 +166,10 @@ pub(crate) async fn open(
             return None;
         }
         let (sent, term) = (Sent::of(&request), request.vote.leader_id.term);
-        pipeline.lock().unanswered.push_back(Unanswered { sent, term, at: Instant::now() });
-        Some((append_to_wire(&request, envelope.clone()), (input, pipeline, hush, envelope)))
+        let wire = append_to_wire(&request, envelope.clone());
+        let bytes = wire.encoded_len();
+        pipeline.lock().unanswered.push_back(Unanswered { sent, term, bytes, at: Instant::now() });
+        Some((wire, (input, pipeline, hush, envelope)))
     });
 
     let inbound = match timeout(stall, client.append_stream(requests)).await {
@@ -193,13 +206,19 @@ struct Answers {
 }
 
 impl Answers {
+    /// The answer to the oldest request may still come.
+    fn is_under_way(&self) -> bool {
+        let hears = self.hush.check(self.whom.target).is_ok();
+        self.pipeline.lock().waiting(hears) < self.stall
+    }
+
     async fn next(&mut self) -> Option<(Reply, Complete)> {
         let failed = |err| Some((Err(err), Complete::No));
         let reply = loop {
             // Requests are added while this waits, so the clock of the oldest one is looked at every now and then.
             match timeout(self.stall / 4, self.inbound.message()).await {
                 Ok(message) => break message,
-                Err(_) if self.pipeline.lock().waiting() < self.stall => {}
+                Err(_) if self.is_under_way() => {}
                 Err(_) => {
                     self.hush.no_answer(self.whom.target);
                     return failed(self.whom.timeout(RPCTypes::AppendEntries, self.stall).into());
@@ -222,7 +241,7 @@ impl Answers {
             pipeline.last_answer = Some(Instant::now());
             pipeline.unanswered.pop_front()
         };
-        let Some(Unanswered { sent, term, at }) = answered else {
+        let Some(Unanswered { sent, term, at, .. }) = answered else {
             return failed(self.whom.broken("answered an append that was not sent"));
         };
         match append_reply_from_wire(&reply, sent) {

@@ -2,11 +2,17 @@
 
 use std::time::Duration;
 
+use mc_client::{Put, PutOptions};
 use mc_tests::{Link, until};
+use tokio::time::Instant;
 
 use crate::row::{Round, Row};
 
 const SPELL: Duration = Duration::from_secs(3);
+const BANDWIDTH: u64 = 128 << 10;
+/// Keys, and bytes of each, that take nearly a second over such links: longer than an election.
+const MANY: usize = 30;
+const KEY: usize = 3_900;
 
 async fn spell(round: &Round<'_>, link: Link) {
     let links = round.cluster.links();
@@ -34,9 +40,23 @@ async fn loss() {
 
 #[tokio::test]
 async fn narrow() {
-    let link = Link::Narrow { bytes_per_second: 128 << 10 };
+    let link = Link::Narrow { bytes_per_second: BANDWIDTH };
     Row::new("bandwidth 128 KiB/s", "all links between masters")
-        .run(async |round| spell(round, link).await)
+        .run(async |round| {
+            let client = round.cluster.client().await;
+            let key = |n: usize| format!("{}-{n:->KEY$}", round.number);
+            let keys: Vec<String> = (0..MANY).map(key).collect();
+            let puts: Vec<(&str, &[u8])> = keys.iter().map(|key| (&**key, &b"value"[..])).collect();
+            round.cluster.links().among_masters(link);
+            let begun = Instant::now();
+            for put in client.batch_put(&puts, &PutOptions::default()).await {
+                assert_eq!(put.unwrap(), Put::Stored);
+            }
+            // A majority has those keys in its log: no faster than one follower could get them.
+            let least = Duration::from_secs_f64((MANY * KEY) as f64 / BANDWIDTH as f64);
+            assert!(begun.elapsed() >= least / 2, "the links are not narrow");
+            spell(round, link).await;
+        })
         .await;
 }
 

@@ -8,6 +8,7 @@ use mc_client::{Builder, Client};
 use mc_proto::v1;
 use tempfile::TempDir;
 
+use crate::links::STORES_AT;
 use crate::{Faulty, Links, Ports, Process, http_get, until};
 
 /// How many lines of each process' output a failed test shows.
@@ -25,6 +26,7 @@ pub struct ClusterBuilder {
     loopback: IpAddr,
     faulty: bool,
     journals: bool,
+    store_links: bool,
 }
 
 /// Masters and stores as child processes, on ports and in directories that are theirs for as long as this lives.
@@ -105,6 +107,13 @@ impl ClusterBuilder {
         self
     }
 
+    /// The same, and the links between stores and masters, and between clients and stores.
+    #[must_use]
+    pub fn store_links(mut self) -> Self {
+        self.store_links = true;
+        self.faulty()
+    }
+
     /// The same, and each master keeps a journal of its files: see [`Cluster::journal`].
     #[must_use]
     pub fn journals(mut self) -> Self {
@@ -159,9 +168,18 @@ impl ClusterBuilder {
             process("store", n, &flags, &self.store_args)
         });
         let mut masters: Vec<Process> = masters.collect();
-        let stores = stores.collect();
+        let mut stores: Vec<Process> = stores.collect();
         let faulty = self.faulty.then(|| {
-            let links = Links::new(&raft, &clients);
+            let stores_behind_proxies: &[String] = if self.store_links { &store_data } else { &[] };
+            let links = Links::new(&raft, &clients, stores_behind_proxies);
+            if self.store_links {
+                for (n, store) in stores.iter_mut().enumerate() {
+                    let faulty = Faulty::new(&dir.path().join(format!("store-{}.faults", n + 1)));
+                    faulty.routes(&links.store_routes(&clients));
+                    store.add_env(faulty.env());
+                    store.add_args(["--advertise", &STORES_AT.to_string()]);
+                }
+            }
             let faulty = masters.iter_mut().enumerate().map(|(n, master)| {
                 let faulty = Faulty::new(&dir.path().join(format!("master-{}.faults", n + 1)));
                 faulty.routes(&links.routes(n, &raft));
@@ -200,6 +218,7 @@ impl Cluster {
             loopback: Ipv4Addr::LOCALHOST.into(),
             faulty: false,
             journals: false,
+            store_links: false,
         }
     }
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use mc_base::StoreId;
 
-use crate::Cluster;
-use crate::checker::{Action, Losses, Operation, Outcome, Verdict, check};
+use crate::checker::{Action, Losses, Operation, Outcome, Verdict, check, check_all};
+use crate::{Cluster, report};
 
 /// Records operations as they happen; clones record into the same history.
 #[derive(Clone, Debug)]
@@ -104,17 +104,29 @@ impl History {
 
     #[track_caller]
     fn judge(&self, cluster: &Cluster, store: &str) {
+        let spans = self.suspicions(cluster, store);
+        if !spans.is_empty() {
+            let ms = |span: &Range<u64>| [span.start / 1_000_000, span.end / 1_000_000];
+            let spans: Vec<_> = spans.iter().map(ms).collect();
+            let test = std::thread::current().name().map(str::to_owned);
+            report(&serde_json::json!({ "test": test, "store_suspected_ms": spans }));
+        }
+        println!("{self}");
+        self.check(losses_within(spans)).assert_ok();
+    }
+
+    /// The verdict on each key whose operations nothing explains, judged as [`Self::assert_nothing_lost`] does; a miss is let
+    /// pass within `unreachable` as well.
+    #[must_use]
+    pub fn faults(&self, cluster: &Cluster, unreachable: &[Range<u64>]) -> Vec<Verdict> {
+        let mut spans = self.suspicions(cluster, "StoreId");
+        spans.extend_from_slice(unreachable);
+        check_all(&self.operations, &losses_within(spans))
+    }
+
+    fn suspicions(&self, cluster: &Cluster, store: &str) -> Vec<Range<u64>> {
         let logs = cluster.masters.iter().map(crate::Process::output);
-        let spans: Vec<_> = logs.flat_map(|log| suspicions(&log, store, self.began, self.settled)).collect();
-        let ms = |span: &Range<u64>| format!("{}..{} ms", span.start / 1_000_000, span.end / 1_000_000);
-        let said: Vec<String> = spans.iter().map(ms).collect();
-        let note = if said.is_empty() {
-            String::new()
-        } else {
-            format!(" (a store was suspect: {})", said.join(", "))
-        };
-        println!("{self}{note}");
-        self.check(if spans.is_empty() { Losses::None } else { Losses::Within(spans) }).assert_ok();
+        logs.flat_map(|log| suspicions(&log, store, self.began, self.settled)).collect()
     }
 
     /// Puts that were acknowledged.
@@ -155,6 +167,10 @@ impl Cluster {
     }
 }
 
+fn losses_within(spans: Vec<Range<u64>>) -> Losses {
+    if spans.is_empty() { Losses::None } else { Losses::Within(spans) }
+}
+
 /// Whether the masters' logs say of a store of that name that they suspected it.
 fn suspected(cluster: &Cluster, store: &str) -> bool {
     let says = |line: &str| line.split_once("suspects=[").is_some_and(|(_, stores)| stores.contains(store));
@@ -163,8 +179,8 @@ fn suspected(cluster: &Cluster, store: &str) -> bool {
 
 /// A master may write that it suspects a store a second after it did.
 const LOGGED_LATE: u64 = 1_500_000_000;
-/// A client leaves a store that failed it, or that it heard to be suspect, alone for up to five seconds.
-const AVOIDED_FOR: u64 = 5_000_000_000;
+/// Nanoseconds for which a client leaves a store that failed it, or that it heard to be suspect, alone at most.
+pub const AVOIDED_FOR: u64 = 5_000_000_000;
 
 /// The spans of a history's time in which, by a master's log, its clients may have missed what is on a store of that name.
 /// A suspicion whose end the log does not tell, or that has a time outside the run (some tests move clocks), lasts until

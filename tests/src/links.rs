@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -60,13 +60,17 @@ struct Counts {
     bent: AtomicU64,
 }
 
-/// A proxy on each link between masters, and between clients and masters. All are open at first.
+/// Where stores say that they are, with the port that they listen at elsewhere: the proxies in front of them.
+pub(crate) const STORES_AT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// A proxy on each link between masters, from clients and stores to masters, and from clients to stores. All are open at
+/// first.
 ///
 /// It runs on a thread of its own: a test that is busy does not slow the masters' heartbeats.
 #[derive(Debug)]
 pub struct Links {
     masters: usize,
-    /// From `from` to `to` at `from * nodes + to`. Nodes are the masters, and all clients as the last one.
+    /// From `from` to `to` at `from * nodes + to`. Nodes are the masters, all clients, and all stores.
     links: Arc<Vec<watch::Sender<Link>>>,
     /// Where a connection from `from` to `to` is to go.
     proxies: HashMap<(usize, usize), SocketAddr>,
@@ -77,14 +81,15 @@ pub struct Links {
 }
 
 impl Links {
-    /// Proxies in front of masters with these Raft and client addresses.
+    /// Proxies in front of masters with these Raft and client addresses, and of stores with these.
     ///
     /// # Panics
     /// When no port is free.
     #[must_use]
-    pub fn new(raft: &[String], clients: &[String]) -> Self {
+    pub fn new(raft: &[String], clients: &[String], stores: &[String]) -> Self {
         let masters = raft.len();
-        let nodes = masters + 1;
+        let nodes = masters + 2;
+        let (all_clients, all_stores) = (masters, masters + 1);
         let links: Arc<Vec<_>> =
             Arc::new((0..nodes * nodes).map(|_| watch::Sender::new(Link::Open)).collect());
         let counts = Arc::new(Counts::default());
@@ -94,12 +99,24 @@ impl Links {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
             listener.set_nonblocking(true).expect("a socket");
             proxies.insert((from, to), listener.local_addr().expect("a bound socket"));
-            let target = if from == masters { &clients[to] } else { &raft[to] };
+            let target = if from < masters { &raft[to] } else { &clients[to] };
             let proxy = Proxy {
                 target: target.clone(),
                 counts: counts.clone(),
                 there: links[from * nodes + to].subscribe(),
                 back: links[to * nodes + from].subscribe(),
+            };
+            listeners.push((listener, proxy));
+        }
+        for store in stores {
+            let port = store.parse::<SocketAddr>().expect("an IP and a port").port();
+            let listener = std::net::TcpListener::bind((STORES_AT, port)).expect("the same port is free");
+            listener.set_nonblocking(true).expect("a socket");
+            let proxy = Proxy {
+                target: store.clone(),
+                counts: counts.clone(),
+                there: links[all_clients * nodes + all_stores].subscribe(),
+                back: links[all_stores * nodes + all_clients].subscribe(),
             };
             listeners.push((listener, proxy));
         }
@@ -138,9 +155,21 @@ impl Links {
         self.masters
     }
 
+    /// All stores, as a node.
+    #[must_use]
+    pub fn stores(&self) -> usize {
+        self.masters + 1
+    }
+
+    /// All masters.
+    #[must_use]
+    pub fn masters(&self) -> Vec<usize> {
+        (0..self.masters).collect()
+    }
+
     /// Changes a link, for bytes under way too.
     pub fn set(&self, from: usize, to: usize, link: Link) {
-        self.links[from * (self.masters + 1) + to].send_replace(link);
+        self.links[from * (self.masters + 2) + to].send_replace(link);
     }
 
     /// Changes the links between two groups of nodes, both ways.
@@ -176,6 +205,13 @@ impl Links {
         for link in self.links.iter() {
             link.send_replace(Link::Open);
         }
+    }
+
+    /// For a store: the proxies that it is to connect to in the place of each master's client port.
+    pub(crate) fn store_routes(&self, clients: &[String]) -> Vec<(u16, u16)> {
+        let port = |address: &str| address.parse::<SocketAddr>().expect("an IP and a port").port();
+        let to = 0..self.masters;
+        to.map(|to| (port(&clients[to]), self.proxies[&(self.stores(), to)].port())).collect()
     }
 
     /// For a master: the proxies that it is to connect to in the place of each other master's Raft port.

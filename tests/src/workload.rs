@@ -33,6 +33,36 @@ impl Mix {
     pub const GROWING: Self = Self { put: 6, upsert: 0, get: 8, exist: 1, remove: 0 };
 }
 
+/// How long calls may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// A put.
+    pub put: Duration,
+    /// A get.
+    pub get: Duration,
+    /// Any other call.
+    pub call: Duration,
+}
+
+impl Default for Deadlines {
+    /// The library's, but that puts may take 10 s.
+    fn default() -> Self {
+        Self { put: Duration::from_secs(10), get: Duration::from_secs(5), call: Duration::from_secs(5) }
+    }
+}
+
+impl Deadlines {
+    /// That of a call.
+    #[must_use]
+    pub fn of(&self, action: Action) -> Duration {
+        match action {
+            Action::PutIfAbsent(_) | Action::Upsert(_) => self.put,
+            Action::Get => self.get,
+            Action::Exist | Action::Remove => self.call,
+        }
+    }
+}
+
 /// Clients that do seeded random operations on a small set of keys.
 #[derive(Clone, Debug)]
 pub struct Workload {
@@ -41,7 +71,7 @@ pub struct Workload {
     keys: u64,
     sizes: Range<u64>,
     mix: Mix,
-    put_deadline: Duration,
+    deadlines: Deadlines,
     preferred: Vec<StoreId>,
     pace: Duration,
     cached: bool,
@@ -54,6 +84,7 @@ pub struct Running {
     stop: Arc<AtomicBool>,
     clients: JoinSet<()>,
     builder: Builder,
+    deadlines: Deadlines,
     errors: Errors,
     cached: bool,
 }
@@ -71,7 +102,7 @@ impl Workload {
             keys: 64,
             sizes: 1..64 << 10,
             mix: Mix::ALL,
-            put_deadline: Duration::from_secs(10),
+            deadlines: Deadlines::default(),
             preferred: Vec::new(),
             pace: Duration::ZERO,
             cached: false,
@@ -113,6 +144,13 @@ impl Workload {
         self
     }
 
+    /// How long its calls may take.
+    #[must_use]
+    pub fn deadlines(mut self, deadlines: Deadlines) -> Self {
+        self.deadlines = deadlines;
+        self
+    }
+
     /// A pause after each operation, so that a long run stays small.
     #[must_use]
     pub fn pace(mut self, pace: Duration) -> Self {
@@ -133,6 +171,7 @@ impl Workload {
     /// # Panics
     /// When a client cannot be made.
     pub async fn start(self, builder: &Builder) -> Running {
+        let builder = builder.clone().get_timeout(self.deadlines.get).call_timeout(self.deadlines.call);
         let recorder = Recorder::new();
         let stop = Arc::new(AtomicBool::new(false));
         let next_put = Arc::new(AtomicU64::new(1));
@@ -152,11 +191,17 @@ impl Workload {
             let random = Seeded::new(self.seed).part(u64::from(number));
             clients.spawn(async move { one.run(&workload, random, &stop).await });
         }
-        Running { recorder, stop, clients, builder: builder.clone(), errors, cached: self.cached }
+        Running { recorder, stop, clients, builder, deadlines: self.deadlines, errors, cached: self.cached }
     }
 }
 
 impl Running {
+    /// How long its calls may take.
+    #[must_use]
+    pub fn deadlines(&self) -> Deadlines {
+        self.deadlines
+    }
+
     /// What is being recorded.
     #[must_use]
     pub fn recorder(&self) -> &Recorder {
@@ -194,7 +239,7 @@ impl Running {
     /// # Panics
     /// When a client panicked, or a key cannot be read at last.
     pub async fn stop(self) -> History {
-        let Self { recorder, stop, clients, builder, errors, cached } = self;
+        let Self { recorder, stop, clients, builder, errors, cached, .. } = self;
         stop.store(true, Ordering::Relaxed);
         clients.join_all().await;
         let settled = recorder.now();
@@ -244,7 +289,7 @@ impl One {
             });
             let options = |mode| PutOptions {
                 mode,
-                deadline: workload.put_deadline,
+                deadline: workload.deadlines.put,
                 preferred: workload.preferred.clone(),
                 ..PutOptions::default()
             };

@@ -54,6 +54,8 @@ pub struct Violation {
     pub key: String,
     /// What the last operation below shows, in words.
     pub why: String,
+    /// It shows that an acknowledged value is gone. Any other answer is wrong.
+    pub lost: bool,
     /// The operations that contradict each other, in the order of their starts: without any one of them there would be
     /// an explanation.
     pub operations: Vec<Operation>,
@@ -62,6 +64,12 @@ pub struct Violation {
 }
 
 impl Verdict {
+    /// Whether it is a [violation](Violation) that shows a loss.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        matches!(self, Self::Violation(violation) if violation.lost)
+    }
+
     /// Panics unless the history is linearizable.
     ///
     /// # Panics
@@ -94,36 +102,51 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Checks a history, in any order.
+/// Checks a history, in any order, up to the first key that nothing explains.
 #[must_use]
 pub fn check(history: &[Operation], losses: Losses) -> Verdict {
-    let losses = &losses;
+    let keys = by_key(history);
+    let mut found = keys.iter().filter_map(|(key, operations)| judge(history, key, operations, &losses));
+    found.next().unwrap_or(Verdict::Linearizable { operations: history.len(), keys: keys.len() })
+}
+
+/// The verdict on each key that no order explains, or that was given up.
+#[must_use]
+pub fn check_all(history: &[Operation], losses: &Losses) -> Vec<Verdict> {
+    let keys = by_key(history);
+    keys.iter().filter_map(|(key, operations)| judge(history, key, operations, losses)).collect()
+}
+
+fn by_key(history: &[Operation]) -> BTreeMap<&str, Vec<Operation>> {
     let mut keys: BTreeMap<&str, Vec<Operation>> = BTreeMap::new();
     for operation in history {
         keys.entry(&operation.key).or_default().push(operation.clone());
     }
-    for (key, operations) in &keys {
-        if let Some(read) = local::unexplained(operations) {
-            return Verdict::Violation(Violation {
-                key: (*key).to_owned(),
-                why: explain(history, key, read, losses),
-                operations: vec![read.clone()],
-                left_out: operations.len() - 1,
-            });
-        }
+    keys
+}
+
+/// `None` when an order explains the key's operations.
+fn judge(history: &[Operation], key: &str, operations: &[Operation], losses: &Losses) -> Option<Verdict> {
+    let (stuck, operations, left_out) = if let Some(read) = local::unexplained(operations) {
+        (read, vec![read.clone()], operations.len() - 1)
+    } else {
         match search::search(operations, losses, BOUND) {
-            Found::Order => {}
-            Found::Bound => return Verdict::Unknown { key: (*key).to_owned() },
+            Found::Order => return None,
+            Found::Bound => return Some(Verdict::Unknown { key: key.to_owned() }),
             Found::NoOrder { stuck_at } => {
-                let why = explain(history, key, &operations[stuck_at], losses);
                 let essential = shrink::shrink(operations, stuck_at, losses);
                 let left_out = operations.len() - essential.len();
-                let key = (*key).to_owned();
-                return Verdict::Violation(Violation { key, why, operations: essential, left_out });
+                (&operations[stuck_at], essential, left_out)
             }
         }
-    }
-    Verdict::Linearizable { operations: history.len(), keys: keys.len() }
+    };
+    let why = explain(history, key, stuck, losses);
+    let lost = is_loss(stuck, losses);
+    Some(Verdict::Violation(Violation { key: key.to_owned(), why, lost, operations, left_out }))
+}
+
+fn is_loss(stuck: &Operation, losses: &Losses) -> bool {
+    matches!(stuck.outcome, Outcome::Miss | Outcome::Absent) && *losses != Losses::Allowed
 }
 
 /// Names what a person would call it.
@@ -147,9 +170,7 @@ fn explain(history: &[Operation], key: &str, stuck: &Operation, losses: &Losses)
                     .to_owned(),
             }
         }
-        Outcome::Miss | Outcome::Absent if *losses != Losses::Allowed => {
-            "an acknowledged value is gone, though nobody removed it".to_owned()
-        }
+        _ if is_loss(stuck, losses) => "an acknowledged value is gone, though nobody removed it".to_owned(),
         _ => "an answer that no order of the operations explains".to_owned(),
     }
 }

@@ -2,16 +2,28 @@
 
 use std::time::Duration;
 
-use mc_tests::{Link, Links, until};
+use mc_tests::{Deadlines, Link, Links, Workload, until};
 
 use crate::row::Row;
 
 /// Longer than a call's first try, and than the keep-alive of a connection.
 const SPELL: Duration = Duration::from_secs(3);
 
+/// Shorter than a spell: calls reach them.
+const SOON: Deadlines = Deadlines {
+    put: Duration::from_millis(1_500),
+    get: Duration::from_secs(1),
+    call: Duration::from_secs(1),
+};
+
+/// A row whose calls may not take long: [`Row::run`] looks at each.
+pub(crate) fn row(fault: &'static str, role: &'static str) -> Row {
+    Row::new(fault, role).workload(Workload::new(1).pace(Duration::from_millis(2)).deadlines(SOON))
+}
+
 /// No call of a client gets to the leader and its answer back. Calls end within their deadlines, and say so.
 async fn from_leader(fault: &'static str, role: &'static str, cut: impl Fn(&Links, usize)) {
-    Row::new(fault, role)
+    row(fault, role)
         .run(async |round| {
             let leader = round.leader().await;
             cut(round.cluster.links(), leader);
@@ -60,7 +72,7 @@ async fn reset() {
 /// The leader's end is gone and nobody says so: what was connected hears nothing, and is reset much later.
 #[tokio::test]
 async fn half_open() {
-    Row::new("half-open connections", "clients to the leader, reset after 5 s")
+    row("half-open connections", "clients to the leader, reset after 5 s")
         .run(async |round| {
             let leader = round.leader().await;
             let links = round.cluster.links();
@@ -79,7 +91,7 @@ async fn half_open() {
 
 /// Slow, and it works: puts are acknowledged meanwhile.
 async fn badly(fault: &'static str, link: Link) {
-    Row::new(fault, "all links between clients and masters")
+    row(fault, "all links between clients and masters")
         .run(async |round| {
             let links = round.cluster.links();
             links.with_clients(link);

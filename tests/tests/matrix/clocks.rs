@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use mc_tests::{Cluster, http_get, until};
+use mc_tests::{Cluster, Link, http_get, until};
 
-use crate::row::Row;
+use crate::partitions::leader_alone;
+use crate::row::{Round, Row};
 
 const HOUR: i64 = 3_600;
 /// How long a clock is off: drifting apart takes time.
@@ -44,36 +45,47 @@ async fn wall_clock_jumps() {
         .await;
 }
 
-/// A master's clock runs at another rate from its start on; it leads for a while, and hands over by dying.
-async fn rate(ppm: i64, role: &'static str) {
-    Row::new("monotonic clock 5 % off", role)
+/// Starts a master again, with a clock that is off by so many millionths.
+async fn restarted(round: &mut Round<'_>, master: usize, ppm: i64) {
+    round.cluster.masters[master].kill9();
+    round.cluster.faulty(master).clock_rate(ppm);
+    round.cluster.masters[master].start();
+    round.cluster.ready().await;
+}
+
+/// The masters' clocks run at different rates; the one with a rate of its own leads, and is cut off from the others. By a slow
+/// clock its lease lasts longer than the others, whose clocks are fast, promised not to vote.
+async fn rates(role: &'static str, leader_ppm: i64, others_ppm: i64) {
+    Row::new("monotonic clocks 10 % apart, partition", role)
         .run(async |round| {
             let follower = round.cluster.follower().await;
-            round.cluster.masters[follower].kill9();
-            round.cluster.faulty(follower).clock_rate(ppm);
-            round.cluster.masters[follower].start();
-            round.running.acknowledged(50).await;
+            for master in 0..round.cluster.masters.len() {
+                restarted(round, master, if master == follower { leader_ppm } else { others_ppm }).await;
+            }
             let address = round.cluster.master_raft(follower).to_owned();
             until("it leads", async || {
                 mc_tests::mcctl(round.cluster, &["members", "transfer-leader", &address]).await;
                 round.cluster.find_leader().await == Some(follower)
             })
             .await;
-            round.struck();
             tokio::time::sleep(SPELL).await;
-            round.cluster.masters[follower].kill9();
-            round.cluster.faulty(follower).clock_rate(0);
-            round.cluster.masters[follower].start();
+            leader_alone(round, |links, leader| {
+                links.between(&[leader], &links.other_masters(leader), Link::Silent);
+            })
+            .await;
+            for master in 0..round.cluster.masters.len() {
+                restarted(round, master, 0).await;
+            }
         })
         .await;
 }
 
 #[tokio::test]
 async fn clock_fast() {
-    rate(50_000, "leader, fast").await;
+    rates("leader alone, fast, all others slow", 50_000, -50_000).await;
 }
 
 #[tokio::test]
 async fn clock_slow() {
-    rate(-50_000, "leader, slow").await;
+    rates("leader alone, slow, all others fast", -50_000, 50_000).await;
 }

@@ -118,6 +118,7 @@ async fn beyond_the_limit_for_a_while() {
 #[tokio::test]
 async fn kill_leader_at_75_ms() {
     Row::new("kill -9 at a round trip of 75 ms", "leader")
+        .live_within(Duration::from_secs(8))
         .round_trip(Duration::from_millis(75))
         .run(async |round| {
             let leader = round.leader().await;

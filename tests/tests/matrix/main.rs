@@ -22,4 +22,5 @@ mod row;
 mod small_disk;
 mod snapshots;
 mod starvation;
+mod stores;
 mod witness;

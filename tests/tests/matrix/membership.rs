@@ -46,8 +46,9 @@ pub(crate) async fn added(cluster: &Cluster, address: &str) {
 async fn replaced(role: &'static str, leads: bool) {
     Row::new("members remove, then members add", role)
         .run(async |round| {
-            let leader = round.cluster.leader().await;
-            let master = if leads { leader } else { (leader + 1) % 3 };
+            let master = if leads { round.leader().await } else { round.cluster.follower().await };
+            // It leads when it is asked to go.
+            round.hit().await;
             let address = removed(round, master).await;
             added(round.cluster, &address).await;
             round.struck();

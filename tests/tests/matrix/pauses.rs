@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use mc_tests::until;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::row::{Round, Row};
 use crate::witness::{ALL, Witness};
@@ -30,13 +30,23 @@ async fn pause(round: &Round<'_>, masters: &[usize], span: Duration) {
     }
 }
 
-/// It may be voted out, or not.
+/// It may be voted out, or not. If it is, its lease was over by then, and it answers nothing more.
 #[tokio::test]
 async fn pause_leader_300ms() {
     Row::new(FOR_SHORT, "leader")
         .run(async |round| {
             let leader = round.leader().await;
-            pause(round, &[leader], SHORT).await;
+            let witness = Witness::of(round.cluster, leader).await;
+            let over = Instant::now() + SHORT;
+            round.cluster.masters[leader].pause().await;
+            round.hit().await;
+            round.struck();
+            let elected = timeout_at(over, round.another_leads(leader)).await.ok();
+            sleep_until(over).await;
+            round.cluster.masters[leader].resume();
+            if let Some(led) = elected {
+                witness.stays_unanswered(&ALL, led).await;
+            }
         })
         .await;
 }

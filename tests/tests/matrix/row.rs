@@ -1,18 +1,28 @@
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::time::Duration;
 
 use futures::future::{LocalBoxFuture, join_all};
 use mc_tests::checker::{Operation, Outcome};
 use mc_tests::{
-    Cluster, ClusterBuilder, Fault, Faults, Link, Process, Recorder, Running, SmallDisk, Workload,
-    passed_over, report, until,
+    AVOIDED_FOR, Cluster, ClusterBuilder, Deadlines, Fault, Faults, Link, Machine, Process, Recorder,
+    Running, SmallDisk, Workload, passed_over, report, until,
 };
 use tokio::time::Instant;
 
 /// Puts that are acknowledged before a fault, and after it, before it counts as over.
 const PUTS: usize = 50;
-/// Rounds beyond twice those that were asked for, in place of rounds whose fault missed whom it was meant for.
-const MORE_ROUNDS: usize = 4;
+/// Rounds that may be discarded: half of those that were asked for, and so many more.
+const MAY_BE_DISCARDED: usize = 2;
+/// Without service for longer a row fails, if it does not say otherwise. A bound on liveness: docs/fault-matrix.md has the
+/// times that rows take.
+const LIVE_WITHIN: Duration = Duration::from_secs(5);
+/// The same where the only store was out of reach: clients leave one that failed them alone for up to five seconds.
+pub(crate) const SHORT_OF_A_STORE: Duration = Duration::from_secs(10);
+/// A call may end so much later than it should: tests share the machine.
+const LATE: Duration = Duration::from_secs(1);
+/// A leader that can't run, or whose disk stands still, for so long may lose its term without a fault of its own.
+const STALL: Duration = Duration::from_millis(150);
 
 /// A row of the matrix: a fault, and who meets it.
 pub(crate) struct Row {
@@ -21,6 +31,7 @@ pub(crate) struct Row {
     cluster: ClusterBuilder,
     workload: Workload,
     rounds: usize,
+    live_within: Duration,
     disk_size: Option<&'static str>,
     round_trip: Option<Duration>,
     rest: Option<Rest>,
@@ -44,8 +55,12 @@ pub(crate) struct Round<'a> {
     pub(crate) number: usize,
     /// The masters' disks, in a row of [`Row::small_disks`].
     pub(crate) disks: &'a [SmallDisk],
+    machine: &'a Machine,
+    begun: std::time::Instant,
     happened: &'a Fault,
     bent_before: u64,
+    unreachable: Option<Range<u64>>,
+    discarded: RefCell<Option<String>>,
     counted_from: Option<u64>,
     /// The leader that the fault is meant for.
     meant: Cell<Option<Reign>>,
@@ -71,12 +86,56 @@ impl Round<'_> {
     }
 
     /// For right after the fault has come: whether the leader that it was meant for led still. It did when no other master
-    /// has heard of a newer term yet, since nobody is elected, that leader neither, without the vote of one of them.
+    /// has heard of a newer term yet, since nobody is elected, that leader neither, without the vote of one of them. A round
+    /// whose fault missed the leader is discarded.
     pub(crate) async fn hit(&self) {
         let Some(Reign { master, term }) = self.meant.get() else { return };
         let others = (0..self.cluster.masters.len()).filter(|other| *other != master);
         let said = join_all(others.map(|other| self.cluster.status(other))).await;
         self.led.set(said.iter().all(|status| status.as_ref().is_some_and(|status| status.term == term)));
+        if !self.led.get() {
+            self.discard("another master led, or stood, when the fault came");
+        }
+    }
+
+    /// The round does not count, and another one takes its place.
+    pub(crate) fn discard(&self, why: impl Into<String>) {
+        self.discarded.borrow_mut().get_or_insert(why.into());
+    }
+
+    /// What the row claims, besides what the history shows. Where it does not hold the row fails, unless this machine stood
+    /// still for so long during the round that the masters had a reason: then the round is discarded.
+    pub(crate) fn claim(&self, holds: bool, what: &str) {
+        if holds {
+            return;
+        }
+        let (longest, _) = self.machine.stalls_since(self.begun);
+        assert!(
+            longest >= STALL,
+            "round {}: not so: {what}; this machine stood still for {longest:?} at most",
+            self.number
+        );
+        self.discard(format!("this machine stood still for {longest:?}, and not so: {what}"));
+    }
+
+    /// For a fault that keeps clients from what a store holds: until it is over, and while they leave that store alone after
+    /// that, misses are let pass.
+    pub(crate) fn unreachable_since(&mut self, since: u64) {
+        self.unreachable = Some(since..self.running.recorder().now() + AVOIDED_FOR);
+    }
+
+    /// Whether the leader suspects a store.
+    pub(crate) async fn is_a_store_suspect(&self) -> bool {
+        let leader = self.cluster.leader().await;
+        let status = self.cluster.status(leader).await;
+        status.is_some_and(|status| status.stores.iter().any(|store| store.state == "suspect"))
+    }
+
+    /// The term that each master knows.
+    pub(crate) async fn terms(&self) -> Vec<Option<u64>> {
+        let all = 0..self.cluster.masters.len();
+        let said = join_all(all.map(|master| self.cluster.status(master))).await;
+        said.into_iter().map(|status| status.map(|status| status.term)).collect()
     }
 
     /// Whether the leader that [`Self::leader`] found leads on, in the same term.
@@ -103,7 +162,10 @@ impl Round<'_> {
 
     /// The fault has struck, as its effect shows.
     pub(crate) fn struck(&self) {
-        if self.meant.get().is_none() || self.led.get() {
+        if self.meant.get().is_some() && !self.led.get() {
+            self.discard("it was not seen that the leader met the fault");
+        }
+        if self.discarded.borrow().is_none() {
             self.happened.happened();
         }
     }
@@ -136,6 +198,7 @@ impl Row {
             cluster: Cluster::builder().faulty(),
             workload: Workload::new(1).pace(Duration::from_millis(2)),
             rounds: rounds.unwrap_or(1),
+            live_within: LIVE_WITHIN,
             disk_size: None,
             round_trip: None,
             rest: None,
@@ -149,6 +212,12 @@ impl Row {
 
     pub(crate) fn workload(mut self, workload: Workload) -> Self {
         self.workload = workload;
+        self
+    }
+
+    /// For a row that takes longer: five times its median in docs/fault-matrix.md.
+    pub(crate) fn live_within(mut self, bound: Duration) -> Self {
+        self.live_within = bound;
         self
     }
 
@@ -196,15 +265,21 @@ impl Row {
         if let Some(rest) = self.rest {
             rest(&cluster).await;
         }
+        let machine = Machine::watch(cluster.dir());
         let running = self.workload.start(&cluster.client_builder()).await;
         let mut without_service = Vec::new();
-        // Rounds whose fault missed whom it was meant for.
-        let mut discarded = Vec::new();
-        for number in 0..2 * self.rounds + MORE_ROUNDS {
+        let mut unreachable = Vec::new();
+        let mut discarded: Vec<String> = Vec::new();
+        for number in 0.. {
             let counted = happened.count();
             if counted >= self.rounds as u64 {
                 break;
             }
+            assert!(
+                discarded.len() <= self.rounds / 2 + MAY_BE_DISCARDED,
+                "too many rounds do not count: {}",
+                discarded.join("; ")
+            );
             running.acknowledged(PUTS).await;
             let begun = running.recorder().now();
             let bent_before = cluster.links().bent();
@@ -213,25 +288,34 @@ impl Row {
                 running: &running,
                 number,
                 disks: &disks,
+                machine: &machine,
+                begun: std::time::Instant::now(),
                 happened: &happened,
                 bent_before,
+                unreachable: None,
+                discarded: RefCell::default(),
                 counted_from: None,
                 meant: Cell::new(None),
                 led: Cell::new(false),
             };
             round(&mut this).await;
-            let counted_from = this.counted_from.unwrap_or(begun);
+            let (counted_from, since) = (this.counted_from.unwrap_or(begun), this.begun);
+            unreachable.extend(this.unreachable.take());
+            let why = this.discarded.take();
             running.acknowledged(PUTS).await;
-            if happened.count() > counted {
-                without_service.push(longest_gap(running.recorder(), counted_from));
-            } else {
-                discarded.push(number);
+            let (_, stalled) = machine.stalls_since(since);
+            let gap = longest_gap(running.recorder(), counted_from);
+            assert!(gap <= self.live_within + stalled, "round {number}: no put was acknowledged for {gap:?}");
+            assert_in_time(running.recorder(), running.deadlines(), begun, stalled);
+            match why {
+                None if happened.count() > counted => without_service.push(gap),
+                why => discarded.push(why.unwrap_or_else(|| "the fault did not show".to_owned())),
             }
             cluster.ready().await;
         }
         let history = running.stop().await;
-        history.assert_nothing_lost(&cluster);
-        faults.assert_happened();
+        let found = history.faults(&cluster, &unreachable);
+        let lost = found.iter().filter(|verdict| verdict.is_loss()).count();
 
         without_service.sort_unstable();
         let runs = without_service.len();
@@ -240,17 +324,30 @@ impl Row {
             "fault": self.fault,
             "role": self.role,
             "runs": runs,
-            "discarded_rounds": discarded,
-            "median_ms": ms(without_service[runs / 2]),
-            "max_ms": ms(without_service[runs - 1]),
+            "discarded": discarded,
+            "median_ms": without_service.get(runs / 2).copied().map(ms),
+            "max_ms": without_service.last().copied().map(ms),
             "acknowledged": history.acknowledged(),
-            // Else this run has failed above.
-            "lost": 0,
-            "wrong": 0,
+            "lost": lost,
+            "wrong": found.len() - lost,
             "suspected": cluster.has_suspected_a_store(),
             "test": std::thread::current().name(),
         });
         report(&line);
+        println!("{history}");
+        if let Some(verdict) = found.first() {
+            panic!("{verdict}");
+        }
+        faults.assert_happened();
+    }
+}
+
+/// Every call that ended since then took no longer than it may.
+fn assert_in_time(recorder: &Recorder, deadlines: Deadlines, since: u64, stalled: Duration) {
+    for operation in recorder.history().operations.iter().filter(|operation| operation.end >= since) {
+        let took = Duration::from_nanos(operation.end - operation.start);
+        let may = deadlines.of(operation.action);
+        assert!(took <= may + LATE + stalled, "a call that may take {may:?} took {took:?}: {operation}");
     }
 }
 

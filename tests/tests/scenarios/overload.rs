@@ -8,7 +8,7 @@ use mc_base::{ClientId, PutId};
 use mc_client::{Code, Put, PutOptions};
 use mc_proto::v1::master_client::MasterClient;
 use mc_proto::{detail_of, v1};
-use mc_tests::{Cluster, Faults, Link, passed_over, until, until_within};
+use mc_tests::{Cluster, Faults, Link, Machine, passed_over, until, until_within};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -58,8 +58,6 @@ const NARROW: u64 = 16 << 10;
 const OVER: Duration = Duration::from_secs(30);
 /// A leader that can't run for so long has lost its lease, whatever it is busy with: the default setting.
 const LEASE: Duration = Duration::from_millis(300);
-/// What [`watch_the_machine`] sleeps.
-const NAP: Duration = Duration::from_millis(10);
 
 /// How the calls of the callers with a connection of their own were answered.
 #[derive(Debug, Default)]
@@ -91,7 +89,8 @@ struct Before {
     leader: v1::StatusReply,
     /// Memory that each master has in use.
     resident: Vec<u64>,
-    longest_stall: Arc<AtomicU64>,
+    began: Instant,
+    machine: Machine,
 }
 
 impl Before {
@@ -99,13 +98,14 @@ impl Before {
         Self {
             leader: cluster.status(cluster.leader().await).await.expect("the leader answers"),
             resident: cluster.masters.iter().map(|master| memory(master.pid(), "VmRSS")).collect(),
-            longest_stall: watch_the_machine(),
+            began: Instant::now(),
+            machine: Machine::watch(cluster.dir()),
         }
     }
 
     /// The same master leads on, if it could run all the time, and no master grew by more than `most` bytes.
     async fn assert_outlived(&self, cluster: &Cluster, most: u64) {
-        let stall = Duration::from_millis(self.longest_stall.load(Ordering::Relaxed));
+        let (stall, _) = self.machine.stalls_since(self.began);
         let after = cluster.status(cluster.leader().await).await.expect("the leader answers");
         let leads_on = (after.term, &after.node_id) == (self.leader.term, &self.leader.node_id);
         println!("the longest stall of this machine took {stall:?}; the same master leads on: {leads_on}");
@@ -128,22 +128,6 @@ fn memory(pid: u32, figure: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'));
     let kib = line.and_then(|value| value.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     kib.unwrap_or_else(|| panic!("no {figure} in {status}")) << 10
-}
-
-/// Sleeps again and again on a thread of its own, until what it returns is dropped: the longest time, in milliseconds, that
-/// a sleep took longer than asked for. For so long no process of this machine can count on having run.
-fn watch_the_machine() -> Arc<AtomicU64> {
-    let longest = Arc::new(AtomicU64::new(0));
-    let says = Arc::downgrade(&longest);
-    std::thread::spawn(move || {
-        while let Some(longest) = says.upgrade() {
-            let asked = Instant::now();
-            std::thread::sleep(NAP);
-            let late = asked.elapsed().saturating_sub(NAP);
-            longest.fetch_max(late.as_millis() as u64, Ordering::Relaxed);
-        }
-    });
-    longest
 }
 
 /// Lets this process, and those that it starts from now on, open as many files as the connections take, or as many as the

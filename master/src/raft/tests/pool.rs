@@ -139,7 +139,7 @@ impl Pool {
     pub(super) async fn far_apart(settings: Settings, round_trip: Duration) -> (Self, Links) {
         let mut pool = Self::unformed(3, SnapshotLimits::default(), settings).await;
         let addresses: Vec<_> = pool.members.iter().map(|member| member.address.clone()).collect();
-        let links = Links::new(&addresses, &addresses);
+        let links = Links::new(&addresses, &addresses, &[]);
         links.with_clients(slow(round_trip));
         pool.network = links.network();
         for at in 0..3 {

@@ -272,6 +272,23 @@ pub unsafe extern "C" fn connect(fd: c_int, to: *const SockaddrIn, len: u32) -> 
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const c_void,
+    found: *mut *mut c_void,
+) -> c_int {
+    if word(page::LOOKUP_STUCK) != 0 {
+        struck();
+        while word(page::LOOKUP_STUCK) != 0 {
+            sleep_ms(1);
+        }
+    }
+    type Lookup = unsafe extern "C" fn(*const c_char, *const c_char, *const c_void, *mut *mut c_void) -> c_int;
+    unsafe { next!(c"getaddrinfo" as Lookup)(node, service, hints, found) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: c_int, time: *mut Timespec) -> c_int {
     let got = next!(c"clock_gettime" as extern "C" fn(c_int, *mut Timespec) -> c_int)(clock, time);
     if got != 0 || page().is_none() {

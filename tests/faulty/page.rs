@@ -27,6 +27,8 @@ pub(super) const LAST_IS_A_SYNC: usize = 11;
 pub(super) const LIE_ON_FILES: usize = 9;
 /// While it is not 0, a sync of a folder does.
 pub(super) const LIE_ON_FOLDERS: usize = 10;
+/// While it is not 0, a look-up of a name does not return.
+pub(super) const LOOKUP_STUCK: usize = 12;
 /// Of the word at `ROUTES + 2 * n` and the next: a connection to this IPv4 port goes to that one. A pair with 0 in
 /// front ends the list.
 pub(super) const ROUTES: usize = 16;

@@ -102,6 +102,11 @@ impl Faulty {
         self.set(page::SYNC_ERRNO, errno(error));
     }
 
+    /// No look-up of a name returns, or all do again.
+    pub fn stick_lookups(&self, stuck: bool) {
+        self.set(page::LOOKUP_STUCK, u64::from(stuck));
+    }
+
     /// Writes to files fail, or do not any more.
     pub fn fail_writes(&self, error: Option<DiskError>) {
         self.set(page::WRITE_ERRNO, errno(error));
@@ -129,7 +134,7 @@ impl Faulty {
         }
     }
 
-    /// How often the process has met a fault of its disk, or looked at a wall clock that is off.
+    /// How often the process has met a fault of its disk or its look-ups, or looked at a wall clock that is off.
     ///
     /// # Panics
     /// When the page cannot be read.

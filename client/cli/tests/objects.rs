@@ -134,4 +134,5 @@ fn objects_go_in_and_out_with_clear_exit_codes() {
     std::fs::File::create(&huge).unwrap().set_len(65 << 20).unwrap();
     let refused = document(&run(&["put", "huge", path(&huge), "--json"], 1));
     assert_eq!(refused["result"], "refused", "larger than the segment: {refused}");
+    assert_eq!(refused["code"], "OBJECT_TOO_LARGE", "{refused}");
 }

@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::process::Stdio;
+use std::time::Duration;
 
-use mc_tests::{Ports, Process, http_get, until};
+use mc_tests::{Faulty, Ports, Process, http_get, mcctl_exe, until};
 use tempfile::TempDir;
 
 use Flag::{Bare, Gone, Is};
+
+/// Longest that a command is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a case's command line departs from one that works.
 enum Flag<'a> {
@@ -197,4 +202,20 @@ async fn a_store_that_cannot_work_as_it_was_started() {
             ],
         )
         .await;
+}
+
+/// A look-up that never returns takes a thread with it; the command does not wait for that.
+#[tokio::test]
+async fn a_command_whose_resolver_hangs() {
+    let dir = tempfile::Builder::new().prefix("mc-test-").tempdir().expect("a temporary directory");
+    let faulty = Faulty::new(&dir.path().join("faults"));
+    faulty.stick_lookups(true);
+    let mut command = tokio::process::Command::new(mcctl_exe());
+    command.args(["stat", "key", "--masters", "masters.example:50051", "--timeout", "1s", "--json"]);
+    command.envs(faulty.env()).env_remove("MC_CONFIG").stdin(Stdio::null()).kill_on_drop(true);
+    let ended = tokio::time::timeout(PATIENCE, command.output()).await;
+    let output = ended.expect("it ends while the look-up still hangs").expect("mcctl runs");
+    assert!(faulty.struck() > 0, "nothing was looked up");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a document");
+    assert_eq!((output.status.code(), &said["code"]), (Some(2), &"NO_LEADER".into()), "{said}");
 }

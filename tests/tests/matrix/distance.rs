@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use mc_tests::{Cluster, http_get, until};
 
+use crate::membership::{added, removed};
 use crate::row::{Round, Row, apart};
 
 /// Long enough that nothing of what the cluster did when it formed keeps it going.
@@ -127,6 +128,19 @@ async fn kill_leader_at_75_ms() {
             round.struck();
             round.running.acknowledged(1).await;
             round.cluster.masters[leader].start();
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn members_change_at_75_ms() {
+    Row::new("members remove, then members add, at a round trip of 75 ms", "follower")
+        .round_trip(Duration::from_millis(75))
+        .run(async |round| {
+            let follower = round.cluster.follower().await;
+            let address = removed(round, follower).await;
+            added(round.cluster, &address).await;
+            delayed(round).await;
         })
         .await;
 }

@@ -16,7 +16,7 @@ use crate::Seeded;
 use crate::faulty::page::record;
 use model::{Change, Id, Model};
 
-/// The data directory of one process with a journal ([`crate::Faulty::journal`]), from its start to its end.
+/// The data directory of one process with a journal ([`crate::Faulty::journal_env`]), from its start to its end.
 #[derive(Debug)]
 pub struct Power {
     data: PathBuf,

@@ -111,8 +111,12 @@ impl Nemesis {
         let small = masters == 3;
         let removes = rng.part(1).below(if small { 3 } else { 2 }) == 0;
         let pace = [300, 700, 1500][rng.below(3) as usize];
-        // Leases stand or fall with faults that chance rarely puts together.
-        let theme = [Theme::Any, Theme::Restarts, Theme::Pauses][rng.below(3) as usize];
+        // Leases stand or fall with faults that chance rarely puts together, and with five masters more rarely still.
+        let theme = match (small, rng.below(6)) {
+            (true, 0) | (false, 0..3) => Theme::Any,
+            (true, 1..3) | (false, 3) => Theme::Restarts,
+            _ => Theme::Pauses,
+        };
         let may_wipe = rng.below(4) == 0;
         Self {
             theme,
@@ -211,7 +215,7 @@ impl Nemesis {
         let short = [20, 100, 400, 1200][self.rng.below(4) as usize];
         let end = now + 1 + self.rng.below(short);
         let long_end = now + 100 + self.rng.below(2500);
-        let theme = if self.rng.below(10) < 7 { self.theme } else { Theme::Any };
+        let theme = if self.rng.below(10) < 9 { self.theme } else { Theme::Any };
         match (theme, self.rng.below(40)) {
             (Theme::Restarts, _) | (Theme::Any, 0) => return self.restart_within_the_lease(now, machines),
             (Theme::Pauses, _) | (Theme::Any, 1) => return self.pause_before_the_answers(now, machines),
@@ -412,9 +416,9 @@ impl Nemesis {
         self.at(now, Deed::Want(Wanted::Reads));
         let cut = now + 60 + self.rng.below(100);
         let restart = cut + 300 + self.rng.below(400);
-        let end = restart + 300 + self.rng.below(900);
+        let end = restart + 300 + self.rng.below(400);
         // One at a time: others in between would end the lease some other way.
-        self.next = self.next.max(end + 500);
+        self.next = self.next.max(end + 200);
         for host in away {
             self.cut_for(cut, end, leader, host);
             self.cut_for(cut, end, host, leader);
@@ -431,16 +435,17 @@ impl Nemesis {
     }
 
     /// The leader is stopped while the answers to what it has sent are on their way, for longer than it takes to elect
-    /// another. Those of the peers that it needs for a lease are late, and it goes on in the middle of their arrival; those
-    /// of the others are there by then, and it commits by them. Nobody can tell it of the new leader for a while.
+    /// another. Those of the peers that it needs for a lease are late and arrive in the milliseconds after it goes on,
+    /// when it has just sent again; those of the others are there by then, and it commits by them. Nobody can tell it of
+    /// the new leader for a while.
     fn pause_before_the_answers(&mut self, now: u64, machines: &[Machine]) {
         let Some(leader) = leader(machines) else { return };
         // Heartbeats are answered in time, and some answers are on their way at any time.
-        let slow = 8 + self.rng.below(28);
+        let slow = 8 + self.rng.below(14);
         let pause = now + 100 + self.rng.below(150);
-        let resume = pause + 500 + self.rng.below(1_000);
-        let end = resume + 20 + self.rng.below(300);
-        self.next = self.next.max(end + 200);
+        let resume = pause + 500 + self.rng.below(300);
+        let end = resume + 20 + self.rng.below(60);
+        self.next = self.next.max(end + 50);
         let mut peers: Vec<_> = self.members.iter().copied().filter(|host| *host != leader).collect();
         let turn = self.rng.below(peers.len() as u64) as usize;
         peers.rotate_left(turn);
@@ -451,8 +456,8 @@ impl Nemesis {
             if place < late {
                 self.cut_for(pause, end, peer, leader);
                 let part = self.rng.within(20..80);
-                self.at(resume - slow - 5, Deed::LetThrough(peer, leader, part));
-                self.at(resume - slow + 2, Deed::LetThrough(peer, leader, 100));
+                self.at(resume - slow + 1, Deed::LetThrough(peer, leader, part));
+                self.at(resume - slow + 4, Deed::LetThrough(peer, leader, 100));
             } else {
                 self.cut_for(pause + slow + 5, end, peer, leader);
             }

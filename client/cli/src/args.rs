@@ -330,6 +330,12 @@ pub(crate) struct LoadArgs {
     /// Objects in the pool: those that are read, and those put before they are removed again [default: 512 MiB's worth, at most 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) keys: Option<u64>,
+    /// Read buffers of each caller, used in turn
+    ///
+    /// With one buffer each, a few callers stay in the processor's cache and a thousand do not. To compare the two, give the
+    /// few as much memory as the thousand have.
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub(crate) buffers: u32,
     /// Start one master and one store instead of three and two
     #[arg(long)]
     pub(crate) single: bool,

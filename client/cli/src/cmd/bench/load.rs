@@ -194,7 +194,11 @@ impl Load {
                         Kind::Exist => load.exist(&mut rng, &mut counts).await,
                         Kind::Lookup => load.lookup(&mut rng, &mut counts).await,
                         Kind::Mixed if rng.random_bool(0.2) => load.put_one_more(&mut counts).await,
-                        _ => load.get(&mut rng, &mut room, &mut counts).await,
+                        _ => {
+                            let batch = load.args.batch as usize;
+                            room.rotate_left(batch);
+                            load.get(&mut rng, &mut room[..batch], &mut counts).await;
+                        }
                     }
                 }
                 counts
@@ -254,7 +258,8 @@ impl Load {
     /// Memory that each caller's gets read into, in use already as an engine's is: a thousand callers that touch theirs
     /// for the first time would keep the runtime's threads busy for seconds, and be measured with it.
     async fn rooms(&self, kind: Kind) -> Result<Mutex<Vec<Vec<Vec<u8>>>>> {
-        let objects = if matches!(kind, Kind::Get | Kind::Mixed) { self.args.batch } else { 0 };
+        let gets = matches!(kind, Kind::Get | Kind::Mixed);
+        let objects = if gets { self.args.batch as usize * self.args.buffers as usize } else { 0 };
         let (callers, size) = (self.args.threads, self.args.size.0 as usize);
         let room = move |_| (0..objects).map(|_| vec![0xff; size]).collect();
         let rooms = tokio::task::spawn_blocking(move || (0..callers).map(room).collect());
@@ -332,6 +337,7 @@ mod tests {
             size: ByteSize(size),
             duration: "5s".parse().unwrap(),
             keys: None,
+            buffers: 1,
             single: false,
             data_dir: None,
         };

@@ -29,9 +29,9 @@
 //!   directories without room, a disk that is taken (once in a schedule), SIGTERM, SIGSTOP, restart,
 //!   clock rates within 5 %, slow disks; links between masters, and from and to clients, that are slow, lose segments, come
 //!   and go, or are cut one way or both; restarts of the voters on whose promise a lease rests, and a leader that is
-//!   stopped while answers are on their way to it, each of which is what a third of all schedules is mostly about. A newcomer is killed or cut off while it copies the log. In some
-//!   schedules a person removes members, the leader as well, and adds them again or not ([`operator`]). Snapshots are taken
-//!   every 8 to 200 entries.
+//!   stopped while answers are on their way to it: most schedules are mostly about one of the two. A newcomer is killed or
+//!   cut off while it copies the log. In some schedules a person removes members, the leader as well, and adds them again or
+//!   not ([`operator`]). Snapshots are taken every 8 to 200 entries.
 //! - **After every step** ([`invariants`]): at most one leader a term; no committed entry lost or changed, and every new
 //!   leader has them all; no master that runs holds a lease once another was elected to a later term; replicas that applied
 //!   the same entries are the same, byte by byte; every log can be read; no master gave up but for its disk, and no task

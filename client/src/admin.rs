@@ -2,15 +2,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_base::{ByteSize, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
-use mc_proto::v1::{
-    AddMemberRequest, BatchGetRequest, Caller, Code, FinishUpgradeReply, FinishUpgradeRequest,
-    GetConfigReply, GetConfigRequest, GetResult, Leader, ListMembersReply, ListMembersRequest, MemberStatus,
-    RemoveMemberRequest, Replica, SetConfigReply, SetConfigRequest, StatusReply, StatusRequest, StoreGrant,
-    TransferLeaderRequest,
+use mc_proto::{
+    detail_of, reason_of,
+    v1::{
+        AddMemberRequest, BatchGetRequest, Caller, FinishUpgradeReply, FinishUpgradeRequest, GetConfigReply,
+        GetConfigRequest, GetResult, Leader, ListMembersReply, ListMembersRequest, MemberStatus,
+        RemoveMemberRequest, Replica, SetConfigReply, SetConfigRequest, StatusReply, StatusRequest,
+        StoreGrant, TransferLeaderRequest,
+    },
 };
-use mc_proto::{detail_of, reason_of};
 use mc_transfer::PeerEndpoint;
+use mc_types::{ByteSize, Code, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use tokio::time::{Instant, timeout};
 
 use crate::call::Repeat;

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_base::MAX_TENANT_LEN;
 use mc_transfer::{RegisterError, RegisteredMemory};
+use mc_types::MAX_TENANT_LEN;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use mc_base::StoreId;
+use mc_types::StoreId;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use mc_base::{MAX_COMMAND_BYTES, MAX_ITEMS};
+use mc_types::{MAX_COMMAND_BYTES, MAX_ITEMS};
 
 /// Most encoded bytes of the items of one request: a request is one log entry, which is a little larger than it.
 const MAX_REQUEST_BYTES: usize = MAX_COMMAND_BYTES / 8 * 7;

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use mc_base::{ByteSize, PutId};
+use mc_types::{ByteSize, PutId};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_discovery::Backoff;
-use mc_proto::detail_of;
-use mc_proto::v1::{Code, ErrorDetail};
+use mc_proto::{detail_of, v1::ErrorDetail};
+use mc_types::Code;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tonic::{Request, Response, Status};
 

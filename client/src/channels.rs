@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mc_base::net::{ChannelOptions, Network};
+use mc_net::{ChannelOptions, Network};
 use mc_proto::v1::master_client::MasterClient;
 use parking_lot::Mutex;
 use tonic::transport::Channel;

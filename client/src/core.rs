@@ -1,9 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::{MAX_KEY_LEN, StoreId};
-use mc_proto::v1::Code;
 use mc_transfer::{Checksum, Peer, ReadOp, TransferError, Transport, WriteOp};
+use mc_types::{Code, MAX_KEY_LEN, StoreId};
 use tokio::time::Instant;
 
 use crate::Error;

@@ -6,10 +6,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::StoreId;
 use mc_discovery::{Backoff, Poller, Step};
-use mc_proto::v1::{Code, HelloRequest, WatchEvent, WatchRequest};
-use mc_proto::{VERSIONS, detail_of};
+use mc_proto::{
+    VERSIONS, detail_of,
+    v1::{HelloRequest, WatchEvent, WatchRequest},
+};
+use mc_types::{Code, StoreId};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;

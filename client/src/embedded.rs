@@ -1,7 +1,7 @@
 use std::sync::{Arc, Weak};
 
-use mc_base::StoreId;
 use mc_transfer::{Checksum, Segment};
+use mc_types::StoreId;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 

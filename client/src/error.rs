@@ -1,6 +1,6 @@
 use std::fmt;
 
-use mc_proto::v1::Code;
+use mc_types::Code;
 
 /// Whether the caller knows what a failed call did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ impl fmt::Display for Outcome {
 
 /// Why a call of the [`Client`](crate::Client) failed. Keys are never part of the text.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{what} failed at {at}: {why} ({}; {outcome}); {hint}", code.as_str_name())]
+#[error("{what} failed at {at}: {why} ({}; {outcome}); {hint}", code.name())]
 #[non_exhaustive]
 pub struct Error {
     /// What was attempted: `get`, `put start`, ...

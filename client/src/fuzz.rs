@@ -3,11 +3,13 @@
 use std::hint::black_box;
 
 use bytes::Bytes;
-use mc_base::net::{ChannelOptions, endpoint};
-use mc_base::{ByteSize, ClusterId, NodeId};
 use mc_discovery::Listed;
-use mc_proto::v1::{BatchGetReply, BatchPutStartReply, Code, ErrorDetail, HelloReply, WatchEvent};
-use mc_proto::{VERSIONS, detail_of, status_of};
+use mc_net::{ChannelOptions, endpoint};
+use mc_proto::{
+    VERSIONS, detail_of, status_of,
+    v1::{BatchGetReply, BatchPutStartReply, ErrorDetail, HelloReply, WatchEvent},
+};
+use mc_types::{ByteSize, ClusterId, Code, NodeId};
 use tokio::time::Instant;
 
 use crate::admin::Lookup;

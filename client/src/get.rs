@@ -6,10 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use mc_base::{PutId, StoreId};
 use mc_discovery::Backoff;
-use mc_proto::v1::{BatchGetRequest, Code};
+use mc_proto::v1::BatchGetRequest;
 use mc_transfer::{Checksum, ReadOp, TransferError};
+use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::Error;

@@ -1,5 +1,5 @@
-use mc_base::{ClusterId, NodeId};
 use mc_discovery::{Listed, Reports};
+use mc_types::{ClusterId, NodeId};
 
 /// Which cluster this client belongs to: the first one met, until a majority of the list reports another.
 #[derive(Debug)]

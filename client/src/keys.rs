@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use mc_proto::v1::{BatchExistRequest, BatchRemoveRequest, Code, RemoveItem};
+use mc_proto::v1::{BatchExistRequest, BatchRemoveRequest, RemoveItem};
+use mc_types::Code;
 use tokio::time::Instant;
 
 use crate::Error;

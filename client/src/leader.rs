@@ -1,5 +1,5 @@
-use mc_base::NodeId;
 use mc_proto::v1::Leader;
+use mc_types::NodeId;
 
 /// A leader and where it was met.
 #[derive(Clone, Debug, PartialEq, Eq)]

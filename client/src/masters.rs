@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mc_base::net::ChannelOptions;
-use mc_base::{ClientId, ClusterId, NodeId};
 use mc_discovery::Listed;
-use mc_proto::v1::{Caller, HelloReply, Leader, WatchEvent};
-use mc_proto::{VERSIONS, common_version};
+use mc_net::ChannelOptions;
+use mc_proto::{
+    VERSIONS, common_version,
+    v1::{Caller, HelloReply, Leader, WatchEvent},
+};
+use mc_types::{ClientId, ClusterId, NodeId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;

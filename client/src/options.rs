@@ -1,9 +1,9 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use mc_base::net::{Network, TcpNetwork};
-use mc_base::{ByteSize, ClusterId, StoreId};
+use mc_net::{Network, TcpNetwork};
 use mc_transfer::{Segment, TcpTransport, Transport};
+use mc_types::{ByteSize, ClusterId, StoreId};
 
 use crate::{Client, ConnectError};
 

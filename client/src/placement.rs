@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use mc_base::{ClusterId, PutId, SealedGrant, SegmentEpoch, StoreId};
 use mc_proto::v1::{GetResult, Replica, StoreGrant};
 use mc_transfer::{Peer, PeerEndpoint};
+use mc_types::{ClusterId, PutId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
 /// A store and the sealed grant that opens some of its ranges.

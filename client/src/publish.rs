@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_base::PutId;
 use mc_discovery::Backoff;
-use mc_proto::v1::Code;
+use mc_types::{Code, PutId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout_at};
@@ -347,7 +346,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use mc_base::ByteSize;
+    use mc_types::ByteSize;
 
     use super::*;
 

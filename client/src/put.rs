@@ -7,12 +7,12 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::{BoxFuture, ready};
 use futures::stream::FuturesUnordered;
-use mc_base::{PutId, StoreId};
 use mc_proto::v1::{
-    BatchGetRequest, BatchPutEndRequest, BatchPutRevokeRequest, BatchPutStartRequest, Code, PutEndItem,
+    BatchGetRequest, BatchPutEndRequest, BatchPutRevokeRequest, BatchPutStartRequest, PutEndItem,
     PutStartItem,
 };
 use mc_transfer::{Checksum, TransferError, WriteOp};
+use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep_until};
 
 use crate::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
@@ -496,7 +496,7 @@ mod tests {
     fn a_start_takes_no_more_of_a_request_than_it_is_counted_for() {
         let item = PutStartItem {
             put_id: vec![0xff; 16].into(),
-            key: vec![b'k'; mc_base::MAX_KEY_LEN].into(),
+            key: vec![b'k'; mc_types::MAX_KEY_LEN].into(),
             size: u64::MAX,
             mode: i32::MAX,
             replicas: u32::MAX,

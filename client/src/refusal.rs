@@ -1,9 +1,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use mc_base::ClusterId;
 use mc_proto::VERSIONS;
-use mc_proto::v1::Code;
+use mc_types::{ClusterId, Code};
 
 use crate::{ConnectError, Error};
 

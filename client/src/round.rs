@@ -4,8 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use mc_base::{PutId, StoreId};
-use mc_proto::v1::Code;
+use mc_types::{Code, PutId, StoreId};
 use tokio::time::Instant;
 
 use crate::core::{check_key, item_error};

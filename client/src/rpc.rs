@@ -1,6 +1,5 @@
 use futures::future::BoxFuture;
-use mc_proto::v1::master_client::MasterClient;
-use mc_proto::v1::{self, Caller};
+use mc_proto::v1::{self, Caller, master_client::MasterClient};
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 

@@ -10,12 +10,11 @@ mod common;
 use std::time::Duration;
 
 use common::cpu;
-use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use mc_master::state::{
     Command, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings, Stamp,
     State,
 };
-use mc_proto::v1::Code;
+use mc_types::{ClusterTime, Code, GrantKey, PutId, SegmentEpoch, StoreId};
 
 /// As `mc-master` has it.
 #[global_allocator]

@@ -17,9 +17,9 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mc_base::NodeId;
 use mc_master::log::{BatchTimes, LogObserver, LogOptions, LogStore, SledOptions, encode_payload};
 use mc_master::raft::{Entry, LogId, Proposal, TypeConfig, Vote};
+use mc_types::NodeId;
 use openraft::EntryPayload;
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;

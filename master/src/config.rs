@@ -1,10 +1,9 @@
-//! The flags of `mc-master`. Each can be set by environment (`MC_*`) or file, too: see `mc_base::config`.
+//! The flags of `mc-master`. Each can be set by environment (`MC_*`) or file, too: see `mc_process::config`.
 
 use std::path::PathBuf;
 
-use mc_base::config::FileOptions;
-use mc_base::telemetry::LogOptions;
-use mc_base::{ByteSize, Span};
+use mc_process::{config::FileOptions, telemetry::LogOptions};
+use mc_types::{ByteSize, Span};
 
 use crate::log::LogSync;
 use crate::peers::{PeerList, PeersError};

@@ -11,32 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use mc_durable::FreeSpace;
 use tokio_util::sync::CancellationToken;
 
 use crate::metrics::MasterMetrics;
 
 /// How often the file system is asked: a disk writes a fraction of the default reserve in that time.
 const INTERVAL: Duration = Duration::from_millis(500);
-
-/// Tells how much room a disk has. It is injected, so that a test can fill one.
-pub trait FreeSpace: fmt::Debug + Send + Sync {
-    /// Bytes that this process may still write to the file system that `dir` is on. May block.
-    ///
-    /// # Errors
-    /// What the file system answers.
-    fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
-}
-
-/// Asks the operating system.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct FileSystem;
-
-impl FreeSpace for FileSystem {
-    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        let stat = rustix::fs::statvfs(dir)?;
-        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
-    }
-}
 
 /// What lies in a data directory and may have to be written once more.
 #[derive(Clone, Copy, Debug, Default)]
@@ -109,7 +90,7 @@ impl DataDisk {
         metrics: &MasterMetrics,
     ) -> io::Result<()> {
         let this = self.clone();
-        let asked = mc_base::blocking(move || this.space.free_bytes(&this.dir));
+        let asked = mc_durable::blocking(move || this.space.free_bytes(&this.dir));
         let free = asked.await.map_err(io::Error::other)??;
         let was_short = self.shortage().is_some();
         let (needed, shortage) = judge(was_short, free, self.reserve, holdings);
@@ -189,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_file_system_tells_its_free_space() {
-        assert!(FileSystem.free_bytes(&std::env::temp_dir()).unwrap() > 0);
-        assert!(FileSystem.free_bytes(Path::new("/nowhere/at/all")).is_err());
+        assert!(mc_durable::FileSystem.free_bytes(&std::env::temp_dir()).unwrap() > 0);
+        assert!(mc_durable::FileSystem.free_bytes(Path::new("/nowhere/at/all")).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! Decoders that nobody outside calls, for tests/fuzz: each function takes anything and says whether it could be read.
 
-use mc_base::{ClusterId, NodeId};
+use mc_types::{ClusterId, NodeId};
 
 pub use crate::api::fuzz::*;
 pub use crate::formation::fuzz::*;

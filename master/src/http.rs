@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::Router;
-use mc_base::http::standard_routes;
+use mc_process::http::standard_routes;
 use mc_proto::v1;
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use mc_base::crashsafe::{DirectoryLock, DurableError, SmallFile};
-use mc_base::{ClusterId, NodeId};
+use mc_durable::{DirectoryLock, DurableError, SmallFile};
+use mc_types::{ClusterId, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// Body: postcard of [`Record`], without trailing bytes.

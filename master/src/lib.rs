@@ -21,6 +21,5 @@ pub mod rescue;
 mod setting;
 pub mod state;
 
-pub use data_disk::{FileSystem, FreeSpace};
 pub use master::{Environment, Master, StartError};
 pub use process::main_with;

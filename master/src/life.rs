@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::NodeId;
-use mc_base::config::Loaded;
+use mc_process::config::Loaded;
 use mc_proto::v1::master_server::MasterServer;
+use mc_types::NodeId;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -245,7 +245,7 @@ impl Life {
         });
         let (stop, routes) = (self.stop.clone(), http::routes(self.api.clone(), self.metrics.clone()));
         self.tasks.spawn(async move {
-            if let Err(error) = mc_base::http::serve(http, routes, stop.cancelled_owned()).await {
+            if let Err(error) = mc_process::http::serve(http, routes, stop.cancelled_owned()).await {
                 tracing::error!("the HTTP port is closed: {error}");
             }
         });

@@ -2,11 +2,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::config::Loaded;
-use mc_base::crashsafe::{DirectoryLock, DurableError};
-use mc_base::metrics::Registry;
-use mc_base::net::{Listener, Network};
-use mc_base::{Clock, NodeId};
+use mc_durable::{DirectoryLock, DurableError, FreeSpace};
+use mc_net::{Listener, Network};
+use mc_process::{config::Loaded, metrics::Registry};
+use mc_types::{Clock, NodeId};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -15,7 +14,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::Api;
 use crate::config::{MasterArgs, MasterConfigError};
-use crate::data_disk::FreeSpace;
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, FormationError, Plan};
 use crate::identity::{Identity, IdentityError};
 use crate::life::Life;
@@ -120,7 +118,7 @@ impl Master {
         let args = &config.args;
         let peers = args.check()?;
         let data_dir = args.data_dir.clone();
-        let lock = mc_base::blocking(move || DirectoryLock::acquire_within(&data_dir, LOCK_PATIENCE));
+        let lock = mc_durable::blocking(move || DirectoryLock::acquire_within(&data_dir, LOCK_PATIENCE));
         let lock = lock.await.map_err(|error| StartError::Failed(error.to_string()))??;
         if rescue::is_unfinished(&args.data_dir) {
             return Err(StartError::RescueUnfinished { dir: args.data_dir.clone() });

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use mc_base::metrics::{Counter, Gauge, Histogram, Registry};
+use mc_process::metrics::Registry;
+use metrics::{Counter, Gauge, Histogram};
 
 use crate::log::{BatchTimes, LogObserver};
 use crate::state::Op;

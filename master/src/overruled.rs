@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::config::{Loaded, Origin};
+use mc_process::{config::Loaded, config::Origin};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::MasterArgs;
@@ -79,7 +79,7 @@ mod tests {
     use std::ffi::OsString;
 
     use clap::CommandFactory as _;
-    use mc_base::config;
+    use mc_process::config;
 
     use super::*;
     use crate::state::ReadPolicy;

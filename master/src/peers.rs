@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
-use mc_base::{HostPort, ParseAddressError};
+use mc_types::{HostPort, ParseAddressError};
 
 /// Port of the Raft service where an address names none.
 pub const DEFAULT_RAFT_PORT: u16 = 50055;
@@ -20,7 +20,7 @@ pub type Resolver = Arc<dyn Fn(HostPort) -> BoxFuture<'static, io::Result<Vec<So
 /// The system's resolver.
 #[must_use]
 pub fn system_resolver() -> Resolver {
-    Arc::new(|address| Box::pin(async move { address.resolve().await }))
+    Arc::new(|address| Box::pin(async move { mc_net::resolve(&address).await }))
 }
 
 /// The masters of a cluster as an operator lists them: a set, whatever the order.
@@ -92,7 +92,7 @@ impl PeerList {
     pub fn parse<T: AsRef<str>>(items: &[T], cluster_size: Option<usize>) -> Result<Self, PeersError> {
         let mut listed = Vec::new();
         for item in items {
-            listed.extend(mc_base::addr::parse_list(item.as_ref(), DEFAULT_RAFT_PORT)?);
+            listed.extend(mc_types::parse_list(item.as_ref(), DEFAULT_RAFT_PORT)?);
         }
         listed.sort();
         if let Some(pair) = listed.windows(2).find(|pair| pair[0] == pair[1]) {

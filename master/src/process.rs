@@ -6,16 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::CommandFactory as _;
-use mc_base::config::{self, Loaded};
-use mc_base::net::TcpNetwork;
-use mc_base::{Clock, telemetry};
+use mc_net::TcpNetwork;
+use mc_process::{
+    config::{self, Loaded},
+    telemetry,
+};
+use mc_types::Clock;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::MasterArgs;
-use crate::data_disk::FileSystem;
 use crate::log::{self, OnSled};
 use crate::master::{Environment, Master, StartError};
+use mc_durable::FileSystem;
 
 /// Exit code for what a person must mend before another start makes sense.
 const EXIT_CONFIG: u8 = 2;
@@ -81,7 +84,7 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
         free_space: Arc::new(FileSystem),
     };
     // A descriptor for each client and store.
-    if let Err(error) = mc_base::raise_descriptor_limit() {
+    if let Err(error) = mc_process::raise_descriptor_limit() {
         tracing::warn!(%error, "the limit on open files stays as it is");
     }
     let outcome = api.block_on(async {
@@ -95,7 +98,7 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
         };
         let orphaned = async {
             match args.exit_on_stdin_eof {
-                true => mc_base::stdin_eof().await,
+                true => mc_process::stdin_eof().await,
                 false => std::future::pending().await,
             }
         };

@@ -19,8 +19,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mc_base::crashsafe::{DirectoryLock, DurableError, durable_rename, sync_dir};
-use mc_base::{ClusterId, NodeId};
+use mc_durable::{DirectoryLock, DurableError, durable_rename, sync_dir};
+use mc_types::{ClusterId, NodeId};
 use openraft::EntryPayload;
 use openraft::storage::{RaftLogReader as _, RaftLogStorage as _};
 
@@ -308,7 +308,7 @@ fn finish(dir: &Path) -> Result<Rescued, RescueError> {
         return Err(RescueError::NoMaster { dir: dir.to_owned() });
     };
     let backup = dir.join(format!("before-{cluster}"));
-    mc_base::crashsafe::create_dir(&backup)?;
+    mc_durable::create_dir(&backup)?;
     for part in PARTS {
         let (new, place, old) = (decided.join(part), dir.join(part), backup.join(part));
         if !new.exists() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_base::{MAX_GRANT_LIFETIME, Span};
+use mc_types::{MAX_GRANT_LIFETIME, Span};
 
 use crate::config::RaftTiming;
 use crate::state::Settings;

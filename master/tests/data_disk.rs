@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use master_support::Single;
-use mc_master::FreeSpace;
-use mc_proto::v1::Code;
+use mc_durable::FreeSpace;
 use mc_tests::{eventually, until};
+use mc_types::Code;
 
 /// A disk with as much room as a test says.
 #[derive(Debug)]

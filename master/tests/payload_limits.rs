@@ -13,13 +13,13 @@ use bytes::{Buf, BufMut, Bytes};
 use futures::stream;
 use http::uri::PathAndQuery;
 use master_support::{Single, caller};
-use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
-use mc_base::{MAX_COMMAND_BYTES, MAX_ITEMS, MAX_KEY_LEN};
-use mc_master::FreeSpace;
-use mc_proto::v1::master_client::MasterClient;
-use mc_proto::v1::raft_client::RaftClient;
-use mc_proto::v1::{self, Code};
-use mc_proto::{MAX_FIELDS, detail_of};
+use mc_durable::FreeSpace;
+use mc_net::{ChannelOptions, Network as _, TcpNetwork};
+use mc_proto::{
+    MAX_FIELDS, detail_of,
+    v1::{self, master_client::MasterClient, raft_client::RaftClient},
+};
+use mc_types::{Code, MAX_COMMAND_BYTES, MAX_ITEMS, MAX_KEY_LEN};
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;

@@ -8,12 +8,11 @@ mod state_support;
 
 use std::path::PathBuf;
 
-use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use mc_master::state::{
     self, Command, DecodeError, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem,
     ReadPolicy, RemoveItem, Response, Settings, SnapshotError, Stamp, State,
 };
-use mc_proto::v1::Code;
+use mc_types::{ClusterTime, Code, GrantKey, PutId, SegmentEpoch, StoreId};
 use state_support::{Rig, end, endpoint, mount, restore, snapshot, start};
 
 fn assert_golden(name: &str, bytes: &[u8]) {

@@ -3,9 +3,8 @@
 
 mod state_support;
 
-use mc_base::ClusterTime;
 use mc_master::state::{self, Command, PutEndItem, PutStartItem, Settings, State};
-use mc_proto::v1::Code;
+use mc_types::{ClusterTime, Code};
 use proptest::prelude::*;
 use state_support::steps::{Script, steps};
 use state_support::{Rig, TERM, crowd, end, restore, snapshot, start};

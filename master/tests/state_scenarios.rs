@@ -4,11 +4,10 @@
 
 mod state_support;
 
-use mc_base::{ClusterTime, PutId, StoreId};
 use mc_master::state::{
     self, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings,
 };
-use mc_proto::v1::Code;
+use mc_types::{ClusterTime, Code, PutId, StoreId};
 use state_support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
 
 const MIB: u64 = 1 << 20;

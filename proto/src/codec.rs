@@ -8,8 +8,10 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
+use mc_types::Code;
+
 use crate::status_of;
-use crate::v1::{Code, ErrorDetail};
+use crate::v1::ErrorDetail;
 
 /// Most fields of a message that is read. Each item of a list is one, numbers together are one, and what items consist of
 /// does not count. The longest requests have a quarter of it: 4,096 items, or entries among masters, and a few fields

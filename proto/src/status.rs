@@ -1,6 +1,8 @@
 use prost::Message;
 
-use crate::v1::{Code, ErrorDetail};
+use mc_types::Code;
+
+use crate::v1::ErrorDetail;
 
 /// The gRPC status that carries `detail`. Its code is for people and proxies; callers decide by the detail.
 #[must_use]

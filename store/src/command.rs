@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::CommandFactory as _;
-use mc_base::metrics::Registry;
-use mc_base::net::TcpNetwork;
-use mc_base::{ByteSize, Clock, config, telemetry};
+use mc_net::TcpNetwork;
+use mc_process::{config, metrics::Registry, telemetry};
+use mc_types::{ByteSize, Clock};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
@@ -59,7 +59,7 @@ async fn run(flags: Flags) -> ExitCode {
     };
     tokio::pin!(stopped);
     // Before the store looks how many there are.
-    if let Err(error) = mc_base::raise_descriptor_limit() {
+    if let Err(error) = mc_process::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit of open descriptors: fewer clients can connect");
     }
     if flags.store.listen.ip().is_unspecified() {
@@ -98,7 +98,7 @@ fn stop_signal(stdin_too: bool) -> io::Result<impl Future<Output = &'static str>
         tokio::select! {
             _ = terminate.recv() => "SIGTERM",
             _ = interrupt.recv() => "SIGINT",
-            () = mc_base::stdin_eof(), if stdin_too => "standard input ended",
+            () = mc_process::stdin_eof(), if stdin_too => "standard input ended",
         }
     })
 }

@@ -1,10 +1,8 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use mc_base::ByteSize;
-use mc_base::addr::{HostPort, ParseAddressError};
-use mc_base::config::FileOptions;
-use mc_base::telemetry::LogOptions;
+use mc_process::{config::FileOptions, telemetry::LogOptions};
+use mc_types::{ByteSize, HostPort, ParseAddressError};
 
 /// Default port of the masters' client API.
 const MASTER_PORT: u16 = 50051;

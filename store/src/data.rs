@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use mc_base::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, StoreId};
 use mc_transfer::{Authority, Counters, DataServer, DataServerConfig, RequestSeconds, Segment, fence_limit};
+use mc_types::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, StoreId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;

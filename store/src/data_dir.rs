@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mc_base::crashsafe::{DirectoryLock, DurableError, SmallFile};
-use mc_base::{ClusterId, StoreId};
+use mc_durable::{DirectoryLock, DurableError, SmallFile};
+use mc_types::{ClusterId, StoreId};
 
 /// `identity`: store id (8 B), cluster id (16 B, zero while none was met), both big-endian.
 const FILE: SmallFile = SmallFile { magic: *b"mcSI", version: 1 };

@@ -1,7 +1,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use mc_base::crashsafe::DurableError;
+use mc_durable::DurableError;
 use mc_transfer::AllocateError;
 
 use crate::config::InvalidConfig;

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use clap::CommandFactory as _;
-use mc_base::{Clock, ClusterId, ClusterTime};
 use mc_proto::v1::{HelloReply, WatchEvent};
 use mc_transfer::Authority;
+use mc_types::{Clock, ClusterId, ClusterTime};
 
 use crate::config::Flags;
 use crate::data_dir::{decode, encode};
@@ -49,6 +49,6 @@ fn names_leader(said: &Said) -> bool {
 /// A configuration file of `mc-store`.
 pub fn config(file: &Path) -> bool {
     let args = ["mc-store".into(), "--config".into(), file.as_os_str().to_owned()];
-    let loaded = mc_base::config::load::<Flags>(Flags::command(), args, |_| None);
+    let loaded = mc_process::config::load::<Flags>(Flags::command(), args, |_| None);
     loaded.is_ok_and(|loaded| loaded.args.store.check().is_ok())
 }

@@ -1,5 +1,6 @@
-use mc_base::metrics::{Counter, Gauge, Registry};
+use mc_process::metrics::Registry;
 use mc_transfer::RequestSeconds;
+use metrics::{Counter, Gauge};
 
 use crate::state::StoreState;
 

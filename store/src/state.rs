@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use mc_base::metrics::Registry;
-use mc_base::{ByteSize, StoreId};
+use mc_process::metrics::Registry;
 use mc_transfer::Segment;
+use mc_types::{ByteSize, StoreId};
 
 use crate::data::{Data, Totals};
 use crate::link::LinkStatus;

@@ -3,10 +3,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::metrics::Registry;
-use mc_base::net::{Listener, Network};
-use mc_base::{ByteSize, Clock, ClusterId, SegmentEpoch, StoreId};
+use mc_net::{Listener, Network};
+use mc_process::metrics::Registry;
 use mc_transfer::{AllocateError, Authority, Segment};
+use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -181,7 +181,7 @@ impl Http {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move {
-            if let Err(error) = mc_base::http::serve(listener, routes, stopped.cancelled_owned()).await {
+            if let Err(error) = mc_process::http::serve(listener, routes, stopped.cancelled_owned()).await {
                 error!(%error, "health and metrics are no longer served");
             }
         });
@@ -247,7 +247,7 @@ fn listen(flag: &'static str, address: SocketAddr) -> impl Fn(std::io::Error) ->
     move |source| StartError::Listen { flag, address, source }
 }
 
-fn joined(masters: &[mc_base::HostPort]) -> String {
+fn joined(masters: &[mc_types::HostPort]) -> String {
     masters.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use common::{Event, FakeCluster};
 use futures::StreamExt as _;
-use mc_base::{Access, ClusterId, ClusterTime, Grant, GrantedRange, SealedGrant, StoreId};
 use mc_tests::{Daemon, http_get, until};
 use mc_transfer::{
     Peer, PeerEndpoint, ReadOp, TcpOptions, TcpTransport, TransferError, Transport as _, WriteOp,
 };
+use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantedRange, SealedGrant, StoreId};
 use tokio::time::Instant;
 
 const LEN: u64 = 4096;
@@ -22,7 +22,7 @@ struct Limited {
     daemon: Daemon,
     http: String,
     peer: Peer,
-    key: mc_base::GrantKey,
+    key: mc_types::GrantKey,
     _dir: tempfile::TempDir,
 }
 
@@ -97,7 +97,7 @@ const LONG: Duration = Duration::from_secs(60);
 #[tokio::test(flavor = "multi_thread")]
 async fn two_thousand_clients_are_held_beside_the_heartbeats() {
     const CLIENTS: usize = 2_000;
-    mc_base::raise_descriptor_limit().unwrap();
+    mc_process::raise_descriptor_limit().unwrap();
     // Given: a store with the soft limit that systems usually give.
     let store = Limited::start("ulimit -Sn 1024").await;
     let value: Vec<u8> = (0..LEN).map(|i| (i * 7) as u8).collect();

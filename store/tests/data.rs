@@ -5,13 +5,13 @@ mod common;
 use std::time::Duration;
 
 use common::{Event, FakeCluster, config, http, start};
-use mc_base::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange};
 use mc_store::{StartError, Store};
 use mc_tests::until;
 use mc_transfer::{Peer, PeerEndpoint, ReadOp, TcpOptions, TcpTransport, Transport as _, WriteOp};
+use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange};
 use tokio::time::Instant;
 
-fn grant(store: &Store, key: &GrantKey, access: Access) -> mc_base::SealedGrant {
+fn grant(store: &Store, key: &GrantKey, access: Access) -> mc_types::SealedGrant {
     let grant = Grant {
         cluster: ClusterId(0xc1),
         store: store.id(),
@@ -101,7 +101,7 @@ async fn what_cannot_be_had_is_one_sentence_that_names_the_flag() {
     assert!(text.contains("(--listen)") && text.contains("in use"), "{text}");
 
     let mut huge = good();
-    huge.segment = vec![mc_base::ByteSize(1 << 50)];
+    huge.segment = vec![mc_types::ByteSize(1 << 50)];
     let text = refused(huge).await;
     assert!(text.contains("--segment") && text.contains("does not fit"), "{text}");
 

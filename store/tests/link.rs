@@ -5,8 +5,8 @@ mod common;
 use std::time::Duration;
 
 use common::{Event, FakeCluster, SEGMENT, config, http, start, until_not_ready_because};
-use mc_base::ClusterId;
 use mc_tests::until;
+use mc_types::ClusterId;
 use tokio::io::AsyncReadExt as _;
 
 const WITHIN: Duration = Duration::from_secs(2);

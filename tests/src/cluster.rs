@@ -3,8 +3,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_client::{Builder, Client};
+use mc_net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_proto::v1;
 use tempfile::TempDir;
 

@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use mc_base::StoreId;
+use mc_types::StoreId;
 
 use crate::checker::{Action, Losses, Operation, Outcome, Verdict, check, check_all};
 use crate::{Cluster, report};

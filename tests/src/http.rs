@@ -1,6 +1,6 @@
 use std::io;
 
-use mc_base::http::request;
+use mc_process::http::request;
 
 /// One GET, bounded by two seconds: the status code and the body.
 ///

@@ -6,10 +6,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
 use futures::{Stream, StreamExt as _};
-use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
-use mc_proto::v1;
-use mc_proto::v1::master_client::MasterClient;
-use mc_proto::v1::master_server::{Master, MasterServer};
+use mc_net::{ChannelOptions, Network as _, TcpNetwork};
+use mc_proto::v1::{self, master_client::MasterClient, master_server::Master, master_server::MasterServer};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
@@ -229,7 +227,7 @@ impl Master for Proxy {
         // Places; grants carry the time at which they were made. A key that existed may be gone when the call comes again,
         // but a put that was started stays so.
         let started = |result: &v1::PutStartResult| {
-            (result.code == v1::Code::Ok as i32).then(|| format!("{:?}", result.replicas))
+            (result.code == mc_types::Code::Ok as i32).then(|| format!("{:?}", result.replicas))
         };
         let answers = reply.get_ref().results.iter().map(started).collect();
         self.lose_once(call, answers, reply)

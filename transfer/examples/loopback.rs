@@ -8,12 +8,12 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mc_base::{
-    Access, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch, StoreId,
-};
 use mc_transfer::{
     Authority, Checksum, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Segment, TcpTransport,
     Transport, WriteOp,
+};
+use mc_types::{
+    Access, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch, StoreId,
 };
 use socket2::SockRef;
 use tokio_util::sync::CancellationToken;

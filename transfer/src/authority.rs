@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use mc_base::{Clock, ClusterId, ClusterTime};
+use mc_types::{Clock, ClusterId, ClusterTime};
 use parking_lot::RwLock;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;

@@ -15,7 +15,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use mc_base::{ByteSize, SegmentNumber};
+use mc_types::{ByteSize, SegmentNumber};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use smallvec::SmallVec;
 

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use futures::future::BoxFuture;
-use mc_base::{ClusterId, SealedGrant, SegmentEpoch, StoreId};
+use mc_types::{ClusterId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
 use crate::Checksum;

@@ -16,7 +16,7 @@
 //!
 //! Every length is checked against its bound before anything is allocated or waited for.
 
-use mc_base::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
+use mc_types::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
 
 /// First bytes of both hellos.
 pub(crate) const MAGIC: [u8; 4] = *b"mcTX";

@@ -6,8 +6,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{Store, grant, pattern, range, soon};
-use mc_base::Access;
 use mc_transfer::{ReadOp, TcpTransport, Transport, WriteOp};
+use mc_types::Access;
 
 /// Counts the bytes that are asked for.
 struct Counting;

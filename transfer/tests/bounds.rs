@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use common::relay::Relay;
 use common::{Store, pattern, peer_at, read, sealed, soon, until, write};
-use mc_base::Access;
 use mc_transfer::{ReadOp, TcpOptions, TcpTransport, Timeouts, TransferError, Transport, WriteOp};
+use mc_types::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout};

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Store, grant, pattern, peer_at, range, read, sealed, soon, write};
-use mc_base::Access;
 use mc_transfer::{Checksum, ReadOp, TcpOptions, TcpTransport, Timeouts, Transport, WriteOp};
+use mc_types::Access;
 use std::sync::atomic::Ordering;
 use tokio::net::TcpListener;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use common::relay::Relay;
 use common::{KEY, Store, grant, pattern, peer_at, range, read, refusal, sealed, soon, until, write};
-use mc_base::Access;
 use mc_transfer::{TcpTransport, Transport as _, WriteOp};
+use mc_types::Access;
 use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 

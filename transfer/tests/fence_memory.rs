@@ -6,8 +6,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use common::{KEY, Store, grant, range, soon};
-use mc_base::Access;
 use mc_transfer::{TcpTransport, Transport as _, WriteOp};
+use mc_types::Access;
 
 /// Counts the bytes that this process holds.
 struct Counting;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use common::{
     CLUSTER, KEY, LIFETIME, Store, grant, pattern, range, read, refusal, sealed, soon, until, write,
 };
-use mc_base::{Access, ClusterTime, Grant, SealedGrant};
 use mc_transfer::{TcpTransport, Timeouts, Transport as _, WriteOp};
+use mc_types::{Access, ClusterTime, Grant, SealedGrant};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 

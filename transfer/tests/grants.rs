@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use common::{EPOCH, KEY, LIFETIME, STORE, Store, grant, pattern, range, read, refusal, sealed, soon, write};
-use mc_base::{Access, ClusterId, ClusterTime, Grant, GrantKey, SegmentEpoch, StoreId};
 use mc_transfer::{Peer, PeerEndpoint, ReadOp, TcpTransport, TransferError, Transport, WriteOp};
+use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, SegmentEpoch, StoreId};
 
 const LEN: u64 = 1 << 20;
 
-fn one_range() -> Vec<mc_base::GrantedRange> {
+fn one_range() -> Vec<mc_types::GrantedRange> {
     vec![range(0, LEN, 5)]
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use common::relay::Relay;
 use common::{Store, pattern, peer_at, read, sealed, until, write};
-use mc_base::Access;
 use mc_transfer::{TcpTransport, Timeouts};
+use mc_types::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

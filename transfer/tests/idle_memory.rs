@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use common::{CLUSTER, EPOCH, KEY, STORE, Store, grant, range, until};
-use mc_base::Access;
+use mc_types::Access;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use mc_base::{ByteSize, Span};
+use mc_types::{ByteSize, Span};
 
 use crate::output::Format;
 

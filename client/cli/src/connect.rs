@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use mc_base::ByteSize;
 use mc_client::{Admin, Client, ConnectError};
+use mc_types::ByteSize;
 
 use crate::failure::NoLeader;
 use crate::output;

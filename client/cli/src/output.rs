@@ -72,7 +72,7 @@ impl Output {
             Outcome::Unknown => "unknown",
         };
         if self.is_json() {
-            self.result(&Failure { error, code: code.map(|code| code.as_str_name()), outcome }, String::new);
+            self.result(&Failure { error, code: code.map(|code| code.name()), outcome }, String::new);
         }
     }
 

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mc_base::NodeId;
 use mc_client::ClusterStatus;
 use mc_proto::v1::{StatusReply, StoreStatus};
+use mc_types::NodeId;
 use serde::Serialize;
 
 /// What one address answered, or why it did not.

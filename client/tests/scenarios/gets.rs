@@ -18,7 +18,7 @@ fn two() -> PutOptions {
     PutOptions { replicas: 2, ..PutOptions::default() }
 }
 
-fn flip(cluster: &Cluster, only: Option<mc_base::StoreId>) {
+fn flip(cluster: &Cluster, only: Option<mc_types::StoreId>) {
     for ((store, _), bytes) in &mut cluster.world.lock().memory {
         if only.is_none_or(|only| only == *store) {
             bytes[0] ^= 1;
@@ -101,10 +101,10 @@ async fn a_store_that_failed_is_tried_last_and_once_a_get_while_the_leader_offer
 
 #[tokio::test]
 async fn a_store_that_stalls_does_not_hold_up_the_failover_of_other_keys() {
-    const STORE_C: mc_base::StoreId = mc_base::StoreId(0xc);
+    const STORE_C: mc_types::StoreId = mc_types::StoreId(0xc);
     let cluster = Cluster::start(1);
     let client = impatient(&cluster, crate::support::PATIENCE).await;
-    let stores = |stores: &[(mc_base::StoreId, StoreHealth)]| {
+    let stores = |stores: &[(mc_types::StoreId, StoreHealth)]| {
         cluster.world.lock().stores = stores.iter().copied().collect();
     };
     stores(&[(STORE_C, StoreHealth::Well)]);

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mc_base::ClusterId;
 use mc_client::{Admin, Client, Code, ConnectError, Mode, Put};
+use mc_types::ClusterId;
 use tokio::time::timeout;
 
 use crate::support::{Cluster, FakeMaster, Fault, On, PATIENCE, REFUSES_OURS, until};

@@ -177,7 +177,7 @@ async fn a_put_that_fails_over_does_not_wait_for_the_rest_of_its_batch() {
     let cluster = Cluster::start(1);
     let client = cluster.client().await;
     // Given: a batch over three stores, one of which is dead and one of which takes long.
-    let third = mc_base::StoreId(0xc);
+    let third = mc_types::StoreId(0xc);
     cluster.world.lock().stores.insert(third, StoreHealth::Well);
     cluster.world.lock().stores.insert(STORE_A, StoreHealth::Dead);
     cluster.world.lock().stores.insert(STORE_B, StoreHealth::Held);

@@ -1,5 +1,5 @@
-use mc_base::{ClusterId, NodeId};
 use mc_proto::v1::Caller;
+use mc_types::{ClusterId, NodeId};
 
 use super::refusal::Refusal;
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::{NodeId, StoreId};
 use mc_proto::v1;
+use mc_types::{NodeId, StoreId};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;

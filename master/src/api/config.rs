@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use mc_base::{HostPort, NodeId};
 use mc_proto::v1;
+use mc_types::{HostPort, NodeId};
 
 use super::Refusal;
 use crate::leader::Coordinator;

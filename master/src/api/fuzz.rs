@@ -4,8 +4,8 @@
 use std::hint::black_box;
 
 use bytes::Bytes;
-use mc_base::ClusterTime;
 use mc_proto::v1;
+use mc_types::ClusterTime;
 
 use super::caller::{Addressee, versions_meet};
 use super::node_id;

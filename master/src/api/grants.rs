@@ -1,6 +1,6 @@
 use bytes::Bytes;
-use mc_base::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
 use mc_proto::v1;
+use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
 
 use crate::state::{PlacedReplica, State, StoreView};
 

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, BodyStream, StreamBody};
-use mc_base::metrics::Counter;
+use metrics::Counter;
 use tonic::Status;
 use tonic::body::Body;
 use tower::{Layer, Service};
@@ -219,7 +219,7 @@ where
 #[cfg(test)]
 mod tests {
     use http_body_util::Full;
-    use mc_proto::v1::Code;
+    use mc_types::Code;
     use tower::{ServiceExt, service_fn};
 
     use super::*;

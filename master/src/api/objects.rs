@@ -1,7 +1,7 @@
 //! Exist, get, put and remove: batches in, one result per item out.
 
-use mc_base::{Access, ClusterTime, PutId, StoreId};
-use mc_proto::v1::{self, Code};
+use mc_proto::v1;
+use mc_types::{Access, ClusterTime, Code, PutId, StoreId};
 
 use super::Refusal;
 use super::grants::{Grants, bytes};
@@ -197,7 +197,7 @@ impl Coordinator {
 
 /// The object under `key`, leased to whoever asked; or the code that says why there is none.
 fn find(state: &State, leading: &Leading, tenant: &str, key: &[u8]) -> Result<ObjectView, Code> {
-    if key.is_empty() || key.len() > mc_base::MAX_KEY_LEN {
+    if key.is_empty() || key.len() > mc_types::MAX_KEY_LEN {
         return Err(Code::InvalidKey);
     }
     let object = state.get(tenant, key).ok_or(Code::ObjectNotFound)?;
@@ -250,12 +250,12 @@ pub(super) fn put_id(id: &[u8]) -> Result<PutId, Refusal> {
 }
 
 pub(super) fn limits(tenant: &str, items: usize) -> Result<(), Refusal> {
-    if tenant.len() > mc_base::MAX_TENANT_LEN {
-        let (len, max) = (tenant.len(), mc_base::MAX_TENANT_LEN);
+    if tenant.len() > mc_types::MAX_TENANT_LEN {
+        let (len, max) = (tenant.len(), mc_types::MAX_TENANT_LEN);
         return Err(Refusal::Invalid(format!("the tenant's name has {len} bytes, the limit is {max}")));
     }
-    if items > mc_base::MAX_ITEMS {
-        let max = mc_base::MAX_ITEMS;
+    if items > mc_types::MAX_ITEMS {
+        let max = mc_types::MAX_ITEMS;
         return Err(Refusal::Invalid(format!(
             "{items} items in one call, the limit is {max}: split the batch"
         )));

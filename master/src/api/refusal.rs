@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
-use mc_base::{ClusterId, NodeId};
-use mc_proto::v1::{self, Code, ErrorDetail};
+use mc_proto::v1::{self, ErrorDetail};
+use mc_types::{ClusterId, Code, NodeId};
 use tonic::Status;
 
 use crate::data_disk::Shortage;

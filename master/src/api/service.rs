@@ -1,9 +1,8 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
-use mc_base::NodeId;
-use mc_proto::v1::master_server::Master;
-use mc_proto::v1::{self};
+use mc_proto::v1::{self, master_server::Master};
+use mc_types::NodeId;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use mc_base::{GrantKey, SegmentEpoch, StoreId};
-use mc_proto::v1::{self, Code};
+use mc_proto::v1;
+use mc_types::{Code, GrantKey, SegmentEpoch, StoreId};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;

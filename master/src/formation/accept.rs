@@ -1,4 +1,4 @@
-use mc_base::{ClusterId, NodeId};
+use mc_types::{ClusterId, NodeId};
 
 use crate::identity::Belonging;
 

@@ -1,6 +1,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use mc_base::HostPort;
+use mc_types::HostPort;
 
 use crate::raft::MasterNode;
 

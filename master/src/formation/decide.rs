@@ -2,8 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use mc_base::{ClusterId, HostPort, NodeId};
 use mc_proto::common_version;
+use mc_types::{ClusterId, HostPort, NodeId};
 
 use super::{Advertise, FormationError};
 use crate::identity::Belonging;

@@ -1,4 +1,4 @@
-use mc_base::{ClusterId, HostPort, NodeId};
+use mc_types::{ClusterId, HostPort, NodeId};
 
 use crate::identity::IdentityError;
 use crate::peers::{PeersError, list};

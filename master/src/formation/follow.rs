@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::time::Duration;
 
-use mc_base::{ClusterId, HostPort, NodeId};
+use mc_types::{ClusterId, HostPort, NodeId};
 
 use super::{Answer, Formation, FormationError, Met, Plan, find_self};
 use crate::peers::{Entries, Expansion};

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_base::net::{ChannelOptions, Network};
-use mc_base::{ClusterId, HostPort, NodeId};
-use mc_proto::reason_of;
-use mc_proto::v1::raft_client::RaftClient;
-use mc_proto::v1::{Addresses, FoundRequest, Founder, MeetReply, MeetRequest};
+use mc_net::{ChannelOptions, Network};
+use mc_proto::{
+    reason_of,
+    v1::{Addresses, FoundRequest, Founder, MeetReply, MeetRequest, raft_client::RaftClient},
+};
+use mc_types::{ClusterId, HostPort, NodeId};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 use tonic::{Code, Status};

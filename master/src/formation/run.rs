@@ -3,10 +3,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use mc_base::net::Network;
-use mc_base::{ClusterId, HostPort, NodeId};
-use mc_proto::VERSIONS;
-use mc_proto::v1::MeetRequest;
+use mc_net::Network;
+use mc_proto::{VERSIONS, v1::MeetRequest};
+use mc_types::{ClusterId, HostPort, NodeId};
 use tokio::time::Instant;
 
 use super::accept::Founding;

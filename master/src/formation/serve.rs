@@ -1,7 +1,7 @@
 //! The answering side of formation, on the Raft port.
 
-use mc_base::{ClusterId, NodeId};
 use mc_proto::v1;
+use mc_types::{ClusterId, NodeId};
 use tonic::Status;
 
 use super::FormationService;

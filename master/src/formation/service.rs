@@ -3,9 +3,11 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use mc_base::{ClusterId, HostPort, NodeId};
-use mc_proto::v1::{Code, ErrorDetail, FoundReply, FoundRequest, MeetReply, MeetRequest};
-use mc_proto::{VERSIONS, status_of};
+use mc_proto::{
+    VERSIONS, status_of,
+    v1::{ErrorDetail, FoundReply, FoundRequest, MeetReply, MeetRequest},
+};
+use mc_types::{ClusterId, Code, HostPort, NodeId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tonic::Status;
@@ -277,7 +279,7 @@ impl FormationService {
 
 /// Runs `work` where it may block on the disk.
 async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match mc_base::blocking(work).await {
+    match mc_durable::blocking(work).await {
         Ok(value) => value,
         // It can't be cancelled, so it has panicked: go on with that panic.
         Err(err) => std::panic::resume_unwind(err.into_panic()),

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use mc_base::{Clock, ClusterId, NodeId};
 use mc_proto::v1;
+use mc_types::{Clock, ClusterId, NodeId};
 use openraft::errors::{ClientWriteError, RaftError};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -176,11 +176,11 @@ impl Coordinator {
     pub(crate) async fn propose(&self, leading: &Leading, op: Op) -> Result<Response, Refusal> {
         let kind = Proposed::from(&op);
         let bytes = Command { stamp: leading.stamp(), op }.encode();
-        if bytes.len() > mc_base::MAX_COMMAND_BYTES {
+        if bytes.len() > mc_types::MAX_COMMAND_BYTES {
             return Err(Refusal::Invalid(format!(
                 "the request makes a log entry of {} bytes, the limit is {}: split the batch",
                 bytes.len(),
-                mc_base::MAX_COMMAND_BYTES
+                mc_types::MAX_COMMAND_BYTES
             )));
         }
         let in_flight =

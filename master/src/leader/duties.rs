@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::StoreId;
+use mc_types::StoreId;
 use tokio::time::Instant;
 
 use super::liveness::LOOK_INTERVAL;

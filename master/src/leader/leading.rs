@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use mc_base::{Clock, ClusterTime, MAX_GRANT_LIFETIME, PutId, StoreId};
+use mc_types::{Clock, ClusterTime, MAX_GRANT_LIFETIME, PutId, StoreId};
 use parking_lot::RwLock;
 
 use super::leases::Leases;

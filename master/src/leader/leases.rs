@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use mc_base::{ClusterTime, PutId};
+use mc_types::{ClusterTime, PutId};
 use parking_lot::Mutex;
 
 const SHARDS: usize = 64;

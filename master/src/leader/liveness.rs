@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use mc_base::StoreId;
+use mc_types::StoreId;
 use parking_lot::Mutex;
 
 /// Which stores are alive, as this leader hears them. It decides what is offered, never what is lost.

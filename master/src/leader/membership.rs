@@ -19,8 +19,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::{HostPort, NodeId};
 use mc_proto::{VERSIONS, common_version, v1};
+use mc_types::{HostPort, NodeId};
 use tokio::time::Instant;
 
 use super::Coordinator;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::NodeId;
+use mc_types::NodeId;
 use tokio::time::Instant;
 
 use super::Coordinator;

@@ -6,7 +6,7 @@
 //! ```
 
 use bytes::{BufMut, BytesMut};
-use mc_base::NodeId;
+use mc_types::NodeId;
 
 use super::record::{self, FORMAT, RecordError};
 use super::wire::Reader;

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use mc_base::NodeId;
+use mc_types::NodeId;
 
 use super::record::{self, FORMAT, RecordError};
 use super::wire::{Reader, put_len, put_text};

@@ -163,7 +163,7 @@ fn put_payload(out: &mut BytesMut, entry: &Entry) {
 mod tests {
     use super::*;
     use crate::raft::{MasterNode, Membership};
-    use mc_base::NodeId;
+    use mc_types::NodeId;
     use std::collections::{BTreeMap, BTreeSet};
 
     fn entry(payload: EntryPayload<Proposal, NodeId, MasterNode>) -> Entry {

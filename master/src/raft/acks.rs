@@ -9,7 +9,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use mc_base::NodeId;
+use mc_types::NodeId;
 use openraft::raft::{StreamAppendError, StreamAppendResult};
 use parking_lot::Mutex;
 use tokio::sync::Notify;

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use mc_base::NodeId;
+use mc_types::NodeId;
 use parking_lot::Mutex;
 
 use super::{MasterNode, Membership};

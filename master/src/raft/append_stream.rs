@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use futures::future::poll_fn;
 use futures::{Stream, StreamExt, stream};
-use mc_proto::v1;
-use mc_proto::v1::raft_client::RaftClient;
+use mc_proto::v1::{self, raft_client::RaftClient};
 use openraft::errors::RPCError;
 use openraft::network::RPCTypes;
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};

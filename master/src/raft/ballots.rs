@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mc_base::NodeId;
+use mc_types::NodeId;
 use openraft::RaftMetrics;
 use tokio::time::Instant;
 

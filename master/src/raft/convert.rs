@@ -2,8 +2,8 @@
 //! openraft takes it for granted (consecutive entries, who may send which vote), so that no peer can make it panic.
 
 use bytes::Bytes;
-use mc_base::NodeId;
 use mc_proto::v1;
+use mc_types::NodeId;
 use openraft::alias::LeaderIdOf;
 use openraft::raft::{
     AppendEntriesRequest, StreamAppendError, StreamAppendResult, TransferLeaderRequest, VoteRequest,

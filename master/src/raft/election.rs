@@ -1,4 +1,4 @@
-use mc_base::metrics::Histogram;
+use metrics::Histogram;
 use openraft::ServerState;
 use tokio::time::Instant;
 
@@ -37,7 +37,7 @@ impl Elections {
 mod tests {
     use std::time::Duration;
 
-    use mc_base::metrics::Registry;
+    use mc_process::metrics::Registry;
     use openraft::ServerState::{Candidate, Follower, Leader};
 
     use super::*;

@@ -5,9 +5,11 @@
 use std::fmt::Display;
 
 use bytes::Bytes;
-use mc_base::{ClusterId, NodeId};
-use mc_proto::v1::{self, Code, ErrorDetail};
-use mc_proto::{VERSIONS, status_of};
+use mc_proto::{
+    VERSIONS, status_of,
+    v1::{self, ErrorDetail},
+};
+use mc_types::{ClusterId, Code, NodeId};
 use tonic::Status;
 
 use super::convert::node_to_wire;

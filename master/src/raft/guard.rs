@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use mc_base::Clock;
+use mc_types::Clock;
 
 /// Keeps a voter that has just restarted out of elections.
 ///

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use mc_base::NodeId;
+use mc_types::NodeId;
 use openraft::errors::Unreachable;
 use parking_lot::Mutex;
 use tokio::time::Instant;

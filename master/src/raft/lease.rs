@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use mc_base::NodeId;
+use mc_types::NodeId;
 use openraft::{RaftMetrics, ServerState};
 use tokio::time::Instant;
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use futures::{Stream, StreamExt};
-use mc_base::metrics::Histogram;
+use metrics::Histogram;
 use openraft::EntryPayload;
 use openraft::alias::SnapshotOf;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
@@ -214,7 +214,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         })
         .await?;
         // Raft waits for this call. Freeing a large index takes its time, as does deleting a large file.
-        mc_base::aside(move || {
+        mc_durable::aside(move || {
             drop(replaced);
             snapshots.delete_old();
             drop(turn);
@@ -266,7 +266,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 }
 
 async fn blocking<R: Send + 'static>(work: impl FnOnce() -> io::Result<R> + Send + 'static) -> io::Result<R> {
-    mc_base::blocking(work).await.map_err(io::Error::other)?
+    mc_durable::blocking(work).await.map_err(io::Error::other)?
 }
 
 #[cfg(test)]

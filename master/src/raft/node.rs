@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use mc_base::metrics::Histogram;
-use mc_base::net::Network;
-use mc_base::{Clock, ClusterId, NodeId};
+use mc_net::Network;
+use mc_types::{Clock, ClusterId, NodeId};
+use metrics::Histogram;
 use openraft::alias::{InstantOf, WatchReceiverOf};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{Fatal, ForwardToLeader, InitializeError, LinearizableReadError, RaftError};
@@ -205,7 +205,7 @@ impl RaftNode {
         let election_timeout_max = Duration::from_millis(settings.raft_election_max_ms);
 
         let begun = Instant::now();
-        let opened = mc_base::blocking(move || SnapshotStore::open_on(disk, &snapshot_dir, cluster));
+        let opened = mc_durable::blocking(move || SnapshotStore::open_on(disk, &snapshot_dir, cluster));
         let (snapshots, mut recovered) =
             opened.await.map_err(|err| StartError::Log(io::Error::other(err)))??;
         let log_state = log.get_log_state().await.map_err(StartError::Log)?;

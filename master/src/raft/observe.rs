@@ -1,4 +1,4 @@
-use mc_base::NodeId;
+use mc_types::NodeId;
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::{RaftMetrics, ServerState};

@@ -3,9 +3,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::NodeId;
-use mc_base::net::{ChannelOptions, Network};
+use mc_net::{ChannelOptions, Network};
 use mc_proto::v1::raft_client::RaftClient;
+use mc_types::NodeId;
 use openraft::RaftNetworkFactory;
 use openraft::errors::Unreachable;
 use parking_lot::Mutex;

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use mc_base::Aside;
+use mc_durable::Aside;
 use mc_proto::v1;
 use openraft::alias::SnapshotOf;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -233,7 +233,7 @@ fn refused(err: &SnapshotError) -> Status {
 async fn blocking<R: Send + 'static>(
     work: impl FnOnce() -> Result<R, SnapshotError> + Send + 'static,
 ) -> Result<R, Status> {
-    match mc_base::blocking(work).await {
+    match mc_durable::blocking(work).await {
         Ok(result) => result.map_err(|err| refused(&err)),
         Err(err) => Err(Status::internal(io::Error::other(err).to_string())),
     }
@@ -241,7 +241,7 @@ async fn blocking<R: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use mc_base::NodeId;
+    use mc_types::NodeId;
 
     use super::*;
     use crate::raft::Defect;

@@ -4,7 +4,7 @@
 //! no leader any more, and stands for election. Whom it then asks for a vote tells it. It goes on asking: this is what
 //! people are told, and nothing else hangs on it. A master that had no vote does not ask, and is not told.
 
-use mc_base::NodeId;
+use mc_types::NodeId;
 use parking_lot::Mutex;
 
 use super::{LogId, StoredMembership};

@@ -4,8 +4,7 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use mc_proto::v1;
-use mc_proto::v1::raft_client::RaftClient;
+use mc_proto::v1::{self, raft_client::RaftClient};
 use openraft::StorageError;
 use openraft::alias::{ErrorSourceOf, SnapshotOf};
 use openraft::errors::{ErrorSource, ReplicationClosed, StreamingError};
@@ -130,7 +129,7 @@ async fn feed(
             Ok(Ok(())) => {}
         }
         let file = snapshot.clone();
-        let data = mc_base::blocking(move || file.read_piece(offset, PIECE))
+        let data = mc_durable::blocking(move || file.read_piece(offset, PIECE))
             .await
             .unwrap_or_else(|err| Err(io::Error::other(err)))
             .map_err(Stopped::Disk)?;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use mc_base::NodeId;
+use mc_types::NodeId;
 use openraft::impls::leader_id_std;
 use serde::{Deserialize, Serialize};
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::NodeId;
+use mc_types::NodeId;
 use openraft::alias::InstantOf;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::{Instant as _, RaftMetrics, ServerState};

@@ -5,8 +5,7 @@
 //! variant; a change of encoding is a new format byte.
 
 use bytes::Bytes;
-use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, SegmentNumber, StoreId};
-use mc_proto::v1::Code;
+use mc_types::{ClusterTime, Code, GrantKey, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
@@ -260,7 +259,7 @@ pub struct PlacedReplica {
 /// Ids, hashes and checksums are random: as numbers of variable length they would be longer than their bytes, and slower
 /// to read. (Only the list of a revoke, which is rare, has them so.)
 mod id_bytes {
-    use mc_base::PutId;
+    use mc_types::PutId;
     use serde::de::Error as _;
     use serde::{Deserializer, Serializer};
 

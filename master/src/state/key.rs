@@ -1,4 +1,4 @@
-use mc_base::{MAX_KEY_LEN, MAX_TENANT_LEN};
+use mc_types::{MAX_KEY_LEN, MAX_TENANT_LEN};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;

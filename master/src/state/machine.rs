@@ -1,5 +1,4 @@
-use mc_base::{ClusterTime, MAX_ITEMS, PutId};
-use mc_proto::v1::Code;
+use mc_types::{ClusterTime, Code, MAX_ITEMS, PutId};
 use triomphe::Arc;
 
 use super::command::{Command, Op, PutEnded, PutStarted, RemoveItem, Response, Stamp};

@@ -1,7 +1,6 @@
 //! Stores that come and go, and the sweep of what they held.
 
-use mc_base::{SegmentEpoch, StoreId};
-use mc_proto::v1::Code;
+use mc_types::{Code, SegmentEpoch, StoreId};
 
 use super::command::MountStore;
 use super::machine::State;

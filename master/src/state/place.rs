@@ -1,8 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use mc_base::StoreId;
-use mc_proto::v1::Code;
+use mc_types::{Code, StoreId};
 use smallvec::SmallVec;
 
 use super::command::{PlacedReplica, PutStartItem};
@@ -252,7 +251,7 @@ impl SplitMix64 {
 
 #[cfg(test)]
 mod tests {
-    use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch};
+    use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch};
 
     use super::*;
     use crate::state::command::{Command, MountStore, Op, PutMode, Stamp};

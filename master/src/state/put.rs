@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mc_base::{ClusterTime, MAX_TENANT_LEN, PutId, StoreId};
-use mc_proto::v1::Code;
+use mc_types::{ClusterTime, Code, MAX_TENANT_LEN, PutId, StoreId};
 use smallvec::SmallVec;
 
 use super::command::{PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted};

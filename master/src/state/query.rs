@@ -1,6 +1,6 @@
 //! What can be asked of the index.
 
-use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use smallvec::SmallVec;
 
 use super::command::{Endpoint, PlacedReplica, PutMode};

@@ -1,4 +1,4 @@
-use mc_base::{ClusterTime, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{ClusterTime, SegmentEpoch, SegmentNumber, StoreId};
 
 use super::alloc::Allocator;
 use super::cow::CowMap;

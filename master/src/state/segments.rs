@@ -1,4 +1,4 @@
-use mc_base::ClusterTime;
+use mc_types::ClusterTime;
 
 use super::cow::CowMap;
 use super::segment::{Segment, Space};

@@ -12,7 +12,7 @@ pub const CLUSTER_VERSION: u32 = 1;
 /// Replicated settings: everything that changes what `apply` or a leader answers. Seeded at formation from flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Longest deadline of a put, in ms; at most [`mc_base::MAX_GRANT_LIFETIME`].
+    /// Longest deadline of a put, in ms; at most [`mc_types::MAX_GRANT_LIFETIME`].
     pub put_deadline_max_ms: u64,
     /// Length of a read lease, in ms.
     pub read_lease_ms: u64,

@@ -1,6 +1,6 @@
 use std::ops::{Range, RangeInclusive};
 
-use mc_base::{SegmentEpoch, StoreId};
+use mc_types::{SegmentEpoch, StoreId};
 use triomphe::Arc;
 
 use super::command::MountStore;
@@ -12,7 +12,7 @@ pub(super) const DEAD_EPOCHS_MAX: usize = 16;
 pub(super) const ABSENT_STORES_MAX: usize = 1024;
 
 /// Bytes of a segment: room for one allocation, and offsets that fit 48 bits.
-pub(super) const SEGMENT_BYTES: RangeInclusive<u64> = mc_base::ALLOCATION_ALIGN..=1 << 48;
+pub(super) const SEGMENT_BYTES: RangeInclusive<u64> = mc_types::ALLOCATION_ALIGN..=1 << 48;
 const SEGMENTS_MAX: usize = 1024;
 /// Most bytes of text in one mount, so that a store's record stays small.
 const TEXT_MAX: usize = 8 << 10;

@@ -2,9 +2,9 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use bytes::Bytes;
-use mc_base::NodeId;
 use mc_master::log::LogStore;
 use mc_master::raft::{Entry, LogId, Proposal, TypeConfig, Vote};
+use mc_types::NodeId;
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;
 use openraft::{EntryPayload, RaftLogReader};

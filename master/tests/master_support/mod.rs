@@ -9,16 +9,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::CommandFactory as _;
-use mc_base::Clock;
-use mc_base::config;
-use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
+use mc_durable::FreeSpace;
 use mc_master::config::MasterArgs;
 use mc_master::log::OnSled;
-use mc_master::{Environment, FreeSpace, Master};
-use mc_proto::detail_of;
-use mc_proto::v1::master_client::MasterClient;
-use mc_proto::v1::{self, Code};
+use mc_master::{Environment, Master};
+use mc_net::{ChannelOptions, Network as _, TcpNetwork};
+use mc_process::config;
+use mc_proto::{
+    detail_of,
+    v1::{self, master_client::MasterClient},
+};
 use mc_tests::eventually;
+use mc_types::{Clock, Code};
 use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -75,7 +77,7 @@ impl Single {
     /// GET `path`: the code and the body.
     pub async fn http(&self, path: &str) -> (u16, String) {
         let address = self.master.addresses().http.to_string();
-        mc_base::http::request("GET", &address, path).await.unwrap()
+        mc_process::http::request("GET", &address, path).await.unwrap()
     }
 
     pub async fn stop(self) {

@@ -5,8 +5,7 @@
 pub mod model;
 pub mod steps;
 
-use mc_base::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
-use mc_proto::v1::Code;
+use mc_types::{ClusterTime, Code, GrantKey, PutId, SegmentEpoch, StoreId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::state::{

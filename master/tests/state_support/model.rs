@@ -4,8 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mc_base::{ClusterTime, PutId, SegmentEpoch, StoreId};
-use mc_proto::v1::Code;
+use mc_types::{ClusterTime, Code, PutId, SegmentEpoch, StoreId};
 
 use super::TERM;
 use super::state::{

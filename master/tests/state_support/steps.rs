@@ -1,6 +1,6 @@
 //! Random command sequences: steps name keys, puts and stores by small numbers, so that they meet.
 
-use mc_base::{ClusterTime, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, PutId, SegmentEpoch, StoreId};
 use proptest::prelude::*;
 
 use super::state::{Command, KeyHash, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Settings, Stamp};

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::ops::BitOr;
 use std::time::Duration;
 
-use mc_base::{ClusterId, HostPort, NodeId};
+use mc_types::{ClusterId, HostPort, NodeId};
 use parking_lot::Mutex;
 
 /// A resolver that is slower counts as one that does not know the name.
@@ -40,7 +40,7 @@ impl Listed {
     pub async fn resolve(list: &[HostPort], last: &LastKnown) -> Self {
         let mut all = Self::default();
         for address in list {
-            let found = tokio::time::timeout(RESOLVE_TIMEOUT, address.resolve()).await;
+            let found = tokio::time::timeout(RESOLVE_TIMEOUT, mc_net::resolve(address)).await;
             let records = found.ok().and_then(Result::ok).unwrap_or_default();
             all = all | last.or_last(&address.to_string(), &records);
         }
@@ -175,7 +175,7 @@ mod tests {
 
     #[tokio::test]
     async fn literal_addresses_and_names_with_one_record_are_kept_as_they_are() {
-        let list = mc_base::addr::parse_list("127.0.0.1:1,[::1]:2,localhost,127.0.0.1:1", 3).unwrap();
+        let list = mc_types::parse_list("127.0.0.1:1,[::1]:2,localhost,127.0.0.1:1", 3).unwrap();
         let listed = Listed::resolve(&list, &LastKnown::default()).await;
         assert_eq!(addresses(&listed), ["127.0.0.1:1", "[::1]:2", "localhost:3"]);
         assert_eq!(listed.masters, 3);

@@ -1,7 +1,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use mc_base::HostPort;
+use mc_types::HostPort;
 
 /// Under which addresses the store is reached.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ impl Advertised {
 async fn local_address(leader: &str) -> io::Result<IpAddr> {
     let leader: HostPort = leader.parse().map_err(io::Error::other)?;
     let mut last = io::Error::other("no address");
-    for address in leader.resolve().await? {
+    for address in mc_net::resolve(&leader).await? {
         let any: SocketAddr = match address {
             SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
             SocketAddr::V6(_) => ([0u16; 8], 0).into(),

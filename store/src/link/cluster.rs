@@ -1,5 +1,5 @@
-use mc_base::{ClusterId, NodeId};
 use mc_discovery::{Listed, Reports};
+use mc_types::{ClusterId, NodeId};
 
 /// Which cluster this store belongs to, and what the masters of its list say.
 ///

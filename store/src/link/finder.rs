@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_base::net::Network;
-use mc_base::{ClusterId, HostPort, NodeId};
 use mc_discovery::{Backoff, LastKnown, Listed, Poller, Step};
+use mc_net::Network;
 use mc_proto::v1;
+use mc_types::{ClusterId, HostPort, NodeId};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;

@@ -1,5 +1,5 @@
-use mc_base::NodeId;
 use mc_proto::v1;
+use mc_types::NodeId;
 
 /// A leader as some master named it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::net::{ChannelOptions, Network};
+use mc_net::{ChannelOptions, Network};
 use mc_proto::v1::master_client::MasterClient;
 use tonic::transport::Channel;
 

@@ -19,8 +19,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use mc_base::net::Network;
-use mc_base::{ClusterId, ClusterTime, GrantKey, HostPort, SegmentEpoch, StoreId};
+use mc_net::Network;
+use mc_types::{ClusterId, ClusterTime, GrantKey, HostPort, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::net::Network;
-use mc_base::{ClusterId, ClusterTime};
 use mc_discovery::Backoff;
+use mc_net::Network;
+use mc_types::{ClusterId, ClusterTime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;

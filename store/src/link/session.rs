@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_base::{ClusterId, ClusterTime, NodeId, SegmentEpoch};
-use mc_proto::v1::{self, Code};
+use mc_proto::v1;
+use mc_types::{ClusterId, ClusterTime, Code, NodeId, SegmentEpoch};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::wrappers::ReceiverStream;
@@ -116,7 +116,7 @@ impl Session<'_> {
             return Err(End::Dead);
         }
         let cluster = self.status.get().cluster;
-        if mc_base::ClusterId::from_bytes(&reply.cluster_id) != cluster {
+        if mc_types::ClusterId::from_bytes(&reply.cluster_id) != cluster {
             return Err(End::Refused("its heartbeats come from another cluster".to_owned()));
         }
         self.learn(cluster, reply.cluster_time_ms);
@@ -152,7 +152,7 @@ impl Session<'_> {
             Err(_) => return Err(End::Broken("the mount was not answered in time".to_owned())),
         };
         let cluster = self.status.get().cluster;
-        if mc_base::ClusterId::from_bytes(&reply.cluster_id) != cluster {
+        if mc_types::ClusterId::from_bytes(&reply.cluster_id) != cluster {
             return Err(End::Refused("its mount came from another cluster".to_owned()));
         }
         self.learn(cluster, reply.cluster_time_ms);

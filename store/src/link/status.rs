@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use mc_base::{Clock, ClusterId, ClusterTime, SegmentEpoch};
+use mc_types::{Clock, ClusterId, ClusterTime, SegmentEpoch};
 use parking_lot::Mutex;
 
 use super::leaders::Leader;

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::Stream;
-use mc_base::net::{Network as _, TcpNetwork};
-use mc_base::{ClusterId, GrantKey, NodeId, SegmentEpoch};
-use mc_proto::v1::master_server::{Master, MasterServer};
-use mc_proto::v1::{self, Code};
+use mc_net::{Network as _, TcpNetwork};
+use mc_proto::v1::{self, master_server::Master, master_server::MasterServer};
+use mc_types::{ClusterId, Code, GrantKey, NodeId, SegmentEpoch};
 use tonic::{Request, Response, Status, Streaming};
 
 /// What a store did, and at which master (by its place).

@@ -12,10 +12,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mc_base::metrics::Registry;
-use mc_base::net::TcpNetwork;
-use mc_base::{ByteSize, Clock};
+use mc_net::TcpNetwork;
+use mc_process::metrics::Registry;
 use mc_store::{Config, Store, Surroundings};
+use mc_types::{ByteSize, Clock};
 
 pub use fake::{Event, FakeCluster};
 
@@ -63,5 +63,5 @@ pub async fn until_not_ready_because(address: SocketAddr, words: &[&str]) {
 
 /// One HTTP request; the status code and the body.
 pub async fn http(method: &str, address: SocketAddr, path: &str) -> (u16, String) {
-    mc_base::http::request(method, &address.to_string(), path).await.unwrap()
+    mc_process::http::request(method, &address.to_string(), path).await.unwrap()
 }

@@ -3,11 +3,11 @@
 use std::hint::black_box;
 
 use clap::CommandFactory as _;
-use mc_base::{ByteSize, HostPort, Span};
 use mc_master::config::MasterArgs;
 use mc_master::log::LogSync;
 use mc_master::peers::PeerList;
 use mc_master::state::ReadPolicy;
+use mc_types::{ByteSize, HostPort, Span};
 
 use crate::files::in_file;
 
@@ -75,7 +75,7 @@ pub(crate) fn settings() -> Vec<Vec<u8>> {
 pub(crate) fn master(data: &[u8]) -> bool {
     in_file(data, |file| {
         let args = ["mc-master".into(), "--config".into(), file.as_os_str().to_owned()];
-        let loaded = mc_base::config::load::<MasterArgs>(MasterArgs::command(), args, |_| None);
+        let loaded = mc_process::config::load::<MasterArgs>(MasterArgs::command(), args, |_| None);
         loaded.is_ok_and(|loaded| {
             black_box(loaded.args.settings());
             loaded.args.check().is_ok()

@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 
-use mc_base::crashsafe::SmallFile;
+use mc_durable::SmallFile;
 use tempfile::NamedTempFile;
 
 /// Has `data` read from a file.

@@ -1,6 +1,6 @@
 //! What clients say to stores.
 
-use mc_base::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
+use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
 
 const KEY: GrantKey = GrantKey([7; 32]);
 const MAC_LEN: usize = 16;

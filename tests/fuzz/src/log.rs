@@ -5,11 +5,11 @@ use std::fs;
 use std::hint::black_box;
 use std::path::Path;
 
-use mc_base::NodeId;
 use mc_master::fuzz::NODE;
 use mc_master::log::{decode_entry, decode_membership, encode_membership, encode_payload};
 use mc_master::raft::{LogId, MasterNode, Membership, StoredMembership};
 use mc_master::state::{Command, Settings, State};
+use mc_types::NodeId;
 
 /// The files of a directory of golden ones, by name.
 pub(crate) fn golden(dir: &str) -> Vec<Vec<u8>> {

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use mc_base::PutId;
 use mc_tests::until;
+use mc_types::PutId;
 
 use crate::membership::replaced_by_itself;
 use crate::row::{Round, Row};

@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
-use mc_base::{ClientId, PutId};
-use mc_proto::v1;
-use mc_proto::v1::master_client::MasterClient;
+use mc_net::{ChannelOptions, Network as _, TcpNetwork};
+use mc_proto::v1::{self, master_client::MasterClient};
 use mc_tests::{Cluster, until};
+use mc_types::{ClientId, PutId};
 use parking_lot::Mutex;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};

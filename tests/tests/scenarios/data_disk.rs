@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use mc_base::NodeId;
 use mc_client::{Code, Put};
 use mc_tests::{Cluster, http_get, mcctl, until};
+use mc_types::NodeId;
 
 #[tokio::test]
 async fn a_reserve_that_the_disk_does_not_have_refuses_puts_and_nothing_else() {

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
-use mc_base::{ClientId, ClusterId, PutId, SegmentEpoch, StoreId};
-use mc_proto::v1::{self, Code};
+use mc_net::{ChannelOptions, Network as _, TcpNetwork};
+use mc_proto::v1;
 use mc_tests::{Cluster, Faults, until, value};
 use mc_transfer::{Peer, PeerEndpoint, TcpOptions, TcpTransport, TransferError, Transport as _, WriteOp};
+use mc_types::{ClientId, ClusterId, Code, PutId, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
 const SIZE: usize = 3_000_000;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use mc_base::ByteSize;
 use mc_client::{Client, Put};
 use mc_store::Store;
 use mc_tests::{Cluster, Faults, until};
+use mc_types::ByteSize;
 use tokio::runtime::Handle;
 
 use crate::local_only::start_embedded;

@@ -2,13 +2,13 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use mc_base::Clock;
-use mc_base::metrics::Registry;
-use mc_base::net::TcpNetwork;
 use mc_client::{ByteSize, Client, Code, GetInto, Mode, Put, PutOptions};
+use mc_net::TcpNetwork;
+use mc_process::metrics::Registry;
 use mc_store::{Config, Store, Surroundings};
 use mc_tests::checker::Outcome;
 use mc_tests::{Cluster, Faults, Workload, until};
+use mc_types::Clock;
 use tokio::runtime::Handle;
 
 #[tokio::test]

@@ -1,10 +1,9 @@
 use bytes::Bytes;
-use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
-use mc_base::{ClientId, PutId};
-use mc_proto::v1::master_client::MasterClient;
-use mc_proto::v1::{self, Code};
+use mc_net::{ChannelOptions, Network as _, TcpNetwork};
+use mc_proto::v1::{self, master_client::MasterClient};
 use mc_tests::checker::{Action, Losses, Outcome};
 use mc_tests::{Cluster, Faults, LossyMaster, Workload};
+use mc_types::{ClientId, Code, PutId};
 use tonic::{Response, Status};
 
 #[tokio::test]

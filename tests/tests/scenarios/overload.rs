@@ -4,11 +4,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
-use mc_base::{ClientId, PutId};
 use mc_client::{Code, Put, PutOptions};
-use mc_proto::v1::master_client::MasterClient;
-use mc_proto::{detail_of, v1};
+use mc_proto::{
+    detail_of,
+    v1::{self, master_client::MasterClient},
+};
 use mc_tests::{Cluster, Faults, Link, Machine, passed_over, until, until_within};
+use mc_types::{ClientId, PutId};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -173,7 +175,7 @@ fn caller() -> v1::Caller {
 /// Gets a key as often as one call may, over a connection that takes nothing of the reply. Only a refusal, which has no
 /// body, ends that.
 async fn get_and_stall(channel: Channel, caller: v1::Caller, answers: Arc<Answers>) {
-    let keys = vec![Bytes::from_static(STALLED_KEY); mc_base::MAX_ITEMS];
+    let keys = vec![Bytes::from_static(STALLED_KEY); mc_types::MAX_ITEMS];
     let request = v1::BatchGetRequest { caller: Some(caller), keys, ..v1::BatchGetRequest::default() };
     answers.note(&MasterClient::new(channel).batch_get(request).await);
 }

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::net::{ChannelOptions, Network};
-use mc_base::{PutId, StoreId};
-use mc_proto::v1::master_client::MasterClient;
-use mc_proto::v1::{self, Code};
+use mc_net::{ChannelOptions, Network};
+use mc_proto::v1::{self, master_client::MasterClient};
 use mc_tests::Seeded;
 use mc_tests::checker::{Action, Digest, Outcome};
+use mc_types::{Code, PutId, StoreId};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mc_base::NodeId;
 use mc_master::log::{LogDisk as _, is_on, purged_from, vote_on};
 use mc_master::raft::{LogId, StoredMembership, Vote};
+use mc_types::NodeId;
 
 use crate::files;
 use crate::machine::Machine;

@@ -4,9 +4,9 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::FutureExt as _;
-use mc_base::NodeId;
 use mc_master::log::encode_payload;
 use mc_master::raft::{LogId, RaftNode, StoredMembership};
+use mc_types::NodeId;
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::storage::RaftLogReader as _;

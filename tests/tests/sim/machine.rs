@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use clap::Parser as _;
 use futures::FutureExt as _;
-use mc_base::Clock;
-use mc_base::config::Loaded;
+use mc_durable::FreeSpace;
 use mc_master::config::MasterArgs;
 use mc_master::raft::RaftNode;
-use mc_master::{Environment, FreeSpace, Master};
+use mc_master::{Environment, Master};
+use mc_process::config::Loaded;
 use mc_tests::Seeded;
+use mc_types::Clock;
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Runtime};
 

@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 
 use futures::future::BoxFuture;
 use hyper_util::rt::TokioIo;
-use mc_base::net::{ChannelOptions, Connection, Listener, Network, endpoint};
+use mc_net::{ChannelOptions, Connection, Listener, Network, endpoint};
 use mc_tests::Seeded;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};

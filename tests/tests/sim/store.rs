@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::{SegmentEpoch, StoreId};
 use mc_proto::v1;
 use mc_tests::Seeded;
+use mc_types::{SegmentEpoch, StoreId};
 use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 

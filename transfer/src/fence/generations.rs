@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use mc_base::ClusterTime;
+use mc_types::ClusterTime;
 
 /// Parts into which the time that records are kept is cut: each record is kept longer by up to one of them.
 const PARTS: u32 = 128;

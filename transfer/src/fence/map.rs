@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use mc_base::ClusterTime;
+use mc_types::ClusterTime;
 use smallvec::SmallVec;
 
 use super::Fenced;

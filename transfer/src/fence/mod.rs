@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::{self, Ordering};
 use std::time::Duration;
 
-use mc_base::ClusterTime;
+use mc_types::ClusterTime;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 pub(crate) use self::budget::Budget;
@@ -178,7 +178,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64};
     use std::thread;
 
-    use mc_base::ClusterId;
+    use mc_types::ClusterId;
 
     use super::*;
 

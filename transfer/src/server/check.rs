@@ -1,6 +1,6 @@
 //! Whether a request may be served: decisions over values, no I/O.
 
-use mc_base::{Access, ClusterId, ClusterTime, Grant, GrantError, GrantedRange, SegmentEpoch, StoreId};
+use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantError, GrantedRange, SegmentEpoch, StoreId};
 
 use crate::authority::Times;
 use crate::fence::Fenced;

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use mc_base::{Access, Grant};
+use mc_types::{Access, Grant};
 use smallvec::SmallVec;
 
 use super::check::{self, Refusal};

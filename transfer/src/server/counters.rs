@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mc_base::Access;
-use mc_base::metrics::Histogram;
+use mc_types::Access;
+use metrics::Histogram;
 
 /// What a data server has done since it started, for the store's metrics.
 #[derive(Debug, Default)]

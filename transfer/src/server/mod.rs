@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::{Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
+use mc_types::{Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::Access;
+use mc_types::Access;
 use rustix::net::RecvFlags;
 use smallvec::SmallVec;
 use tokio::net::TcpStream;

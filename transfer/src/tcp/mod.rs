@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
-use mc_base::SealedGrant;
+use mc_types::SealedGrant;
 use tokio::time::Instant;
 
 use self::link::{ConnectError, Link, Outcome, Refused};
@@ -328,7 +328,7 @@ struct Lane<'a> {
     done: Vec<Outcome>,
     /// Why the pieces that are not done aren't.
     failed: Option<TransferError>,
-    store: mc_base::StoreId,
+    store: mc_types::StoreId,
 }
 
 impl Lane<'_> {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mc_base::{
-    Access, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch, StoreId,
-};
 use mc_transfer::{
     Authority, Checksum, Counters, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Segment,
     TcpTransport, Timeouts, TransferError, Transport, WriteOp,
+};
+use mc_types::{
+    Access, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch, StoreId,
 };
 use tokio::net::TcpListener;
 use tokio::time::Instant;

@@ -3,7 +3,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mc_base::ByteSize;
+use mc_types::ByteSize;
 use tempfile::TempDir;
 
 use super::ChildrenError;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use mc_base::NodeId;
 use mc_client::Admin;
 use mc_proto::v1::{ListMembersReply, MemberStatus};
+use mc_types::NodeId;
 use serde::Serialize;
 use tokio::time::Instant;
 

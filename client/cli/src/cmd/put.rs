@@ -56,7 +56,7 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
             note(&format!("error: {error}"));
             document.result = "refused";
             document.error = Some(error.to_string());
-            document.code = Some(error.code.as_str_name());
+            document.code = Some(error.code.name());
             (format!("refused {}", args.key), Ended::Negative)
         }
         Err(error) => return Err(error.into()),

@@ -1,7 +1,7 @@
 //! `mcctl upgrade status|finish`.
 
 use anyhow::Result;
-use mc_base::NodeId;
+use mc_types::NodeId;
 use serde::Serialize;
 
 use crate::Ended;

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::Stream;
-use mc_base::{ClusterId, NodeId};
-use mc_proto::v1::master_server::{Master, MasterServer};
-use mc_proto::v1::{self, Code, ErrorDetail, Leader};
-use mc_proto::{VERSIONS, status_of};
+use mc_proto::{
+    VERSIONS, status_of,
+    v1::{self, ErrorDetail, Leader, master_server::Master, master_server::MasterServer},
+};
+use mc_types::{ClusterId, Code, NodeId};
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use mc_base::{SealedGrant, StoreId};
 use mc_transfer::{Checksum, Peer, ReadOp, TransferError, Transport, WriteOp};
+use mc_types::{SealedGrant, StoreId};
 use tokio::time::{Instant, sleep_until};
 
 use super::world::{Shared, StoreHealth};

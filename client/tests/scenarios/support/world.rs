@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use mc_base::{ClusterId, PutId, SegmentEpoch, StoreId};
-use mc_proto::v1::{self, Code, Leader};
+use mc_proto::v1::{self, Leader};
+use mc_types::{ClusterId, Code, PutId, SegmentEpoch, StoreId};
 use parking_lot::Mutex;
 
 /// Which call a fault is for.

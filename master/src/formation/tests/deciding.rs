@@ -1,6 +1,6 @@
 use std::net::SocketAddr;
 
-use mc_base::HostPort;
+use mc_types::HostPort;
 
 use super::*;
 use crate::peers::Entries;

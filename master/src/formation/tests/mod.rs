@@ -12,9 +12,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_base::crashsafe::DirectoryLock;
-use mc_base::net::Network as _;
-use mc_base::{ClusterId, NodeId};
+use mc_durable::DirectoryLock;
+use mc_net::Network as _;
+use mc_types::{ClusterId, NodeId};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

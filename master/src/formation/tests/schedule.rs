@@ -4,7 +4,7 @@
 
 use std::net::SocketAddr;
 
-use mc_base::HostPort;
+use mc_types::HostPort;
 use proptest::prelude::*;
 
 use super::*;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tempfile::TempPath;
 
 use super::{SnapshotError, sync_dir};
-use crate::data_disk::{self, FreeSpace as _};
+use mc_durable::FreeSpace as _;
 
 /// The steps of writing a snapshot.
 pub(crate) trait Disk: fmt::Debug + Send + Sync {
@@ -42,7 +42,7 @@ pub(crate) struct FileSystem;
 
 impl Disk for FileSystem {
     fn free(&self, dir: &Path) -> io::Result<u64> {
-        data_disk::FileSystem.free_bytes(dir)
+        mc_durable::FileSystem.free_bytes(dir)
     }
 
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {

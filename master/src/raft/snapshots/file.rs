@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use mc_base::Aside;
+use mc_durable::Aside;
 use parking_lot::Mutex;
 
 use super::incoming::Received;

@@ -10,7 +10,7 @@
 
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Take, Write};
 
-use mc_base::ClusterId;
+use mc_types::ClusterId;
 
 use super::PartialFile;
 use crate::log::{decode_membership, encode_membership};

@@ -6,7 +6,7 @@
 //!
 //! Raft waits for the last two steps of a snapshot that was received, and votes for nobody meanwhile. So all that takes
 //! time with its size comes before Raft hears of it: it is received, synced, read back and decoded ([`Incoming`]); or
-//! after: what it replaced is freed and deleted ([`mc_base::aside`]).
+//! after: what it replaced is freed and deleted ([`mc_durable::aside`]).
 //!
 //! One that does not fit on the disk is not begun. It would take the last of the room from the log, and a master whose
 //! log cannot be written ends.
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use mc_base::ClusterId;
+use mc_types::ClusterId;
 use parking_lot::Mutex;
 use tempfile::TempPath;
 use tokio::sync::Semaphore;

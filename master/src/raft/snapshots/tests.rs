@@ -6,8 +6,8 @@ mod power;
 use std::collections::BTreeSet;
 
 use futures::FutureExt;
-use mc_base::metrics::Histogram;
-use mc_base::{ClusterTime, NodeId};
+use mc_types::{ClusterTime, NodeId};
+use metrics::Histogram;
 use openraft::storage::RaftStateMachine;
 use tempfile::TempDir;
 

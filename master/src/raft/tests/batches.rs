@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
-use mc_base::net::TcpNetwork;
-use mc_base::{ClusterId, NodeId, StoreId};
+use mc_net::TcpNetwork;
+use mc_types::{ClusterId, NodeId, StoreId};
 use openraft::EntryPayload;
 use openraft::alias::{EntryPayloadOf, SnapshotOf};
 use openraft::storage::{ApplyResponder, EntryResponder, RaftStateMachine};

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use openraft::async_runtime::watch::WatchReceiver;
 
-use mc_base::{GrantKey, NodeId, SegmentEpoch, StoreId};
 use mc_tests::eventually;
+use mc_types::{GrantKey, NodeId, SegmentEpoch, StoreId};
 
 use super::pool::{Pool, command};
 use crate::raft::{

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use mc_base::NodeId;
-use mc_base::net::{ChannelOptions, Network as _, TcpNetwork};
+use mc_net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_proto::v1::raft_client::RaftClient;
 use mc_tests::{eventually, until};
+use mc_types::NodeId;
 use openraft::raft::VoteRequest;
 
 use super::pool::{CLUSTER, Pool, slow};

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mc_base::net::{ChannelOptions, Network, TcpNetwork};
-use mc_base::{Clock, ClusterId, NodeId};
-use mc_proto::detail_of;
-use mc_proto::v1::raft_client::RaftClient;
-use mc_proto::v1::{self, Code};
+use mc_net::{ChannelOptions, Network, TcpNetwork};
+use mc_proto::{
+    detail_of,
+    v1::{self, raft_client::RaftClient},
+};
+use mc_types::{Clock, ClusterId, Code, NodeId};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::VoteRequest;
 use tonic::transport::Channel;

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use mc_base::NodeId;
-use mc_base::net::{ChannelOptions, Network, TcpNetwork};
-use mc_proto::v1;
-use mc_proto::v1::raft_client::RaftClient;
+use mc_net::{ChannelOptions, Network, TcpNetwork};
+use mc_proto::v1::{self, raft_client::RaftClient};
+use mc_types::NodeId;
 use openraft::EntryPayload;
 use openraft::raft::AppendEntriesRequest;
 use tonic::Code;

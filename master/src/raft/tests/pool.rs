@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use mc_base::metrics::{Histogram, Registry};
-use mc_base::net::{Network, TcpNetwork};
-use mc_base::{Clock, ClusterId, ClusterTime, NodeId};
+use mc_net::{Network, TcpNetwork};
+use mc_process::metrics::Registry;
 use mc_proto::v1;
 use mc_tests::{Link, Links, eventually, until};
+use mc_types::{Clock, ClusterId, ClusterTime, NodeId};
+use metrics::Histogram;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

@@ -7,11 +7,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use mc_base::NodeId;
-use mc_base::net::{ChannelOptions, Network, TcpNetwork};
-use mc_proto::v1;
-use mc_proto::v1::raft_client::RaftClient;
+use mc_net::{ChannelOptions, Network, TcpNetwork};
+use mc_proto::v1::{self, raft_client::RaftClient};
 use mc_tests::until;
+use mc_types::NodeId;
 use openraft::EntryPayload;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::AppendEntriesRequest;

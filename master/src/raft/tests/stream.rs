@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use futures::stream::{self, BoxStream};
 use futures::{Stream, StreamExt};
-use mc_base::NodeId;
-use mc_base::net::{Network, TcpNetwork};
-use mc_proto::v1;
-use mc_proto::v1::raft_server::RaftServer;
+use mc_net::{Network, TcpNetwork};
+use mc_proto::v1::{self, raft_server::RaftServer};
+use mc_types::NodeId;
 use openraft::RaftNetworkV2;
 use openraft::errors::RPCError;
 use openraft::network::{RPCOption, RaftNetworkFactory};

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use futures::stream;
-use mc_base::ClusterId;
-use mc_base::metrics::Histogram;
+use mc_types::ClusterId;
+use metrics::Histogram;
 use openraft::storage::RaftStateMachine;
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{EntryPayload, StorageError};

@@ -4,15 +4,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use mc_base::crashsafe::DirectoryLock;
-use mc_base::net::TcpNetwork;
-use mc_base::{Clock, NodeId};
+use mc_durable::{DirectoryLock, FileSystem};
+use mc_net::TcpNetwork;
 use mc_proto::v1;
+use mc_types::{Clock, NodeId};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use super::pool::{CLUSTER, Pool, unread_metrics};
-use crate::data_disk::{DataDisk, FileSystem};
+use crate::data_disk::DataDisk;
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, Plan};
 use crate::identity::Identity;
 use crate::leader::{Coordinator, CoordinatorConfig};

@@ -15,7 +15,7 @@
 mod free;
 mod run;
 
-use mc_base::ALLOCATION_ALIGN;
+use mc_types::ALLOCATION_ALIGN;
 
 use super::cow::CowMap;
 use free::FreeSpace;

@@ -2,7 +2,7 @@
 
 mod shard;
 
-use mc_base::PutId;
+use mc_types::PutId;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 

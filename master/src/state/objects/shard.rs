@@ -1,4 +1,4 @@
-use mc_base::PutId;
+use mc_types::PutId;
 
 use super::{Object, Replica};
 

@@ -1,4 +1,4 @@
-use mc_base::{ClusterTime, PutId};
+use mc_types::{ClusterTime, PutId};
 
 use super::CowMap;
 

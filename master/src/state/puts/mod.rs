@@ -3,7 +3,7 @@
 mod deadlines;
 mod shard;
 
-use mc_base::{ClusterTime, PutId};
+use mc_types::{ClusterTime, PutId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use triomphe::Arc;

@@ -1,6 +1,6 @@
 use std::io::Read;
 
-use mc_base::{ALLOCATION_ALIGN, ClusterTime, PutId, StoreId};
+use mc_types::{ALLOCATION_ALIGN, ClusterTime, PutId, StoreId};
 
 use super::frame::{ChunkReader, each, read_exact};
 use super::record::{

@@ -1,4 +1,4 @@
-use mc_base::{ClusterTime, PutId, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{ClusterTime, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 

@@ -1,6 +1,6 @@
 //! Snapshots whose bytes are whole, and whose records no state of this program holds.
 
-use mc_base::{ClusterTime, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, PutId, SegmentEpoch, StoreId};
 use smallvec::{SmallVec, smallvec};
 
 use super::frame::ChunkWriter;

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
-use mc_base::net::{ChannelOptions, Network, TcpNetwork};
-use mc_base::{ClientId, PutId};
-use mc_proto::v1::master_client::MasterClient;
-use mc_proto::v1::{BatchPutRevokeRequest, Caller};
+use mc_net::{ChannelOptions, Network, TcpNetwork};
+use mc_proto::v1::{BatchPutRevokeRequest, Caller, master_client::MasterClient};
+use mc_types::{ClientId, PutId};
 
 use super::masters::{Masters, Total};
 use super::report::Latencies;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use mc_base::ByteSize;
 use mc_client::{Client, GetInto, Put, PutOptions};
+use mc_types::ByteSize;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -319,7 +319,7 @@ impl Load {
     /// Makes room. What is not there (any more) is no failure, and neither is what was read a moment ago: by force.
     async fn remove(&self, blocks: std::ops::Range<Block>) {
         let keys: Vec<_> = blocks.map(|block| self.space.key(block)).collect();
-        for keys in keys.chunks(mc_base::MAX_ITEMS) {
+        for keys in keys.chunks(mc_types::MAX_ITEMS) {
             self.client.batch_remove(keys, true).await;
         }
     }

@@ -1,7 +1,7 @@
 //! What the masters measured themselves: sums and counts of their histograms, as their `/metrics` show them.
 
 use anyhow::{Context, Result, ensure};
-use mc_base::http;
+use mc_process::http;
 use mc_proto::v1::{MemberStatus, StatusReply};
 
 use crate::connect;
@@ -136,7 +136,7 @@ fn total(text: &str, name: &str, labels: &str) -> Total {
 
 #[cfg(test)]
 mod tests {
-    use mc_base::metrics::Registry;
+    use mc_process::metrics::Registry;
 
     use super::*;
 

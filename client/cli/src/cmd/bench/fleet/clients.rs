@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::{StreamExt, stream};
-use mc_base::ByteSize;
 use mc_client::{Client, ConnectError, Put};
 use mc_transfer::{TcpTransport, Transport};
+use mc_types::ByteSize;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use mc_base::http;
+use mc_process::http;
 use tokio_util::task::AbortOnDropHandle;
 
 /// CPU time and memory of a process.

@@ -4,10 +4,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Parser;
 use futures::{StreamExt, TryStreamExt, stream};
-use mc_base::Clock;
-use mc_base::metrics::Registry;
-use mc_base::net::TcpNetwork;
+use mc_net::TcpNetwork;
+use mc_process::metrics::Registry;
 use mc_store::{Config, Store, Surroundings};
+use mc_types::Clock;
 use tokio::runtime::Runtime;
 
 /// Stores that start at the same time: each allocates its memory on a thread.

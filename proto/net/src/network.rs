@@ -1,5 +1,3 @@
-//! Listeners and channels, each made in one place: TLS goes under these two functions, and a simulation replaces both.
-
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -10,7 +8,6 @@ use std::time::Duration;
 use futures::Stream;
 use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint};
 
 /// An accepted connection, whatever is under it.
@@ -48,7 +45,8 @@ impl AsyncWrite for Connection {
     }
 }
 
-impl Connected for Connection {
+#[cfg(feature = "server")]
+impl tonic::transport::server::Connected for Connection {
     type ConnectInfo = ();
     fn connect_info(&self) {}
 }

@@ -4,10 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use metrics::{Key, KeyName, Label, Level, Metadata, Recorder as _};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder as _};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
-
-pub use metrics::{Counter, Gauge, Histogram};
 
 /// Bounds of histograms whose name ends in `_seconds`: from a leased read (tens of microseconds) to a stalled disk.
 const SECONDS: [f64; 19] = [

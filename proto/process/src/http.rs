@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::oneshot;
 
-use crate::net::{Connection, Listener};
+use mc_net::{Connection, Listener};
 
 /// How long open requests may take to end after the shutdown began.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -154,7 +154,7 @@ impl axum::serve::Listener for Accept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::TcpNetwork;
+    use mc_net::TcpNetwork;
 
     #[tokio::test]
     async fn the_standard_routes_answer_and_the_server_ends_with_an_idle_connection_open() {

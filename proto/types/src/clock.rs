@@ -32,6 +32,7 @@ pub struct Clock(Arc<dyn Fn() -> Duration + Send + Sync>);
 impl Clock {
     /// The machine's monotonic clock (tokio's, so a paused test runtime pauses it too).
     #[must_use]
+    #[cfg(feature = "tokio")]
     pub fn monotonic() -> Self {
         let origin = tokio::time::Instant::now();
         Self(Arc::new(move || origin.elapsed()))

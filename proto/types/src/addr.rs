@@ -1,7 +1,4 @@
-//! `host:port` as people write it.
-
 use std::fmt;
-use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
@@ -99,24 +96,6 @@ impl HostPort {
     pub fn ip(&self) -> Option<IpAddr> {
         self.host.parse().ok()
     }
-
-    /// Every address that the host has now: distinct, sorted. An IP address is its own.
-    ///
-    /// # Errors
-    /// What the system's resolver answers; a name without any address is [`io::ErrorKind::NotFound`].
-    pub async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
-        if let Some(ip) = self.ip() {
-            return Ok(vec![SocketAddr::new(ip, self.port)]);
-        }
-        let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await?;
-        let mut addresses: Vec<SocketAddr> = found.collect();
-        addresses.sort_unstable();
-        addresses.dedup();
-        if addresses.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::NotFound, format!("{} has no address", self.host)));
-        }
-        Ok(addresses)
-    }
 }
 
 /// Parses a list with commas; empty items are left out.
@@ -213,14 +192,5 @@ mod tests {
     fn a_list_may_have_spaces_and_a_comma_at_its_end() {
         let list = parse_list("a, b:2,", 1).unwrap();
         assert_eq!(list.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a:1", "b:2"]);
-    }
-
-    #[tokio::test]
-    async fn a_name_resolves_to_all_its_addresses_once() {
-        let addresses = HostPort::parse("localhost", 9).unwrap().resolve().await.unwrap();
-        assert!(addresses.iter().all(|address| address.ip().is_loopback() && address.port() == 9));
-        let mut distinct = addresses.clone();
-        distinct.dedup();
-        assert_eq!(addresses, distinct);
     }
 }

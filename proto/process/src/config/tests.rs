@@ -3,7 +3,7 @@ use std::io::Write as _;
 use clap::{CommandFactory as _, Parser};
 
 use super::*;
-use crate::{ByteSize, Span};
+use mc_types::{ByteSize, Span};
 
 #[derive(Debug, Parser)]
 #[command(name = "mc-test", version)]

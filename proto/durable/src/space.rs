@@ -1,0 +1,23 @@
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+/// Tells how much room a disk has. It is injected, so that a test can fill one.
+pub trait FreeSpace: fmt::Debug + Send + Sync {
+    /// Bytes that this process may still write to the file system that `dir` is on. May block.
+    ///
+    /// # Errors
+    /// What the file system answers.
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
+}
+
+/// Asks the operating system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FileSystem;
+
+impl FreeSpace for FileSystem {
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(dir)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}

@@ -1,0 +1,8 @@
+//! Sockets: every listener, every connection and every name lookup of mc is made here, so that TLS has one place to go
+//! to and a simulation one thing to replace.
+
+mod network;
+mod resolve;
+
+pub use network::{ChannelOptions, Connection, Listener, Network, TcpNetwork, endpoint};
+pub use resolve::resolve;

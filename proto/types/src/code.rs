@@ -1,0 +1,124 @@
+use thiserror::Error;
+
+/// Declares each code once: its number, its name on the wire, and its meaning.
+macro_rules! codes {
+    ($($(#[$doc:meta])* $code:ident = $number:literal, $name:literal;)*) => {
+        /// The result of an operation on one item, as it travels in replies and stands in logs. The numbers up to
+        /// -1,999 are those of Mooncake Store.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(i32)]
+        pub enum Code {
+            $($(#[$doc])* $code = $number,)*
+        }
+
+        impl Code {
+            /// All codes.
+            pub const ALL: &[Self] = &[$(Self::$code),*];
+
+            /// Its name on the wire.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$code => $name,)*
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// Done.
+    Ok = 0, "OK";
+    /// A defect of the master.
+    InternalError = -1, "INTERNAL_ERROR";
+    /// No such segment, or its store is not mounted.
+    SegmentNotFound = -101, "SEGMENT_NOT_FOUND";
+    /// A live store mounts from another address.
+    SegmentAlreadyExists = -102, "SEGMENT_ALREADY_EXISTS";
+    /// No space.
+    NoAvailableHandle = -200, "NO_AVAILABLE_HANDLE";
+    /// The key is empty or longer than [`MAX_KEY_LEN`](crate::MAX_KEY_LEN).
+    InvalidKey = -400, "INVALID_KEY";
+    /// A parameter is out of its range.
+    InvalidParams = -600, "INVALID_PARAMS";
+    /// The put that is revoked has ended.
+    InvalidWrite = -700, "INVALID_WRITE";
+    /// Every replica is on a suspect store.
+    ReplicaIsNotReady = -703, "REPLICA_IS_NOT_READY";
+    /// No such object.
+    ObjectNotFound = -704, "OBJECT_NOT_FOUND";
+    /// The object exists already.
+    ObjectAlreadyExists = -705, "OBJECT_ALREADY_EXISTS";
+    /// The object is being read.
+    ObjectHasLease = -706, "OBJECT_HAS_LEASE";
+    /// The read lease was over before the bytes had arrived.
+    LeaseExpired = -707, "LEASE_EXPIRED";
+    /// The bytes could not be moved.
+    TransferFail = -800, "TRANSFER_FAIL";
+    /// The bytes are not those that were put.
+    ChecksumMismatch = -801, "CHECKSUM_MISMATCH";
+    /// The call failed.
+    RpcFail = -900, "RPC_FAIL";
+    /// The call was not answered by its deadline.
+    RpcTimeout = -901, "RPC_TIMEOUT";
+    /// The master cannot serve this now.
+    UnavailableInCurrentStatus = -1010, "UNAVAILABLE_IN_CURRENT_STATUS";
+    /// This build does not have the operation.
+    NotSupported = -1012, "NOT_SUPPORTED";
+    /// This master does not lead.
+    NotLeader = -2001, "NOT_LEADER";
+    /// The put id is unknown: the put ended at its deadline, was revoked, or never started here.
+    PutGone = -2002, "PUT_GONE";
+    /// The call is for another cluster.
+    WrongCluster = -2003, "WRONG_CLUSTER";
+    /// The call is for another master.
+    WrongNode = -2004, "WRONG_NODE";
+    /// Both ends speak different versions.
+    VersionSkew = -2005, "VERSION_SKEW";
+    /// Too many proposals are in flight: slow down and try again.
+    ResourceExhausted = -2006, "RESOURCE_EXHAUSTED";
+    /// The epoch was unmounted or has expired: allocate and mount again.
+    StoreEpochDead = -2007, "STORE_EPOCH_DEAD";
+    /// The object is larger than the largest segment.
+    ObjectTooLarge = -2008, "OBJECT_TOO_LARGE";
+    /// The object is no longer the version that was named.
+    VersionChanged = -2009, "VERSION_CHANGED";
+    /// No leader was reachable.
+    NoLeader = -2010, "NO_LEADER";
+    /// Proposed, and leadership was lost before the outcome was known.
+    OutcomeUnknown = -2011, "OUTCOME_UNKNOWN";
+    /// The leader starts no puts until there is room in its data directory.
+    DiskNearlyFull = -2012, "DISK_NEARLY_FULL";
+}
+
+/// A number that no code has: the other end is a newer build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{0} is no result code of this build")]
+pub struct UnknownCode(pub i32);
+
+impl TryFrom<i32> for Code {
+    type Error = UnknownCode;
+
+    fn try_from(number: i32) -> Result<Self, UnknownCode> {
+        Self::ALL.iter().copied().find(|code| *code as i32 == number).ok_or(UnknownCode(number))
+    }
+}
+
+impl From<Code> for i32 {
+    fn from(code: Code) -> Self {
+        code as Self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_is_its_number_and_back() {
+        for code in Code::ALL {
+            assert_eq!(Code::try_from(i32::from(*code)), Ok(*code));
+        }
+        assert_eq!(Code::try_from(1), Err(UnknownCode(1)));
+    }
+}

@@ -1,0 +1,24 @@
+//! Values that travel between the processes of mc, and those that are computed from them. No I/O, no runtime.
+//!
+//! - Ids ([`NodeId`], [`StoreId`], ...) and [`Grant`], the short-lived permission to touch ranges of a store's memory.
+//! - [`Code`]: the result of an operation on one item.
+//! - [`HostPort`], [`ByteSize`], [`Span`]: addresses, sizes and durations as people write them.
+//! - [`ClusterTime`], and [`Clock`], the injected monotonic clock beneath it.
+
+mod addr;
+mod clock;
+mod code;
+mod grant;
+mod ids;
+mod limits;
+mod size;
+
+pub use addr::{HostPort, ParseAddressError, parse_list};
+pub use clock::{Clock, ClusterTime};
+pub use code::{Code, UnknownCode};
+pub use grant::{Access, Grant, GrantError, GrantKey, GrantedRange, SealedGrant};
+pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
+pub use limits::{
+    ALLOCATION_ALIGN, MAX_COMMAND_BYTES, MAX_GRANT_LIFETIME, MAX_ITEMS, MAX_KEY_LEN, MAX_TENANT_LEN,
+};
+pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};

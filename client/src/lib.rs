@@ -19,6 +19,7 @@ mod core;
 mod discover;
 mod embedded;
 mod error;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
 mod get;

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
+use mc_index::{ReadPolicy, Settings};
+use mc_log::LogSync;
 use mc_process::{config::FileOptions, telemetry::LogOptions};
 use mc_types::{ByteSize, Span};
 
-use crate::log::LogSync;
 use crate::peers::{PeerList, PeersError};
 use crate::setting::{PUT_DEADLINE_MAX, READ_LEASE, STORE_TTL};
-use crate::state::{ReadPolicy, Settings};
 
 /// Default port of the client API.
 pub const CLIENT_PORT: u16 = 50051;

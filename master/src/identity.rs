@@ -154,6 +154,7 @@ fn decode(path: &Path, body: &[u8]) -> Result<Record, IdentityError> {
 }
 
 /// For tests/fuzz: the body of an identity; says whether it could be read.
+#[cfg(feature = "testing")]
 pub(crate) fn fuzz(body: &[u8]) -> bool {
     let path = Path::new("identity");
     let Ok(record) = decode(path, body) else { return false };

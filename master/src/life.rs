@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_log::LogStore;
 use mc_process::config::Loaded;
 use mc_proto::v1::master_server::MasterServer;
+use mc_raft::{Leadership, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits};
 use mc_types::NodeId;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -15,11 +17,9 @@ use crate::data_disk::{DataDisk, Holdings};
 use crate::formation::{ClusterView, Formation, FormationService, Formed};
 use crate::http;
 use crate::leader::{Coordinator, CoordinatorConfig, duties, keep_members, leave_to_a_better_disk};
-use crate::log::LogStore;
 use crate::master::{CLOSE, Environment, Listeners, Log, StartError};
 use crate::metrics::MasterMetrics;
 use crate::overruled;
-use crate::raft::{Leadership, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits};
 
 /// Largest request that is read: 4,096 keys of 4 KiB and their framing.
 const MAX_REQUEST_BYTES: usize = 24 << 20;
@@ -48,7 +48,8 @@ pub(crate) struct Life {
 
 impl Life {
     pub(crate) async fn run(self, listeners: Listeners, log: Log) -> Result<(), StartError> {
-        let service = RaftService::new(self.node, self.formation.service(), self.metrics.clone());
+        let service =
+            RaftService::new(self.node, self.formation.service(), self.metrics.raft_rpc_times.clone());
         self.serve(listeners, service.clone());
         let Some(formed) = self.form().await? else { return Ok(()) };
         let cluster = formed.cluster();

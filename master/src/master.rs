@@ -3,8 +3,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_durable::{DirectoryLock, DurableError, FreeSpace};
+use mc_log::{LogOptions, LogStore, OpenError, OpenLog};
 use mc_net::{Listener, Network};
 use mc_process::{config::Loaded, metrics::Registry};
+use mc_raft::{RaftNode, StartError as RaftStartError, TransferError};
 use mc_types::{Clock, NodeId};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -17,10 +19,8 @@ use crate::config::{MasterArgs, MasterConfigError};
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, FormationError, Plan};
 use crate::identity::{Identity, IdentityError};
 use crate::life::Life;
-use crate::log::{LogOptions, LogStore, OpenError, OpenLog};
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
-use crate::raft::{RaftNode, StartError as RaftStartError, TransferError};
 use crate::rescue;
 
 /// How long to wait for a predecessor that is still letting go of the data directory.

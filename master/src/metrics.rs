@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use mc_process::metrics::Registry;
+use mc_raft::RpcTimes;
 use metrics::{Counter, Gauge, Histogram};
 
-use crate::log::{BatchTimes, LogObserver};
-use crate::state::Op;
+use mc_index::Op;
+use mc_log::{BatchTimes, LogObserver};
 
 /// The calls of the client API, as the label `rpc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,28 +54,6 @@ const RPCS: [(Rpc, &str); 19] = [
     (Rpc::GetConfig, "get_config"),
     (Rpc::SetConfig, "set_config"),
     (Rpc::FinishUpgrade, "finish_upgrade"),
-];
-
-/// The calls between masters, as the label `rpc`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RaftRpc {
-    /// A call of its own, or one message of the stream.
-    Append,
-    Vote,
-    PreVote,
-    /// From the header on, so with the time that it takes to come in.
-    Snapshot,
-    TransferLeader,
-    Meet,
-}
-
-const RAFT_RPCS: [(RaftRpc, &str); 6] = [
-    (RaftRpc::Append, "append"),
-    (RaftRpc::Vote, "vote"),
-    (RaftRpc::PreVote, "pre_vote"),
-    (RaftRpc::Snapshot, "snapshot"),
-    (RaftRpc::TransferLeader, "transfer_leader"),
-    (RaftRpc::Meet, "meet"),
 ];
 
 /// How the members changed, as the label `change`.
@@ -143,7 +122,7 @@ impl From<&Op> for Proposed {
 pub(crate) struct MasterMetrics {
     registry: Registry,
     rpc_seconds: Vec<Histogram>,
-    raft_rpc_seconds: Vec<Histogram>,
+    pub(crate) raft_rpc_times: RpcTimes,
     led_by_lease: Counter,
     led_by_quorum: Counter,
     commit_seconds: Vec<Histogram>,
@@ -212,13 +191,10 @@ impl MasterMetrics {
             .iter()
             .map(|(_, name)| r.histogram("mc_master_rpc_seconds", "Time to answer a call", &[("rpc", name)]))
             .collect();
-        let raft_rpc_seconds = RAFT_RPCS
-            .iter()
-            .map(|(_, name)| {
-                let help = "Time to answer another master's call, or one message of its stream of appends";
-                r.histogram("mc_raft_rpc_seconds", help, &[("rpc", name)])
-            })
-            .collect();
+        let raft_rpc_times = RpcTimes::new(|name| {
+            let help = "Time to answer another master's call, or one message of its stream of appends";
+            r.histogram("mc_raft_rpc_seconds", help, &[("rpc", name)])
+        });
         let led_by = |by| {
             let help = "Checks before an answer whether this master leads, by what it went by";
             r.counter("mc_master_leader_checks_total", help, &[("by", by)])
@@ -242,7 +218,7 @@ impl MasterMetrics {
             .collect();
         Self {
             rpc_seconds,
-            raft_rpc_seconds,
+            raft_rpc_times,
             member_changes,
             commit_seconds,
             apply_seconds: r.histogram(
@@ -362,16 +338,6 @@ impl MasterMetrics {
         RpcTimer { histogram: &self.rpc_seconds[rpc as usize], since: Instant::now() }
     }
 
-    /// Times another master's call until the answer is dropped.
-    pub(crate) fn raft_rpc(&self, rpc: RaftRpc) -> RpcTimer<'_> {
-        RpcTimer { histogram: &self.raft_rpc_seconds[rpc as usize], since: Instant::now() }
-    }
-
-    /// A message of a stream was answered `took` after it had come in.
-    pub(crate) fn raft_served(&self, rpc: RaftRpc, took: Duration) {
-        self.raft_rpc_seconds[rpc as usize].record(took.as_secs_f64());
-    }
-
     /// This master made sure that it leads, to give an answer.
     pub(crate) fn led(&self, by: LedBy) {
         match by {
@@ -463,9 +429,6 @@ mod tests {
     #[test]
     fn every_rpc_and_every_kind_of_entry_has_its_own_histogram() {
         for (at, (rpc, _)) in RPCS.iter().enumerate() {
-            assert_eq!(*rpc as usize, at);
-        }
-        for (at, (rpc, _)) in RAFT_RPCS.iter().enumerate() {
             assert_eq!(*rpc as usize, at);
         }
         for (at, (change, _)) in MEMBER_CHANGES.iter().enumerate() {

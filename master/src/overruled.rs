@@ -5,13 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_index::Settings;
 use mc_process::{config::Loaded, config::Origin};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::MasterArgs;
 use crate::leader::Coordinator;
 use crate::setting::{RAFT_TIMING, SETTINGS};
-use crate::state::Settings;
 
 /// How often it is looked whether the settings are known.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -82,7 +82,7 @@ mod tests {
     use mc_process::config;
 
     use super::*;
-    use crate::state::ReadPolicy;
+    use mc_index::ReadPolicy;
 
     fn given(args: &[&str], env: &[(&str, &str)]) -> Loaded<MasterArgs> {
         let args = ["mc-master"].iter().chain(args).map(OsString::from);

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::CommandFactory as _;
+use mc_durable::FileSystem;
+use mc_log::{self, OnSled};
 use mc_net::TcpNetwork;
 use mc_process::{
     config::{self, Loaded},
@@ -16,9 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::MasterArgs;
-use crate::log::{self, OnSled};
 use crate::master::{Environment, Master, StartError};
-use mc_durable::FileSystem;
 
 /// Exit code for what a person must mend before another start makes sense.
 const EXIT_CONFIG: u8 = 2;
@@ -68,7 +68,7 @@ impl From<StartError> for End {
 fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
     let args = &loaded.args;
     telemetry::init(&args.log).map_err(|err| End::Config(err.to_string()))?;
-    log::keep_caught_panics_quiet();
+    mc_log::keep_caught_panics_quiet();
     let failed = |err: std::io::Error| End::Failed(format!("the runtime did not start: {err}"));
     // Raft on threads of its own: a flood of requests must not keep heartbeats from going out. No more threads than
     // cores: on two of them a second thread each made a batch of puts a third slower, by handing work to and fro.

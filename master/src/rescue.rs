@@ -20,17 +20,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mc_durable::{DirectoryLock, DurableError, durable_rename, sync_dir};
+use mc_index::{CLUSTER_VERSION, Command, Op, Settings, Stamp, State};
+use mc_log::{EntryPayload, RaftLogReader as _, RaftLogStorage as _};
+use mc_log::{
+    LogId, LogOptions, LogStore, MasterNode, Membership, OpenError, Proposal, SledOptions, SnapshotMeta,
+    StoredMembership, Vote,
+};
+use mc_raft::{SnapshotError, SnapshotStore};
 use mc_types::{ClusterId, NodeId};
-use openraft::EntryPayload;
-use openraft::storage::{RaftLogReader as _, RaftLogStorage as _};
 
 use crate::identity::{Belonging, Identity, IdentityError};
-use crate::log::{LogOptions, LogStore, OpenError, SledOptions};
-use crate::raft::{
-    LogId, MasterNode, Membership, Proposal, SnapshotError, SnapshotMeta, SnapshotStore, StoredMembership,
-    Vote,
-};
-use crate::state::{CLUSTER_VERSION, Command, Op, Settings, Stamp, State};
 
 const PARTIAL: &str = "rescue.partial";
 const DECIDED: &str = "rescue";

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use mc_index::Settings;
 use mc_types::{MAX_GRANT_LIFETIME, Span};
 
 use crate::config::RaftTiming;
-use crate::state::Settings;
 
 /// Name of the Raft timing.
 pub(crate) const RAFT_TIMING: &str = "raft-timing";

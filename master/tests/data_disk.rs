@@ -9,10 +9,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use master_support::Single;
 use mc_durable::FreeSpace;
 use mc_tests::{eventually, until};
 use mc_types::Code;
+
+use master_support::Single;
 
 /// A disk with as much room as a test says.
 #[derive(Debug)]

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use bytes::{Buf, BufMut, Bytes};
 use futures::stream;
 use http::uri::PathAndQuery;
-use master_support::{Single, caller};
 use mc_durable::FreeSpace;
 use mc_net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_proto::{
@@ -24,6 +23,8 @@ use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
+
+use master_support::{Single, caller};
 
 /// Largest message on the port of clients and stores.
 const REQUEST_BYTES: usize = 24 << 20;

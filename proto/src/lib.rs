@@ -5,6 +5,10 @@
 //! [`v1`] holds the messages, the clients and the servers. [`VERSIONS`] is the range of protocol versions that
 //! this build speaks: both ends show theirs at connect, and skew is an error that names both.
 
+#[cfg_attr(
+    not(any(feature = "client", feature = "server")),
+    allow(dead_code, reason = "only generated services use it")
+)]
 mod codec;
 mod status;
 

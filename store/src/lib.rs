@@ -10,6 +10,7 @@ mod data;
 mod data_dir;
 mod descriptors;
 mod error;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
 mod http;

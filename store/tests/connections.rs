@@ -5,7 +5,6 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Event, FakeCluster};
 use futures::StreamExt as _;
 use mc_tests::{Daemon, http_get, until};
 use mc_transfer::{
@@ -13,6 +12,8 @@ use mc_transfer::{
 };
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantedRange, SealedGrant, StoreId};
 use tokio::time::Instant;
+
+use common::{Event, FakeCluster};
 
 const LEN: u64 = 4096;
 

@@ -4,12 +4,13 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Event, FakeCluster, config, http, start};
 use mc_store::{StartError, Store};
 use mc_tests::until;
 use mc_transfer::{Peer, PeerEndpoint, ReadOp, TcpOptions, TcpTransport, Transport as _, WriteOp};
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange};
 use tokio::time::Instant;
+
+use common::{Event, FakeCluster, config, http, start};
 
 fn grant(store: &Store, key: &GrantKey, access: Access) -> mc_types::SealedGrant {
     let grant = Grant {

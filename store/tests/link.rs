@@ -4,10 +4,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Event, FakeCluster, SEGMENT, config, http, start, until_not_ready_because};
 use mc_tests::until;
 use mc_types::ClusterId;
 use tokio::io::AsyncReadExt as _;
+
+use common::{Event, FakeCluster, SEGMENT, config, http, start, until_not_ready_because};
 
 const WITHIN: Duration = Duration::from_secs(2);
 

@@ -8,6 +8,7 @@
 mod authority;
 mod checksum;
 mod fence;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
 mod memory_limit;

@@ -5,9 +5,10 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Store, grant, pattern, range, soon};
 use mc_transfer::{ReadOp, TcpTransport, Transport, WriteOp};
 use mc_types::Access;
+
+use common::{Store, grant, pattern, range, soon};
 
 /// Counts the bytes that are asked for.
 struct Counting;

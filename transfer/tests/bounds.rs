@@ -5,13 +5,14 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::relay::Relay;
-use common::{Store, pattern, peer_at, read, sealed, soon, until, write};
 use mc_transfer::{ReadOp, TcpOptions, TcpTransport, Timeouts, TransferError, Transport, WriteOp};
 use mc_types::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout};
+
+use common::relay::Relay;
+use common::{Store, pattern, peer_at, read, sealed, soon, until, write};
 
 #[tokio::test]
 async fn the_deadline_is_kept_against_a_store_that_never_answers() {

@@ -2,11 +2,13 @@
 
 mod common;
 
-use common::{Store, grant, pattern, peer_at, range, read, sealed, soon, write};
+use std::sync::atomic::Ordering;
+
 use mc_transfer::{Checksum, ReadOp, TcpOptions, TcpTransport, Timeouts, Transport, WriteOp};
 use mc_types::Access;
-use std::sync::atomic::Ordering;
 use tokio::net::TcpListener;
+
+use common::{Store, grant, pattern, peer_at, range, read, sealed, soon, write};
 
 const MIB: usize = 1 << 20;
 

@@ -2,14 +2,15 @@
 
 mod common;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use mc_transfer::{TcpTransport, Transport as _, WriteOp};
+use mc_types::Access;
+use tokio::time::timeout;
 
 use common::relay::Relay;
 use common::{KEY, Store, grant, pattern, peer_at, range, read, refusal, sealed, soon, until, write};
-use mc_transfer::{TcpTransport, Transport as _, WriteOp};
-use mc_types::Access;
-use std::sync::atomic::Ordering;
-use tokio::time::timeout;
 
 const LEN: usize = 4 << 20;
 

@@ -5,9 +5,10 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use common::{KEY, Store, grant, range, soon};
 use mc_transfer::{TcpTransport, Transport as _, WriteOp};
 use mc_types::Access;
+
+use common::{KEY, Store, grant, range, soon};
 
 /// Counts the bytes that this process holds.
 struct Counting;

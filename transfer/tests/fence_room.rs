@@ -7,13 +7,14 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{
-    CLUSTER, KEY, LIFETIME, Store, grant, pattern, range, read, refusal, sealed, soon, until, write,
-};
 use mc_transfer::{TcpTransport, Timeouts, Transport as _, WriteOp};
 use mc_types::{Access, ClusterTime, Grant, SealedGrant};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
+
+use common::{
+    CLUSTER, KEY, LIFETIME, Store, grant, pattern, range, read, refusal, sealed, soon, until, write,
+};
 
 const RECORDS: u64 = 4;
 const EACH: u64 = 1000;

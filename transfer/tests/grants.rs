@@ -5,9 +5,10 @@ mod common;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use common::{EPOCH, KEY, LIFETIME, STORE, Store, grant, pattern, range, read, refusal, sealed, soon, write};
 use mc_transfer::{Peer, PeerEndpoint, ReadOp, TcpTransport, TransferError, Transport, WriteOp};
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, SegmentEpoch, StoreId};
+
+use common::{EPOCH, KEY, LIFETIME, STORE, Store, grant, pattern, range, read, refusal, sealed, soon, write};
 
 const LEN: u64 = 1 << 20;
 

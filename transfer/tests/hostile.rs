@@ -5,13 +5,14 @@ mod common;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::relay::Relay;
-use common::{Store, pattern, peer_at, read, sealed, until, write};
 use mc_transfer::{TcpTransport, Timeouts};
 use mc_types::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+use common::relay::Relay;
+use common::{Store, pattern, peer_at, read, sealed, until, write};
 
 /// Sends bytes, closes its side and reads what comes until the store closes.
 async fn throw(address: &str, bytes: &[u8]) {

@@ -5,10 +5,11 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use common::{CLUSTER, EPOCH, KEY, STORE, Store, grant, range, until};
 use mc_types::Access;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+
+use common::{CLUSTER, EPOCH, KEY, STORE, Store, grant, range, until};
 
 /// Counts the bytes that this process holds.
 struct Counting;

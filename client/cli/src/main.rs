@@ -16,10 +16,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use mc_client::Outcome;
 
 use args::{Cli, Command};
 use failure::{Failure, INTERRUPTED};
-use mc_client::Outcome;
 use output::Output;
 
 /// As in `mc-master`: masters run in this executable, too.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_index::{CLUSTER_VERSION, ReadPolicy, StoreView};
+use mc_log::MasterNode;
 use mc_proto::v1;
+use mc_raft::{Applied, TransferError};
 use mc_types::{NodeId, StoreId};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -13,8 +16,6 @@ use tonic::Status;
 use super::Refusal;
 use super::grants::{bytes, endpoints};
 use crate::leader::{Coordinator, Leading, leader_of};
-use crate::raft::{Applied, MasterNode, TransferError};
-use crate::state::{CLUSTER_VERSION, ReadPolicy, StoreView};
 
 /// A watcher that has nothing to hear gets the same event again so often. Keep-alive notices dead connections; this is
 /// for the watcher, whose view then is never older.

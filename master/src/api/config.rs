@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use mc_index::{CLUSTER_VERSION, Op, Settings};
 use mc_proto::v1;
 use mc_types::{HostPort, NodeId};
 
 use super::Refusal;
 use crate::leader::Coordinator;
 use crate::setting::{SETTINGS, Setting};
-use crate::state::{CLUSTER_VERSION, Op, Settings};
 
 impl Coordinator {
     pub(crate) async fn get_config(&self) -> Result<v1::GetConfigReply, Refusal> {

@@ -4,6 +4,7 @@
 use std::hint::black_box;
 
 use bytes::Bytes;
+use mc_index::{Command, KeyHash, Op, Stamp};
 use mc_proto::v1;
 use mc_types::ClusterTime;
 
@@ -12,7 +13,6 @@ use super::node_id;
 use super::objects::{limits, put_id, start_item};
 use super::stores::{parse_mount, store_and_epoch};
 use crate::fuzz::{CLUSTER, NODE};
-use crate::state::{Command, KeyHash, Op, Stamp};
 
 /// Who calls, and who is meant.
 pub fn caller(caller: Option<&v1::Caller>) -> bool {

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use mc_proto::v1;
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
 
-use crate::state::{PlacedReplica, State, StoreView};
+use mc_index::{PlacedReplica, State, StoreView};
 
 /// Collects the placements of one reply and seals one grant per store for all of them.
 pub(crate) struct Grants<'a> {
@@ -82,7 +82,7 @@ impl<'a> Grants<'a> {
 
 /// A store's endpoints as they travel.
 pub(crate) fn endpoints(store: &StoreView<'_>) -> Vec<v1::Endpoint> {
-    let endpoint = |endpoint: &crate::state::Endpoint| v1::Endpoint {
+    let endpoint = |endpoint: &mc_index::Endpoint| v1::Endpoint {
         transport: endpoint.transport.clone(),
         address: endpoint.address.clone(),
         attributes: endpoint.attributes.iter().cloned().collect(),

@@ -3,6 +3,7 @@
 mod caller;
 mod cluster;
 mod config;
+#[cfg(feature = "testing")]
 pub(crate) mod fuzz;
 mod grants;
 mod in_flight;

@@ -1,14 +1,14 @@
 //! Exist, get, put and remove: batches in, one result per item out.
 
+use mc_index::{
+    KeyHash, ObjectView, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Response, StartKey, State,
+};
 use mc_proto::v1;
 use mc_types::{Access, ClusterTime, Code, PutId, StoreId};
 
 use super::Refusal;
 use super::grants::{Grants, bytes};
 use crate::leader::{Coordinator, Leading};
-use crate::state::{
-    KeyHash, ObjectView, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Response, StartKey, State,
-};
 
 /// How often a remove that names no version follows an upsert that was faster.
 const REMOVE_ROUNDS: usize = 3;

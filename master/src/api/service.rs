@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use mc_index::CLUSTER_VERSION;
 use mc_proto::v1::{self, master_server::Master};
 use mc_types::NodeId;
 use tokio_stream::wrappers::ReceiverStream;
@@ -12,7 +13,6 @@ use super::cluster::software;
 use super::shed::{Shedder, Sheds};
 use crate::leader::Coordinator;
 use crate::metrics::{MasterMetrics, Rpc};
-use crate::state::CLUSTER_VERSION;
 
 /// The client port: it listens before there is a cluster, and says so until there is one.
 pub(crate) struct Api {

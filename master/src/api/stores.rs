@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use mc_index::{Endpoint, MountStore, Op, Response};
 use mc_proto::v1;
 use mc_types::{Code, GrantKey, SegmentEpoch, StoreId};
 use tokio::sync::mpsc;
@@ -14,7 +15,6 @@ use super::caller::Addressee;
 use super::grants::bytes;
 use crate::leader::{Coordinator, Leading, StoreState};
 use crate::metrics::Rpc;
-use crate::state::{Endpoint, MountStore, Op, Response};
 
 /// Most endpoints and attributes that one mount may name.
 const MAX_ENDPOINTS: usize = 16;

@@ -2,7 +2,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use mc_types::HostPort;
 
-use crate::raft::MasterNode;
+use mc_log::MasterNode;
 
 /// The addresses that a master's listeners are bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

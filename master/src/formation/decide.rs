@@ -2,13 +2,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use mc_log::MasterNode;
 use mc_proto::common_version;
 use mc_types::{ClusterId, HostPort, NodeId};
 
 use super::{Advertise, FormationError};
 use crate::identity::Belonging;
 use crate::peers::{Entries, list};
-use crate::raft::MasterNode;
 
 /// Drawn at every start of a process: a node finds itself in a list by meeting its own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::time::Duration;
 
+use mc_log::MasterNode;
+use mc_raft::AddressBook;
 use mc_types::{ClusterId, HostPort, NodeId};
 
 use super::{Answer, Formation, FormationError, Met, Plan, find_self};
 use crate::peers::{Entries, Expansion};
-use crate::raft::{AddressBook, MasterNode};
 
 /// Between two rounds of meetings, while the cluster does not know this master's addresses or nobody leads.
 const ROUND: Duration = Duration::from_secs(1);

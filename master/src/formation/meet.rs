@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use mc_log::MasterNode;
 use mc_net::{ChannelOptions, Network};
 use mc_proto::{
     reason_of,
@@ -17,7 +18,6 @@ use tonic::{Code, Status};
 
 use super::accept::Founding;
 use super::{Answer, Instance, Invitation};
-use crate::raft::MasterNode;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(300);
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);

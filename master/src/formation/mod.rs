@@ -44,6 +44,7 @@ mod advertise;
 mod decide;
 mod error;
 mod follow;
+#[cfg(feature = "testing")]
 pub(crate) mod fuzz;
 mod meet;
 mod run;

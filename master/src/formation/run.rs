@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use mc_log::MasterNode;
 use mc_net::Network;
 use mc_proto::{VERSIONS, v1::MeetRequest};
 use mc_types::{ClusterId, HostPort, NodeId};
@@ -16,7 +17,6 @@ use super::{
 };
 use crate::identity::{Belonging, Identity};
 use crate::peers::{Entries, Expansion, PeerList, Resolver};
-use crate::raft::MasterNode;
 
 /// Between two rounds of meetings.
 const ROUND: Duration = Duration::from_millis(200);

@@ -1,11 +1,11 @@
 //! The answering side of formation, on the Raft port.
 
 use mc_proto::v1;
+use mc_raft::Formation;
 use mc_types::{ClusterId, NodeId};
 use tonic::Status;
 
 use super::FormationService;
-use crate::raft::Formation;
 
 #[tonic::async_trait]
 impl Formation for FormationService {

@@ -3,6 +3,8 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use mc_index::CLUSTER_VERSION;
+use mc_log::MasterNode;
 use mc_proto::{
     VERSIONS, status_of,
     v1::{ErrorDetail, FoundReply, FoundRequest, MeetReply, MeetRequest},
@@ -15,8 +17,6 @@ use tonic::Status;
 use super::accept::{Founding, Standing, refusal};
 use super::{Instance, meet};
 use crate::identity::{Belonging, Identity, IdentityError};
-use crate::raft::MasterNode;
-use crate::state::CLUSTER_VERSION;
 
 /// The side of formation that answers, for as long as the process lives: who this node is, whether it takes part in
 /// a founding, and which Raft calls are for it.

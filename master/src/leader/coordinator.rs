@@ -2,9 +2,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use mc_index::{Command, Op, Response, Settings};
+use mc_log::{MasterNode, Proposal};
 use mc_proto::v1;
+use mc_raft::{Applied, Leadership, NotLeader, ProposeError, REMOVED_FIX, RaftNode, SharedIndex};
 use mc_types::{Clock, ClusterId, NodeId};
-use openraft::errors::{ClientWriteError, RaftError};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -15,8 +17,6 @@ use crate::api::{Refusal, leader_message};
 use crate::data_disk::DataDisk;
 use crate::formation::Formation;
 use crate::metrics::{LedBy, MasterMetrics, Proposed};
-use crate::raft::{Applied, Leadership, MasterNode, NotLeader, Proposal, REMOVED_FIX, RaftNode, SharedIndex};
-use crate::state::{Command, Op, Response, Settings};
 
 /// How long a proposal is waited for. A client's own deadline is usually shorter.
 const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -171,8 +171,7 @@ impl Coordinator {
     /// Proposes `op` with a stamp of this term and waits until it is applied here.
     ///
     /// # Errors
-    /// All but `Unknown` are definite: nothing was done. openraft redirects before it appends, and an entry that was
-    /// appended and lost its leader is answered as discarded, which is `Unknown`: a later leader may have it.
+    /// All but `Unknown` are definite: nothing was done ([`RaftNode::propose`]).
     pub(crate) async fn propose(&self, leading: &Leading, op: Op) -> Result<Response, Refusal> {
         let kind = Proposed::from(&op);
         let bytes = Command { stamp: leading.stamp(), op }.encode();
@@ -186,10 +185,10 @@ impl Coordinator {
         let in_flight =
             self.admission.admit(bytes.len()).inspect_err(|_| self.metrics.proposals_refused.increment(1))?;
         let proposed_at = self.clock.now();
-        let raft = self.raft.raft().clone();
+        let proposed = self.raft.propose(Proposal(bytes));
         // It is in flight until Raft has answered, however soon the caller gives up.
         let write = tokio::spawn(async move {
-            let answer = raft.client_write(Proposal(bytes)).await;
+            let answer = proposed.await;
             drop(in_flight);
             answer
         });
@@ -203,17 +202,15 @@ impl Coordinator {
             }
         };
         match answer {
-            Ok(written) => {
+            Ok(response) => {
                 self.metrics.committed(kind, self.clock.now().saturating_sub(proposed_at));
-                match written.data {
+                match response {
                     Response::WrongTerm => Err(self.not_leader()),
                     response => Ok(response),
                 }
             }
-            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(self.not_leader()),
-            Err(RaftError::APIError(err)) => Err(Refusal::Unknown(err.to_string())),
-            // Raft answers so to everything in flight when it stops; the entry may be on other masters by then.
-            Err(RaftError::Fatal(err)) => Err(Refusal::Unknown(format!("this master has stopped: {err}"))),
+            Err(ProposeError::NotLeader) => Err(self.not_leader()),
+            Err(ProposeError::Unknown(why)) => Err(Refusal::Unknown(why)),
         }
     }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_index::{Op, Response};
 use mc_types::StoreId;
 use tokio::time::Instant;
 
 use super::liveness::LOOK_INTERVAL;
 use super::{Coordinator, Leading};
 use crate::api::Refusal;
-use crate::state::{Op, Response};
 
 /// An idle leader logs the time so often, so that deadlines pass and a successor starts from a recent stamp.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);

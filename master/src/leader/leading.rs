@@ -1,11 +1,11 @@
 use std::time::Duration;
 
+use mc_index::{Settings, Stamp};
 use mc_types::{Clock, ClusterTime, MAX_GRANT_LIFETIME, PutId, StoreId};
 use parking_lot::RwLock;
 
 use super::leases::Leases;
 use super::liveness::Liveness;
-use crate::state::{Settings, Stamp};
 
 /// One term of leadership: its clock, its leases, its view of the stores.
 #[derive(Debug)]

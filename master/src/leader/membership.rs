@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_proto::{VERSIONS, common_version, v1};
+use mc_raft::{Change, ChangeError, Member, Roster};
 use mc_types::{HostPort, NodeId};
 use tokio::time::Instant;
 
@@ -28,64 +29,16 @@ use crate::api::Refusal;
 use crate::formation::Answer;
 use crate::metrics::MemberChange;
 use crate::peers::DEFAULT_RAFT_PORT;
-use crate::raft::{Change, ChangeError, Member, Roster};
 
 /// Between two looks at the members.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// A member that has answered within so long is up.
-const UP: Duration = Duration::from_secs(1);
+/// A leader of that age has heard from every member that is up.
+const HEARD_FROM_ALL: Duration = Duration::from_secs(1);
 /// A member that has not answered for so long may be replaced by an empty node at its address.
 const DEAD_AFTER: Duration = Duration::from_secs(10);
 /// At most one swap in so long: a name that leads to one empty machine after the other is not chased. Counted from when
 /// this master last saw the voters change, whoever led: see [`SeenVoters`].
 const SWAP_INTERVAL: Duration = Duration::from_secs(60);
-/// A member that lacks fewer entries of the log than this has caught up; under load nobody has all of them.
-const CAUGHT_UP: u64 = 1_000;
-
-impl Roster {
-    fn silence(&self, node: NodeId, since: Instant) -> Duration {
-        let heard = self.members.get(&node).and_then(|member| member.heard);
-        heard.map_or(since, |heard| heard.max(since)).elapsed()
-    }
-
-    fn is_up(&self, node: &NodeId) -> bool {
-        let heard = self.members.get(node).and_then(|member| member.heard);
-        heard.is_some_and(|heard| heard.elapsed() < UP)
-    }
-
-    pub(super) fn is_well(&self, node: &NodeId) -> bool {
-        self.is_up(node) && self.members.get(node).is_some_and(|member| member.lag < CAUGHT_UP)
-    }
-
-    /// Whether this leader was removed and is about to hand over: it finished what the one before had begun, which was to
-    /// remove it. It must not take itself in again, as a learner: Raft lets a learner that leads lead on, and it would
-    /// never get its vote, nor a lease, since it is up to the leader to give both.
-    fn is_leaving(&self) -> bool {
-        !self.joint && !self.voters.contains(&self.me)
-    }
-
-    fn learners(&self) -> impl Iterator<Item = (NodeId, &Member)> {
-        self.members
-            .iter()
-            .filter(|(node, _)| !self.voters.contains(node))
-            .map(|(node, member)| (*node, member))
-    }
-
-    /// Whether a majority of `voters` is up.
-    fn works_with(&self, voters: &BTreeSet<NodeId>) -> bool {
-        2 * voters.iter().filter(|voter| self.is_up(voter)).count() > voters.len()
-    }
-
-    /// Members with the same Raft address as `node`.
-    fn at_the_address_of(&self, node: NodeId) -> BTreeSet<NodeId> {
-        let raft = self.members.get(&node).map(|member| &member.addresses.raft);
-        let same = self
-            .members
-            .iter()
-            .filter(|(other, member)| **other != node && Some(&member.addresses.raft) == raft);
-        same.map(|(other, _)| *other).collect()
-    }
-}
 
 /// What a leader does next about its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -463,7 +416,7 @@ impl Coordinator {
         if !roster.members.contains_key(&node) {
             return Ok(v1::RemoveMemberReply { removed: false });
         }
-        if leading.age() < UP {
+        if leading.age() < HEARD_FROM_ALL {
             return Err(Refusal::Busy(
                 "this master has just begun to lead and has not heard from all yet".into(),
             ));
@@ -518,7 +471,8 @@ mod tests {
 
     use super::*;
     use crate::formation::Instance;
-    use crate::raft::MasterNode;
+    use mc_log::MasterNode;
+    use mc_raft::CAUGHT_UP;
 
     const ME: NodeId = NodeId(1);
 

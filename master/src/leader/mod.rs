@@ -11,6 +11,8 @@ mod leases;
 mod liveness;
 mod membership;
 mod slow_disk;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use coordinator::{Coordinator, CoordinatorConfig, leader_of};
 pub(crate) use leading::Leading;

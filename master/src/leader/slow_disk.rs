@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_log::Pace;
+use mc_raft::Roster;
 use mc_types::NodeId;
 use tokio::time::Instant;
 
 use super::Coordinator;
 use super::duties::pause;
-use crate::log::Pace;
-use crate::raft::Roster;
 
 /// Between two looks at the disks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -78,7 +78,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::raft::{MasterNode, Member};
+    use mc_log::MasterNode;
+    use mc_raft::Member;
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)

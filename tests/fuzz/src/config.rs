@@ -3,10 +3,10 @@
 use std::hint::black_box;
 
 use clap::CommandFactory as _;
+use mc_index::ReadPolicy;
+use mc_log::LogSync;
 use mc_master::config::MasterArgs;
-use mc_master::log::LogSync;
 use mc_master::peers::PeerList;
-use mc_master::state::ReadPolicy;
 use mc_types::{ByteSize, HostPort, Span};
 
 use crate::files::in_file;

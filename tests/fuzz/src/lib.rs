@@ -7,7 +7,8 @@
 //! ```text
 //! cargo test -p mc-fuzz                                                        # mutated valid inputs, fixed seeds
 //! cargo run -p mc-fuzz --example corpus                                        # valid inputs for cargo fuzz
-//! cargo +nightly fuzz run --fuzz-dir tests/fuzz --features libfuzzer command   # as long as you like
+//! MC_FUZZ_TARGET=command cargo +nightly fuzz run --fuzz-dir tests/fuzz --features libfuzzer target \
+//!     tests/fuzz/corpus/command                                                # as long as you like
 //! ```
 
 mod config;
@@ -20,7 +21,7 @@ mod snapshots;
 /// Something that reads bytes of others.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name, also for `cargo fuzz`.
+    /// Its name, which `MC_FUZZ_TARGET` gives to `cargo fuzz`.
     pub name: &'static str,
     /// Takes any bytes, and says whether they could be read.
     pub read: fn(&[u8]) -> bool,
@@ -56,11 +57,13 @@ pub const TARGETS: &[Target] = &[
     Target { name: "store_config", read: config::store, valid: config::stores },
 ];
 
-/// Reads `data` as the target of that name does.
+/// The target of that name.
 ///
-/// # Panics
-/// When the list has no such target, or the target has found something.
-pub fn run(name: &str, data: &[u8]) {
-    let target = TARGETS.iter().find(|target| target.name == name).expect("a target of the list");
-    (target.read)(data);
+/// # Errors
+/// When the list has no such target: the names that it has.
+pub fn named(name: &str) -> Result<Target, String> {
+    TARGETS.iter().find(|target| target.name == name).copied().ok_or_else(|| {
+        let names: Vec<_> = TARGETS.iter().map(|target| target.name).collect();
+        format!("no target is called `{name}`; there are {}", names.join(", "))
+    })
 }

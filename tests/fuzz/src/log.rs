@@ -5,15 +5,17 @@ use std::fs;
 use std::hint::black_box;
 use std::path::Path;
 
+use mc_index::{Command, Settings, State};
+use mc_log::{
+    LogId, MasterNode, Membership, StoredMembership, decode_entry, decode_membership, encode_membership,
+    encode_payload,
+};
 use mc_master::fuzz::NODE;
-use mc_master::log::{decode_entry, decode_membership, encode_membership, encode_payload};
-use mc_master::raft::{LogId, MasterNode, Membership, StoredMembership};
-use mc_master::state::{Command, Settings, State};
 use mc_types::NodeId;
 
 /// The files of a directory of golden ones, by name.
 pub(crate) fn golden(dir: &str) -> Vec<Vec<u8>> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../master/testdata").join(dir);
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../master/index/testdata").join(dir);
     let entries = fs::read_dir(dir).expect("a directory of golden files");
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("a golden file").path()).collect();
     paths.sort();

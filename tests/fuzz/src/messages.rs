@@ -4,9 +4,9 @@ use std::fmt::Debug;
 use std::sync::LazyLock;
 
 use bytes::Bytes;
+use mc_log::encode_membership;
 use mc_master::config::RAFT_PORT;
 use mc_master::fuzz::{self, CLUSTER, ELECTION_MAX_MS, NODE};
-use mc_master::log::encode_membership;
 use mc_proto::{VERSIONS, v1};
 use mc_types::{HostPort, NodeId};
 use prost::Message;

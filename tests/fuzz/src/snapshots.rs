@@ -1,8 +1,8 @@
 //! Snapshots.
 
+use mc_index::{Command, Op, Settings, State};
+use mc_log::encode_membership;
 use mc_master::fuzz::CLUSTER;
-use mc_master::log::encode_membership;
-use mc_master::state::{Command, Op, Settings, State};
 
 use crate::log::{golden, stored_membership};
 

@@ -1,9 +1,10 @@
-use super::*;
 use Action::{Exist, Get, PutIfAbsent, Remove, Upsert};
 use Outcome::{
     Absent, Exists, Failed, LocalOnly, LocalValue, Miss, NothingToRemove, Present, Removed, Stored, Unknown,
     Value,
 };
+
+use super::*;
 
 const A: Digest = Digest(0xa);
 const B: Digest = Digest(0xb);

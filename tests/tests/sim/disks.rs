@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mc_master::log::{LogDisk as _, is_on, purged_from, vote_on};
-use mc_master::raft::{LogId, StoredMembership, Vote};
+use mc_log::{LogDisk as _, LogId, StoredMembership, Vote, is_on, purged_from, vote_on};
 use mc_types::NodeId;
 
 use crate::files;

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::FutureExt as _;
-use mc_master::log::encode_payload;
-use mc_master::raft::{LogId, RaftNode, StoredMembership};
+use mc_log::{LogId, StoredMembership, encode_payload};
+use mc_raft::RaftNode;
 use mc_types::NodeId;
 use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver as _;

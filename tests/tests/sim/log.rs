@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use mc_master::log::{
-    LogDisk as _, LogOptions, LogStore, LogWriter, MemoryDisk, OpenError, OpenLog, Recovered,
-};
+use mc_log::{LogDisk as _, LogOptions, LogStore, LogWriter, MemoryDisk, OpenError, OpenLog, Recovered};
 use mc_tests::Seeded;
 use parking_lot::Mutex;
 

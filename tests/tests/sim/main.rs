@@ -17,7 +17,7 @@
 //! - **The network** ([`net`]) is bytes between hosts with latency, cut in one direction or both, or with losses, which are
 //!   stalls; tonic runs over it as over TCP. Not turmoil: its hosts share one rate of time, and it wants its own sockets
 //!   where masters already take a [`mc_net::Network`].
-//! - **Disks**: the log is on the memory disk of `mc_master::log`, written by the real writer ([`log`]); files are real
+//! - **Disks**: the log is on the memory disk of `mc_log`, written by the real writer ([`log`]); files are real
 //!   ones in memory. A loss of power keeps what was synced and a part of the rest ([`files`]).
 //! - **Randomness** comes from the seed for every library, because `getrandom` of the C library is replaced ([`libc`]).
 //!   Each seed runs in a process of its own, so what another one left behind (counters, caches) plays no part. A seed

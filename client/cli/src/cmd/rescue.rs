@@ -28,7 +28,7 @@ struct Survivor {
 }
 
 pub(crate) async fn rescue(args: &RescueArgs, output: Output) -> Result<Ended> {
-    mc_master::log::keep_caught_panics_quiet();
+    mc_log::keep_caught_panics_quiet();
     let rescue = match Rescue::prepare(&args.data_dir).await? {
         Found::Survivor(rescue) => *rescue,
         Found::Finished(rescued) => {

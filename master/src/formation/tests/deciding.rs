@@ -1,10 +1,10 @@
 use std::net::SocketAddr;
 
+use mc_log::MasterNode;
 use mc_types::HostPort;
 
 use super::*;
 use crate::peers::Entries;
-use crate::raft::MasterNode;
 
 fn at(name: &str) -> HostPort {
     HostPort::parse(name, 50055).unwrap()

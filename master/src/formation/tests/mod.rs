@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_durable::DirectoryLock;
+use mc_log::MasterNode;
 use mc_net::Network as _;
+use mc_raft::AddressBook;
 use mc_types::{ClusterId, NodeId};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -22,7 +24,6 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::identity::{Belonging, Identity};
 use crate::peers::PeerList;
-use crate::raft::{AddressBook, MasterNode};
 use network::{Names, Served, TestNetwork};
 
 const LONG: Duration = Duration::from_secs(20);

@@ -4,13 +4,13 @@
 
 use std::net::SocketAddr;
 
+use mc_log::MasterNode;
 use mc_types::HostPort;
 use proptest::prelude::*;
 
 use super::*;
 use crate::formation::accept::{Founding, Standing, refusal};
 use crate::peers::Entries;
-use crate::raft::MasterNode;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 

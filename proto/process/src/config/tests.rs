@@ -1,9 +1,9 @@
 use std::io::Write as _;
 
 use clap::{CommandFactory as _, Parser};
+use mc_types::{ByteSize, Span};
 
 use super::*;
-use mc_types::{ByteSize, Span};
 
 #[derive(Debug, Parser)]
 #[command(name = "mc-test", version)]

@@ -1,0 +1,82 @@
+use crate::cow::CowMap;
+
+/// The free ranges of a segment: never two that touch, best fit.
+#[derive(Clone)]
+pub(super) struct FreeSpace {
+    by_offset: CowMap<u64, u64>,
+    by_len: CowMap<(u64, u64), ()>,
+}
+
+impl FreeSpace {
+    pub(super) fn new(capacity: u64) -> Self {
+        let mut free = Self { by_offset: CowMap::new(), by_len: CowMap::new() };
+        if capacity > 0 {
+            free.add(0, capacity);
+        }
+        free
+    }
+
+    /// Length of the longest range.
+    pub(super) fn longest(&self) -> u64 {
+        self.by_len.last().map_or(0, |(&(len, _), ())| len)
+    }
+
+    /// Takes `len` bytes from the start of the shortest range that has them, the lowest of equals.
+    pub(super) fn take(&mut self, len: u64) -> Option<u64> {
+        let (&(range, offset), ()) = self.by_len.at_or_after(&(len, 0))?;
+        self.cut(offset, range);
+        if range > len {
+            self.add(offset + len, range - len);
+        }
+        Some(offset)
+    }
+
+    /// Takes that very range; false when it is not free.
+    pub(super) fn take_at(&mut self, offset: u64, len: u64) -> bool {
+        let Some((&start, &range)) = self.by_offset.at_or_before(&offset) else { return false };
+        if offset + len > start + range {
+            return false;
+        }
+        self.cut(start, range);
+        if offset > start {
+            self.add(start, offset - start);
+        }
+        if start + range > offset + len {
+            self.add(offset + len, start + range - offset - len);
+        }
+        true
+    }
+
+    /// Takes a range back and joins it with its free neighbours.
+    pub(super) fn give(&mut self, offset: u64, len: u64) {
+        let (mut offset, mut len) = (offset, len);
+        if let Some((&start, &range)) = self.by_offset.at_or_before(&offset)
+            && start + range == offset
+        {
+            self.cut(start, range);
+            (offset, len) = (start, range + len);
+        }
+        let end = offset + len;
+        if let Some(&range) = self.by_offset.get(&end) {
+            self.cut(end, range);
+            len += range;
+        }
+        self.add(offset, len);
+    }
+
+    /// The ranges, by offset.
+    #[cfg(test)]
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.by_offset.iter().map(|(&offset, &len)| (offset, len))
+    }
+
+    fn add(&mut self, offset: u64, len: u64) {
+        self.by_offset.insert(offset, len);
+        self.by_len.insert((len, offset), ());
+    }
+
+    fn cut(&mut self, offset: u64, len: u64) {
+        self.by_offset.remove(&offset);
+        self.by_len.remove(&(len, offset));
+    }
+}

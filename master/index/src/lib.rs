@@ -1,0 +1,39 @@
+//! The index: a pure, deterministic, synchronous state machine.
+//!
+//! `State::apply(index, term, &Command) -> Response`, and read-only queries. No clock, no random numbers, no I/O, no
+//! log lines: whatever is not in the state (time, a seed, the stores to avoid) the leader stamps into the command.
+//! Determinism: no iteration over hash maps, no floats, no `usize` in hashes, and no panic: a panic here would kill
+//! every master at the same entry, so bad input is a result code.
+//!
+//! All containers are copy-on-write in small pieces, so a clone is cheap and can be written as a snapshot
+//! ([`State::write_snapshot`]) on another thread while entries are applied.
+
+pub mod alloc;
+mod command;
+mod cow;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub mod fuzz;
+mod key;
+mod machine;
+mod mount;
+mod objects;
+mod place;
+mod put;
+mod puts;
+mod query;
+mod segment;
+mod segments;
+mod settings;
+mod snapshot;
+mod stores;
+
+pub use command::{
+    Command, DecodeError, Endpoint, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
+    PutStartItem, PutStarted, RemoveItem, Response, Stamp, StartKey,
+};
+pub use key::KeyHash;
+pub use machine::{State, allocation_order};
+pub use query::{HeldRange, ObjectView, PutView, StoreView};
+pub use settings::{CLUSTER_VERSION, ReadPolicy, ReadPolicyError, Settings};
+pub use snapshot::SnapshotError;

@@ -1,0 +1,375 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use mc_types::{Code, StoreId};
+use smallvec::SmallVec;
+
+use super::command::{PlacedReplica, PutStartItem};
+use super::machine::{Entry, State};
+use super::puts::PutReplica;
+
+/// Held ranges that the puts of one entry may take back.
+const TAKE_BACK_MAX: usize = 4096;
+
+/// Chooses where the puts of one entry go.
+pub(super) struct Placement {
+    /// Segments of live stores that are not suspect, by number.
+    candidates: Vec<Candidate>,
+    /// Bytes of the largest live segment, suspect stores included.
+    largest: u64,
+    random: SplitMix64,
+    take_back_left: usize,
+    /// Sizes that no candidate had room for, by the stores that were avoided, so that a full cluster is not searched again
+    /// for each item. It holds for the puts of one entry, and follows from the index and the entry alone: all replicas
+    /// remember the same.
+    full: BTreeMap<u64, BTreeSet<Avoided>>,
+    #[cfg(test)]
+    searches: usize,
+}
+
+/// Stores that must not take a replica: those that the item names, and those that have one. Ascending, each once.
+type Avoided = SmallVec<[StoreId; 4]>;
+
+#[derive(Clone, Copy)]
+struct Candidate {
+    segment: u32,
+    store: StoreId,
+    capacity: u64,
+    tcp_only: bool,
+}
+
+impl Placement {
+    pub(super) fn new(state: &State, suspects: &BTreeSet<StoreId>) -> Self {
+        let mut candidates = Vec::new();
+        let mut largest = 0;
+        for (id, store) in state.stores.iter() {
+            let Some(mounted) = &store.mounted else { continue };
+            let tcp_only = mounted.is_tcp_only();
+            for number in mounted.numbers() {
+                let Some(space) = state.segments.space(number) else { continue };
+                let capacity = space.alloc.capacity();
+                largest = largest.max(capacity);
+                if !suspects.contains(&id) {
+                    candidates.push(Candidate { segment: number, store: id, capacity, tcp_only });
+                }
+            }
+        }
+        // Stores stand by id; by number a held range finds its candidate, and a store's segments stay neighbours.
+        candidates.sort_unstable_by_key(|candidate| candidate.segment);
+        let random = SplitMix64(0);
+        Self {
+            candidates,
+            largest,
+            random,
+            take_back_left: TAKE_BACK_MAX,
+            full: BTreeMap::new(),
+            #[cfg(test)]
+            searches: 0,
+        }
+    }
+
+    /// Random choices of an item depend on the entry's seed and the item's place alone.
+    pub(super) fn begin_item(&mut self, seed: u64, at: u64) {
+        self.random = SplitMix64(seed ^ at.wrapping_add(1).wrapping_mul(0xd1b5_4a32_d192_ed03));
+    }
+
+    /// Allocates replicas on distinct stores: as many as asked for, fewer when fewer have room.
+    pub(super) fn place(
+        &mut self,
+        state: &mut State,
+        entry: &Entry<'_>,
+        item: &PutStartItem,
+    ) -> Result<SmallVec<[PutReplica; 1]>, Code> {
+        if self.largest > 0 && item.size > self.largest {
+            return Err(Code::ObjectTooLarge);
+        }
+        let mut replicas: SmallVec<[PutReplica; 1]> = SmallVec::new();
+        for _ in 0..item.replicas {
+            let taken = replicas.iter().map(|replica| replica.placed.store);
+            let mut avoided: Avoided = taken.chain(item.avoid.iter().copied()).collect();
+            avoided.sort_unstable();
+            avoided.dedup();
+            let Some((chosen, offset)) = self.choose(state, entry, item, avoided) else { break };
+            let Some(segment) = state.segments.get(chosen.segment) else { break };
+            replicas.push(PutReplica {
+                segment: chosen.segment,
+                placed: PlacedReplica {
+                    store: chosen.store,
+                    epoch: segment.epoch,
+                    segment: segment.number,
+                    offset,
+                    len: item.size,
+                    index: entry.order,
+                },
+            });
+        }
+        if replicas.is_empty() { Err(Code::NoAvailableHandle) } else { Ok(replicas) }
+    }
+
+    fn choose(
+        &mut self,
+        state: &mut State,
+        entry: &Entry<'_>,
+        item: &PutStartItem,
+        avoided: Avoided,
+    ) -> Option<(Candidate, u64)> {
+        // Where none had room, none of fewer has.
+        if let Some(sets) = self.full.get(&item.size)
+            && (sets.contains(&Avoided::new()) || sets.contains(&avoided))
+        {
+            return None;
+        }
+        let fits = |c: &Candidate| c.capacity >= item.size && avoided.binary_search(&c.store).is_err();
+        let found = self.search(state, entry, item, &fits);
+        if found.is_none() {
+            self.full.entry(item.size).or_default().insert(avoided);
+        }
+        found
+    }
+
+    fn search(
+        &mut self,
+        state: &mut State,
+        entry: &Entry<'_>,
+        item: &PutStartItem,
+        fits: &dyn Fn(&Candidate) -> bool,
+    ) -> Option<(Candidate, u64)> {
+        #[cfg(test)]
+        {
+            self.searches += 1;
+        }
+        for &store in &item.preferred {
+            let Some(mounted) = state.stores.mounted(store) else { continue };
+            let numbers = mounted.numbers();
+            let from = self.candidates.partition_point(|c| c.segment < numbers.start);
+            let to = self.candidates.partition_point(|c| c.segment < numbers.end);
+            let found = self.first_with_room(from..to, state, item.size, fits);
+            if found.is_some() {
+                return found;
+            }
+        }
+        self.better_of_two(state, item.size, fits)
+            .or_else(|| self.first_with_room(0..self.candidates.len(), state, item.size, fits))
+            .or_else(|| self.take_back(state, entry, item.size, fits))
+    }
+
+    /// The one of two random candidates with more of its space free: close to the best balance, without a search.
+    fn better_of_two(
+        &mut self,
+        state: &mut State,
+        size: u64,
+        fits: &dyn Fn(&Candidate) -> bool,
+    ) -> Option<(Candidate, u64)> {
+        let mut pick = || {
+            let at = self.random.below(self.candidates.len())?;
+            self.candidates.get(at).copied().filter(|c| fits(c))
+        };
+        let (a, b) = (pick(), pick());
+        let (first, second) = match (a, b) {
+            (Some(a), Some(b)) if has_more_free(state, b, a) => (Some(b), Some(a)),
+            (None, b) => (b, None),
+            both => both,
+        };
+        [first, second]
+            .into_iter()
+            .flatten()
+            .find_map(|c| state.segments.alloc(c.segment, size).map(|offset| (c, offset)))
+    }
+
+    /// The first of these candidates with room, from a random one on.
+    fn first_with_room(
+        &mut self,
+        among: Range<usize>,
+        state: &mut State,
+        size: u64,
+        fits: &dyn Fn(&Candidate) -> bool,
+    ) -> Option<(Candidate, u64)> {
+        let candidates = &self.candidates[among];
+        let (before, after) = candidates.split_at(self.random.below(candidates.len())?);
+        after
+            .iter()
+            .chain(before)
+            .filter(|c| fits(c))
+            .find_map(|c| state.segments.alloc(c.segment, size).map(|offset| (*c, offset)))
+    }
+
+    /// Frees held bytes, the longest held first, until the put fits: bytes whose time has come anywhere, others only
+    /// where TCP alone reaches them, because there the store refuses a reader whose bytes have a new owner.
+    fn take_back(
+        &mut self,
+        state: &mut State,
+        entry: &Entry<'_>,
+        size: u64,
+        fits: &dyn Fn(&Candidate) -> bool,
+    ) -> Option<(Candidate, u64)> {
+        while self.take_back_left > 0 {
+            let usable = |&(time, number): &(_, u32)| {
+                let at = self.candidates.binary_search_by_key(&number, |c| c.segment).ok()?;
+                let candidate = self.candidates[at];
+                (fits(&candidate) && (candidate.tcp_only || time <= entry.now)).then_some(candidate)
+            };
+            let chosen = state.segments.holding().find_map(|held| usable(&held))?;
+            self.take_back_left -= 1;
+            state.segments.release_first(chosen.segment);
+            // Where there was none for other sizes and sets there may be room now.
+            self.full.clear();
+            if let Some(offset) = state.segments.alloc(chosen.segment, size) {
+                return Some((chosen, offset));
+            }
+        }
+        None
+    }
+}
+
+/// Whether `a` has a larger part of its space free than `b`.
+fn has_more_free(state: &State, a: Candidate, b: Candidate) -> bool {
+    let free = |c: Candidate| {
+        let used = state.segments.space(c.segment).map_or(c.capacity, |space| space.alloc.used());
+        u128::from(c.capacity - used)
+    };
+    free(a) * u128::from(b.capacity) > free(b) * u128::from(a.capacity)
+}
+
+/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers from the same seed on every replica.
+struct SplitMix64(u64);
+
+impl SplitMix64 {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`; `None` for zero.
+    fn below(&mut self, n: usize) -> Option<usize> {
+        let scaled = (u128::from(self.next()) * (n as u128)) >> 64;
+        usize::try_from(scaled).ok().filter(|&at| at < n)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch};
+
+    use super::*;
+    use crate::command::{Command, MountStore, Op, PutMode, Stamp};
+    use crate::settings::Settings;
+
+    const SIZE: u64 = 4096;
+
+    /// Stores 1 to 4, each of one segment with room for so many puts.
+    fn pool(room: u64) -> State {
+        let mut state = State::new(Settings::default());
+        for store in 1..=4 {
+            let mount = MountStore {
+                store: StoreId(store),
+                epoch: SegmentEpoch(store),
+                name: format!("store {store}"),
+                grant_key: GrantKey([0; 32]),
+                endpoints: Vec::new(),
+                segments: vec![room * SIZE],
+                http: String::new(),
+            };
+            state.apply(
+                store,
+                1,
+                &Command { stamp: Stamp { term: 1, ..Stamp::default() }, op: Op::MountStore(mount) },
+            );
+        }
+        state
+    }
+
+    fn item(size: u64, replicas: u8, avoid: &[u64]) -> PutStartItem {
+        PutStartItem {
+            put: PutId(1),
+            key: SmallVec::from_slice(b"k"),
+            size,
+            mode: PutMode::Upsert,
+            replicas,
+            deadline: ClusterTime(1000),
+            preferred: SmallVec::new(),
+            avoid: avoid.iter().copied().map(StoreId).collect(),
+        }
+    }
+
+    /// Where the replicas of each item went, by segment and offset; and how many searches that took.
+    type Placed = (Vec<Result<Vec<(u32, u64)>, Code>>, usize);
+
+    fn place_all(
+        state: &mut State,
+        items: &[PutStartItem],
+        mut placement_of: impl FnMut(&State, Option<Placement>) -> Placement,
+    ) -> Placed {
+        let stamp = Stamp { term: 1, ..Stamp::default() };
+        let entry = Entry { order: 9, stamp: &stamp, now: ClusterTime(1) };
+        let (mut placement, mut searches) = (None, 0);
+        let mut placed = Vec::new();
+        for (at, item) in (0..).zip(items) {
+            let mut now = placement_of(state, placement.take());
+            now.begin_item(7, at);
+            let before = now.searches;
+            let replicas = now.place(state, &entry, item);
+            searches += now.searches - before;
+            placed.push(replicas.map(|replicas| {
+                replicas.iter().map(|replica| (replica.segment, replica.placed.offset)).collect()
+            }));
+            placement = Some(now);
+        }
+        (placed, searches)
+    }
+
+    fn in_one_entry(state: &mut State, items: &[PutStartItem]) -> Placed {
+        place_all(state, items, |state, placement| {
+            placement.unwrap_or_else(|| Placement::new(state, &BTreeSet::new()))
+        })
+    }
+
+    #[test]
+    fn a_full_cluster_is_searched_once_for_each_size_and_set_of_avoided_stores() {
+        let mut state = pool(2);
+        let fill: Vec<_> = (0..8).map(|_| item(SIZE, 1, &[])).collect();
+        let (placed, searches) = in_one_entry(&mut state, &fill);
+        assert!(placed.iter().all(Result::is_ok) && searches == 8);
+
+        let sets: [&[u64]; 5] = [&[1], &[2, 1], &[1, 2, 1], &[3], &[1, 2, 3, 4]];
+        let items: Vec<_> = (0..100)
+            .flat_map(|_| sets.map(|avoid| item(SIZE, 2, avoid)))
+            .chain((0..100).map(|_| item(2 * SIZE, 1, &[1])))
+            .collect();
+        let (placed, searches) = in_one_entry(&mut state, &items);
+        assert!(placed.iter().all(|placed| *placed == Err(Code::NoAvailableHandle)));
+        // Four sets, two of the five being the same, and one set for the other size.
+        assert_eq!(searches, 5, "of {} items", items.len());
+
+        // Without stores to avoid there was no room either: that goes for all sets.
+        let items: Vec<_> = [item(SIZE, 1, &[])].into_iter().chain(items).collect();
+        assert_eq!(in_one_entry(&mut state, &items).1, 2);
+    }
+
+    #[test]
+    fn replicas_that_find_no_further_store_are_searched_for_once() {
+        let mut state = pool(100);
+        let items: Vec<_> = (0..50).map(|_| item(SIZE, 3, &[2, 3])).collect();
+        let (placed, searches) = in_one_entry(&mut state, &items);
+        assert!(placed.iter().all(|placed| placed.as_ref().is_ok_and(|replicas| replicas.len() == 2)));
+        // Two for each item, and one in vain.
+        assert_eq!(searches, 101);
+    }
+
+    /// The same places are chosen as by one that remembers nothing, until the cluster is full and after.
+    #[test]
+    fn remembering_changes_no_answer() {
+        let sets: [&[u64]; 5] = [&[], &[1], &[2, 3], &[4, 1], &[1, 2, 3]];
+        let items: Vec<_> = (0..400usize)
+            .map(|n| item(SIZE * (1 + n as u64 % 3), 1 + (n % 4) as u8, sets[n * 7 % sets.len()]))
+            .collect();
+        let (mut one, mut other) = (pool(90), pool(90));
+        let (remembering, searches) = in_one_entry(&mut one, &items);
+        let (forgetting, all) =
+            place_all(&mut other, &items, |state, _| Placement::new(state, &BTreeSet::new()));
+        assert_eq!(remembering, forgetting);
+        assert!(remembering.last().is_some_and(Result::is_err) && searches < all, "{searches} of {all}");
+    }
+}

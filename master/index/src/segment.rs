@@ -1,0 +1,94 @@
+use mc_types::{ClusterTime, SegmentEpoch, SegmentNumber, StoreId};
+
+use super::alloc::Allocator;
+use super::cow::CowMap;
+
+/// One segment of one epoch of a store, known within the cluster by a number that is never reused.
+#[derive(Clone)]
+pub(super) struct Segment {
+    pub(super) store: StoreId,
+    pub(super) epoch: SegmentEpoch,
+    /// Its place in the store's mount.
+    pub(super) number: SegmentNumber,
+    pub(super) bytes: u64,
+    /// What can be placed and held; `None` once the store was dropped, which makes every replica here invisible.
+    pub(super) space: Option<Space>,
+    /// The objects with a replica here, so that sweeping and listing cost what the segment holds.
+    pub(super) residents: Residents,
+}
+
+/// The space of a live segment.
+#[derive(Clone)]
+pub(super) struct Space {
+    pub(super) alloc: Allocator,
+    /// Bytes of removed versions that may still be read, by the time from which they may be reused.
+    pub(super) held: CowMap<(ClusterTime, u64), u64>,
+}
+
+impl Segment {
+    pub(super) fn new(store: StoreId, epoch: SegmentEpoch, number: SegmentNumber, bytes: u64) -> Self {
+        let space = Space { alloc: Allocator::new(bytes), held: CowMap::new() };
+        Self { store, epoch, number, bytes, space: Some(space), residents: Residents::new() }
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        self.space.is_some()
+    }
+}
+
+/// Where objects lie in a segment, and in which shard of the index each is found.
+///
+/// One word an object: offsets are multiples of 64 below 2^48, so offset and shard (18 bits) share 64.
+#[derive(Clone)]
+pub(super) struct Residents(CowMap<u64, ()>);
+
+const SHARD_BITS: u32 = 18;
+const ALIGN_BITS: u32 = 6;
+
+impl Residents {
+    pub(super) fn new() -> Self {
+        Self(CowMap::new())
+    }
+
+    fn word(offset: u64, shard: u32) -> u64 {
+        (offset >> ALIGN_BITS) << SHARD_BITS | u64::from(shard)
+    }
+
+    pub(super) fn insert(&mut self, offset: u64, shard: u32) {
+        self.0.insert(Self::word(offset, shard), ());
+    }
+
+    pub(super) fn remove(&mut self, offset: u64, shard: u32) {
+        self.0.remove(&Self::word(offset, shard));
+    }
+
+    /// The lowest resident: its offset and its object's shard.
+    pub(super) fn first(&self) -> Option<(u64, u32)> {
+        let (&word, ()) = self.0.first()?;
+        let shard = word & ((1 << SHARD_BITS) - 1);
+        Some((word >> SHARD_BITS << ALIGN_BITS, u32::try_from(shard).unwrap_or_default()))
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::SHARDS;
+
+    #[test]
+    fn residents_keep_the_largest_offset_and_come_in_order() {
+        let mut residents = Residents::new();
+        let last = (1 << 48) - 64;
+        residents.insert(last, SHARDS - 1);
+        assert_eq!(residents.first(), Some((last, SHARDS - 1)));
+        residents.insert(64, 7);
+        assert_eq!((residents.first(), residents.len()), (Some((64, 7)), 2));
+        residents.remove(64, 7);
+        residents.remove(last, SHARDS - 1);
+        assert_eq!(residents.first(), None);
+    }
+}

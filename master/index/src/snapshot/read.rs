@@ -1,0 +1,308 @@
+use std::io::Read;
+
+use mc_types::{ALLOCATION_ALIGN, ClusterTime, PutId, StoreId};
+
+use super::frame::{ChunkReader, each, read_exact};
+use super::record::{
+    EndedRecord, HeaderRecord, HeldRecord, ObjectRecord, PutRecord, RunRecord, Section, SegmentRecord,
+    StoreRecord, TrailerRecord,
+};
+use super::{FORMAT, MAGIC, SnapshotError};
+use crate::alloc::{Allocator, RunLayout};
+use crate::key::IndexKey;
+use crate::machine::State;
+use crate::objects::Object;
+use crate::puts::Put;
+use crate::segment::Segment;
+use crate::segments::Segments;
+use crate::settings::Settings;
+use crate::stores::{ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, Mounted, SEGMENT_BYTES, Store, is_mountable};
+
+type Checked = Result<(), String>;
+
+impl State {
+    /// Reads what [`Self::write_snapshot`] wrote, and nothing past it.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the source fails, or the bytes are not a whole, undamaged, consistent snapshot.
+    pub fn read_snapshot(input: &mut impl Read) -> Result<Self, SnapshotError> {
+        let mut magic = [0; MAGIC.len()];
+        let mut format = [0];
+        read_exact(input, &mut magic, Section::Header)?;
+        read_exact(input, &mut format, Section::Header)?;
+        if magic != MAGIC {
+            return Err(SnapshotError::NotASnapshot);
+        }
+        if format != [FORMAT] {
+            return Err(SnapshotError::Format(format[0]));
+        }
+        let mut chunks = ChunkReader::new(input);
+        let mut restore = Restore::new();
+        loop {
+            let (section, payload) = chunks.next()?;
+            let corrupt = |why| SnapshotError::Corrupt { section: section.name(), why };
+            let count = restore.chunk(section, payload).map_err(corrupt)?;
+            restore.counts[section.place()] += count;
+            if section == Section::Trailer {
+                return restore.finish().map_err(corrupt);
+            }
+        }
+    }
+}
+
+/// A state in the making: each record is checked against what stands before it.
+struct Restore {
+    state: State,
+    counts: [u64; Section::COUNT],
+    next_segment: u32,
+    segments: Vec<(u32, Segment)>,
+    /// The runs of one segment.
+    runs: Vec<RunLayout>,
+    runs_of: u32,
+    /// Whether all segments and their runs are in the state.
+    built: bool,
+    /// Replicas of the objects that have been read: segment, offset, bytes, shard.
+    replicas: Vec<(u32, u64, u64, u32)>,
+    last: Last,
+    trailer: Option<TrailerRecord>,
+}
+
+/// The last key of each section: keys ascend.
+#[derive(Default)]
+struct Last {
+    store: Option<StoreId>,
+    segment: Option<u32>,
+    run: Option<(u32, u64, u64)>,
+    object: Option<(u32, u32, Vec<u8>)>,
+    put: Option<PutId>,
+    ended: Option<PutId>,
+    held: Option<(u32, ClusterTime, u64)>,
+}
+
+fn ascend<K: Ord>(last: &mut Option<K>, key: K) -> Checked {
+    ensure(last.as_ref().is_none_or(|last| *last < key), "records are out of order")?;
+    *last = Some(key);
+    Ok(())
+}
+
+fn ensure(holds: bool, why: &str) -> Checked {
+    if holds { Ok(()) } else { Err(why.to_owned()) }
+}
+
+impl Restore {
+    fn new() -> Self {
+        Self {
+            state: State::new(Settings::default()),
+            counts: [0; Section::COUNT],
+            next_segment: 0,
+            segments: Vec::new(),
+            runs: Vec::new(),
+            runs_of: 0,
+            built: false,
+            replicas: Vec::new(),
+            last: Last::default(),
+            trailer: None,
+        }
+    }
+
+    fn chunk(&mut self, section: Section, payload: &[u8]) -> Result<u64, String> {
+        if section != Section::Header {
+            ensure(self.counts[Section::Header.place()] == 1, "there is not one header")?;
+        }
+        if section > Section::Runs && !self.built {
+            self.build_segments()?;
+        }
+        if section > Section::Objects {
+            self.settle_replicas()?;
+        }
+        match section {
+            Section::Header => each(payload, |record| self.header(record)),
+            Section::Stores => each(payload, |record| self.store(record)),
+            Section::Segments => each(payload, |record| self.segment(&record)),
+            Section::Runs => each(payload, |record| self.run(&record)),
+            Section::Objects => each(payload, |record| self.object(record)),
+            Section::Puts => each(payload, |record| self.put(record)),
+            Section::Ended => each(payload, |record| self.ended(&record)),
+            Section::Held => each(payload, |record| self.held(&record)),
+            Section::Trailer => each(payload, |record| {
+                ensure(self.trailer.is_none(), "two trailers")?;
+                self.trailer = Some(record);
+                Ok(())
+            }),
+        }
+    }
+
+    fn header(&mut self, record: HeaderRecord) -> Checked {
+        self.state.time = record.time;
+        self.state.cluster_version = record.cluster_version;
+        self.state.settings = record.settings;
+        self.next_segment = record.next_segment;
+        Ok(())
+    }
+
+    fn store(&mut self, record: StoreRecord) -> Checked {
+        ascend(&mut self.last.store, record.store)?;
+        let mounted = record
+            .mounted
+            .map(|mounted| Mounted { mount: mounted.mount, first_segment: mounted.first_segment });
+        if let Some(mounted) = &mounted {
+            ensure(mounted.mount.store == record.store && is_mountable(&mounted.mount), "a bad mount")?;
+        }
+        ensure(record.dead.len() <= DEAD_EPOCHS_MAX, "too many ended epochs")?;
+        self.state
+            .stores
+            .insert(record.store, Store { mounted, dead: record.dead, dropped_at: record.dropped_at });
+        ensure(self.state.stores.absent() <= ABSENT_STORES_MAX, "too many stores without memory")
+    }
+
+    fn segment(&mut self, record: &SegmentRecord) -> Checked {
+        ascend(&mut self.last.segment, record.segment)?;
+        ensure(record.segment < self.next_segment, "a segment's number was not given out yet")?;
+        let mounted = self.state.stores.mounted(record.store);
+        let belongs = mounted.is_some_and(|mounted| {
+            let at = usize::try_from(record.number).unwrap_or(usize::MAX);
+            mounted.first_segment.checked_add(record.number) == Some(record.segment)
+                && mounted.mount.epoch == record.epoch
+                && mounted.mount.segments.get(at) == Some(&record.bytes)
+        });
+        ensure(belongs == record.live, "a segment and its store disagree")?;
+        ensure(SEGMENT_BYTES.contains(&record.bytes), "a segment of a size that no store can mount")?;
+        let mut segment = Segment::new(record.store, record.epoch, record.number, record.bytes);
+        if !record.live {
+            segment.space = None;
+        }
+        self.segments.push((record.segment, segment));
+        Ok(())
+    }
+
+    fn run(&mut self, record: &RunRecord) -> Checked {
+        let RunRecord { segment, slot, offset, slots, parent } = *record;
+        ascend(&mut self.last.run, (segment, slot, offset))?;
+        if segment != self.runs_of {
+            self.build_runs()?;
+            self.runs_of = segment;
+        }
+        self.runs.push(RunLayout { slot, offset, slots, parent });
+        Ok(())
+    }
+
+    /// Rebuilds the allocator of the segment whose runs have been read.
+    fn build_runs(&mut self) -> Checked {
+        if self.runs.is_empty() {
+            return Ok(());
+        }
+        let at = self.segments.binary_search_by_key(&self.runs_of, |(number, _)| *number);
+        let segment = &mut self.segments[at.map_err(|_| "runs of an unknown segment".to_owned())?].1;
+        let bytes = segment.bytes;
+        let space = segment.space.as_mut().ok_or("runs of a dropped segment")?;
+        space.alloc = Allocator::from_runs(bytes, self.runs.drain(..)).map_err(|err| err.to_string())?;
+        Ok(())
+    }
+
+    fn build_segments(&mut self) -> Checked {
+        self.build_runs()?;
+        self.built = true;
+        let live = self.segments.iter().filter(|(_, segment)| segment.is_live()).count();
+        let mounted = self.state.stores.iter().filter_map(|(_, store)| store.mounted.as_ref());
+        let expected: usize = mounted.map(|mounted| mounted.mount.segments.len()).sum();
+        ensure(live == expected, "segments of mounted stores are missing")?;
+        self.state.segments = Segments::restored(self.next_segment, std::mem::take(&mut self.segments));
+        Ok(())
+    }
+
+    /// Marks the owner of an allocation; nothing to do when the segment is not live.
+    fn claim(&mut self, segment: u32, offset: u64, len: u64) -> Checked {
+        match self.state.segments.space_mut(segment) {
+            Some(space) => space.alloc.claim(offset, len).map_err(|err| err.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    fn object(&mut self, record: ObjectRecord<'_>) -> Checked {
+        let key = IndexKey::from_bytes(record.key).ok_or("a bad key")?;
+        ascend(&mut self.last.object, (key.shard(), key.hash().order(), key.bytes().to_vec()))?;
+        ensure(record.size > 0 && !record.replicas.is_empty(), "an object without bytes or place")?;
+        ensure(record.replicas.len() <= usize::from(u8::MAX), "an object with more replicas than a put has")?;
+        for replica in &record.replicas {
+            let segment =
+                self.state.segments.get(replica.segment).ok_or("a replica in an unknown segment")?;
+            let end = replica.offset.checked_add(record.size);
+            let inside = end.is_some_and(|end| end <= segment.bytes);
+            ensure(inside && replica.offset.is_multiple_of(ALLOCATION_ALIGN), "a replica out of place")?;
+            self.replicas.push((replica.segment, replica.offset, record.size, key.shard()));
+        }
+        let ObjectRecord { version, size, checksum, replicas, .. } = record;
+        self.state.objects.insert(&key, &Object { version, size, checksum, replicas });
+        Ok(())
+    }
+
+    /// Enters the replicas into their segments, by place: objects come in the order of their hashes, and taken in that
+    /// order each would miss the cache a dozen times.
+    fn settle_replicas(&mut self) -> Checked {
+        let mut replicas = std::mem::take(&mut self.replicas);
+        replicas.sort_unstable();
+        let mut last = None;
+        for (segment, offset, size, shard) in replicas {
+            ensure(last.replace((segment, offset)) != Some((segment, offset)), "two replicas in one place")?;
+            self.state.segments.settle(segment, offset, shard);
+            self.claim(segment, offset, size)?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, record: PutRecord<'_>) -> Checked {
+        ascend(&mut self.last.put, record.put)?;
+        let key = IndexKey::from_bytes(record.key).ok_or("a bad key")?;
+        ensure(record.size > 0 && !record.replicas.is_empty(), "a put without bytes or place")?;
+        ensure(
+            record.replicas.len() <= usize::from(u8::MAX),
+            "a put with more replicas than can be asked for",
+        )?;
+        for replica in &record.replicas {
+            let placed = &replica.placed;
+            ensure(placed.len == record.size, "a put's replica of another size")?;
+            let given_out = replica.segment < self.next_segment;
+            ensure(given_out, "a put's replica in a segment whose number was not given out yet")?;
+            if let Some(segment) = self.state.segments.live(replica.segment) {
+                let same = (segment.store, segment.epoch, segment.number)
+                    == (placed.store, placed.epoch, placed.segment);
+                ensure(same, "a put and its segment disagree")?;
+            }
+            self.claim(replica.segment, placed.offset, record.size)?;
+        }
+        let PutRecord { put, size, mode, deadline, replicas, .. } = record;
+        self.state.puts.start(put, Put { key, size, mode, deadline, replicas });
+        Ok(())
+    }
+
+    fn ended(&mut self, record: &EndedRecord) -> Checked {
+        ascend(&mut self.last.ended, record.put)?;
+        ensure(self.state.puts.in_flight(record.put).is_none(), "a put that is in flight and ended")?;
+        ensure(self.state.puts.has_room_for(record.put), "too many ended puts in one shard")?;
+        self.state.puts.end(record.put, record.ended, self.state.time);
+        Ok(())
+    }
+
+    fn held(&mut self, record: &HeldRecord) -> Checked {
+        let HeldRecord { segment, reuse_at, offset, len } = *record;
+        ascend(&mut self.last.held, (segment, reuse_at, offset))?;
+        ensure(self.state.segments.live(segment).is_some(), "held bytes of an unknown segment")?;
+        self.claim(segment, offset, len)?;
+        self.state.segments.hold(segment, offset, len, reuse_at);
+        Ok(())
+    }
+
+    fn finish(self) -> Result<State, String> {
+        let trailer = self.trailer.ok_or("it is empty")?;
+        let mut counts = self.counts;
+        counts[Section::Trailer.place()] = 0;
+        ensure(trailer.counts == counts, "records are missing")?;
+        for (_, segment) in self.state.segments.iter() {
+            match &segment.space {
+                Some(space) => space.alloc.check_claimed().map_err(|err| err.to_string())?,
+                None => ensure(segment.residents.len() > 0, "a dropped segment with nothing to sweep")?,
+            }
+        }
+        Ok(self.state)
+    }
+}

@@ -1,0 +1,93 @@
+use std::io::{self, Write};
+
+use super::frame::ChunkWriter;
+use super::record::{
+    EndedRecord, HeaderRecord, HeldRecord, MountedRecord, ObjectRecord, PutRecord, RunRecord, Section,
+    SegmentRecord, StoreRecord, TrailerRecord,
+};
+use super::{FORMAT, MAGIC};
+use crate::machine::State;
+use crate::objects::ObjectRef;
+
+impl State {
+    /// Writes the index. States that are equal write the same bytes; the writer sees blocks of up to 64 KiB.
+    ///
+    /// # Errors
+    /// What the writer fails with.
+    pub fn write_snapshot(&self, out: &mut impl Write) -> io::Result<()> {
+        out.write_all(&MAGIC)?;
+        out.write_all(&[FORMAT])?;
+        let mut chunks = ChunkWriter::new(out);
+        chunks.record(
+            Section::Header,
+            &HeaderRecord {
+                time: self.time,
+                cluster_version: self.cluster_version,
+                settings: self.settings.clone(),
+                next_segment: self.segments.next(),
+            },
+        )?;
+        self.write_stores(&mut chunks)?;
+        for object in self.objects.iter() {
+            let replicas = object.replicas().collect();
+            let ObjectRef { key, version, size, checksum, .. } = object;
+            chunks.record(Section::Objects, &ObjectRecord { key, version, size, checksum, replicas })?;
+        }
+        self.write_puts(&mut chunks)?;
+        for (segment, held) in self.segments.iter().filter_map(|(n, s)| Some((n, &s.space.as_ref()?.held))) {
+            for (&(reuse_at, offset), &len) in held.iter() {
+                chunks.record(Section::Held, &HeldRecord { segment, reuse_at, offset, len })?;
+            }
+        }
+        let trailer = TrailerRecord { counts: chunks.counts };
+        chunks.record(Section::Trailer, &trailer)?;
+        chunks.flush()
+    }
+
+    fn write_stores<W: Write>(&self, chunks: &mut ChunkWriter<W>) -> io::Result<()> {
+        for (store, known) in self.stores.iter() {
+            let mounted = known.mounted.as_ref().map(|mounted| MountedRecord {
+                mount: mounted.mount.clone(),
+                first_segment: mounted.first_segment,
+            });
+            let (dead, dropped_at) = (known.dead.clone(), known.dropped_at);
+            chunks.record(Section::Stores, &StoreRecord { store, mounted, dead, dropped_at })?;
+        }
+        for (number, segment) in self.segments.iter() {
+            let record = SegmentRecord {
+                segment: number,
+                store: segment.store,
+                epoch: segment.epoch,
+                number: segment.number,
+                bytes: segment.bytes,
+                live: segment.is_live(),
+            };
+            chunks.record(Section::Segments, &record)?;
+        }
+        for (segment, space) in self.segments.iter().filter_map(|(n, s)| Some((n, s.space.as_ref()?))) {
+            for run in space.alloc.runs() {
+                let (slot, offset, slots, parent) = (run.slot, run.offset, run.slots, run.parent);
+                chunks.record(Section::Runs, &RunRecord { segment, slot, offset, slots, parent })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_puts<W: Write>(&self, chunks: &mut ChunkWriter<W>) -> io::Result<()> {
+        for (id, put) in self.puts.all_in_flight() {
+            let record = PutRecord {
+                put: id,
+                key: put.key.bytes(),
+                size: put.size,
+                mode: put.mode,
+                deadline: put.deadline,
+                replicas: put.replicas.clone(),
+            };
+            chunks.record(Section::Puts, &record)?;
+        }
+        for (put, ended) in self.puts.all_ended() {
+            chunks.record(Section::Ended, &EndedRecord { put, ended })?;
+        }
+        Ok(())
+    }
+}

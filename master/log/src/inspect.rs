@@ -1,0 +1,46 @@
+//! What lies on a disk, without opening the log there: for tests that compare what a master says with what it has.
+
+use std::io;
+
+use super::disk::LogView;
+use super::marks;
+use super::packs;
+use super::record::RecordError;
+use crate::types::{LogId, Vote};
+
+/// The vote on a disk.
+///
+/// # Errors
+/// When the disk, or the vote, can't be read.
+pub fn vote_on(view: &dyn LogView) -> io::Result<Option<Vote>> {
+    Ok(small(view, marks::VOTE, marks::decode_vote)?.map(|(vote, _)| vote))
+}
+
+/// The last entry that was purged from a disk: a snapshot has it.
+///
+/// # Errors
+/// When the disk, or the record, can't be read.
+pub fn purged_from(view: &dyn LogView) -> io::Result<Option<LogId>> {
+    small(view, marks::PURGED, marks::decode_log_id)
+}
+
+/// Whether a disk holds the entry `id`, or has purged it.
+///
+/// # Errors
+/// When the disk, or what it has at that index, can't be read.
+pub fn is_on(view: &dyn LogView, id: LogId) -> io::Result<bool> {
+    if purged_from(view)?.is_some_and(|purged| purged.index >= id.index) {
+        return Ok(true);
+    }
+    let found = packs::read(view, id.index, id.index + 1, usize::MAX)?;
+    Ok(found.first().is_some_and(|entry| entry.log_id == id))
+}
+
+fn small<T>(
+    view: &dyn LogView,
+    key: &[u8],
+    decode: fn(&[u8]) -> Result<T, RecordError>,
+) -> io::Result<Option<T>> {
+    let value = view.get(key)?.map(|value| decode(&value)).transpose();
+    value.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}

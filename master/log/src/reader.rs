@@ -1,0 +1,174 @@
+//! Reading the log: from memory where it can, from the disk for what is older.
+
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::sync::{Arc, mpsc};
+
+use futures::Stream;
+use openraft::{OptionalSend, RaftLogReader};
+use tokio::sync::oneshot;
+
+use super::disk::LogView;
+use super::packs;
+use super::panics::caught;
+use super::store::Inner;
+use crate::types::{Entry, TypeConfig, Vote};
+
+/// How reads reach the disk.
+pub(super) enum ReadPath {
+    /// A thread of their own: they block, and the database must never be dropped inside a runtime.
+    Thread(mpsc::Sender<ReadJob>),
+    /// The caller's, for a disk that is memory.
+    Inline(Arc<dyn LogView>),
+}
+
+/// One read for the thread.
+pub(super) struct ReadJob {
+    from: u64,
+    to: u64,
+    max_bytes: usize,
+    reply: oneshot::Sender<io::Result<Vec<Entry>>>,
+}
+
+/// The reading thread: ends when all who could ask are gone.
+pub(super) fn serve(view: &Arc<dyn LogView>, jobs: &mpsc::Receiver<ReadJob>) {
+    while let Ok(job) = jobs.recv() {
+        let result = caught(|| packs::read(&**view, job.from, job.to, job.max_bytes))
+            .unwrap_or_else(|why| Err(io::Error::other(format!("the log's database broke off: {why}"))));
+        drop(job.reply.send(result));
+    }
+}
+
+/// Reads the log; any number may.
+#[derive(Clone)]
+pub struct LogReader {
+    pub(super) inner: Arc<Inner>,
+}
+
+impl LogReader {
+    /// The entries from `from` on, below `to`, up to about `max_bytes`, at least one if `from` is there. They follow
+    /// one another and begin with `from`, or after what has been purged.
+    async fn read(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
+        loop {
+            let (generation, from, disk_to, newer) = {
+                let state = self.inner.shared.state();
+                let (from, to) = (from.max(state.first), to.min(state.next));
+                let tail = state.tail.first().unwrap_or(state.next);
+                if from >= to || from >= tail {
+                    return Ok(state.tail.read(from, to, max_bytes));
+                }
+                // Read both parts of one moment: the entries are shared, not copied.
+                (state.generation, from, to.min(tail), state.tail.read(tail, to, max_bytes))
+            };
+            let mut entries = self.read_disk(from, disk_to, max_bytes).await?;
+            let state = self.inner.shared.state();
+            if state.generation != generation {
+                continue; // the end was cut meanwhile: what was read may be from both sides of the cut
+            }
+            let first = state.first.max(from);
+            drop(state);
+            entries.retain(|entry| entry.log_id.index >= first);
+            let got = entries.last().map_or(first, |entry| entry.log_id.index + 1);
+            let whole = entries.first().is_none_or(|entry| entry.log_id.index == first);
+            let limited = got < disk_to && max_bytes < usize::MAX && !entries.is_empty();
+            if !whole || (got < disk_to && !limited) {
+                let what =
+                    format!("entries {first} to {disk_to} are not all on the disk: it gave those to {got}");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            if max_bytes == usize::MAX {
+                entries.extend(newer.into_iter().filter(|entry| entry.log_id.index >= first));
+            }
+            return Ok(entries);
+        }
+    }
+
+    async fn read_disk(&self, from: u64, to: u64, max_bytes: usize) -> io::Result<Vec<Entry>> {
+        let closed = || io::Error::other("the Raft log has been closed");
+        let answer = match &*self.inner.read_path.lock() {
+            None => return Err(closed()),
+            Some(ReadPath::Inline(view)) => return packs::read(&**view, from, to, max_bytes),
+            Some(ReadPath::Thread(jobs)) => {
+                let (reply, answer) = oneshot::channel();
+                jobs.send(ReadJob { from, to, max_bytes, reply }).map_err(|_| closed())?;
+                answer
+            }
+        };
+        answer.await.map_err(|_| closed())?
+    }
+
+    fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
+        let from = match range.start_bound() {
+            Bound::Included(from) => *from,
+            Bound::Excluded(before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let to = match range.end_bound() {
+            Bound::Included(last) => last.saturating_add(1),
+            Bound::Excluded(to) => *to,
+            Bound::Unbounded => u64::MAX,
+        };
+        (from, to)
+    }
+}
+
+impl RaftLogReader<TypeConfig> for LogReader {
+    async fn try_get_log_entries<RB>(&mut self, range: RB) -> Result<Vec<Entry>, io::Error>
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (from, to) = Self::bounds(&range);
+        self.read(from, to, usize::MAX).await
+    }
+
+    async fn read_vote(&mut self) -> Result<Option<Vote>, io::Error> {
+        Ok(self.inner.shared.state().vote)
+    }
+
+    /// Never empty while the entry at `start` is there. When it is purged, nothing: openraft then sends a heartbeat
+    /// and asks anew, while entries from further on would be taken for those that follow the previous message.
+    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
+        let mut entries = self.read(start, end, self.inner.read_bytes).await?;
+        if entries.first().is_some_and(|entry| entry.log_id.index != start) {
+            entries.clear();
+        }
+        Ok(entries)
+    }
+
+    /// In pieces, so that applying a long log holds little of it in memory.
+    async fn entries_stream<RB>(
+        &mut self,
+        range: RB,
+    ) -> impl Stream<Item = Result<Entry, io::Error>> + OptionalSend
+    where
+        RB: RangeBounds<u64> + Clone + Debug + OptionalSend,
+    {
+        let (from, to) = Self::bounds(&range);
+        let (from, to) = {
+            let state = self.inner.shared.state();
+            (from.max(state.first), to.min(state.next))
+        };
+        let piece = (self.clone(), from, Vec::new().into_iter());
+        futures::stream::unfold(Some(piece), move |piece| async move {
+            let (reader, from, mut entries) = piece?;
+            if entries.as_slice().is_empty() {
+                if from >= to {
+                    return None;
+                }
+                match reader.read(from, to, reader.inner.read_bytes).await {
+                    Ok(read) if read.first().is_some_and(|entry| entry.log_id.index == from) => {
+                        entries = read.into_iter();
+                    }
+                    Ok(_) => {
+                        let what = format!("entry {from} was removed while the log was read");
+                        return Some((Err(io::Error::new(io::ErrorKind::NotFound, what)), None));
+                    }
+                    Err(error) => return Some((Err(error), None)),
+                }
+            }
+            let entry = entries.next()?;
+            Some((Ok(entry), Some((reader, from + 1, entries))))
+        })
+    }
+}

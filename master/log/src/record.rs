@@ -1,0 +1,263 @@
+//! The encoding of one entry, on disk and between masters: our own, versioned, strict. openraft's serde forms change
+//! between its releases; these bytes do not (the golden tests below fix them).
+//!
+//! ```text
+//! record  := term u64, index u64, payload
+//! payload := format u8 (= 1), kind u8, body
+//! body    := nothing (blank) | the proposal's bytes (normal) | a membership
+//! ```
+//! Integers are big-endian.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use openraft::EntryPayload;
+
+use super::membership;
+use super::wire::Reader;
+use crate::types::{Entry, LogId, Proposal};
+
+/// The format this build writes, and the newest it reads.
+pub(super) const FORMAT: u8 = 1;
+
+const BLANK: u8 = 0;
+const NORMAL: u8 = 1;
+const MEMBERSHIP: u8 = 2;
+
+/// Why bytes are not a record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The bytes end inside a field.
+    #[error("the record is cut short: {need} bytes needed, {have} left")]
+    Short {
+        /// Bytes the field needs.
+        need: usize,
+        /// Bytes that are left.
+        have: usize,
+    },
+    /// Bytes follow the last field.
+    #[error("{left} bytes follow the end of the record")]
+    Trailing {
+        /// How many.
+        left: usize,
+    },
+    /// Written by a newer version.
+    #[error(
+        "the record has format {found}, this version reads up to {FORMAT}: run the newer mc-master that wrote it"
+    )]
+    Format {
+        /// The format found.
+        found: u8,
+    },
+    /// A kind of payload, or a flag, that does not exist.
+    #[error("the record has a field of kind {found}, which does not exist in format {FORMAT}")]
+    Kind {
+        /// The kind found.
+        found: u8,
+    },
+    /// The bytes do not match their checksum.
+    #[error("the checksum does not match")]
+    Checksum,
+    /// Text that is not UTF-8.
+    #[error("the record has an address that is not UTF-8")]
+    Text,
+    /// Ids or indexes out of order: no encoder of ours writes that.
+    #[error("the record has ids or indexes out of order")]
+    Order,
+    /// A membership that Raft does not allow.
+    #[error("the record holds an impossible membership: {0}")]
+    Membership(String),
+}
+
+/// Encodes an entry's payload: what [`mc.v1.Entry.payload`](mc_proto::v1::Entry) carries and what the log stores.
+#[must_use]
+pub fn encode_payload(entry: &Entry) -> Bytes {
+    let mut out = BytesMut::with_capacity(size_hint(entry));
+    put_payload(&mut out, entry);
+    out.freeze()
+}
+
+/// Decodes what [`encode_payload`] wrote.
+///
+/// # Errors
+/// When the bytes are not exactly one payload of a format known here.
+pub fn decode_entry(log_id: LogId, payload: &[u8]) -> Result<Entry, RecordError> {
+    decode_entry_bytes(log_id, &Bytes::copy_from_slice(payload))
+}
+
+/// [`decode_entry`] without a copy: the entry shares `payload`'s memory.
+///
+/// # Errors
+/// As [`decode_entry`].
+pub fn decode_entry_bytes(log_id: LogId, payload: &Bytes) -> Result<Entry, RecordError> {
+    let mut reader = Reader::new(payload);
+    check_format(reader.u8()?)?;
+    let payload = match reader.u8()? {
+        BLANK => {
+            reader.end()?;
+            EntryPayload::Blank
+        }
+        NORMAL => EntryPayload::Normal(Proposal(payload.slice(2..))),
+        MEMBERSHIP => {
+            let membership = membership::read(&mut reader)?;
+            reader.end()?;
+            EntryPayload::Membership(membership)
+        }
+        found => return Err(RecordError::Kind { found }),
+    };
+    Ok(Entry { log_id, payload })
+}
+
+pub(super) fn check_format(found: u8) -> Result<(), RecordError> {
+    if found == FORMAT { Ok(()) } else { Err(RecordError::Format { found }) }
+}
+
+/// Appends an entry's record.
+pub(super) fn put_record(out: &mut BytesMut, entry: &Entry) {
+    put_log_id(out, &entry.log_id);
+    put_payload(out, entry);
+}
+
+/// Reads what [`put_record`] wrote.
+pub(super) fn read_record(record: &Bytes) -> Result<Entry, RecordError> {
+    let mut reader = Reader::new(record);
+    let log_id = read_log_id(&mut reader)?;
+    decode_entry_bytes(log_id, &record.slice(LOG_ID_LEN..))
+}
+
+/// What an entry takes in memory and, nearly, on disk.
+pub(super) fn size_hint(entry: &Entry) -> usize {
+    let body = match &entry.payload {
+        EntryPayload::Blank => 0,
+        EntryPayload::Normal(proposal) => proposal.0.len(),
+        EntryPayload::Membership(membership) => membership.nodes().count() * 128,
+    };
+    LOG_ID_LEN + 2 + body
+}
+
+const LOG_ID_LEN: usize = 16;
+
+pub(super) fn put_log_id(out: &mut BytesMut, id: &LogId) {
+    out.put_u64(id.leader_id.term);
+    out.put_u64(id.index);
+}
+
+pub(super) fn read_log_id(reader: &mut Reader<'_>) -> Result<LogId, RecordError> {
+    Ok(LogId::new_term_index(reader.u64()?, reader.u64()?))
+}
+
+fn put_payload(out: &mut BytesMut, entry: &Entry) {
+    out.put_u8(FORMAT);
+    match &entry.payload {
+        EntryPayload::Blank => out.put_u8(BLANK),
+        EntryPayload::Normal(proposal) => {
+            out.put_u8(NORMAL);
+            out.put_slice(&proposal.0);
+        }
+        EntryPayload::Membership(membership) => {
+            out.put_u8(MEMBERSHIP);
+            membership::put(out, membership);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{MasterNode, Membership};
+    use mc_types::NodeId;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    fn entry(payload: EntryPayload<Proposal, NodeId, MasterNode>) -> Entry {
+        Entry { log_id: LogId::new_term_index(3, 0x0102), payload }
+    }
+
+    fn joint() -> Membership {
+        let node = |n: u64| {
+            (NodeId(n), MasterNode { raft: format!("r{n}"), client: format!("c{n}"), http: String::new() })
+        };
+        let config = vec![BTreeSet::from([NodeId(1)]), BTreeSet::from([NodeId(1), NodeId(2)])];
+        Membership::new(config, BTreeMap::from([node(1), node(2), node(9)])).unwrap()
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    #[test]
+    fn the_bytes_of_a_record_never_change() {
+        let golden = |payload, want: &str| {
+            let entry = entry(payload);
+            let mut out = BytesMut::new();
+            put_record(&mut out, &entry);
+            assert_eq!(hex(&out), format!("00000000000000030000000000000102{want}"));
+            assert_eq!(hex(&encode_payload(&entry)), want);
+            assert_eq!(read_record(&out.freeze()).unwrap(), entry);
+        };
+        golden(EntryPayload::Blank, "0100");
+        golden(EntryPayload::Normal(Proposal(Bytes::from_static(b"\x00put"))), "010100707574");
+        golden(
+            EntryPayload::Membership(joint()),
+            concat!(
+                "0102",
+                "00000002",
+                "00000001",
+                "0000000000000001",
+                "00000002",
+                "0000000000000001",
+                "0000000000000002",
+                "00000003",
+                "0000000000000001",
+                "000000027231",
+                "000000026331",
+                "00000000",
+                "0000000000000002",
+                "000000027232",
+                "000000026332",
+                "00000000",
+                "0000000000000009",
+                "000000027239",
+                "000000026339",
+                "00000000",
+            ),
+        );
+    }
+
+    #[test]
+    fn every_cut_and_every_extra_byte_of_a_membership_is_refused() {
+        let entry = entry(EntryPayload::Membership(joint()));
+        let payload = encode_payload(&entry);
+        for len in 0..payload.len() {
+            assert!(
+                decode_entry(entry.log_id, &payload[..len]).is_err(),
+                "a payload cut to {len} bytes decodes"
+            );
+        }
+        let mut longer = payload.to_vec();
+        longer.push(0);
+        assert_eq!(decode_entry(entry.log_id, &longer), Err(RecordError::Trailing { left: 1 }));
+    }
+
+    #[test]
+    fn another_format_and_another_kind_are_named() {
+        let id = LogId::new_term_index(1, 1);
+        assert_eq!(decode_entry(id, &[2, 0]), Err(RecordError::Format { found: 2 }));
+        assert_eq!(decode_entry(id, &[1, 7]), Err(RecordError::Kind { found: 7 }));
+        assert_eq!(decode_entry(id, &[1, 0, 0]), Err(RecordError::Trailing { left: 1 }));
+    }
+
+    #[test]
+    fn a_count_that_cannot_fit_allocates_nothing() {
+        let id = LogId::new_term_index(1, 1);
+        let payload = [1, 2, 0xff, 0xff, 0xff, 0xff];
+        assert!(matches!(decode_entry(id, &payload), Err(RecordError::Short { .. })));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_panic_the_decoder(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let id = LogId::new_term_index(1, 1);
+            if let Ok(entry) = decode_entry(id, &bytes) {
+                proptest::prop_assert_eq!(encode_payload(&entry), bytes);
+            }
+        }
+    }
+}

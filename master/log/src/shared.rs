@@ -1,0 +1,394 @@
+//! What the log's handles and its writer share: the state in memory, ahead of the disk, and the queue between them.
+//!
+//! The order of the queue is the order of the state: a job is queued under the state's lock, so that what readers see
+//! and what the disk will hold change in the same sequence.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use openraft::storage::IOFlushed;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::Instant;
+
+use super::error::LogFailure;
+use super::ledger::Ledger;
+use super::observe::LogStats;
+use super::panics;
+use super::recover::{Loaded, Recovered};
+use super::tail::Tail;
+use super::vote_timing::VoteTiming;
+use crate::types::{Entry, LogId, TypeConfig, Vote};
+
+/// Something for the writer to do.
+pub(super) enum Job {
+    Append {
+        entries: Vec<Entry>,
+        generation: u64,
+        /// Of its entries.
+        bytes: u64,
+        done: IOFlushed<TypeConfig>,
+    },
+    Vote {
+        vote: Vote,
+        done: oneshot::Sender<io::Result<()>>,
+    },
+    /// Remove entries from this index on.
+    Truncate(u64),
+    Purge(LogId),
+}
+
+/// The log as it will be when the queue has been worked off.
+pub(super) struct State {
+    pub(super) purged: Option<LogId>,
+    pub(super) last: Option<LogId>,
+    /// The index of the first entry.
+    pub(super) first: u64,
+    /// The index of the next entry.
+    pub(super) next: u64,
+    pub(super) tail: Tail,
+    pub(super) ledger: Ledger,
+    /// The vote that is durable.
+    pub(super) vote: Option<Vote>,
+    /// The last entry known as committed. The writer notes it with its mark.
+    pub(super) committed: Option<LogId>,
+    /// Counts the times that entries were removed from the end: what was read or written across one is stale.
+    pub(super) generation: u64,
+    /// Entries below this index can be read from the disk.
+    pub(super) written: u64,
+    durable: u64,
+    appended_bytes: u64,
+    /// Bytes of the entries that are queued, or that the writer is writing.
+    unwritten: u64,
+    queue: VecDeque<(Instant, Job)>,
+    failure: Option<LogFailure>,
+    closed: bool,
+}
+
+/// See the module.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// Wakes a writer that is a thread.
+    work: Condvar,
+    /// Wakes a writer that is a task.
+    work_async: Notify,
+    failure: watch::Sender<Option<LogFailure>>,
+    /// Since when the writer has waited for the disk.
+    busy: BusySince,
+    /// Where the log is, for messages.
+    place: Arc<str>,
+    pub(super) vote_timing: Arc<VoteTiming>,
+}
+
+/// Since when the writer has waited for an answer of the disk, if it does.
+#[derive(Clone, Debug, Default)]
+pub(super) struct BusySince(Arc<Mutex<Option<Instant>>>);
+
+impl BusySince {
+    /// The disk has answered, in the middle of a batch of many syncs: the wait for the next answer begins.
+    pub(super) fn answered(&self) {
+        if let Some(since) = self.0.lock().as_mut() {
+            *since = Instant::now();
+        }
+    }
+}
+
+/// Between two looks at whether the disk still answers.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The writer is at the disk until this is dropped.
+pub(super) struct Busy<'a>(&'a Shared);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        *self.0.busy.0.lock() = None;
+    }
+}
+
+/// What woke the writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wake {
+    Jobs,
+    Due,
+    Closed,
+}
+
+impl Shared {
+    pub(super) fn new(loaded: Loaded, place: Arc<str>) -> (Arc<Self>, Recovered) {
+        let Loaded { recovered, next, tail, ledger, election_max_ms } = loaded;
+        let state = State {
+            purged: recovered.purged,
+            last: recovered.last,
+            first: recovered.purged.map_or(0, |purged| purged.index + 1),
+            next,
+            tail,
+            ledger,
+            vote: recovered.vote,
+            committed: recovered.committed,
+            generation: 0,
+            written: next,
+            durable: next,
+            appended_bytes: 0,
+            unwritten: 0,
+            queue: VecDeque::new(),
+            failure: None,
+            closed: false,
+        };
+        let shared = Self {
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            work_async: Notify::new(),
+            failure: watch::Sender::new(None),
+            busy: BusySince::default(),
+            place,
+            vote_timing: Arc::new(VoteTiming::recorded(election_max_ms)),
+        };
+        (Arc::new(shared), recovered)
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// Changes the state and queues the job that will change the disk alike.
+    pub(super) fn submit(&self, change: impl FnOnce(&mut State) -> io::Result<Job>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if let Some(failure) = &state.failure {
+            return Err(failure.to_io());
+        }
+        if state.closed {
+            return Err(io::Error::other("the Raft log has been closed"));
+        }
+        let job = change(&mut state)?;
+        state.queue.push_back((Instant::now(), job));
+        drop(state);
+        self.work.notify_one();
+        self.work_async.notify_one();
+        Ok(())
+    }
+
+    /// All jobs queued so far, and the committed position, if the log holds its entry once they are worked off.
+    ///
+    /// Both are taken under one lock. Read later, the position could name an entry whose append, and the truncation
+    /// before it, came into the queue in between: the disk would hold another entry at that index.
+    pub(super) fn drain(&self) -> (VecDeque<(Instant, Job)>, Option<LogId>) {
+        let mut state = self.state.lock();
+        let committed = state.committed.filter(|committed| state.holds(committed));
+        (std::mem::take(&mut state.queue), committed)
+    }
+
+    /// Blocks until there is something to do.
+    pub(super) fn wait(&self, due: Option<Instant>) -> Wake {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(wake) = state.wake(due) {
+                return wake;
+            }
+            match due {
+                None => self.work.wait(&mut state),
+                Some(due) => {
+                    self.work.wait_for(&mut state, due.saturating_duration_since(Instant::now()));
+                }
+            }
+        }
+    }
+
+    /// [`Self::wait`] for a task.
+    pub(super) async fn wait_async(&self, due: Option<Instant>) -> Wake {
+        loop {
+            if let Some(wake) = self.state.lock().wake(due) {
+                return wake;
+            }
+            match due {
+                None => self.work_async.notified().await,
+                Some(due) => drop(tokio::time::timeout_at(due, self.work_async.notified()).await),
+            }
+        }
+    }
+
+    /// A batch is on the disk. `written` is (generation, index after the last entry) of its last append.
+    pub(super) fn batch_done(
+        &self,
+        written: Option<(u64, u64)>,
+        vote: Option<Vote>,
+        durable: Option<u64>,
+        bytes: u64,
+    ) {
+        let mut state = self.state.lock();
+        state.unwritten -= bytes;
+        if let Some((generation, written)) = written
+            && generation == state.generation
+        {
+            state.written = written;
+            state.tail.evict(written);
+        }
+        state.vote = vote.or(state.vote);
+        state.durable = durable.unwrap_or(state.durable);
+    }
+
+    pub(super) fn fail(&self, failure: &LogFailure) {
+        self.state.lock().failure = Some(failure.clone());
+        self.failure.send_replace(Some(failure.clone()));
+    }
+
+    /// What tells that the disk has answered.
+    pub(super) fn busy_since(&self) -> BusySince {
+        self.busy.clone()
+    }
+
+    /// The writer begins to use the disk.
+    pub(super) fn busy(&self) -> Busy<'_> {
+        *self.busy.0.lock() = Some(Instant::now());
+        Busy(self)
+    }
+
+    /// Resolves when the writer has failed, or has been at the disk for longer than `stuck_after`; never otherwise.
+    ///
+    /// The writer can't report the latter: a call of the database never returns when one of its own threads has ended in
+    /// a panic, or the kernel does not answer. Without a word this master would keep its place among the voters, and
+    /// its followers' or its own acknowledgements would stay out for good.
+    pub(super) async fn failed(&self, stuck_after: Duration) -> LogFailure {
+        let mut failure = self.failure.subscribe();
+        loop {
+            let found = tokio::time::timeout(LOOK.min(stuck_after), failure.wait_for(Option::is_some)).await;
+            match found.map(|found| found.map(|failure| failure.clone())) {
+                Ok(Ok(Some(failure))) => return failure,
+                Ok(Ok(None) | Err(_)) => std::future::pending().await,
+                Err(_) => {}
+            }
+            let since = *self.busy.0.lock();
+            if self.stuck(stuck_after).is_none() {
+                continue;
+            }
+            // A process that was stopped finds its clock far ahead, and a disk that has answered: only the same wait at two
+            // looks counts.
+            tokio::time::sleep(LOOK.min(stuck_after)).await;
+            if since != *self.busy.0.lock() {
+                continue;
+            }
+            if let Some(why) = self.stuck(stuck_after) {
+                let (place, source) = (Arc::clone(&self.place), Arc::new(io::Error::other(why)));
+                let failure = LogFailure { place, attempt: "make it durable", source };
+                self.fail(&failure);
+                return failure;
+            }
+        }
+    }
+
+    /// Why the disk will not answer any more, if so.
+    fn stuck(&self, stuck_after: Duration) -> Option<String> {
+        let waited = (*self.busy.0.lock())?.elapsed();
+        match panics::on_threads_of_the_database() {
+            // It may have been another log's, in a test: this one is stuck only if it waits.
+            Some(why) if waited >= LOOK.min(stuck_after) => Some(format!(
+                "a thread of the database broke off ({why}), and {waited:.0?} were waited for it"
+            )),
+            _ if waited >= stuck_after => Some(format!("the disk has not answered for {waited:.0?}")),
+            _ => None,
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.state.lock().closed = true;
+        self.work.notify_one();
+        self.work_async.notify_one();
+    }
+
+    pub(super) fn unwritten_bytes(&self) -> u64 {
+        self.state.lock().unwritten
+    }
+
+    pub(super) fn stats(&self) -> LogStats {
+        let state = self.state.lock();
+        LogStats {
+            first: state.first,
+            next: state.next,
+            durable: state.durable,
+            appended_bytes: state.appended_bytes,
+            unpurged_bytes: state.ledger.since(0),
+        }
+    }
+}
+
+impl State {
+    fn wake(&self, due: Option<Instant>) -> Option<Wake> {
+        if !self.queue.is_empty() {
+            Some(Wake::Jobs)
+        } else if self.closed {
+            Some(Wake::Closed)
+        } else {
+            due.is_some_and(|due| due <= Instant::now()).then_some(Wake::Due)
+        }
+    }
+
+    /// Takes entries that follow the last one, and returns their bytes. An empty log that was never purged may begin
+    /// anywhere: Raft begins at 0, openraft's own test suite does not always.
+    pub(super) fn append(&mut self, entries: &[Entry]) -> io::Result<u64> {
+        let fresh = self.purged.is_none() && self.first == self.next;
+        let next = entries.first().filter(|_| fresh).map_or(self.next, |first| first.log_id.index);
+        for (want, entry) in (next..).zip(entries) {
+            if entry.log_id.index != want {
+                let what =
+                    format!("entry {} can't follow entry {}", entry.log_id.index, want.wrapping_sub(1));
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            }
+        }
+        if fresh {
+            self.first = next;
+        }
+        let mut total = 0;
+        for entry in entries {
+            let bytes = super::record::size_hint(entry) as u64;
+            total += bytes;
+            self.ledger.push(entry.log_id.index, bytes);
+            self.tail.push(entry.clone());
+        }
+        if let Some(entry) = entries.last() {
+            self.last = Some(entry.log_id);
+            self.next = entry.log_id.index + 1;
+        }
+        self.appended_bytes += total;
+        self.unwritten += total;
+        Ok(total)
+    }
+
+    /// Whether this entry, of this term, is purged or among the newest, which are in memory. Of older ones it says no.
+    fn holds(&self, id: &LogId) -> bool {
+        self.purged.is_some_and(|purged| purged.index >= id.index) || self.tail.id_at(id.index) == Some(*id)
+    }
+
+    /// Keeps the entries up to `last` only.
+    pub(super) fn truncate(&mut self, last: Option<LogId>) -> u64 {
+        let from = last.map_or(0, |last| last.index + 1).max(self.first);
+        if from < self.next {
+            self.next = from;
+            self.last = last.max(self.purged);
+            self.tail.truncate(from);
+            self.ledger.truncate(from);
+            self.written = self.written.min(from);
+            self.generation += 1;
+        }
+        from
+    }
+
+    /// Forgets entries up to `upto`. Returns up to where they are gone, which only grows.
+    pub(super) fn purge(&mut self, upto: LogId) -> LogId {
+        if let Some(purged) = self.purged.filter(|purged| purged.index >= upto.index) {
+            return purged;
+        }
+        self.purged = Some(upto);
+        self.first = upto.index + 1;
+        self.tail.purge(upto.index);
+        self.ledger.purge(upto.index);
+        if self.next <= upto.index {
+            // A snapshot from the leader overtook the log: it goes on after the snapshot.
+            self.next = upto.index + 1;
+            self.last = Some(upto);
+            self.written = self.next;
+            self.generation += 1;
+        }
+        upto
+    }
+}

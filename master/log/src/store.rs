@@ -1,0 +1,295 @@
+//! openraft's log storage over a [`LogDisk`].
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use openraft::OptionalSend;
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use parking_lot::Mutex;
+use tokio::sync::{oneshot, watch};
+
+use super::disk::{LogDisk, LogView};
+use super::error::{Damage, LogFailure, OpenError};
+use super::observe::LogStats;
+use super::options::LogOptions;
+use super::pace::SyncPace;
+use super::packs::Packs;
+use super::panics::caught;
+use super::reader::{LogReader, ReadPath, serve};
+use super::recover::{Recovered, recover};
+use super::shared::{Job, Shared};
+use super::sled_disk::{SledDisk, SledOptions};
+use super::vote_timing::VoteTiming;
+use super::writer::LogWriter;
+use crate::types::{Entry, LogId, TypeConfig, Vote};
+
+/// The Raft log. A handle: clones are the same log. The writer stops when the last handle is gone, or at
+/// [`Self::close`].
+#[derive(Clone)]
+pub struct LogStore {
+    inner: Arc<Inner>,
+}
+
+/// What the handles share.
+pub(super) struct Inner {
+    pub(super) shared: Arc<Shared>,
+    pub(super) read_path: Mutex<Option<ReadPath>>,
+    pub(super) read_bytes: usize,
+    stuck_after: Duration,
+    pace: Arc<SyncPace>,
+    /// True once the disk has been let go of; closed without a thread.
+    ended: watch::Receiver<bool>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl LogStore {
+    /// Opens the log in a directory of its own, on sled.
+    ///
+    /// # Errors
+    /// See [`OpenError`]: each says what was found and what to do.
+    pub async fn open_sled(
+        dir: impl Into<PathBuf>,
+        sled: SledOptions,
+        options: LogOptions,
+    ) -> Result<(Self, Recovered), OpenError> {
+        let dir = dir.into();
+        Self::open(move || Ok(Box::new(SledDisk::open(&dir, &sled)?)), options).await
+    }
+
+    /// Opens a log on the disk that `disk` opens. That, all writing and the last close happen on a thread of the log's
+    /// own, reading of old entries on a second one: both block, and neither may happen inside a runtime.
+    ///
+    /// # Errors
+    /// Those of `disk`, and [`OpenError`] for what is found on it.
+    pub async fn open(
+        disk: impl FnOnce() -> Result<Box<dyn LogDisk>, OpenError> + Send + 'static,
+        options: LogOptions,
+    ) -> Result<(Self, Recovered), OpenError> {
+        let (opened, opening) = oneshot::channel();
+        let io = |source| OpenError::Io { place: NOWHERE.to_owned(), attempt: "start its thread", source };
+        std::thread::Builder::new()
+            .name("raft-log".to_owned())
+            .spawn(move || run(disk, &options, opened))
+            .map_err(io)?;
+        opening.await.unwrap_or_else(|_| Err(io(io::Error::other("it ended"))))
+    }
+
+    /// Opens a log without a thread: the caller drives the writer, so that a simulation decides when a batch is
+    /// written and what the sync took. Reads are made on the caller's thread.
+    ///
+    /// # Errors
+    /// [`OpenError`] for what is found on the disk.
+    pub fn open_inline(
+        disk: Box<dyn LogDisk>,
+        options: &LogOptions,
+    ) -> Result<(Self, LogWriter, Recovered), OpenError> {
+        let Opened { shared, writer, recovered, packs_view } = open(disk, options)?;
+        let (_, ended) = watch::channel(false);
+        let store = Self::new(shared, ReadPath::Inline(packs_view), options, ended);
+        Ok((store, writer, recovered))
+    }
+
+    fn new(
+        shared: Arc<Shared>,
+        read_path: ReadPath,
+        options: &LogOptions,
+        ended: watch::Receiver<bool>,
+    ) -> Self {
+        let read_path = Mutex::new(Some(read_path));
+        Self {
+            inner: Arc::new(Inner {
+                shared,
+                read_path,
+                read_bytes: options.read_bytes,
+                stuck_after: options.stuck_after,
+                pace: options.pace.clone(),
+                ended,
+            }),
+        }
+    }
+
+    /// Resolves when the log has failed, or its disk has not answered for [`LogOptions::stuck_after`], and the process
+    /// should exit; never otherwise.
+    pub async fn failed(&self) -> LogFailure {
+        self.inner.shared.failed(self.inner.stuck_after).await
+    }
+
+    /// Works off what is queued, notes the durable index, and lets go of the disk: after this the directory can be
+    /// opened again.
+    pub async fn close(&self) {
+        self.inner.shared.close();
+        self.inner.read_path.lock().take();
+        // An error means that there is no thread to wait for.
+        drop(self.inner.ended.clone().wait_for(|ended| *ended).await);
+    }
+
+    /// The log's extent.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        self.inner.shared.stats()
+    }
+
+    /// How long its syncs take.
+    #[must_use]
+    pub fn pace(&self) -> Arc<SyncPace> {
+        self.inner.pace.clone()
+    }
+
+    /// Bytes of the entries that are in memory only, because the disk has not taken them yet.
+    #[must_use]
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.inner.shared.unwritten_bytes()
+    }
+
+    /// What its vote is recorded with.
+    #[must_use]
+    pub fn vote_timing(&self) -> Arc<VoteTiming> {
+        self.inner.shared.vote_timing.clone()
+    }
+
+    /// Bytes of the entries after index `index`, to within 64 KiB: what a restart would apply on top of a snapshot that
+    /// ends there.
+    #[must_use]
+    pub fn bytes_since(&self, index: u64) -> u64 {
+        self.inner.shared.state().ledger.since(index.saturating_add(1))
+    }
+
+    /// Reads the log.
+    #[must_use]
+    pub fn reader(&self) -> LogReader {
+        LogReader { inner: Arc::clone(&self.inner) }
+    }
+}
+
+/// The place of a log of which no thread could be started to look.
+const NOWHERE: &str = "(not reached)";
+
+struct Opened {
+    shared: Arc<Shared>,
+    writer: LogWriter,
+    recovered: Recovered,
+    packs_view: Arc<dyn LogView>,
+}
+
+fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, OpenError> {
+    let place = disk.place();
+    let place_of_failures = place.clone();
+    let loaded = caught(|| recover(&mut *disk, options.tail_bytes)).unwrap_or_else(|why| {
+        let what = format!("it broke off while it was read: {why}");
+        Err(OpenError::Refused { place, found: Damage::Engine { what } })
+    });
+    let loaded = match loaded {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            // The database writes when it is dropped, and may panic once more.
+            drop(caught(|| drop(disk)));
+            return Err(error);
+        }
+    };
+    let next = loaded.next;
+    let (shared, recovered) = Shared::new(loaded, place_of_failures.into());
+    let packs = Packs::new(disk, options.pace.clone(), shared.busy_since());
+    let packs_view = packs.view();
+    let writer = LogWriter::new(Arc::clone(&shared), packs, next, options);
+    Ok(Opened { shared, writer, recovered, packs_view })
+}
+
+/// The writer's thread, from opening to closing the disk.
+fn run(
+    disk: impl FnOnce() -> Result<Box<dyn LogDisk>, OpenError>,
+    options: &LogOptions,
+    opened: oneshot::Sender<Result<(LogStore, Recovered), OpenError>>,
+) {
+    let Opened { shared, mut writer, recovered, packs_view } =
+        match disk().and_then(|disk| open(disk, options)) {
+            Ok(opened) => opened,
+            Err(error) => return drop(opened.send(Err(error))),
+        };
+    let (reads, asked) = mpsc::channel();
+    let reading = std::thread::Builder::new()
+        .name("raft-log-read".to_owned())
+        .spawn(move || serve(&packs_view, &asked));
+    let reading = match reading {
+        Ok(reading) => reading,
+        Err(source) => {
+            let (place, attempt) = (NOWHERE.to_owned(), "start its reading thread");
+            return drop(opened.send(Err(OpenError::Io { place, attempt, source })));
+        }
+    };
+    let (ended, watch_ended) = watch::channel(false);
+    let store = LogStore::new(shared, ReadPath::Thread(reads), options, watch_ended);
+    drop(opened.send(Ok((store, recovered))));
+    while writer.ready_blocking() {
+        writer.step();
+    }
+    writer.finish();
+    // Closed means that no handle can ask for a read any more, so the reading thread ends, and the database is dropped
+    // here.
+    drop(reading.join());
+    if writer.has_failed() {
+        // The database writes when it is dropped, and panics when it can't: there is nothing left to save. Its lock on the
+        // directory ends with the process.
+        std::mem::forget(writer);
+    } else {
+        drop(writer);
+    }
+    ended.send_replace(true);
+}
+
+impl RaftLogStorage<TypeConfig> for LogStore {
+    type LogReader = LogReader;
+
+    async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, io::Error> {
+        let state = self.inner.shared.state();
+        Ok(LogState { last_purged_log_id: state.purged, last_log_id: state.last })
+    }
+
+    async fn get_log_reader(&mut self) -> Self::LogReader {
+        self.reader()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
+        let (done, durable) = oneshot::channel();
+        self.inner.shared.submit(|_| Ok(Job::Vote { vote: *vote, done }))?;
+        durable.await.map_err(|_| io::Error::other("the Raft log ended before the vote was durable"))?
+    }
+
+    async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
+        // It spares a restarted master the wait for a leader's word on entries that it may apply at once, and nothing is
+        // answered from those before a leader has spoken. So it waits for the next mark: a write of its own for each
+        // commit would double the writes of a log with little load.
+        self.inner.shared.state().committed = committed;
+        Ok(())
+    }
+
+    async fn read_committed(&mut self) -> Result<Option<LogId>, io::Error> {
+        Ok(self.inner.shared.state().committed)
+    }
+
+    async fn append<I>(&mut self, entries: I, done: IOFlushed<TypeConfig>) -> Result<(), io::Error>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let entries: Vec<Entry> = entries.into_iter().collect();
+        self.inner.shared.submit(|state| {
+            let bytes = state.append(&entries)?;
+            Ok(Job::Append { entries, generation: state.generation, bytes, done })
+        })
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> Result<(), io::Error> {
+        self.inner.shared.submit(|state| Ok(Job::Truncate(state.truncate(last))))
+    }
+
+    async fn purge(&mut self, upto: LogId) -> Result<(), io::Error> {
+        self.inner.shared.submit(|state| Ok(Job::Purge(state.purge(upto))))
+    }
+}

@@ -1,0 +1,79 @@
+//! The newest entries, in memory: readable as soon as they are appended, before they are durable, and all that
+//! replication reads in steady state.
+
+use std::collections::VecDeque;
+
+use super::record;
+use crate::types::{Entry, LogId};
+
+/// A run of entries that ends with the log's last.
+#[derive(Debug)]
+pub(super) struct Tail {
+    entries: VecDeque<Entry>,
+    bytes: usize,
+    cap: usize,
+}
+
+impl Tail {
+    pub(super) fn new(cap: usize) -> Self {
+        Self { entries: VecDeque::new(), bytes: 0, cap }
+    }
+
+    pub(super) fn push(&mut self, entry: Entry) {
+        self.bytes += record::size_hint(&entry);
+        self.entries.push_back(entry);
+    }
+
+    /// Lets go of the oldest entries beyond the cap, of those below `written` only: the others can't be read from the
+    /// disk yet.
+    pub(super) fn evict(&mut self, written: u64) {
+        while self.bytes > self.cap && self.first().is_some_and(|first| first < written) {
+            self.pop_front();
+        }
+    }
+
+    pub(super) fn truncate(&mut self, from: u64) {
+        while let Some(entry) = self.entries.back().filter(|entry| entry.log_id.index >= from) {
+            self.bytes -= record::size_hint(entry);
+            self.entries.pop_back();
+        }
+    }
+
+    pub(super) fn purge(&mut self, upto: u64) {
+        while self.first().is_some_and(|first| first <= upto) {
+            self.pop_front();
+        }
+    }
+
+    fn pop_front(&mut self) {
+        if let Some(entry) = self.entries.pop_front() {
+            self.bytes -= record::size_hint(&entry);
+        }
+    }
+
+    pub(super) fn first(&self) -> Option<u64> {
+        self.entries.front().map(|entry| entry.log_id.index)
+    }
+
+    /// The id of the entry at `index`, if it is here.
+    pub(super) fn id_at(&self, index: u64) -> Option<LogId> {
+        let at = usize::try_from(index.checked_sub(self.first()?)?).ok()?;
+        self.entries.get(at).map(|entry| entry.log_id)
+    }
+
+    /// The entries from `from` on, below `to`: about `max_bytes` of them, at least one. `from` must not lie before
+    /// the first.
+    pub(super) fn read(&self, from: u64, to: u64, max_bytes: usize) -> Vec<Entry> {
+        let Some(first) = self.first() else { return Vec::new() };
+        let mut bytes = 0;
+        let mut taken = Vec::new();
+        for entry in self.entries.range(((from - first) as usize).min(self.entries.len())..) {
+            bytes += record::size_hint(entry);
+            if entry.log_id.index >= to || (bytes > max_bytes && !taken.is_empty()) {
+                break;
+            }
+            taken.push(entry.clone());
+        }
+        taken
+    }
+}

@@ -1,0 +1,68 @@
+//! Every openraft generic, bound once; the rest of the crate never sees `<C>`.
+
+use std::fmt;
+
+use bytes::Bytes;
+use mc_types::NodeId;
+use openraft::impls::leader_id_std;
+use serde::{Deserialize, Serialize};
+
+use mc_index::Response;
+
+openraft::declare_raft_types!(
+    /// openraft's type configuration for mc.
+    ///
+    /// `leader_id_std` allows one leader a term, so that a term names a leader: what a leader decided from its soft
+    /// state is stamped with its term and dies with it.
+    pub TypeConfig:
+        D = Proposal,
+        R = Response,
+        NodeId = NodeId,
+        Node = MasterNode,
+        LeaderId = leader_id_std::LeaderId<u64, NodeId>,
+);
+
+/// A command as it stands in the log: encoded once by the leader ([`mc_index::Command::encode`]), carried as
+/// bytes by the log and the network, decoded by `apply`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Proposal(pub Bytes);
+
+impl fmt::Debug for Proposal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Proposal({} B)", self.0.len())
+    }
+}
+
+impl fmt::Display for Proposal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// How to reach a master; replicated with the membership.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MasterNode {
+    /// host:port of its Raft service.
+    pub raft: String,
+    /// host:port of its client API.
+    pub client: String,
+    /// host:port of its HTTP.
+    pub http: String,
+}
+
+/// The id of a committed leader: its term.
+pub type CommittedLeaderId = openraft::alias::CommittedLeaderIdOf<TypeConfig>;
+/// Term and index of an entry.
+pub type LogId = openraft::alias::LogIdOf<TypeConfig>;
+/// A vote: term, candidate, committed or not.
+pub type Vote = openraft::alias::VoteOf<TypeConfig>;
+/// A log entry.
+pub type Entry = openraft::alias::EntryOf<TypeConfig>;
+/// The cluster's members.
+pub type Membership = openraft::Membership<NodeId, MasterNode>;
+/// A membership and the entry that set it.
+pub type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
+/// What a snapshot covers.
+pub type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
+/// The Raft handle, given its state machine.
+pub type Raft<SM> = openraft::Raft<TypeConfig, SM>;

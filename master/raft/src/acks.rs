@@ -1,0 +1,248 @@
+//! When a majority last followed this leader: what its lease and its quorum reads rest on.
+//!
+//! openraft keeps the same account, and its is not exact. It knows a pipelined append by the id of its last entry, and an
+//! append without entries has the id of the one before it: a late answer to that one also acknowledges the empty one
+//! behind it. A leader that was stopped, sent an empty append when it woke up and then read the answers of before its
+//! sleep took them for the answer to that: its lease seemed fresh, while another leader had been elected. The simulation
+//! found it (docs/simulation.md). Here every answer is paired with its own request, in the order of the stream.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use mc_types::NodeId;
+use openraft::raft::{StreamAppendError, StreamAppendResult};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use mc_log::{Membership, TypeConfig};
+
+/// What a peer said of itself holds for so long; it says it with every heartbeat's answer.
+const SAID_LATELY: Duration = Duration::from_secs(1);
+
+/// For each peer, when the latest of the messages was sent that it took from this node as the leader of a term.
+#[derive(Debug, Default)]
+pub(crate) struct Acks {
+    latest: Mutex<HashMap<NodeId, Ack>>,
+    /// What each peer last said of its disk.
+    disks: Mutex<HashMap<NodeId, Disk>>,
+    /// When each peer last answered a heartbeat, and how long after it was sent.
+    round_trips: Mutex<HashMap<NodeId, (Instant, Duration)>>,
+    noted: Notify,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ack {
+    term: u64,
+    sent: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Disk {
+    said: Instant,
+    /// What a sync of the log takes, if there was any lately.
+    sync: Option<Duration>,
+    nearly_full: bool,
+}
+
+impl Acks {
+    /// `peer` has taken what was sent at `sent`, or before that, in `term`.
+    pub(super) fn note(&self, peer: NodeId, term: u64, sent: Instant) {
+        let mut latest = self.latest.lock();
+        let ack = latest.entry(peer).or_insert(Ack { term, sent });
+        if (term, sent) > (ack.term, ack.sent) {
+            *ack = Ack { term, sent };
+        }
+        drop(latest);
+        self.noted.notify_waiters();
+    }
+
+    /// `peer` has answered an append; one that names a newer term was not taken.
+    pub(crate) fn answered(
+        &self,
+        peer: NodeId,
+        term: u64,
+        sent: Instant,
+        result: &StreamAppendResult<TypeConfig>,
+    ) {
+        if !matches!(result, Err(StreamAppendError::HigherVote(_))) {
+            self.note(peer, term, sent);
+        }
+    }
+
+    /// `peer` has answered a heartbeat that was sent at `sent`.
+    pub(super) fn note_round_trip(&self, peer: NodeId, sent: Instant) {
+        let now = Instant::now();
+        self.round_trips.lock().insert(peer, (now, now.duration_since(sent)));
+    }
+
+    /// How long `peer` took to answer a heartbeat, if it did in the last second.
+    pub(super) fn round_trip(&self, peer: NodeId) -> Option<Duration> {
+        let (at, round_trip) = self.round_trips.lock().get(&peer).copied()?;
+        (at.elapsed() < SAID_LATELY).then_some(round_trip)
+    }
+
+    /// How long it takes until a majority of `voters` has answered a heartbeat of `me`, by the last answers.
+    pub(super) fn round_trip_of_majority(&self, me: NodeId, voters: &BTreeSet<NodeId>) -> Option<Duration> {
+        let own = |voter: &NodeId| (*voter == me).then_some(Duration::ZERO);
+        let mut answered: Vec<_> =
+            voters.iter().filter_map(|voter| own(voter).or_else(|| self.round_trip(*voter))).collect();
+        answered.sort_unstable();
+        answered.get(voters.len() / 2).copied()
+    }
+
+    /// `peer` has said what a sync of its log takes, if it had any lately, and whether its disk is nearly full.
+    pub(super) fn note_disk(&self, peer: NodeId, sync_us: Option<u64>, nearly_full: bool) {
+        let disk = Disk { said: Instant::now(), sync: sync_us.map(Duration::from_micros), nearly_full };
+        self.disks.lock().insert(peer, disk);
+    }
+
+    /// What a sync of `peer`'s log takes, as it said in the last second.
+    pub(super) fn sync(&self, peer: NodeId) -> Option<Duration> {
+        lately(&self.disks.lock(), peer)?.sync
+    }
+
+    /// The voters that said in the last second that their disks are nearly full, if those that said otherwise are no
+    /// majority with `me`. As long as one is full, a voter that says nothing has no room: it may be that one's disk
+    /// that every entry has to go to.
+    pub(super) fn nearly_full(&self, me: NodeId, membership: &Membership) -> Vec<NodeId> {
+        let disks = self.disks.lock();
+        let said = |voter: NodeId| lately(&disks, voter).filter(|_| voter != me).map(|disk| disk.nearly_full);
+        let full: Vec<_> = membership.voter_ids().filter(|voter| said(*voter) == Some(true)).collect();
+        if full.is_empty() {
+            return full;
+        }
+        let has_room = |voter: &&NodeId| **voter == me || said(**voter) == Some(false);
+        let majority = |voters: &BTreeSet<NodeId>| voters.iter().filter(has_room).count() > voters.len() / 2;
+        if membership.get_joint_config().iter().all(majority) { Vec::new() } else { full }
+    }
+
+    /// When the latest of the messages was sent that `peer` has answered in `term`.
+    pub(super) fn latest(&self, peer: NodeId, term: u64) -> Option<Instant> {
+        self.latest.lock().get(&peer).filter(|ack| ack.term == term).map(|ack| ack.sent)
+    }
+
+    /// The latest time at or after which a majority was sent something that it took from `me`, the leader of `term`, who
+    /// agrees with itself at `now`. While the membership changes, a majority of the old and of the new voters.
+    pub(crate) fn quorum(
+        &self,
+        me: NodeId,
+        term: u64,
+        membership: &Membership,
+        now: Instant,
+    ) -> Option<Instant> {
+        let of_majority = |voters: &BTreeSet<NodeId>| self.majority(me, term, voters, now);
+        // `None` is less than any time, and no voters at all make no leader.
+        membership.get_joint_config().iter().map(of_majority).min().flatten()
+    }
+
+    /// The same of a majority of `voters`.
+    pub(super) fn majority(
+        &self,
+        me: NodeId,
+        term: u64,
+        voters: &BTreeSet<NodeId>,
+        now: Instant,
+    ) -> Option<Instant> {
+        let latest = self.latest.lock();
+        let sent = |voter: &NodeId| {
+            let ack = latest.get(voter).filter(|ack| ack.term == term);
+            if *voter == me { Some(now) } else { ack.map(|ack| ack.sent) }
+        };
+        let mut times: Vec<_> = voters.iter().map(sent).collect();
+        times.sort_unstable_by(|a, b| b.cmp(a));
+        times.get(voters.len() / 2).copied().flatten()
+    }
+
+    /// Returns when `reached` says so, which is asked now and after everything that is noted.
+    pub(crate) async fn until(&self, mut reached: impl FnMut() -> bool) {
+        loop {
+            // Listens before it asks: what is noted in between is not missed.
+            let noted = self.noted.notified();
+            tokio::pin!(noted);
+            noted.as_mut().enable();
+            if reached() {
+                return;
+            }
+            noted.await;
+        }
+    }
+}
+
+fn lately(disks: &HashMap<NodeId, Disk>, peer: NodeId) -> Option<Disk> {
+    disks.get(&peer).copied().filter(|disk| disk.said.elapsed() < SAID_LATELY)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const ME: NodeId = NodeId(1);
+
+    fn membership(configs: &[&[u64]]) -> Membership {
+        let voters = configs.iter().map(|voters| voters.iter().copied().map(NodeId).collect()).collect();
+        let nodes: BTreeMap<_, _> =
+            (1..=9).map(|node| (NodeId(node), mc_log::MasterNode::default())).collect();
+        Membership::new(voters, nodes).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn full_disks_count_while_no_majority_says_that_it_has_room() {
+        let acks = Acks::default();
+        let full = |configs: &[&[u64]]| acks.nearly_full(ME, &membership(configs));
+        assert!(full(&[&[1, 2, 3]]).is_empty(), "nobody has said anything yet");
+        acks.note_disk(NodeId(2), None, true);
+        acks.note_disk(NodeId(3), Some(7), false);
+        assert!(full(&[&[1, 2, 3]]).is_empty(), "two of three have room");
+        assert_eq!(full(&[&[1, 2]]), [NodeId(2)]);
+        assert_eq!(full(&[&[1, 2, 4]]), [NodeId(2)], "one of three is silent");
+        assert_eq!(full(&[&[1, 2, 3], &[1, 2]]), [NodeId(2)], "both majorities are needed");
+        acks.note_disk(NodeId(3), None, true);
+        assert_eq!(full(&[&[1, 2, 3]]), [NodeId(2), NodeId(3)]);
+        assert!(full(&[&[1, 4, 5]]).is_empty(), "they are no voters");
+
+        tokio::time::advance(SAID_LATELY).await;
+        assert!(full(&[&[1, 2, 3]]).is_empty(), "that was a while ago");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_round_trip_of_a_majority_is_that_of_its_slowest_member() {
+        let acks = Acks::default();
+        let voters = |ids: &[u64]| ids.iter().copied().map(NodeId).collect::<BTreeSet<_>>();
+        let of = |ids: &[u64]| acks.round_trip_of_majority(ME, &voters(ids));
+        assert_eq!((of(&[1]), of(&[1, 2, 3])), (Some(Duration::ZERO), None));
+        let sent = Instant::now();
+        tokio::time::advance(Duration::from_millis(10)).await;
+        acks.note_round_trip(NodeId(2), sent);
+        tokio::time::advance(Duration::from_millis(20)).await;
+        acks.note_round_trip(NodeId(3), sent);
+        assert_eq!(of(&[1, 2, 3]), Some(Duration::from_millis(10)));
+        assert_eq!(of(&[1, 2, 3, 4, 5]), Some(Duration::from_millis(30)));
+        tokio::time::advance(SAID_LATELY).await;
+        assert_eq!(of(&[1, 2, 3]), None, "that was a while ago");
+    }
+
+    #[test]
+    fn the_majority_s_oldest_message_counts() {
+        let acks = Acks::default();
+        let begun = Instant::now();
+        let at = |ms| begun + Duration::from_millis(ms);
+        let quorum = |configs: &[&[u64]]| acks.quorum(ME, 7, &membership(configs), at(100));
+        assert_eq!(quorum(&[&[1]]), Some(at(100)), "a single voter agrees with itself");
+        assert_eq!(quorum(&[&[1, 2, 3]]), None);
+        acks.note(NodeId(2), 7, at(10));
+        assert_eq!(quorum(&[&[1, 2, 3]]), Some(at(10)));
+        acks.note(NodeId(3), 7, at(30));
+        acks.note(NodeId(2), 7, at(5));
+        assert_eq!(quorum(&[&[1, 2, 3]]), Some(at(30)));
+        assert_eq!(quorum(&[&[1, 2, 3, 4, 5]]), Some(at(10)), "an older message changes nothing");
+        assert_eq!(quorum(&[&[1, 2, 3], &[1, 4, 5]]), None, "both majorities are needed");
+        assert_eq!(quorum(&[&[2, 3, 4]]), Some(at(10)), "a leader that is no voter does not count itself");
+        acks.note(NodeId(3), 6, at(90));
+        assert_eq!(quorum(&[&[1, 2, 3]]), Some(at(30)), "nor is one of another term");
+        acks.note(NodeId(3), 8, at(90));
+        assert_eq!(quorum(&[&[1, 2, 3]]), Some(at(10)));
+    }
+}

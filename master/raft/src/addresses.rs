@@ -1,0 +1,109 @@
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use mc_types::NodeId;
+use parking_lot::Mutex;
+
+use mc_log::{MasterNode, Membership};
+
+/// Where this master reaches the others: at the address that the membership records, or at the one where a master was
+/// met since, which its leader then records.
+///
+/// A wrong entry costs reachability and nothing else: every Raft call names the cluster and the node that it is for.
+#[derive(Clone, Debug, Default)]
+pub struct AddressBook(Arc<Mutex<HashMap<NodeId, Entry>>>);
+
+#[derive(Debug, Default)]
+struct Entry {
+    recorded: Option<MasterNode>,
+    met: Option<MasterNode>,
+}
+
+impl Entry {
+    fn current(&self) -> Option<&MasterNode> {
+        self.met.as_ref().or(self.recorded.as_ref())
+    }
+}
+
+impl AddressBook {
+    /// `node` itself was met at these addresses.
+    pub fn met(&self, node: NodeId, addresses: MasterNode) {
+        self.0.lock().entry(node).or_default().met = Some(addresses);
+    }
+
+    /// The membership says so now. Where it says something else than before, it is newer than what was met; where the
+    /// two still differ then, the moved master goes on telling.
+    pub(super) fn record(&self, membership: &Membership) {
+        let mut book = self.0.lock();
+        for (node, addresses) in membership.nodes() {
+            let entry = book.entry(*node).or_default();
+            if entry.recorded.as_ref() == Some(addresses) {
+                continue;
+            }
+            if entry.recorded.is_some() || entry.met.as_ref() == Some(addresses) {
+                entry.met = None;
+            }
+            entry.recorded = Some(addresses.clone());
+        }
+    }
+
+    /// Where `node` is reached.
+    #[must_use]
+    pub fn get(&self, node: NodeId) -> Option<MasterNode> {
+        self.0.lock().get(&node).and_then(Entry::current).cloned()
+    }
+
+    /// Members that were met elsewhere than the membership says.
+    #[must_use]
+    pub fn moved(&self, membership: &Membership) -> BTreeMap<NodeId, MasterNode> {
+        let book = self.0.lock();
+        membership
+            .nodes()
+            .filter_map(|(node, recorded)| {
+                let met = book.get(node)?.met.as_ref()?;
+                (met != recorded).then(|| (*node, met.clone()))
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NODE: NodeId = NodeId(1);
+
+    fn at(host: &str) -> MasterNode {
+        MasterNode { raft: format!("{host}:1"), client: format!("{host}:2"), http: format!("{host}:3") }
+    }
+
+    fn membership(addresses: MasterNode) -> Membership {
+        Membership::new(vec![[NODE].into()], BTreeMap::from([(NODE, addresses)])).unwrap()
+    }
+
+    #[test]
+    fn a_master_is_reached_where_it_was_met_until_the_membership_says_something_new() {
+        let book = AddressBook::default();
+        assert_eq!(book.get(NODE), None);
+        book.record(&membership(at("a")));
+        assert_eq!(book.get(NODE), Some(at("a")));
+
+        book.met(NODE, at("b"));
+        book.record(&membership(at("a")));
+        assert_eq!(book.get(NODE), Some(at("b")), "the membership says nothing new");
+        assert_eq!(book.moved(&membership(at("a"))), BTreeMap::from([(NODE, at("b"))]));
+
+        book.record(&membership(at("b")));
+        assert!(book.moved(&membership(at("b"))).is_empty());
+        book.record(&membership(at("c")));
+        assert_eq!(book.get(NODE), Some(at("c")), "moved again, and another master met it there");
+    }
+
+    #[test]
+    fn who_was_met_before_the_membership_is_known_is_believed() {
+        let book = AddressBook::default();
+        book.met(NODE, at("b"));
+        book.record(&membership(at("a")));
+        assert_eq!(book.get(NODE), Some(at("b")));
+    }
+}

@@ -1,0 +1,175 @@
+use std::time::Duration;
+
+use openraft::{Config, ConfigError, SnapshotPolicy, StepDownPolicy};
+
+use mc_index::Settings;
+
+/// When snapshots are taken and how much of the log they leave.
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotLimits {
+    /// A snapshot is taken when so many bytes were added to the log since the last one, or half as many as that one has,
+    /// whichever is more. Less makes restarts shorter and writes more to disk: a snapshot is the whole index.
+    pub log_bytes: u64,
+    /// A snapshot is also taken when so many entries were applied since the last one.
+    pub entries: Option<u64>,
+    /// Entries that stay in the log although a snapshot covers them, so that a follower that was away for a moment
+    /// gets them instead of the snapshot.
+    pub keep_entries: u64,
+    /// Fewer stay where the log would have more bytes than this, or than a snapshot, whichever is more: who lacks so much
+    /// is better off with the snapshot, and a restart reads the whole log.
+    pub keep_bytes: u64,
+}
+
+/// Bytes of the log that are kept behind a snapshot: of batches of 128 puts a few hundred thousand entries would be
+/// gigabytes. A restart reads all of it; 256 MiB took a second more than this on two cores (`mcctl bench restart`).
+const KEEP_BYTES: u64 = 64 << 20;
+
+impl Default for SnapshotLimits {
+    fn default() -> Self {
+        Self { log_bytes: 32 << 20, entries: None, keep_entries: 200_000, keep_bytes: KEEP_BYTES }
+    }
+}
+
+impl SnapshotLimits {
+    /// Whether it is time for a snapshot: `log_bytes` and `entries` came since the last one, which has `snapshot_bytes`.
+    ///
+    /// By bytes alone an index of gigabytes would be written again for every 64 MiB that it takes in, without a pause.
+    /// By half its size two bytes of snapshots are written for one of log, and what the index has grown by; and a
+    /// restart, which reads the snapshot anyway, reads at most half as much again.
+    pub(super) fn are_reached(&self, log_bytes: u64, entries: u64, snapshot_bytes: u64) -> bool {
+        log_bytes >= self.log_bytes.max(snapshot_bytes / 2)
+            || self.entries.is_some_and(|most| entries >= most)
+    }
+
+    /// Up to which index the log is to be purged: `purged` is already, a snapshot of `snapshot_bytes` covers up to
+    /// `covered`, and `bytes_since` says what the log has after an index.
+    pub(super) fn purge_upto(
+        &self,
+        purged: Option<u64>,
+        covered: u64,
+        snapshot_bytes: u64,
+        bytes_since: impl Fn(Option<u64>) -> u64,
+    ) -> Option<u64> {
+        let first = purged.map_or(0, |purged| purged + 1);
+        let for_entries = covered.checked_sub(self.keep_entries).filter(|upto| *upto >= first);
+        let little = |index| bytes_since(index) <= self.keep_bytes.max(snapshot_bytes);
+        if first > covered || little(purged) {
+            return for_entries;
+        }
+        // The first index after which it is little enough, or all that may go.
+        let (mut low, mut high) = (first, covered);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if little(Some(middle)) {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        for_entries.max(Some(low))
+    }
+}
+
+/// A write that cannot be queued waits; more would only be slower (256 x 64 queued entries took 104 ms each, measured).
+const API_QUEUE: u64 = 4096;
+/// openraft's own messages: it waits when they pile up, so this is well above what a burst of appends makes.
+const NOTIFICATION_QUEUE: u64 = 65_536;
+/// Entries of one append; the log reader bounds its bytes.
+const APPEND_ENTRIES: u64 = 4096;
+/// Patience with a follower that takes a snapshot. openraft sets no limit of its own: it hands three quarters of this
+/// to the network, which waits so long for each piece to be taken, and longer for the end, by the snapshot's size.
+const INSTALL_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// The longest wait for a heartbeat's answer: three quarters of a minimum election timeout.
+///
+/// openraft has one heartbeat to a follower under way at a time and drops an answer that comes later than its
+/// `heartbeat_interval`. Only an answer renews the lease without which it refuses writes. So that option is the patience
+/// with an answer here, and [`super::tasks::send_heartbeats`] sets the pace. Each preset supports round trips of up to half
+/// its minimum election timeout; the quarter on top is for a busy machine. At such a round trip an answer is at most
+/// one pace and two round trips old when the next one comes: 200 of the lease's 300 ms, 600 of 1,000 ms with `wan`.
+///
+/// It is not more because openraft looks at its election timer every 13/64 of it.
+pub(crate) fn answer_limit(settings: &Settings) -> Duration {
+    Duration::from_millis((settings.raft_election_min_ms * 3 / 4).max(settings.raft_heartbeat_ms))
+}
+
+/// The longest round trip between masters that `settings` support.
+pub(crate) fn supported_round_trip(settings: &Settings) -> Duration {
+    Duration::from_millis(settings.raft_election_min_ms / 2)
+}
+
+/// openraft's configuration for `settings`. `enable_elect` is off: the node turns it on when its guard is over.
+pub(crate) fn raft_config(settings: &Settings, limits: &SnapshotLimits) -> Result<Config, ConfigError> {
+    Config {
+        cluster_name: "mc".into(),
+        heartbeat_interval: u64::try_from(answer_limit(settings).as_millis()).unwrap_or(u64::MAX),
+        election_timeout_min: settings.raft_election_min_ms,
+        election_timeout_max: settings.raft_election_max_ms,
+        enable_elect: false,
+        enable_pre_vote: Some(true),
+        // A restored leader would serve from an index that may miss what was committed before it stopped.
+        enable_leader_restore: Some(false),
+        // A log that went back has lost acknowledged writes: that must not be papered over.
+        allow_log_reversion: Some(false),
+        install_snapshot_timeout: u64::try_from(INSTALL_SNAPSHOT_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
+        snapshot_policy: SnapshotPolicy::Never,
+        // What a snapshot covers is purged by `take_snapshots` alone, which looks at bytes, too.
+        max_in_snapshot_log_to_keep: u64::MAX,
+        // Above what a snapshot leaves. It decides nothing but how long `add_learner` waits, which is not used here.
+        replication_lag_threshold: limits.keep_entries.saturating_mul(2).max(10_000),
+        max_payload_entries: APPEND_ENTRIES,
+        api_channel_size: Some(API_QUEUE),
+        notification_channel_size: Some(NOTIFICATION_QUEUE),
+        removed_leader_step_down: StepDownPolicy::After(settings.raft_election_min_ms),
+        ..Config::default()
+    }
+    .validate()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_snapshot_is_not_taken_again_for_little_log() {
+        let limits = SnapshotLimits { log_bytes: 64, entries: None, keep_entries: 0, keep_bytes: 0 };
+        for (log, snapshot, reached) in [
+            (63, 0, false),
+            (64, 0, true),
+            (64, 128, true),
+            (64, 130, false),
+            (65, 130, true),
+            (499, 1000, false),
+        ] {
+            assert_eq!(limits.are_reached(log, 9, snapshot), reached, "{log} after {snapshot}");
+        }
+        let by_entries = SnapshotLimits { entries: Some(9), ..limits };
+        assert!(by_entries.are_reached(0, 9, 1000));
+        assert!(!by_entries.are_reached(0, 8, 1000));
+    }
+
+    #[test]
+    fn of_the_log_behind_a_snapshot_so_many_bytes_stay() {
+        let limits = SnapshotLimits { keep_bytes: 1_000, ..SnapshotLimits::default() };
+        // Entries of ten bytes, the last at 999.
+        let since = |index: Option<u64>| 10 * (999 - index.map_or(-1, |index| index as i64)) as u64;
+        for (purged, covered, snapshot, upto) in [
+            (None, 950, 0, Some(899)),
+            (Some(898), 950, 0, Some(899)),
+            (Some(899), 950, 0, None),
+            (None, 950, 2_000, Some(799)),
+            (None, 950, 20_000, None),
+            (None, 500, 0, Some(500)),
+            (Some(500), 500, 0, None),
+        ] {
+            let found = limits.purge_upto(purged, covered, snapshot, since);
+            assert_eq!(found, upto, "{purged:?} {covered} {snapshot}");
+        }
+        for (entries, purged, upto) in
+            [(30, None, Some(920)), (30, Some(920), None), (90, None, Some(899)), (951, Some(899), None)]
+        {
+            let found = SnapshotLimits { keep_entries: entries, ..limits }.purge_upto(purged, 950, 0, since);
+            assert_eq!(found, upto, "{entries} {purged:?}");
+        }
+    }
+}

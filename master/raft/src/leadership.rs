@@ -1,0 +1,130 @@
+//! Who leads, as far as this node can tell. openraft names a leader for as long as its term is the newest, also when
+//! that leader is dead and no majority is there to elect another: with pre-vote the term does not rise then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_log::{LogId, MasterNode, Raft};
+use mc_types::NodeId;
+use openraft::async_runtime::watch::WatchReceiver;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::acks::Acks;
+use super::election::Elections;
+use super::removal::{self, Removal};
+use super::{AddressBook, Machine};
+
+/// Which leader this node knows of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Leadership {
+    /// The highest term it has seen.
+    pub term: u64,
+    /// The leader of that term, if it is known, and was heard lately.
+    pub leader: Option<(NodeId, MasterNode)>,
+    /// This node was removed from the cluster: the latest log entry known to set members without it.
+    pub removed: Option<LogId>,
+}
+
+/// A leader is heard every 50 ms, and an election takes twice the longest timeout: after so many of them nobody leads.
+const SILENCE_FACTOR: u32 = 4;
+
+/// What to do with a master that was removed.
+pub const REMOVED_FIX: &str = "stop it, and empty its data directory before it is used again";
+
+/// When this node was last sent something by another leader, and the newest term of one.
+///
+/// Noted before openraft sees the message: what openraft does because of it then finds it noted. A leader that was
+/// voted out is noted, too, once: it is told of the newer term and stops.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Heard(Arc<Mutex<Last>>);
+
+#[derive(Debug, Default)]
+struct Last {
+    at: Option<Instant>,
+    term: u64,
+}
+
+impl Heard {
+    /// The leader of `term`, another node, has sent something.
+    pub(super) fn leader_of(&self, term: u64) {
+        let mut last = self.0.lock();
+        last.at = Some(Instant::now());
+        last.term = last.term.max(term);
+    }
+
+    /// The newest term of which another leader was heard.
+    pub(crate) fn term(&self) -> u64 {
+        self.0.lock().term
+    }
+
+    fn within(&self, span: Duration) -> bool {
+        self.0.lock().at.is_some_and(|at| at.elapsed() < span)
+    }
+}
+
+/// What other masters let this one know of who leads and who is a member.
+pub(super) struct Signs {
+    pub(super) heard: Heard,
+    pub(super) acks: Arc<Acks>,
+    pub(super) removal: Arc<Removal>,
+}
+
+/// Publishes who leads, and notes where the members are, until Raft ends.
+pub(super) async fn follow(
+    raft: Raft<Machine>,
+    me: NodeId,
+    signs: Signs,
+    election_timeout_max: Duration,
+    out: watch::Sender<Leadership>,
+    addresses: AddressBook,
+    mut elections: Elections,
+) {
+    let Signs { heard, acks, removal } = signs;
+    let silence = election_timeout_max * SILENCE_FACTOR;
+    let mut changes = raft.server_metrics();
+    // Whom openraft names, and since when.
+    let mut named = (None, Instant::now());
+    // This node was among committed members. Before that it is a newcomer, or has just started.
+    let mut was_member = false;
+    loop {
+        let now = {
+            let metrics = changes.borrow_and_update();
+            elections.saw(metrics.state, Instant::now());
+            let membership = metrics.membership_config.membership();
+            addresses.record(membership);
+            let (term, leader) = (metrics.vote.leader_id.term, metrics.current_leader);
+            if named.0 != Some((term, leader)) {
+                named = (Some((term, leader)), Instant::now());
+            }
+            let leads = |leader: &NodeId| match *leader == me {
+                true => {
+                    let followed = acks.quorum(me, term, membership, Instant::now());
+                    named.1.elapsed() < silence || followed.is_some_and(|sent| sent.elapsed() < silence)
+                }
+                false => heard.within(silence),
+            };
+            let leader = leader.filter(leads);
+            let (newest, committed) = (&metrics.membership_config, &metrics.committed_membership_config);
+            was_member |= removal::has(committed, me);
+            Leadership {
+                term,
+                leader: leader.and_then(|id| Some((id, membership.get_node(&id)?.clone()))),
+                removed: removal.of(me, newest, committed, was_member),
+            }
+        };
+        if now.removed.is_some() && out.borrow().removed.is_none() {
+            tracing::error!("this master was removed from its cluster: {REMOVED_FIX}");
+        }
+        out.send_if_modified(|before| {
+            let changed = *before != now;
+            *before = now;
+            changed
+        });
+        // Silence is no change that openraft would report.
+        if let Ok(Err(_)) = tokio::time::timeout(election_timeout_max, changes.changed()).await {
+            return;
+        }
+    }
+}

@@ -1,0 +1,288 @@
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use futures::{Stream, StreamExt};
+use mc_index::{CLUSTER_VERSION, Command, Op, ReadPolicy, Response, State};
+use mc_log::{LogId, Proposal, SnapshotMeta, StoredMembership, TypeConfig};
+use metrics::Histogram;
+use openraft::EntryPayload;
+use openraft::alias::SnapshotOf;
+use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
+use parking_lot::RwLock;
+
+use super::snapshots::Installed;
+use super::{SnapshotFile, SnapshotStore};
+
+/// Bounds on what is applied while readers wait: so many entries and so many bytes of commands, at least one entry.
+const ENTRIES_PER_HOLD: usize = 64;
+const BYTES_PER_HOLD: usize = 64 << 10;
+
+/// The index and how far the log has been applied to it; they change together.
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The index.
+    pub state: State,
+    /// Last entry that was applied.
+    pub last_applied: Option<LogId>,
+    /// Membership as of that entry.
+    pub membership: StoredMembership,
+}
+
+/// The index as this master has it, shared between Raft, which applies, and whoever reads.
+#[derive(Clone, Debug)]
+pub struct SharedIndex(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    applied: RwLock<Applied>,
+    /// Whether the read policy in it is the lease: every call asks, and must not wait for the lock to know.
+    by_lease: AtomicBool,
+}
+
+impl SharedIndex {
+    pub(crate) fn new(applied: Applied) -> Self {
+        let by_lease = AtomicBool::new(reads_by_lease(&applied));
+        Self(Arc::new(Shared { applied: RwLock::new(applied), by_lease }))
+    }
+
+    /// Reads one consistent moment. Whether that moment is recent enough is for a lease or a read barrier to say.
+    pub fn read<R>(&self, read: impl FnOnce(&Applied) -> R) -> R {
+        read(&self.0.applied.read())
+    }
+
+    /// The read policy as of the last entry that was applied.
+    #[must_use]
+    pub fn read_policy(&self) -> ReadPolicy {
+        match self.0.by_lease.load(Ordering::Acquire) {
+            true => ReadPolicy::Lease,
+            false => ReadPolicy::ReadIndex,
+        }
+    }
+
+    /// Changes the index. A new read policy is in force before anybody sees or hears of the change.
+    fn change<R>(&self, change: impl FnOnce(&mut Applied) -> R) -> R {
+        let mut applied = self.0.applied.write();
+        let result = change(&mut applied);
+        self.0.by_lease.store(reads_by_lease(&applied), Ordering::Release);
+        result
+    }
+}
+
+fn reads_by_lease(applied: &Applied) -> bool {
+    applied.state.settings().read_policy == ReadPolicy::Lease
+}
+
+/// openraft's state machine: applies commands to the index, builds and installs snapshots.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    index: SharedIndex,
+    snapshots: SnapshotStore,
+    apply_seconds: Histogram,
+}
+
+/// An entry made ready outside the lock.
+enum Step {
+    Nothing,
+    Command(Command),
+    Membership(StoredMembership),
+}
+
+impl Machine {
+    pub(crate) fn new(index: SharedIndex, snapshots: SnapshotStore, apply_seconds: Histogram) -> Self {
+        Self { index, snapshots, apply_seconds }
+    }
+
+    /// Applies some entries under one hold of the lock, then answers whoever waits for them.
+    fn apply_some(&self, batch: Vec<(LogId, Step, Responder)>) {
+        let mut answers = Vec::with_capacity(batch.len());
+        let began = Instant::now();
+        self.index.change(|applied| {
+            for (log_id, step, responder) in batch {
+                let response = match step {
+                    Step::Nothing => Response::Done,
+                    Step::Command(command) => {
+                        applied.state.apply(log_id.index, log_id.leader_id.term, &command)
+                    }
+                    Step::Membership(membership) => {
+                        applied.membership = membership;
+                        Response::Done
+                    }
+                };
+                applied.last_applied = Some(log_id);
+                answers.extend(responder.map(|responder| (responder, response)));
+            }
+        });
+        self.apply_seconds.record(began.elapsed().as_secs_f64());
+        for (responder, response) in answers {
+            responder.send(response);
+        }
+    }
+}
+
+type Responder = Option<openraft::storage::ApplyResponder<TypeConfig>>;
+
+fn prepare(log_id: LogId, payload: EntryPayloadOf) -> io::Result<(Step, usize)> {
+    match payload {
+        EntryPayload::Blank => Ok((Step::Nothing, 0)),
+        EntryPayload::Membership(membership) => {
+            Ok((Step::Membership(StoredMembership::new(Some(log_id), membership)), 0))
+        }
+        EntryPayload::Normal(Proposal(bytes)) => match Command::decode(&bytes) {
+            Ok(Command { op: Op::SetClusterVersion(version), .. }) if version > CLUSTER_VERSION => {
+                Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!(
+                        "the cluster runs as version {version} from log entry {log_id} on, this build supports \
+                         {CLUSTER_VERSION}: start a newer build with this data directory"
+                    ),
+                ))
+            }
+            Ok(command) => Ok((Step::Command(command), bytes.len())),
+            Err(err) => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("cannot apply log entry {log_id}, which is committed and must not be skipped: {err}"),
+            )),
+        },
+    }
+}
+
+type EntryPayloadOf = openraft::alias::EntryPayloadOf<TypeConfig>;
+
+impl RaftStateMachine<TypeConfig> for Machine {
+    type SnapshotData = SnapshotFile;
+    type SnapshotBuilder = Builder;
+
+    async fn applied_state(&mut self) -> Result<(Option<LogId>, StoredMembership), io::Error> {
+        Ok(self.index.read(|applied| (applied.last_applied, applied.membership.clone())))
+    }
+
+    /// An entry that cannot be decoded stops the node: it was committed by a newer build, and a replica that skipped
+    /// it would answer differently from the others ever after. Entries before it are applied and answered.
+    async fn apply<S>(&mut self, mut entries: S) -> Result<(), io::Error>
+    where
+        S: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + Send,
+    {
+        let (mut batch, mut batch_bytes) = (Vec::new(), 0);
+        let mut result = Ok(());
+        while let Some(next) = entries.next().await {
+            let prepared = next.and_then(|(entry, responder)| {
+                let (step, bytes) = prepare(entry.log_id, entry.payload)?;
+                Ok((entry.log_id, step, responder, bytes))
+            });
+            match prepared {
+                Ok((log_id, step, responder, bytes)) => {
+                    batch.push((log_id, step, responder));
+                    batch_bytes += bytes;
+                }
+                Err(err) => {
+                    result = Err(err);
+                    break;
+                }
+            }
+            if batch.len() >= ENTRIES_PER_HOLD || batch_bytes >= BYTES_PER_HOLD {
+                self.apply_some(std::mem::take(&mut batch));
+                batch_bytes = 0;
+            }
+        }
+        if !batch.is_empty() {
+            self.apply_some(batch);
+        }
+        result
+    }
+
+    async fn get_snapshot_builder(&mut self) -> Self::SnapshotBuilder {
+        // openraft asks between two batches of entries, and nothing else writes: this is one moment of the index.
+        Builder { applied: Some(self.index.read(Clone::clone)), snapshots: self.snapshots.clone() }
+    }
+
+    /// Quick, whatever the size of the snapshot: openraft votes for nobody until it has returned, since what purges the
+    /// log waits for it, and all else for that. See `raft::snapshots`.
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta,
+        snapshot: SnapshotFile,
+    ) -> Result<(), io::Error> {
+        let Self { index, snapshots, .. } = self.clone();
+        let meta = meta.clone();
+        let (replaced, turn, snapshots) = blocking(move || {
+            let Installed { state, turn } = snapshots.install(&meta, &snapshot)?;
+            let applied =
+                Applied { state, last_applied: meta.last_log_id, membership: meta.last_membership.clone() };
+            let replaced = index.change(|current| std::mem::replace(current, applied));
+            Ok((replaced, turn, snapshots))
+        })
+        .await?;
+        // Raft waits for this call. Freeing a large index takes its time, as does deleting a large file.
+        mc_durable::aside(move || {
+            drop(replaced);
+            snapshots.delete_old();
+            drop(turn);
+        });
+        Ok(())
+    }
+
+    async fn get_current_snapshot(
+        &mut self,
+    ) -> Result<Option<SnapshotOf<TypeConfig, SnapshotFile>>, io::Error> {
+        Ok(self.snapshots.current().map(|(meta, snapshot)| SnapshotOf::<TypeConfig, _> { meta, snapshot }))
+    }
+}
+
+/// Writes one moment of the index to disk, while the index goes on.
+#[derive(Debug)]
+pub struct Builder {
+    applied: Option<Applied>,
+    snapshots: SnapshotStore,
+}
+
+impl RaftSnapshotBuilder<TypeConfig> for Builder {
+    type SnapshotData = SnapshotFile;
+
+    async fn build_snapshot(&mut self) -> Result<SnapshotOf<TypeConfig, SnapshotFile>, io::Error> {
+        let Some(applied) = self.applied.take() else {
+            return Err(io::Error::other("this snapshot was built already"));
+        };
+        let snapshots = self.snapshots.clone();
+        blocking(move || {
+            let meta =
+                SnapshotMeta { last_log_id: applied.last_applied, last_membership: applied.membership };
+            let (meta, snapshot) = match snapshots.write(&meta, &applied.state) {
+                Ok(built) => built,
+                // Nothing is purged on the strength of the older one, or of none, so a full disk costs log space, not
+                // the master.
+                Err(err) => {
+                    tracing::error!("snapshot not taken, the log keeps growing until one is: {err}");
+                    match snapshots.current() {
+                        Some(older) => older,
+                        None => (SnapshotMeta::default(), SnapshotFile::none()?),
+                    }
+                }
+            };
+            Ok(SnapshotOf::<TypeConfig, _> { meta, snapshot })
+        })
+        .await
+    }
+}
+
+async fn blocking<R: Send + 'static>(work: impl FnOnce() -> io::Result<R> + Send + 'static) -> io::Result<R> {
+    mc_durable::blocking(work).await.map_err(io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mc_index::Stamp;
+
+    #[test]
+    fn a_cluster_version_that_this_build_does_not_support_stops_it() {
+        let entry = |version| {
+            let command = Command { stamp: Stamp::default(), op: Op::SetClusterVersion(version) };
+            prepare(LogId::new_term_index(2, 9), EntryPayload::Normal(Proposal(command.encode())))
+        };
+        assert!(entry(CLUSTER_VERSION).is_ok());
+        let why = entry(CLUSTER_VERSION + 1).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(why.contains("start a newer build"), "{why}");
+    }
+}

@@ -1,0 +1,175 @@
+//! How a leader changes the membership.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use mc_log::{LogId, MasterNode};
+use mc_types::NodeId;
+use openraft::ChangeMembers;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::raft::Precondition;
+use tokio::time::Instant;
+
+use super::{AddressBook, Member, RaftNode, Roster};
+
+/// How long a change of the membership is waited for; one that comes later is seen in the membership.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long those who are to vote may take to answer before that is proposed: many times what a heartbeat takes.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A change of the membership.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Copies the log from now on and has no vote.
+    Learner(NodeId, MasterNode),
+    /// These vote, and nobody else. A voter that is not among them is no member any more.
+    Voters(BTreeSet<NodeId>),
+    /// No member any more; not for voters.
+    Forget(NodeId),
+}
+
+/// Why a change was not made.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ChangeError {
+    /// It certainly was not.
+    #[error("{0}")]
+    Refused(String),
+    /// This node does not lead, so it was not.
+    #[error("this master does not lead")]
+    NotLeader,
+    /// It may still be.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+impl RaftNode {
+    /// Every member, as the membership records it.
+    #[must_use]
+    pub fn members(&self) -> BTreeMap<NodeId, MasterNode> {
+        let metrics = self.metrics.borrow_watched();
+        let membership = metrics.membership_config.membership();
+        membership.nodes().map(|(node, addresses)| (*node, addresses.clone())).collect()
+    }
+
+    /// The members as this leader sees them; `None` where another one leads.
+    #[must_use]
+    pub fn roster(&self) -> Option<Roster> {
+        let metrics = self.metrics.borrow_watched();
+        if !metrics.state.is_leader() {
+            return None;
+        }
+        let term = metrics.vote.leader_id.term;
+        let matching = metrics.replication.as_ref()?;
+        let next = metrics.last_log_index.map_or(0, |last| last + 1);
+        let membership = metrics.membership_config.membership();
+        let members = membership.nodes().map(|(node, addresses)| {
+            let mine = *node == self.node;
+            let has = matching.get(node).copied().flatten().map_or(0, |id| id.index + 1);
+            let lag = if mine { 0 } else { next.saturating_sub(has) };
+            let heard = if mine { Some(Instant::now()) } else { self.acks().latest(*node, term) };
+            let sync =
+                if mine { self.pace.now().map(|pace| pace.at_worst()) } else { self.acks().sync(*node) };
+            (*node, Member { addresses: addresses.clone(), lag, heard, sync })
+        });
+        let configs = membership.get_joint_config();
+        Some(Roster {
+            me: self.node,
+            term,
+            version: *metrics.membership_config.log_id(),
+            joint: configs.len() > 1,
+            committed: metrics.committed_membership_config.log_id() == metrics.membership_config.log_id(),
+            voters: configs.last()?.clone(),
+            members: members.collect(),
+        })
+    }
+
+    /// The voters whose disks are nearly full, while no majority is known to have room; for a leader, whose own has.
+    #[must_use]
+    pub fn nearly_full(&self) -> Vec<NodeId> {
+        let metrics = self.metrics.borrow_watched();
+        self.acks().nearly_full(self.node, metrics.membership_config.membership())
+    }
+
+    /// Changes the membership that `roster` shows; returns once that is committed. One change at a time.
+    ///
+    /// # Errors
+    /// [`ChangeError`]
+    pub async fn change_members(&self, roster: &Roster, change: Change) -> Result<(), ChangeError> {
+        if let Change::Voters(voters) = &change {
+            self.hear_majority(roster.term, voters).await?;
+        }
+        let change = match change {
+            Change::Learner(node, addresses) => ChangeMembers::AddNodes(BTreeMap::from([(node, addresses)])),
+            Change::Voters(voters) => ChangeMembers::ReplaceAllVoters(voters),
+            Change::Forget(node) => ChangeMembers::RemoveNodes(BTreeSet::from([node])),
+        };
+        self.change(change, roster.version).await
+    }
+
+    /// Returns once a majority of `voters` has answered what was sent after the call.
+    ///
+    /// From the moment that new voters are proposed no leader commits anything, nor is one elected, without a majority of
+    /// them. One of them that had died a moment before would leave nobody who could even take the proposal back.
+    async fn hear_majority(&self, term: u64, voters: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
+        let asked = Instant::now();
+        let heard = || self.acks().majority(self.node, term, voters, asked) >= Some(asked);
+        if tokio::time::timeout(ANSWER_TIMEOUT, self.acks().until(heard)).await.is_ok() {
+            return Ok(());
+        }
+        if self.roster().is_none_or(|roster| roster.term != term) {
+            return Err(ChangeError::NotLeader);
+        }
+        Err(ChangeError::Refused(format!(
+            "no majority of those who would vote has answered within {ANSWER_TIMEOUT:?}"
+        )))
+    }
+
+    /// Where the masters are reached from here.
+    #[must_use]
+    pub fn addresses(&self) -> &AddressBook {
+        &self.addresses
+    }
+
+    /// Records the addresses of the members that were met elsewhere than the membership says, and returns those. For
+    /// a leader; who votes is unchanged.
+    ///
+    /// # Errors
+    /// [`ChangeError`]
+    pub async fn record_moved(&self) -> Result<BTreeMap<NodeId, MasterNode>, ChangeError> {
+        let (moved, version) = {
+            let metrics = self.metrics.borrow_watched();
+            let config = &metrics.membership_config;
+            (self.addresses.moved(config.membership()), *config.log_id())
+        };
+        if !moved.is_empty() {
+            self.change(ChangeMembers::SetNodes(moved.clone()), version).await?;
+        }
+        Ok(moved)
+    }
+
+    /// Only if `version` is the last membership: one that was decided on by an older one could bring back a member that
+    /// was removed meanwhile.
+    async fn change(
+        &self,
+        change: ChangeMembers<NodeId, MasterNode>,
+        version: Option<LogId>,
+    ) -> Result<(), ChangeError> {
+        let only_if = [Precondition::LastMembershipLogId { last_membership_log_id: version }];
+        // openraft makes a change of voters in two steps and would let another one in between.
+        let Ok(_one_at_a_time) = self.changing.try_lock() else {
+            return Err(ChangeError::Refused("another change of the members is under way".into()));
+        };
+        // Who is no voter any more is forgotten, and not kept as a learner.
+        let changed = self.raft().change_membership_if(change, false, only_if);
+        match tokio::time::timeout(CHANGE_TIMEOUT, changed).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => Err(ChangeError::NotLeader),
+            Ok(Err(RaftError::APIError(error))) => Err(ChangeError::Refused(error.to_string())),
+            Ok(Err(RaftError::Fatal(error))) => Err(ChangeError::Unknown(error.to_string())),
+            Err(_) => Err(ChangeError::Unknown(format!(
+                "no majority of the masters confirmed it within {CHANGE_TIMEOUT:?}"
+            ))),
+        }
+    }
+}

@@ -1,0 +1,559 @@
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use mc_index::{ReadPolicy, Settings, State};
+use mc_log::{LogId, MasterNode, Raft, StoredMembership, SyncPace, TypeConfig, VoteTiming};
+use mc_net::Network;
+use mc_types::{Clock, ClusterId, NodeId};
+use metrics::Histogram;
+use openraft::alias::{InstantOf, WatchReceiverOf};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{Fatal, ForwardToLeader, InitializeError, LinearizableReadError, RaftError};
+use openraft::storage::{RaftLogReader, RaftLogStorage};
+use openraft::{ConfigError, Instant as _, RaftMetrics};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::acks::Acks;
+use super::ballots::Ballots;
+use super::config::raft_config;
+use super::election::Elections;
+use super::envelope::Identity;
+use super::leadership::{self, Heard, Leadership, Signs};
+use super::lease::{leased_term, usable_lease};
+use super::peers::Peers;
+use super::removal::Removal;
+use super::service::Attached;
+use super::snapshots::{Disk, FileSystem, SnapshotError};
+use super::writable::{self, Blocked};
+use super::{
+    AddressBook, Applied, LeaderTerm, Machine, RaftService, SharedIndex, SnapshotLimits, SnapshotStore,
+    VoteGuard, observe, tasks,
+};
+
+/// Bytes of the log after an index, or of all of it.
+pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;
+
+/// Whether the disk of a node's data directory is nearly full.
+pub type NearlyFull = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// What a Raft node is made of.
+pub struct RaftNodeConfig<L> {
+    /// This node.
+    pub node: NodeId,
+    /// Its cluster.
+    pub cluster: ClusterId,
+    /// Settings of an empty index, and the Raft timing.
+    pub settings: Settings,
+    /// Connects to the other masters.
+    pub network: Arc<dyn Network>,
+    /// Times the guard after a restart.
+    pub clock: Clock,
+    /// The Raft log, vote included.
+    pub log: L,
+    /// What the log records the vote with.
+    pub vote_timing: Arc<VoteTiming>,
+    /// Bytes of the log that a snapshot does not cover.
+    pub bytes_since: BytesSince,
+    /// How long the log's syncs take.
+    pub pace: Arc<SyncPace>,
+    /// Whether the disk of the data directory is nearly full; the leader is told so.
+    pub nearly_full: NearlyFull,
+    /// Where snapshots lie; made if need be.
+    pub snapshot_dir: PathBuf,
+    /// When to take them.
+    pub limits: SnapshotLimits,
+    /// The Raft port, which answers for this node from now on.
+    pub service: RaftService,
+    /// Takes how long entries took to apply.
+    pub apply_seconds: Histogram,
+    /// Takes how long the elections took that this node won.
+    pub election_seconds: Histogram,
+}
+
+/// Why a Raft node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The snapshots cannot be used.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The log cannot be read.
+    #[error("cannot read the Raft log: {0}")]
+    Log(#[source] io::Error),
+    /// The replicated Raft timing is not usable.
+    #[error("the Raft timing is not usable: {0}")]
+    Timing(#[from] ConfigError),
+    /// openraft refuses.
+    #[error("Raft does not start: {0}")]
+    Raft(#[from] Fatal<TypeConfig>),
+}
+
+/// The call needs the leader, and this node is not, or not surely, the leader.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not the leader in term {term}; the leader is {}", named(.leader.as_ref()))]
+pub struct NotLeader {
+    /// Who leads, if it is known.
+    pub leader: Option<(NodeId, MasterNode)>,
+    /// The highest term this node has seen.
+    pub term: u64,
+}
+
+fn named(leader: Option<&(NodeId, MasterNode)>) -> String {
+    leader.map_or_else(|| "not known".into(), |(id, node)| format!("node {id} at {}", node.client))
+}
+
+/// Why leadership was not handed over.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// Only the leader can.
+    #[error(transparent)]
+    NotLeader(#[from] NotLeader),
+    /// The named node cannot lead, or nobody else can.
+    #[error("node {0} is no voter of this cluster")]
+    NoVoter(NodeId),
+    /// The named node, or every other one, has not answered a heartbeat lately.
+    #[error("node {0} does not answer: it would not take over")]
+    Silent(NodeId),
+    /// This node is the only voter.
+    #[error("there is no other voter to hand leadership to")]
+    Alone,
+    /// The target did not take it in time. An election follows.
+    #[error("node {to} did not take over within {waited:?}")]
+    NotTaken {
+        /// The target.
+        to: NodeId,
+        /// How long it had.
+        waited: Duration,
+    },
+    /// Raft has stopped.
+    #[error("Raft has stopped: {0}")]
+    Stopped(#[from] Fatal<TypeConfig>),
+}
+
+/// A running Raft node. Its tasks run on the runtime that [`RaftNode::start`] was called on, which should not be the
+/// one that serves clients: a busy one makes followers miss heartbeats.
+pub struct RaftNode {
+    pub(super) node: NodeId,
+    raft: Raft<Machine>,
+    index: SharedIndex,
+    snapshots: SnapshotStore,
+    pub(super) metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
+    leadership: watch::Receiver<Leadership>,
+    pub(super) addresses: AddressBook,
+    acks: Arc<Acks>,
+    pub(super) pace: Arc<SyncPace>,
+    /// Held while the membership is changed.
+    pub(super) changing: tokio::sync::Mutex<()>,
+    election_timeout_max: Duration,
+    /// A hand-over yields the term: voters may elect another leader before our lease ends.
+    ballots: Arc<Ballots>,
+    blocked: watch::Receiver<Option<Blocked>>,
+    pub(super) stopped: watch::Receiver<Option<String>>,
+    _tasks: [AbortOnDropHandle<()>; 6],
+}
+
+impl fmt::Debug for RaftNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RaftNode").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl RaftNode {
+    /// Loads the newest good snapshot, applies what the log holds beyond it, and takes part in the cluster.
+    ///
+    /// # Errors
+    /// [`StartError`] when the data directory cannot be used.
+    pub async fn start<L>(config: RaftNodeConfig<L>) -> Result<Self, StartError>
+    where
+        L: RaftLogStorage<TypeConfig>,
+    {
+        Self::start_on(Arc::new(FileSystem), config).await
+    }
+
+    /// [`Self::start`], with the snapshots on another disk.
+    pub(crate) async fn start_on<L>(
+        disk: Arc<dyn Disk>,
+        config: RaftNodeConfig<L>,
+    ) -> Result<Self, StartError>
+    where
+        L: RaftLogStorage<TypeConfig>,
+    {
+        let RaftNodeConfig {
+            node,
+            cluster,
+            settings,
+            network,
+            clock,
+            mut log,
+            vote_timing,
+            bytes_since,
+            pace,
+            nearly_full,
+            snapshot_dir,
+            limits,
+            service,
+            apply_seconds,
+            election_seconds,
+        } = config;
+        let raft_config = Arc::new(raft_config(&settings, &limits)?);
+        let election_timeout_max = Duration::from_millis(settings.raft_election_max_ms);
+
+        let begun = Instant::now();
+        let opened = mc_durable::blocking(move || SnapshotStore::open_on(disk, &snapshot_dir, cluster));
+        let (snapshots, mut recovered) =
+            opened.await.map_err(|err| StartError::Log(io::Error::other(err)))??;
+        let log_state = log.get_log_state().await.map_err(StartError::Log)?;
+        recovered.check_log(log_state.last_purged_log_id.as_ref())?;
+        for (path, defect) in &recovered.bad {
+            tracing::warn!("snapshot {} is bad and was passed over: {defect}", path.display());
+        }
+        let covered = recovered.snapshot.as_ref().and_then(|(meta, _)| meta.last_log_id);
+        if let (Some(last), Some(covered)) = (log_state.last_log_id, covered)
+            && is_overruled(last, covered)
+        {
+            tracing::warn!(
+                "the log ends at {last}, which the snapshot up to {covered} overrules: this master was cut off while \
+                 it installed the snapshot; the log is dropped, all that counts is in the snapshot"
+            );
+            // Entries up to the committed position go by a purge, which Raft begins with: a crash after some of them were
+            // cut off here would leave that position without its entry, and the log is refused then.
+            let committed = log.read_committed().await.map_err(StartError::Log)?;
+            let kept = committed.max(log_state.last_purged_log_id);
+            log.truncate_after(kept).await.map_err(StartError::Log)?;
+        }
+        let applied = match recovered.snapshot {
+            Some((meta, state)) => {
+                Applied { state, last_applied: meta.last_log_id, membership: meta.last_membership }
+            }
+            None => Applied {
+                // The cluster's own settings are in its log: the first leader puts them there.
+                state: State::new(Settings::default()),
+                last_applied: None,
+                membership: StoredMembership::default(),
+            },
+        };
+        if let Some(last) = applied.last_applied {
+            let mib = snapshots.current_bytes() >> 20;
+            tracing::info!(last = last.index, mib, took = ?begun.elapsed(), "a snapshot of the index has been read");
+        }
+        let index = SharedIndex::new(applied);
+
+        let vote = log.get_log_reader().await.read_vote().await.map_err(StartError::Log)?;
+        let recorded = vote_timing.election_max();
+        // The longer one stands beside each vote until the guard is over: if this run ends before that, the next one
+        // still has to keep what an earlier one promised.
+        let guarded = recorded.max(election_timeout_max);
+        vote_timing.set(guarded);
+        let guard = match vote {
+            Some(vote) => {
+                if guarded > recorded {
+                    // Before this run can promise anything that is longer than what is on the disk.
+                    log.save_vote(&vote).await.map_err(StartError::Log)?;
+                }
+                let spread = settings.raft_election_max_ms.saturating_sub(settings.raft_election_min_ms);
+                let random_part = Duration::from_millis(rand::random_range(0..=spread));
+                VoteGuard::armed(clock, guarded, random_part)
+            }
+            None => VoteGuard::open(clock),
+        };
+
+        let identity = Identity { cluster, node, election_max_ms: settings.raft_election_max_ms };
+        let addresses = AddressBook::default();
+        let acks = Arc::new(Acks::default());
+        let removal = Arc::new(Removal::default());
+        let heard = Heard::default();
+        let peers =
+            Peers::new(identity, network, addresses.clone(), acks.clone(), removal.clone(), heard.clone());
+        let hush = peers.hush();
+        let machine = Machine::new(index.clone(), snapshots.clone(), apply_seconds);
+        let committed = log.read_committed().await.map_err(StartError::Log)?;
+        let saying = tasks::say_what_is_applied(index.clone(), committed);
+        let raft = Raft::new(node, raft_config, peers, log, machine).await?;
+        drop(saying);
+        let (leadership_tx, leadership) = watch::channel(Leadership::default());
+        let (stopped_tx, stopped) = watch::channel(None);
+        let (blocked_tx, blocked) = watch::channel(None);
+        let ballots = Arc::new(Ballots::default());
+        let signs = writable::Signs { me: node, acks: acks.clone(), settings: settings.clone() };
+        let tasks = [
+            tasks::spawn(observe::tell_when_stopped(raft.metrics(), stopped_tx)),
+            tasks::spawn(writable::watch(raft.clone(), signs, blocked_tx)),
+            tasks::send_heartbeats(raft.clone(), Duration::from_millis(settings.raft_heartbeat_ms)),
+            tasks::stand_when_over(raft.clone(), guard.clone(), move || {
+                vote_timing.set(election_timeout_max);
+            }),
+            tasks::take_snapshots(raft.clone(), bytes_since, limits, snapshots.clone()),
+            tasks::spawn(leadership::follow(
+                raft.clone(),
+                node,
+                Signs { heard: heard.clone(), acks: acks.clone(), removal },
+                election_timeout_max,
+                leadership_tx,
+                addresses.clone(),
+                Elections::new(election_seconds),
+            )),
+        ];
+        service.join(cluster);
+        service.attach(Attached {
+            raft: raft.clone(),
+            guard,
+            snapshots: snapshots.clone(),
+            election_max_ms: settings.raft_election_max_ms,
+            timing_differs: AtomicBool::new(false),
+            heard,
+            pace: pace.clone(),
+            nearly_full,
+            hush,
+            acks: acks.clone(),
+            ballots: ballots.clone(),
+        });
+        Ok(Self {
+            node,
+            metrics: raft.metrics(),
+            raft,
+            index,
+            snapshots,
+            leadership,
+            addresses,
+            acks,
+            pace,
+            changing: tokio::sync::Mutex::default(),
+            election_timeout_max,
+            ballots,
+            blocked,
+            stopped,
+            _tasks: tasks,
+        })
+    }
+
+    /// Forms a cluster of `members`. Exactly one of them does so, once.
+    ///
+    /// # Errors
+    /// When the node holds Raft state already, or is not one of `members`.
+    pub async fn initialize(
+        &self,
+        members: BTreeMap<NodeId, MasterNode>,
+    ) -> Result<(), RaftError<TypeConfig, InitializeError<TypeConfig>>> {
+        self.raft.initialize(members).await
+    }
+
+    /// openraft's handle: proposals, membership changes, metrics.
+    #[must_use]
+    pub fn raft(&self) -> &Raft<Machine> {
+        &self.raft
+    }
+
+    /// The index. Reads of it are linearizable only under [`Self::try_lease`] or after [`Self::read_barrier`].
+    #[must_use]
+    pub fn index(&self) -> &SharedIndex {
+        &self.index
+    }
+
+    /// Bytes of this node's newest snapshot.
+    #[must_use]
+    pub fn snapshot_bytes(&self) -> u64 {
+        self.snapshots.current_bytes()
+    }
+
+    /// Why this leader can't write, while it can't.
+    #[must_use]
+    pub fn blocked(&self) -> Option<Blocked> {
+        self.blocked.borrow().clone()
+    }
+
+    /// How long a majority takes to answer this leader's heartbeats, as last measured.
+    #[must_use]
+    pub fn round_trip(&self) -> Option<Duration> {
+        let metrics = self.metrics.borrow_watched();
+        if !metrics.state.is_leader() {
+            return None;
+        }
+        let configs = metrics.membership_config.membership().get_joint_config();
+        let each = configs.iter().map(|voters| self.acks.round_trip_of_majority(self.node, voters));
+        each.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+
+    /// Who leads, as this node learns of it.
+    #[must_use]
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.leadership.clone()
+    }
+
+    /// The term in which this node may serve reads, and answer from soft state, at this moment; `None` when only
+    /// [`Self::read_barrier`] can tell: always, where the cluster's read policy is [`ReadPolicy::ReadIndex`]. Costs no
+    /// message and no hop through Raft: for every operation anew, within it.
+    #[must_use]
+    pub fn try_lease(&self) -> Option<LeaderTerm> {
+        match self.index.read_policy() {
+            ReadPolicy::Lease => self.presumed_term(),
+            ReadPolicy::ReadIndex => None,
+        }
+    }
+
+    /// The term that this node leads as far as its lease tells, under either read policy: for what it does unasked.
+    /// No caller may be told anything on the strength of it.
+    #[must_use]
+    pub fn presumed_term(&self) -> Option<LeaderTerm> {
+        let usable = usable_lease(self.election_timeout_max);
+        let metrics = self.metrics.borrow_watched();
+        let term = leased_term(&metrics, self.node, &self.acks, Instant::now(), usable)?;
+        // Last: see there.
+        self.ballots.permits(term.0).then_some(term)
+    }
+
+    /// Asks a quorum. A read of the index that begins after this returns sees every write acknowledged before the call,
+    /// whatever the clocks of the machines do.
+    ///
+    /// # Errors
+    /// [`NotLeader`] when this node is not the leader, or a quorum does not confirm it in time.
+    pub async fn read_barrier(&self) -> Result<LeaderTerm, NotLeader> {
+        let began = Instant::now();
+        let confirmed = async {
+            // It sends heartbeats, tells up to where to have applied, and waits for that. Whether a majority answered, it
+            // takes from an account that is not exact.
+            let read_log_id = self.raft.ensure_linearizable(openraft::ReadPolicy::ReadIndex).await?;
+            let term = read_log_id.committed_leader_id().term;
+            self.acks.until(|| self.followed_since(term, began)).await;
+            Ok(LeaderTerm(term))
+        };
+        // openraft bounds the wait for the quorum, not the wait for entries to be applied.
+        match tokio::time::timeout(self.election_timeout_max * 4, confirmed).await {
+            Ok(Ok(term)) => Ok(term),
+            Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to)))) => Err(self.forward(to)),
+            Ok(Err(_)) | Err(_) => Err(NotLeader { leader: None, term: self.leadership.borrow().term }),
+        }
+    }
+
+    /// Whether a majority has taken something that this node sent after `began` as the leader of `term`.
+    fn followed_since(&self, term: u64, began: Instant) -> bool {
+        let metrics = self.metrics.borrow_watched();
+        let membership = metrics.membership_config.membership();
+        self.acks.quorum(self.node, term, membership, Instant::now()).is_some_and(|sent| sent >= began)
+    }
+
+    /// How long the log's syncs take.
+    #[must_use]
+    pub fn sync_pace(&self) -> &SyncPace {
+        &self.pace
+    }
+
+    pub(super) fn acks(&self) -> &Acks {
+        &self.acks
+    }
+
+    /// What openraft's redirection says to a caller.
+    pub fn forward(&self, to: ForwardToLeader<TypeConfig>) -> NotLeader {
+        let leader = to.leader_id.zip(to.leader_node).filter(|(id, _)| *id != self.node);
+        NotLeader { leader, term: self.leadership.borrow().term }
+    }
+
+    /// Hands leadership to `to`, or to the voter that has most of the log, and returns who leads then. To itself there is
+    /// nothing to hand over.
+    ///
+    /// Else leased reads are off for the rest of the term from the moment of the call, whatever comes of it: the target may
+    /// stand at once, and voters then do not wait for our lease to end.
+    ///
+    /// # Errors
+    /// [`TransferError`]. After `NotTaken` an election decides.
+    pub async fn transfer_leader(&self, to: Option<NodeId>) -> Result<Leadership, TransferError> {
+        let (term, successors) = {
+            let metrics = self.metrics.borrow_watched();
+            let leads = metrics.state.is_leader() && metrics.vote.committed;
+            if !leads || metrics.vote.leader_id.voted_for != self.node {
+                let Leadership { leader, term, .. } = self.leadership.borrow().clone();
+                return Err(NotLeader { leader, term }.into());
+            }
+            let successors = (to != Some(self.node))
+                .then(|| successors(&metrics, self.node, to, self.election_timeout_max))
+                .transpose()?;
+            (metrics.vote.leader_id.term, successors)
+        };
+        let Some(successors) = successors else { return self.known_leader().await };
+        self.ballots.yield_term(term);
+        let began = tokio::time::Instant::now();
+        // A voter that has just restarted keeps out of elections and takes nothing over: another one may.
+        let mut successors = successors.into_iter().peekable();
+        while let Some(target) = successors.next() {
+            self.raft.trigger().transfer_leader(target).await?;
+            let last = successors.peek().is_none();
+            // The request, a vote and the news of it each travel, besides what a near and busy voter takes.
+            let far = self.acks.round_trip(target).unwrap_or_default() * 3;
+            let patience =
+                if last { self.election_timeout_max * 2 } else { self.election_timeout_max / 6 + far };
+            let mut leadership = self.leadership.clone();
+            let taken = leadership.wait_for(|now| now.term > term && now.leader.is_some());
+            match tokio::time::timeout(patience, taken).await {
+                Ok(Ok(now)) => return Ok(now.clone()),
+                Ok(Err(_)) => return Err(Fatal::Stopped.into()),
+                Err(_) if last => {
+                    return Err(TransferError::NotTaken { to: target, waited: began.elapsed() });
+                }
+                Err(_) => {}
+            }
+        }
+        Err(TransferError::Alone)
+    }
+
+    /// Waits until this node, which leads, is known to: the news takes a moment.
+    async fn known_leader(&self) -> Result<Leadership, TransferError> {
+        let mut leadership = self.leadership.clone();
+        let known = leadership.wait_for(|now| now.leader.as_ref().is_some_and(|(id, _)| *id == self.node));
+        match tokio::time::timeout(self.election_timeout_max, known).await {
+            Ok(Ok(now)) => Ok(now.clone()),
+            Ok(Err(_)) => Err(Fatal::Stopped.into()),
+            Err(_) => Err(TransferError::NotTaken { to: self.node, waited: self.election_timeout_max }),
+        }
+    }
+
+    /// Stops taking part. Membership is unchanged; the others elect a leader if this was it.
+    pub async fn shutdown(&self) {
+        if let Err(err) = self.raft.shutdown().await {
+            tracing::warn!("Raft did not stop cleanly: {err}");
+        }
+    }
+}
+
+/// Whether the log ends with entries of older terms where the snapshot has newer ones. Raft removes such entries before it
+/// installs a snapshot, but a snapshot is on stable storage sooner than the removal may be, and openraft takes the pair
+/// for a corrupted store.
+fn is_overruled(last: LogId, covered: LogId) -> bool {
+    last < covered && last.index >= covered.index
+}
+
+/// The named voter, or all that answer, those with most of the log first; of equals the one that answered last.
+fn successors(
+    metrics: &RaftMetrics<TypeConfig>,
+    me: NodeId,
+    named: Option<NodeId>,
+    silence: Duration,
+) -> Result<Vec<NodeId>, TransferError> {
+    let others: Vec<_> = metrics.membership_config.membership().voter_ids().filter(|id| *id != me).collect();
+    let matching =
+        |id: &NodeId| metrics.replication.as_ref().and_then(|peers| peers.get(id).copied().flatten());
+    let heard = |id: &NodeId| {
+        metrics
+            .heartbeat
+            .as_ref()
+            .and_then(|peers| peers.get(id).copied().flatten())
+            .map(|at| at.into_inner())
+    };
+    // A leader that hands over to a dead node refuses writes until it is voted out.
+    let answers = |id: &NodeId| heard(id).is_some_and(|at| InstantOf::<TypeConfig>::now() < at + silence);
+    if let Some(named) = named {
+        return match others.contains(&named) {
+            false => Err(TransferError::NoVoter(named)),
+            true if answers(&named) => Ok(vec![named]),
+            true => Err(TransferError::Silent(named)),
+        };
+    }
+    let Some(first) = others.first().copied() else { return Err(TransferError::Alone) };
+    let mut able: Vec<_> = others.into_iter().filter(answers).collect();
+    able.sort_by_key(|id| std::cmp::Reverse((matching(id), heard(id))));
+    if able.is_empty() { Err(TransferError::Silent(first)) } else { Ok(able) }
+}

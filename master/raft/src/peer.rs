@@ -1,0 +1,289 @@
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
+use mc_log::{TypeConfig, Vote};
+use mc_proto::v1;
+use mc_types::NodeId;
+use openraft::RaftNetworkV2;
+use openraft::alias::SnapshotOf;
+use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Timeout, Unreachable};
+use openraft::network::{Backoff, RPCOption, RPCTypes, stream_append_sequential};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
+    TransferLeaderError, TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
+};
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+use super::convert::{self, BadMessage, Sent, Standing};
+use super::envelope::Identity;
+use super::peers::{Lines, Links};
+use super::{SnapshotFile, append_stream, send_snapshot};
+
+/// A heartbeat that is not answered for so long never will be.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Between two looks whether a peer is still to be left alone.
+const LEFT_ALONE: Duration = Duration::from_millis(20);
+
+/// Which connection a client's appends use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Appends,
+    Heartbeats,
+}
+
+/// openraft's client of one other master.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    identity: Identity,
+    target: NodeId,
+    /// The address of the membership when openraft asked for this client.
+    recorded: String,
+    lane: Lane,
+    lines: Arc<Lines>,
+}
+
+impl Peer {
+    pub(crate) fn new(
+        identity: Identity,
+        target: NodeId,
+        recorded: String,
+        lane: Lane,
+        lines: Arc<Lines>,
+    ) -> Self {
+        Self { identity, target, recorded, lane, lines }
+    }
+
+    /// What an answer to a vote or a pre-vote says.
+    fn voted(
+        &self,
+        whom: &Whom,
+        reply: &v1::VoteReply,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        self.lines.hush.answered(self.target);
+        self.lines.removal.told(reply.not_a_member_since.as_ref().map(convert::log_id_from_wire));
+        convert::vote_reply_from_wire(reply).map_err(|err| whom.nonsense(&err))
+    }
+
+    fn line(&self) -> Result<(Whom, Links), Unreachable<TypeConfig>> {
+        self.lines.to(self.identity.node, self.target, &self.recorded)
+    }
+
+    fn envelope(&self) -> v1::Envelope {
+        self.identity.envelope(self.target)
+    }
+}
+
+/// Between whom a call runs, for its errors.
+#[derive(Clone, Debug)]
+pub(crate) struct Whom {
+    pub(super) from: NodeId,
+    pub(super) target: NodeId,
+    pub(super) address: String,
+}
+
+impl Whom {
+    pub(crate) fn timeout(&self, action: RPCTypes, timeout: Duration) -> Timeout<TypeConfig> {
+        Timeout { action, id: self.from, target: self.target, timeout }
+    }
+
+    /// openraft tries again at once after a `NetworkError` and backs off after `Unreachable`: nobody listens, or who
+    /// listens refuses, which will be so for a while.
+    pub(crate) fn failed(&self, status: &Status) -> RPCError<TypeConfig> {
+        let text = format!("node {} at {}: {}", self.target, self.address, status.message());
+        match status.code() {
+            Code::Unavailable
+            | Code::FailedPrecondition
+            | Code::InvalidArgument
+            | Code::Unimplemented
+            | Code::ResourceExhausted => Unreachable::from_string(text).into(),
+            _ => NetworkError::from_string(text).into(),
+        }
+    }
+
+    pub(crate) fn nonsense(&self, err: &BadMessage) -> RPCError<TypeConfig> {
+        Unreachable::from_string(format!("node {} at {} answers nonsense: {err}", self.target, self.address))
+            .into()
+    }
+
+    pub(crate) fn broken(&self, why: &str) -> RPCError<TypeConfig> {
+        NetworkError::from_string(format!("node {} at {} {why}", self.target, self.address)).into()
+    }
+
+    /// Awaits one call's answer within `ttl`.
+    async fn call<R>(
+        &self,
+        action: RPCTypes,
+        ttl: Duration,
+        call: impl Future<Output = Result<tonic::Response<R>, Status>>,
+    ) -> Result<R, RPCError<TypeConfig>> {
+        match tokio::time::timeout(ttl, call).await {
+            Err(_) => Err(self.timeout(action, ttl).into()),
+            Ok(Err(status)) => Err(self.failed(&status)),
+            Ok(Ok(reply)) => Ok(reply.into_inner()),
+        }
+    }
+}
+
+impl RaftNetworkV2<TypeConfig> for Peer {
+    type SnapshotData = SnapshotFile;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<AppendEntriesResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let (whom, mut links) = self.line()?;
+        self.lines.hush.check(self.target)?;
+        let sent = Sent::of(&request);
+        let (term, began) = (request.vote.leader_id.term, Instant::now());
+        let wire = convert::append_to_wire(&request, self.envelope());
+        let (lines, target, answered_by) = (self.lines.clone(), self.target, whom.clone());
+        // Goes on when openraft has given it up: a late answer still says that this leader was followed when it was
+        // sent.
+        let call = tokio::spawn(async move {
+            let call = answered_by.call(RPCTypes::AppendEntries, LATE, links.control.append(wire));
+            let reply = call.await?;
+            lines.acks.note_round_trip(target, began);
+            let result =
+                convert::append_reply_from_wire(&reply, sent).map_err(|err| answered_by.nonsense(&err))?;
+            lines.hush.answered(target);
+            lines.acks.answered(target, term, began, &result);
+            lines.acks.note_disk(target, reply.sync_us, reply.disk_nearly_full);
+            Ok::<_, RPCError<TypeConfig>>(result)
+        });
+        // A little less than openraft's own patience, so that a peer that does not answer is noted here.
+        let ttl = option.hard_ttl() * 15 / 16;
+        let result = match tokio::time::timeout(ttl, call).await {
+            Ok(Ok(result)) => result?,
+            Ok(Err(_)) => return Err(whom.broken("was not asked: this master is stopping")),
+            Err(_) => {
+                self.lines.hush.no_answer(self.target);
+                return Err(whom.timeout(RPCTypes::AppendEntries, ttl).into());
+            }
+        };
+        Ok(match result {
+            Ok(matching) if matching == sent.last => AppendEntriesResponse::Success,
+            Ok(matching) => AppendEntriesResponse::PartialSuccess(matching),
+            Err(StreamAppendError::Conflict(_)) => AppendEntriesResponse::Conflict,
+            Err(StreamAppendError::HigherVote(vote)) => AppendEntriesResponse::HigherVote(vote),
+        })
+    }
+
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        option: RPCOption,
+    ) -> BoxFuture<
+        's,
+        Result<
+            BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>>,
+            RPCError<TypeConfig>,
+        >,
+    >
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
+    {
+        match self.lane {
+            // A stream of one: a call costs the same and leaves nothing open.
+            Lane::Heartbeats => stream_append_sequential(self, input, option),
+            Lane::Appends => Box::pin(async move {
+                let (whom, links) = self.line()?;
+                if let Err(left_alone) = self.lines.hush.check(self.target) {
+                    // openraft opens a stream that could not be opened again at once.
+                    tokio::time::sleep(LEFT_ALONE).await;
+                    return Err(left_alone.into());
+                }
+                let input = append_stream::Requests::new(input, self.lines.heard.clone());
+                let stream = append_stream::open(
+                    whom,
+                    links.appends,
+                    self.envelope(),
+                    input,
+                    Duration::from_millis(self.identity.election_max_ms),
+                    self.lines.acks.clone(),
+                    self.lines.hush.clone(),
+                )
+                .await?;
+                Ok(stream.boxed())
+            }),
+        }
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let (whom, mut links) = self.line()?;
+        let wire = convert::vote_request_to_wire(&request, self.envelope());
+        let reply = whom.call(RPCTypes::Vote, option.hard_ttl(), links.control.vote(wire)).await?;
+        self.voted(&whom, &reply)
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let (whom, mut links) = self.line()?;
+        let wire = convert::vote_request_to_wire(&request, self.envelope());
+        let reply = whom.call(RPCTypes::Vote, option.hard_ttl(), links.control.pre_vote(wire)).await?;
+        self.voted(&whom, &reply)
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: SnapshotOf<TypeConfig, SnapshotFile>,
+        cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
+        option: RPCOption,
+    ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let (whom, links) = self.line()?;
+        send_snapshot::send(
+            &whom,
+            links.snapshots,
+            self.envelope(),
+            &vote,
+            snapshot,
+            cancel,
+            option.soft_ttl(),
+        )
+        .await
+    }
+
+    async fn transfer_leader(
+        &mut self,
+        request: TransferLeaderRequest<TypeConfig>,
+        option: RPCOption,
+    ) -> Result<TransferLeaderResponse<TypeConfig>, RPCError<TypeConfig>> {
+        let (whom, mut links) = self.line()?;
+        let wire = convert::transfer_to_wire(&request, self.envelope());
+        let call = links.control.transfer_leader(wire);
+        let reply = whom.call(RPCTypes::TransferLeader, option.hard_ttl(), call).await?;
+        if reply.accepted {
+            return Ok(Ok(()));
+        }
+        Ok(Err(match reply.vote {
+            None => {
+                TransferLeaderError::LogNotFlushed { expected: request.last_log_id().copied(), actual: None }
+            }
+            Some(actual) => TransferLeaderError::VoteChanged {
+                expected: *request.from_leader(),
+                actual: convert::vote_from_wire(Some(&actual), Standing::Any)
+                    .map_err(|err| whom.nonsense(&err))?,
+            },
+        }))
+    }
+
+    /// Short, so that a peer that restarted is found within the time that an election takes.
+    fn backoff(&self) -> Option<Backoff> {
+        let growing = [20, 40, 80, 160].map(Duration::from_millis);
+        Some(Backoff::new(growing.into_iter().chain(std::iter::repeat(Duration::from_millis(200)))))
+    }
+}

@@ -1,0 +1,43 @@
+use mc_index::Response;
+use mc_log::Proposal;
+use openraft::errors::{ClientWriteError, RaftError};
+
+use crate::RaftNode;
+
+/// Why a proposal got no response.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProposeError {
+    /// This node does not lead: nothing was done.
+    #[error("this master does not lead")]
+    NotLeader,
+    /// It may have been done, or may still be.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+impl RaftNode {
+    /// Writes a command to the log of a majority and answers with its response once it is applied here.
+    ///
+    /// # Errors
+    /// [`ProposeError::NotLeader`] is definite: openraft redirects before it appends. An entry that was appended and lost
+    /// its leader is answered as discarded, which is [`ProposeError::Unknown`]: a later leader may have it.
+    pub fn propose(
+        &self,
+        proposal: Proposal,
+    ) -> impl Future<Output = Result<Response, ProposeError>> + Send + use<> {
+        let raft = self.raft().clone();
+        async move {
+            match raft.client_write(proposal).await {
+                Ok(written) => Ok(written.data),
+                Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => {
+                    Err(ProposeError::NotLeader)
+                }
+                Err(RaftError::APIError(err)) => Err(ProposeError::Unknown(err.to_string())),
+                // Raft answers so to everything in flight when it stops; the entry may be on other masters by then.
+                Err(RaftError::Fatal(err)) => {
+                    Err(ProposeError::Unknown(format!("this master has stopped: {err}")))
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! A snapshot coming in from the leader.
+
+use std::io;
+use std::time::Duration;
+
+use mc_durable::Aside;
+use mc_log::{LogId, Raft, SnapshotMeta, TypeConfig, Vote};
+use mc_proto::v1;
+use openraft::alias::SnapshotOf;
+use openraft::async_runtime::watch::WatchReceiver;
+use tokio::time::{Instant, timeout};
+use tonic::{Status, Streaming};
+
+use super::Machine;
+use super::convert::snapshot_from_wire;
+use super::send_snapshot::DISK_REFUSES;
+use super::service::{Attached, stopped};
+use super::snapshots::{GivenUp, Incoming, SnapshotError};
+
+/// A sender that is silent for so long has gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) async fn next(
+    inbound: &mut Streaming<v1::SnapshotPiece>,
+) -> Result<Option<v1::SnapshotPiece>, Status> {
+    let silent = |_| Status::deadline_exceeded(format!("no piece of the snapshot came in {PATIENCE:?}"));
+    timeout(PATIENCE, inbound.message()).await.map_err(silent)?
+}
+
+/// Why a snapshot is not taken.
+enum Ended {
+    /// Its sender is told this node's vote, which says whether it was deposed.
+    Answered(Vote),
+    Refused(Status),
+}
+
+impl From<Status> for Ended {
+    fn from(status: Status) -> Self {
+        Self::Refused(status)
+    }
+}
+
+/// Takes the snapshot and hands it to Raft. Returns the vote of this node, which tells a leader of an older term that it
+/// was replaced.
+pub(super) async fn receive(
+    attached: &Attached,
+    header: &v1::SnapshotPiece,
+    inbound: Streaming<v1::SnapshotPiece>,
+) -> Result<Vote, Status> {
+    let (vote, meta) = snapshot_from_wire(header).map_err(|err| Status::invalid_argument(err.to_string()))?;
+    let offer = Offer { vote, meta, bytes: header.total_bytes };
+    match offer.take(attached, inbound).await {
+        Ok(vote) | Err(Ended::Answered(vote)) => Ok(vote),
+        Err(Ended::Refused(status)) => Err(status),
+    }
+}
+
+/// A snapshot that a leader sends.
+struct Offer {
+    vote: Vote,
+    meta: SnapshotMeta,
+    bytes: u64,
+}
+
+impl Offer {
+    async fn take(
+        self,
+        attached: &Attached,
+        mut inbound: Streaming<v1::SnapshotPiece>,
+    ) -> Result<Vote, Ended> {
+        let began = Instant::now();
+        self.check(&attached.raft).await?;
+        let incoming = tokio::select! {
+            biased;
+            ended = outdated(&attached.raft, self.vote) => return Err(ended),
+            incoming = self.receive(attached, &mut inbound) => incoming?,
+        };
+        // Its sender is not needed any more: when it loses patience with a slow machine, or its connection, the work so far
+        // is not in vain, and its next try is answered at once.
+        let rest = tokio::spawn(self.take_over(attached.raft.clone(), incoming, began));
+        rest.await.map_err(|err| Status::internal(err.to_string()))?
+    }
+
+    /// Whether Raft would take it, as of now.
+    async fn check(&self, raft: &Raft<Machine>) -> Result<(), Ended> {
+        let known = raft.with_raft_state(|state| Known {
+            vote: *state.vote_ref(),
+            committed: state.local_committed().copied(),
+            log: state.log_ids.last().copied(),
+        });
+        let known = known.await.map_err(|err| stopped(&err))?;
+        match judge(&known, self.vote, self.meta.last_log_id) {
+            Verdict::Take => Ok(()),
+            Verdict::Spare => Err(Ended::Answered(known.vote)),
+            Verdict::Overtaken => {
+                let why = "entries of this leader beyond the snapshot have come in meanwhile";
+                Err(Status::unavailable(why).into())
+            }
+            Verdict::Contradicts { last, committed } => {
+                let why = format!(
+                    "the snapshot ends at {last}, but {committed} is committed here: the two are of different \
+                     histories. One of the two masters has lost or altered data; compare their clusters and restore \
+                     the wrong one"
+                );
+                let from = self.vote.leader_id.voted_for;
+                tracing::error!("refused a snapshot from node {from}: {why}");
+                Err(Status::failed_precondition(why).into())
+            }
+        }
+    }
+
+    /// Writes what comes in to a file.
+    async fn receive(
+        &self,
+        attached: &Attached,
+        inbound: &mut Streaming<v1::SnapshotPiece>,
+    ) -> Result<Aside<Incoming>, Ended> {
+        let busy = |_| Status::unavailable("another snapshot is coming in");
+        let turn = timeout(PATIENCE, attached.snapshots.turn()).await.map_err(busy)?;
+        // The one before may have brought all of this one.
+        self.check(&attached.raft).await?;
+        let incoming = attached.snapshots.receive(self.meta.clone(), self.bytes, turn);
+        let mut incoming = Aside::new(incoming.map_err(|err| refused(&err))?);
+        while let Some(piece) = next(inbound).await? {
+            incoming = blocking(move || incoming.push(&piece.data).map(|()| incoming)).await?;
+        }
+        Ok(incoming)
+    }
+
+    /// Reads back and decodes what came in, and has Raft install it.
+    async fn take_over(
+        self,
+        raft: Raft<Machine>,
+        incoming: Aside<Incoming>,
+        began: Instant,
+    ) -> Result<Vote, Ended> {
+        let given_up = GivenUp::default();
+        let decoded = blocking({
+            let given_up = given_up.clone();
+            move || incoming.into_inner().finish(&given_up)
+        });
+        let snapshot = tokio::select! {
+            biased;
+            ended = outdated(&raft, self.vote) => {
+                given_up.set();
+                return Err(ended);
+            }
+            snapshot = decoded => snapshot?,
+        };
+        // Entries may have been committed meanwhile.
+        self.check(&raft).await?;
+
+        let Self { vote, meta, bytes } = self;
+        let index = meta.last_log_id.map_or(0, |last| last.index);
+        let snapshot = SnapshotOf::<TypeConfig, _> { meta, snapshot };
+        let reply = raft.install_full_snapshot(vote, snapshot).await.map_err(|err| stopped(&err))?;
+        let ms = began.elapsed().as_millis();
+        tracing::info!(
+            index,
+            bytes,
+            ms,
+            "took a snapshot from the leader: what it lacked is not in the log any more"
+        );
+        Ok(reply.vote)
+    }
+}
+
+/// Waits until this node knows of a vote above `vote`, or has stopped. The leader that sends has lost its place then, may
+/// be gone without a word, and the next one is waiting to send: this node may be what it lacks for a majority.
+async fn outdated(raft: &Raft<Machine>, vote: Vote) -> Ended {
+    let mut changes = raft.server_metrics();
+    loop {
+        let ours = changes.borrow_and_update().vote;
+        if ours > vote {
+            return Ended::Answered(ours);
+        }
+        if changes.changed().await.is_err() {
+            return Status::unavailable("this master is stopping").into();
+        }
+    }
+}
+
+/// What this node has.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    vote: Vote,
+    committed: Option<LogId>,
+    /// The last entry of its log.
+    log: Option<LogId>,
+}
+
+/// Whether to take a snapshot.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Take,
+    /// The same leader has sent entries beyond it, which go on from all that it holds. openraft asserts that what is
+    /// written in one leader's name does not go back. The entries may not be durable yet, so its sender is not told that
+    /// all is here; it is once they are committed, which the next heartbeat tells.
+    Overtaken,
+    /// Its sender was deposed, or all of it is committed here. Raft would answer the same, after the transfer.
+    Spare,
+    /// It holds another entry than this node in a place that is committed. openraft asserts that there is no such
+    /// snapshot.
+    Contradicts {
+        last: LogId,
+        committed: LogId,
+    },
+}
+
+fn judge(known: &Known, vote: Vote, last: Option<LogId>) -> Verdict {
+    if known.vote > vote || last <= known.committed {
+        return Verdict::Spare;
+    }
+    let is_of_sender = |log: &LogId| log.committed_leader_id().term == vote.leader_id.term;
+    if known.log > last && known.log.as_ref().is_some_and(is_of_sender) {
+        return Verdict::Overtaken;
+    }
+    match (last, known.committed) {
+        (Some(last), Some(committed)) if last.index <= committed.index => {
+            Verdict::Contradicts { last, committed }
+        }
+        _ => Verdict::Take,
+    }
+}
+
+fn refused(err: &SnapshotError) -> Status {
+    tracing::warn!("a snapshot from the leader was not taken: {err}");
+    match err {
+        SnapshotError::Io { .. } | SnapshotError::NoRoom { .. } => Status::new(DISK_REFUSES, err.to_string()),
+        _ => Status::unavailable(err.to_string()),
+    }
+}
+
+async fn blocking<R: Send + 'static>(
+    work: impl FnOnce() -> Result<R, SnapshotError> + Send + 'static,
+) -> Result<R, Status> {
+    match mc_durable::blocking(work).await {
+        Ok(result) => result.map_err(|err| refused(&err)),
+        Err(err) => Err(Status::internal(io::Error::other(err).to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mc_types::NodeId;
+
+    use super::*;
+    use crate::Defect;
+
+    #[test]
+    fn a_snapshot_is_taken_where_it_goes_on_from_what_is_committed() {
+        let id = |(term, index)| LogId::new_term_index(term, index);
+        let ours = Vote::new_committed(5, NodeId(1));
+        let judged =
+            |committed: Option<(u64, u64)>, log: Option<(u64, u64)>, term, last: Option<(u64, u64)>| {
+                let known = Known { vote: ours, committed: committed.map(id), log: log.map(id) };
+                judge(&known, Vote::new_committed(term, NodeId(1)), last.map(id))
+            };
+        let verdict = |committed, term, last| judged(committed, committed, term, last);
+        assert_eq!(judged(Some((3, 9)), Some((5, 12)), 5, Some((5, 10))), Verdict::Overtaken);
+        assert_eq!(judged(Some((3, 9)), Some((5, 12)), 5, Some((3, 10))), Verdict::Overtaken);
+        assert_eq!(judged(Some((3, 9)), Some((5, 10)), 5, Some((5, 10))), Verdict::Take);
+        assert_eq!(
+            judged(Some((3, 9)), Some((4, 12)), 5, Some((4, 10))),
+            Verdict::Take,
+            "of an earlier leader"
+        );
+        assert_eq!(
+            judged(Some((3, 9)), Some((5, 12)), 6, Some((5, 10))),
+            Verdict::Take,
+            "of an earlier leader"
+        );
+        assert_eq!(verdict(None, 5, Some((3, 10))), Verdict::Take);
+        assert_eq!(verdict(Some((3, 9)), 5, Some((3, 10))), Verdict::Take);
+        assert_eq!(verdict(Some((3, 9)), 6, Some((4, 10))), Verdict::Take);
+
+        assert_eq!(verdict(None, 4, Some((3, 10))), Verdict::Spare, "of a deposed leader");
+        assert_eq!(verdict(Some((3, 10)), 5, Some((3, 10))), Verdict::Spare);
+        assert_eq!(verdict(Some((3, 10)), 5, Some((2, 11))), Verdict::Spare, "as Raft orders them");
+        assert_eq!(verdict(None, 5, None), Verdict::Spare, "it is empty");
+
+        for index in [9, 10] {
+            let (last, committed) = (id((4, index)), id((3, 10)));
+            assert_eq!(verdict(Some((3, 10)), 5, Some((4, index))), Verdict::Contradicts { last, committed });
+        }
+    }
+
+    #[test]
+    fn a_sender_can_tell_a_disk_that_refuses_from_a_bad_transfer() {
+        let full = SnapshotError::NoRoom { dir: "/data/snapshots".into(), free: 1, needed: 2 };
+        let failed = SnapshotError::Io {
+            what: "sync",
+            path: "/data/snapshots/a.partial".into(),
+            source: io::ErrorKind::StorageFull.into(),
+        };
+        assert_eq!([&full, &failed].map(|err| refused(err).code()), [DISK_REFUSES; 2]);
+        assert_ne!(refused(&SnapshotError::NotAsSent(Defect::Checksum)).code(), DISK_REFUSES);
+    }
+}

@@ -1,0 +1,97 @@
+//! How a master learns that it was removed from its cluster.
+//!
+//! Replication to it ends, as a rule, before it is sent the entry that removes it: as far as it knows it is a member, hears
+//! no leader any more, and stands for election. Whom it then asks for a vote tells it. It goes on asking: this is what
+//! people are told, and nothing else hangs on it. A master that had no vote does not ask, and is not told.
+
+use mc_types::NodeId;
+use parking_lot::Mutex;
+
+use mc_log::{LogId, StoredMembership};
+
+/// What this master heard of its own removal: the latest members without this node that another master told of, by the
+/// entry that set them.
+#[derive(Debug, Default)]
+pub(crate) struct Removal(Mutex<Option<LogId>>);
+
+impl Removal {
+    /// A master has answered: the entry that set the members it knows, if this node is not among them.
+    pub(crate) fn told(&self, at: Option<LogId>) {
+        let mut told = self.0.lock();
+        *told = at.max(*told);
+    }
+
+    /// The entry that set the latest members known, if this node was removed. What it knows itself: the newest members
+    /// in its log, the newest that are committed, and whether it was among committed ones since it started.
+    pub(crate) fn of(
+        &self,
+        me: NodeId,
+        newest: &StoredMembership,
+        committed: &StoredMembership,
+        was_member: bool,
+    ) -> Option<LogId> {
+        if !has(newest, me) && !has(committed, me) && was_member {
+            return *committed.log_id();
+        }
+        // Who knows of older members than those with this node may not have heard that it was taken in.
+        let member_as_of = if has(newest, me) { newest.log_id() } else { committed.log_id() };
+        self.0.lock().filter(|at| Some(at) > member_as_of.as_ref())
+    }
+}
+
+/// Whether `node` is among them, with a vote or without.
+pub(super) fn has(members: &StoredMembership, node: NodeId) -> bool {
+    members.membership().get_node(&node).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use mc_log::Membership;
+
+    const ME: NodeId = NodeId(1);
+
+    fn at(index: u64) -> LogId {
+        LogId::new_term_index(2, index)
+    }
+
+    fn members(index: u64, voters: &[u64]) -> StoredMembership {
+        let voters: BTreeSet<_> = voters.iter().map(|id| NodeId(*id)).collect();
+        StoredMembership::new(Some(at(index)), Membership::new_with_defaults(vec![voters], []))
+    }
+
+    #[test]
+    fn only_newer_members_than_one_knows_remove_one() {
+        let removal = Removal::default();
+        let of = |removal: &Removal, index| {
+            let ours = members(index, &[1, 2, 3]);
+            removal.of(ME, &ours, &ours, true)
+        };
+        assert_eq!(of(&removal, 6), None);
+        removal.told(Some(at(7)));
+        removal.told(None);
+        removal.told(Some(at(6)));
+        assert_eq!(of(&removal, 6), Some(at(7)));
+        assert_eq!(of(&removal, 8), None, "taken in again, or told by one that lags");
+    }
+
+    #[test]
+    fn one_that_has_the_entry_in_its_log_is_told_whether_it_is_committed() {
+        let removal = Removal::default();
+        let (before, without) = (members(5, &[1, 2, 3]), members(6, &[2, 3]));
+        assert_eq!(removal.of(ME, &without, &before, true), None, "it may be lost again");
+        removal.told(Some(at(6)));
+        assert_eq!(removal.of(ME, &without, &before, true), Some(at(6)));
+        let unheard = Removal::default();
+        assert_eq!(unheard.of(ME, &before, &before, true), None);
+        assert_eq!(unheard.of(ME, &without, &without, true), Some(at(6)), "a leader that removed itself");
+    }
+
+    #[test]
+    fn a_newcomer_was_not_removed() {
+        let others = members(5, &[2, 3]);
+        assert_eq!(Removal::default().of(ME, &others, &others, false), None);
+    }
+}

@@ -1,0 +1,74 @@
+use std::time::{Duration, Instant};
+
+use metrics::Histogram;
+
+/// The calls between masters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RaftRpc {
+    /// A call of its own, or one message of the stream.
+    Append,
+    /// A candidate asks for a vote.
+    Vote,
+    /// A candidate asks whether it would get a vote.
+    PreVote,
+    /// From the header on, so with the time that it takes to come in.
+    Snapshot,
+    /// The leader hands over.
+    TransferLeader,
+    /// Masters that are not yet a cluster meet.
+    Meet,
+}
+
+const RPCS: [(RaftRpc, &str); 6] = [
+    (RaftRpc::Append, "append"),
+    (RaftRpc::Vote, "vote"),
+    (RaftRpc::PreVote, "pre_vote"),
+    (RaftRpc::Snapshot, "snapshot"),
+    (RaftRpc::TransferLeader, "transfer_leader"),
+    (RaftRpc::Meet, "meet"),
+];
+
+/// Seconds to answer each kind of call between masters.
+#[derive(Clone, Debug)]
+pub struct RpcTimes([Histogram; 6]);
+
+impl RpcTimes {
+    /// With a histogram for each call, by its name as a label.
+    pub fn new(histogram: impl Fn(&'static str) -> Histogram) -> Self {
+        Self(RPCS.map(|(_, name)| histogram(name)))
+    }
+
+    /// Times a call until what is answered is dropped.
+    pub(crate) fn time(&self, rpc: RaftRpc) -> RpcTimer<'_> {
+        RpcTimer { histogram: &self.0[rpc as usize], since: Instant::now() }
+    }
+
+    /// A message of a stream was answered `took` after it had come in.
+    pub(crate) fn served(&self, rpc: RaftRpc, took: Duration) {
+        self.0[rpc as usize].record(took.as_secs_f64());
+    }
+}
+
+/// Records how long a call took when it is dropped.
+pub(crate) struct RpcTimer<'a> {
+    histogram: &'a Histogram,
+    since: Instant,
+}
+
+impl Drop for RpcTimer<'_> {
+    fn drop(&mut self) {
+        self.histogram.record(self.since.elapsed().as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_has_its_own_histogram() {
+        for (at, (rpc, _)) in RPCS.iter().enumerate() {
+            assert_eq!(*rpc as usize, at);
+        }
+    }
+}

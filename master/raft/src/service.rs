@@ -1,0 +1,421 @@
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use futures::future::{Either, select};
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt, stream};
+use mc_log::{LogId, Raft, SyncPace, TypeConfig};
+use mc_net::Listener;
+use mc_proto::v1::{self, raft_server::RaftServer};
+use mc_types::{ClusterId, NodeId};
+use openraft::Instant as _;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{Fatal, RaftError};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, VoteRequest, VoteResponse,
+};
+use parking_lot::Mutex;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::acks::Acks;
+use super::ballots::{self, Ballots};
+use super::convert::{self, BadMessage};
+use super::envelope::{check_envelope, check_timing};
+use super::hush::Hush;
+use super::leadership::Heard;
+use super::writable::{RaftInstant, writing};
+use super::{Machine, NearlyFull, SnapshotStore, VoteGuard, receive_snapshot, removal};
+use crate::rpc_times::{RaftRpc, RpcTimes};
+
+/// Largest message that is read: twice what a log reader puts into one append.
+const MAX_MESSAGE_BYTES: usize = 4 << 20;
+
+/// What comes before there is a cluster: the two calls of formation, and the word on Raft calls.
+#[tonic::async_trait]
+pub trait Formation: Send + Sync + 'static {
+    /// Who are you, what do you hold, whom do you list.
+    async fn meet(&self, request: v1::MeetRequest) -> Result<v1::MeetReply, Status>;
+    /// Take part in a new cluster.
+    async fn found(&self, request: v1::FoundRequest) -> Result<v1::FoundReply, Status>;
+    /// A Raft call for node `to` of `cluster` has come, and this node takes part in none yet.
+    ///
+    /// # Errors
+    /// The answer to the call, unless this node takes part in that cluster by now.
+    fn admit(&self, cluster: ClusterId, to: NodeId) -> Result<(), Status>;
+}
+
+/// The Raft port of a master. It serves before the node has a cluster, since formation happens on the same port:
+/// until [`RaftService::join`] every Raft call is refused, and until the node runs it is answered `UNAVAILABLE`.
+#[derive(Clone)]
+pub struct RaftService(Arc<Inner>);
+
+struct Inner {
+    node: NodeId,
+    cluster: OnceLock<ClusterId>,
+    attached: OnceLock<Attached>,
+    formation: Arc<dyn Formation>,
+    times: RpcTimes,
+}
+
+/// What the service needs of a running node.
+pub(super) struct Attached {
+    pub(super) raft: Raft<Machine>,
+    pub(super) guard: VoteGuard,
+    pub(super) snapshots: SnapshotStore,
+    /// This node's longest election timeout; that of all.
+    pub(super) election_max_ms: u64,
+    /// A peer with another one was refused.
+    pub(super) timing_differs: AtomicBool,
+    pub(super) heard: Heard,
+    pub(super) pace: Arc<SyncPace>,
+    pub(super) nearly_full: NearlyFull,
+    pub(super) hush: Arc<Hush>,
+    pub(super) acks: Arc<Acks>,
+    pub(super) ballots: Arc<Ballots>,
+}
+
+impl Attached {
+    /// The entry that set the members, where the sender is none of them as far as this node knows for certain.
+    fn not_a_member_since(&self, envelope: Option<&v1::Envelope>) -> Option<LogId> {
+        let from = NodeId::from_bytes(&envelope?.from)?;
+        let metrics = self.raft.server_metrics();
+        let committed = metrics.borrow_watched().committed_membership_config.clone();
+        (*committed.log_id()).filter(|_| !removal::has(&committed, from))
+    }
+
+    /// This leader's refusal, where a candidate gets it without openraft being asked.
+    fn refusal(&self, me: NodeId) -> Option<VoteResponse<TypeConfig>> {
+        let lease = Duration::from_millis(self.election_max_ms);
+        let now = tokio::time::Instant::now();
+        let vote = {
+            let metrics = self.raft.metrics();
+            let metrics = metrics.borrow_watched();
+            let writing = writing(&metrics, me, RaftInstant::now(), lease);
+            ballots::holds_office(writing, &metrics, me, &self.acks, now, lease).then_some(metrics.vote)?
+        };
+        let last = self.raft.data_metrics().borrow_watched().last_log;
+        Some(VoteResponse::new(vote, last, false))
+    }
+}
+
+impl fmt::Debug for RaftService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RaftService")
+            .field("node", &self.0.node)
+            .field("cluster", &self.0.cluster.get())
+            .finish_non_exhaustive()
+    }
+}
+
+impl RaftService {
+    /// A service for `node`, which belongs to no cluster yet.
+    #[must_use]
+    pub fn new(node: NodeId, formation: Arc<dyn Formation>, times: RpcTimes) -> Self {
+        let (cluster, attached) = (OnceLock::new(), OnceLock::new());
+        Self(Arc::new(Inner { node, cluster, attached, formation, times }))
+    }
+
+    /// The node belongs to `cluster` from now on; the first call counts.
+    pub fn join(&self, cluster: ClusterId) {
+        let _ = self.0.cluster.set(cluster);
+    }
+
+    /// The node runs; the first call counts.
+    pub(super) fn attach(&self, running: Attached) {
+        let _ = self.0.attached.set(running);
+    }
+
+    /// Serves on `listener` until `stop` completes. Open streams end with it.
+    ///
+    /// # Errors
+    /// When the listener fails.
+    pub async fn serve(
+        self,
+        listener: Listener,
+        stop: impl Future<Output = ()> + Send,
+    ) -> Result<(), tonic::transport::Error> {
+        let server = RaftServer::new(self).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        // Keep-alive ends the streams of a peer that vanished without a word.
+        tonic::transport::Server::builder()
+            .initial_stream_window_size(1 << 20)
+            .initial_connection_window_size(4 << 20)
+            // One that was stopped finds many heartbeats that were given up, and shall not end the connection for it.
+            .http2_max_pending_accept_reset_streams(Some(1024))
+            .http2_keepalive_interval(Some(Duration::from_secs(1)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(2)))
+            .add_service(server)
+            .serve_with_incoming_shutdown(listener.incoming, stop)
+            .await
+    }
+
+    fn admit(&self, envelope: Option<&v1::Envelope>) -> Result<&Attached, Status> {
+        let ours = self.0.cluster.get().copied();
+        if ours.is_none()
+            && let Some(envelope) = envelope
+            && let Some(cluster) = ClusterId::from_bytes(&envelope.cluster_id)
+            && let Some(to) = NodeId::from_bytes(&envelope.to)
+        {
+            // The first Raft call is how a member whose founding was accepted learns that the cluster has begun. It
+            // gets no further than here, whatever formation says of it: Raft does not run yet.
+            self.0.formation.admit(cluster, to)?;
+            return Err(self.starting());
+        }
+        check_envelope(self.0.node, ours, envelope)?;
+        let attached = self.attached()?;
+        if let Some(from) = envelope.and_then(|envelope| NodeId::from_bytes(&envelope.from)) {
+            attached.hush.answered(from);
+        }
+        if let Some(envelope) = envelope
+            && let Err(refused) = check_timing(attached.election_max_ms, envelope)
+        {
+            // Once: the peer tries again many times a second.
+            if !attached.timing_differs.swap(true, Ordering::Relaxed) {
+                tracing::error!("refused a master: {}", refused.message());
+            }
+            return Err(refused);
+        }
+        Ok(attached)
+    }
+
+    fn attached(&self) -> Result<&Attached, Status> {
+        self.0.attached.get().ok_or_else(|| self.starting())
+    }
+
+    fn starting(&self) -> Status {
+        Status::unavailable(format!("node {} is starting", self.0.node))
+    }
+
+    /// A vote, or a pre-vote, and what its sender is told besides.
+    fn asked_for_a_vote(
+        &self,
+        request: Request<v1::VoteRequest>,
+    ) -> Result<(&Attached, VoteRequest<TypeConfig>, Option<LogId>), Status> {
+        let request = request.into_inner();
+        let attached = self.admit_to_election(request.envelope.as_ref())?;
+        let not_a_member_since = attached.not_a_member_since(request.envelope.as_ref());
+        let request = convert::vote_request_from_wire(&request).map_err(|err| malformed(&err))?;
+        Ok((attached, request, not_a_member_since))
+    }
+
+    /// Like [`Self::admit`], for calls that make or break a leader.
+    fn admit_to_election(&self, envelope: Option<&v1::Envelope>) -> Result<&Attached, Status> {
+        let attached = self.admit(envelope)?;
+        let remaining = attached.guard.remaining();
+        if remaining.is_zero() {
+            return Ok(attached);
+        }
+        Err(Status::unavailable(format!(
+            "node {} restarted and keeps out of elections for another {remaining:?}",
+            self.0.node
+        )))
+    }
+}
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn malformed(err: &BadMessage) -> Status {
+    Status::invalid_argument(err.to_string())
+}
+
+pub(super) fn stopped(err: &Fatal<TypeConfig>) -> Status {
+    Status::unavailable(format!("this master has stopped: {err}"))
+}
+
+fn raft_stopped(err: RaftError<TypeConfig>) -> Status {
+    match err {
+        RaftError::APIError(never) => match never {},
+        RaftError::Fatal(err) => stopped(&err),
+    }
+}
+
+/// Hands a heartbeat to Raft and answers without waiting for the disk.
+///
+/// openraft answers an append when all that came before it is durable, one without entries too, so a slow disk made a
+/// leader whose heartbeats all arrived believe that nobody follows it. What a heartbeat's answer says needs no disk. Its
+/// sender asks whether this node has the entry that it has confirmed before, and counts the time for which this node
+/// votes for nobody else. That time begins when Raft has taken the message in, which is certain once it has answered a
+/// question that was put behind the message in the same queue. A refusal is answered before that one, or, where Raft's
+/// commands wait for a snapshot, is told apart by the vote. The vote itself is durable by then, since openraft saves it
+/// before it looks at the next message; and a node that forgets its promise by a restart keeps out of elections for as
+/// long as the promise holds ([`VoteGuard`]).
+async fn heartbeat(
+    raft: &Raft<Machine>,
+    request: AppendEntriesRequest<TypeConfig>,
+) -> Result<AppendEntriesResponse<TypeConfig>, Status> {
+    let leader = request.vote;
+    let durable = pin!(raft.append_entries(request));
+    let taken = pin!(raft.with_raft_state(|state| *state.vote_ref()));
+    // The one that is polled first is in the queue first.
+    match select(durable, taken).await {
+        Either::Left((reply, _)) => reply.map_err(raft_stopped),
+        Either::Right((vote, durable)) => {
+            let vote = vote.map_err(|err| stopped(&err))?;
+            match durable.now_or_never() {
+                Some(reply) => reply.map_err(raft_stopped),
+                None if vote == leader => Ok(AppendEntriesResponse::Success),
+                None => Ok(AppendEntriesResponse::HigherVote(vote)),
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::raft_server::Raft for RaftService {
+    type AppendStreamStream = BoxStream<'static, Result<v1::AppendReply, Status>>;
+
+    async fn meet(&self, request: Request<v1::MeetRequest>) -> Result<Response<v1::MeetReply>, Status> {
+        let _timer = self.0.times.time(RaftRpc::Meet);
+        self.0.formation.meet(request.into_inner()).await.map(Response::new)
+    }
+
+    async fn found(&self, request: Request<v1::FoundRequest>) -> Result<Response<v1::FoundReply>, Status> {
+        self.0.formation.found(request.into_inner()).await.map(Response::new)
+    }
+
+    /// The stream opens at once, since there may be nothing to replicate yet, and every message is checked. One that
+    /// cannot be taken, or a broken connection, ends the stream with that error after the answers that are still due:
+    /// it is never passed over.
+    async fn append_stream(
+        &self,
+        request: Request<Streaming<v1::AppendRequest>>,
+    ) -> Result<Response<Self::AppendStreamStream>, Status> {
+        let raft = self.attached()?.raft.clone();
+        let failed = Arc::new(Mutex::new(None));
+        // When each message came in that is not answered yet: the answers have the same order.
+        let unanswered = Arc::new(Mutex::new(VecDeque::new()));
+        let requests = stream::unfold(
+            (self.clone(), request.into_inner(), failed.clone(), unanswered.clone()),
+            |(service, mut inbound, failed, unanswered)| async move {
+                let next = inbound.message().await;
+                let came = Instant::now();
+                let checked = next.and_then(|next| {
+                    let Some(request) = next else { return Ok(None) };
+                    let heard = &service.admit(request.envelope.as_ref())?.heard;
+                    let request = convert::append_from_wire(&request).map_err(|err| malformed(&err))?;
+                    heard.leader_of(request.vote.leader_id.term);
+                    Ok(Some(request))
+                });
+                match checked {
+                    Ok(request) => {
+                        let request = request?;
+                        unanswered.lock().push_back(came);
+                        Some((request, (service, inbound, failed, unanswered)))
+                    }
+                    Err(status) => {
+                        *failed.lock() = Some(status);
+                        None
+                    }
+                }
+            },
+        );
+        let times = self.0.times.clone();
+        let answers = raft.stream_append(requests).map(move |answer| {
+            let came = unanswered.lock().pop_front();
+            if let Some(came) = came {
+                times.served(RaftRpc::Append, came.elapsed());
+            }
+            match answer {
+                Ok(result) => Ok(convert::append_reply_to_wire(&result)),
+                Err(err) => Err(stopped(&err)),
+            }
+        });
+        let end = stream::once(async move { failed.lock().take() }).filter_map(async |end| end.map(Err));
+        Ok(Response::new(answers.chain(end).boxed()))
+    }
+
+    async fn append(&self, request: Request<v1::AppendRequest>) -> Result<Response<v1::AppendReply>, Status> {
+        let _timer = self.0.times.time(RaftRpc::Append);
+        let request = request.into_inner();
+        let attached = self.admit(request.envelope.as_ref())?;
+        let request = convert::append_from_wire(&request).map_err(|err| malformed(&err))?;
+        attached.heard.leader_of(request.vote.leader_id.term);
+        let prev = request.prev_log_id;
+        let sent = convert::Sent::of(&request);
+        let reply = if request.entries.is_empty() {
+            heartbeat(&attached.raft, request).await?
+        } else {
+            attached.raft.append_entries(request).await.map_err(raft_stopped)?
+        };
+        let result = match (reply, prev) {
+            (AppendEntriesResponse::Conflict, None) => {
+                return Err(Status::internal("an append from the start of the log conflicts"));
+            }
+            (reply, prev) => reply.into_stream_result(prev, sent.last),
+        };
+        let sync_us = attached.pace.now().map(|pace| micros(pace.at_worst()));
+        let disk_nearly_full = (attached.nearly_full)();
+        let reply = convert::append_reply_to_wire(&result);
+        Ok(Response::new(v1::AppendReply { sync_us, disk_nearly_full, ..reply }))
+    }
+
+    async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
+        let _timer = self.0.times.time(RaftRpc::Vote);
+        let (attached, request, not_a_member_since) = self.asked_for_a_vote(request)?;
+        let reply = if request.leadership_transfer {
+            // The leader has yielded its lease before it asked for this.
+            attached.raft.vote(request).await.map_err(raft_stopped)?
+        } else if let Some(refusal) = attached.refusal(self.0.node) {
+            refusal
+        } else {
+            let asked = attached.ballots.ask(request.vote.leader_id.term);
+            let raft = attached.raft.clone();
+            // Goes on when the candidate hangs up: openraft decides all the same, and leased reads pause until it has.
+            let decided = tokio::spawn(async move {
+                let reply = raft.vote(request).await;
+                if reply.as_ref().is_ok_and(|reply| !reply.vote_granted) {
+                    asked.refused();
+                }
+                reply
+            });
+            decided.await.map_err(|_| self.starting())?.map_err(raft_stopped)?
+        };
+        Ok(Response::new(convert::vote_reply_to_wire(&reply, not_a_member_since)))
+    }
+
+    async fn pre_vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {
+        let _timer = self.0.times.time(RaftRpc::PreVote);
+        let (attached, request, not_a_member_since) = self.asked_for_a_vote(request)?;
+        let reply = match attached.refusal(self.0.node) {
+            Some(refusal) => refusal,
+            None => attached.raft.pre_vote(request).await.map_err(raft_stopped)?,
+        };
+        Ok(Response::new(convert::vote_reply_to_wire(&reply, not_a_member_since)))
+    }
+
+    async fn install_snapshot(
+        &self,
+        request: Request<Streaming<v1::SnapshotPiece>>,
+    ) -> Result<Response<v1::SnapshotReply>, Status> {
+        let mut inbound = request.into_inner();
+        let header = receive_snapshot::next(&mut inbound)
+            .await?
+            .ok_or_else(|| Status::invalid_argument("a snapshot begins with its header"))?;
+        let _timer = self.0.times.time(RaftRpc::Snapshot);
+        let attached = self.admit(header.envelope.as_ref())?;
+        attached.heard.leader_of(header.vote.as_ref().map_or(0, |vote| vote.term));
+        let vote = receive_snapshot::receive(attached, &header, inbound).await?;
+        Ok(Response::new(v1::SnapshotReply { vote: Some(convert::vote_to_wire(&vote)) }))
+    }
+
+    async fn transfer_leader(
+        &self,
+        request: Request<v1::RaftTransferLeaderRequest>,
+    ) -> Result<Response<v1::RaftTransferLeaderReply>, Status> {
+        let _timer = self.0.times.time(RaftRpc::TransferLeader);
+        let request = request.into_inner();
+        let attached = self.admit_to_election(request.envelope.as_ref())?;
+        let request = convert::transfer_from_wire(&request).map_err(|err| malformed(&err))?;
+        let reply = attached.raft.handle_transfer_leader(request).await.map_err(|err| stopped(&err))?;
+        let vote = match &reply {
+            Err(TransferLeaderError::VoteChanged { actual, .. }) => Some(convert::vote_to_wire(actual)),
+            Ok(()) | Err(TransferLeaderError::LogNotFlushed { .. }) => None,
+        };
+        Ok(Response::new(v1::RaftTransferLeaderReply { accepted: reply.is_ok(), vote }))
+    }
+}

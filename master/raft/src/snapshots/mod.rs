@@ -1,0 +1,463 @@
+//! Snapshots on disk.
+//!
+//! A snapshot counts once it was written to a `.partial` file, synced, read back and found good, renamed, and its
+//! directory synced; a crash at any step leaves the one before it in place, because nothing older is deleted earlier.
+//! Two are kept, so that one that turns bad on disk costs nothing while the log still reaches back to the other.
+//!
+//! Raft waits for the last two steps of a snapshot that was received, and votes for nobody meanwhile. So all that takes
+//! time with its size comes before Raft hears of it: it is received, synced, read back and decoded ([`Incoming`]); or
+//! after: what it replaced is freed and deleted ([`mc_durable::aside`]).
+//!
+//! One that does not fit on the disk is not begun. It would take the last of the room from the log, and a master whose
+//! log cannot be written ends.
+
+mod disk;
+mod file;
+mod format;
+mod incoming;
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mc_types::ClusterId;
+use parking_lot::Mutex;
+use tempfile::TempPath;
+use tokio::sync::Semaphore;
+
+use disk::PartialFile;
+pub(crate) use disk::{Disk, FileSystem};
+pub use file::SnapshotFile;
+pub use format::Defect;
+#[cfg(feature = "testing")]
+pub(crate) use format::fuzz_file;
+pub(crate) use incoming::{GivenUp, Incoming, Turn};
+
+use format::Header;
+use incoming::{Received, Unnamed};
+use mc_index::State;
+use mc_log::{LogId, SnapshotMeta};
+
+const SUFFIX: &str = "snapshot";
+/// Bytes that a snapshot leaves to the log.
+const LOG_ROOM: u64 = 16 << 20;
+/// What an index may have grown by since its last snapshot, and then some.
+const AMPLE: u64 = 1 << 30;
+const PARTIAL: &str = "partial";
+/// Bytes that are copied at once.
+const COPY_PIECE: usize = 1 << 20;
+
+const NEWER_BUILD: &str = "start a newer build with this data directory, which can read it";
+
+/// Why the snapshots of a data directory cannot be used, or one cannot be added.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// The disk said no.
+    #[error("cannot {what} {path}: {source}")]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// It does not fit, and was not begun.
+    #[error(
+        "a snapshot of {needed} bytes does not fit on the disk of {dir}, where {free} are free and the log needs \
+         {LOG_ROOM}: make room there"
+    )]
+    NoRoom {
+        /// The snapshot directory.
+        dir: PathBuf,
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes of the snapshot.
+        needed: u64,
+    },
+    /// A file that must not be passed over: another cluster's, or a newer build's.
+    #[error("snapshot {path} is refused: {defect}; {fix}")]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        defect: Defect,
+        /// What to do.
+        fix: &'static str,
+    },
+    /// The newest snapshot is bad and the log begins after the one before it.
+    #[error(
+        "snapshot {path} is bad ({defect}) and the log begins after index {purged}, past what the snapshot before it \
+         covers ({covered}): the index cannot be rebuilt from this disk. Move the data directory away and start \
+         again: this master then joins its cluster as a new node"
+    )]
+    Bad {
+        /// The newest bad file.
+        path: PathBuf,
+        /// What is wrong with it.
+        defect: Defect,
+        /// Last index that the log no longer has.
+        purged: u64,
+        /// Last index of the good snapshot, in words.
+        covered: String,
+    },
+    /// The log was purged, and there is no snapshot of what it held.
+    #[error(
+        "the log begins after index {purged}, but {dir} has no snapshot that covers it ({covered}): the index cannot \
+         be rebuilt from this disk. Put the missing file back, or move the data directory away and start again: this \
+         master then joins its cluster as a new node"
+    )]
+    Missing {
+        /// The snapshot directory.
+        dir: PathBuf,
+        /// Last index that the log no longer has.
+        purged: u64,
+        /// Last index of the newest snapshot, in words.
+        covered: String,
+    },
+    /// What another master sent is not what it announced.
+    #[error("the snapshot that was received is bad: {0}; its sender tries again")]
+    NotAsSent(Defect),
+    /// The snapshot that was just written does not read back.
+    #[error("snapshot {path} does not read back: {defect}; the disk or its memory is failing")]
+    NotReadBack {
+        /// The file, which is deleted.
+        path: PathBuf,
+        /// What is wrong with it.
+        defect: Defect,
+    },
+}
+
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> SnapshotError {
+    let path = path.to_owned();
+    move |source| SnapshotError::Io { what, path, source }
+}
+
+impl From<SnapshotError> for io::Error {
+    fn from(err: SnapshotError) -> Self {
+        Self::other(err)
+    }
+}
+
+/// What a data directory holds at start.
+#[derive(Debug)]
+pub struct Recovered {
+    /// The newest good snapshot and the state in it.
+    pub snapshot: Option<(SnapshotMeta, State)>,
+    /// Newer files that are bad, newest first.
+    pub bad: Vec<(PathBuf, Defect)>,
+    dir: PathBuf,
+}
+
+impl Recovered {
+    /// Whether the log, which has lost everything up to `purged`, reaches back to the snapshot.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Bad`] or [`SnapshotError::Missing`] when it does not.
+    pub fn check_log(&mut self, purged: Option<&LogId>) -> Result<(), SnapshotError> {
+        let last = self.snapshot.as_ref().and_then(|(meta, _)| meta.last_log_id);
+        let Some(purged) = purged.filter(|purged| last.is_none_or(|last| last.index < purged.index)) else {
+            return Ok(());
+        };
+        let (purged, dir) = (purged.index, self.dir.clone());
+        let covered = last.map_or_else(|| "there is none".into(), |last| format!("up to {}", last.index));
+        Err(match self.bad.drain(..).next() {
+            Some((path, defect)) => SnapshotError::Bad { path, defect, purged, covered },
+            None => SnapshotError::Missing { dir, purged, covered },
+        })
+    }
+}
+
+/// The snapshots of one master. Everything here blocks on the disk.
+#[derive(Clone, Debug)]
+pub struct SnapshotStore {
+    disk: Arc<dyn Disk>,
+    dir: Arc<PathBuf>,
+    cluster: ClusterId,
+    /// Held while a snapshot is published, so that one that was built and one that was received do not race.
+    kept: Arc<Mutex<Kept>>,
+    /// Bytes of the newest snapshot. Beside the lock, which waits for the disk.
+    current_bytes: Arc<AtomicU64>,
+    /// Whose turn it is to receive.
+    turns: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    current: Option<Current>,
+    /// Files that were found bad at start: they stay for whoever looks into it until there is a newer good one.
+    bad: Vec<PathBuf>,
+}
+
+#[derive(Clone, Debug)]
+struct Current {
+    meta: SnapshotMeta,
+    file: SnapshotFile,
+}
+
+/// The index of a snapshot that was installed.
+#[derive(Debug)]
+pub(crate) struct Installed {
+    pub(crate) state: State,
+    /// To be held until the index that this one replaces is freed.
+    pub(crate) turn: Turn,
+}
+
+impl SnapshotStore {
+    /// Opens `dir`, which is made if need be: deletes what a crash left unfinished, and loads the newest good snapshot.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the directory cannot be used, or a file in it is another cluster's or a newer build's.
+    pub fn open(dir: &Path, cluster: ClusterId) -> Result<(Self, Recovered), SnapshotError> {
+        Self::open_on(Arc::new(FileSystem), dir, cluster)
+    }
+
+    pub(crate) fn open_on(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        cluster: ClusterId,
+    ) -> Result<(Self, Recovered), SnapshotError> {
+        fs::create_dir_all(dir).map_err(io_error("create", dir))?;
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir).map_err(io_error("list", dir))? {
+            let path = entry.map_err(io_error("list", dir))?.path();
+            if path.extension().is_some_and(|ext| ext == PARTIAL) {
+                fs::remove_file(&path).map_err(io_error("delete", &path))?;
+            } else if path.extension().is_some_and(|ext| ext == SUFFIX) {
+                names.push(path);
+            }
+        }
+        // The name begins with the index at a fixed width.
+        names.sort_unstable_by(|a, b| b.cmp(a));
+
+        let store = Self {
+            disk,
+            dir: Arc::new(dir.to_owned()),
+            cluster,
+            kept: Arc::default(),
+            current_bytes: Arc::default(),
+            turns: Arc::new(Semaphore::new(1)),
+        };
+        let mut recovered = Recovered { snapshot: None, bad: Vec::new(), dir: dir.to_owned() };
+        for path in names {
+            match store.load(&path) {
+                Ok((current, state)) => {
+                    recovered.snapshot = Some((current.meta.clone(), state));
+                    store.keep(&mut store.kept.lock(), current);
+                    break;
+                }
+                Err(defect @ Defect::Foreign { .. }) => {
+                    let fix = "give this master its own data directory";
+                    return Err(SnapshotError::Refused { path, defect, fix });
+                }
+                Err(defect) if defect.is_newer() => {
+                    return Err(SnapshotError::Refused { path, defect, fix: NEWER_BUILD });
+                }
+                Err(defect) => recovered.bad.push((path, defect)),
+            }
+        }
+        store.kept.lock().bad = recovered.bad.iter().map(|(path, _)| path.clone()).collect();
+        Ok((store, recovered))
+    }
+
+    fn load(&self, path: &Path) -> Result<(Current, State), Defect> {
+        let verified = format::verify(File::open(path)?, self.cluster)?;
+        let meta = verified.header.meta.clone();
+        let file = SnapshotFile::new(Arc::new(File::open(path)?), verified.len);
+        Ok((Current { meta, file }, verified.read_state()?))
+    }
+
+    /// The newest snapshot that counts.
+    #[must_use]
+    pub fn current(&self) -> Option<(SnapshotMeta, SnapshotFile)> {
+        self.kept.lock().current.as_ref().map(|current| (current.meta.clone(), current.file.clone()))
+    }
+
+    /// Bytes of the newest snapshot; zero when there is none. Never blocks.
+    #[must_use]
+    pub fn current_bytes(&self) -> u64 {
+        self.current_bytes.load(Ordering::Relaxed)
+    }
+
+    fn keep(&self, kept: &mut Kept, current: Current) {
+        self.current_bytes.store(current.file.len(), Ordering::Relaxed);
+        kept.current = Some(current);
+    }
+
+    /// Writes a snapshot. Returns the newest one: this one, or one that covers as much and was there before.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the disk refuses; the snapshot before it is untouched.
+    pub fn write(
+        &self,
+        meta: &SnapshotMeta,
+        state: &State,
+    ) -> Result<(SnapshotMeta, SnapshotFile), SnapshotError> {
+        if let Some(current) = self.current()
+            && current.0.last_log_id >= meta.last_log_id
+        {
+            return Ok(current);
+        }
+        self.check_room_for(state)?;
+        let (file, path) = self.partial_file()?;
+        let header = Header { cluster: self.cluster, meta: meta.clone() };
+        format::write(&header, state, file).map_err(io_error("write snapshot", &path))?;
+        let (unnamed, _) = Unnamed::read_back(path, &*self.disk, &header, &GivenUp::default())
+            .map_err(|(path, defect)| SnapshotError::NotReadBack { path: path.to_path_buf(), defect })?;
+        let newest = self.publish(unnamed)?;
+        self.delete_old();
+        Ok(newest)
+    }
+
+    /// Makes `file` the newest snapshot and returns the index in it. Quick where it was received: then it renames a file
+    /// and syncs the directory. The caller should [`Self::delete_old`] when nothing waits for it.
+    ///
+    /// # Errors
+    /// [`SnapshotError`] when the file is not a good snapshot of `meta`, or the disk refuses.
+    pub(crate) fn install(
+        &self,
+        meta: &SnapshotMeta,
+        file: &SnapshotFile,
+    ) -> Result<Installed, SnapshotError> {
+        let received = match file.take_received() {
+            Some(received) => received,
+            None => self.copy(meta, file)?,
+        };
+        let Received { state, unnamed, turn } = received;
+        if unnamed.meta != *meta {
+            let defect = Defect::Content("it is not the one that was received".into());
+            return Err(SnapshotError::NotAsSent(defect));
+        }
+        self.publish(unnamed)?;
+        // It stays the newest on disk: this build does not start from an older one either.
+        let state = state.map_err(|defect| {
+            let path = self.path_of(meta);
+            SnapshotError::Refused { path, defect, fix: NEWER_BUILD }
+        })?;
+        Ok(Installed { state, turn })
+    }
+
+    /// Receives a snapshot that is another store's own.
+    fn copy(&self, meta: &SnapshotMeta, file: &SnapshotFile) -> Result<Received, SnapshotError> {
+        let mut incoming = self.receive(meta.clone(), file.len(), Turn::default())?;
+        let mut copied = 0;
+        while copied < file.len() {
+            let piece =
+                file.read_piece(copied, COPY_PIECE).map_err(io_error("read a snapshot for", &self.dir))?;
+            incoming.push(&piece)?;
+            copied += piece.len() as u64;
+        }
+        let whole = incoming.finish(&GivenUp::default())?;
+        let lost =
+            || SnapshotError::NotAsSent(Defect::Content("it was taken before it was installed".into()));
+        whole.take_received().ok_or_else(lost)
+    }
+
+    /// Waits until nothing of an earlier reception is left.
+    pub(crate) async fn turn(&self) -> Turn {
+        // It is never closed.
+        Turn { _permit: self.turns.clone().acquire_owned().await.ok() }
+    }
+
+    /// Starts to receive a snapshot of `len` bytes from another master.
+    ///
+    /// # Errors
+    /// When it does not fit, or the disk refuses.
+    pub(crate) fn receive(
+        &self,
+        meta: SnapshotMeta,
+        len: u64,
+        turn: Turn,
+    ) -> Result<Incoming, SnapshotError> {
+        self.check_room(len)?;
+        let announced = Header { cluster: self.cluster, meta };
+        Ok(Incoming::new(self.partial_file()?, self.disk.clone(), announced, len, turn))
+    }
+
+    fn check_room(&self, needed: u64) -> Result<(), SnapshotError> {
+        // A file system that does not say what is free refuses soon enough when it is written to.
+        match self.disk.free(&self.dir) {
+            Ok(free) if free < needed.saturating_add(LOG_ROOM) => {
+                Err(SnapshotError::NoRoom { dir: self.dir.to_path_buf(), free, needed })
+            }
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    /// [`Self::check_room`] for a snapshot of `state`. Measuring it takes nearly as long as writing it: that is left out
+    /// where it can hardly be too large.
+    fn check_room_for(&self, state: &State) -> Result<(), SnapshotError> {
+        let before = self.current_bytes();
+        if before > 0 && self.check_room(before.saturating_mul(2).saturating_add(AMPLE)).is_ok() {
+            return Ok(());
+        }
+        self.check_room(format::measure(state).map_err(io_error("measure a snapshot for", &self.dir))?)
+    }
+
+    fn partial_file(&self) -> Result<(PartialFile, TempPath), SnapshotError> {
+        let (file, path) = tempfile::Builder::new()
+            .suffix(&format!(".{PARTIAL}"))
+            .tempfile_in(&*self.dir)
+            .map(tempfile::NamedTempFile::into_parts)
+            .map_err(io_error("create a file in", &self.dir))?;
+        Ok((PartialFile::new(file, self.disk.clone()), path))
+    }
+
+    /// The last steps, see the module. Returns the newest snapshot: this one, unless there is a newer one.
+    fn publish(&self, unnamed: Unnamed) -> Result<(SnapshotMeta, SnapshotFile), SnapshotError> {
+        let mut kept = self.kept.lock();
+        let file = unnamed.file();
+        let Unnamed { meta, path: partial, .. } = unnamed;
+        if let Some(newer) = kept.current.as_ref().filter(|newer| newer.meta.last_log_id > meta.last_log_id) {
+            return Ok((newer.meta.clone(), newer.file.clone()));
+        }
+        let path = self.path_of(&meta);
+        self.disk.rename(partial, &path).map_err(io_error("rename a snapshot to", &path))?;
+        self.disk.sync_dir(&self.dir)?;
+        kept.bad.retain(|bad| *bad != path);
+        self.keep(&mut kept, Current { meta: meta.clone(), file: file.clone() });
+        Ok((meta, file))
+    }
+
+    fn path_of(&self, meta: &SnapshotMeta) -> PathBuf {
+        self.dir.join(file_name(meta.last_log_id.as_ref()))
+    }
+
+    /// Leaves the two newest. A snapshot that cannot be deleted costs space, nothing else.
+    ///
+    /// This may run long after the snapshot was published that made others old, and while another one is: it deletes none
+    /// that counts. Names below the second newest are never given again, because none is published that is older than the
+    /// newest; those of bad files may be, and leave the list then.
+    pub(crate) fn delete_old(&self) {
+        let delete = |path: &PathBuf| match self.disk.remove(path) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!("cannot delete the old snapshot {}: {err}", path.display());
+            }
+            _ => {}
+        };
+        {
+            let mut kept = self.kept.lock();
+            std::mem::take(&mut kept.bad).iter().for_each(delete);
+        }
+        let Ok(entries) = fs::read_dir(&*self.dir) else { return };
+        let is_snapshot = |path: &PathBuf| path.extension().is_some_and(|ext| ext == SUFFIX);
+        let mut paths: Vec<_> =
+            entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_snapshot).collect();
+        paths.sort_unstable_by(|a, b| b.cmp(a));
+        paths.iter().skip(2).for_each(delete);
+    }
+}
+
+fn file_name(last: Option<&LogId>) -> String {
+    let (index, term) = last.map_or((0, 0), |last| (last.index, last.leader_id.term));
+    format!("{index:020}-{term:020}.{SUFFIX}")
+}
+
+fn sync_dir(dir: &Path) -> Result<(), SnapshotError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(io_error("sync", dir))
+}
+
+#[cfg(test)]
+mod tests;

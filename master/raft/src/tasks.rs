@@ -1,0 +1,110 @@
+//! What a node does by itself.
+
+use std::time::Duration;
+
+use mc_log::{LogId, Raft};
+use openraft::async_runtime::watch::WatchReceiver;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::node::BytesSince;
+use super::{Machine, SharedIndex, SnapshotLimits, SnapshotStore, VoteGuard};
+
+pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(task))
+}
+
+/// Says once a second how far a starting node has applied its log, up to what it had noted as committed.
+pub(super) fn say_what_is_applied(index: SharedIndex, committed: Option<LogId>) -> AbortOnDropHandle<()> {
+    const SAY_EVERY: Duration = Duration::from_secs(1);
+    spawn(async move {
+        let mut ticks = tokio::time::interval_at(Instant::now() + SAY_EVERY, SAY_EVERY);
+        loop {
+            ticks.tick().await;
+            let applied = index.read(|applied| applied.last_applied).map_or(0, |last| last.index);
+            let of = committed.map_or(0, |last| last.index);
+            tracing::info!(applied, of, "applying the Raft log");
+        }
+    })
+}
+
+/// Sends heartbeats at `pace` while this node leads. openraft's own, which go on beside them, are as far apart as the
+/// patience with an answer is long ([`super::config::answer_limit`]). They keep followers calm where these wait behind
+/// a full queue of proposals.
+pub(super) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDropHandle<()> {
+    spawn(async move {
+        let mut ticks = tokio::time::interval(pace);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let metrics = raft.server_metrics();
+        loop {
+            ticks.tick().await;
+            let leads = metrics.borrow_watched().state.is_leader();
+            if leads && raft.trigger().heartbeat().await.is_err() {
+                return;
+            }
+        }
+    })
+}
+
+/// Lets the node stand for election when its guard is over, after a call of `over`.
+pub(super) fn stand_when_over(
+    raft: Raft<Machine>,
+    guard: VoteGuard,
+    over: impl FnOnce() + Send + 'static,
+) -> AbortOnDropHandle<()> {
+    spawn(async move {
+        guard.over().await;
+        over();
+        raft.runtime_config().elect(true);
+    })
+}
+
+/// Takes a snapshot when the log has grown enough since the last one. openraft passes over a trigger while one is
+/// being taken. What a snapshot covers is purged once it is on disk, but for what the limits keep.
+pub(super) fn take_snapshots(
+    raft: Raft<Machine>,
+    bytes_since: BytesSince,
+    limits: SnapshotLimits,
+    snapshots: SnapshotStore,
+) -> AbortOnDropHandle<()> {
+    const LOOK_EVERY: Duration = Duration::from_millis(100);
+    const RETRY_AFTER: Duration = Duration::from_secs(10);
+    spawn(async move {
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let metrics = raft.metrics();
+        let (mut tried, mut shortened) = (None, None);
+        loop {
+            ticks.tick().await;
+            let (applied, covered, purged) = {
+                let metrics = metrics.borrow_watched();
+                (metrics.last_applied, metrics.snapshot, metrics.purged)
+            };
+            if let Some(covered) = covered.filter(|covered| shortened < Some(*covered)) {
+                shortened = Some(covered);
+                let purged = purged.map(|purged| purged.index);
+                let bytes = snapshots.current_bytes();
+                // openraft purges nothing that no snapshot covers, and waits for who is being sent some of it.
+                if let Some(upto) = limits.purge_upto(purged, covered.index, bytes, &*bytes_since)
+                    && raft.trigger().purge_log(upto).await.is_err()
+                {
+                    return;
+                }
+            }
+            let Some(applied) = applied.filter(|applied| Some(*applied) > covered) else { continue };
+            let fresh = covered.map_or(applied.index + 1, |covered| applied.index - covered.index);
+            let log_bytes = bytes_since(covered.map(|covered| covered.index));
+            let due = limits.are_reached(log_bytes, fresh, snapshots.current_bytes());
+            // One that failed, on a full disk for instance, is not tried again at once: it writes the whole index.
+            if !due
+                || tried.is_some_and(|(base, at): (_, Instant)| base == covered && at.elapsed() < RETRY_AFTER)
+            {
+                continue;
+            }
+            tried = Some((covered, Instant::now()));
+            if raft.trigger().snapshot().await.is_err() {
+                return;
+            }
+        }
+    })
+}

@@ -1,0 +1,304 @@
+//! A cluster to play with.
+
+#![allow(clippy::unwrap_used)]
+
+pub mod mem_log;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use mc_index::{CLUSTER_VERSION, Command, Op, Settings, Stamp};
+use mc_log::{LogId, MasterNode, Proposal, VoteTiming};
+use mc_net::{Network, TcpNetwork};
+use mc_proto::v1;
+use mc_tests::{Link, Links, eventually, until};
+use mc_types::{Clock, ClusterId, ClusterTime, NodeId};
+use metrics::Histogram;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::Status;
+
+use crate::snapshots::{Disk, FileSystem};
+use crate::{Formation, RaftNode, RaftNodeConfig, RaftService, RpcTimes, SnapshotLimits, StartError};
+use mem_log::MemLog;
+
+pub const CLUSTER: ClusterId = ClusterId(0xc1);
+
+pub const NO_CLUSTER: &str = "this node takes part in no cluster";
+
+/// Metrics that nobody looks at.
+pub fn unread_metrics() -> RpcTimes {
+    RpcTimes::new(|_| Histogram::noop())
+}
+
+/// A master that forms nothing.
+pub struct NoFormation;
+
+#[tonic::async_trait]
+impl Formation for NoFormation {
+    async fn meet(&self, _: v1::MeetRequest) -> Result<v1::MeetReply, Status> {
+        Err(Status::unimplemented("meet"))
+    }
+    async fn found(&self, _: v1::FoundRequest) -> Result<v1::FoundReply, Status> {
+        Err(Status::unimplemented("found"))
+    }
+
+    fn admit(&self, _: ClusterId, _: NodeId) -> Result<(), Status> {
+        Err(Status::unavailable(NO_CLUSTER))
+    }
+}
+
+/// A master that forms nothing, and says who it is and what its build supports.
+struct Announced {
+    node: NodeId,
+    supports: Arc<AtomicU32>,
+}
+
+#[tonic::async_trait]
+impl Formation for Announced {
+    async fn meet(&self, _: v1::MeetRequest) -> Result<v1::MeetReply, Status> {
+        Ok(v1::MeetReply {
+            instance: vec![0; 16].into(),
+            node_id: self.node.to_bytes().to_vec().into(),
+            cluster_version_max: self.supports.load(Ordering::Relaxed),
+            ..v1::MeetReply::default()
+        })
+    }
+
+    async fn found(&self, request: v1::FoundRequest) -> Result<v1::FoundReply, Status> {
+        NoFormation.found(request).await
+    }
+
+    fn admit(&self, cluster: ClusterId, to: NodeId) -> Result<(), Status> {
+        NoFormation.admit(cluster, to)
+    }
+}
+
+/// One master: what survives a restart, and what runs.
+pub struct Member {
+    pub id: NodeId,
+    /// The highest cluster version that its build supports, as it tells others.
+    pub supports: Arc<AtomicU32>,
+    pub address: String,
+    pub log: MemLog,
+    pub vote_timing: Arc<VoteTiming>,
+    pub snapshot_dir: PathBuf,
+    /// Where its snapshots lie, from its next start on.
+    pub(crate) disk: Arc<dyn Disk>,
+    running: Option<Running>,
+}
+
+struct Running {
+    node: Arc<RaftNode>,
+    stop: oneshot::Sender<()>,
+    server: JoinHandle<()>,
+}
+
+pub struct Pool {
+    pub members: Vec<Member>,
+    pub limits: SnapshotLimits,
+    pub clock: Clock,
+    pub settings: Settings,
+    /// How masters that start reach the others.
+    network: Arc<dyn Network>,
+    /// Keeps the ports open of masters whose nodes were taken.
+    taken: Vec<oneshot::Sender<()>>,
+    _dir: TempDir,
+}
+
+impl Pool {
+    /// `n` masters that run, and belong to a cluster that has not been formed.
+    pub async fn unformed(n: u64, limits: SnapshotLimits, settings: Settings) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Clock::monotonic();
+        let (members, network, taken) = (Vec::new(), TcpNetwork::shared(), Vec::new());
+        let mut pool = Self { members, limits, clock, settings, network, taken, _dir: dir };
+        for id in 1..=n {
+            pool.add(NodeId(id)).await;
+        }
+        pool
+    }
+
+    /// `n` masters of one cluster, with a leader.
+    pub async fn formed(n: u64, limits: SnapshotLimits) -> Self {
+        Self::formed_with(n, limits, Settings::default()).await
+    }
+
+    /// The same with another Raft timing.
+    pub async fn formed_with(n: u64, limits: SnapshotLimits, settings: Settings) -> Self {
+        let pool = Self::unformed(n, limits, settings).await;
+        pool.node(0).initialize(pool.addresses()).await.unwrap();
+        pool.leader().await;
+        pool
+    }
+
+    /// Three masters whose messages pass through a proxy each and take `round_trip` there and back, with a leader.
+    pub async fn far_apart(settings: Settings, round_trip: Duration) -> (Self, Links) {
+        let mut pool = Self::unformed(3, SnapshotLimits::default(), settings).await;
+        let addresses: Vec<_> = pool.members.iter().map(|member| member.address.clone()).collect();
+        let links = Links::new(&addresses, &addresses, &[]);
+        links.with_clients(slow(round_trip));
+        pool.network = links.network();
+        for at in 0..3 {
+            pool.stop(at).await;
+            pool.start(at).await.unwrap();
+        }
+        pool.node(0).initialize(pool.addresses()).await.unwrap();
+        pool.leader().await;
+        (pool, links)
+    }
+
+    /// Starts an empty master on a port of its own and returns its place.
+    pub async fn add(&mut self, id: NodeId) -> usize {
+        let snapshot_dir = self._dir.path().join(format!("{}-{id}", self.members.len()));
+        self.members.push(Member {
+            id,
+            supports: Arc::new(AtomicU32::new(CLUSTER_VERSION)),
+            address: "127.0.0.1:0".into(),
+            log: MemLog::default(),
+            vote_timing: Arc::default(),
+            snapshot_dir,
+            disk: Arc::new(FileSystem),
+            running: None,
+        });
+        let at = self.members.len() - 1;
+        self.start(at).await.unwrap();
+        at
+    }
+
+    /// Starts a stopped master again, at its old address.
+    pub async fn start(&mut self, at: usize) -> Result<(), StartError> {
+        let member = &mut self.members[at];
+        let announced = Announced { node: member.id, supports: member.supports.clone() };
+        let service = RaftService::new(member.id, Arc::new(announced), unread_metrics());
+        let listener = TcpNetwork.listen(&member.address).await.unwrap();
+        member.address = listener.address.to_string();
+        let log = member.log.clone();
+        let config = RaftNodeConfig {
+            node: member.id,
+            cluster: CLUSTER,
+            settings: self.settings.clone(),
+            network: self.network.clone(),
+            clock: self.clock.clone(),
+            log: log.clone(),
+            vote_timing: member.vote_timing.clone(),
+            bytes_since: Arc::new(move |index| log.bytes_since(index)),
+            pace: Arc::default(),
+            nearly_full: Arc::new(|| false),
+            snapshot_dir: member.snapshot_dir.clone(),
+            limits: self.limits,
+            service: service.clone(),
+            apply_seconds: Histogram::noop(),
+            election_seconds: Histogram::noop(),
+        };
+        let node = RaftNode::start_on(member.disk.clone(), config).await?;
+        let (stop, stopped) = oneshot::channel();
+        let server = tokio::spawn(async move {
+            let stopped = async move { drop(stopped.await) };
+            // Open streams would hold a graceful end up: the test wants the node gone.
+            tokio::select! {
+                () = stopped => {}
+                served = service.serve(listener, std::future::pending()) => served.unwrap(),
+            }
+        });
+        member.running = Some(Running { node: Arc::new(node), stop, server });
+        Ok(())
+    }
+
+    /// Stops a master and closes its port and connections.
+    pub async fn stop(&mut self, at: usize) {
+        let running = self.members[at].running.take().unwrap();
+        drop(running.stop);
+        running.server.await.unwrap();
+        running.node.shutdown().await;
+    }
+
+    /// Stops a master and forgets everything on its disk but its address; it comes back as `id`.
+    pub async fn wipe(&mut self, at: usize, id: NodeId) {
+        self.stop(at).await;
+        let member = &mut self.members[at];
+        member.log = MemLog::default();
+        member.vote_timing = Arc::default();
+        std::fs::remove_dir_all(&member.snapshot_dir).unwrap();
+        member.id = id;
+    }
+
+    pub fn node(&self, at: usize) -> Arc<RaftNode> {
+        self.members[at].running.as_ref().unwrap().node.clone()
+    }
+
+    /// Hands out the node of a running master, for what else a master is made of. Its port goes on answering.
+    pub fn take(&mut self, at: usize) -> RaftNode {
+        let Running { node, stop, .. } = self.members[at].running.take().unwrap();
+        self.taken.push(stop);
+        Arc::into_inner(node).unwrap()
+    }
+
+    pub fn running(&self) -> impl Iterator<Item = usize> {
+        (0..self.members.len()).filter(|at| self.members[*at].running.is_some())
+    }
+
+    pub fn addresses(&self) -> BTreeMap<NodeId, MasterNode> {
+        let node = |member: &Member| MasterNode { raft: member.address.clone(), ..MasterNode::default() };
+        self.members.iter().map(|member| (member.id, node(member))).collect()
+    }
+
+    /// The place of the master that leads and holds the lease.
+    pub async fn leader(&self) -> usize {
+        eventually("a leader", async || self.running().find(|at| self.node(*at).presumed_term().is_some()))
+            .await
+    }
+
+    /// Proposes until a leader accepts; returns the entry's log id.
+    pub async fn write(&self, value: u64) -> LogId {
+        self.propose(command(value)).await
+    }
+
+    pub async fn propose(&self, command: Proposal) -> LogId {
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+        loop {
+            let at = self.leader().await;
+            match self.node(at).raft().client_write(command.clone()).await {
+                Ok(written) => return written.log_id,
+                Err(err) => assert!(tokio::time::Instant::now() < deadline, "no write for 10 s: {err}"),
+            }
+        }
+    }
+
+    /// The index of one master.
+    pub fn index_bytes(&self, at: usize) -> Vec<u8> {
+        self.node(at).index().read(|applied| {
+            let mut bytes = Vec::new();
+            applied.state.write_snapshot(&mut bytes).unwrap();
+            bytes
+        })
+    }
+
+    /// Waits until every running master has applied `log_id`, and asserts that they hold the same index.
+    pub async fn converge(&self, log_id: LogId) {
+        for at in self.running() {
+            until("the entry is applied", async || {
+                self.node(at).index().read(|applied| applied.last_applied >= Some(log_id))
+            })
+            .await;
+        }
+        let snapshot =
+            |at: usize| (self.node(at).index().read(|applied| applied.last_applied), self.index_bytes(at));
+        let all: Vec<_> = self.running().map(snapshot).collect();
+        assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "replicas differ");
+    }
+}
+
+/// A link with this round trip.
+pub fn slow(round_trip: Duration) -> Link {
+    Link::Slow { delay: round_trip / 2, jitter: Duration::ZERO }
+}
+
+pub fn command(value: u64) -> Proposal {
+    let stamp = Stamp { now: ClusterTime(value), ..Stamp::default() };
+    Proposal(Command { stamp, op: Op::Tick }.encode())
+}

@@ -1,0 +1,296 @@
+//! Raft goes on while a snapshot is received, read back and decoded. A gate holds that up for as long as a test wants it to
+//! take.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use mc_index::{Settings, State};
+use mc_log::{Entry, LogId, Membership, SnapshotMeta, StoredMembership, TypeConfig, Vote, encode_membership};
+use mc_net::{ChannelOptions, Network, TcpNetwork};
+use mc_proto::v1::{self, raft_client::RaftClient};
+use mc_tests::until;
+use mc_types::NodeId;
+use openraft::EntryPayload;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::raft::AppendEntriesRequest;
+use openraft::storage::{IOFlushed, RaftLogStorage};
+use parking_lot::{Condvar, Mutex};
+use tempfile::TempPath;
+use tokio::task::JoinHandle;
+use tonic::Status;
+
+use crate::convert::{append_to_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
+use crate::envelope::Identity;
+use crate::snapshots::{Disk, FileSystem, SnapshotError};
+use crate::testing::{CLUSTER, Pool};
+use crate::{SnapshotLimits, SnapshotStore};
+
+/// Where snapshots wait before they are read back.
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct GateState {
+    closed: bool,
+    came: usize,
+}
+
+/// Opens the gate at the latest when the test ends, however that happens: no thread waits for ever.
+struct Closed(Arc<Gate>);
+
+impl Closed {
+    fn new(pool: &mut Pool, at: usize) -> Self {
+        let gate = Arc::new(Gate::default());
+        gate.state.lock().closed = true;
+        pool.members[at].disk = gate.clone();
+        Self(gate)
+    }
+
+    /// Waits until so many snapshots have come to it.
+    async fn came(&self, count: usize) {
+        until("a snapshot to come to the gate", async || self.0.state.lock().came >= count).await;
+    }
+
+    fn open(&self) {
+        self.0.state.lock().closed = false;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+impl Disk for Gate {
+    fn free(&self, dir: &Path) -> io::Result<u64> {
+        FileSystem.free(dir)
+    }
+
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+        FileSystem.write(file, bytes)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        FileSystem.sync(file)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<File> {
+        let mut state = self.state.lock();
+        state.came += 1;
+        self.changed.wait_while(&mut state, |state| state.closed);
+        FileSystem.open(path)
+    }
+
+    fn rename(&self, partial: TempPath, to: &Path) -> io::Result<()> {
+        FileSystem.rename(partial, to)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<(), SnapshotError> {
+        FileSystem.sync_dir(dir)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        FileSystem.remove(path)
+    }
+}
+
+/// The three masters by what they do: A leads, B has all of its log, C was away and is sent a snapshot.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_voter_that_decodes_a_snapshot_votes() {
+    let limits =
+        SnapshotLimits { log_bytes: u64::MAX, entries: Some(50), keep_entries: 10, keep_bytes: u64::MAX };
+    let mut pool = Pool::formed(3, limits).await;
+    let c = (pool.leader().await + 1) % 3;
+    pool.stop(c).await;
+    let missed = pool.write(0).await;
+    for value in 1..150 {
+        pool.write(value).await;
+    }
+    let a = pool.leader().await;
+    let b = 3 - a - c;
+    until("the log to be purged", async || {
+        [a, b].iter().all(|at| pool.members[*at].log.purged() > Some(missed))
+    })
+    .await;
+
+    let gate = Closed::new(&mut pool, c);
+    pool.start(c).await.unwrap();
+    gate.came(1).await;
+    let last = pool.write(150).await;
+    until("B to have all", async || pool.node(b).index().read(|applied| applied.last_applied >= Some(last)))
+        .await;
+    pool.stop(a).await;
+    let took = until("B to win the election with C's vote", async || {
+        let metrics = pool.node(b).raft().metrics().borrow_watched().clone();
+        metrics.vote.committed && metrics.vote.leader_id.voted_for == pool.members[b].id
+    })
+    .await;
+    println!("a leader after {} ms, while the third was decoding a snapshot", took.as_millis());
+    // Its metrics may be behind the vote that it gave.
+    until("C to name its vote", async || {
+        let voted_for = pool.node(c).raft().metrics().borrow_watched().vote.leader_id.voted_for;
+        voted_for == pool.members[b].id
+    })
+    .await;
+
+    gate.open();
+    let last = pool.write(151).await;
+    pool.converge(last).await;
+}
+
+const SENDER: NodeId = NodeId(7);
+
+fn id(index: u64) -> LogId {
+    LogId::new_term_index(1, index)
+}
+
+fn members() -> Membership {
+    Membership::new_with_defaults(vec![BTreeSet::from([SENDER])], [])
+}
+
+/// A master that has taken part in nothing so far, and a gate in front of what it reads back.
+async fn newcomer() -> (Pool, Closed) {
+    let mut pool = Pool::unformed(1, SnapshotLimits::default(), Settings::default()).await;
+    pool.stop(0).await;
+    let gate = Closed::new(&mut pool, 0);
+    pool.start(0).await.unwrap();
+    (pool, gate)
+}
+
+fn client(pool: &Pool) -> (RaftClient<tonic::transport::Channel>, v1::Envelope) {
+    let channel = TcpNetwork.channel(&pool.members[0].address, ChannelOptions::default()).unwrap();
+    let identity = Identity { cluster: CLUSTER, node: SENDER, election_max_ms: 300 };
+    (RaftClient::new(channel), identity.envelope(pool.members[0].id))
+}
+
+/// The leader of `term` sends a snapshot up to `index`; returns the vote that it is answered.
+fn send(pool: &Pool, term: u64, index: u64) -> JoinHandle<Result<Vote, Status>> {
+    let dir = tempfile::tempdir().unwrap();
+    let (snapshots, _) = SnapshotStore::open(dir.path(), CLUSTER).unwrap();
+    let meta = SnapshotMeta {
+        last_log_id: Some(id(index)),
+        last_membership: StoredMembership::new(Some(id(0)), members()),
+    };
+    let (_, file) = snapshots.write(&meta, &State::new(Settings::default())).unwrap();
+    let (mut client, envelope) = client(pool);
+    let header = v1::SnapshotPiece {
+        envelope: Some(envelope),
+        vote: Some(vote_to_wire(&Vote::new_committed(term, SENDER))),
+        last_log_id: Some(log_id_to_wire(&id(index))),
+        membership: encode_membership(&meta.last_membership),
+        total_bytes: file.len(),
+        ..v1::SnapshotPiece::default()
+    };
+    let data = file.read_piece(0, usize::MAX).unwrap();
+    let pieces = [header, v1::SnapshotPiece { data, ..v1::SnapshotPiece::default() }];
+    tokio::spawn(async move {
+        let reply = client.install_snapshot(futures::stream::iter(pieces)).await?.into_inner();
+        Ok(vote_from_wire(reply.vote.as_ref(), crate::convert::Standing::Any).unwrap())
+    })
+}
+
+/// The leader of `term` sends its log up to `last`, all of which is committed.
+async fn append(pool: &Pool, term: u64, last: Option<u64>) {
+    let entry = |index| Entry {
+        log_id: id(index),
+        payload: if index == 0 { EntryPayload::Membership(members()) } else { EntryPayload::Blank },
+    };
+    let request = AppendEntriesRequest::<TypeConfig> {
+        vote: Vote::new_committed(term, SENDER),
+        prev_log_id: None,
+        entries: last.map_or_else(Vec::new, |last| (0..=last).map(entry).collect()),
+        leader_commit: last.map(id),
+    };
+    let (mut client, envelope) = client(pool);
+    client.append(append_to_wire(&request, envelope)).await.unwrap();
+}
+
+fn applied(pool: &Pool) -> Option<u64> {
+    pool.node(0).index().read(|applied| applied.last_applied).map(|last| last.index)
+}
+
+/// Waits until so many files are left, however far they got.
+async fn files(pool: &Pool, count: usize) {
+    let dir = &pool.members[0].snapshot_dir;
+    until("what is left over to be deleted", async || fs::read_dir(dir).unwrap().count() == count).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_came_in_whole_is_installed_after_its_sender_has_gone() {
+    let (pool, gate) = newcomer().await;
+    let sender = send(&pool, 1, 20);
+    gate.came(1).await;
+    sender.abort();
+    assert!(sender.await.unwrap_err().is_cancelled());
+    gate.open();
+    until("it to be installed", async || applied(&pool) == Some(20)).await;
+    files(&pool, 1).await;
+
+    // The sender tries again.
+    let answer = send(&pool, 1, 20).await.unwrap().unwrap();
+    assert_eq!(answer, Vote::new_committed(1, SENDER));
+    assert_eq!(gate.0.state.lock().came, 1, "it was answered without the transfer");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_leader_ends_the_reception_of_an_older_ones_snapshot() {
+    let (pool, gate) = newcomer().await;
+    let deposed = send(&pool, 1, 20);
+    gate.came(1).await;
+    append(&pool, 2, None).await;
+    // The gate is still closed.
+    assert_eq!(deposed.await.unwrap().unwrap(), Vote::new_committed(2, SENDER));
+
+    let newer = send(&pool, 2, 30);
+    gate.open();
+    assert_eq!(newer.await.unwrap().unwrap(), Vote::new_committed(2, SENDER));
+    until("it to be installed", async || applied(&pool) == Some(30)).await;
+    files(&pool, 1).await;
+    let (_, recovered) = SnapshotStore::open(&pool.members[0].snapshot_dir, CLUSTER).unwrap();
+    assert_eq!(recovered.snapshot.unwrap().0.last_log_id, Some(id(30)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_that_the_log_has_overtaken_is_not_installed() {
+    let (pool, gate) = newcomer().await;
+    let sent = send(&pool, 1, 20);
+    gate.came(1).await;
+    append(&pool, 1, Some(25)).await;
+    until("the log to be applied", async || applied(&pool) == Some(25)).await;
+    gate.open();
+    assert_eq!(sent.await.unwrap().unwrap(), Vote::new_committed(1, SENDER));
+    files(&pool, 0).await;
+    assert_eq!(applied(&pool), Some(25));
+}
+
+/// The power is cut after the snapshot was installed and before the log has forgotten, durably, what the snapshot
+/// overrules.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_starts_whose_log_a_snapshot_has_overruled() {
+    let mut pool = Pool::unformed(1, SnapshotLimits::default(), Settings::default()).await;
+    pool.stop(0).await;
+    let member = &mut pool.members[0];
+    let entry = |index| Entry { log_id: id(index), payload: EntryPayload::Blank };
+    member.log.append((0..=35).map(entry), IOFlushed::noop()).await.unwrap();
+    member.log.save_vote(&Vote::new_committed(2, SENDER)).await.unwrap();
+    member.log.save_committed(Some(id(20))).await.unwrap();
+    let last = LogId::new_term_index(2, 30);
+    let meta = SnapshotMeta {
+        last_log_id: Some(last),
+        last_membership: StoredMembership::new(Some(id(0)), members()),
+    };
+    let (snapshots, _) = SnapshotStore::open(&member.snapshot_dir, CLUSTER).unwrap();
+    snapshots.write(&meta, &State::new(Settings::default())).unwrap();
+
+    pool.start(0).await.unwrap();
+    assert_eq!((applied(&pool), pool.members[0].log.purged()), (Some(30), Some(last)));
+    assert_eq!(pool.members[0].log.bytes_since(None), 0);
+}

@@ -1,0 +1,135 @@
+//! Raising the cluster version: a leader that answers calls, over masters that follow it.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use mc_durable::{DirectoryLock, FileSystem};
+use mc_index::{CLUSTER_VERSION, Command, Op, Settings, Stamp};
+use mc_log::Proposal;
+use mc_net::TcpNetwork;
+use mc_process::metrics::Registry;
+use mc_proto::v1;
+use mc_raft::testing::{CLUSTER, Pool};
+use mc_raft::{RaftNode, SnapshotLimits};
+use mc_types::{Clock, NodeId};
+use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
+
+use crate::data_disk::DataDisk;
+use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, Plan};
+use crate::identity::Identity;
+use crate::leader::{Coordinator, CoordinatorConfig};
+use crate::metrics::MasterMetrics;
+use crate::peers::system_resolver;
+
+/// What a cluster runs as whose masters got this build one after the other.
+const BEFORE: u32 = CLUSTER_VERSION - 1;
+/// What the leader's flags ask for, and no default.
+const READ_LEASE_MS: u64 = 7_000;
+
+/// Three masters of this build, in a cluster that runs as an older version.
+struct Upgraded {
+    /// All but the leader.
+    pool: Pool,
+    leader: Coordinator,
+    _dir: TempDir,
+}
+
+impl Upgraded {
+    /// Version 0 is that of a cluster that has just formed.
+    async fn start(version: u32) -> Self {
+        // With a lease that outlasts the test, however busy the machine is: nobody else comes to lead.
+        let timing =
+            Settings { raft_election_min_ms: 10_000, raft_election_max_ms: 20_000, ..Settings::default() };
+        let mut pool = Pool::formed_with(3, SnapshotLimits::default(), timing).await;
+        let old = Command { stamp: Stamp::default(), op: Op::SetClusterVersion(version) };
+        let last = pool.propose(Proposal(old.encode())).await;
+        pool.converge(last).await;
+        let leads = pool.leader().await;
+        let dir = tempfile::tempdir().unwrap();
+        let leader = coordinator(pool.take(leads), &dir);
+        let this = Self { pool, leader, _dir: dir };
+        this.assert_version(version).await;
+        this
+    }
+
+    async fn assert_version(&self, version: u32) {
+        assert_eq!(self.leader.index.read(|applied| applied.state.cluster_version()), version);
+        let last = self.leader.index.read(|applied| applied.last_applied).unwrap();
+        self.pool.converge(last).await;
+        for at in self.pool.running() {
+            let node = self.pool.node(at);
+            assert_eq!(node.index().read(|applied| applied.state.cluster_version()), version);
+        }
+    }
+
+    /// Some follower gets a build that supports `version` at most. Who that is.
+    fn give_a_follower(&self, version: u32) -> NodeId {
+        let at = self.pool.running().next().unwrap();
+        self.pool.members[at].supports.store(version, Ordering::Relaxed);
+        self.pool.members[at].id
+    }
+}
+
+/// What answers calls on a master; unlike a whole master it does nothing unasked, so the version stays as it is.
+fn coordinator(raft: RaftNode, dir: &TempDir) -> Coordinator {
+    let identity = Identity::open(&DirectoryLock::acquire(dir.path()).unwrap()).unwrap();
+    let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let bound = BoundAddresses { raft: nowhere, client: nowhere, http: nowhere };
+    let formation = FormationConfig {
+        plan: Plan::Restart,
+        advertise: Advertise { host: None, bound },
+        network: TcpNetwork::shared(),
+        resolver: system_resolver(),
+    };
+    Coordinator::new(CoordinatorConfig {
+        cluster: CLUSTER,
+        newcomer: false,
+        raft,
+        seed: Settings { read_lease_ms: READ_LEASE_MS, ..Settings::default() },
+        clock: Clock::monotonic(),
+        unwritten: Box::new(|| 0),
+        disk: DataDisk::new(dir.path(), 0, Arc::new(FileSystem)),
+        formation: Arc::new(Formation::new(identity, true, formation)),
+        metrics: Arc::new(MasterMetrics::new(Registry::new())),
+        stop: CancellationToken::new(),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finished_upgrade_raises_the_version_on_every_master_once() {
+    let masters = Upgraded::start(BEFORE).await;
+    let reply = masters.leader.finish_upgrade().await.unwrap();
+    assert_eq!(reply, v1::FinishUpgradeReply { before: BEFORE, after: CLUSTER_VERSION });
+    masters.assert_version(CLUSTER_VERSION).await;
+
+    let last = || masters.leader.index.read(|applied| applied.last_applied);
+    let raised = last();
+    let reply = masters.leader.finish_upgrade().await.unwrap();
+    assert_eq!(reply, v1::FinishUpgradeReply { before: CLUSTER_VERSION, after: CLUSTER_VERSION });
+    assert_eq!(last(), raised, "nothing is left to do");
+    masters.assert_version(CLUSTER_VERSION).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_whose_build_is_old_holds_the_version_down_and_is_named() {
+    let masters = Upgraded::start(BEFORE).await;
+    let old = masters.give_a_follower(BEFORE);
+    let why = masters.leader.finish_upgrade().await.unwrap_err().to_string();
+    assert!(why.contains(&format!("the build of master {old} supports cluster version {BEFORE}")), "{why}");
+    masters.assert_version(BEFORE).await;
+
+    assert_eq!(masters.give_a_follower(CLUSTER_VERSION), old);
+    assert_eq!(masters.leader.finish_upgrade().await.unwrap().after, CLUSTER_VERSION);
+    masters.assert_version(CLUSTER_VERSION).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_has_just_formed_gets_its_settings_with_its_version() {
+    let masters = Upgraded::start(0).await;
+    masters.leader.finish_upgrade().await.unwrap();
+    masters.assert_version(CLUSTER_VERSION).await;
+    let read_lease = masters.leader.index.read(|applied| applied.state.settings().read_lease_ms);
+    assert_eq!(read_lease, READ_LEASE_MS, "nobody seeds them later");
+}

@@ -1,3 +1,0 @@
-#![no_main]
-#![allow(missing_docs, reason = "a fuzz target")]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| mc_fuzz::run("small_file", data));

@@ -5,7 +5,7 @@
 //! disk keeps a prefix of its writes. So at any instant the disk holds, after a crash, everything acknowledged so far
 //! and of the rest a prefix in the order in which openraft asked for it, a vote before the entries of its term included.
 //! `an_append_is_not_acknowledged_before_its_sync` and `votes_and_entries_keep_their_order_through_a_crash_at_every_step`
-//! (master/log/tests/memory.rs) fail when either half is broken.
+//! (master/log/tests/it/memory.rs) fail when either half is broken.
 //!
 //! An error is final: after a failed sync the kernel may have dropped the pages, so a second one that succeeds says
 //! nothing. Every callback then and later gets the error, and [`Shared::failed`] tells the process to exit.
@@ -277,7 +277,7 @@ impl Writer {
     /// Makes what was written durable, as far as `--log-sync` asks for it: a vote always. A vote that a power failure
     /// took back could be given again, and one term could have two leaders: whoever orders by term and index, as the
     /// stores do, would take two different entries for the same.
-    /// `votes_survive_a_power_failure_without_sync` (master/log/tests/memory.rs) fails without that.
+    /// `votes_survive_a_power_failure_without_sync` (master/log/tests/it/memory.rs) fails without that.
     fn sync(&mut self, voted: bool) -> Result<(Duration, Duration), Failed> {
         let begun = Instant::now();
         self.options.pace.begin();

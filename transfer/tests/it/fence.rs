@@ -1,7 +1,5 @@
 //! Late writers do no damage and late readers are told, also in the middle of a transfer.
 
-mod common;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,8 +7,8 @@ use mc_transfer::{TcpTransport, Transport as _, WriteOp};
 use mc_types::Access;
 use tokio::time::timeout;
 
-use common::relay::Relay;
-use common::{KEY, Store, grant, pattern, peer_at, range, read, refusal, sealed, soon, until, write};
+use crate::common::relay::Relay;
+use crate::common::{KEY, Store, grant, pattern, peer_at, range, read, refusal, sealed, soon, until, write};
 
 const LEN: usize = 4 << 20;
 

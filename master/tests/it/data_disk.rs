@@ -1,9 +1,5 @@
 //! A master whose disk is nearly full: what it refuses, what it goes on with, and what it says.
 
-#![allow(clippy::unwrap_used)]
-
-mod master_support;
-
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +9,7 @@ use mc_durable::FreeSpace;
 use mc_tests::{eventually, until};
 use mc_types::Code;
 
-use master_support::Single;
+use crate::master_support::Single;
 
 /// A disk with as much room as a test says.
 #[derive(Debug)]

@@ -1,5 +1,4 @@
 //! `mcctl` without a pool: what it says and which exit code it ends with.
-#![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,4 @@
 //! `mc-store` as an executable: what it prints, what it refuses, and a pool of it and `mc-master`.
-#![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

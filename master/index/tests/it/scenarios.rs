@@ -1,12 +1,8 @@
 //! The rules one by one.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{self, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings};
 use mc_types::{ClusterTime, Code, PutId, StoreId};
-use support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,7 +1,5 @@
 //! Calls end by their deadline, dropped calls touch nothing, dead connections are replaced, dead peers are dropped.
 
-mod common;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout};
 
-use common::relay::Relay;
-use common::{Store, pattern, peer_at, read, sealed, soon, until, write};
+use crate::common::relay::Relay;
+use crate::common::{Store, pattern, peer_at, read, sealed, soon, until, write};
 
 #[tokio::test]
 async fn the_deadline_is_kept_against_a_store_that_never_answers() {

@@ -2,18 +2,14 @@
 //!
 //! `MC_BLESS=1` writes the golden files anew. A change of a file that is in a release needs a new format byte.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
 use std::path::PathBuf;
 
+use crate::support::{Rig, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{
     self, Command, DecodeError, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem,
     ReadPolicy, RemoveItem, Response, Settings, SnapshotError, Stamp, State,
 };
 use mc_types::{ClusterTime, Code, GrantKey, PutId, SegmentEpoch, StoreId};
-use support::{Rig, end, endpoint, mount, restore, snapshot, start};
 
 fn assert_golden(name: &str, bytes: &[u8]) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name);

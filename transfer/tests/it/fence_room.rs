@@ -1,9 +1,5 @@
 //! A store that has no memory left to remember another write makes it wait, and refuses it in time.
 
-#![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
-
-mod common;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,7 +8,7 @@ use mc_types::{Access, ClusterTime, Grant, SealedGrant};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-use common::{
+use crate::common::{
     CLUSTER, KEY, LIFETIME, Store, grant, pattern, range, read, refusal, sealed, soon, until, write,
 };
 

@@ -1,14 +1,14 @@
 //! What a store refuses, and that it refuses in words.
 
-mod common;
-
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use mc_transfer::{Peer, PeerEndpoint, ReadOp, TcpTransport, TransferError, Transport, WriteOp};
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, SegmentEpoch, StoreId};
 
-use common::{EPOCH, KEY, LIFETIME, STORE, Store, grant, pattern, range, read, refusal, sealed, soon, write};
+use crate::common::{
+    EPOCH, KEY, LIFETIME, STORE, Store, grant, pattern, range, read, refusal, sealed, soon, write,
+};
 
 const LEN: u64 = 1 << 20;
 
@@ -66,7 +66,7 @@ async fn a_grant_expires_by_the_clusters_time() {
     let reason = refusal(read(&transport, &store.peer(), &granted, 100).await);
     assert!(reason.contains("expired at 10000"), "{reason}");
     // The cluster had no leader meanwhile, and its time stood still.
-    store.authority.learn(common::CLUSTER, ClusterTime(10));
+    store.authority.learn(crate::common::CLUSTER, ClusterTime(10));
     assert!(read(&transport, &store.peer(), &granted, 100).await.is_ok());
 }
 
@@ -171,7 +171,7 @@ async fn a_store_without_a_way_to_it_is_an_error_that_says_what_it_offers() {
         address: address.to_owned(),
         attributes: Vec::new(),
     };
-    let peer = |endpoints| Peer { endpoints, ..common::peer_at("") };
+    let peer = |endpoints| Peer { endpoints, ..crate::common::peer_at("") };
     let (transport, granted) = (TcpTransport::default(), sealed(Access::Read, 0, 10, 1));
     let rdma = peer(vec![endpoint("rdma", "a:1")]);
     let error = read(&transport, &rdma, &granted, 10).await.unwrap_err();

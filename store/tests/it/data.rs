@@ -1,7 +1,5 @@
 //! Bytes go in and out under grants, health tells of it, and a damaged byte is never passed on as good.
 
-mod common;
-
 use std::time::Duration;
 
 use mc_store::{StartError, Store};
@@ -10,7 +8,7 @@ use mc_transfer::{Peer, PeerEndpoint, ReadOp, TcpOptions, TcpTransport, Transpor
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange};
 use tokio::time::Instant;
 
-use common::{Event, FakeCluster, config, http, start};
+use crate::common::{Event, FakeCluster, config, http, start};
 
 fn grant(store: &Store, key: &GrantKey, access: Access) -> mc_types::SealedGrant {
     let grant = Grant {
@@ -86,7 +84,7 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
 #[tokio::test]
 async fn what_cannot_be_had_is_one_sentence_that_names_the_flag() {
     async fn refused(config: mc_store::Config) -> String {
-        let err = Store::start(config, common::surroundings(), |_, _| {}).await.unwrap_err();
+        let err = Store::start(config, crate::common::surroundings(), |_, _| {}).await.unwrap_err();
         let text = err.to_string();
         assert!(!text.contains('\n'), "{text}");
         text
@@ -120,7 +118,7 @@ async fn what_cannot_be_had_is_one_sentence_that_names_the_flag() {
     // The heartbeat thread ends by itself a moment after the store was dropped, and its lock with it.
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while again.is_err() && std::time::Instant::now() < deadline {
-        again = Store::start(good(), common::surroundings(), |_, _| {}).await;
+        again = Store::start(good(), crate::common::surroundings(), |_, _| {}).await;
     }
     again.unwrap();
 }

@@ -1,5 +1,4 @@
 //! The playground as a user runs it: real processes, a real `kill -9`, and nothing left behind however it ends.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::io::{BufRead, BufReader};

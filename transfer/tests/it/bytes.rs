@@ -1,14 +1,12 @@
 //! What was written is what is read, whatever its size and however it is scattered.
 
-mod common;
-
 use std::sync::atomic::Ordering;
 
 use mc_transfer::{Checksum, ReadOp, TcpOptions, TcpTransport, Timeouts, Transport, WriteOp};
 use mc_types::Access;
 use tokio::net::TcpListener;
 
-use common::{Store, grant, pattern, peer_at, range, read, sealed, soon, write};
+use crate::common::{Store, grant, pattern, peer_at, range, read, sealed, soon, write};
 
 const MIB: usize = 1 << 20;
 
@@ -46,7 +44,7 @@ async fn scattered_buffers_and_parts_of_ranges_meet_their_bytes() {
     let ranges = vec![range(0, 3 * MIB as u64, 5), range(4 * MIB as u64, 4 * MIB as u64, 6)];
     let (first, second) = (pattern(3 * MIB, 1), pattern(4 * MIB, 2));
 
-    let granted = grant(Access::Write, ranges.clone()).seal(&common::KEY);
+    let granted = grant(Access::Write, ranges.clone()).seal(&crate::common::KEY);
     let pieces: Vec<&[u8]> = first.chunks(100_003).collect();
     let ops = [
         WriteOp { range: 1, offset: 0, from: vec![&second[..7], &[], &second[7..]] },
@@ -56,7 +54,7 @@ async fn scattered_buffers_and_parts_of_ranges_meet_their_bytes() {
     assert_eq!(answers, [Ok(Checksum::of(&second)), Ok(Checksum::of(&first))], "one answer each, in order");
     assert!(store.bytes(0, 3 * MIB) == first && store.bytes(4 * MIB as u64, 4 * MIB) == second);
 
-    let granted = grant(Access::Read, ranges).seal(&common::KEY);
+    let granted = grant(Access::Read, ranges).seal(&crate::common::KEY);
     let (mut head, mut tail, mut part) = (vec![0; 11], vec![0; 3 * MIB - 11], vec![0; 2 * MIB]);
     let mut many: Vec<Vec<u8>> = (0..100).map(|_| vec![0; 97]).collect();
     let mut ops = [

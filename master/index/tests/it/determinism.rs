@@ -1,13 +1,11 @@
 //! Replicas that are fed the same log hold the same bytes, whatever else happens to them in between: a restart from a
 //! snapshot, clones that are kept, entries that are decoded from their bytes.
 
-mod support;
-
+use crate::support::steps::{Script, steps};
+use crate::support::{Rig, TERM, crowd, end, restore, snapshot, start};
 use mc_index::{Command, PutEndItem, PutStartItem, Settings, State};
 use mc_types::{ClusterTime, Code};
 use proptest::prelude::*;
-use support::steps::{Script, steps};
-use support::{Rig, TERM, crowd, end, restore, snapshot, start};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..Default::default() })]

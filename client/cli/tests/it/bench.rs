@@ -1,5 +1,4 @@
 //! Each bench as a user runs it, on a pool of its own.
-#![allow(clippy::unwrap_used)]
 
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};

@@ -1,8 +1,5 @@
 //! The log over a disk that loses what was not synced: what is acknowledged, in which order things last, and what is
 //! refused.
-#![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +12,7 @@ use openraft::RaftLogReader;
 use openraft::storage::{IOFlushed, RaftLogStorage};
 use openraft::type_config::TypeConfigExt;
 
-use common::{append, entries, entry, id, indexes, vote};
+use crate::common::{append, entries, entry, id, indexes, vote};
 
 fn open(disk: &MemoryDisk) -> Result<(LogStore, LogWriter, Recovered), OpenError> {
     LogStore::open_inline(Box::new(disk.clone()), &LogOptions::default())

@@ -1,10 +1,6 @@
 //! Messages at and above what a master reads and decodes on its two gRPC ports, and batches above what it takes into one
 //! log entry.
 
-#![allow(clippy::unwrap_used)]
-
-mod master_support;
-
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +20,7 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
-use master_support::{Single, caller};
+use crate::master_support::{Single, caller};
 
 /// Largest message on the port of clients and stores.
 const REQUEST_BYTES: usize = 24 << 20;

@@ -1,5 +1,4 @@
 //! `mc-master` as an executable: what it prints, what it refuses, and how it ends.
-#![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
 
 use mc_tests::{
     Daemon, assert_refused, bare_command, http_get, printed_config, setting, unit_arguments, until,

@@ -1,7 +1,5 @@
 //! Whatever bytes arrive, the store goes on serving: nothing panics, nothing is written outside a grant.
 
-mod common;
-
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -11,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use common::relay::Relay;
-use common::{Store, pattern, peer_at, read, sealed, until, write};
+use crate::common::relay::Relay;
+use crate::common::{Store, pattern, peer_at, read, sealed, until, write};
 
 /// Sends bytes, closes its side and reads what comes until the store closes.
 async fn throw(address: &str, bytes: &[u8]) {

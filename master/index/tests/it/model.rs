@@ -1,13 +1,11 @@
 //! The state machine against a naive model of its rules, over random command sequences: after every entry its answer,
 //! every object, put and store, the accounting, and that no two ranges in use overlap.
 
-mod support;
-
+use crate::support::model::Model;
+use crate::support::steps::{Script, steps};
+use crate::support::{TERM, restore, snapshot};
 use mc_index::{Settings, State};
 use proptest::prelude::*;
-use support::model::Model;
-use support::steps::{Script, steps};
-use support::{TERM, restore, snapshot};
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]

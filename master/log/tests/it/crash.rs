@@ -1,7 +1,4 @@
 //! The log on sled after crashes and damage, on real files: killed processes, torn ends, flipped bits, a full disk.
-#![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
-
-mod common;
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +13,7 @@ use openraft::storage::RaftLogStorage;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use common::{append, entry, id, indexes, vote};
+use crate::common::{append, entry, id, indexes, vote};
 
 /// Set for the child processes that write a log until they are killed.
 const CHILD: &str = "MC_TEST_LOG_CHILD";
@@ -108,7 +105,12 @@ fn child(dir: &Path, shell: Option<&str>) -> Child {
             command
         }
     };
-    command.args(["--exact", "child_that_writes_until_it_is_killed", "--nocapture", "--test-threads=1"]);
+    command.args([
+        "--exact",
+        "crash::child_that_writes_until_it_is_killed",
+        "--nocapture",
+        "--test-threads=1",
+    ]);
     command.env(CHILD, dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
 }
 

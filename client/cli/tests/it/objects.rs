@@ -1,5 +1,4 @@
 //! Objects on the command line, against one master and one store started in the wrong order.
-#![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;

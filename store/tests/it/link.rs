@@ -1,14 +1,12 @@
 //! The store keeps its memory mounted, whatever happens to the masters.
 
-mod common;
-
 use std::time::Duration;
 
 use mc_tests::until;
 use mc_types::ClusterId;
 use tokio::io::AsyncReadExt as _;
 
-use common::{Event, FakeCluster, SEGMENT, config, http, start, until_not_ready_because};
+use crate::common::{Event, FakeCluster, SEGMENT, config, http, start, until_not_ready_because};
 
 const WITHIN: Duration = Duration::from_secs(2);
 

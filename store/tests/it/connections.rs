@@ -1,7 +1,4 @@
 //! Many clients: none of them costs the store its heartbeats, and those that are too many are told so.
-#![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
-
-mod common;
 
 use std::time::Duration;
 
@@ -13,7 +10,7 @@ use mc_transfer::{
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantedRange, SealedGrant, StoreId};
 use tokio::time::Instant;
 
-use common::{Event, FakeCluster};
+use crate::common::{Event, FakeCluster};
 
 const LEN: u64 = 4096;
 

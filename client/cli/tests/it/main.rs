@@ -1,0 +1,7 @@
+//! mcctl as its users run it.
+#![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
+
+mod bench;
+mod command_line;
+mod objects;
+mod playground;

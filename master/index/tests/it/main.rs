@@ -1,0 +1,9 @@
+//! The index as its users see it: commands in, responses and snapshots out.
+#![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
+
+mod codec;
+mod determinism;
+mod model;
+mod scenarios;
+#[path = "../support/mod.rs"]
+mod support;

@@ -67,7 +67,7 @@ pub enum RecordError {
     Membership(String),
 }
 
-/// Encodes an entry's payload: what [`mc.v1.Entry.payload`](mc_proto::v1::Entry) carries and what the log stores.
+/// Encodes an entry's payload: what `mc.v1.Entry.payload` carries and what the log stores.
 #[must_use]
 pub fn encode_payload(entry: &Entry) -> Bytes {
     let mut out = BytesMut::with_capacity(size_hint(entry));

@@ -31,7 +31,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What the puts by value did, how many of the gets were hits, and what was read in place.
+/// Answers how the puts by value went, how many of the gets were hits, and what was read in place.
 pub(crate) async fn run(masters: &str) -> Result<(Puts, usize, RegisteredMemory), Failure> {
     let client = Client::builder().masters(masters).connect().await?;
     if !client.connected(Duration::from_secs(10)).await {

@@ -1,4 +1,4 @@
-//! What to make of a call that did not go well: errors with a definite and with an unknown outcome, and what the client
+//! Failed calls and their meaning: errors with a definite and with an unknown outcome, and how the client
 //! does without any leader, from its local cache.
 //!
 //!     cargo run -p mc-client --example outcomes -- 127.0.0.1:50051

@@ -29,7 +29,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What the put did, the value and the size that came back, and whether there was something to remove.
+/// Answers how the put went, the value and the size that came back, and whether there was something to remove.
 pub(crate) async fn run(masters: &str) -> Result<(Put, Bytes, u64, bool), Box<dyn Error>> {
     let client = Client::builder().masters(masters).connect().await?;
     // Masters that do not answer are no error of `connect`: the client goes on looking for them by itself, and answers

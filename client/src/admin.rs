@@ -30,7 +30,7 @@ pub struct Admin {
     client: Client,
 }
 
-/// What one master says of itself, or why it said nothing.
+/// One master's report of itself, or why there is none.
 #[derive(Clone, Debug)]
 pub struct MasterReport {
     /// The address that was asked.
@@ -39,7 +39,7 @@ pub struct MasterReport {
     pub status: Result<StatusReply, Error>,
 }
 
-/// What all masters say, and whom to believe: the leader of the newest term where it answers.
+/// The reports of all masters, and which to believe: the leader of the newest term where it answers.
 #[derive(Clone, Debug)]
 pub struct ClusterStatus {
     /// Every master of the list and every one that those name, in the order of their addresses.

@@ -200,7 +200,7 @@ impl Client {
 
     /// Reads objects into the caller's memory: the number of bytes, or `None` for a miss. Nothing is copied on the way,
     /// so the local cache is not filled. An item whose memory is shorter than its object fails with `INVALID_PARAMS`.
-    /// What the memory of an item without bytes holds afterwards is unspecified.
+    /// The memory of an item without bytes is unspecified afterwards.
     pub async fn batch_get_into(&self, items: &mut [GetInto<'_>]) -> Vec<Result<Option<usize>, Error>> {
         let items: Vec<_> =
             items.iter_mut().map(|item| (Bytes::copy_from_slice(item.key), Some(&mut *item.into))).collect();
@@ -298,7 +298,7 @@ impl Client {
         }
     }
 
-    /// What this client counted.
+    /// Counts of this client.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let masters = &self.core().masters;

@@ -72,7 +72,7 @@ impl AvoidList {
         });
     }
 
-    /// What the leader says of stores: suspect or not.
+    /// Notes which stores the leader suspects.
     pub(crate) fn hear(&self, stores: impl IntoIterator<Item = (StoreId, bool)>) {
         self.suspects.send_if_modified(|suspects| {
             let mut changed = false;
@@ -85,7 +85,7 @@ impl AvoidList {
         });
     }
 
-    /// A new leader judges anew.
+    /// A new leader judges for itself.
     pub(crate) fn forget_suspects(&self) {
         self.suspects.send_if_modified(|suspects| !std::mem::take(suspects).is_empty());
     }

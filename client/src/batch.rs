@@ -12,7 +12,7 @@ const MAX_PAYLOAD_BYTES: u64 = 256 << 20;
 /// Requests of one batch that are under way at the same time.
 pub(crate) const IN_FLIGHT: usize = 4;
 
-/// What an item adds to a request.
+/// Share of an item in a request's limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
     /// Encoded bytes.

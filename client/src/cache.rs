@@ -5,7 +5,7 @@ use mc_types::{ByteSize, PutId};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
-/// What an entry costs besides its key and value.
+/// Bytes of an entry besides its key and value.
 const ENTRY_OVERHEAD: u64 = 96;
 /// A shard is never smaller, so that objects of some megabytes fit.
 const SHARD_BYTES: u64 = 64 << 20;

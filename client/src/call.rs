@@ -38,7 +38,7 @@ pub(crate) enum Repeat {
     IfUnsent,
 }
 
-/// What the leader answered.
+/// The leader's answer.
 #[derive(Debug)]
 pub(crate) struct Answer<T> {
     pub(crate) reply: T,
@@ -73,7 +73,7 @@ impl CallError {
     }
 }
 
-/// What a failed try means.
+/// Kinds of failed tries.
 pub(crate) enum Failure {
     /// It did nothing, and another master leads, or none.
     NotLeader(ErrorDetail),
@@ -91,7 +91,7 @@ pub(crate) enum Failure {
 
 enum Tried<T> {
     Answered(Result<Response<T>, Status>),
-    /// Who was asked no longer leads.
+    /// The master that was asked no longer leads.
     Superseded,
     TooLong,
 }
@@ -284,7 +284,7 @@ fn is_superseded(beacon: &Beacon, leader: &LeaderAt, repeat: Repeat) -> bool {
 struct LastTry {
     at: String,
     why: String,
-    /// What to say when the deadline passes.
+    /// Code of the error when the deadline passes.
     code: Code,
 }
 

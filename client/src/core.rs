@@ -9,7 +9,7 @@ use crate::Error;
 use crate::masters::Masters;
 use crate::placement::Granted;
 
-/// What every call of a client works with.
+/// State that every call of a client uses.
 #[derive(Clone, Debug)]
 pub(crate) struct Core {
     pub(crate) masters: Arc<Masters>,

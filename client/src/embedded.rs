@@ -7,9 +7,9 @@ use quick_cache::sync::Cache;
 
 use crate::placement::Place;
 
-/// What the account may take, by what its entries cost about. With keys of 100 bytes it names some 300,000 objects.
+/// Bytes that the account may take, estimated from its entries. With keys of 100 bytes it names some 300,000 objects.
 const ACCOUNT_BYTES: u64 = 64 << 20;
-/// What an entry of it costs besides its key.
+/// Bytes of an entry of it besides its key.
 const ENTRY_OVERHEAD: u64 = 128;
 const TYPICAL_ENTRIES: usize = 1 << 10;
 /// Bytes that are copied at a time.

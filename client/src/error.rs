@@ -25,7 +25,7 @@ impl fmt::Display for Outcome {
 #[error("{what} failed at {at}: {why} ({}; {outcome}); {hint}", code.name())]
 #[non_exhaustive]
 pub struct Error {
-    /// What was attempted: `get`, `put start`, ...
+    /// The attempted step: `get`, `put start`, ...
     pub what: &'static str,
     /// The code to decide by. `NO_LEADER`, `RPC_TIMEOUT`, `VERSION_SKEW`, `WRONG_CLUSTER`, `PUT_GONE`,
     /// `TRANSFER_FAIL` and the `INVALID_*` of arguments may come from the library itself, the others from a master.
@@ -36,7 +36,7 @@ pub struct Error {
     pub at: String,
     /// The reason, as it was given.
     pub why: String,
-    /// What to do.
+    /// Advice.
     pub hint: &'static str,
 }
 
@@ -61,13 +61,13 @@ impl Error {
     }
 }
 
-/// What a person does about a code.
+/// Advice to a person about a code.
 fn hint(code: Code) -> &'static str {
     match code {
         Code::NoLeader => "check that a majority of the masters runs and is reachable (`mcctl status`)",
         Code::RpcTimeout | Code::RpcFail => "check the network to that address, or allow a longer deadline",
         Code::VersionSkew => "upgrade the older side",
-        Code::WrongCluster => "correct the list of masters, or connect anew if the cluster was replaced",
+        Code::WrongCluster => "correct the list of masters, or reconnect if the cluster was replaced",
         Code::NoAvailableHandle => "add stores, remove objects, or wait for an eviction",
         Code::ObjectTooLarge => "split the object, or lend larger segments",
         Code::ObjectHasLease => "wait for the lease to end, or remove with force",

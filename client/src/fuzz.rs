@@ -1,4 +1,4 @@
-//! What a client makes of what masters answer, for tests/fuzz: each function says whether it can be used.
+//! Decodes answers of masters as a client does, for tests/fuzz: each function says whether it can be used.
 
 use std::hint::black_box;
 

@@ -26,7 +26,7 @@ const TRIES: usize = 3;
 /// Between questions about objects whose leases ended before their bytes were read.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 
-/// What was read.
+/// Outcome of a read.
 #[derive(Clone, Debug)]
 pub(crate) enum Got {
     /// Into memory of its own.
@@ -44,7 +44,7 @@ struct Slot<'a> {
     /// Memory of its own, while it is being filled.
     own: Vec<u8>,
     result: Option<GetResult>,
-    /// What the leader said last, and which of its places have not been tried.
+    /// The leader's latest answer, and which of its places have not been tried.
     object: Option<Described>,
     /// Places that are not tried again for this version.
     ruled_out: Vec<(PutId, StoreId)>,
@@ -142,7 +142,7 @@ impl Core {
         }
     }
 
-    /// What the leader says of one object: a miss, a hit in the local cache, or something to read.
+    /// Sorts the leader's answer about one object: a miss, a hit in the local cache, or something to read.
     fn take_in(&self, slot: &mut Slot<'_>, result: &mc_proto::v1::GetResult, granted: &[Option<Granted>]) {
         slot.object = None;
         match Code::try_from(result.code) {

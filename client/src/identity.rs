@@ -10,7 +10,7 @@ pub(crate) struct Identity {
     reports: Reports,
 }
 
-/// What a report of a cluster id means.
+/// Verdict on a reported cluster id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It is our cluster.

@@ -13,7 +13,7 @@ use crate::batch::{Cost, IN_FLIGHT, cut};
 use crate::call::{CallError, Repeat};
 use crate::core::{Core, check_key, item_error, nonsense};
 
-/// What a key costs in a request besides its bytes.
+/// Bytes of a key in a request besides its own.
 const KEY_OVERHEAD: usize = 8;
 
 /// Whether an object is there.

@@ -25,7 +25,7 @@ impl LeaderAt {
     }
 }
 
-/// Who says that somebody leads.
+/// Source of the news that somebody leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The leader, just now.
@@ -34,7 +34,7 @@ pub(crate) enum Source {
     Other,
 }
 
-/// Who leads, as far as this client knows: the newest term wins.
+/// The leader, as far as this client knows: the newest term wins.
 ///
 /// A leader that stopped answering is given up; masters that still name it for the same term are not believed, only
 /// it itself is, since the others learn of a leader's death later than its clients do.

@@ -1,4 +1,4 @@
-//! What this client knows of the masters, shared by the calls that use it and the tasks that find it out.
+//! The client's view of the masters, shared by the calls that use it and the tasks that find it out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(crate) enum Link {
     Closed,
 }
 
-/// What the tasks and the pending calls follow.
+/// Signals that the tasks and the pending calls follow.
 #[derive(Clone, Debug)]
 pub(crate) struct Beacon {
     pub(crate) link: Link,
@@ -88,7 +88,7 @@ struct Known {
     identity: Identity,
     /// The user's list, resolved.
     listed: Listed,
-    /// What the masters of our cluster say the masters are.
+    /// The masters, as those of our cluster report them.
     learned: BTreeSet<String>,
     heard: BTreeMap<String, Heard>,
     /// A master of our cluster that speaks our protocol has answered, now or earlier.
@@ -104,7 +104,7 @@ struct Known {
     closed: bool,
 }
 
-/// What came of the last try to ask a master.
+/// Result of the last try to ask a master.
 #[derive(Clone, Debug)]
 enum Heard {
     Silence,

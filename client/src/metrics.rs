@@ -9,7 +9,7 @@ macro_rules! counters {
         counters { $($(#[$doc:meta])* $field:ident => $metric:literal,)* }
         timers { $($(#[$timer_doc:meta])* $timer:ident => $timer_metric:literal,)* }
     ) => {
-        /// What a client counted since it was built.
+        /// Counts of a client since it was built.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {

@@ -167,7 +167,7 @@ impl Builder {
     }
 }
 
-/// What a put does when its key is there.
+/// Behaviour of a put whose key exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PutMode {
     /// The object that is there stays, and the put answers [`Put::AlreadyExists`]. For content-addressed keys.
@@ -180,7 +180,7 @@ pub enum PutMode {
 /// How to put.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutOptions {
-    /// What happens when the key is there.
+    /// Behaviour when the key exists.
     pub mode: PutMode,
     /// Replicas; fewer are placed when fewer stores have room.
     pub replicas: u32,
@@ -201,7 +201,7 @@ impl Default for PutOptions {
     }
 }
 
-/// What a successful put did.
+/// Result of a successful put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// The value is in the pool, acknowledged by a majority of the masters.

@@ -1,4 +1,4 @@
-//! What a master's answer says of where bytes lie, checked before it is used.
+//! Places of bytes from a master's answer, checked before use.
 
 use std::time::Duration;
 

@@ -196,7 +196,7 @@ impl Unpublished {
         taken
     }
 
-    /// What came of a publish; whether it is to be tried again.
+    /// Ends a publish; answers whether it is to be tried again.
     fn ended(
         &self,
         put: LocalPut,

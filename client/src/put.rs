@@ -27,9 +27,9 @@ use crate::{Error, Put, PutFrom, PutMode, PutOptions};
 /// Role of the local cache in a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fill {
-    /// What is stored is cached as well: that costs a copy of the value.
+    /// Caches the stored value as well: that costs a copy.
     Cache,
-    /// What is stored is not cached.
+    /// Caches nothing.
     Nothing,
     /// A local put is published. Its value is in the cache and in the queue already: without a leader both stay as they
     /// are, since a later put, a remove or another cluster may have replaced it there.

@@ -6,7 +6,7 @@ use mc_types::{ClusterId, Code};
 
 use crate::{ConnectError, Error};
 
-/// What this client calls itself in a hello.
+/// Name and version of this client in a hello.
 pub(crate) const SOFTWARE: &str = concat!("mc-client ", env!("CARGO_PKG_VERSION"));
 
 /// Why a master that answers is not used. Both sides are named.

@@ -1,4 +1,4 @@
-//! What a round of puts works on, and what it leaves of each put.
+//! A round of puts: its input, and what it leaves of each put.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -23,9 +23,9 @@ pub(crate) struct Pending<'a> {
     pub(crate) put: PutId,
     /// Stores that failed this put.
     pub(crate) avoid: Vec<StoreId>,
-    /// It has been started anew once; that is enough.
+    /// It has been started again once; that is enough.
     pub(crate) again: bool,
-    /// Why it was started anew on other stores.
+    /// Why it was started again on other stores.
     pub(crate) failure: Option<Error>,
     /// Stores that failed other calls are asked to be left out, too.
     pub(crate) choosy: bool,
@@ -57,7 +57,7 @@ impl<'a> Pending<'a> {
     }
 }
 
-/// What is written under each grant: which put, which of its replicas, and where that is.
+/// The writes under each grant: which put, which of its replicas, and where that is.
 pub(crate) type Writes = BTreeMap<usize, Vec<(usize, u32, Place)>>;
 
 /// A put whose bytes are being written: to which replicas, and how that went.
@@ -73,7 +73,7 @@ pub(crate) struct Written<'a> {
     pub(crate) late: bool,
 }
 
-/// What a round left of one put.
+/// The state in which a round left one put.
 pub(crate) enum Round<'a> {
     Done(usize, Result<Put, Error>),
     Again(Pending<'a>),

@@ -5,7 +5,7 @@ use tonic::{Request, Response, Status};
 
 /// A call that the leader answers.
 pub(crate) trait Rpc: Clone + Send + Sync + 'static {
-    /// What it answers.
+    /// Its answer.
     type Reply: Send + 'static;
     /// For error texts.
     const NAME: &'static str;

@@ -19,69 +19,69 @@ pub const HTTP_PORT: u16 = 9003;
 
 /// A master of a memory pool for KV caches
 ///
-/// Three of these with the same --peers form a cluster by themselves, in any start order. Every flag can also be
-/// set by environment (MC_DATA_DIR for --data-dir) or by a TOML file (--config).
+/// Three masters with the same --peers form a cluster by themselves, in any start order. Every flag can also be set
+/// in the environment (MC_DATA_DIR for --data-dir) or in a TOML file (--config).
 #[derive(Clone, Debug, clap::Parser)]
 #[command(name = "mc-master", version, after_help = "Example: mc-master --peers a,b,c")]
 pub struct MasterArgs {
     /// Raft addresses of all masters of the cluster, this one included: host or host:port, with commas
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', conflicts_with = "single")]
     pub peers: Vec<String>,
-    /// A cluster of one
+    /// Form a cluster of this master alone
     #[arg(long)]
     pub single: bool,
-    /// How many masters there are, when a name of --peers stands for several
+    /// Number of masters, when a name in --peers resolves to several
     #[arg(long, value_name = "N", requires = "peers")]
     pub cluster_size: Option<usize>,
-    /// Where clients and stores connect
+    /// Listen address for clients and stores
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:50051")]
     pub listen: String,
-    /// Where the other masters connect
+    /// Listen address for the other masters
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:50055")]
     pub raft_listen: String,
-    /// Where metrics, health and status are served
+    /// Listen address for metrics, health and status over HTTP
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:9003")]
     pub http_listen: String,
-    /// Host under which others reach this master; found by itself when it is in --peers
+    /// Host under which others reach this master [default: its own entry in --peers]
     #[arg(long, value_name = "HOST")]
     pub advertise: Option<String>,
-    /// Where the identity, the log and the snapshots are kept
+    /// Directory for the identity, the log and the snapshots
     #[arg(long, value_name = "DIR", default_value = "./mc-data/master")]
     pub data_dir: PathBuf,
-    /// Least that must be free on its disk: below that, or below what two snapshots and the log take, a leader starts no
-    /// puts. A matter of this machine, not of the cluster
+    /// Free space to keep on the disk: with less, or with less than two snapshots and the log need, a leader starts no
+    /// puts. Set per machine, not per cluster
     #[arg(long, value_name = "SIZE", default_value = "1gb")]
     pub disk_reserve: ByteSize,
     /// When a log write counts as durable: after fdatasync, or (not safe over power loss) after the write
     #[arg(long, value_name = "fdatasync|none", default_value = "fdatasync")]
     pub log_sync: LogSync,
-    /// A snapshot is taken after so many bytes of log, or half as many as the last one has, whichever is more
+    /// Bytes of log after which a snapshot is taken, or half the size of the last snapshot if that is more
     #[arg(long, value_name = "SIZE", default_value = "32mb")]
     pub snapshot_log_bytes: ByteSize,
-    /// A snapshot is also taken after so many log entries (0: by bytes alone)
+    /// Log entries after which a snapshot is taken too (0: by bytes alone)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub snapshot_log_entries: u64,
-    /// Log entries that are kept behind a snapshot, for followers that lag: fewer where they have more bytes than the
-    /// larger of 64 MiB and the snapshot
+    /// Log entries to keep behind a snapshot for followers that lag; fewer if they take more than 64 MiB and more than
+    /// the snapshot
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub keep_log_entries: u64,
-    /// Longest deadline that a put may ask for (a cluster's setting: used when it forms)
+    /// Longest deadline of a put (cluster setting: used when the cluster forms)
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     pub put_deadline_max: Span,
-    /// How long a read may use what it was told (a cluster's setting: used when it forms)
+    /// Read lease: how long a client may use a placement (cluster setting: used when the cluster forms)
     #[arg(long, value_name = "DURATION", default_value = "10s")]
     pub read_lease: Span,
-    /// A store that is silent for so long is given up (a cluster's setting: used when it forms)
+    /// Time without a heartbeat after which a store and its replicas are dropped (cluster setting: used when the cluster forms)
     #[arg(long, value_name = "DURATION", default_value = "10m")]
     pub store_ttl: Span,
-    /// Whether a leader answers by its lease, or asks a majority each time, for machines that may be suspended or
-    /// migrated while they run (a cluster's setting: used when it forms)
+    /// How a leader makes sure that it leads before it answers a read: by its lease, or by asking a majority each time,
+    /// for machines that may be suspended or migrated while they run (cluster setting: used when the cluster forms)
     #[arg(long, value_name = "lease|read-index", default_value = "lease")]
     pub read_policy: ReadPolicy,
-    /// Raft timing for masters in one data centre, or in several (a cluster's setting: used when it forms)
+    /// Raft timing: lan for masters in one data centre, wan for several (cluster setting: used when the cluster forms)
     #[arg(long, value_enum, default_value = "lan")]
     pub raft_timing: RaftTiming,
-    /// End when standard input is closed: a parent that dies takes this process along
+    /// Exit when standard input is closed, so that this process ends with its parent
     #[arg(long, hide = true)]
     pub exit_on_stdin_eof: bool,
     #[command(flatten)]

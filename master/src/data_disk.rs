@@ -19,7 +19,7 @@ use crate::metrics::MasterMetrics;
 /// How often the file system is asked: a disk writes a fraction of the default reserve in that time.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// What lies in a data directory and may have to be written once more.
+/// Sizes in a data directory of what may have to be written once more.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Holdings {
     /// Bytes of the newest snapshot.
@@ -33,7 +33,7 @@ pub(crate) struct Holdings {
 pub(crate) struct Shortage {
     free: u64,
     needed: u64,
-    /// What asks for so much.
+    /// The user of so much room.
     needed_for: &'static str,
 }
 

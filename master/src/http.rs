@@ -46,7 +46,7 @@ fn readiness(api: &Api) -> Result<(), String> {
     }
 }
 
-/// What the gauges show now.
+/// Reads the present values of the gauges.
 pub(crate) fn sample(api: &Api) -> Sample {
     let status = api.own_status();
     let coordinator = api.coordinator();

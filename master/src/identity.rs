@@ -1,4 +1,4 @@
-//! Who this master is: `<data-dir>/identity`, drawn and recorded before it says a word to anyone.
+//! Identity of this master: `<data-dir>/identity`, drawn and recorded before it says a word to anyone.
 
 use std::path::{Path, PathBuf};
 
@@ -43,7 +43,7 @@ pub enum IdentityError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         why: String,
     },
 }

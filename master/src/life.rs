@@ -1,4 +1,4 @@
-//! What a master does from its start to its end.
+//! Life of a master, from its start to its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +34,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// Having no leader for so long is no election any more.
 const LEADERLESS: Duration = Duration::from_secs(3);
 
-/// What runs in the background from the start to the end.
+/// Tasks that run in the background from the start to the end.
 pub(crate) struct Life {
     pub(crate) node: NodeId,
     pub(crate) config: Loaded<MasterArgs>,
@@ -231,7 +231,7 @@ impl Life {
                 .initial_stream_window_size(1 << 20)
                 .initial_connection_window_size(4 << 20)
                 .max_concurrent_streams(MAX_STREAMS)
-                // Callers that give up on calls not yet looked at shall not end the connection of all others on it, which
+                // Callers that give up on calls not yet looked at must not end the connection of all others on it, which
                 // 20 of them (the default) did to an overloaded master.
                 .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
                 .http2_keepalive_interval(Some(KEEP_ALIVE))

@@ -34,8 +34,8 @@ const LINGER: Duration = Duration::from_millis(100);
 /// Streams and calls that are open at the end get so long.
 const DRAIN: Duration = Duration::from_millis(300);
 
-/// What a master is given rather than makes: its clock, its network, its log's disk and the room on it, the threads for
-/// Raft.
+/// Surroundings of a master, which it is given rather than makes: its clock, its network, its log's disk and the room
+/// on it, the threads for Raft.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// Monotonic time.
@@ -79,7 +79,7 @@ pub enum StartError {
     Listen {
         /// Which flag.
         flag: &'static str,
-        /// What was asked for.
+        /// The address that was asked for.
         address: String,
         /// Why not.
         source: std::io::Error,
@@ -176,7 +176,7 @@ impl Master {
         self.api.coordinator().map(|coordinator| look(&coordinator.raft))
     }
 
-    /// What the ports are bound to.
+    /// The addresses of the ports.
     #[must_use]
     pub fn addresses(&self) -> BoundAddresses {
         self.bound

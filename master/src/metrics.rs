@@ -83,7 +83,7 @@ pub(crate) enum LedBy {
     Quorum,
 }
 
-/// What a proposed entry does, as the label `op`: what clients wait for each by itself, all else together.
+/// Kind of a proposed entry, as the label `op`: one for each that clients wait for, one for all else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proposed {
     PutStart,
@@ -163,7 +163,7 @@ pub(crate) struct MasterMetrics {
     data_dir_needed: Gauge,
 }
 
-/// What the gauges show; read once a second and at every scrape.
+/// Values of the gauges; read once a second and at every scrape.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) term: u64,

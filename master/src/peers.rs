@@ -74,7 +74,7 @@ impl Entries {
     }
 }
 
-/// What a list stands for at this moment.
+/// The addresses of a list at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expansion {
     /// These masters.
@@ -110,7 +110,7 @@ impl PeerList {
         &self.listed
     }
 
-    /// The masters that the list stands for now. A name with one record stays a name, so that it is resolved anew at
+    /// The masters that the list stands for now. A name with one record stays a name, so that it is resolved again at
     /// every connect; one with several becomes its addresses, and is as many masters as its larger address family has
     /// records: a machine with an IPv4 and an IPv6 address is one machine.
     ///

@@ -6,7 +6,7 @@
 //!
 //! # What if the process dies at any of these steps
 //!
-//! 1. The new identity, log and snapshot are made in `rescue.partial`: it is deleted and made anew by the next attempt,
+//! 1. The new identity, log and snapshot are made in `rescue.partial`: it is deleted and made again by the next attempt,
 //!    and a master that starts does not look at it.
 //! 2. `rescue.partial` is renamed `rescue`. From here on the rescue is decided: a master does not start while a
 //!    directory `rescue` is there, and the next attempt goes on below.
@@ -77,7 +77,7 @@ pub enum RescueError {
     /// The file system refused.
     #[error("cannot {what} {path}: {source}", path = path.display())]
     Io {
-        /// What was attempted.
+        /// The attempted step.
         what: &'static str,
         /// On what.
         path: PathBuf,
@@ -96,7 +96,7 @@ pub(crate) fn is_unfinished(dir: &Path) -> bool {
     dir.join(DECIDED).exists()
 }
 
-/// What a survivor has; nothing has been changed yet.
+/// A survivor's data, with nothing changed yet.
 #[derive(Debug)]
 pub struct Rescue {
     dir: DirectoryLock,
@@ -108,7 +108,7 @@ pub struct Rescue {
     state: State,
 }
 
-/// What became of it.
+/// Result of a rescue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rescued {
     /// The new cluster.
@@ -117,7 +117,7 @@ pub struct Rescued {
     pub backup: PathBuf,
 }
 
-/// What a data directory is found in.
+/// Condition of a data directory.
 #[derive(Debug)]
 pub enum Found {
     /// A master that can be rescued.

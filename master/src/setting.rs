@@ -14,7 +14,7 @@ pub(crate) const RAFT_TIMING: &str = "raft-timing";
 pub(crate) struct Setting {
     /// Its name.
     pub(crate) name: &'static str,
-    /// What it does, in a line.
+    /// Its effect, in a line.
     pub(crate) help: &'static str,
     read: fn(&Settings) -> String,
     /// `None`: fixed when the cluster forms.
@@ -96,7 +96,7 @@ pub(crate) const SETTINGS: [Setting; 7] = [
     },
 ];
 
-/// What a duration may be.
+/// Bounds of a duration.
 pub(crate) struct Bounds {
     min: Duration,
     max: Duration,

@@ -19,7 +19,7 @@ use crate::v1::ErrorDetail;
 /// store: there is room for 12,000 stores.
 pub const MAX_FIELDS: usize = 16_384;
 
-/// What the generated code encodes and decodes with.
+/// Codec of the generated code.
 pub(crate) struct BoundedCodec<T, U>(ProstCodec<T, U>);
 
 impl<T, U> Default for BoundedCodec<T, U> {

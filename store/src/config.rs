@@ -9,31 +9,30 @@ const MASTER_PORT: u16 = 50051;
 /// Below this a segment holds next to nothing.
 const SMALLEST_SEGMENT: ByteSize = ByteSize(1 << 20);
 
-/// What a store is told. Embedding processes fill it in themselves; `mc-store` reads it from its flags.
+/// Configuration of a store. Embedding processes fill it in themselves; `mc-store` reads it from its flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Config {
-    /// Memory to lend, such as 50gb. Given several times it is several segments; an object lies in one segment, so
-    /// the largest bounds the largest object
+    /// Memory to lend, such as 50gb. Several values make several segments; an object must fit into one segment
     #[arg(long, value_name = "SIZE", required = true, value_delimiter = ',')]
     pub segment: Vec<ByteSize>,
-    /// Client addresses of the masters, with commas; one in reach is enough to find the others
+    /// Client addresses of the masters, comma-separated; one reachable master is enough to find the others
     #[arg(long, value_name = "ADDRESSES", default_value = "127.0.0.1:50051", value_delimiter = ',',
           value_parser = master_address)]
     pub masters: Vec<HostPort>,
-    /// Where clients read and write the memory; port 0 picks a free one
+    /// Listen address for clients that read and write the memory; port 0 picks a free port
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:50060")]
     pub listen: SocketAddr,
-    /// Where health and metrics are served; port 0 picks a free one
+    /// Listen address for health and metrics over HTTP; port 0 picks a free port
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:9300")]
     pub http_listen: SocketAddr,
-    /// Name or address under which clients reach this store [default: the address of --listen, or else the local one
-    /// that routes to the master]
+    /// Host under which clients reach this store [default: the address of --listen, or the local address that routes
+    /// to the master]
     #[arg(long, value_name = "HOST")]
     pub advertise: Option<String>,
-    /// Where the store keeps its id; the memory itself is never on disk
+    /// Directory for the id of the store; the memory itself is never written to disk
     #[arg(long, value_name = "DIR", default_value = "./mc-data/store")]
     pub data_dir: PathBuf,
-    /// Name for people [default: this machine's name and the port of --listen]
+    /// Name for display [default: the host name and the port of --listen]
     #[arg(long)]
     pub name: Option<String>,
 }
@@ -48,7 +47,7 @@ pub(crate) struct Flags {
     pub(crate) log: LogOptions,
     #[command(flatten)]
     pub(crate) file: FileOptions,
-    /// For tests: stop when standard input ends
+    /// For tests: exit when standard input is closed
     #[arg(long, hide = true)]
     pub(crate) exit_on_stdin_eof: bool,
 }

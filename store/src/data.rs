@@ -28,7 +28,7 @@ pub(crate) struct Data {
     runtime: Handle,
     request_seconds: RequestSeconds,
     serving: Mutex<Option<Serving>>,
-    /// What the servers of earlier epochs counted.
+    /// Counts of the servers of earlier epochs.
     before: Mutex<Totals>,
 }
 
@@ -39,7 +39,7 @@ struct Serving {
     task: JoinHandle<()>,
 }
 
-/// What was transferred since the store started.
+/// Bytes and requests since the store started.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) bytes_read: u64,

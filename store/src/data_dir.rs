@@ -1,4 +1,4 @@
-//! What a store keeps on disk: who it is, and which cluster it belongs to.
+//! Data directory of a store: its id, and the cluster that it belongs to.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -31,7 +31,7 @@ pub enum StartError {
     /// No thread or no event loop.
     #[error("the system gives no {what}: {source}")]
     System {
-        /// What was asked for.
+        /// The resource that was asked for.
         what: &'static str,
         /// Why not.
         source: io::Error,

@@ -87,7 +87,7 @@ impl StoreMetrics {
             mounts: counter("mc_store_mounts_total", "Mounts that a leader took"),
             dead_epochs: counter(
                 "mc_store_dead_epochs_total",
-                "Times that the masters gave this memory up and it was offered anew",
+                "Times that the masters gave this memory up and it was offered again",
             ),
             registry,
         }

@@ -1,4 +1,4 @@
-//! What the parts of a running store know of each other; health, metrics and status read it.
+//! State shared by the parts of a running store; health, metrics and status read it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,7 +21,7 @@ pub(crate) struct StoreState {
     pub(crate) metrics: StoreMetrics,
 }
 
-/// What is there once the memory is.
+/// Parts of a store that serve once its memory is allocated.
 #[derive(Clone)]
 pub(crate) struct Serving {
     pub(crate) segments: Vec<Arc<Segment>>,

@@ -21,7 +21,7 @@ use crate::http;
 use crate::link::{Advertised, Identity, Lent, Link, LinkConfig, LinkStatus, Served};
 use crate::state::{Serving, StoreState};
 
-/// What surrounds a store: handed in, so that any process can embed one, and a test many.
+/// Surroundings of a store: handed in, so that any process can embed one, and a test many.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// Listens for HTTP and connects to masters.
@@ -111,7 +111,7 @@ impl Store {
         Ok(Self { state, data_address, http_address, serving, link, http, _upkeep: upkeep })
     }
 
-    /// Who it is: kept in the data directory.
+    /// Its id, which the data directory keeps.
     #[must_use]
     pub fn id(&self) -> StoreId {
         self.state.store

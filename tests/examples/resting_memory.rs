@@ -1,4 +1,4 @@
-//! What a master's memory grows by with each object: one real master, objects with keys of 100 bytes, its resident memory as
+//! Memory of a master for each object: one real master, objects with keys of 100 bytes, its resident memory as
 //! the kernel tells it, once nothing is in flight any more.
 //!
 //!     cargo build --release --bin mcctl

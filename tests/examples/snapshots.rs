@@ -1,6 +1,7 @@
-//! What a snapshot of a large index costs those who use the pool: how long it takes to build, to send and install, and to
-//! start from, and the longest that applying took, and that a leased read and a put had to wait meanwhile. Real masters on
-//! this machine, and beside them a thread that only sleeps: how late it wakes is what the machine itself makes callers wait.
+//! Cost of a snapshot of a large index for those who use the pool: how long it takes to build, to send and install, and
+//! to start from, and the longest that applying took, and that a leased read and a put had to wait meanwhile. Real
+//! masters on this machine, and beside them a thread that only sleeps: how late it wakes is what the machine itself
+//! makes callers wait.
 //!
 //!     cargo build --release --bin mcctl
 //!     cargo run --release -p mc-tests --example snapshots 1000000
@@ -149,7 +150,7 @@ fn among(at: Instant, events: &[(&str, Instant)]) -> String {
     }
 }
 
-/// What the leader counts, at one moment.
+/// The leader's counts at one moment.
 struct Counts {
     /// How often applying a few entries took at most so many seconds.
     applies: Vec<(f64, u64)>,
@@ -177,7 +178,7 @@ impl Counts {
         }
     }
 
-    /// What came after `before`.
+    /// The counts after `before`.
     fn since(&self, before: &Self) -> Self {
         let applies = self.applies.iter().zip(&before.applies);
         Self {
@@ -271,7 +272,7 @@ fn ms(span: Duration) -> f64 {
     span.as_secs_f64() * 1e3
 }
 
-/// What the follower said of it.
+/// Reads a field of the follower's log line.
 fn field(line: &str) -> String {
     line.split_whitespace().filter(|word| word.contains('=')).collect::<Vec<_>>().join(" ")
 }

@@ -1,4 +1,4 @@
-//! What a test and the processes that it torments agree on: a page of 64-bit little-endian words in a file that each
+//! The page that a test shares with the processes that it torments: 64-bit little-endian words in a file that each
 //! process maps. A test writes words, the processes obey at their next call. Compiled into both sides.
 
 /// Bytes of the file.

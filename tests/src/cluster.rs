@@ -14,7 +14,7 @@ use crate::{Faulty, Links, Ports, Process, http_get, until};
 /// How many lines of each process' output a failed test shows.
 const TAIL: usize = 60;
 
-/// What to start; made by [`Cluster::builder`].
+/// Shape of a cluster to start; made by [`Cluster::builder`].
 #[derive(Clone, Debug)]
 pub struct ClusterBuilder {
     masters: usize,
@@ -339,7 +339,7 @@ impl Cluster {
         client
     }
 
-    /// What one master says of itself; `None` when it does not answer within half a second.
+    /// One master's report of itself; `None` when it does not answer within half a second.
     pub async fn status(&self, master: usize) -> Option<v1::StatusReply> {
         let channel = TcpNetwork.channel(&self.clients[master], ChannelOptions::default()).ok()?;
         let caller = v1::Caller {
@@ -433,7 +433,7 @@ impl Cluster {
         }
     }
 
-    /// What a store says at `/status`.
+    /// A store's answer at `/status`.
     ///
     /// # Panics
     /// When it does not answer.

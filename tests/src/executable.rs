@@ -10,7 +10,7 @@ pub fn bare_command(path: impl AsRef<OsStr>, dir: &Path) -> Command {
     command
 }
 
-/// What `--print-config` prints.
+/// Output of `--print-config`.
 ///
 /// # Panics
 /// When the command fails, or warns.

@@ -44,7 +44,7 @@ impl Faulty {
         Self { page, path: path.to_owned() }
     }
 
-    /// What the process is to have in its environment when it starts.
+    /// Environment of the process at its start.
     #[must_use]
     pub fn env(&self) -> [(String, String); 2] {
         let path = self.path.to_str().expect("a temporary folder with a plain name");

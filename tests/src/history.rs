@@ -16,7 +16,7 @@ pub struct Recorder {
     operations: Arc<Mutex<Vec<Operation>>>,
 }
 
-/// What clients did and saw.
+/// Calls of clients and their answers.
 #[derive(Clone, Debug)]
 pub struct History {
     /// When it began, by the clock that processes write into their logs.
@@ -57,7 +57,7 @@ impl Recorder {
         self.operations.lock().unwrap().iter().filter(|operation| wanted(operation)).count()
     }
 
-    /// What was recorded so far.
+    /// The history recorded so far.
     #[must_use]
     pub fn history(&self) -> History {
         let operations = self.operations.lock().unwrap().clone();

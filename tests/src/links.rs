@@ -53,7 +53,7 @@ pub enum Link {
     },
 }
 
-/// What happened on all links.
+/// Counts over all links.
 #[derive(Debug, Default)]
 struct Counts {
     open: AtomicUsize,

@@ -33,7 +33,7 @@ pub struct LossyMaster {
     server: JoinHandle<()>,
 }
 
-/// What the master answered to each item, where a repetition must get the same; `None` where the world may have moved on.
+/// The master's answer to each item, where a repetition must get the same; `None` where the world may have moved on.
 type Answers = Vec<Option<String>>;
 
 #[derive(Debug, Default)]
@@ -157,7 +157,7 @@ impl Proxy {
     }
 }
 
-/// What tells the call from others: who asks, and for what.
+/// Key of a call: the caller and the request.
 fn call_of(what: &str, caller: Option<&v1::Caller>, asked: &impl fmt::Debug) -> String {
     let client = caller.map(|caller| &caller.client_id[..]).unwrap_or_default();
     format!("{what} of client {client:02x?}: {asked:?}")

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// What each thread sleeps between two looks.
+/// Sleep of each thread between two looks.
 const NAP: Duration = Duration::from_millis(10);
 const BETWEEN_SYNCS: Duration = Duration::from_millis(50);
 /// Shorter ones are of no interest.

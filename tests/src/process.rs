@@ -24,7 +24,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// What would run; [`Self::start`] runs it. Its output goes to `log`, which grows with every start.
+    /// A process to run; [`Self::start`] runs it. Its output goes to `log`, which grows with every start.
     #[must_use]
     pub fn new(name: String, args: Vec<OsString>, env: Vec<(String, String)>, log: PathBuf) -> Self {
         Self { name, args, env, log, child: None }

@@ -56,7 +56,7 @@ pub fn eventually<T>(
     }
 }
 
-/// What is waited for, where, and since when.
+/// The condition that is waited for, where, and since when.
 struct Wait {
     what: String,
     caller: &'static Location<'static>,

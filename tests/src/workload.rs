@@ -202,7 +202,7 @@ impl Running {
         self.deadlines
     }
 
-    /// What is being recorded.
+    /// The recorder of the clients' calls.
     #[must_use]
     pub fn recorder(&self) -> &Recorder {
         &self.recorder

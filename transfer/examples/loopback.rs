@@ -21,9 +21,9 @@ use tokio_util::sync::CancellationToken;
 const OBJECT: usize = 1 << 20;
 const BATCH: usize = 16;
 const ROUNDS: usize = 5;
-/// What one call of the plain socket moves at most: near its best on every machine tried.
+/// Most bytes of one call on the plain socket: near its best on every machine tried.
 const RAW_CHUNK: usize = 256 << 10;
-/// What the transport sets between ends on one host; it helps the plain socket too.
+/// Send buffer that the transport sets between ends on one host; it helps the plain socket too.
 const SEND_BUFFER: usize = 96 << 10;
 
 fn main() {
@@ -88,7 +88,7 @@ fn main() {
     }
 }
 
-/// What one measurement found.
+/// Figures of one measurement.
 struct Figures {
     mib_s: f64,
     /// Processor time of both ends, for each GiB: less at the mercy of whatever else runs on the machine.

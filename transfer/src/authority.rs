@@ -5,7 +5,7 @@ use parking_lot::RwLock;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// What a store has learned from its masters: which cluster it serves and what time it is there.
+/// A store's knowledge from its masters: which cluster it serves and what time it is there.
 ///
 /// Shared by the heartbeat thread, which learns, and the data server, which checks grants against it.
 #[derive(Debug)]

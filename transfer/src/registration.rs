@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
 
-/// What one-sided transports register memory in.
+/// Unit in which one-sided transports register memory.
 const PAGE: usize = 4096;
 
 /// Local memory that transfers read from and write to.

@@ -50,7 +50,7 @@ pub enum AllocateError {
         "a segment of {asked} is not possible: ask for at least one byte and less than the address space"
     )]
     Size {
-        /// What was asked for.
+        /// The size that was asked for.
         asked: ByteSize,
     },
     /// It would not fit, now or any more.
@@ -60,23 +60,23 @@ pub enum AllocateError {
         ByteSize(reserve(asked.0))
     )]
     DoesNotFit {
-        /// What was asked for.
+        /// The size that was asked for.
         asked: ByteSize,
-        /// What is not allocated yet.
+        /// The bytes that are not allocated yet.
         missing: ByteSize,
-        /// What can still be taken.
+        /// The bytes that can still be taken.
         available: ByteSize,
-        /// What sets the limit.
+        /// The source of the limit.
         limit: String,
     },
     /// The system refused.
     #[error("cannot allocate a segment of {asked}: {step} failed: {source}")]
     System {
-        /// What was asked for.
+        /// The size that was asked for.
         asked: ByteSize,
-        /// What was attempted.
+        /// The attempted step.
         step: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -249,7 +249,7 @@ impl Segment {
     }
 }
 
-/// What is left free beside a segment.
+/// Bytes to leave free beside a segment.
 fn reserve(len: u64) -> u64 {
     RESERVE.saturating_add(fence_limit(len))
 }

@@ -26,7 +26,7 @@ pub struct PeerEndpoint {
     pub transport: String,
     /// host:port; the name is resolved again at each connect.
     pub address: String,
-    /// What the transport needs besides.
+    /// Further data for the transport.
     pub attributes: Vec<(String, String)>,
 }
 
@@ -142,7 +142,7 @@ pub enum TransferError {
     NoEndpoint {
         /// The store.
         store: StoreId,
-        /// What it offers.
+        /// The transports that it offers.
         offered: String,
     },
 }

@@ -39,17 +39,17 @@ pub(crate) struct Cli {
 /// Flags of every command.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Client addresses of the masters, comma-separated; one that answers is enough
+    /// Client addresses of the masters, comma-separated; one reachable master is enough
     /// [env: MC_MASTERS] [default: 127.0.0.1:50051]
     #[arg(long, global = true, value_name = "ADDRESSES")]
     masters: Option<String>,
-    /// Form of the result on standard output
+    /// Format of the result on standard output
     #[arg(short = 'o', long = "output", global = true, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
-    /// Short for `-o json`: one JSON document on standard output and nothing else, also when the command fails
+    /// Short for `-o json`: print one JSON document on standard output and nothing else, also on failure
     #[arg(long, global = true, conflicts_with = "output")]
     json: bool,
-    /// How long to wait for a leader before giving up
+    /// Longest time to wait for a leader
     #[arg(long, global = true, value_name = "DURATION", default_value = "60s")]
     pub(crate) timeout: Span,
 }
@@ -59,7 +59,7 @@ impl Global {
         if self.json { Format::Json } else { self.output.unwrap_or_default() }
     }
 
-    /// What `--masters` says.
+    /// The value of `--masters`.
     pub(crate) fn masters_flag(&self) -> Option<&str> {
         self.masters.as_deref()
     }
@@ -80,7 +80,7 @@ pub(crate) fn format_of(args: impl IntoIterator<Item = OsString>) -> Format {
     if text.iter().any(in_one) || text.windows(2).any(in_two) { Format::Json } else { Format::Table }
 }
 
-/// What is wrong with a command line, without the usage and the hints that stand below it.
+/// The complaint about a command line, without the usage and the hints below it.
 pub(crate) fn what_is_wrong(error: &clap::Error) -> String {
     // Such an error is the help and nothing else.
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
@@ -95,30 +95,30 @@ pub(crate) fn what_is_wrong(error: &clap::Error) -> String {
 pub(crate) enum Command {
     /// Start a small pool, run a workload, kill the leader, check every byte; then stay up
     Playground(PlaygroundArgs),
-    /// One screen about the pool; exit code 0 healthy, 1 degraded, 2 down
+    /// Show the pool on one screen; exit code 0: healthy, 1: degraded, 2: down
     Status,
-    /// Put a file as one object
+    /// Store a file as one object
     Put(PutArgs),
-    /// Get an object into a file
+    /// Read an object into a file
     Get(GetArgs),
-    /// Ask whether an object is there; exit code 0 yes, 1 no, 3 it is, but can't be read now
+    /// Check whether an object exists; exit code 0: yes, 1: no, 3: it exists, but cannot be read now
     Exist(KeyArgs),
     /// Remove an object
     Rm(RmArgs),
-    /// Show size, checksum and places of an object
+    /// Show the size, checksum and stores of an object
     Stat(KeyArgs),
-    /// The masters of the pool: who they are, and changes of that
+    /// List, add, remove and rescue masters
     #[command(subcommand)]
     Members(MembersCommand),
-    /// The settings that all masters share
+    /// Show and change the settings that all masters share
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// The version that the cluster runs as, once all its masters are of a newer build
+    /// Show and raise the cluster version after all masters run a newer build
     #[command(subcommand)]
     Upgrade(UpgradeCommand),
-    /// Measure the pool, beside what this machine can do in the same run
+    /// Measure the pool, and the limits of this machine in the same run
     Bench(BenchArgs),
-    /// Be a master or a store: the same as mc-master and mc-store
+    /// Run a master or a store: the same as mc-master and mc-store
     Run(RunArgs),
     /// Print shell completions: `source <(mcctl completion bash)`
     Completion(CompletionArgs),
@@ -142,10 +142,10 @@ impl Command {
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct RunArgs {
-    /// What to be
+    /// The process to run
     #[arg(value_enum)]
     pub(crate) role: Role,
-    /// Its flags; `mcctl run master --help` lists them
+    /// Flags of the process; `mcctl run master --help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
     pub(crate) args: Vec<OsString>,
 }
@@ -160,20 +160,20 @@ pub(crate) enum Role {
 
 #[derive(Debug, Args)]
 pub(crate) struct PlaygroundArgs {
-    /// End after the check instead of staying up
+    /// Exit after the check instead of staying up
     #[arg(long)]
     pub(crate) once: bool,
-    /// Replay a recorded workload (JSON lines with `timestamp` and `hash_ids`, plain or gzipped) of at least --puts
-    /// different blocks instead of a generated one
+    /// Replay a recorded workload instead of a generated one: JSON lines with `timestamp` and `hash_ids`, plain or
+    /// gzipped, with at least --puts different blocks
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
     /// Seed of the generated workload
     #[arg(long, default_value_t = 1, value_name = "N", conflicts_with = "trace")]
     pub(crate) seed: u64,
-    /// Acknowledged puts to reach; the leader is killed half-way. The stores are sized to hold them all
+    /// Number of acknowledged puts to reach; the leader is killed half-way, and the stores have room for all of them
     #[arg(long, default_value_t = 3_600, value_name = "N", value_parser = clap::value_parser!(u64).range(2_000..=100_000))]
     pub(crate) puts: u64,
-    /// Where the directory of data and logs is made [default: the system's place for temporary files]
+    /// Parent of the directory for data and logs [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 }
@@ -190,10 +190,10 @@ pub(crate) struct PutArgs {
     pub(crate) key: String,
     /// File to put; `-` is standard input
     pub(crate) file: PathBuf,
-    /// Replace an object that is there; without it, the old one stays and the exit code is 1
+    /// Replace an existing object; without this flag the old object stays and the exit code is 1
     #[arg(long)]
     pub(crate) replace: bool,
-    /// Copies on different stores
+    /// Number of copies, each on another store
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) replicas: u32,
 }
@@ -210,54 +210,54 @@ pub(crate) struct GetArgs {
 pub(crate) struct RmArgs {
     /// Key of the object
     pub(crate) key: String,
-    /// Remove it even while it is being read
+    /// Remove the object even while clients read it
     #[arg(long)]
     pub(crate) force: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MembersCommand {
-    /// List the masters, with their votes and how well they follow
+    /// List the masters with their votes and their lag
     List,
-    /// Take a master in that runs and waits to be taken in; returns once it has a vote
+    /// Add a running master that waits to be added; returns once it has a vote
     Add {
-        /// Its Raft address: host or host:port
+        /// Raft address of the master: host or host:port
         #[arg(value_name = "RAFT-ADDRESS")]
         address: String,
     },
-    /// Remove a master for good, dead or alive
+    /// Remove a master permanently, dead or alive
     Remove {
-        /// Its id, the beginning of that, or one of its addresses
+        /// Id of the master, a prefix of the id, or one of its addresses
         member: String,
     },
-    /// Hand the leadership over
+    /// Transfer the leadership to another master
     TransferLeader {
-        /// To whom: an id, the beginning of that, or an address [default: who has most of the log]
+        /// The new leader: an id, a prefix of an id, or an address [default: the voter with most of the log]
         member: Option<String>,
     },
-    /// Make a cluster of one from the data directory of a master that has lost the majority of the others for good
+    /// Recover from the permanent loss of a majority: make a cluster of one from a surviving data directory
     Rescue(RescueArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RescueArgs {
-    /// The data directory of the survivor, which must not run
+    /// Data directory of the surviving master, which must be stopped
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: PathBuf,
-    /// Do it; without this it is only said what would be done
+    /// Make the changes; without this flag the command only prints them
     #[arg(long)]
     pub(crate) yes: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// Show every setting, its default and what it does
+    /// Show every setting with its default and its effect
     Show,
     /// Change a setting, for all masters at once
     Set {
-        /// Its name, as `config show` lists it
+        /// Name of the setting, as `config show` lists it
         name: String,
-        /// Its new value
+        /// New value
         value: String,
     },
 }
@@ -266,7 +266,7 @@ pub(crate) enum ConfigCommand {
 pub(crate) enum UpgradeCommand {
     /// Show the build of every master and the cluster version that each supports
     Status,
-    /// Raise the cluster version to the highest that all masters support: older builds cannot be started any more then
+    /// Raise the cluster version to the highest that all masters support; older builds cannot join afterwards
     Finish,
 }
 
@@ -289,23 +289,22 @@ pub(crate) enum BenchCommand {
     Put(LoadArgs),
     /// Get objects that were put before
     Get(LoadArgs),
-    /// Ask whether objects are there
+    /// Check whether objects exist
     Exist(LoadArgs),
-    /// Ask where objects lie, without reading them
+    /// Look up the places of objects without reading them
     Lookup(LoadArgs),
-    /// Four gets for every put
+    /// Run four gets for every put
     Mixed(LoadArgs),
-    /// Kill the leader again and again under load; needs a pool of its own
+    /// Kill the leader repeatedly under load; starts a pool of its own
     ///
-    /// It lasts for --rounds, not for a duration. The result is how long each round's client was without a leader
-    /// (median and longest), and what became of the acknowledged puts. Rates and percentiles of calls are no part of
-    /// it: the writers pause between calls, so that the load can go on through any number of rounds.
+    /// The bench runs --rounds rounds. It reports the time without a leader (median and longest) and checks every
+    /// acknowledged put. It does not report rates: the writers pause between calls, so that the pool never fills.
     Failover(FailoverArgs),
-    /// Kill all masters of a filled pool and start them again; needs a pool of its own
+    /// Kill all masters of a filled pool and restart them; starts a pool of its own
     ///
-    /// The result is the time from their start to a leader, and until every master and store serves.
+    /// The bench reports the time from the restart to a leader, and until every master and store serves.
     Restart(RestartArgs),
-    /// Hundreds of stores and thousands of clients on three masters, through the loss of the leader and of all masters
+    /// Run hundreds of stores and thousands of clients on three masters, and kill the leader, then all masters
     ///
     /// Stores and clients run in this process, with the product's own code; the masters are child processes. Each client
     /// gets one object a second. Raise the limit on open files first: a store takes about 10 descriptors, a client 3.
@@ -315,19 +314,19 @@ pub(crate) enum BenchCommand {
 /// How a bench loads the pool.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LoadArgs {
-    /// Callers at the same time
+    /// Number of concurrent callers
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub(crate) threads: u32,
-    /// Objects a call
+    /// Objects in each call
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub(crate) batch: u32,
-    /// Bytes of an object
+    /// Size of each object
     #[arg(long, default_value = "1mb", value_name = "SIZE")]
     pub(crate) size: ByteSize,
-    /// How long to measure
+    /// Duration of the measurement
     #[arg(long, default_value = "5s", value_name = "DURATION")]
     pub(crate) duration: Span,
-    /// Objects in the pool: those that are read, and those put before they are removed again [default: 512 MiB's worth, at most 4096]
+    /// Objects in the pool: those that gets read, or those that puts write before they are removed [default: 512 MiB of objects, at most 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) keys: Option<u64>,
     /// Read buffers of each caller, used in turn
@@ -339,55 +338,55 @@ pub(crate) struct LoadArgs {
     /// Start one master and one store instead of three and two
     #[arg(long)]
     pub(crate) single: bool,
-    /// Where the directory of data and logs is made, and where fdatasync is measured [default: the system's place for temporary files]
+    /// Parent of the directory for data and logs, where fdatasync is measured too [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FailoverArgs {
-    /// How often the leader is killed
+    /// Number of times that the leader is killed
     #[arg(long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) rounds: u32,
-    /// How it ends: kill is SIGKILL, term asks it to hand over
+    /// Signal that ends the leader: kill is SIGKILL, term is SIGTERM, on which it hands over
     #[arg(long, value_enum, default_value_t = Ending::Kill, value_name = "SIGNAL")]
     pub(crate) signal: Ending,
-    /// Writers under whose load it happens
+    /// Number of concurrent writers
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) threads: u32,
-    /// Objects a put
+    /// Objects in each put
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) batch: u32,
-    /// Bytes of an object
+    /// Size of each object
     #[arg(long, default_value = "4kb", value_name = "SIZE")]
     pub(crate) size: ByteSize,
-    /// Where the directory of data and logs is made [default: the system's place for temporary files]
+    /// Parent of the directory for data and logs [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RestartArgs {
-    /// Objects put before the restart; the last 200,000 of them are in the pool then
+    /// Objects put before the restart; the last 200,000 stay in the pool
     #[arg(long, default_value_t = 2_200_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) puts: u64,
-    /// Where the directory of data and logs is made [default: the system's place for temporary files]
+    /// Parent of the directory for data and logs [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FleetArgs {
-    /// Stores
+    /// Number of stores
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) stores: u32,
-    /// Clients, each with connections of its own
+    /// Number of clients, each with its own connections
     #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=50_000))]
     pub(crate) clients: u32,
-    /// How long the leader's CPU time is measured, at rest and then under the clients' gets
+    /// Duration of each measurement of the leader's CPU time: at rest, then under the clients' gets
     #[arg(long, default_value = "5s", value_name = "DURATION")]
     pub(crate) rest: Span,
-    /// Where the directory of data and logs is made [default: the system's place for temporary files]
+    /// Parent of the directory for data and logs [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! What a command says, and where: results to standard output, progress to standard error.
+//! Output of a command: results to standard output, progress to standard error.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
@@ -33,7 +33,7 @@ struct Failure<'a> {
     outcome: &'static str,
 }
 
-/// What a word in a table means.
+/// Meaning of a word in a table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tone {
     Good,

@@ -7,7 +7,7 @@ use mc_proto::v1::{StatusReply, StoreStatus};
 use mc_types::NodeId;
 use serde::Serialize;
 
-/// What one address answered, or why it did not.
+/// An address and its answer, or why there was none.
 type Answer<'a> = (&'a str, Result<&'a StatusReply, &'a str>);
 
 /// How the pool is, and the exit code that says so.
@@ -27,7 +27,7 @@ pub(crate) enum Health {
 pub(crate) struct View {
     /// How it is.
     pub(crate) health: Health,
-    /// What keeps it from being healthy, in words.
+    /// Reasons why it is not healthy, in words.
     pub(crate) problems: Vec<String>,
     /// The cluster's id; `None` until it has formed.
     pub(crate) cluster_id: Option<String>,
@@ -72,7 +72,7 @@ impl StoreView {
 }
 
 impl View {
-    /// What the masters said.
+    /// Sums up the masters' answers.
     pub(crate) fn of(status: &ClusterStatus) -> Self {
         let answers: Vec<_> = status
             .masters
@@ -159,7 +159,7 @@ impl View {
     }
 }
 
-/// Who belongs to the cluster, as its leader says.
+/// The members of the cluster, as its leader reports them.
 struct Members<'a> {
     /// `None` where nobody knows.
     ids: Option<BTreeSet<&'a [u8]>>,

@@ -4,7 +4,7 @@ use mc_client::Code;
 
 use crate::support::{Cluster, On, STORE_A};
 
-/// What a client reads of an answer at most.
+/// Most bytes that a client reads of an answer.
 const ANSWER_BYTES: usize = 16 << 20;
 /// Less than a replica with large numbers takes in one.
 const REPLICA_BYTES: usize = 45;

@@ -1,4 +1,4 @@
-//! What is replicated: commands, and what applying them answers.
+//! Replicated commands, and the answers of applying them.
 //!
 //! The encoding is one format byte, then postcard. It is strict: unknown variants, missing fields and trailing bytes
 //! are errors, so that a replica can never skip what it does not understand. Golden files in `testdata/` hold every
@@ -19,7 +19,7 @@ const COMMAND_FORMAT: u8 = 3;
 pub struct Command {
     /// Facts that are not in the state.
     pub stamp: Stamp,
-    /// What to do.
+    /// The operation.
     pub op: Op,
 }
 
@@ -95,7 +95,7 @@ pub enum Op {
 /// each time that it is decoded, spread over a heap that the index fills.
 pub type StartKey = SmallVec<[u8; 128]>;
 
-/// What a put asks for.
+/// One object of a put.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutStartItem {
     /// The put, which becomes the object's version.
@@ -106,7 +106,7 @@ pub struct PutStartItem {
     pub key: StartKey,
     /// Bytes, at least 1.
     pub size: u64,
-    /// What happens when the key is there.
+    /// Behaviour when the key exists.
     pub mode: PutMode,
     /// How many replicas, at least 1. Fewer are placed when fewer stores have room.
     pub replicas: u8,
@@ -118,7 +118,7 @@ pub struct PutStartItem {
     pub avoid: SmallVec<[StoreId; 2]>,
 }
 
-/// What happens when the key of a put exists.
+/// Behaviour of a put whose key exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PutMode {
     /// The object stays; the put answers `ObjectAlreadyExists`.
@@ -127,7 +127,7 @@ pub enum PutMode {
     Upsert,
 }
 
-/// What ends a put.
+/// The end of one object's put.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PutEndItem {
     /// The put.
@@ -146,7 +146,7 @@ pub struct PutEndItem {
     pub reuse_at: ClusterTime,
 }
 
-/// What is removed.
+/// One object to remove.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoveItem {
     /// The object's key.
@@ -185,11 +185,11 @@ pub struct Endpoint {
     pub transport: String,
     /// host:port.
     pub address: String,
-    /// What the transport needs besides.
+    /// Further data for the transport.
     pub attributes: Vec<(String, String)>,
 }
 
-/// What applying a command answers.
+/// Answer of applying a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
     /// Nothing to say (ticks, settings, cluster versions, blank and membership entries).

@@ -24,11 +24,11 @@ pub struct State {
     pub(super) puts: Puts,
 }
 
-/// What an operation knows of the entry that carries it.
+/// Facts about the entry that carries an operation.
 pub(super) struct Entry<'a> {
     /// The order of what it allocates.
     pub(super) order: u64,
-    /// What the leader stamped.
+    /// The leader's stamp.
     pub(super) stamp: &'a Stamp,
     /// Cluster time now.
     pub(super) now: ClusterTime,

@@ -1,4 +1,4 @@
-//! What can be asked of the index.
+//! Queries of the index.
 
 use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use smallvec::SmallVec;
@@ -32,11 +32,11 @@ pub struct PutView<'a> {
     pub key: &'a [u8],
     /// Bytes.
     pub size: u64,
-    /// What happens when the key is there.
+    /// Behaviour when the key exists.
     pub mode: PutMode,
     /// When it is ended.
     pub deadline: ClusterTime,
-    /// What its start answered.
+    /// The answer of its start.
     pub replicas: SmallVec<[PlacedReplica; 1]>,
 }
 
@@ -151,7 +151,7 @@ impl State {
         Some(self.stores.mounted(store)?.mount.epoch)
     }
 
-    /// What a mounted store calls itself.
+    /// The name that a mounted store gave itself.
     #[must_use]
     pub fn store_name(&self, store: StoreId) -> Option<&str> {
         Some(&self.stores.mounted(store)?.mount.name)

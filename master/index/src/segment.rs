@@ -11,7 +11,7 @@ pub(super) struct Segment {
     /// Its place in the store's mount.
     pub(super) number: SegmentNumber,
     pub(super) bytes: u64,
-    /// What can be placed and held; `None` once the store was dropped, which makes every replica here invisible.
+    /// Free and held ranges; `None` once the store was dropped, which makes every replica here invisible.
     pub(super) space: Option<Space>,
     /// The objects with a replica here, so that sweeping and listing cost what the segment holds.
     pub(super) residents: Residents,

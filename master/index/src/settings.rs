@@ -1,4 +1,4 @@
-//! What the masters of a cluster agree on.
+//! Settings that all masters of a cluster share.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,10 +1,10 @@
-//! What the Raft log makes durable a second, beside a plain file with `fdatasync` on the same disk: alternated rounds
-//! in one run, medians, and the ratio. The file is written by a thread of its own, as the log is: with the caller
-//! syncing by itself the two wait for a CPU differently, and on a busy machine the file came out ten times slower than
-//! the log that does strictly more. For the same reason each block prints how long tasks were waiting for a CPU while
-//! it ran: above a few percent the throughput says more of the machine's other work than of the log, and the p10 of
-//! the latencies, the batches that met no wait, is what can be compared. Also sled with large segments and values, for the choice in
-//! docs/adr/0003-log-on-sled.md, and the cost of noting the committed index with every batch.
+//! Bytes that the Raft log makes durable a second, beside a plain file with `fdatasync` on the same disk: alternated
+//! rounds in one run, medians, and the ratio. The file is written by a thread of its own, as the log is: with the
+//! caller syncing by itself the two wait for a CPU differently, and on a busy machine the file came out ten times
+//! slower than the log that does strictly more. For the same reason each block prints how long tasks were waiting for a
+//! CPU while it ran: above a few percent the throughput says more of the machine's other work than of the log, and the
+//! p10 of the latencies, the batches that met no wait, is what can be compared. Also sled with large segments and
+//! values, for the choice in docs/adr/0003-log-on-sled.md, and the cost of noting the committed index with every batch.
 //!
 //! ```text
 //! cargo run --release -p mc-log --example throughput [DIRECTORY]

@@ -1,6 +1,5 @@
-//! What the log needs of a disk: an ordered map of small values. Packs, recovery, truncation and purging are written
-//! once above it ([`super::packs`], [`super::recover`]), so that the simulated disk tests the code that runs on the
-//! real one.
+//! The log's disk: an ordered map of small values. Packs, recovery, truncation and purging are written once above it
+//! ([`super::packs`], [`super::recover`]), so that the simulated disk tests the code that runs on the real one.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -90,8 +89,8 @@ pub trait LogView: Send + Sync + 'static {
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> io::Result<()>;
 }
 
-/// What a log is known to have made durable, noted beside it about once a second: a log found shorter than its mark
-/// has lost what it acknowledged. It may lag behind the truth, never run ahead of it.
+/// Position up to which a log is known to be durable, noted beside it about once a second: a log found shorter than its
+/// mark has lost what it acknowledged. It may lag behind the truth, never run ahead of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mark {
     /// Entries below this index were durable (0: none).

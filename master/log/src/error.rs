@@ -23,7 +23,7 @@ pub enum OpenError {
     Io {
         /// The log's directory.
         place: String,
-        /// What was attempted.
+        /// The attempted step.
         attempt: &'static str,
         /// The file system's error.
         source: io::Error,
@@ -35,7 +35,7 @@ pub enum OpenError {
     Newer {
         /// The log's directory.
         place: String,
-        /// What could not be read.
+        /// The defect of the record.
         found: RecordError,
     },
     /// The log lost something it had acknowledged, or may have.
@@ -48,12 +48,12 @@ pub enum OpenError {
     Refused {
         /// The log's directory.
         place: String,
-        /// What was found.
+        /// The damage.
         found: Damage,
     },
 }
 
-/// What is wrong with a log that must not be used.
+/// Damage of a log that must not be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Damage {
     /// Entries are missing between others.
@@ -67,7 +67,7 @@ pub enum Damage {
     Middle {
         /// The damaged record's first index.
         index: u64,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
         /// The index of an intact record after it.
         intact: u64,
@@ -106,12 +106,12 @@ pub enum Damage {
     Record {
         /// Which.
         name: &'static str,
-        /// What is wrong with it.
+        /// The defect.
         what: String,
     },
     /// The database under the log does not open.
     Engine {
-        /// What it said.
+        /// The database's message.
         what: String,
     },
 }
@@ -168,7 +168,7 @@ pub(super) fn says_damaged(error: &io::Error) -> bool {
 pub struct LogFailure {
     /// The log's directory.
     pub place: Arc<str>,
-    /// What was attempted.
+    /// The attempted step.
     pub attempt: &'static str,
     /// Why it failed.
     pub source: Arc<io::Error>,

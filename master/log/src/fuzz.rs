@@ -1,4 +1,4 @@
-//! What a master reads of its log, for tests/fuzz: each function says whether it could be read.
+//! Decodes what a master reads of its log, for tests/fuzz: each function says whether it could be read.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! What lies on a disk, without opening the log there: for tests that compare what a master says with what it has.
+//! Reads a disk without opening the log there: for tests that compare what a master says with what it has.
 
 use std::io;
 

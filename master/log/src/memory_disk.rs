@@ -42,7 +42,7 @@ struct State {
     faults: Faults,
 }
 
-/// What goes wrong on a [`MemoryDisk`], and when.
+/// Faults of a [`MemoryDisk`], and when they strike.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
     /// After so many more writes, every write fails (disk full).

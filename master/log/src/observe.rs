@@ -1,4 +1,4 @@
-//! What the log tells of itself; metrics are made of it elsewhere.
+//! Observer of the log; metrics are made of its reports elsewhere.
 
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::observe::LogObserver;
 use super::pace::SyncPace;
 
-/// What an acknowledged entry has survived.
+/// Guarantee of an acknowledged entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogSync {
     /// `fdatasync`: the loss of power, as far as the drive tells the truth.
@@ -48,7 +48,7 @@ pub struct LogSyncError(pub String);
 /// How a log is run. None of this is fixed when the log is made.
 #[derive(Clone)]
 pub struct LogOptions {
-    /// What an acknowledgement means.
+    /// Guarantee of an acknowledgement.
     pub sync: LogSync,
     /// Memory for the newest entries, in bytes. Followers further behind than this are served from the disk.
     pub tail_bytes: usize,

@@ -22,19 +22,19 @@ struct Syncs {
 /// A disk's pace at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// What half of the syncs took less than. One that is under way for longer than the rest took counts as if it ended
+    /// Half of the syncs took less than this. One that is under way for longer than the rest took counts as if it ended
     /// now: a disk that is stuck is slow, not unknown.
     pub median: Duration,
     /// Time spent waiting for all of them.
     pub spent: Duration,
-    /// What the last of them took, or the one under way so far if that is more.
+    /// Duration of the last of them, or of the one under way so far if that is longer.
     pub latest: Duration,
     /// How many they were.
     pub syncs: usize,
 }
 
 impl Pace {
-    /// What a sync takes, said with care: a disk that has only just become slow is not called fast.
+    /// Duration of a sync, said with care: a disk that has only just become slow is not called fast.
     #[must_use]
     pub fn at_worst(&self) -> Duration {
         self.median.max(self.latest)

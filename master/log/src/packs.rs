@@ -110,7 +110,7 @@ impl Packs {
         if let Piece::Pack(entries) = pack::decode(&key, &value).map_err(damaged)? {
             let kept: Vec<&Entry> = entries.iter().filter(|entry| entry.log_id.index < from).collect();
             // In one pack whatever the disk takes now: it has the key of the one that it replaces, and is smaller. Cut
-            // anew, it would be several writes where an earlier build made larger packs, or leave that one in place.
+            // again, it would be several writes where an earlier build made larger packs, or leave that one in place.
             pack::encode(&kept, usize::MAX, |key, value| self.put(key, value))?;
         }
         Ok(())

@@ -6,9 +6,9 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 
 use parking_lot::Mutex;
 
-/// What this thread does with a panic.
+/// Treatment of a panic on this thread.
 enum Panics {
-    /// It is nobody's: it is printed.
+    /// It belongs to no caller: it is printed.
     Print,
     /// The next one becomes an error.
     Catch,

@@ -127,7 +127,7 @@ impl RaftLogReader<TypeConfig> for LogReader {
     }
 
     /// Never empty while the entry at `start` is there. When it is purged, nothing: openraft then sends a heartbeat
-    /// and asks anew, while entries from further on would be taken for those that follow the previous message.
+    /// and asks again, while entries from further on would be taken for those that follow the previous message.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry>, io::Error> {
         let mut entries = self.read(start, end, self.inner.read_bytes).await?;
         if entries.first().is_some_and(|entry| entry.log_id.index != start) {

@@ -123,7 +123,7 @@ pub(super) fn read_record(record: &Bytes) -> Result<Entry, RecordError> {
     decode_entry_bytes(log_id, &record.slice(LOG_ID_LEN..))
 }
 
-/// What an entry takes in memory and, nearly, on disk.
+/// Size of an entry in memory and, nearly, on disk.
 pub(super) fn size_hint(entry: &Entry) -> usize {
     let body = match &entry.payload {
         EntryPayload::Blank => 0,

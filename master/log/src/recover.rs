@@ -1,4 +1,4 @@
-//! What is on the disk when the log opens, and whether it may be used.
+//! Reads the disk when the log opens, and decides whether it may be used.
 //!
 //! A crash leaves a prefix of what was written (the contract of [`LogDisk`]), so the log may end early by what was not
 //! acknowledged yet, and its last record may be torn. Anything else means that the disk lost what it had: a hole, a
@@ -18,7 +18,7 @@ use super::record::{self, RecordError};
 use super::tail::Tail;
 use crate::types::{Entry, LogId, Vote};
 
-/// What a log held when it was opened.
+/// Contents of a log when it was opened.
 #[derive(Debug, Clone, Default)]
 pub struct Recovered {
     /// The last entry that was purged.
@@ -44,17 +44,17 @@ pub struct Truncated {
     pub from: u64,
     /// How many records.
     pub records: usize,
-    /// What was wrong with the first.
+    /// The defect of the first.
     pub what: String,
 }
 
-/// What the open log needs of the past.
+/// The past that the open log needs.
 pub(super) struct Loaded {
     pub(super) recovered: Recovered,
     pub(super) next: u64,
     pub(super) tail: Tail,
     pub(super) ledger: Ledger,
-    /// What the vote was recorded with.
+    /// The election timeout beside the vote.
     pub(super) election_max_ms: u64,
 }
 

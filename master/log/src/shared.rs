@@ -1,4 +1,4 @@
-//! What the log's handles and its writer share: the state in memory, ahead of the disk, and the queue between them.
+//! State shared by the log's handles and its writer: the state in memory, ahead of the disk, and the queue between them.
 //!
 //! The order of the queue is the order of the state: a job is queued under the state's lock, so that what readers see
 //! and what the disk will hold change in the same sequence.
@@ -107,7 +107,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// What woke the writer.
+/// Reasons to wake the writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wake {
     Jobs,
@@ -233,7 +233,7 @@ impl Shared {
         self.failure.send_replace(Some(failure.clone()));
     }
 
-    /// What tells that the disk has answered.
+    /// The handle that tells since when the disk has been busy.
     pub(super) fn busy_since(&self) -> BusySince {
         self.busy.clone()
     }

@@ -32,7 +32,7 @@ pub struct LogStore {
     inner: Arc<Inner>,
 }
 
-/// What the handles share.
+/// State shared by the handles.
 pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
     pub(super) read_path: Mutex<Option<ReadPath>>,
@@ -148,7 +148,7 @@ impl LogStore {
         self.inner.shared.unwritten_bytes()
     }
 
-    /// What its vote is recorded with.
+    /// The election timeout beside its vote.
     #[must_use]
     pub fn vote_timing(&self) -> Arc<VoteTiming> {
         self.inner.shared.vote_timing.clone()

@@ -62,7 +62,7 @@ pub type Entry = openraft::alias::EntryOf<TypeConfig>;
 pub type Membership = openraft::Membership<NodeId, MasterNode>;
 /// A membership and the entry that set it.
 pub type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
-/// What a snapshot covers.
+/// Coverage of a snapshot: last entry, membership, id.
 pub type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
 /// The Raft handle, given its state machine.
 pub type Raft<SM> = openraft::Raft<TypeConfig, SM>;

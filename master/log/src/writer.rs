@@ -169,7 +169,7 @@ struct Writer {
     vote_timing: Arc<VoteTiming>,
     /// Whether anything was written since the last sync.
     unsynced: bool,
-    /// What is being purged, slice by slice.
+    /// The entries being purged, slice by slice.
     purge: Option<u64>,
     marked: Mark,
     /// The last position known as committed whose entry the jobs drained so far have written.

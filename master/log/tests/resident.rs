@@ -1,4 +1,4 @@
-//! What the log keeps in memory, however much was written.
+//! Memory that the log keeps, however much was written.
 #![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
 
 mod common;

@@ -17,14 +17,14 @@ use tokio::time::Instant;
 
 use mc_log::{Membership, TypeConfig};
 
-/// What a peer said of itself holds for so long; it says it with every heartbeat's answer.
+/// Validity of a peer's report on itself; it comes with every heartbeat's answer.
 const SAID_LATELY: Duration = Duration::from_secs(1);
 
 /// For each peer, when the latest of the messages was sent that it took from this node as the leader of a term.
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
     latest: Mutex<HashMap<NodeId, Ack>>,
-    /// What each peer last said of its disk.
+    /// Each peer's latest report on its disk.
     disks: Mutex<HashMap<NodeId, Disk>>,
     /// When each peer last answered a heartbeat, and how long after it was sent.
     round_trips: Mutex<HashMap<NodeId, (Instant, Duration)>>,
@@ -40,7 +40,7 @@ struct Ack {
 #[derive(Clone, Copy, Debug)]
 struct Disk {
     said: Instant,
-    /// What a sync of the log takes, if there was any lately.
+    /// Duration of a sync of the log, if there was any lately.
     sync: Option<Duration>,
     nearly_full: bool,
 }
@@ -97,7 +97,7 @@ impl Acks {
         self.disks.lock().insert(peer, disk);
     }
 
-    /// What a sync of `peer`'s log takes, as it said in the last second.
+    /// Duration of a sync of `peer`'s log, as it said in the last second.
     pub(super) fn sync(&self, peer: NodeId) -> Option<Duration> {
         lately(&self.disks.lock(), peer)?.sync
     }

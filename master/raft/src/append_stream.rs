@@ -25,7 +25,7 @@ use super::leadership::Heard;
 use super::peer::Whom;
 
 /// openraft sends an append without entries where the log has not the one that it wants to send, every 10 ms, and never
-/// looks whether that one was purged. After so many of the same the stream is ended: openraft then begins anew from what
+/// looks whether that one was purged. After so many of the same the stream is ended: openraft then begins again from what
 /// the follower has, with a snapshot if need be. Found by a simulated schedule (docs/simulation.md).
 const IN_VAIN: u32 = 20;
 
@@ -51,7 +51,7 @@ pub(crate) struct Requests<S> {
     heard_before: u64,
 }
 
-/// What is to be done next.
+/// The next step.
 enum Next {
     Send(AppendEntriesRequest<TypeConfig>),
     /// openraft has no more requests.
@@ -78,7 +78,7 @@ impl<S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin> Requests<S> {
     }
 }
 
-/// What was sent and not yet answered.
+/// Messages that were sent and not yet answered.
 #[derive(Debug, Default)]
 struct Pipeline {
     unanswered: VecDeque<Unanswered>,
@@ -188,7 +188,7 @@ pub(crate) async fn open(
     }))
 }
 
-/// Whether an answer covers all of its request; openraft starts anew where one does not.
+/// Whether an answer covers all of its request; openraft starts again where one does not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Complete {
     Yes,

@@ -26,7 +26,7 @@ pub(crate) enum BadMessage {
     Invalid {
         /// The field.
         what: &'static str,
-        /// What is wrong with it.
+        /// The defect.
         why: String,
     },
     /// An entry cannot be read.
@@ -34,7 +34,7 @@ pub(crate) enum BadMessage {
     Entry {
         /// Its log index.
         index: u64,
-        /// What is wrong with it.
+        /// The defect.
         source: RecordError,
     },
 }
@@ -160,7 +160,7 @@ pub(crate) fn append_from_wire(
     Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
 }
 
-/// What an append covers: the entry before it, and its last one.
+/// Range of an append: the entry before it, and its last one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) prev: Option<LogId>,
@@ -282,7 +282,7 @@ pub(crate) fn transfer_from_wire(
     ))
 }
 
-/// What the first piece of a snapshot says: who sends it, and what it is of.
+/// Decodes the first piece of a snapshot: who sends it, and what it is of.
 pub(crate) fn snapshot_from_wire(header: &v1::SnapshotPiece) -> Result<(Vote, SnapshotMeta), BadMessage> {
     let vote = vote_from_wire(header.vote.as_ref(), Standing::Leader)?;
     let last_log_id = opt_from_wire(header.last_log_id.as_ref());

@@ -1,4 +1,4 @@
-//! Who sends and who is meant. openraft's messages name neither the cluster nor the node, so a receiver checks the
+//! Sender and addressee of a message. openraft's messages name neither the cluster nor the node, so a receiver checks the
 //! envelope before Raft sees the message: that is what keeps a wiped node at an old address from voting with lost
 //! state, and two clusters that share an address from mixing their logs.
 

@@ -1,5 +1,5 @@
-//! What masters read of each other and of snapshots, for tests/fuzz: each function says whether it could be read. What was
-//! read is written and read again, and must be the same.
+//! Decodes what masters read of each other and of snapshots, for tests/fuzz: each function says whether it could be
+//! read. A value that was read is written and read again, and must be the same.
 
 use mc_log::{LogId, Vote};
 use mc_proto::v1;

@@ -1,4 +1,4 @@
-//! Who leads, as far as this node can tell. openraft names a leader for as long as its term is the newest, also when
+//! The leader, as far as this node can tell. openraft names a leader for as long as its term is the newest, also when
 //! that leader is dead and no majority is there to elect another: with pre-vote the term does not rise then.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub struct Leadership {
 /// A leader is heard every 50 ms, and an election takes twice the longest timeout: after so many of them nobody leads.
 const SILENCE_FACTOR: u32 = 4;
 
-/// What to do with a master that was removed.
+/// Advice for a master that was removed.
 pub const REMOVED_FIX: &str = "stop it, and empty its data directory before it is used again";
 
 /// When this node was last sent something by another leader, and the newest term of one.
@@ -64,7 +64,7 @@ impl Heard {
     }
 }
 
-/// What other masters let this one know of who leads and who is a member.
+/// News from other masters: who leads, and who is a member.
 pub(super) struct Signs {
     pub(super) heard: Heard,
     pub(super) acks: Arc<Acks>,

@@ -43,7 +43,7 @@ pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;
 /// Whether the disk of a node's data directory is nearly full.
 pub type NearlyFull = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// What a Raft node is made of.
+/// Parts of a Raft node.
 pub struct RaftNodeConfig<L> {
     /// This node.
     pub node: NodeId,
@@ -57,7 +57,7 @@ pub struct RaftNodeConfig<L> {
     pub clock: Clock,
     /// The Raft log, vote included.
     pub log: L,
-    /// What the log records the vote with.
+    /// The election timeout that the log records beside the vote.
     pub vote_timing: Arc<VoteTiming>,
     /// Bytes of the log that a snapshot does not cover.
     pub bytes_since: BytesSince,
@@ -98,7 +98,7 @@ pub enum StartError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the leader in term {term}; the leader is {}", named(.leader.as_ref()))]
 pub struct NotLeader {
-    /// Who leads, if it is known.
+    /// The leader, if it is known.
     pub leader: Option<(NodeId, MasterNode)>,
     /// The highest term this node has seen.
     pub term: u64,
@@ -379,7 +379,7 @@ impl RaftNode {
         each.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
-    /// Who leads, as this node learns of it.
+    /// Follows the leader, as this node learns of it.
     #[must_use]
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.leadership.clone()
@@ -387,7 +387,7 @@ impl RaftNode {
 
     /// The term in which this node may serve reads, and answer from soft state, at this moment; `None` when only
     /// [`Self::read_barrier`] can tell: always, where the cluster's read policy is [`ReadPolicy::ReadIndex`]. Costs no
-    /// message and no hop through Raft: for every operation anew, within it.
+    /// message and no hop through Raft: for every operation again, within it.
     #[must_use]
     pub fn try_lease(&self) -> Option<LeaderTerm> {
         match self.index.read_policy() {
@@ -447,7 +447,7 @@ impl RaftNode {
         &self.acks
     }
 
-    /// What openraft's redirection says to a caller.
+    /// Turns openraft's redirection into an answer for the caller.
     pub fn forward(&self, to: ForwardToLeader<TypeConfig>) -> NotLeader {
         let leader = to.leader_id.zip(to.leader_node).filter(|(id, _)| *id != self.node);
         NotLeader { leader, term: self.leadership.borrow().term }

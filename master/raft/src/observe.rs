@@ -7,7 +7,7 @@ use tokio::sync::watch;
 
 use super::RaftNode;
 
-/// What a Raft node says of itself.
+/// A Raft node's report of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaftView {
     /// `leader`, `follower`, `learner`, `candidate` or `stopped`.

@@ -59,7 +59,7 @@ impl Peer {
         Self { identity, target, recorded, lane, lines }
     }
 
-    /// What an answer to a vote or a pre-vote says.
+    /// Decodes an answer to a vote or a pre-vote.
     fn voted(
         &self,
         whom: &Whom,

@@ -180,7 +180,7 @@ async fn outdated(raft: &Raft<Machine>, vote: Vote) -> Ended {
     }
 }
 
-/// What this node has.
+/// The state of this node that a snapshot is compared with.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     vote: Vote,

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use mc_log::{LogId, StoredMembership};
 
-/// What this master heard of its own removal: the latest members without this node that another master told of, by the
+/// News of this master's own removal: the latest members without this node that another master told of, by the
 /// entry that set them.
 #[derive(Debug, Default)]
 pub(crate) struct Removal(Mutex<Option<LogId>>);

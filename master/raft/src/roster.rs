@@ -40,7 +40,7 @@ pub struct Member {
     pub lag: u64,
     /// When the latest message was sent that it has answered in this term.
     pub heard: Option<Instant>,
-    /// What a sync of its log takes at worst; of others, as they last said.
+    /// Duration of a sync of its log at worst; of others, as they last said.
     pub sync: Option<Duration>,
 }
 

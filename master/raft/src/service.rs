@@ -34,10 +34,10 @@ use crate::rpc_times::{RaftRpc, RpcTimes};
 /// Largest message that is read: twice what a log reader puts into one append.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
-/// What comes before there is a cluster: the two calls of formation, and the word on Raft calls.
+/// Calls before there is a cluster: the two calls of formation, and the word on Raft calls.
 #[tonic::async_trait]
 pub trait Formation: Send + Sync + 'static {
-    /// Who are you, what do you hold, whom do you list.
+    /// Answers who this node is, what it holds and whom it lists.
     async fn meet(&self, request: v1::MeetRequest) -> Result<v1::MeetReply, Status>;
     /// Take part in a new cluster.
     async fn found(&self, request: v1::FoundRequest) -> Result<v1::FoundReply, Status>;
@@ -61,7 +61,7 @@ struct Inner {
     times: RpcTimes,
 }
 
-/// What the service needs of a running node.
+/// Parts of a running node that the service needs.
 pub(super) struct Attached {
     pub(super) raft: Raft<Machine>,
     pub(super) guard: VoteGuard,
@@ -143,7 +143,7 @@ impl RaftService {
         tonic::transport::Server::builder()
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
-            // One that was stopped finds many heartbeats that were given up, and shall not end the connection for it.
+            // One that was stopped finds many heartbeats that were given up, and must not end the connection for it.
             .http2_max_pending_accept_reset_streams(Some(1024))
             .http2_keepalive_interval(Some(Duration::from_secs(1)))
             .http2_keepalive_timeout(Some(Duration::from_secs(2)))

@@ -1,4 +1,4 @@
-//! What a node does by itself.
+//! Background tasks of a node.
 
 use std::time::Duration;
 

@@ -88,7 +88,7 @@ impl fmt::Display for Blocked {
     }
 }
 
-/// What [`watch`] goes by.
+/// Inputs of [`watch`].
 pub(super) struct Signs {
     pub(super) me: NodeId,
     pub(super) acks: Arc<Acks>,

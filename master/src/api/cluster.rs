@@ -1,4 +1,4 @@
-//! Who is here: hello, status, watch, members.
+//! Calls about the cluster: hello, status, watch, members.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,7 +60,7 @@ struct Told {
     more: bool,
 }
 
-/// What the process says of itself.
+/// Name and version of this process.
 pub(crate) fn software() -> String {
     concat!("mc-master ", env!("CARGO_PKG_VERSION")).to_owned()
 }
@@ -83,7 +83,7 @@ impl Coordinator {
         }
     }
 
-    /// What this master answers of itself; on the leader with the liveness of the stores.
+    /// This master's status; on the leader with the liveness of the stores.
     pub(crate) async fn status(&self) -> v1::StatusReply {
         let leading = self.lead_soon().await;
         self.status_as(leading.as_deref())

@@ -126,7 +126,7 @@ impl Coordinator {
     }
 }
 
-/// What a cluster version of `before` becomes: the highest that all builds support. Builds that hold it down while others
+/// The cluster version after `before`: the highest that all builds support. Builds that hold it down while others
 /// support more are named: who asks takes them for upgraded.
 fn raised(before: u32, supported: &BTreeMap<NodeId, u32>) -> Result<u32, String> {
     let lowest = supported.values().copied().min().unwrap_or(before);

@@ -1,5 +1,5 @@
-//! What masters read of clients and stores, for tests/fuzz: each function says whether it could be read. What goes on to
-//! the log must be read there as it was written.
+//! Decodes what masters read of clients and stores, for tests/fuzz: each function says whether it could be read. A
+//! command for the log must be read there as it was written.
 
 use std::hint::black_box;
 
@@ -14,12 +14,12 @@ use super::objects::{limits, put_id, start_item};
 use super::stores::{parse_mount, store_and_epoch};
 use crate::fuzz::{CLUSTER, NODE};
 
-/// Who calls, and who is meant.
+/// Checks the caller and the addressee.
 pub fn caller(caller: Option<&v1::Caller>) -> bool {
     Addressee { cluster: CLUSTER, node: NODE }.check(caller).is_ok()
 }
 
-/// What a caller speaks.
+/// Checks the versions that a caller speaks.
 pub fn hello(request: &v1::HelloRequest) -> bool {
     versions_meet(request.version_min, request.version_max).is_ok()
 }

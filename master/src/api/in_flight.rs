@@ -35,15 +35,15 @@ const READS: [&str; 2] = ["/BatchExist", "/BatchGet"];
 /// A store's heartbeats are one request that never ends.
 const HEARTBEAT: &str = "/Heartbeat";
 
-/// What one store's heartbeats may take up until they are answered: some hundred times what they do, and 64 MiB for a
-/// thousand stores. They have no part in the bound of all calls: a stream that finds no room ends, and its store is
-/// suspect at once, so the load of others would make live stores look dead.
+/// Most bytes that one store's heartbeats may take up until they are answered: some hundred times the usual, and 64 MiB
+/// for a thousand stores. They have no part in the bound of all calls: a stream that finds no room ends, and its store
+/// is suspect at once, so the load of others would make live stores look dead.
 const MOST_HEARTBEAT_BYTES: usize = 64 << 10;
 
 /// tonic encodes a reply into a buffer of this size, and doubles it until the reply fits.
 const ENCODE_BUFFER: usize = 8 << 10;
 
-/// What calls take up, a bound on it, and the layer that refuses those for which there is no room.
+/// Memory of calls in flight, a bound on it, and the layer that refuses those for which there is no room.
 #[derive(Clone)]
 pub(crate) struct InFlight {
     most: usize,
@@ -79,7 +79,7 @@ impl InFlight {
     }
 }
 
-/// What a request, or a piece of a reply, takes up; given back when it is dropped.
+/// Memory of a request, or of a piece of a reply; given back when it is dropped.
 struct Held {
     bound: InFlight,
     bytes: AtomicUsize,

@@ -12,7 +12,7 @@ pub(crate) enum Refusal {
     /// Another master leads, or none that is known.
     #[error("{}", not_leader(.leader.as_ref(), *.term))]
     NotLeader {
-        /// Who leads, when that is known.
+        /// The leader, when it is known.
         leader: Option<v1::Leader>,
         /// The highest term seen.
         term: u64,
@@ -29,7 +29,7 @@ pub(crate) enum Refusal {
         theirs: String,
     },
     /// The caller means another node.
-    #[error("this master is node {ours}, the caller means {theirs}: it was replaced, connect anew")]
+    #[error("this master is node {ours}, the caller means {theirs}: it was replaced, reconnect")]
     WrongNode {
         /// This master's.
         ours: NodeId,
@@ -120,7 +120,7 @@ pub(crate) enum Refusal {
     /// A store's mount is refused.
     #[error("{message}")]
     Store {
-        /// What kind of refusal.
+        /// Kind of refusal.
         code: Code,
         /// In words.
         message: String,

@@ -74,7 +74,7 @@ impl Api {
         }
     }
 
-    /// What `/status` and the Status call say.
+    /// The answer of `/status` and of the Status call.
     pub(crate) async fn status_reply(&self) -> v1::StatusReply {
         match self.coordinator() {
             Some(coordinator) => coordinator.status().await,
@@ -82,7 +82,7 @@ impl Api {
         }
     }
 
-    /// What the gauges and `/readyz` go by.
+    /// The status behind the gauges and `/readyz`.
     pub(crate) fn own_status(&self) -> v1::StatusReply {
         self.coordinator().map_or_else(|| self.forming_status(), |coordinator| coordinator.own_status())
     }

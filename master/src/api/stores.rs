@@ -31,7 +31,9 @@ impl Coordinator {
             Code::StoreEpochDead => {
                 return Err(Refusal::Store {
                     code,
-                    message: format!("store {store} mounts memory that was declared dead: it allocates anew"),
+                    message: format!(
+                        "store {store} mounts memory that was declared dead: it allocates again"
+                    ),
                 });
             }
             _ => {

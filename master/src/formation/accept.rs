@@ -9,7 +9,7 @@ pub(super) struct Founding {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
     pub(super) members: Vec<NodeId>,
-    /// What the founder saw this node belong to.
+    /// The cluster that the founder saw this node belong to.
     pub(super) replaces: Option<ClusterId>,
 }
 

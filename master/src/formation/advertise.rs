@@ -20,7 +20,7 @@ pub struct BoundAddresses {
 pub struct Advertise {
     /// The host that `--advertise` names (a name or an IP address).
     pub host: Option<String>,
-    /// What the listeners are bound to.
+    /// The addresses of the listeners.
     pub bound: BoundAddresses,
 }
 

@@ -14,14 +14,14 @@ use crate::peers::{Entries, list};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instance(pub u128);
 
-/// What this node knows of itself when a round of meetings begins. It is empty: a node with data does not form.
+/// This node's own state when a round of meetings begins. It is empty: a node with data does not form.
 #[derive(Clone, Debug)]
 pub struct Own {
     /// This start of this process.
     pub instance: Instance,
     /// This node.
     pub node: NodeId,
-    /// What its identity file names, if anything.
+    /// The cluster that its identity file names, if any.
     pub belonging: Option<Belonging>,
     /// The cluster of a Raft call that came in for this node's id.
     pub called: Option<ClusterId>,
@@ -33,12 +33,12 @@ pub struct Own {
     pub versions: RangeInclusive<u32>,
 }
 
-/// What one address of the list answered.
+/// The answer of one address of the list.
 #[derive(Clone, Debug)]
 pub struct Met {
     /// The address as listed.
     pub address: HostPort,
-    /// Who is there, or why nobody answered.
+    /// The node there, or why there was no answer.
     pub answer: Result<Answer, String>,
 }
 
@@ -65,7 +65,7 @@ pub struct Answer {
     pub cluster_version_max: u32,
 }
 
-/// What a round of meetings leads to.
+/// Outcome of a round of meetings.
 #[derive(Debug)]
 pub enum Decision {
     /// Meet again, for these reasons.
@@ -94,7 +94,7 @@ pub struct Invitation {
     pub replaces: Option<ClusterId>,
 }
 
-/// What is waited for.
+/// Reason to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The list is not complete: names without addresses, or fewer masters than there should be.
@@ -205,7 +205,7 @@ fn distinct<'a>(own: &Own, met: &'a [Met]) -> Vec<(&'a HostPort, &'a Answer)> {
     masters
 }
 
-/// What to do after a round: `met` has one item for every address of the list.
+/// Decides after a round: `met` has one item for every address of the list.
 #[must_use]
 pub fn decide(own: &Own, met: &[Met]) -> Decision {
     match checked(own, met) {
@@ -327,7 +327,7 @@ fn check_distinct(
     Ok(())
 }
 
-/// What follows when peers are formed; `None` when none that answered is.
+/// Decides when peers are formed; `None` when none that answered is.
 fn formed_elsewhere(own: &Own, answers: &[(&HostPort, &Answer)]) -> Result<Option<Decision>, FormationError> {
     let formed: Vec<(HostPort, ClusterId)> = answers
         .iter()

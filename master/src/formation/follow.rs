@@ -1,4 +1,4 @@
-//! What a master does with addresses once it has a cluster: it tells the others where it is, and believes where they
+//! Addresses of a master that has a cluster: it tells the others where it is, and believes where they
 //! are when it has met them there.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use crate::peers::{Entries, Expansion};
 /// Between two rounds of meetings, while the cluster does not know this master's addresses or nobody leads.
 const ROUND: Duration = Duration::from_secs(1);
 
-/// What a master knows of its cluster by its Raft.
+/// A master's view of its cluster, from its Raft.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterView {
     /// The members and their addresses, as they are replicated.
@@ -67,7 +67,7 @@ struct Follower<'a> {
     formation: &'a Formation,
     book: &'a AddressBook,
     cluster: ClusterId,
-    /// What was complained about; said once.
+    /// Complaints that were made; each is made once.
     complaints: BTreeSet<String>,
 }
 

@@ -1,4 +1,5 @@
-//! What masters that form a cluster read of each other, for tests/fuzz: each function says whether it could be read.
+//! Decodes what masters that form a cluster read of each other, for tests/fuzz: each function says whether it could be
+//! read.
 
 use mc_proto::v1;
 
@@ -6,7 +7,7 @@ use super::accept::{Standing, refusal};
 use super::meet;
 use crate::fuzz::NODE;
 
-/// Who another master says that it is.
+/// Checks another master's word on who it is.
 pub fn meet_reply(reply: &v1::MeetReply) -> bool {
     meet::answer(reply.clone()).is_some()
 }

@@ -12,7 +12,7 @@
 //!
 //! - Before 1: nothing happened.
 //! - After 1 or within 2: no Raft state exists anywhere. Every node restarts empty, with a cluster id on disk that
-//!   binds nobody: a new round founds anew, over what the receivers show.
+//!   binds nobody: a new round founds again, over what the receivers show.
 //! - After 2, before Raft has written: the same. Nobody has voted, because a vote is on disk before it is answered.
 //! - After Raft has written on the founder: it restarts as formed and its Raft goes on; the members' Raft answers
 //!   because their identity names the cluster. If the founder is wiped instead, it comes back as a new id and is not

@@ -36,7 +36,7 @@ pub enum Plan {
     Peers(PeerList),
 }
 
-/// What formation is started with.
+/// Settings of formation.
 #[derive(Clone)]
 pub struct FormationConfig {
     /// `--single` or `--peers`.
@@ -256,7 +256,7 @@ impl Formation {
         Met { address: address.clone(), answer: self.dialer.meet(address, request).await }
     }
 
-    /// Who is at a Raft address: for a leader, before it takes a master in.
+    /// Asks for the node at a Raft address: for a leader, before it takes a master in.
     ///
     /// # Errors
     /// Why nobody answered.
@@ -320,7 +320,7 @@ enum Round {
     Wait(Vec<Reason>),
 }
 
-/// What was last said of the waiting, and when.
+/// The last line about the waiting, and when it was logged.
 #[derive(Default)]
 struct Waiting {
     said: Option<(String, Instant)>,

@@ -100,7 +100,7 @@ impl FormationService {
         self.shown.lock().waiting.clone()
     }
 
-    /// Who is here: the answer to `Meet`.
+    /// Introduces this node: the answer to `Meet`.
     ///
     /// # Errors
     /// None; the signature is the service's.

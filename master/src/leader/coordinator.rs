@@ -24,10 +24,10 @@ const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The wait of an answer that can do without soft state.
 const A_MOMENT: Duration = Duration::from_millis(100);
 
-/// What a master says that knows no leader.
+/// Message of a master that knows no leader.
 const NO_LEADER: &str = "no leader is known: a majority of the masters must be running and reach each other";
 
-/// What a coordinator is made of.
+/// Parts of a coordinator.
 pub(crate) struct CoordinatorConfig {
     pub(crate) cluster: ClusterId,
     /// This master came to the cluster after it had formed, and empty.
@@ -42,7 +42,7 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) stop: CancellationToken,
 }
 
-/// What answers calls with: the replicated index, the way to change it, and the soft state of the term that this master
+/// Serves calls: it has the replicated index, the way to change it, and the soft state of the term that this master
 /// leads, if it leads one.
 pub(crate) struct Coordinator {
     pub(crate) cluster: ClusterId,

@@ -1,4 +1,4 @@
-//! What a leader does unasked: keep the time, watch the stores, clean up.
+//! Duties of a leader that it does unasked: keep the time, watch the stores, clean up.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -12,7 +12,7 @@ use super::liveness::Liveness;
 pub(crate) struct Leading {
     /// The term.
     pub(crate) term: u64,
-    /// Who is alive.
+    /// Liveness of the stores.
     pub(crate) liveness: Liveness,
     leases: Leases,
     terms: RwLock<Terms>,
@@ -22,7 +22,7 @@ pub(crate) struct Leading {
     origin: Duration,
 }
 
-/// What the cluster's settings say of leases and puts.
+/// Limits from the cluster's settings: leases and puts.
 #[derive(Clone, Copy, Debug)]
 struct Terms {
     read_lease: Duration,

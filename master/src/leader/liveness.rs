@@ -87,7 +87,7 @@ struct Heard {
     expected: bool,
 }
 
-/// What a store's heartbeats say of it.
+/// State of a store, from its heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreState {
     /// Heard lately.
@@ -228,7 +228,7 @@ impl Liveness {
         self.suspects.load_full()
     }
 
-    /// What changed after the first `seen` changes, up to `most` stores; of a watcher that has been told nothing, all
+    /// Changes after the first `seen` ones, up to `most` stores; for a watcher that has been told nothing, all
     /// suspects.
     pub(crate) fn news(&self, seen: Option<u64>, most: usize) -> News {
         // The list changes under this lock only: it is the one that these changes have led to.

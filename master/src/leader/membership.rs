@@ -1,4 +1,4 @@
-//! Who the masters are: what people ask for, and what a leader does about it by itself.
+//! Members of the cluster: what people ask for, and what a leader does about it by itself.
 //!
 //! A master that is to come is a learner first: it copies the log and has no vote, so that it costs no majority while
 //! it catches up. Every learner becomes a voter as soon as it has caught up; there is no other kind. So what remains to
@@ -40,7 +40,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(10);
 /// this master last saw the voters change, whoever led: see [`SeenVoters`].
 const SWAP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a leader does next about its members.
+/// Next step of a leader about its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     /// The leader before died half-way through a change.
@@ -149,14 +149,14 @@ fn settled(roster: Roster) -> Result<Roster, Refusal> {
     Ok(roster)
 }
 
-/// What answered at the recorded address of a dead member.
+/// The node that answered at the recorded address of a dead member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// A member, or a master that is to be called elsewhere.
     NobodyNew,
     /// No member, and with data: it was one once. Whoever wants it back asks for it.
     HasData,
-    /// What a master is that lost its disk.
+    /// A master that lost its disk.
     Empty,
 }
 
@@ -237,7 +237,7 @@ struct Keeper {
     /// When the term began here.
     since: Instant,
     voters: SeenVoters,
-    /// What was last complained of, so that it is said once.
+    /// The last complaint, so that it is made once.
     said: String,
 }
 

@@ -1,4 +1,4 @@
-//! What a leader knows and does not replicate: read leases, the liveness of stores, the running cluster time.
+//! Soft state of a leader, which it does not replicate: read leases, the liveness of stores, the running cluster time.
 //!
 //! It belongs to one term. Whatever is decided from it is stamped with that term and does nothing in an entry of
 //! another, so it dies with the leadership.

@@ -53,7 +53,7 @@ pub(crate) async fn leave_to_a_better_disk(coordinator: Arc<Coordinator>) {
     }
 }
 
-/// Who leads better than this master with its disk's pace: of the voters that have caught up, the one with the fastest
+/// A better leader than this master with its disk's pace: of the voters that have caught up, the one with the fastest
 /// disk.
 ///
 /// Nobody, unless the others with good disks are a majority by themselves. A vote is written before it counts, and that

@@ -39,7 +39,7 @@ impl Backoff {
         self.next == self.first
     }
 
-    /// What was waited for has come: the next wait is a first one.
+    /// Ends the waiting: the next wait is a first one.
     pub fn reset(&mut self) {
         self.next = self.first;
     }

@@ -18,13 +18,13 @@ pub struct Listed {
     pub masters: usize,
 }
 
-/// What each name last resolved to. A lookup that fails says nothing of how many masters there are: a name with three
+/// The last records of each name. A lookup that fails says nothing of how many masters there are: a name with three
 /// records that counted as one would let one master speak for the majority.
 #[derive(Debug, Default)]
 pub struct LastKnown(Mutex<BTreeMap<String, Listed>>);
 
 impl LastKnown {
-    /// What a name stands for: these records, or without any the last ones. A name that never resolved stays a name: the
+    /// The masters of a name: these records, or without any the last ones. A name that never resolved stays a name: the
     /// channel resolves again when it connects, and says why it cannot.
     pub fn or_last(&self, name: &str, records: &[SocketAddr]) -> Listed {
         let mut known = self.0.lock();

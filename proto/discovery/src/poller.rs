@@ -30,7 +30,7 @@ pub struct Poller {
     open: BTreeMap<String, Instant>,
 }
 
-/// What to do now.
+/// The next step of a poller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Ask this master. [`Poller::ended`] says that it has answered, or failed to.
@@ -65,7 +65,7 @@ impl Poller {
         self.next = now + head_start;
     }
 
-    /// What to do at `now` about these masters. `named` is the leader that stopped answering: it is asked first, and then
+    /// Decides at `now` about these masters. `named` is the leader that stopped answering: it is asked first, and then
     /// every other time, since it alone can say that it still leads.
     pub fn step(&mut self, now: Instant, masters: &BTreeSet<String>, named: Option<&str>) -> Step {
         self.looked = Some(now);

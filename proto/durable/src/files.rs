@@ -19,7 +19,7 @@ pub enum DurableError {
     /// The system refused.
     #[error("cannot {action} {path}: {source}", path = path.display())]
     Io {
-        /// What was attempted, such as `write`.
+        /// The attempted step, such as `write`.
         action: &'static str,
         /// On what.
         path: PathBuf,
@@ -31,7 +31,7 @@ pub enum DurableError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         why: &'static str,
     },
     /// Written by another build.
@@ -41,7 +41,7 @@ pub enum DurableError {
         path: PathBuf,
         /// In the file.
         found: u32,
-        /// What this build reads.
+        /// The version that this build reads.
         supported: u32,
     },
     /// Another process uses the directory.

@@ -7,7 +7,7 @@ pub trait FreeSpace: fmt::Debug + Send + Sync {
     /// Bytes that this process may still write to the file system that `dir` is on. May block.
     ///
     /// # Errors
-    /// What the file system answers.
+    /// The error of the file system.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
 }
 

@@ -6,7 +6,7 @@ use mc_types::HostPort;
 /// Every address that the host has now: distinct, sorted. An IP address is its own.
 ///
 /// # Errors
-/// What the system's resolver answers; a name without any address is [`io::ErrorKind::NotFound`].
+/// The error of the system's resolver; a name without any address is [`io::ErrorKind::NotFound`].
 pub async fn resolve(address: &HostPort) -> io::Result<Vec<SocketAddr>> {
     if let Some(ip) = address.ip() {
         return Ok(vec![SocketAddr::new(ip, address.port())]);

@@ -78,7 +78,7 @@ where
 /// their answers and an idle connection can't hold the process.
 ///
 /// # Errors
-/// What the listener answers.
+/// The error of the listener.
 pub async fn serve(
     listener: Listener,
     router: Router,

@@ -1,4 +1,4 @@
-//! What a process of mc needs besides its work.
+//! Parts of a process of mc besides its work.
 //!
 //! - [`config`]: flags over environment over file over default, and where each value came from.
 //! - [`http`], [`metrics`], [`telemetry`]: how a process is watched.

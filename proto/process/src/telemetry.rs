@@ -19,10 +19,10 @@ pub enum LogFormat {
 /// The flags of logging, to be flattened into a process' flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogOptions {
-    /// Form of the log on standard error
+    /// Format of the log on standard error
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub log_format: LogFormat,
-    /// Level of the log (error, warn, info, debug, trace), or a filter such as `info,mc_master=debug`
+    /// Log level (error, warn, info, debug, trace), or a filter by crate such as `info,mc_raft=debug`
     #[arg(long, default_value = "info,openraft=off", value_name = "FILTER")]
     pub log: String,
 }
@@ -41,7 +41,7 @@ pub enum TelemetryError {
     Filter {
         /// As given.
         filter: String,
-        /// What is wrong.
+        /// The defect.
         why: String,
     },
     /// A subscriber is there already.

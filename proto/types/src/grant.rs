@@ -9,7 +9,7 @@ use crate::{ClusterId, ClusterTime, SegmentEpoch, SegmentNumber, StoreId};
 const GRANT_FORMAT: u8 = 1;
 const MAC_LEN: usize = 16;
 
-/// What a grant permits.
+/// Permission of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Access {
     /// Read the ranges.
@@ -49,7 +49,7 @@ pub struct Grant {
     pub access: Access,
     /// End of the permission.
     pub expires: ClusterTime,
-    /// What it covers; a request names a range by its place in this list.
+    /// Ranges that it covers; a request names a range by its place in this list.
     pub ranges: Vec<GrantedRange>,
 }
 

@@ -5,7 +5,7 @@ use mc_types::{ClusterId, NodeId};
 ///
 /// The first cluster met is kept. A master with another id is refused, because a foreign cluster at a reused address
 /// looks just like that; only when a majority of the list reports one and the same other id has the cluster really
-/// been replaced (rescued, or formed anew), and the store goes over to it.
+/// been replaced (rescued, or formed again), and the store goes over to it.
 #[derive(Debug)]
 pub(crate) struct Membership {
     known: Option<ClusterId>,
@@ -13,7 +13,7 @@ pub(crate) struct Membership {
     reports: Reports,
 }
 
-/// What to do about a master's cluster id.
+/// Verdict on a master's cluster id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It is ours.
@@ -31,7 +31,7 @@ pub(crate) enum Verdict {
     Foreign {
         /// The cluster that the store keeps.
         ours: ClusterId,
-        /// What the master says.
+        /// The cluster of the master.
         theirs: ClusterId,
         /// Masters of the list that say the same.
         reports: usize,

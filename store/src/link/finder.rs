@@ -41,7 +41,7 @@ const REMIND: Duration = Duration::from_secs(10);
 /// How often the names in the list are looked up again while no leader is known.
 const RESOLVE: Duration = Duration::from_secs(5);
 
-/// What one master said, or why it did not.
+/// The answer of one master, or why there was none.
 struct News {
     from: String,
     said: Result<Said, Unsaid>,
@@ -66,7 +66,7 @@ impl Unsaid {
     }
 }
 
-/// What masters say of themselves and of others.
+/// A master's report of itself and of others.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) cluster: Option<ClusterId>,
@@ -100,7 +100,7 @@ pub(crate) struct Finder {
     hurried: Option<Instant>,
     /// Until then no master is asked: a leader is known, and the store's turn to go over to it comes.
     calm_until: Instant,
-    /// What each master said last, in words, for the line that says for whom the store waits.
+    /// Each master's latest answer in words, for the line that says for whom the store waits.
     heard: BTreeMap<String, String>,
     /// Foreign masters that were already reported.
     refused: BTreeMap<String, ClusterId>,

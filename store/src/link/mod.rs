@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 pub(crate) use advertise::Advertised;
 pub(crate) use status::LinkStatus;
 
-/// What does not change while the process runs.
+/// Facts that do not change while the process runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Lent {
     pub(crate) store: StoreId,
@@ -50,7 +50,7 @@ impl Identity {
     }
 }
 
-/// Whoever serves the memory to clients.
+/// The server of the memory.
 pub(crate) trait Served: Send + Sync {
     /// A leader of `cluster` said that its time is `time`: grants expire by that.
     fn learn(&self, cluster: ClusterId, time: ClusterTime);

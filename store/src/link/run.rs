@@ -131,7 +131,7 @@ impl Following {
                         epoch = %self.identity.epoch,
                         leader = leader.address,
                         "the masters gave this memory up while the store was out of reach: what it held is lost; \
-                         offering it anew"
+                         offering it again"
                     );
                     self.status.update(|state| state.dead_epochs += 1);
                     self.register_anew().await;

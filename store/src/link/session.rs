@@ -184,7 +184,7 @@ impl Session<'_> {
     }
 }
 
-/// What time it is in the cluster of `leader`, if that has this epoch mounted.
+/// Asks for the time in the cluster of `leader`, if that has this epoch mounted.
 pub(crate) async fn knows(
     client: Client,
     lent: &Lent,
@@ -248,7 +248,7 @@ fn epoch_bytes(epoch: SegmentEpoch) -> Bytes {
     Bytes::copy_from_slice(&epoch.to_bytes())
 }
 
-/// What a failed call means for the session.
+/// Meaning of a failed call for the session.
 fn ended(status: &tonic::Status) -> End {
     let Some(detail) = mc_proto::detail_of(status) else { return End::Broken(mc_proto::reason_of(status)) };
     match Code::try_from(detail.code) {

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 
 use super::leaders::Leader;
 
-/// What the link to the masters is doing; written by its thread, read by health, metrics and the finder.
+/// State of the link to the masters; written by its thread, read by health, metrics and the finder.
 #[derive(Debug)]
 pub(crate) struct LinkStatus {
     clock: Clock,
@@ -36,7 +36,7 @@ pub(crate) struct LinkState {
     pub(crate) mounts: u64,
     /// Epochs that a leader declared dead.
     pub(crate) dead_epochs: u64,
-    /// What the store waits for; empty while all is well.
+    /// The reason why the store waits; empty while all is well.
     pub(crate) waiting_for: String,
 }
 

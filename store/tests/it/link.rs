@@ -104,7 +104,7 @@ async fn a_dead_epoch_is_given_up_with_its_key_and_all_its_connections() {
     let mut old = tokio::net::TcpStream::connect(store.data_address()).await.unwrap();
     let dead = store.epoch();
     cluster.agreed().dead.insert(dead);
-    until("mounted anew", async || cluster.mounts().len() == 2 && store.ready()).await;
+    until("mounted again", async || cluster.mounts().len() == 2 && store.ready()).await;
     let mounts = cluster.mounts();
     let [Event::Mount { key: old_key, tcp: old_tcp, .. }, Event::Mount { epoch, key, tcp, .. }] = &mounts[..]
     else {

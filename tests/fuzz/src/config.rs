@@ -1,4 +1,4 @@
-//! What people write: flags, files, settings.
+//! Input from people: flags, files, settings.
 
 use std::hint::black_box;
 

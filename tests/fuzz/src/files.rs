@@ -15,7 +15,7 @@ pub(crate) fn in_file(data: &[u8], read: impl FnOnce(&Path) -> bool) -> bool {
 
 const KIND: SmallFile = SmallFile { magic: *b"mcTS", version: 1 };
 
-/// What every small file is in.
+/// Reads the frame that every small file has.
 pub(crate) fn small_file(data: &[u8]) -> bool {
     in_file(data, |path| {
         let Ok(Some(body)) = KIND.read(path) else { return false };

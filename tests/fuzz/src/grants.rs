@@ -1,4 +1,4 @@
-//! What clients say to stores.
+//! Messages from clients to stores.
 
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
 

@@ -25,7 +25,7 @@ pub struct Target {
     pub name: &'static str,
     /// Takes any bytes, and says whether they could be read.
     pub read: fn(&[u8]) -> bool,
-    /// What can be read.
+    /// Valid inputs.
     pub valid: fn() -> Vec<Vec<u8>>,
 }
 

@@ -1,4 +1,4 @@
-//! What a master has in its log.
+//! Records of a master's log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

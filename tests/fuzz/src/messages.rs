@@ -1,4 +1,4 @@
-//! What travels by gRPC. The first byte of an input says which kind of message the rest is.
+//! Messages over gRPC. The first byte of an input says which kind of message the rest is.
 
 use std::fmt::Debug;
 use std::sync::LazyLock;
@@ -50,7 +50,7 @@ fn valid(kinds: &[Kind]) -> Vec<Vec<u8>> {
     (0u8..).zip(kinds).map(|(number, kind)| [&[number][..], &kind.valid].concat()).collect()
 }
 
-/// What clients, stores and mcctl ask of masters.
+/// Reads requests of clients, stores and mcctl to masters.
 pub(crate) fn request(data: &[u8]) -> bool {
     read(&REQUESTS, data)
 }
@@ -60,7 +60,8 @@ pub(crate) fn requests() -> Vec<Vec<u8>> {
     valid(&REQUESTS)
 }
 
-/// What masters answer them. Answers that are codes, or are shown to people as they are, are decoded and no more.
+/// Reads the masters' replies to them. Replies that are codes, or are shown to people as they are, are decoded and no
+/// more.
 pub(crate) fn reply(data: &[u8]) -> bool {
     read(&REPLIES, data)
 }
@@ -70,7 +71,7 @@ pub(crate) fn replies() -> Vec<Vec<u8>> {
     valid(&REPLIES)
 }
 
-/// What masters say to each other.
+/// Reads messages between masters.
 pub(crate) fn peer(data: &[u8]) -> bool {
     read(&PEERS, data)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub u64);
 
-/// What a client asked for.
+/// A client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Put this value if the key is absent.
@@ -19,7 +19,7 @@ pub enum Action {
     Remove,
 }
 
-/// What it was told.
+/// The answer to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A put: the value was stored and acknowledged.

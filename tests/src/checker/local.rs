@@ -1,4 +1,4 @@
-//! What clients answer out of their own caches while no leader is in reach.
+//! Answers of clients from their own caches while no leader is in reach.
 //!
 //! Such a read may be old, so no order of the pool's operations has to explain it. What it returns must still be bytes
 //! that the client's cache can hold: those of a put of that key that had begun, and that did not fail. A put that stayed

@@ -5,7 +5,7 @@
 //! values are told apart by their digest. An operation whose outcome is unknown is left open to the end of the
 //! history: it may take effect at any time after its start, or never.
 //!
-//! What a client did without a leader is no part of that: a put that stayed in its cache is as if it had failed, and a
+//! Acts of a client without a leader are no part of that: a put that stayed in its cache is as if it had failed, and a
 //! read out of its cache is judged by itself (see `local`).
 
 mod history;
@@ -28,7 +28,7 @@ use search::Found;
 /// Steps of the search for one key before it is given up.
 const BOUND: usize = 5_000_000;
 
-/// What a history shows.
+/// Verdict on a history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Every key's operations can be put in an order that explains them.
@@ -47,12 +47,12 @@ pub enum Verdict {
     },
 }
 
-/// What cannot have happened.
+/// An impossible history.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The key.
     pub key: String,
-    /// What the last operation below shows, in words.
+    /// The contradiction of the last operation below, in words.
     pub why: String,
     /// It shows that an acknowledged value is gone. Any other answer is wrong.
     pub lost: bool,

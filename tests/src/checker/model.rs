@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use super::history::{Action, Digest, Operation, Outcome};
 
-/// What a key holds.
+/// Value of a key.
 pub(super) type State = Option<Digest>;
 
 /// Whether values may disappear without a remove.

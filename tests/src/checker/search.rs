@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use super::history::{Action, Digest, Operation, Outcome};
 use super::model::{Losses, State, apply};
 
-/// What the search found.
+/// Result of the search.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// An order that explains everything.

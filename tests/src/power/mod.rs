@@ -24,7 +24,7 @@ pub struct Power {
     model: Model,
 }
 
-/// What a loss of power took.
+/// Losses of one loss of power.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// Changes of files that were not durable, and had reached the kernel.

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use super::Taken;
 use crate::Seeded;
 
-/// What a disk writes whole or not at all.
+/// Bytes that a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
 /// A file or folder; its inode may be another's later.
@@ -16,7 +16,7 @@ pub(super) struct Id(usize);
 /// The names of a folder.
 pub(super) type Names = BTreeMap<OsString, Id>;
 
-/// What was done to a file.
+/// A change of a file.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
     Write { at: u64, bytes: Vec<u8> },
@@ -53,7 +53,7 @@ pub(super) struct Model {
     syncs: HashMap<u64, Sync>,
 }
 
-/// What is left.
+/// The files that are left.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     pub(super) names: BTreeMap<Id, Names>,
@@ -65,7 +65,7 @@ pub(super) struct Left {
 enum Loss {
     /// All that was not durable.
     Everything,
-    /// What came after some moment, file by file.
+    /// The changes after some moment, file by file.
     TheLast,
     /// Any part.
     Any,
@@ -136,7 +136,7 @@ impl Model {
         }
     }
 
-    /// What a file holds when nothing is lost.
+    /// Content of a file when nothing is lost.
     pub(super) fn written(&self, id: Id) -> Vec<u8> {
         match &self.nodes[id.0] {
             Node::File(file) => {
@@ -148,7 +148,7 @@ impl Model {
         }
     }
 
-    /// What is left when the folders had these names at the end.
+    /// The files that are left when the folders had these names at the end.
     pub(super) fn survivors(&self, now: &BTreeMap<Id, Names>, random: &mut Seeded) -> (Left, Taken) {
         let loss = match random.below(4) {
             0 => Loss::Everything,
@@ -280,7 +280,7 @@ mod tests {
         Change::Write { at, bytes: bytes.to_vec() }
     }
 
-    /// What is left of the file after each of many losses.
+    /// The file after each of many losses.
     fn all_left(model: &Model, id: Id) -> std::collections::BTreeSet<Vec<u8>> {
         let mut random = Seeded::new(1);
         (0..500).map(|_| model.survivors(&BTreeMap::new(), &mut random).0.files[&id].clone()).collect()

@@ -52,7 +52,7 @@ async fn requests_lost() {
     .await;
 }
 
-/// What clients ask for is done, and they do not hear of it.
+/// Requests of clients are carried out, and the answers are lost.
 #[tokio::test]
 async fn answers_lost() {
     from_leader("one-way partition", "no client hears the leader, masters whole", |links, leader| {

@@ -8,7 +8,7 @@ use crate::row::{Round, Row};
 
 /// How long a slow disk is slow that nobody leaves.
 const SPELL: Duration = Duration::from_secs(4);
-/// What a sync takes longer. A batch of the log waits for two of them, and a leader leaves when half of its batches
+/// Extra time of a sync. A batch of the log waits for two of them, and a leader leaves when half of its batches
 /// have waited for more than 200 ms: here they do not, below they do.
 const A_BIT_SLOW: Duration = Duration::from_millis(50);
 /// Too long for elections with the default timing, too.

@@ -9,7 +9,7 @@ use crate::row::{Round, Row};
 /// A leader swaps once a minute at most.
 const SWAPPED: Duration = Duration::from_secs(150);
 
-/// Waits until three vote and `before` is not among them: what started in its place was taken in by nobody's hand.
+/// Waits until three vote and `before` is not among them: what started in its place was taken in without a command.
 pub(crate) async fn replaced_by_itself(cluster: &Cluster, before: &[u8]) {
     until_within(SWAPPED, "the new node votes", async || {
         let leader = cluster.leader().await;

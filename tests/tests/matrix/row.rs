@@ -103,7 +103,7 @@ impl Round<'_> {
         self.discarded.borrow_mut().get_or_insert(why.into());
     }
 
-    /// What the row claims, besides what the history shows. Where it does not hold the row fails, unless this machine stood
+    /// Asserts a claim of the row, besides the history. Where it does not hold the row fails, unless this machine stood
     /// still for so long during the round that the masters had a reason: then the round is discarded.
     pub(crate) fn claim(&self, holds: bool, what: &str) {
         if holds {

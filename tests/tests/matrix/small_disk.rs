@@ -8,7 +8,7 @@ use crate::row::Row;
 use crate::witness::Direct;
 
 const SIZE: &str = "96m";
-/// What the masters keep free, and how often the log makes room for itself.
+/// The masters' reserve, and how often the log makes room for itself.
 const FLAGS: [&str; 4] = ["--disk-reserve", "16mb", "--snapshot-log-bytes", "4mb"];
 /// Bytes that are left of the reserve.
 const LEFT: u64 = 8 << 20;

@@ -14,7 +14,7 @@ use crate::row::{Round, Row};
 use crate::witness::Direct;
 
 const SPELL: Duration = Duration::from_secs(3);
-/// What the allocator says when the kernel refuses it memory.
+/// Message of the allocator when the kernel refuses it memory.
 const REFUSED: &str = "unable to allocate memory";
 /// Less than any master has: it gets no more.
 const MEMORY: u64 = 1 << 20;
@@ -126,7 +126,7 @@ fn asking_as_needed(cluster: ClusterBuilder) -> ClusterBuilder {
 
 /// The kernel gives a master no more memory while its calls need some.
 ///
-/// What is expected is that it ends: an allocation that is refused aborts it, and the words of that are in its log. One
+/// The process is expected to end: an allocation that is refused aborts it, and the words of that are in its log. One
 /// that fails elsewhere (a thread's stack, say) may be survived, or end it with an error. Either way the others go on,
 /// and with memory again, after a restart if it ended, it is as good as before.
 async fn no_memory(role: &'static str, leads: bool) {

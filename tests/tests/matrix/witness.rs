@@ -23,7 +23,7 @@ const ENOUGH: usize = 20;
 /// No client of the workload uses it.
 const KEY: &str = "asked for directly";
 
-/// What is asked.
+/// A question to a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     /// Whether a key is there: a leader answers by its lease, or asks a majority.
@@ -35,10 +35,10 @@ pub(crate) enum Call {
 /// Everything.
 pub(crate) const ALL: [Call; 2] = [Call::Read, Call::Put];
 
-/// What came back.
+/// The answer to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heard {
-    /// What only a leader says.
+    /// An answer that only a leader gives.
     Answer,
     /// The master's own word that it does not.
     Refusal,

@@ -88,10 +88,10 @@ async fn puts_are_refused_while_no_majority_of_the_disks_has_room() {
     assert!(!refused.unwrap().is_unknown());
     assert_eq!(client.get("kept").await.unwrap().as_deref(), Some(&b"value"[..]));
 
-    let mended = &mut cluster.masters[followers[0]];
-    mended.terminate().await;
-    mended.replace_flag("--disk-reserve", 1, ["--disk-reserve", "1mb"]);
-    mended.start();
+    let fixed = &mut cluster.masters[followers[0]];
+    fixed.terminate().await;
+    fixed.replace_flag("--disk-reserve", 1, ["--disk-reserve", "1mb"]);
+    fixed.start();
     cluster.ready().await;
     until("a put is taken", async || client.put("taken", b"value").await.is_ok()).await;
 }

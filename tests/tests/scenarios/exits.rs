@@ -1,4 +1,4 @@
-//! What a person has to mend ends a process with exit code 2 and one sentence that says what.
+//! A process that needs a person's help ends with exit code 2 and one sentence that says with what.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -20,7 +20,7 @@ enum Flag<'a> {
     Gone,
 }
 
-/// What departs, and the words that the sentence must have.
+/// Flags that differ from a working command line, and the words that the sentence must have.
 type Case<'a> = (&'a [(&'a str, Flag<'a>)], &'a [&'a str]);
 
 /// Ports and directories for one process after the other.

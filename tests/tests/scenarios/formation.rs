@@ -4,7 +4,7 @@ use mc_client::{Client, Put};
 use mc_tests::{Cluster, ClusterBuilder, Faults, Process, until, value};
 
 const KEYS: usize = 20;
-/// What a new node answers to a Raft call that was meant for the one whose address it has.
+/// Answer of a new node to a Raft call that was meant for the one whose address it has.
 const NOT_MEANT: &str = "the call is for node";
 
 /// Masters whose logs show why they got no vote.

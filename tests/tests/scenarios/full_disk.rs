@@ -10,7 +10,7 @@ use mc_tests::{Cluster, SmallDisk, eventually, passed_over, until};
 /// Objects with long keys: a snapshot of them is larger than [`LEFT`], by far, and the log of their puts too.
 const KEYS: usize = 5_000;
 const SNAPSHOT: u64 = 14 << 20;
-/// What a disk without room has free: the log goes on.
+/// Free bytes of a disk without room for puts: the log goes on.
 const LEFT: u64 = 12 << 20;
 const REMOVED: usize = 400;
 const BATCH: usize = 128;
@@ -43,7 +43,7 @@ async fn all_are_there(client: &Client, keys: &[String]) {
     .await;
 }
 
-/// What the folder of a master's snapshots holds of one kind, oldest first.
+/// Snapshot files of one kind in a master's data directory, oldest first.
 fn files(cluster: &Cluster, master: usize, kind: &str) -> Vec<PathBuf> {
     let folder = std::fs::read_dir(cluster.master_dir(master).join("snapshots"));
     let paths = folder.into_iter().flatten().flatten().map(|file| file.path());

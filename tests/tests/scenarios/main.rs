@@ -1,4 +1,4 @@
-//! What must hold whatever fails, on real processes.
+//! Scenarios that must hold whatever fails, on real processes.
 //!
 //! `cargo build -p mc-cli` first: the processes are `mcctl run master` and `mcctl run store`.
 #![allow(clippy::unwrap_used, reason = "tests")]

@@ -1,4 +1,4 @@
-//! What people on call look at: the dashboard, and `mcctl status`.
+//! Tools of people on call: the dashboard, and `mcctl status`.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -86,7 +86,7 @@ impl Answers {
     }
 }
 
-/// What was before a flood that shall not change it.
+/// State before a flood that must not change it.
 struct Before {
     leader: v1::StatusReply,
     /// Memory that each master has in use.
@@ -211,7 +211,7 @@ async fn start_puts(
     }
 }
 
-/// What the callers of the library met.
+/// Outcomes of the library's callers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Met {
     stored: usize,
@@ -485,7 +485,7 @@ async fn a_flood_of_puts_goes_on_past_a_follower_behind_a_narrow_link() {
     }
     before.assert_outlived(&cluster, GROWTH).await;
 
-    // What is still on the narrow link would come at its pace: the connections are made anew.
+    // What is still on the narrow link would come at its pace: the connections are made again.
     let open = links.open();
     links.between(&[leader], &[follower], Link::Cut);
     until("the connections between them have ended", async || links.open() < open).await;

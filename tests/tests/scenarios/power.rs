@@ -27,7 +27,7 @@ const TRIES: u64 = 10;
 const IDLE: Duration = Duration::from_millis(500);
 const SIGKILL: i32 = 9;
 
-/// What must be there of each key; none of a key whose last call got no answer.
+/// Keys that must be there or not; none of a key whose last call got no answer.
 type Expected = Arc<Mutex<BTreeMap<String, bool>>>;
 
 /// A cluster whose masters lose their power.
@@ -156,7 +156,7 @@ async fn put_and_remove(client: Client, expected: Expected, next: Arc<AtomicUsiz
     }
 }
 
-/// What a loss of power took over some rounds, added up.
+/// Adds up the losses of some rounds.
 fn sum(taken: &[Taken]) -> Taken {
     taken.iter().fold(Taken::default(), |sum, taken| Taken {
         unsynced: sum.unsynced + taken.unsynced,

@@ -135,7 +135,7 @@ async fn a_store_that_was_given_up_comes_back_under_a_new_epoch() {
         .await;
     fault.happened();
     cluster.stores[0].resume();
-    until("mounted anew", async || {
+    until("mounted again", async || {
         let status = cluster.store_status(0).await;
         status["ready"] == true && status["epoch"] != before
     })

@@ -23,7 +23,7 @@ const OPERATION: Duration = Duration::from_millis(1500);
 /// Keys that all clients write.
 const HOT_KEYS: u64 = 3;
 
-/// What clients are to do.
+/// Orders to the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// Whatever they like.
@@ -69,7 +69,7 @@ pub(crate) struct Caller {
     rng: Seeded,
 }
 
-/// What an attempt came to, other than an answer.
+/// Outcome of an attempt without an answer.
 pub(crate) enum Missed {
     /// Nothing was done.
     Refused,

@@ -1,4 +1,4 @@
-//! What must be on the machines' disks, whatever the masters say.
+//! Facts that must hold on the machines' disks, whatever the masters say.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ pub(crate) struct Disks {
     seen: Vec<Seen>,
 }
 
-/// What was seen of one disk.
+/// Last observation of one disk.
 #[derive(Clone, Default)]
 struct Seen {
     wipes: u64,
@@ -56,7 +56,7 @@ impl Disks {
             self.owners.retain(|_, host| *host != machine.host);
         }
         let disk = machine.log.disk();
-        // A disk in memory counts anew after each loss of power.
+        // A disk in memory counts again after each loss of power.
         let now = (disk.syncs(), machine.starts);
         if now == (seen.syncs, seen.starts) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What schedules are for, counted: a run in which a part of it never happened has shown less than it says.
+//! Counts of what schedules are for: a run in which a part of it never happened has shown less than it says.
 
 use std::fmt;
 
@@ -85,7 +85,7 @@ impl Totals {
         Self(totals)
     }
 
-    /// What never happened.
+    /// Parts that never happened.
     pub(crate) fn missing(&self) -> Vec<&'static str> {
         self.0.iter().filter(|(_, total)| *total == 0).map(|(name, _)| *name).collect()
     }

@@ -1,4 +1,4 @@
-//! What a loss of power leaves of the files of a directory: what was synced, under the names that were synced, and of
+//! Files of a directory after a loss of power: everything synced, under the names that were synced, and of
 //! the rest whatever the kernel happened to have written.
 
 use std::collections::BTreeMap;

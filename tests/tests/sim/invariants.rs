@@ -1,4 +1,4 @@
-//! What must hold of the masters after every step, whatever happens to them.
+//! Invariants of the masters, checked after every step whatever happens to them.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,13 +21,13 @@ use crate::trace::Trace;
 /// Remembers what was seen of all masters since the beginning.
 pub(crate) struct Invariants {
     trace: Trace,
-    /// Who led each term.
+    /// The leader of each term.
     leaders: BTreeMap<u64, NodeId>,
     /// Every entry that was committed: its id and a hash of what it says.
     committed: BTreeMap<u64, (LogId, u64)>,
     /// The hash of the index at each applied entry.
     indexes: BTreeMap<u64, (LogId, u64)>,
-    /// Who votes, by the index of the entry that made it so.
+    /// The voters, by the index of the entry that made them so.
     voters: BTreeMap<u64, BTreeSet<NodeId>>,
     /// Snapshots that were taken from a leader: where, and the index of their last entry.
     installed: BTreeSet<(Host, u64)>,
@@ -35,7 +35,7 @@ pub(crate) struct Invariants {
     seen: Vec<Seen>,
 }
 
-/// What was checked of one process.
+/// Last observation of one process.
 #[derive(Clone, Default)]
 struct Seen {
     start: u64,
@@ -85,7 +85,7 @@ impl Invariants {
     /// Checks all machines.
     ///
     /// # Errors
-    /// What does not hold.
+    /// The invariant that does not hold.
     pub(crate) fn check(&mut self, machines: &[Machine]) -> Result<(), String> {
         for machine in machines {
             if let Some(why) = machine.failure() {
@@ -255,7 +255,7 @@ fn successive<V>(values: &BTreeMap<u64, V>) -> impl Iterator<Item = (&V, &V)> {
     values.values().zip(values.values().skip(1))
 }
 
-/// What each machine looks like, for a report.
+/// The state of each machine, for a report.
 pub(crate) fn views(machines: &[Machine]) -> String {
     let view = |machine: &Machine| {
         let view = machine.with_raft(|raft| {

@@ -1,4 +1,4 @@
-//! What goes wrong in a schedule, and when.
+//! Faults of a schedule, and their times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(crate) enum Deed {
     Want(Wanted),
 }
 
-/// What a schedule is mostly about. All faults happen in all, and most bugs need one kind of fault often more than all of
+/// Theme of a schedule. All faults happen in all, and most bugs need one kind of fault often more than all of
 /// them a few times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Theme {
@@ -82,11 +82,11 @@ pub(crate) struct Nemesis {
     may_remove: bool,
     /// With so few members none is removed.
     fewest: usize,
-    /// Who is a member, once the person has done what was ordered.
+    /// The members, once the person has done what was ordered.
     pub(crate) members: BTreeSet<Host>,
     /// To the person; gone at the end, when nothing is ordered any more.
     orders: Option<mpsc::UnboundedSender<Order>>,
-    /// What clients are to do.
+    /// Orders to the clients.
     pub(crate) wanted: Arc<Mutex<Wanted>>,
     /// A disk was taken.
     pub(crate) wiped: bool,
@@ -94,7 +94,7 @@ pub(crate) struct Nemesis {
     pub(crate) added: bool,
     /// Links between masters that held something back until they were healed.
     pub(crate) cut_links: usize,
-    /// What was done, for the report.
+    /// Deeds so far, for the report.
     pub(crate) log: Vec<String>,
 }
 

@@ -34,7 +34,7 @@ type End = usize;
 const DIALER: End = 0;
 const ACCEPTOR: End = 1;
 
-/// What was lost is sent again after so many ms, and twice as many each time.
+/// A lost segment is sent again after so many ms, and twice as many each time.
 const RETRANSMISSION: u64 = 200;
 /// Nothing is lost again that has waited for so long.
 const LONGEST_STALL: u64 = 3_000;
@@ -60,7 +60,7 @@ struct State {
 #[derive(Default)]
 struct Link {
     cut: bool,
-    /// What could not get through, in the order in which it was sent.
+    /// Segments that could not get through, in the order in which they were sent.
     held: BTreeMap<u64, Segment>,
     /// The number of the last segment that was sent before it was cut.
     sent_before: u64,

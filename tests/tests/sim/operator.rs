@@ -15,7 +15,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(1_000);
 /// A removal that is not done in so long is let be: too few masters are up.
 const REMOVAL: Duration = Duration::from_secs(3);
 
-/// What is to be done.
+/// Order to the person.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Order {
     /// Given up after a while.

@@ -1,4 +1,4 @@
-//! What clients did and were told, and whether it can be.
+//! Calls of the clients and their answers, and whether they can be.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::trace::Trace;
 
-/// What the keys begin with that clients remove. All others stay once they are put.
+/// Prefix of the keys that clients remove. All others stay once they are put.
 const REMOVED: &str = "hot-";
 
 /// Records operations and judges each read as it returns; clones record into the same history.
@@ -18,7 +18,7 @@ pub(crate) struct Oracle {
     trace: Trace,
 }
 
-/// What clients did, counted.
+/// Counts of the clients' calls.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Tally {
     /// Puts that were placed on two stores.

@@ -26,29 +26,29 @@ const TO_FORM: u64 = 10_000;
 const TO_OBEY: u64 = 60_000;
 const TO_CONVERGE: u64 = 10_000;
 const TO_ANSWER: u64 = 10_000;
-/// A dead id is replaced after 10 s of silence, which begin anew with every leader.
+/// A dead id is replaced after 10 s of silence, which begin again with every leader.
 const TO_REPLACE: u64 = 20_000;
 /// It is not replaced within a minute of another change of the voters.
 const AFTER_A_CHANGE: u64 = 60_000;
 
-/// What a schedule showed.
+/// Verdict on a schedule.
 pub(crate) enum Found {
     /// Everything held.
     Nothing,
     /// The search for an order of the operations was given up.
     Undecided(String),
-    /// What did not hold.
+    /// An invariant does not hold.
     Violation(String),
 }
 
-/// What became of a schedule.
+/// Result of a schedule.
 pub(crate) struct Report {
     pub(crate) found: Found,
     /// Hash of all that happened, and of how many events.
     pub(crate) trace: (u64, u64),
     /// In one line.
     pub(crate) summary: String,
-    /// What it did of what schedules are for.
+    /// Counts of what schedules are for.
     pub(crate) exercised: Exercised,
     /// The faults.
     pub(crate) faults: Vec<String>,

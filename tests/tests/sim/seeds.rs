@@ -12,7 +12,7 @@ use crate::number;
 
 /// A run that takes longer has hung: the usual takes a few seconds.
 const HUNG: Duration = Duration::from_secs(300);
-/// What the process of a seed ends with whose history the checker gave up.
+/// Exit code of a seed's process whose history the checker gave up.
 pub(crate) const UNDECIDED: u8 = 3;
 /// Of 100 seeds.
 const MOST_UNDECIDED: usize = 1;
@@ -28,7 +28,7 @@ struct Run {
     began: Instant,
 }
 
-/// What the process of a seed printed, and how it ended.
+/// Output of a seed's process, and how it ended.
 struct Ended {
     seed: u64,
     report: String,

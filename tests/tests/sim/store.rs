@@ -18,7 +18,7 @@ const MORTAL: usize = 0;
 /// Patience with one attempt.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
-/// What is to become of the store that may die.
+/// Fate of the store that may die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Lives,

@@ -21,7 +21,7 @@ pub(crate) struct Budget {
     bytes: AtomicUsize,
 }
 
-/// What the records of a fence take.
+/// Memory of a fence's records.
 #[derive(Clone, Copy)]
 pub(super) struct Held {
     pub(super) records: usize,

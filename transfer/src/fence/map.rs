@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// What must hold, byte by byte: every write ever admitted, in order.
+    /// The fence's promise, byte by byte: every write ever admitted, in order.
     #[derive(Default)]
     struct Model {
         writes: Vec<Write>,

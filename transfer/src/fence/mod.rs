@@ -1,4 +1,4 @@
-//! Who may still touch which bytes of a segment.
+//! The fence: which grants may still touch which bytes of a segment.
 //!
 //! The index of a grant orders the owners of the same bytes. The fence remembers, per range, the highest index that has
 //! written it, and refuses every lower one. It is what makes a late writer harmless and a late reader refused, with no

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mc_types::Access;
 use metrics::Histogram;
 
-/// What a data server has done since it started, for the store's metrics.
+/// Counts of a data server since it started, for the store's metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Bytes sent out of the segments.

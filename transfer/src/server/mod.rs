@@ -33,14 +33,14 @@ const REFUSED_AT_ONCE: usize = 64;
 /// How long such a one may take to say hello.
 const REFUSED_WITHIN: Duration = Duration::from_millis(250);
 
-/// What a data server serves.
+/// Configuration of a data server.
 #[derive(Debug)]
 pub struct DataServerConfig {
     /// Whose memory it is.
     pub store: StoreId,
     /// Which allocation of that memory.
     pub epoch: SegmentEpoch,
-    /// What its grants are sealed with.
+    /// Key of its grants' seals.
     pub key: GrantKey,
     /// The memory.
     pub segments: Vec<Arc<Segment>>,
@@ -148,7 +148,7 @@ impl DataServer {
         self
     }
 
-    /// What it has done so far.
+    /// Its counts so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters

@@ -136,7 +136,7 @@ impl Transport for TcpTransport {
     }
 }
 
-/// What one connection carries for one call.
+/// Work of one connection for one call.
 enum Work<'a> {
     Read(Vec<Piece<&'a mut [u8]>>),
     Write(Vec<Piece<&'a [u8]>>),
@@ -322,7 +322,7 @@ enum Failure {
     Broken(String),
 }
 
-/// What became of one connection's part.
+/// Result of one connection's part.
 struct Lane<'a> {
     work: Work<'a>,
     done: Vec<Outcome>,

@@ -101,7 +101,7 @@ impl Store {
         peer_at(&self.address)
     }
 
-    /// What the segment holds.
+    /// Content of the segment.
     pub(crate) fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.segment.copy_out(offset, &mut bytes).unwrap();

@@ -117,7 +117,7 @@ impl Relay {
         *self.connected.borrow()
     }
 
-    /// What clients have sent so far.
+    /// Bytes from clients so far.
     pub(crate) fn recorded(&self) -> Vec<u8> {
         self.up.recorded.lock().clone()
     }

@@ -1,4 +1,4 @@
-//! What was written is what is read, whatever its size and however it is scattered.
+//! Bytes are read as they were written, whatever their size and however they are scattered.
 
 use std::sync::atomic::Ordering;
 

@@ -1,4 +1,4 @@
-//! What a store refuses, and that it refuses in words.
+//! Refusals of a store, and their words.
 
 use std::sync::atomic::Ordering;
 

@@ -12,7 +12,7 @@ use super::process::Process;
 use crate::connect;
 use crate::view::View;
 
-/// What to start.
+/// The processes to start, and their sizes.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     /// Masters; one is a cluster of one.

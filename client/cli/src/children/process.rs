@@ -37,7 +37,7 @@ impl Process {
         Ok(())
     }
 
-    /// What it is called in messages: `master 1`.
+    /// Its name in messages: `master 1`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

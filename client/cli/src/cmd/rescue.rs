@@ -11,7 +11,7 @@ use crate::output::Output;
 #[derive(Serialize)]
 struct Document {
     done: bool,
-    /// What was found, absent when an earlier attempt had been cut short.
+    /// The master that is left; absent when an earlier attempt had been cut short.
     survivor: Option<Survivor>,
     /// Absent until it is done.
     new_cluster: Option<String>,

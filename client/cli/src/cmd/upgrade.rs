@@ -21,7 +21,7 @@ struct Master {
 
 #[derive(Serialize)]
 struct Status {
-    /// What the cluster runs as; absent while no master answers.
+    /// Version that the cluster runs as; absent while no master answers.
     cluster_version: Option<u32>,
     /// Whether `upgrade finish` would raise it.
     can_finish: bool,

@@ -27,7 +27,7 @@ pub(crate) struct Driver {
     counted: Arc<Counted>,
 }
 
-/// What a run did beside acknowledged puts.
+/// Counts of a run beside acknowledged puts.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     /// Requests served.

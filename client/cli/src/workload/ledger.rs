@@ -1,4 +1,4 @@
-//! What was acknowledged, so that nothing of it can get lost unnoticed.
+//! Ledger of acknowledged puts, so that none of them gets lost unnoticed.
 
 use std::collections::HashSet;
 use std::sync::Arc;

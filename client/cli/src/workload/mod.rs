@@ -1,4 +1,4 @@
-//! What the playground and the benches do to a pool: which blocks are asked for, which bytes they hold, and the
+//! Workload of the playground and the benches: which blocks are asked for, which bytes they hold, and the
 //! account of what was acknowledged.
 
 mod driver;

@@ -87,7 +87,7 @@ mod tests {
     }
 
     fn mutate(valid: &[u8], rng: &mut SmallRng) -> Vec<u8> {
-        /// What numbers, lists and lines are wrong by.
+        /// Typical corruptions of numbers, lists and lines.
         const TELLING: [&str; 10] =
             ["-1", "0.5", "1e999", "18446744073709551616", "[", "[]", "{", "\"", "\n", "null"];
         let mut bytes = valid.to_vec();

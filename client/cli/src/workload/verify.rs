@@ -15,7 +15,7 @@ const WORKERS: usize = 4;
 /// a pool that has lost one block for good is not failing over.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What came back.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// Blocks that came back right.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// One at a time: what is measured shall have the machine to itself.
+/// One at a time: a bench needs the machine to itself.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs `mcctl bench` with these arguments; its document, and what it said beside that.
@@ -31,7 +31,7 @@ fn figures<const N: usize>(report: &Value, names: [&str; N]) -> [f64; N] {
     names.map(|name| report[name].as_f64().unwrap_or_else(|| panic!("no {name} in {report}")))
 }
 
-/// What every load tells.
+/// Asserts the figures that every load reports.
 fn assert_rates(report: &Value, moves_bytes: bool) {
     let [ops, ops_s, seconds] = figures(report, ["ops", "ops_s", "seconds"]);
     assert!(ops > 0.0 && ops_s > 0.0 && seconds > 0.0, "{report}");

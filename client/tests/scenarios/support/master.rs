@@ -22,7 +22,7 @@ use super::world::{Fault, On, Shared};
 /// From this version on a master does not answer our hello, as real ones do; below, it leaves the judgement to us.
 pub const REFUSES_OURS: u32 = 8;
 
-/// What one master says of itself; each can be set while it runs.
+/// A fake master's report of itself; each field can be set while it runs.
 #[derive(Debug)]
 pub struct Says {
     pub node: NodeId,

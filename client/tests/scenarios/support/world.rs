@@ -1,4 +1,4 @@
-//! What the fake masters of one cluster share: objects, puts, and stores whose memory is a map.
+//! State that the fake masters of one cluster share: objects, puts, and stores whose memory is a map.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub enum On {
     Remove,
 }
 
-/// What goes wrong with one call.
+/// Fault of one call.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// It is applied, and its answer is lost with the connection.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What an allocator promises, kept the naive way: the set of what is handed out.
+/// An allocator's promises, kept the naive way: the set of what is handed out.
 struct Checked {
     alloc: Allocator,
     /// offset -> bytes asked for.

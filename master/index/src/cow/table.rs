@@ -10,7 +10,7 @@ const BOTTOM: usize = 16;
 /// 128 for every 2,048 slots.
 pub(crate) struct CowTable<T, const TOP: usize> {
     rows: Vec<Arc<Middle<T>>>,
-    /// What a row is that was never written to.
+    /// A row that was never written to.
     blank: Arc<Middle<T>>,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Put {
     pub(super) size: u64,
     pub(super) mode: PutMode,
     pub(super) deadline: ClusterTime,
-    /// What was answered, kept so that the same put gets the same answer even if a store died since.
+    /// The answer, kept so that the same put gets the same answer even if a store died since.
     pub(super) replicas: SmallVec<[PutReplica; 1]>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Ended {
     pub(super) deadline: ClusterTime,
 }
 
-/// What an end answered.
+/// Answer of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Outcome {
     /// It made the object.
@@ -67,7 +67,7 @@ pub(super) enum Outcome {
     Failed,
 }
 
-/// What is known of a put.
+/// State of a put.
 #[derive(Clone)]
 pub(super) enum PutState {
     InFlight(Arc<Put>),

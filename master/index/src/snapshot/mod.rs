@@ -4,7 +4,7 @@
 //! none of them cut. Sections stand in a fixed order and records in the order of their keys, so two replicas with
 //! equal state write equal bytes. The last chunk counts the records of each section.
 //!
-//! What can be derived is not written: allocators are rebuilt from the layout of their runs and from the owners of
+//! Derived data is not written: allocators are rebuilt from the layout of their runs and from the owners of
 //! every allocation, which proves at the same time that no two owners overlap and that nothing is unowned.
 //!
 //! Reading is strict and bounded: every length is checked before it is used, whatever does not fit is an error that
@@ -44,7 +44,7 @@ pub enum SnapshotError {
     Corrupt {
         /// Where.
         section: &'static str,
-        /// What does not fit.
+        /// The contradiction.
         why: String,
     },
 }

@@ -13,7 +13,7 @@ impl State {
     /// Writes the index. States that are equal write the same bytes; the writer sees blocks of up to 64 KiB.
     ///
     /// # Errors
-    /// What the writer fails with.
+    /// Errors of the writer.
     pub fn write_snapshot(&self, out: &mut impl Write) -> io::Result<()> {
         out.write_all(&MAGIC)?;
         out.write_all(&[FORMAT])?;

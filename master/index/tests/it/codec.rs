@@ -1,6 +1,6 @@
 //! Encodings: golden files hold what was written once, and damaged bytes are errors, never panics.
 //!
-//! `MC_BLESS=1` writes the golden files anew. A change of a file that is in a release needs a new format byte.
+//! `MC_BLESS=1` writes the golden files again. A change of a file that is in a release needs a new format byte.
 
 use std::path::PathBuf;
 

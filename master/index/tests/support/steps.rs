@@ -11,7 +11,7 @@ const TENANT: &str = "t";
 const STORES: u64 = 4;
 const SIZES: [u64; 6] = [1, 64, 1000, 4096, 70_000, 1 << 20];
 
-/// What becomes one log entry.
+/// The commands of one log entry.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// Time since the entry before.

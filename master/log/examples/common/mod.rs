@@ -1,4 +1,4 @@
-//! What the examples measure with.
+//! Measurements for the examples.
 
 use std::time::Duration;
 

@@ -264,10 +264,10 @@ impl Outcomes {
     }
 }
 
-/// What every refusal advises.
+/// Advice in every refusal.
 const FIX: &str = "move this master's data directory away and start it again";
 
-/// What a person must be told of the damage.
+/// The damage in the words that a person must be told.
 fn reason(found: &Damage) -> String {
     let said = |what: &str| {
         assert!(!what.is_empty(), "{found:?}: in no words");

@@ -1,5 +1,5 @@
-//! What makes a snapshot count is the order of a few calls to the file system. They go through here, so that a test can
-//! cut the power between any two of them.
+//! The file-system calls whose order makes a snapshot durable. They go through here, so that a test can cut the power
+//! between any two of them.
 
 use std::fmt;
 use std::fs::{self, File};

@@ -35,7 +35,7 @@ impl SnapshotFile {
         Self { received: Some(Arc::new(Mutex::new(Some(Aside::new(received))))), ..file }
     }
 
-    /// What was received, the first time that it is asked for.
+    /// Takes what was received, the first time that it is asked for.
     pub(super) fn take_received(&self) -> Option<Received> {
         self.received.as_ref()?.lock().take().map(Aside::into_inner)
     }

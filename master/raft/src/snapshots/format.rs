@@ -23,7 +23,7 @@ const PREFIX_LEN: u64 = 16;
 const TRAILER_LEN: u64 = 12;
 const BUFFER: usize = 1 << 20;
 
-/// What a snapshot is of.
+/// Header of a snapshot: the cluster, the last entry, the membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) cluster: ClusterId,

@@ -43,7 +43,7 @@ use mc_log::{LogId, SnapshotMeta};
 const SUFFIX: &str = "snapshot";
 /// Bytes that a snapshot leaves to the log.
 const LOG_ROOM: u64 = 16 << 20;
-/// What an index may have grown by since its last snapshot, and then some.
+/// More than an index grows by between two snapshots.
 const AMPLE: u64 = 1 << 30;
 const PARTIAL: &str = "partial";
 /// Bytes that are copied at once.
@@ -57,7 +57,7 @@ pub enum SnapshotError {
     /// The disk said no.
     #[error("cannot {what} {path}: {source}")]
     Io {
-        /// What was attempted.
+        /// The attempted step.
         what: &'static str,
         /// On what.
         path: PathBuf,
@@ -82,9 +82,9 @@ pub enum SnapshotError {
     Refused {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         defect: Defect,
-        /// What to do.
+        /// Advice.
         fix: &'static str,
     },
     /// The newest snapshot is bad and the log begins after the one before it.
@@ -96,7 +96,7 @@ pub enum SnapshotError {
     Bad {
         /// The newest bad file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         defect: Defect,
         /// Last index that the log no longer has.
         purged: u64,
@@ -117,7 +117,7 @@ pub enum SnapshotError {
         /// Last index of the newest snapshot, in words.
         covered: String,
     },
-    /// What another master sent is not what it announced.
+    /// A snapshot from another master differs from its announcement.
     #[error("the snapshot that was received is bad: {0}; its sender tries again")]
     NotAsSent(Defect),
     /// The snapshot that was just written does not read back.
@@ -125,7 +125,7 @@ pub enum SnapshotError {
     NotReadBack {
         /// The file, which is deleted.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The defect.
         defect: Defect,
     },
 }
@@ -141,7 +141,7 @@ impl From<SnapshotError> for io::Error {
     }
 }
 
-/// What a data directory holds at start.
+/// Contents of a data directory at start.
 #[derive(Debug)]
 pub struct Recovered {
     /// The newest good snapshot and the state in it.

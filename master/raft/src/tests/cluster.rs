@@ -1,4 +1,4 @@
-//! What a cluster does when nothing lies to it: writes, failover, hand-over, snapshots.
+//! Behaviour of a cluster when nothing lies to it: writes, failover, hand-over, snapshots.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What a cluster refuses: strangers, wiped nodes, voters that have just restarted.
+//! Refusals of a cluster: strangers, wiped nodes, voters that have just restarted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -28,7 +28,7 @@ use crate::peer::Peer;
 use crate::peers::Peers;
 use crate::testing::{CLUSTER, command};
 
-/// What the follower does with an append, by its index.
+/// The follower's reaction to an append, by its index.
 type Script = Arc<dyn Fn(u64) -> Act + Send + Sync>;
 
 enum Act {

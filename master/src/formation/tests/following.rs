@@ -5,7 +5,7 @@ use mc_proto::v1::MeetRequest;
 use super::*;
 use crate::formation::meet;
 
-/// What a follower's Raft says while the cluster has a leader.
+/// View of a follower's Raft while the cluster has a leader.
 fn view(members: &BTreeMap<NodeId, MasterNode>) -> impl Fn() -> ClusterView + Send {
     let members = members.clone();
     move || ClusterView { members: members.clone(), led: true }

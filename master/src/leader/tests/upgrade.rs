@@ -23,9 +23,9 @@ use crate::leader::{Coordinator, CoordinatorConfig};
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
 
-/// What a cluster runs as whose masters got this build one after the other.
+/// Version of a cluster whose masters got this build one after the other.
 const BEFORE: u32 = CLUSTER_VERSION - 1;
-/// What the leader's flags ask for, and no default.
+/// Read lease from the leader's flags: not the default.
 const READ_LEASE_MS: u64 = 7_000;
 
 /// Three masters of this build, in a cluster that runs as an older version.
@@ -72,7 +72,7 @@ impl Upgraded {
     }
 }
 
-/// What answers calls on a master; unlike a whole master it does nothing unasked, so the version stays as it is.
+/// A coordinator that answers calls; unlike a whole master it does nothing unasked, so the version stays as it is.
 fn coordinator(raft: RaftNode, dir: &TempDir) -> Coordinator {
     let identity = Identity::open(&DirectoryLock::acquire(dir.path()).unwrap()).unwrap();
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

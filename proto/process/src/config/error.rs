@@ -25,7 +25,7 @@ pub enum ConfigError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What and in which line.
+        /// The defect and its line.
         why: String,
     },
     /// The file has a key that is not a flag of this program.
@@ -49,7 +49,7 @@ pub enum ConfigError {
         name: String,
         /// Where the value stands.
         origin: super::Origin,
-        /// What is wrong with it.
+        /// The defect.
         why: String,
     },
 }

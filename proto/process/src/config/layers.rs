@@ -23,7 +23,7 @@ struct Flag {
 }
 
 /// Parses twice. The first pass sees the command line alone, with nothing required, and tells which flags it set.
-/// What the environment and the file add is then put in front of it and the whole is parsed by clap's own rules, so
+/// Values of the environment and the file are put in front of it and the whole is parsed by clap's own rules, so
 /// that a value is checked the same way wherever it stands.
 pub(super) fn load<T: FromArgMatches>(
     command: Command,

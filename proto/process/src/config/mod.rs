@@ -57,7 +57,7 @@ impl fmt::Display for Origin {
 pub struct Setting {
     /// The long flag, without dashes.
     pub name: String,
-    /// What was given or defaulted, as text; several values are joined by commas; `None` when there is no value.
+    /// The value as text, given or defaulted; several are joined by commas; `None` when there is no value.
     pub value: Option<String>,
     /// Where it came from.
     pub origin: Origin,
@@ -82,7 +82,7 @@ impl<T> Loaded<T> {
     /// Prints one line per setting: `name = "value"  # origin`. The lines are themselves a configuration file.
     ///
     /// # Errors
-    /// What `out` answers.
+    /// The error of `out`.
     pub fn print(&self, out: &mut impl io::Write) -> io::Result<()> {
         let left = |setting: &Setting| match &setting.value {
             // The file can't name itself.

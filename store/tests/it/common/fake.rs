@@ -10,7 +10,7 @@ use mc_proto::v1::{self, master_server::Master, master_server::MasterServer};
 use mc_types::{ClusterId, Code, GrantKey, NodeId, SegmentEpoch};
 use tonic::{Request, Response, Status, Streaming};
 
-/// What a store did, and at which master (by its place).
+/// Event at a store, and at which master (by its place).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     Mount { master: usize, epoch: SegmentEpoch, key: GrantKey, tcp: String, segments: Vec<u64> },
@@ -18,7 +18,7 @@ pub enum Event {
     Unmount { master: usize, epoch: SegmentEpoch },
 }
 
-/// What all masters of the cluster agree on, and what the test changes.
+/// State that all masters of the cluster agree on and the test changes.
 pub struct Agreed {
     pub cluster: ClusterId,
     pub term: u64,
@@ -142,7 +142,7 @@ struct Fake {
 }
 
 impl Fake {
-    /// What every master checks before it answers as the leader.
+    /// Checks the caller, as every master does before it answers as the leader.
     fn as_leader(&self, caller: Option<&v1::Caller>) -> Result<MutexGuard<'_, Agreed>, Status> {
         let agreed = self.agreed.lock().unwrap();
         let caller = caller.expect("every request names its caller");

@@ -18,7 +18,7 @@ use crate::progress::Progress;
 use crate::workload::{Keyspace, Ledger, verify};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// Time between two calls of a writer: the load shall go on for hours of rounds without filling the pool.
+/// Time between two calls of a writer: the load must go on for hours of rounds without filling the pool.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Acknowledged puts before each kill.
 const PUTS_A_ROUND: u64 = 400;

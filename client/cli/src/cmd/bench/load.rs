@@ -25,7 +25,7 @@ use crate::output::{Output, note};
 use crate::progress::Progress;
 use crate::workload::{Block, Keyspace};
 
-/// What the callers do.
+/// The calls of a load bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Put,
@@ -109,8 +109,8 @@ pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: 
     Ok(if counts.failed == 0 && counts.wrong == 0 { Ended::Well } else { Ended::Negative })
 }
 
-/// What a put's parts come from may be out of reach: the masters' metrics, of a pool that is somebody else's. The rest
-/// of the bench counts all the same.
+/// Answers `None` where the parts of a put cannot be measured: the masters of a pool that is somebody else's may not
+/// show their metrics. The rest of the bench counts all the same.
 fn measured<T>(outcome: Result<T>) -> Option<T> {
     outcome.inspect_err(|why| note(&format!("the parts of a put are not measured: {why:#}"))).ok()
 }
@@ -120,8 +120,8 @@ struct Load {
     args: LoadArgs,
     keys: u64,
     space: Keyspace,
-    /// What the measured puts put, whatever the block: a bench measures the pool, not the making of values. Only blocks
-    /// that [`Load::populate`] put are read.
+    /// The values of the measured puts, whatever the block: a bench measures the pool, not the making of values. Only
+    /// blocks that [`Load::populate`] put are read.
     values: Vec<Bytes>,
     /// The next block that nothing has put: blocks below `keys` are those that are read.
     next: AtomicU64,

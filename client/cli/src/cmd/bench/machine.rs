@@ -1,4 +1,4 @@
-//! What this machine can do, measured in the same run: the limits that the pool's figures stand beside.
+//! The limits of this machine, measured in the same run: the pool's figures stand beside them.
 
 use std::fs::File;
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! What the masters measured themselves: sums and counts of their histograms, as their `/metrics` show them.
+//! Measurements by the masters themselves: sums and counts of their histograms, read from their `/metrics`.
 
 use anyhow::{Context, Result, ensure};
 use mc_process::http;
@@ -13,7 +13,7 @@ pub(super) struct Total {
     pub(super) count: u64,
 }
 
-/// What all masters had measured at one moment, or between two.
+/// Sums over all masters, at one moment or between two.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Measured {
     /// Commits of put starts, from the leader's proposal until they were applied there.
@@ -97,7 +97,7 @@ impl Masters {
         })
     }
 
-    /// What all have measured until now.
+    /// Reads the sums over all masters.
     pub(super) async fn measured(&self) -> Result<Measured> {
         let mut measured = self.leader_measured().await?;
         for follower in &self.followers_http {
@@ -107,7 +107,7 @@ impl Masters {
         Ok(measured)
     }
 
-    /// What the leader has measured until now.
+    /// Reads the leader's sums.
     pub(super) async fn leader_measured(&self) -> Result<Measured> {
         Ok(Measured::of_leader(&scrape(&self.leader_http).await?))
     }

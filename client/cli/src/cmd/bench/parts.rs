@@ -12,7 +12,7 @@ use super::alone::{self, Alone};
 use super::masters::{Masters, Measured};
 use super::report::{Latencies, round};
 
-/// What a put may take beside its two commits.
+/// Allowance of a put beside its two commits, in microseconds.
 const ALLOWANCE_US: f64 = 500.0;
 
 /// The parts, in microseconds.
@@ -32,7 +32,7 @@ pub(crate) struct Parts {
     pub(crate) end_rpc_mean_us: f64,
     /// The commit of the end.
     pub(crate) end_commit_mean_us: f64,
-    /// What is left: the client itself.
+    /// The rest: the client itself.
     pub(crate) client_mean_us: f64,
     /// One fdatasync of the leader's log in the run; absent where logs are not synced.
     pub(crate) fdatasync_leader_mean_us: Option<f64>,
@@ -75,7 +75,7 @@ impl Watch {
     }
 }
 
-/// What the client waited for, a put.
+/// A put's waits in the client.
 #[derive(Clone, Copy, Debug)]
 struct Waits {
     start_us: f64,

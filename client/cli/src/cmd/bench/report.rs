@@ -51,7 +51,7 @@ pub(crate) fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// What a load bench measured.
+/// The result of a load bench.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) bench: &'static str,

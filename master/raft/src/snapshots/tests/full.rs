@@ -13,7 +13,7 @@ const STEPS: [Step; 4] = [Step::Write, Step::Sync, Step::Rename, Step::SyncDir];
 struct Filling {
     /// The step at which it turns out to be full.
     full_at: Mutex<Option<Step>>,
-    /// What it says to be free.
+    /// Bytes that it reports as free.
     free: AtomicU64,
     writes: AtomicU64,
 }

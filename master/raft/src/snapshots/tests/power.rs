@@ -40,7 +40,7 @@ struct Medium {
     bytes: BTreeMap<u64, Vec<u8>>,
     /// As of the last sync of the directory.
     names: Names,
-    /// What happened to names since: they were given to a file, or taken away.
+    /// Changes of names since: they were given to a file, or taken away.
     renamed: Vec<(OsString, Option<u64>)>,
 }
 

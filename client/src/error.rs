@@ -1,6 +1,6 @@
 use std::fmt;
 
-use mc_types::Code;
+use mc_types::{Code, ParseAddressError};
 
 /// Whether the caller knows what a failed call did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +91,8 @@ pub enum ConnectError {
     #[error("the list of masters is empty: name at least one as host:port")]
     NoMasters,
     /// An entry of the list is not an address.
-    #[error("`{address}` in the list of masters is not a host with an optional port: {reason}")]
-    Address {
-        /// The entry.
-        address: String,
-        /// Why not.
-        reason: String,
-    },
+    #[error("the list of masters: {0}")]
+    Address(#[from] ParseAddressError),
     /// The tenant's name is too long.
     #[error("tenant name of {len} bytes: at most {max} are allowed")]
     Tenant {

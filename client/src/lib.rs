@@ -42,6 +42,6 @@ pub use api::{Client, GetInto, PutFrom};
 pub use error::{ConnectError, Error, Outcome};
 pub use keys::Presence;
 pub use mc_transfer::{RegisterError, RegisteredMemory, Segment};
-pub use mc_types::{ByteSize, ClusterId, Code, NodeId, PutId, StoreId};
+pub use mc_types::{ByteSize, ClusterId, Code, NodeId, ParseAddressError, PutId, StoreId};
 pub use metrics::Stats;
 pub use options::{Builder, DEFAULT_MASTER_PORT, Mode, Put, PutMode, PutOptions};

@@ -1,6 +1,5 @@
 //! The data server of the present epoch.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,17 +40,27 @@ struct Serving {
 
 /// Bytes and requests since the store started.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) bytes_read: u64,
-    pub(crate) bytes_written: u64,
-    pub(crate) reads: u64,
-    pub(crate) writes: u64,
-    pub(crate) waits: u64,
-    pub(crate) refusals: u64,
-    pub(crate) broken_connections: u64,
-    pub(crate) connections_opened: u64,
-    pub(crate) connections_refused: u64,
-    pub(crate) connections_closed: u64,
+pub struct Totals {
+    /// Bytes that clients read.
+    pub bytes_read: u64,
+    /// Bytes that clients wrote.
+    pub bytes_written: u64,
+    /// Reads that were finished.
+    pub reads: u64,
+    /// Writes that were finished.
+    pub writes: u64,
+    /// Writes that waited for memory of the fence.
+    pub waits: u64,
+    /// Transfers refused: grant expired, superseded, or for other memory.
+    pub refusals: u64,
+    /// Connections closed because the peer broke the protocol or stalled.
+    pub broken_connections: u64,
+    /// Connections accepted.
+    pub connections_opened: u64,
+    /// Connections refused because there were as many as may be.
+    pub connections_refused: u64,
+    /// Connections closed.
+    pub connections_closed: u64,
 }
 
 impl Data {
@@ -184,16 +193,4 @@ impl Totals {
             connections_closed: self.connections_closed + other.connections_closed,
         }
     }
-}
-
-/// Clients that may wait to be accepted at the same time: a thousand may come at once.
-const BACKLOG: i32 = 4096;
-
-/// Binds `address` so that a store that restarts at once gets its port back.
-pub(crate) fn bind(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
-    let listener = std::net::TcpListener::bind(address)?;
-    // The standard library's queue is shorter; asking again changes it.
-    rustix::net::listen(&listener, BACKLOG)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }

@@ -1,13 +1,9 @@
 //! Decoders that nobody outside calls, for tests/fuzz: each function says whether it could be read.
 
-use std::path::Path;
-
-use clap::CommandFactory as _;
 use mc_proto::v1::{HelloReply, WatchEvent};
 use mc_transfer::Authority;
 use mc_types::{Clock, ClusterId, ClusterTime};
 
-use crate::config::Flags;
 use crate::data_dir::{decode, encode};
 use crate::link::finder::{Said, read_event, read_hello};
 
@@ -44,11 +40,4 @@ fn names_leader(said: &Said) -> bool {
     let leader = said.leader.as_ref();
     assert!(leader.is_none_or(|leader| !leader.address.is_empty()), "a leader can be asked");
     said.cluster.is_some() && leader.is_some()
-}
-
-/// A configuration file of `mc-store`.
-pub fn config(file: &Path) -> bool {
-    let args = ["mc-store".into(), "--config".into(), file.as_os_str().to_owned()];
-    let loaded = mc_process::config::load::<Flags>(Flags::command(), args, |_| None);
-    loaded.is_ok_and(|loaded| loaded.args.store.check().is_ok())
 }

@@ -3,33 +3,28 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_net::{Listener, Network};
-use mc_process::metrics::Registry;
-use mc_transfer::{AllocateError, Authority, Segment};
+use mc_net::Network;
+use mc_transfer::{AllocateError, Authority, RequestSeconds, Segment};
 use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::config::Config;
-use crate::data::{self, Data};
+use crate::data::Data;
 use crate::data_dir::DataDir;
 use crate::error::StartError;
-use crate::http;
 use crate::link::{Advertised, Identity, Lent, Link, LinkConfig, LinkStatus, Served};
-use crate::state::{Serving, StoreState};
+use crate::state::{Serving, StoreState, StoreStatus};
 
 /// Surroundings of a store: handed in, so that any process can embed one, and a test many.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
-    /// Listens for HTTP and connects to masters.
+    /// Connects to masters.
     pub network: Arc<dyn Network>,
     /// The monotonic clock.
     pub clock: Clock,
-    /// Where metrics are registered.
-    pub registry: Registry,
+    /// Histograms of the time that transfers take.
+    pub request_seconds: RequestSeconds,
     /// Where heartbeats and all else between this store and the masters runs. `None`: on a thread of its own, which a
     /// store needs that shares its process with other work. A process with many stores hands them one runtime.
     pub link: Option<Handle>,
@@ -41,57 +36,51 @@ pub struct Surroundings {
 pub struct Store {
     state: Arc<StoreState>,
     data_address: SocketAddr,
-    http_address: SocketAddr,
     serving: Serving,
     link: Link,
-    http: Http,
-    _upkeep: AbortOnDropHandle<()>,
 }
 
-impl Store {
-    /// Starts a store on the present tokio runtime. Returns when its memory is allocated and served; it mounts by
-    /// itself as soon as it finds a leader, and health is served meanwhile. `progress` is told how many bytes of how
-    /// many are ready.
+/// A store that has its data directory and its port, and no memory yet.
+pub struct Opened {
+    config: Config,
+    surroundings: Surroundings,
+    data_dir: DataDir,
+    listener: std::net::TcpListener,
+    data_address: SocketAddr,
+    state: Arc<StoreState>,
+}
+
+impl Opened {
+    /// The store's status, also while its memory is allocated.
+    #[must_use]
+    pub fn status(&self) -> StoreStatus {
+        StoreStatus(self.state.clone())
+    }
+
+    /// Allocates the memory, serves it, and returns. The store mounts by itself as soon as it finds a leader. `progress`
+    /// is told how many bytes of how many are ready.
     ///
     /// # Errors
     /// [`StartError`], which names the flag.
     pub async fn start(
-        config: Config,
-        surroundings: Surroundings,
+        self,
         progress: impl FnMut(ByteSize, ByteSize) + Send + 'static,
-    ) -> Result<Self, StartError> {
-        config.check()?;
-        let Surroundings { network, clock, registry, link: shared } = surroundings;
-        let data_dir = DataDir::open(&config.data_dir)?;
+    ) -> Result<Store, StartError> {
+        let Self { config, surroundings, data_dir, listener, data_address, state } = self;
+        let Surroundings { network, clock, request_seconds, link: shared } = surroundings;
         let (store, cluster) = (data_dir.store(), data_dir.cluster());
-        let listener = data::bind(config.listen).map_err(listen("--listen", config.listen))?;
-        let data_address = listener.local_addr().map_err(listen("--listen", config.listen))?;
-        let http = network
-            .listen(&config.http_listen.to_string())
-            .await
-            .map_err(listen("--http-listen", config.http_listen))?;
-        let http_address = http.address;
-        let name = config.name.clone().unwrap_or_else(|| default_name(data_address.port()));
-        info!(
-            %store, name, data = %data_address, http = %http_address, masters = %joined(&config.masters),
-            data_dir = %config.data_dir.display(), "starting"
-        );
-        let capacity = ByteSize(config.lent_bytes());
-        let state = Arc::new(StoreState::new(store, name.clone(), capacity, registry));
-        let http = Http::serve(http, http::routes(state.clone()));
-
         let segments = allocate(&config.segment, state.clone(), progress).await?;
         let authority = Arc::new(Authority::new(clock.clone()));
         let runtime = tokio::runtime::Handle::current();
-        let seconds = state.metrics.transfer_seconds.clone();
-        let data = Arc::new(Data::new(store, segments.clone(), authority, listener, runtime, seconds));
+        let data =
+            Arc::new(Data::new(store, segments.clone(), authority, listener, runtime, request_seconds));
         let identity = Identity::draw();
         data.register(identity).await;
         let status = Arc::new(LinkStatus::new(clock, cluster, identity.epoch));
         let lent = Lent {
             store,
-            name,
-            advertised: Advertised::new(config.advertise.as_deref(), data_address, http_address),
+            name: state.name.clone(),
+            advertised: Advertised::new(config.advertise.as_deref(), data_address, config.http_port),
             segment_bytes: config.segment.iter().map(|size| size.0).collect(),
         };
         let config = LinkConfig {
@@ -107,8 +96,45 @@ impl Store {
             .map_err(|source| StartError::System { what: "thread for heartbeats", source })?;
         let serving = Serving { segments, data, link: status };
         state.start_serving(serving.clone());
-        let upkeep = AbortOnDropHandle::new(tokio::spawn(keep_metrics(state.clone())));
-        Ok(Self { state, data_address, http_address, serving, link, http, _upkeep: upkeep })
+        Ok(Store { state, data_address, serving, link })
+    }
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Opened").field("data_address", &self.data_address).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// Locks the data directory and binds the data port.
+    ///
+    /// # Errors
+    /// [`StartError`], which names the flag.
+    pub fn open(config: Config, surroundings: Surroundings) -> Result<Opened, StartError> {
+        config.check()?;
+        let data_dir = DataDir::open(&config.data_dir)?;
+        let listener = mc_net::listen(config.listen).map_err(listen("--listen", config.listen))?;
+        let data_address = listener.local_addr().map_err(listen("--listen", config.listen))?;
+        let name = config.name.clone().unwrap_or_else(|| default_name(data_address.port()));
+        info!(
+            store = %data_dir.store(), name, data = %data_address, masters = %joined(&config.masters),
+            data_dir = %config.data_dir.display(), "starting"
+        );
+        let state = Arc::new(StoreState::new(data_dir.store(), name, ByteSize(config.lent_bytes())));
+        Ok(Opened { config, surroundings, data_dir, listener, data_address, state })
+    }
+
+    /// Opens and starts a store on the present tokio runtime.
+    ///
+    /// # Errors
+    /// [`StartError`], which names the flag.
+    pub async fn start(
+        config: Config,
+        surroundings: Surroundings,
+        progress: impl FnMut(ByteSize, ByteSize) + Send + 'static,
+    ) -> Result<Self, StartError> {
+        Self::open(config, surroundings)?.start(progress).await
     }
 
     /// Its id, which the data directory keeps.
@@ -129,10 +155,10 @@ impl Store {
         self.data_address
     }
 
-    /// Where health and metrics are served.
+    /// Its status, for health, metrics and people.
     #[must_use]
-    pub fn http_address(&self) -> SocketAddr {
-        self.http_address
+    pub fn status(&self) -> StoreStatus {
+        StoreStatus(self.state.clone())
     }
 
     /// Whether a leader had this store mounted within the last second.
@@ -157,7 +183,6 @@ impl Store {
     pub async fn stop(self, unmount_within: Duration) {
         self.link.unmount(unmount_within).await;
         self.serving.data.stop().await;
-        self.http.stop().await;
     }
 }
 
@@ -167,46 +192,6 @@ impl fmt::Debug for Store {
             .field("id", &self.id())
             .field("data_address", &self.data_address)
             .finish_non_exhaustive()
-    }
-}
-
-/// The HTTP server, which ends with its owner.
-struct Http {
-    stop: CancellationToken,
-    task: JoinHandle<()>,
-}
-
-impl Http {
-    fn serve(listener: Listener, routes: axum::Router) -> Self {
-        let stop = CancellationToken::new();
-        let stopped = stop.clone();
-        let task = tokio::spawn(async move {
-            if let Err(error) = mc_process::http::serve(listener, routes, stopped.cancelled_owned()).await {
-                error!(%error, "health and metrics are no longer served");
-            }
-        });
-        Self { stop, task }
-    }
-
-    async fn stop(mut self) {
-        self.stop.cancel();
-        // It has logged what went wrong, if anything did.
-        let _ = (&mut self.task).await;
-    }
-}
-
-impl Drop for Http {
-    fn drop(&mut self) {
-        self.stop.cancel();
-        self.task.abort();
-    }
-}
-
-async fn keep_metrics(state: Arc<StoreState>) {
-    let mut second = tokio::time::interval(Duration::from_secs(1));
-    loop {
-        second.tick().await;
-        state.metrics.upkeep();
     }
 }
 

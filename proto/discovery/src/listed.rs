@@ -3,6 +3,7 @@ use std::net::SocketAddr;
 use std::ops::BitOr;
 use std::time::Duration;
 
+use futures::future::join_all;
 use mc_types::{ClusterId, HostPort, NodeId};
 use parking_lot::Mutex;
 
@@ -36,15 +37,14 @@ impl LastKnown {
 }
 
 impl Listed {
-    /// Looks the names up.
+    /// Looks the names up, all at once.
     pub async fn resolve(list: &[HostPort], last: &LastKnown) -> Self {
-        let mut all = Self::default();
-        for address in list {
+        let lookups = list.iter().map(|address| async move {
             let found = tokio::time::timeout(RESOLVE_TIMEOUT, mc_net::resolve(address)).await;
             let records = found.ok().and_then(Result::ok).unwrap_or_default();
-            all = all | last.or_last(&address.to_string(), &records);
-        }
-        all
+            last.or_last(&address.to_string(), &records)
+        });
+        join_all(lookups).await.into_iter().fold(Self::default(), |all, one| all | one)
     }
 
     /// A name and its records: as many masters as its larger address family has records, and all of them are dialled. A

@@ -147,7 +147,7 @@ impl Network for TcpNetwork {
 
 /// Connections that may wait to be accepted. A fleet that comes over to a new leader brings thousands in a second, and a
 /// connect that finds no place is repeated by the kernel a second later. The kernel's own bound (`somaxconn`) is 4,096.
-const BACKLOG: u32 = 4096;
+pub(crate) const BACKLOG: u32 = 4096;
 
 /// Binds the first address of a name that can be bound.
 async fn bind(address: &str) -> io::Result<tokio::net::TcpListener> {

@@ -112,7 +112,7 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 /// When nobody answers there in time, or not in HTTP.
 pub async fn request(method: &str, address: &str, path: &str) -> io::Result<(u16, String)> {
     let exchange = async {
-        let mut stream = tokio::net::TcpStream::connect(address).await?;
+        let mut stream = mc_net::connect(address).await?;
         let head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\n");
         stream.write_all(format!("{head}content-length: 0\r\nconnection: close\r\n\r\n").as_bytes()).await?;
         let mut answer = String::new();
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(get("/status").await, answer(200, r#"{"role":"leader"}"#));
         assert_eq!(get("/nothing").await.0, 404);
 
-        let mut idle = tokio::net::TcpStream::connect(address).await.unwrap();
+        let mut idle = mc_net::connect(address).await.unwrap();
         idle.write_all(b"GET /livez HTTP/1.1\r\n").await.unwrap();
         stop.send(()).unwrap();
         tokio::time::timeout(Duration::from_secs(10), server).await.unwrap().unwrap().unwrap();

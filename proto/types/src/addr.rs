@@ -98,15 +98,20 @@ impl HostPort {
     }
 }
 
-/// Parses a list with commas; empty items are left out.
+/// Parses a list of remote addresses with commas; empty items are left out.
 ///
 /// # Errors
-/// [`ParseAddressError`] of the first item that is not an address.
+/// [`ParseAddressError`] of the first item that is not an address, or whose port is 0.
 pub fn parse_list(text: &str, default_port: u16) -> Result<Vec<HostPort>, ParseAddressError> {
     text.split(',')
         .map(str::trim)
         .filter(|item| !item.is_empty())
-        .map(|item| HostPort::parse(item, default_port))
+        .map(|item| match HostPort::parse(item, default_port)? {
+            HostPort { port: 0, .. } if item.ends_with(":0") => {
+                Err(ParseAddressError { text: item.to_owned(), why: "port 0 cannot be reached" })
+            }
+            address => Ok(address),
+        })
         .collect()
 }
 
@@ -192,5 +197,6 @@ mod tests {
     fn a_list_may_have_spaces_and_a_comma_at_its_end() {
         let list = parse_list("a, b:2,", 1).unwrap();
         assert_eq!(list.iter().map(ToString::to_string).collect::<Vec<_>>(), ["a:1", "b:2"]);
+        assert!(parse_list("a,b:0", 1).unwrap_err().to_string().contains("`b:0`"));
     }
 }

@@ -92,7 +92,7 @@ pub(crate) fn masters() -> Vec<Vec<u8>> {
 
 /// A configuration file of `mc-store`.
 pub(crate) fn store(data: &[u8]) -> bool {
-    in_file(data, mc_store::fuzz::config)
+    in_file(data, mc_store_server::fuzz::config)
 }
 
 /// A store with two segments.

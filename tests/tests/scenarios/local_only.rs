@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use mc_client::{ByteSize, Client, Code, GetInto, Mode, Put, PutOptions};
 use mc_net::TcpNetwork;
-use mc_process::metrics::Registry;
 use mc_store::{Config, Store, Surroundings};
 use mc_tests::checker::Outcome;
 use mc_tests::{Cluster, Faults, Workload, until};
+use mc_transfer::RequestSeconds;
 use mc_types::Clock;
 use tokio::runtime::Handle;
 
@@ -103,15 +103,15 @@ pub(crate) async fn start_embedded(
         segment: vec![segment],
         masters: cluster.addresses().split(',').map(|address| address.parse().unwrap()).collect(),
         listen: any,
-        http_listen: any,
         advertise: None,
+        http_port: None,
         data_dir: data_dir.into(),
         name: None,
     };
     let surroundings = Surroundings {
         network: TcpNetwork::shared(),
         clock: Clock::monotonic(),
-        registry: Registry::new(),
+        request_seconds: RequestSeconds::noop(),
         link,
     };
     Store::start(config, surroundings, |_, _| {}).await.unwrap()

@@ -45,7 +45,9 @@ pub struct RequestSeconds {
 }
 
 impl RequestSeconds {
-    pub(super) const fn noop() -> Self {
+    /// Histograms that record nothing.
+    #[must_use]
+    pub const fn noop() -> Self {
         Self { read: Histogram::noop(), write: Histogram::noop() }
     }
 

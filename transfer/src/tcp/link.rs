@@ -105,7 +105,7 @@ impl Link {
         moved: &Arc<Moved>,
     ) -> Result<Self, ConnectError> {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
-        let addresses = within(timeout, tokio::net::lookup_host(address)).await;
+        let addresses = within(timeout, mc_net::lookup(address)).await;
         let addresses = addresses.ok_or_else(|| too_long("looking the name up", timeout))?.map_err(failed)?;
         let mut last = ConnectError::Failed("the name has no address".to_owned());
         for address in addresses {
@@ -120,7 +120,7 @@ impl Link {
 
     async fn open(address: SocketAddr, hello: Hello, moved: &Arc<Moved>) -> Result<Self, ConnectError> {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
-        let stream = TcpStream::connect(address).await.map_err(failed)?;
+        let stream = mc_net::connect(address).await.map_err(failed)?;
         socket_options::set(&stream);
         let mut link = Self {
             stream: Arc::new(stream),

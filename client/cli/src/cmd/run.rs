@@ -13,7 +13,7 @@ pub(crate) fn role_of_this_process() -> Option<ExitCode> {
     let with_name = |name: &str| std::iter::once(OsString::from(name)).chain(args).collect::<Vec<_>>();
     match role.to_str()? {
         "master" => Some(mc_master::main_with(with_name("mcctl run master"))),
-        "store" => Some(mc_store::main_with(with_name("mcctl run store"))),
+        "store" => Some(mc_store_server::main_with(with_name("mcctl run store"))),
         _ => None,
     }
 }

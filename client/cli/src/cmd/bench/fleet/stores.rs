@@ -1,25 +1,18 @@
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Parser;
 use futures::{StreamExt, TryStreamExt, stream};
 use mc_net::TcpNetwork;
-use mc_process::metrics::Registry;
 use mc_store::{Config, Store, Surroundings};
-use mc_types::Clock;
+use mc_transfer::RequestSeconds;
+use mc_types::{ByteSize, Clock, parse_list};
 use tokio::runtime::Runtime;
 
 /// Stores that start at the same time: each allocates its memory on a thread.
 const AT_ONCE: usize = 32;
 const LOOK: Duration = Duration::from_millis(5);
-
-/// The flags of a store, as `mc-store` takes them.
-#[derive(Parser)]
-struct Flags {
-    #[command(flatten)]
-    store: Config,
-}
 
 /// Many stores in this process. Their links share two threads; a store's data server runs with the clients.
 pub(super) struct Stores {
@@ -52,27 +45,23 @@ impl Stores {
             let data_dir = dir.join(format!("store-{number}"));
             let link = handle.clone();
             async move {
-                let data_dir = data_dir.to_str().context("the data directory is not UTF-8")?;
                 let name = format!("store-{number}");
-                let flags = Flags::try_parse_from([
-                    "mc-store",
-                    "--segment=1mb",
-                    "--masters",
-                    masters,
-                    "--listen=127.0.0.1:0",
-                    "--http-listen=127.0.0.1:0",
-                    "--data-dir",
+                let config = Config {
+                    segment: vec![ByteSize(1 << 20)],
+                    masters: parse_list(masters, 0)?,
+                    listen: (Ipv4Addr::LOCALHOST, 0).into(),
+                    advertise: None,
+                    http_port: None,
                     data_dir,
-                    "--name",
-                    &name,
-                ])?;
+                    name: Some(name.clone()),
+                };
                 let surroundings = Surroundings {
                     network: TcpNetwork::shared(),
                     clock: Clock::monotonic(),
-                    registry: Registry::new(),
+                    request_seconds: RequestSeconds::noop(),
                     link: Some(link),
                 };
-                Store::start(flags.store, surroundings, |_, _| {}).await.context(name)
+                Store::start(config, surroundings, |_, _| {}).await.context(name)
             }
         };
         let stores = stream::iter((0..count).map(start)).buffer_unordered(AT_ONCE).try_collect().await?;

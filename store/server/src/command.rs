@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use clap::CommandFactory as _;
 use mc_net::TcpNetwork;
-use mc_process::{config, metrics::Registry, telemetry};
+use mc_process::{config, telemetry};
+use mc_store::StartError;
 use mc_types::{ByteSize, Clock};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
-use crate::config::Flags;
-use crate::{StartError, Store, Surroundings};
+use crate::Server;
+use crate::args::Flags;
 
 /// How long the masters may take to give the memory back; a supervisor kills what takes much longer.
 const UNMOUNT_WITHIN: Duration = Duration::from_secs(2);
@@ -27,7 +28,7 @@ pub fn command() -> clap::Command {
 }
 
 /// Runs `mc-store` until it is told to stop. `args` begin with the program's name. Installs this process' log
-/// subscriber and signal handlers, so it is for `main`s only; to embed a store use [`Store::start`].
+/// subscriber and signal handlers, so it is for `main`s only; to embed a store use [`mc_store::Store::start`].
 pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let loaded = match config::load::<Flags>(command(), args, |name| std::env::var_os(name)) {
         Ok(loaded) => loaded,
@@ -67,26 +68,20 @@ async fn run(flags: Flags) -> ExitCode {
             "serving memory on every address of this machine without encryption: let only trusted machines reach it"
         );
     }
-    let surroundings = Surroundings {
-        network: TcpNetwork::shared(),
-        clock: Clock::monotonic(),
-        registry: Registry::new(),
-        link: None,
-    };
     let started = tokio::select! {
-        started = Store::start(flags.store, surroundings, progress()) => started,
+        started = Server::start(flags.store, TcpNetwork::shared(), Clock::monotonic(), progress()) => started,
         why = &mut stopped => {
             info!("{why} while starting: nothing to take back");
             return ExitCode::SUCCESS;
         }
     };
-    let store = match started {
-        Ok(store) => store,
+    let server = match started {
+        Ok(server) => server,
         Err(err) => return refuse(&err),
     };
     let why = stopped.await;
     info!("{why}: taking the memory back");
-    store.stop(UNMOUNT_WITHIN).await;
+    server.stop(UNMOUNT_WITHIN).await;
     ExitCode::SUCCESS
 }
 

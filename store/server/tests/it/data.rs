@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use mc_store::{StartError, Store};
+use mc_store::StartError;
+use mc_store_server::{Server, StoreArgs};
 use mc_tests::until;
 use mc_transfer::{Peer, PeerEndpoint, ReadOp, TcpOptions, TcpTransport, Transport as _, WriteOp};
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange};
 use tokio::time::Instant;
 
-use crate::common::{Event, FakeCluster, config, http, start};
+use crate::common::{Event, FakeCluster, config, http, start, try_start};
 
-fn grant(store: &Store, key: &GrantKey, access: Access) -> mc_types::SealedGrant {
+fn grant(store: &Server, key: &GrantKey, access: Access) -> mc_types::SealedGrant {
     let grant = Grant {
         cluster: ClusterId(0xc1),
-        store: store.id(),
-        epoch: store.epoch(),
+        store: store.store().id(),
+        epoch: store.store().epoch(),
         access,
         expires: ClusterTime(100_000),
         ranges: vec![GrantedRange { segment: 0, offset: 64, len: 4096, index: 7 }],
@@ -27,12 +28,12 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
     let cluster = FakeCluster::start(1);
     let dir = tempfile::tempdir().unwrap();
     let store = start(config(cluster.addresses(), dir.path())).await;
-    until("mounted", async || store.ready()).await;
+    until("mounted", async || store.store().ready()).await;
     let Event::Mount { key, tcp, .. } = cluster.mounts()[0].clone() else { panic!("a mount") };
     let peer = Peer {
         cluster: ClusterId(0xc1),
-        store: store.id(),
-        epoch: store.epoch(),
+        store: store.store().id(),
+        epoch: store.store().epoch(),
         endpoints: vec![PeerEndpoint { transport: "tcp".into(), address: tcp, attributes: vec![] }],
     };
     let transport = TcpTransport::new(TcpOptions::default());
@@ -49,7 +50,7 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
     assert_eq!(read[0], Ok(written));
     assert_eq!(back, value);
 
-    store.segments()[0].corrupt(100).unwrap();
+    store.store().segments()[0].corrupt(100).unwrap();
     let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut back] }];
     let read = transport.read(&peer, &read_grant, &mut ops, deadline).await;
     assert_ne!(read[0], Ok(written), "the checksum tells");
@@ -76,15 +77,15 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
     }
     let (_, status) = http("GET", store.http_address(), "/status").await;
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-    assert_eq!(status["id"], store.id().to_string());
+    assert_eq!(status["id"], store.store().id().to_string());
     assert_eq!(status["leader"], cluster.addresses()[0]);
     assert_eq!(status["ready"], true);
 }
 
 #[tokio::test]
 async fn what_cannot_be_had_is_one_sentence_that_names_the_flag() {
-    async fn refused(config: mc_store::Config) -> String {
-        let err = Store::start(config, crate::common::surroundings(), |_, _| {}).await.unwrap_err();
+    async fn refused(config: StoreArgs) -> String {
+        let err = try_start(config).await.unwrap_err();
         let text = err.to_string();
         assert!(!text.contains('\n'), "{text}");
         text
@@ -118,7 +119,7 @@ async fn what_cannot_be_had_is_one_sentence_that_names_the_flag() {
     // The heartbeat thread ends by itself a moment after the store was dropped, and its lock with it.
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     while again.is_err() && std::time::Instant::now() < deadline {
-        again = Store::start(good(), crate::common::surroundings(), |_, _| {}).await;
+        again = try_start(good()).await;
     }
     again.unwrap();
 }

@@ -13,8 +13,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mc_net::TcpNetwork;
-use mc_process::metrics::Registry;
-use mc_store::{Config, Store, Surroundings};
+use mc_store::StartError;
+use mc_store_server::{Server, StoreArgs};
 use mc_types::{ByteSize, Clock};
 
 pub use fake::{Event, FakeCluster};
@@ -22,9 +22,9 @@ pub use fake::{Event, FakeCluster};
 pub const SEGMENT: u64 = 2 << 20;
 
 /// A store on loopback with free ports.
-pub fn config(masters: &[String], data_dir: &Path) -> Config {
+pub fn config(masters: &[String], data_dir: &Path) -> StoreArgs {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    Config {
+    StoreArgs {
         segment: vec![ByteSize(SEGMENT)],
         masters: masters.iter().map(|master| master.parse().unwrap()).collect(),
         listen: any,
@@ -35,17 +35,12 @@ pub fn config(masters: &[String], data_dir: &Path) -> Config {
     }
 }
 
-pub fn surroundings() -> Surroundings {
-    Surroundings {
-        network: TcpNetwork::shared(),
-        clock: Clock::monotonic(),
-        registry: Registry::new(),
-        link: None,
-    }
+pub async fn try_start(args: StoreArgs) -> Result<Server, StartError> {
+    Server::start(args, TcpNetwork::shared(), Clock::monotonic(), |_, _| {}).await
 }
 
-pub async fn start(config: Config) -> Store {
-    Store::start(config, surroundings(), |_, _| {}).await.unwrap()
+pub async fn start(args: StoreArgs) -> Server {
+    try_start(args).await.unwrap()
 }
 
 /// Waits until `/readyz` says no, for a reason that contains all of `words`.

@@ -2,10 +2,11 @@ use mc_process::metrics::Registry;
 use mc_transfer::RequestSeconds;
 use metrics::{Counter, Gauge};
 
-use crate::state::StoreState;
+use mc_store::StoreReport;
 
 /// Every metric of a store: names, help, units. All but the histograms are set when they are asked for, from what the
 /// parts count themselves.
+#[derive(Debug)]
 pub(crate) struct StoreMetrics {
     registry: Registry,
     capacity: Gauge,
@@ -99,34 +100,29 @@ impl StoreMetrics {
     }
 
     /// All of them as Prometheus reads them.
-    pub(crate) fn render(&self, state: &StoreState) -> String {
-        let totals = state.totals();
-        self.capacity.set(state.capacity.0 as f64);
-        self.allocated.set(state.allocated().0 as f64);
+    pub(crate) fn render(&self, report: &StoreReport) -> String {
+        let totals = &report.totals;
+        self.capacity.set(report.capacity.0 as f64);
+        self.allocated.set(report.allocated.0 as f64);
         self.bytes_read.absolute(totals.bytes_read);
         self.bytes_written.absolute(totals.bytes_written);
         self.reads.absolute(totals.reads);
         self.writes.absolute(totals.writes);
-        let (fence, limit) = state.serving().map(|serving| serving.data.fence_bytes()).unwrap_or_default();
-        self.fence.set(fence as f64);
-        self.fence_limit.set(limit as f64);
+        self.fence.set(report.fence_bytes as f64);
+        self.fence_limit.set(report.fence_limit_bytes as f64);
         self.fence_waits.absolute(totals.waits);
         self.refusals.absolute(totals.refusals);
         self.broken_connections.absolute(totals.broken_connections);
         let open = totals.connections_opened.saturating_sub(totals.connections_closed);
         self.connections.set(open as f64);
-        let limit = state.serving().map(|serving| serving.data.max_connections());
-        self.connections_limit.set(limit.unwrap_or_default() as f64);
+        self.connections_limit.set(report.max_connections as f64);
         self.connections_opened.absolute(totals.connections_opened);
         self.connections_refused.absolute(totals.connections_refused);
-        self.ready.set(if state.ready().is_ok() { 1.0 } else { 0.0 });
-        let link = state.serving().map(|serving| &serving.link);
-        self.heartbeat_age.set(link.and_then(|link| link.age()).map_or(f64::NAN, |age| age.as_secs_f64()));
-        if let Some(link) = link.map(|link| link.get()) {
-            self.term.set(link.leader.map_or(0.0, |leader| leader.term as f64));
-            self.mounts.absolute(link.mounts);
-            self.dead_epochs.absolute(link.dead_epochs);
-        }
+        self.ready.set(if report.ready.is_ok() { 1.0 } else { 0.0 });
+        self.heartbeat_age.set(report.heartbeat_age.map_or(f64::NAN, |age| age.as_secs_f64()));
+        self.term.set(report.term.unwrap_or_default() as f64);
+        self.mounts.absolute(report.mounts);
+        self.dead_epochs.absolute(report.dead_epochs);
         self.registry.render()
     }
 }

@@ -15,16 +15,16 @@ async fn it_mounts_what_it_lends_and_heartbeats_at_the_interval_it_was_told() {
     let cluster = FakeCluster::start(3);
     let dir = tempfile::tempdir().unwrap();
     let store = start(config(&cluster.addresses()[1..2], dir.path())).await;
-    until("mounted", async || store.ready()).await;
+    until("mounted", async || store.store().ready()).await;
     until("beats", async || cluster.beats(0) > 5).await;
     let mounts = cluster.mounts();
     let [Event::Mount { epoch, tcp, segments, .. }] = &mounts[..] else { panic!("{mounts:?}") };
     assert_eq!(
         (*epoch, tcp, &segments[..]),
-        (store.epoch(), &store.data_address().to_string(), &[SEGMENT][..])
+        (store.store().epoch(), &store.store().data_address().to_string(), &[SEGMENT][..])
     );
 
-    let epoch = store.epoch();
+    let epoch = store.store().epoch();
     store.stop(WITHIN).await;
     assert_eq!(cluster.agreed().events.last(), Some(&Event::Unmount { master: 0, epoch }));
 }
@@ -38,7 +38,7 @@ async fn started_before_any_master_it_waits_visibly_and_goes_on_by_itself() {
     assert_eq!(http("GET", store.http_address(), "/livez").await.0, 200);
     cluster.run(0);
     cluster.run(1);
-    until("mounted", async || store.ready()).await;
+    until("mounted", async || store.store().ready()).await;
     assert_eq!(http("GET", store.http_address(), "/readyz").await.0, 200);
 }
 
@@ -60,13 +60,13 @@ async fn after_a_failover_only_the_heartbeats_move() {
     cluster.kill(0);
     // No leader for a while, as in an election that takes long.
     cluster.agreed().leader = None;
-    let epoch = store.epoch();
-    until("out of reach", async || !store.ready()).await;
+    let epoch = store.store().epoch();
+    until("out of reach", async || !store.store().ready()).await;
     cluster.elect(2);
     let took = until("beats at the new leader", async || cluster.beats(2) > 0).await;
     println!("heartbeats resumed {took:?} after the new leader was known");
     assert_eq!(cluster.mounts().len(), 1, "a mount is replicated: it is not repeated");
-    assert_eq!(store.epoch(), epoch);
+    assert_eq!(store.store().epoch(), epoch);
 }
 
 #[tokio::test]
@@ -86,13 +86,13 @@ async fn an_epoch_that_the_leader_does_not_know_is_mounted_again() {
     let cluster = FakeCluster::start(1);
     let dir = tempfile::tempdir().unwrap();
     let store = start(config(cluster.addresses(), dir.path())).await;
-    until("mounted", async || store.ready()).await;
-    let epoch = store.epoch();
+    until("mounted", async || store.store().ready()).await;
+    let epoch = store.store().epoch();
     cluster.agreed().mounted.clear();
     until("mounted again", async || cluster.mounts().len() == 2).await;
     let beats = cluster.beats(0);
     until("beats", async || cluster.beats(0) > beats + 1).await;
-    assert_eq!(store.epoch(), epoch, "the same memory, so the same epoch");
+    assert_eq!(store.store().epoch(), epoch, "the same memory, so the same epoch");
 }
 
 #[tokio::test]
@@ -100,20 +100,20 @@ async fn a_dead_epoch_is_given_up_with_its_key_and_all_its_connections() {
     let cluster = FakeCluster::start(1);
     let dir = tempfile::tempdir().unwrap();
     let store = start(config(cluster.addresses(), dir.path())).await;
-    until("mounted", async || store.ready()).await;
-    let mut old = tokio::net::TcpStream::connect(store.data_address()).await.unwrap();
-    let dead = store.epoch();
+    until("mounted", async || store.store().ready()).await;
+    let mut old = tokio::net::TcpStream::connect(store.store().data_address()).await.unwrap();
+    let dead = store.store().epoch();
     cluster.agreed().dead.insert(dead);
-    until("mounted again", async || cluster.mounts().len() == 2 && store.ready()).await;
+    until("mounted again", async || cluster.mounts().len() == 2 && store.store().ready()).await;
     let mounts = cluster.mounts();
     let [Event::Mount { key: old_key, tcp: old_tcp, .. }, Event::Mount { epoch, key, tcp, .. }] = &mounts[..]
     else {
         panic!("{mounts:?}")
     };
     assert!(*epoch != dead && key != old_key, "another epoch with another key");
-    assert_eq!((store.epoch(), tcp), (*epoch, old_tcp));
+    assert_eq!((store.store().epoch(), tcp), (*epoch, old_tcp));
     assert_eq!(old.read(&mut [0]).await.unwrap_or(0), 0, "what was connected before is closed");
-    tokio::net::TcpStream::connect(store.data_address()).await.unwrap();
+    tokio::net::TcpStream::connect(store.store().data_address()).await.unwrap();
 }
 
 #[tokio::test]
@@ -125,7 +125,7 @@ async fn a_foreign_cluster_is_refused_until_a_majority_of_the_list_reports_it() 
     // One foreign master in three: the store keeps to ours, though only ours can go away.
     let list = [ours.addresses()[0].clone(), ours.addresses()[1].clone(), foreign.addresses()[0].clone()];
     let first = start(config(&ours.addresses()[..1], dir.path())).await;
-    until("mounted", async || first.ready()).await;
+    until("mounted", async || first.store().ready()).await;
     first.stop(WITHIN).await;
     let epoch_of_first = ours.mounts().len();
 
@@ -141,7 +141,7 @@ async fn a_foreign_cluster_is_refused_until_a_majority_of_the_list_reports_it() 
     // Two of three are foreign now: the cluster was replaced.
     let list = [ours.addresses()[0].clone(), foreign.addresses()[0].clone(), foreign.addresses()[1].clone()];
     let store = start(config(&list, dir.path())).await;
-    until("mounted at the new cluster", async || store.ready()).await;
+    until("mounted at the new cluster", async || store.store().ready()).await;
     assert_eq!(foreign.mounts().len(), 1);
     foreign.kill(0);
 }

@@ -1,0 +1,60 @@
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use mc_types::HostPort;
+use tokio::net::{TcpStream, ToSocketAddrs, UdpSocket};
+
+use crate::network::BACKLOG;
+use crate::resolve;
+
+/// Every address of `host:port`, as it resolves now.
+///
+/// # Errors
+/// The system's error.
+pub async fn lookup(address: &str) -> io::Result<Vec<SocketAddr>> {
+    Ok(tokio::net::lookup_host(address).await?.collect())
+}
+
+/// Connects to the first address that answers.
+///
+/// # Errors
+/// The error of the last address that was tried.
+pub async fn connect(address: impl ToSocketAddrs) -> io::Result<TcpStream> {
+    TcpStream::connect(address).await
+}
+
+/// Binds a port for raw connections, non-blocking. It outlives any runtime, and each server of the port gets a clone.
+///
+/// # Errors
+/// The system's error: the port is taken, or not ours to take.
+pub fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    // The standard library's queue is shorter; asking again changes it.
+    rustix::net::listen(&listener, BACKLOG as i32)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// The local address that routes to `host`. Nothing is sent: connecting a datagram socket only picks the route.
+///
+/// # Errors
+/// The error of the name's last address, or of the resolver.
+pub async fn local_address_towards(host: &HostPort) -> io::Result<IpAddr> {
+    let mut last = io::Error::other("no address");
+    for address in resolve(host).await? {
+        let any: IpAddr = match address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let routed = async {
+            let socket = UdpSocket::bind((any, 0)).await?;
+            socket.connect(address).await?;
+            socket.local_addr()
+        };
+        match routed.await {
+            Ok(local) => return Ok(local.ip()),
+            Err(err) => last = err,
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,107 @@
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use mc_process::{config::FileOptions, telemetry::LogOptions};
+use mc_store::Config;
+use mc_types::{ByteSize, HostPort, ParseAddressError};
+
+/// Default port of the masters' client API.
+const MASTER_PORT: u16 = 50051;
+
+/// The flags of a store itself.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StoreArgs {
+    /// Memory to lend, such as 50gb. Several values make several segments; an object must fit into one segment
+    #[arg(long, value_name = "SIZE", required = true, value_delimiter = ',')]
+    pub segment: Vec<ByteSize>,
+    /// Client addresses of the masters, comma-separated; one reachable master is enough to find the others
+    #[arg(long, value_name = "ADDRESSES", default_value = "127.0.0.1:50051", value_delimiter = ',',
+          value_parser = master_address)]
+    pub masters: Vec<HostPort>,
+    /// Listen address for clients that read and write the memory; port 0 picks a free port
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:50060")]
+    pub listen: SocketAddr,
+    /// Listen address for health and metrics over HTTP; port 0 picks a free port
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:9300")]
+    pub http_listen: SocketAddr,
+    /// Host under which clients reach this store [default: the address of --listen, or the local address that routes
+    /// to the master]
+    #[arg(long, value_name = "HOST")]
+    pub advertise: Option<String>,
+    /// Directory for the id of the store; the memory itself is never written to disk
+    #[arg(long, value_name = "DIR", default_value = "./mc-data/store")]
+    pub data_dir: PathBuf,
+    /// Name for display [default: the host name and the port of --listen]
+    #[arg(long)]
+    pub name: Option<String>,
+}
+
+impl StoreArgs {
+    /// The configuration of the store, in a process that serves HTTP on `http_port`.
+    #[must_use]
+    pub fn config(&self, http_port: u16) -> Config {
+        Config {
+            segment: self.segment.clone(),
+            masters: self.masters.clone(),
+            listen: self.listen,
+            advertise: self.advertise.clone(),
+            http_port: Some(http_port),
+            data_dir: self.data_dir.clone(),
+            name: self.name.clone(),
+        }
+    }
+}
+
+/// The flags of `mc-store`.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(name = "mc-store", version, about = "Lends this machine's memory to the pool")]
+pub(crate) struct Flags {
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    #[command(flatten)]
+    pub(crate) log: LogOptions,
+    #[command(flatten)]
+    pub(crate) file: FileOptions,
+    /// For tests: exit when standard input is closed
+    #[arg(long, hide = true)]
+    pub(crate) exit_on_stdin_eof: bool,
+}
+
+fn master_address(text: &str) -> Result<HostPort, ParseAddressError> {
+    HostPort::parse(text, MASTER_PORT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    fn parse(args: &[&str]) -> Config {
+        Flags::try_parse_from(["mc-store"].iter().chain(args)).unwrap().store.config(9300)
+    }
+
+    #[test]
+    fn one_flag_is_enough_and_a_bare_name_gets_the_default_port() {
+        let config = parse(&["--segment", "50gb"]);
+        assert_eq!(config.check(), Ok(()));
+        assert_eq!(config.lent_bytes(), 50 << 30);
+        assert_eq!(config.masters, [HostPort::parse("127.0.0.1", 50051).unwrap()]);
+        let config = parse(&["--segment=1gb", "--segment=2gb", "--masters", "a,b:7"]);
+        assert_eq!(config.segment, [ByteSize(1 << 30), ByteSize(2 << 30)]);
+        let masters: Vec<_> = config.masters.iter().map(ToString::to_string).collect();
+        assert_eq!(masters, ["a:50051", "b:7"]);
+    }
+
+    #[test]
+    fn each_mistake_names_its_flag() {
+        for (args, flag) in [
+            (&["--segment=1kb"][..], "--segment"),
+            (&["--segment=8388608tb", "--segment=1tb"], "--segment"),
+            (&["--segment=1gb", "--advertise=a b"], "--advertise"),
+        ] {
+            let text = parse(args).check().unwrap_err().to_string();
+            assert!(text.contains(flag), "{text}");
+        }
+        assert!(Flags::try_parse_from(["mc-store"]).is_err(), "nothing to lend");
+    }
+}

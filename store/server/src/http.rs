@@ -1,0 +1,41 @@
+//! Health, metrics and status.
+
+use std::sync::Arc;
+
+use axum::Router;
+use mc_process::http::standard_routes;
+use mc_store::{StoreReport, StoreStatus};
+use serde_json::json;
+
+use crate::metrics::StoreMetrics;
+
+pub(crate) fn routes(store: StoreStatus, metrics: Arc<StoreMetrics>) -> Router {
+    let (ready, shown) = (store.clone(), store.clone());
+    standard_routes(
+        move || ready.ready(),
+        move || metrics.render(&shown.report()),
+        move || std::future::ready(self::status(&store.report())),
+    )
+}
+
+fn status(report: &StoreReport) -> serde_json::Value {
+    json!({
+        "id": report.id.to_string(),
+        "name": report.name,
+        "pid": std::process::id(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "ready": report.ready.is_ok(),
+        "why_not_ready": report.ready.as_ref().err(),
+        "capacity_bytes": report.capacity.0,
+        "allocated_bytes": report.allocated.0,
+        "cluster": report.cluster.map(|id| id.to_string()),
+        "epoch": report.epoch.map(|epoch| epoch.to_string()),
+        "leader": report.leader,
+        "term": report.term,
+        "heartbeat_age_ms": report.heartbeat_age.map(|age| age.as_millis()),
+        "mounts": report.mounts,
+        "dead_epochs": report.dead_epochs,
+        "bytes_read": report.totals.bytes_read,
+        "bytes_written": report.totals.bytes_written,
+    })
+}

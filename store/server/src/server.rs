@@ -1,0 +1,114 @@
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_net::{Listener, Network};
+use mc_process::metrics::Registry;
+use mc_store::{StartError, Store, Surroundings};
+use mc_types::{ByteSize, Clock};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tracing::error;
+
+use crate::StoreArgs;
+use crate::http;
+use crate::metrics::StoreMetrics;
+
+/// A store with its health and metrics over HTTP.
+#[derive(Debug)]
+pub struct Server {
+    store: Store,
+    http_address: SocketAddr,
+    http: Http,
+    _upkeep: AbortOnDropHandle<()>,
+}
+
+impl Server {
+    /// Starts a store on the present tokio runtime. Health is served while its memory is allocated; `progress` is told
+    /// how many bytes of how many are ready.
+    ///
+    /// # Errors
+    /// [`StartError`], which names the flag.
+    pub async fn start(
+        args: StoreArgs,
+        network: Arc<dyn Network>,
+        clock: Clock,
+        progress: impl FnMut(ByteSize, ByteSize) + Send + 'static,
+    ) -> Result<Self, StartError> {
+        // A wrong value is told before a port that is taken.
+        args.config(0).check()?;
+        let listener = network.listen(&args.http_listen.to_string()).await.map_err(|source| {
+            StartError::Listen { flag: "--http-listen", address: args.http_listen, source }
+        })?;
+        let http_address = listener.address;
+        let metrics = Arc::new(StoreMetrics::new(Registry::new()));
+        let request_seconds = metrics.transfer_seconds.clone();
+        let surroundings = Surroundings { network, clock, request_seconds, link: None };
+        let opened = Store::open(args.config(http_address.port()), surroundings)?;
+        tracing::info!(http = %http_address, "serving health and metrics");
+        let http = Http::serve(listener, http::routes(opened.status(), metrics.clone()));
+        let upkeep = AbortOnDropHandle::new(tokio::spawn(keep_metrics(metrics)));
+        let store = opened.start(progress).await?;
+        Ok(Self { store, http_address, http, _upkeep: upkeep })
+    }
+
+    /// The store itself.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Where health and metrics are served.
+    #[must_use]
+    pub fn http_address(&self) -> SocketAddr {
+        self.http_address
+    }
+
+    /// Takes the memory back from the masters, for at most `unmount_within`, then closes every connection.
+    pub async fn stop(self, unmount_within: Duration) {
+        self.store.stop(unmount_within).await;
+        self.http.stop().await;
+    }
+}
+
+/// The HTTP server, which ends with its owner.
+#[derive(Debug)]
+struct Http {
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Http {
+    fn serve(listener: Listener, routes: axum::Router) -> Self {
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move {
+            if let Err(error) = mc_process::http::serve(listener, routes, stopped.cancelled_owned()).await {
+                error!(%error, "health and metrics are no longer served");
+            }
+        });
+        Self { stop, task }
+    }
+
+    async fn stop(mut self) {
+        self.stop.cancel();
+        // It has logged what went wrong, if anything did.
+        let _ = (&mut self.task).await;
+    }
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.task.abort();
+    }
+}
+
+async fn keep_metrics(metrics: Arc<StoreMetrics>) {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        second.tick().await;
+        metrics.upkeep();
+    }
+}

@@ -132,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_that_is_called_a_clusters_setting_is_compared() {
+    fn every_flag_that_is_called_a_cluster_setting_is_compared() {
         let command = MasterArgs::command();
         let help = |arg: &clap::Arg| arg.get_help().map(ToString::to_string).unwrap_or_default();
-        let called = command.get_arguments().filter(|arg| help(arg).contains("a cluster's setting"));
+        let called = command.get_arguments().filter(|arg| help(arg).contains("cluster setting"));
         let called: Vec<_> = called.filter_map(clap::Arg::get_long).collect();
         assert!(called.len() >= 5, "{called:?}");
         let compared = SETTINGS.map(|setting| setting.name);

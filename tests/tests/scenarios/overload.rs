@@ -485,7 +485,7 @@ async fn a_flood_of_puts_goes_on_past_a_follower_behind_a_narrow_link() {
     }
     before.assert_outlived(&cluster, GROWTH).await;
 
-    // What is still on the narrow link would come at its pace: the connections are made again.
+    // Cut the connections: bytes that are still queued on the narrow link would arrive slowly.
     let open = links.open();
     links.between(&[leader], &[follower], Link::Cut);
     until("the connections between them have ended", async || links.open() < open).await;

@@ -48,7 +48,7 @@ impl Stores {
                 let name = format!("store-{number}");
                 let config = Config {
                     segment: vec![ByteSize(1 << 20)],
-                    masters: parse_list(masters, 0)?,
+                    masters: parse_list(masters, mc_client::DEFAULT_MASTER_PORT)?,
                     listen: (Ipv4Addr::LOCALHOST, 0).into(),
                     advertise: None,
                     http_port: None,

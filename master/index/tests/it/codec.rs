@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use crate::support::{Rig, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{
-    self, Command, DecodeError, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem,
-    ReadPolicy, RemoveItem, Response, Settings, SnapshotError, Stamp, State,
+    Command, DecodeError, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, ReadPolicy,
+    RemoveItem, Response, Settings, SnapshotError, Stamp, State,
 };
 use mc_types::{ClusterTime, Code, GrantKey, PutId, SegmentEpoch, StoreId};
 

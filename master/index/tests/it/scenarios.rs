@@ -1,7 +1,7 @@
 //! The rules one by one.
 
 use crate::support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
-use mc_index::{self, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings};
+use mc_index::{KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings};
 use mc_types::{ClusterTime, Code, PutId, StoreId};
 
 const MIB: u64 = 1 << 20;

@@ -1,6 +1,6 @@
 //! A cluster to play with.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a cluster for tests; shipped builds do not have it")]
 
 pub mod mem_log;
 

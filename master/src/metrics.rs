@@ -1,9 +1,9 @@
 //! Every metric of a master: names, help, units, setters. Nothing else touches the registry.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mc_process::metrics::Registry;
-use mc_raft::RpcTimes;
+use mc_raft::{RpcTimer, RpcTimes};
 use metrics::{Counter, Gauge, Histogram};
 
 use mc_index::Op;
@@ -335,7 +335,7 @@ impl MasterMetrics {
 
     /// Times a call until the answer is dropped.
     pub(crate) fn rpc(&self, rpc: Rpc) -> RpcTimer<'_> {
-        RpcTimer { histogram: &self.rpc_seconds[rpc as usize], since: Instant::now() }
+        RpcTimer::start(&self.rpc_seconds[rpc as usize])
     }
 
     /// This master made sure that it leads, to give an answer.
@@ -391,18 +391,6 @@ impl MasterMetrics {
     /// Drains what histograms have gathered; called every second, so that a master that nobody scrapes stays small.
     pub(crate) fn upkeep(&self) {
         self.registry.upkeep();
-    }
-}
-
-/// Records how long a call took when it is dropped.
-pub(crate) struct RpcTimer<'a> {
-    histogram: &'a Histogram,
-    since: Instant,
-}
-
-impl Drop for RpcTimer<'_> {
-    fn drop(&mut self) {
-        self.histogram.record(self.since.elapsed().as_secs_f64());
     }
 }
 

@@ -53,7 +53,7 @@ pub use node::{BytesSince, NearlyFull, NotLeader, RaftNode, RaftNodeConfig, Star
 pub use observe::RaftView;
 pub use propose::ProposeError;
 pub use roster::{CAUGHT_UP, Member, Roster};
-pub use rpc_times::{RaftRpc, RpcTimes};
+pub use rpc_times::{RaftRpc, RpcTimer, RpcTimes};
 pub use service::{Formation, RaftService};
 pub use snapshots::{Defect, Recovered, SnapshotError, SnapshotFile, SnapshotStore};
 pub use writable::Blocked;

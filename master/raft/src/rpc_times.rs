@@ -40,7 +40,7 @@ impl RpcTimes {
 
     /// Times a call until what is answered is dropped.
     pub(crate) fn time(&self, rpc: RaftRpc) -> RpcTimer<'_> {
-        RpcTimer { histogram: &self.0[rpc as usize], since: Instant::now() }
+        RpcTimer::start(&self.0[rpc as usize])
     }
 
     /// A message of a stream was answered `took` after it had come in.
@@ -50,9 +50,18 @@ impl RpcTimes {
 }
 
 /// Records how long a call took when it is dropped.
-pub(crate) struct RpcTimer<'a> {
+#[derive(Debug)]
+pub struct RpcTimer<'a> {
     histogram: &'a Histogram,
     since: Instant,
+}
+
+impl<'a> RpcTimer<'a> {
+    /// Starts now, and records in seconds.
+    #[must_use]
+    pub fn start(histogram: &'a Histogram) -> Self {
+        Self { histogram, since: Instant::now() }
+    }
 }
 
 impl Drop for RpcTimer<'_> {

@@ -111,8 +111,10 @@ async fn remove_for_sure(client: &Client, key: &str) -> Result<Gone, Error> {
     }
 }
 
-/// The client notices by itself that no leader answers, and comes back by itself when one does. No call waits longer
-/// than its deadline for that, and once it is noticed none waits at all.
+/// Shows a client without a leader: gets are answered from its cache, puts stay in it, a remove fails.
+///
+/// The client enters and leaves local-only mode by itself. Until it has noticed that no leader answers, a call waits up
+/// to its deadline; afterwards no call waits.
 async fn without_a_leader(client: &Client) -> Result<(Put, Bytes), Failure> {
     let patience = Instant::now() + Duration::from_secs(60);
     while client.mode() == Mode::Connected {

@@ -3,13 +3,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Declares every counter and every timer once: its name in [`Stats`], its name as a metric, and what it counts.
+/// Declares each counter and timer once: its field in [`Stats`], its metric name, and its description.
 macro_rules! counters {
     (
         counters { $($(#[$doc:meta])* $field:ident => $metric:literal,)* }
         timers { $($(#[$timer_doc:meta])* $timer:ident => $timer_metric:literal,)* }
     ) => {
-        /// Counts of a client since it was built.
+        /// Counters of a client since it was built.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
@@ -19,8 +19,10 @@ macro_rules! counters {
             pub cache_bytes: u64,
         }
 
-        /// A client's own counts, each mirrored into the `metrics` facade: a process that installed a recorder
-        /// exports the sum over its clients, one that did not pays nothing for it.
+        /// The counters of one client, each mirrored into the `metrics` facade.
+        ///
+        /// A process that installed a recorder exports the sum over its clients. Without a recorder the mirror costs
+        /// nothing.
         #[derive(Debug)]
         pub(crate) struct Counters {
             $(pub(crate) $field: Counter,)*
@@ -52,41 +54,41 @@ counters! {
         hits => "mc_client_hits_total",
         /// Gets that answered with a miss.
         misses => "mc_client_misses_total",
-        /// Hits that came out of the local cache.
+        /// Hits that the local cache answered.
         cache_hits => "mc_client_cache_hits_total",
-        /// Hits that came out of an embedded store's memory, without a leader.
+        /// Hits that an embedded store's memory answered, without a leader.
         embedded_hits => "mc_client_embedded_hits_total",
         /// Puts that were acknowledged.
         puts_stored => "mc_client_puts_stored_total",
-        /// Puts whose key was there.
+        /// Puts whose key existed already.
         puts_existing => "mc_client_puts_existing_total",
         /// Puts that stayed in the local cache.
         puts_local => "mc_client_puts_local_total",
-        /// Local puts that were published once a leader was back: stored, or found to be there. They count as
-        /// [`Self::puts_local`] besides, and as nothing else.
+        /// Local puts that were published once a leader was back, or whose key was found to exist. Each was counted as
+        /// [`Self::puts_local`] before and counts in no other counter.
         puts_published => "mc_client_puts_published_total",
-        /// Local puts that were to be published and that the pool refuses for good.
+        /// Local puts queued for publishing that the pool refused for good.
         local_puts_refused => "mc_client_local_puts_refused_total",
-        /// Local puts that were to be published and that the local cache evicted before.
+        /// Local puts that the local cache evicted before they were published.
         local_puts_evicted => "mc_client_local_puts_evicted_total",
         /// Bytes read from stores.
         bytes_read => "mc_client_read_bytes_total",
-        /// Bytes written to stores, each replica counted.
+        /// Bytes written to stores; each replica counts.
         bytes_written => "mc_client_written_bytes_total",
         /// Replicas whose bytes did not match their checksum; such bytes are never returned.
         checksum_mismatches => "mc_client_checksum_mismatches_total",
-        /// Objects that the masters know and no replica of which could be read: they were answered as misses.
+        /// Objects that the masters know but of which no replica could be read. Each was answered as a miss.
         unreachable_replicas => "mc_client_unreachable_replicas_total",
         /// Calls to masters that were issued again.
         retries => "mc_client_retries_total",
-        /// Times that a leader was found.
+        /// Number of times that the client found a leader.
         leader_changes => "mc_client_leader_changes_total",
-        /// Times that local-only mode was entered.
+        /// Number of times that the client entered local-only mode.
         local_only_entries => "mc_client_local_only_entries_total",
     }
     timers {
-        /// Nanoseconds that puts waited for the leader to start them, repetitions included. Of puts that travel
-        /// together the wait counts once, as in the two below.
+        /// Nanoseconds that puts waited for the leader to start them, including repetitions. Puts in one request count
+        /// the wait once, as in the two timers below.
         put_start_ns => "mc_client_put_start_seconds",
         /// Nanoseconds that puts waited for the stores to take their bytes.
         put_write_ns => "mc_client_put_write_seconds",
@@ -111,14 +113,14 @@ impl Counter {
     }
 }
 
-/// Time spent: in nanoseconds here, a histogram of seconds in the facade.
+/// Time spent: nanoseconds in this client's total, a histogram of seconds in the facade.
 pub(crate) struct Timer {
     here: AtomicU64,
     facade: metrics::Histogram,
 }
 
 impl Timer {
-    /// Adds the time that `work` takes.
+    /// Runs `work` to its end and adds the time that it takes.
     pub(crate) async fn time<T>(&self, work: impl Future<Output = T>) -> T {
         let began = Instant::now();
         let done = work.await;

@@ -1,4 +1,4 @@
-//! Places of bytes from a master's answer, checked before use.
+//! Placements and grants from a master's answer, checked before use.
 
 use std::time::Duration;
 
@@ -7,16 +7,17 @@ use mc_transfer::{Peer, PeerEndpoint};
 use mc_types::{ClusterId, PutId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
-/// A store and the sealed grant that opens some of its ranges.
+/// A store and a sealed grant for some of its ranges.
 #[derive(Clone, Debug)]
 pub(crate) struct Granted {
     pub(crate) peer: Peer,
     pub(crate) grant: SealedGrant,
-    /// When the call was sent whose answer this is.
+    /// When the request was sent that was answered with this grant.
     pub(crate) offered: Instant,
 }
 
-/// One replica: which grant opens it, which of its ranges it is, and where in the store that is.
+/// Place of one replica: the index of its grant in the answer, its range in that grant, and its segment and offset in
+/// the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) store: StoreId,
@@ -35,7 +36,7 @@ pub(crate) struct Described {
     pub(crate) places: Vec<Place>,
 }
 
-/// Grants by their place in the answer; `None` where one is malformed.
+/// Reads the grants of an answer, in order; a malformed one becomes `None`.
 pub(crate) fn grants(cluster: ClusterId, grants: Vec<StoreGrant>, offered: Instant) -> Vec<Option<Granted>> {
     let read = |grant: StoreGrant| {
         let endpoints = grant.endpoints.into_iter().map(endpoint).collect();
@@ -54,8 +55,8 @@ pub(crate) fn endpoint(endpoint: mc_proto::v1::Endpoint) -> PeerEndpoint {
     }
 }
 
-/// Replicas in the answer's order, each with its place there; those that name no grant of the answer, or are too
-/// short for the object, are left out.
+/// Yields the replicas that can be used, each with its number in the answer. It leaves out a replica that names no
+/// grant of the answer for its store, or that is too short for the object.
 pub(crate) fn places<'a>(
     replicas: &'a [Replica],
     grants: &'a [Option<Granted>],
@@ -76,7 +77,7 @@ pub(crate) fn places<'a>(
     })
 }
 
-/// `None` when the answer makes no sense.
+/// Reads the description of an object; `None` when it is malformed.
 pub(crate) fn described(result: &GetResult, grants: &[Option<Granted>]) -> Option<Described> {
     Some(Described {
         version: PutId::from_bytes(&result.version)?,
@@ -86,11 +87,11 @@ pub(crate) fn described(result: &GetResult, grants: &[Option<Granted>]) -> Optio
     })
 }
 
-/// Until when placements may be used: the lease, counted from when the request was sent, less 5 %, since our clock
-/// may run slower than the leader's.
+/// Returns until when placements may be used. The lease counts from the sending of the request, less 5 % because our
+/// clock may run slower than the leader's.
 pub(crate) fn lease_end(sent_at: Instant, lease_ms: u64) -> Instant {
     let usable = Duration::from_millis(lease_ms).mul_f64(0.95);
-    // A lease beyond what the clock can count is as good as an hour.
+    // An hour replaces a lease that is too long for the clock.
     sent_at.checked_add(usable).unwrap_or_else(|| sent_at + Duration::from_secs(3600))
 }
 

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-/// A master allocates for each key of a batch and frees it on another thread, which costs the C library's allocator a fifth
-/// of a master's time (docs/adr/0008).
+/// Allocator of the process. A master allocates for each key of a batch and frees it on another thread, which with the
+/// C library's allocator takes a fifth of the master's time (docs/adr/0008).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,5 +1,7 @@
-//! prost's codec, but that a message of too many fields is refused before it is decoded. An empty item has two bytes and
-//! takes up to 136 in memory: the largest request, filled with them, would be 1.7 GB before anybody could count its items.
+//! prost's codec with a limit on the number of fields: a message with too many is refused before it is decoded.
+//!
+//! An empty item has two bytes on the wire and takes up to 136 in memory. Without the limit, the largest request,
+//! filled with empty items, would take 1.7 GB before its items could be counted.
 
 use bytes::Buf;
 use prost::Message;
@@ -13,13 +15,15 @@ use mc_types::Code;
 use crate::status_of;
 use crate::v1::ErrorDetail;
 
-/// Most fields of a message that is read. Each item of a list is one, numbers together are one, and what items consist of
-/// does not count. The longest requests have a quarter of it: 4,096 items, or entries among masters, and a few fields
-/// beside them. The longest replies have an item for each of 4,096 keys and a grant for each store, or an item for each
-/// store: there is room for 12,000 stores.
+/// Most fields of a message that is decoded.
+///
+/// Each item of a list is one field, a packed list of numbers is one field, and fields within items do not count. The
+/// longest requests have a quarter of the limit: 4,096 items or entries among masters, and a few other fields. The
+/// longest replies have an item for each of 4,096 keys and a grant for each store, or an item for each store. That
+/// leaves room for 12,000 stores.
 pub const MAX_FIELDS: usize = 16_384;
 
-/// Codec of the generated code.
+/// Codec that the generated code uses.
 pub(crate) struct BoundedCodec<T, U>(ProstCodec<T, U>);
 
 impl<T, U> Default for BoundedCodec<T, U> {
@@ -54,7 +58,7 @@ impl<U: Message + Default> Decoder for BoundedDecoder<U> {
     type Error = Status;
 
     fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        // The buffer has the whole message in one piece.
+        // The buffer holds the whole message in one piece.
         if has_more_fields(message.chunk(), MAX_FIELDS) {
             return Err(too_many_fields(message.remaining()));
         }
@@ -66,8 +70,10 @@ impl<U: Message + Default> Decoder for BoundedDecoder<U> {
     }
 }
 
-/// Whether a message has more than `most` fields. One that cannot be decoded is left to prost, to say why. That lets
-/// nothing through that was not counted: prost finds its way through the fields by the same rules, so it gets no further.
+/// Returns whether a message has more than `most` fields.
+///
+/// A malformed message is left to prost, which reports why it cannot be decoded. No uncounted field gets through: prost
+/// reads the fields by the same rules, so it gets no further than this count.
 fn has_more_fields(mut message: &[u8], most: usize) -> bool {
     let mut fields = 0;
     while !message.is_empty() {
@@ -95,7 +101,7 @@ mod tests {
     use super::*;
     use crate::v1::{BatchPutStartRequest, Caller, MountStoreRequest, PutStartItem};
 
-    /// Empty items, each a field of its own.
+    /// Encodes `n` empty items, each of them a field.
     fn items(n: usize) -> Vec<u8> {
         [0x1a, 0x00].repeat(n)
     }

@@ -1,9 +1,9 @@
-//! The gRPC services of mc and the codes they answer with, generated from `proto/mc/v1/*.proto`; nothing else.
+//! The gRPC services of mc and their error codes, generated from `proto/mc/v1/*.proto`.
 //!
-//! A message of more than [`MAX_FIELDS`] items and other fields is refused before it is decoded, on either side.
+//! Both sides refuse a message of more than [`MAX_FIELDS`] items and other fields before they decode it.
 //!
-//! [`v1`] holds the messages, the clients and the servers. [`VERSIONS`] is the range of protocol versions that
-//! this build speaks: both ends show theirs at connect, and skew is an error that names both.
+//! [`v1`] holds the messages, the clients and the servers. [`VERSIONS`] is the range of protocol versions that this
+//! build speaks. Both ends show their ranges when they connect; without a common version the error names both.
 
 #[cfg_attr(
     not(any(feature = "client", feature = "server")),
@@ -24,7 +24,7 @@ pub mod v1 {
 /// Protocol versions that this build speaks, lowest and highest.
 pub const VERSIONS: std::ops::RangeInclusive<u32> = 1..=1;
 
-/// The highest version that both ranges contain, or `None` when they do not meet.
+/// Returns the highest version that both ranges contain, or `None` if they do not overlap.
 #[must_use]
 pub fn common_version(
     ours: std::ops::RangeInclusive<u32>,

@@ -4,7 +4,7 @@ use mc_types::Code;
 
 use crate::v1::ErrorDetail;
 
-/// The gRPC status that carries `detail`. Its code is for people and proxies; callers decide by the detail.
+/// Returns the gRPC status that carries `detail`. Its code is for people and proxies; callers decide by the detail.
 #[must_use]
 pub fn status_of(detail: &ErrorDetail) -> tonic::Status {
     let code = match Code::try_from(detail.code) {
@@ -23,8 +23,8 @@ pub fn status_of(detail: &ErrorDetail) -> tonic::Status {
     tonic::Status::with_details(code, detail.message.clone(), detail.encode_to_vec().into())
 }
 
-/// The detail that [`status_of`] put into a status; `None` for a status that came from elsewhere (a broken
-/// connection, a proxy).
+/// Returns the detail that [`status_of`] put into a status; `None` for a status from elsewhere (a broken connection, a
+/// proxy).
 #[must_use]
 pub fn detail_of(status: &tonic::Status) -> Option<ErrorDetail> {
     if status.details().is_empty() {
@@ -33,8 +33,8 @@ pub fn detail_of(status: &tonic::Status) -> Option<ErrorDetail> {
     ErrorDetail::decode(status.details()).ok()
 }
 
-/// Why a call got no answer: in the words of who refused it, or the innermost cause (`connection refused` says more than
-/// `transport error`).
+/// Returns why a call failed: the message of the process that refused it, or the innermost cause (`connection refused`
+/// says more than `transport error`).
 #[must_use]
 pub fn reason_of(status: &tonic::Status) -> String {
     if let Some(detail) = detail_of(status) {

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use mc_types::{ByteSize, HostPort, ParseAddressError};
 
-/// Below this a segment holds next to nothing.
+/// Smallest segment that a store accepts; a smaller one holds next to nothing.
 const SMALLEST_SEGMENT: ByteSize = ByteSize(1 << 20);
 
 /// Configuration of a store.
@@ -26,36 +26,36 @@ pub struct Config {
     pub name: Option<String>,
 }
 
-/// A value that cannot be used.
+/// A configuration value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidConfig {
-    /// A segment that holds next to nothing.
+    /// A segment is smaller than the smallest that a store accepts.
     #[error("--segment {0} is too small: lend at least {SMALLEST_SEGMENT}")]
     SmallSegment(ByteSize),
-    /// More than an address can name.
+    /// The segments add up to more bytes than an address can name.
     #[error("--segment adds up to more than 2^63 bytes")]
     TooMuch,
-    /// An empty list.
+    /// The list of masters is empty.
     #[error("--masters is empty: name at least one master, such as 10.0.0.1:50051")]
     NoMasters,
-    /// Not a host.
+    /// The advertised host is neither a name nor an IP address.
     #[error("--advertise {given}: {why}")]
     Advertise {
-        /// As given.
+        /// The value as given.
         given: String,
-        /// Why.
+        /// Why it is not a host.
         why: ParseAddressError,
     },
 }
 
 impl Config {
-    /// The bytes of all segments.
+    /// Returns the bytes of all segments together.
     #[must_use]
     pub fn lent_bytes(&self) -> u64 {
         self.segment.iter().fold(0, |sum, size| sum.saturating_add(size.0))
     }
 
-    /// Checks what parsing alone cannot.
+    /// Checks the constraints that parsing alone cannot check.
     ///
     /// # Errors
     /// [`InvalidConfig`], which names the flag.

@@ -18,16 +18,16 @@ use crate::link::{Identity, Served};
 pub(crate) struct Data {
     store: StoreId,
     segments: Vec<Arc<Segment>>,
-    /// Most memory to remember writes with.
+    /// Limit of the fence's memory, in bytes.
     fence_limit: u64,
     max_connections: usize,
     authority: Arc<Authority>,
     listener: std::net::TcpListener,
-    /// Where transfers run: not on the heartbeats' thread.
+    /// Runtime of the transfers, separate from the heartbeats' thread.
     runtime: Handle,
     request_seconds: RequestSeconds,
     serving: Mutex<Option<Serving>>,
-    /// Counts of the servers of earlier epochs.
+    /// Totals of the servers of earlier epochs.
     before: Mutex<Totals>,
 }
 
@@ -38,7 +38,7 @@ struct Serving {
     task: JoinHandle<()>,
 }
 
-/// Bytes and requests since the store started.
+/// Bytes, requests and connections since the store started.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Totals {
     /// Bytes that clients read.
@@ -49,7 +49,7 @@ pub struct Totals {
     pub reads: u64,
     /// Writes that were finished.
     pub writes: u64,
-    /// Writes that waited for memory of the fence.
+    /// Writes that waited until the fence had memory to remember them.
     pub waits: u64,
     /// Transfers refused: grant expired, superseded, or for other memory.
     pub refusals: u64,
@@ -57,14 +57,14 @@ pub struct Totals {
     pub broken_connections: u64,
     /// Connections accepted.
     pub connections_opened: u64,
-    /// Connections refused because there were as many as may be.
+    /// Connections refused because the limit was reached.
     pub connections_refused: u64,
     /// Connections closed.
     pub connections_closed: u64,
 }
 
 impl Data {
-    /// Takes over a bound, non-blocking listener; serves nothing before [`Served::register`].
+    /// Prepares to serve `segments` on a bound, non-blocking listener. Nothing is served before [`Served::register`].
     pub(crate) fn new(
         store: StoreId,
         segments: Vec<Arc<Segment>>,
@@ -93,7 +93,7 @@ impl Data {
         self.before.lock().plus(now.unwrap_or_default())
     }
 
-    /// Memory that the present server takes to remember writes, and the most that it may take.
+    /// Returns the fence's memory in the present server and its limit, both in bytes.
     pub(crate) fn fence_bytes(&self) -> (u64, u64) {
         let taken = self.serving.lock().as_ref().map(|serving| serving.server.fence_bytes());
         (taken.unwrap_or_default(), self.fence_limit)
@@ -153,7 +153,7 @@ impl Served for Data {
                         *self.serving.lock() = Some(serving);
                         return;
                     }
-                    // No descriptors left, mostly; transfers that end free some.
+                    // Usually the process is out of descriptors; transfers that end free some.
                     Err(error) => tracing::error!(%error, "cannot serve the memory, trying again"),
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;

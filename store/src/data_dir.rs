@@ -1,4 +1,4 @@
-//! Data directory of a store: its id, and the cluster that it belongs to.
+//! Data directory of a store, which keeps its id and the cluster that it belongs to.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,15 +6,15 @@ use std::time::Duration;
 use mc_durable::{DirectoryLock, DurableError, SmallFile};
 use mc_types::{ClusterId, StoreId};
 
-/// `identity`: store id (8 B), cluster id (16 B, zero while none was met), both big-endian.
+/// The file `identity`: store id (8 B) and cluster id (16 B, zero while unknown), both big-endian.
 const FILE: SmallFile = SmallFile { magic: *b"mcSI", version: 1 };
 const STORE: usize = 8;
 const CLUSTER: usize = 16;
 
-/// How long to wait for a predecessor that is still letting go of the directory.
+/// Longest wait for a previous process that still holds the directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A store's data directory, this process' alone.
+/// A store's data directory, locked by this process.
 #[derive(Debug)]
 pub(crate) struct DataDir {
     path: PathBuf,
@@ -24,7 +24,7 @@ pub(crate) struct DataDir {
 }
 
 impl DataDir {
-    /// Reads the directory, or begins it with a fresh store id.
+    /// Reads the directory, or initializes it with a fresh store id.
     pub(crate) fn open(dir: &Path) -> Result<Self, DurableError> {
         let lock = DirectoryLock::acquire_within(dir, LOCK_PATIENCE)?;
         let path = dir.join("identity");
@@ -48,7 +48,7 @@ impl DataDir {
         self.cluster
     }
 
-    /// Remembers the cluster, so that a store that restarts is not taken by a foreign one at a reused address.
+    /// Saves the cluster id, so that a restarted store does not join a foreign cluster at a reused address.
     pub(crate) fn keep_cluster(&self, cluster: ClusterId) -> Result<(), DurableError> {
         FILE.write(&self.path, &encode(self.store, Some(cluster)))
     }

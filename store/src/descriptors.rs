@@ -1,20 +1,21 @@
-//! Which of this process's descriptors are for data connections.
+//! The share of this process's descriptors that data connections may use.
 
 use rustix::process::{Resource, getrlimit};
 
-/// Left for the rest: heartbeats and the search for a leader, HTTP, segments, logs, and connections that are being refused.
+/// Descriptors reserved for the rest: heartbeats and the search for a leader, HTTP, segments, logs, and connections
+/// that are being refused.
 const RESERVED: u64 = 256;
-/// Four each of 10,000 clients, and some more. With all of them idle this is a few hundred megabytes, half of it the
-/// kernel's.
+/// Most data connections: four for each of 10,000 clients, and some to spare. If all are idle, they take a few hundred
+/// megabytes, half of it in the kernel.
 const MOST: u64 = 1 << 16;
 
-/// Most data connections under the present limit.
+/// Returns the most data connections under the present descriptor limit.
 pub(crate) fn max_connections() -> usize {
     let limit = getrlimit(Resource::Nofile).current;
     usize::try_from(connections_of(limit.unwrap_or(u64::MAX))).unwrap_or(usize::MAX)
 }
 
-/// Where there are few descriptors, half of them.
+/// Returns `limit` less [`RESERVED`], or half of it where descriptors are few, and at most [`MOST`].
 fn connections_of(limit: u64) -> u64 {
     limit.saturating_sub(RESERVED).max(limit / 2).min(MOST)
 }

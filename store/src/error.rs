@@ -6,34 +6,34 @@ use mc_transfer::AllocateError;
 
 use crate::config::InvalidConfig;
 
-/// Why a store did not start. Nothing is left behind: no memory, no lock, no port.
+/// The reason why a store did not start. A failed start leaves nothing behind: no memory, no lock, no port.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A value cannot be used.
+    /// A configuration value cannot be used.
     #[error(transparent)]
     Config(#[from] InvalidConfig),
-    /// The data directory cannot be read or written, or another process has it.
+    /// The data directory cannot be read or written, or another process uses it.
     #[error("--data-dir: {0}")]
     DataDir(#[from] DurableError),
-    /// The memory cannot be had.
+    /// The memory cannot be allocated.
     #[error("--segment: {0}")]
     Allocate(#[from] AllocateError),
-    /// A port is taken, or not ours to take.
+    /// A port is in use, or this process may not bind it.
     #[error("cannot listen on {address} ({flag}): {source}; stop what uses it, or choose another {flag}")]
     Listen {
-        /// The flag that says so.
+        /// The flag that sets the address.
         flag: &'static str,
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
-    /// No thread or no event loop.
+    /// The system refused a resource, such as a thread or an event loop.
     #[error("the system gives no {what}: {source}")]
     System {
         /// The resource that was asked for.
         what: &'static str,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
 }

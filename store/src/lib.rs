@@ -1,5 +1,4 @@
-//! Lends memory to the pool: allocates and serves it, mounts it at the masters, and keeps it mounted through their
-//! failovers.
+//! A store: allocates memory, serves it, mounts it at the masters, and keeps it mounted through their failovers.
 //!
 //! [`Store`] is a value that any process can embed; nothing here is global. `mc-store-server` is the process around it.
 

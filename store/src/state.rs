@@ -10,7 +10,7 @@ use mc_types::{ByteSize, ClusterId, SegmentEpoch, StoreId};
 use crate::data::{Data, Totals};
 use crate::link::LinkStatus;
 
-/// The state of a store from its first moment on: its memory takes minutes to allocate, and it answers meanwhile.
+/// State of a store from the moment it is opened. It answers while its memory is allocated, which can take minutes.
 pub(crate) struct StoreState {
     pub(crate) store: StoreId,
     pub(crate) name: String,
@@ -32,7 +32,7 @@ impl StoreState {
         Self { store, name, capacity, allocated: AtomicU64::new(0), serving: OnceLock::new() }
     }
 
-    /// So many bytes are ready.
+    /// Records how many bytes are allocated and ready.
     pub(crate) fn set_allocated(&self, bytes: u64) {
         self.allocated.store(bytes, Ordering::Relaxed);
     }
@@ -41,7 +41,7 @@ impl StoreState {
         ByteSize(self.allocated.load(Ordering::Relaxed))
     }
 
-    /// The memory is there and served. Called once.
+    /// Publishes the serving parts once the memory is allocated and served. Called once.
     pub(crate) fn start_serving(&self, serving: Serving) {
         if self.serving.set(serving).is_err() {
             tracing::error!("a store was started twice");
@@ -56,7 +56,7 @@ impl StoreState {
         self.serving().map(|serving| serving.data.totals()).unwrap_or_default()
     }
 
-    /// Whether a leader has this store mounted, as of the last second; else why not.
+    /// Returns `Ok` if a leader had this store mounted within the last second, else the reason why not.
     pub(crate) fn ready(&self) -> Result<(), String> {
         let Some(serving) = self.serving() else {
             return Err(format!("allocating memory: {} of {} are ready", self.allocated(), self.capacity));
@@ -72,12 +72,12 @@ impl StoreState {
     }
 }
 
-/// A view of a running store, from its first moment on; clones are views of the same store.
+/// A view of a store from the moment it is opened; clones are views of the same store.
 #[derive(Clone)]
 pub struct StoreStatus(pub(crate) Arc<StoreState>);
 
 impl StoreStatus {
-    /// Whether a leader had this store mounted within the last second.
+    /// Returns `Ok` if a leader had this store mounted within the last second.
     ///
     /// # Errors
     /// The reason why not, in words.
@@ -85,7 +85,7 @@ impl StoreStatus {
         self.0.ready()
     }
 
-    /// Everything that health, metrics and status show, at this moment.
+    /// Returns everything that health, metrics and status show, at this moment.
     #[must_use]
     pub fn report(&self) -> StoreReport {
         let state = &self.0;
@@ -119,7 +119,7 @@ impl std::fmt::Debug for StoreStatus {
     }
 }
 
-/// A store at one moment.
+/// Snapshot of a store's state at one moment.
 #[derive(Clone, Debug)]
 pub struct StoreReport {
     /// Its id.
@@ -132,9 +132,9 @@ pub struct StoreReport {
     pub capacity: ByteSize,
     /// Memory that is allocated and faulted in.
     pub allocated: ByteSize,
-    /// The cluster that it belongs to.
+    /// The cluster that it belongs to, once known.
     pub cluster: Option<ClusterId>,
-    /// The present allocation of its memory.
+    /// Epoch of the present allocation of its memory.
     pub epoch: Option<SegmentEpoch>,
     /// Client address of the leader that the heartbeats go to.
     pub leader: Option<String>,
@@ -142,16 +142,16 @@ pub struct StoreReport {
     pub term: Option<u64>,
     /// Time since a leader last said that this store is mounted.
     pub heartbeat_age: Option<Duration>,
-    /// Mounts that a leader took.
+    /// Mounts that a leader accepted.
     pub mounts: u64,
     /// Times that the masters dropped this memory and it was offered again.
     pub dead_epochs: u64,
     /// Bytes, requests and connections since the store started.
     pub totals: Totals,
-    /// Memory that remembers who wrote what in the last two minutes.
+    /// Bytes of memory that the fence uses to remember the writes of the last two minutes.
     pub fence_bytes: u64,
-    /// Most memory for that; then writes wait.
+    /// Limit of the fence's memory in bytes; writes that would exceed it wait.
     pub fence_limit_bytes: u64,
-    /// Most data connections, by the limit of open descriptors.
+    /// Most data connections that the limit on open descriptors allows.
     pub max_connections: usize,
 }

@@ -11,10 +11,10 @@ use tempfile::TempDir;
 use crate::links::STORES_AT;
 use crate::{Faulty, Links, Ports, Process, http_get, until};
 
-/// How many lines of each process' output a failed test shows.
+/// Lines of each process' output that a failed test shows.
 const TAIL: usize = 60;
 
-/// Shape of a cluster to start; made by [`Cluster::builder`].
+/// Settings of a cluster to start; made by [`Cluster::builder`].
 #[derive(Clone, Debug)]
 pub struct ClusterBuilder {
     masters: usize,
@@ -29,9 +29,9 @@ pub struct ClusterBuilder {
     store_links: bool,
 }
 
-/// Masters and stores as child processes, on ports and in directories that are theirs for as long as this lives.
+/// Masters and stores as child processes, with ports and directories that are reserved while this value lives.
 ///
-/// When a test that owns it panics, what the processes printed is shown.
+/// If the test that owns it panics, the output of the processes is shown.
 #[derive(Debug)]
 pub struct Cluster {
     /// The masters.
@@ -45,26 +45,26 @@ pub struct Cluster {
     store_http: Vec<String>,
     faulty: Option<(Vec<Faulty>, Links)>,
     ports: Ports,
-    // Last: the directories go after the processes.
+    // Last, so that the directories are removed after the processes have ended.
     dir: TempDir,
 }
 
 impl ClusterBuilder {
-    /// How many masters; one is a cluster of one.
+    /// Sets the number of masters; one is a cluster of one.
     #[must_use]
     pub fn masters(mut self, masters: usize) -> Self {
         self.masters = masters;
         self
     }
 
-    /// How many stores.
+    /// Sets the number of stores.
     #[must_use]
     pub fn stores(mut self, stores: usize) -> Self {
         self.stores = stores;
         self
     }
 
-    /// Memory that each store lends.
+    /// Sets the memory that each store lends.
     #[must_use]
     pub fn segment(mut self, size: &str) -> Self {
         size.clone_into(&mut self.segment);
@@ -92,14 +92,15 @@ impl ClusterBuilder {
         self
     }
 
-    /// Puts everything on this loopback address; not together with [`Self::faulty`], whose links are on 127.0.0.1.
+    /// Puts all processes on this loopback address. It does not combine with [`Self::faulty`], whose links are on
+    /// 127.0.0.1.
     #[must_use]
     pub fn loopback(mut self, ip: IpAddr) -> Self {
         self.loopback = ip;
         self
     }
 
-    /// Puts the masters' disks and clocks, and the links between them and from clients to them, into the test's hands:
+    /// Lets the test control the masters' disks and clocks, and the links between masters and from clients to masters:
     /// see [`Cluster::faulty`] and [`Cluster::links`].
     #[must_use]
     pub fn faulty(mut self) -> Self {
@@ -107,24 +108,24 @@ impl ClusterBuilder {
         self
     }
 
-    /// The same, and the links between stores and masters, and between clients and stores.
+    /// Does the same as [`Self::faulty`], and adds the links between stores and masters and between clients and stores.
     #[must_use]
     pub fn store_links(mut self) -> Self {
         self.store_links = true;
         self.faulty()
     }
 
-    /// The same, and each master keeps a journal of its files: see [`Cluster::journal`].
+    /// Does the same as [`Self::faulty`], and makes each master keep a journal of its files: see [`Cluster::journal`].
     #[must_use]
     pub fn journals(mut self) -> Self {
         self.journals = true;
         self.faulty()
     }
 
-    /// Reserves ports and directories; nothing runs yet.
+    /// Reserves ports and directories without starting any process.
     ///
     /// # Panics
-    /// When the machine has no room for it.
+    /// When the machine has no ports or no space for it.
     #[must_use]
     pub fn prepare(self) -> Cluster {
         let dir = tempfile::Builder::new().prefix("mc-test-").tempdir().expect("a temporary directory");
@@ -205,7 +206,7 @@ impl ClusterBuilder {
 }
 
 impl Cluster {
-    /// Three masters, one store that lends 256 MiB.
+    /// Returns the settings of three masters and one store that lends 256 MiB.
     #[must_use]
     pub fn builder() -> ClusterBuilder {
         ClusterBuilder {
@@ -222,38 +223,39 @@ impl Cluster {
         }
     }
 
-    /// Where the processes keep their data and logs.
+    /// Returns the directory in which the processes keep their data and logs.
     #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The data directory of one master.
+    /// Returns the data directory of one master.
     #[must_use]
     pub fn master_dir(&self, master: usize) -> PathBuf {
         self.dir.path().join(self.masters[master].name().replace(' ', "-"))
     }
 
-    /// The journal of one master's files, for [`crate::Power`], in a cluster built with [`ClusterBuilder::journals`].
+    /// Returns the journal of one master's files, for [`crate::Power`], in a cluster built with
+    /// [`ClusterBuilder::journals`].
     #[must_use]
     pub fn journal(&self, master: usize) -> PathBuf {
         self.dir.path().join(format!("{}.journal", self.masters[master].name().replace(' ', "-")))
     }
 
-    /// Client address of one master.
+    /// Returns the client address of one master.
     #[must_use]
     pub fn master_address(&self, master: usize) -> &str {
         &self.clients[master]
     }
 
-    /// Client addresses of all masters, as `--masters` takes them.
+    /// Returns the client addresses of all masters, in the form that `--masters` takes.
     #[must_use]
     pub fn addresses(&self) -> String {
         self.clients.join(",")
     }
 
-    /// Gives masters that do not run other addresses for their next start, and lists that name those. All others keep
-    /// the lists that they were started with.
+    /// Gives stopped masters new addresses for their next start, and lists of peers that contain these. All other
+    /// processes keep the lists that they were started with.
     ///
     /// # Panics
     /// When the machine has no free ports.
@@ -277,49 +279,49 @@ impl Cluster {
         }
     }
 
-    /// Raft address of one master, as `--peers` takes it.
+    /// Returns the Raft address of one master, in the form that `--peers` takes.
     #[must_use]
     pub fn master_raft(&self, master: usize) -> &str {
         &self.raft[master]
     }
 
-    /// HTTP address of one master.
+    /// Returns the HTTP address of one master.
     #[must_use]
     pub fn master_http(&self, master: usize) -> &str {
         &self.master_http[master]
     }
 
-    /// Data address of one store.
+    /// Returns the data address of one store.
     #[must_use]
     pub fn store_address(&self, store: usize) -> &str {
         &self.store_data[store]
     }
 
-    /// HTTP address of one store.
+    /// Returns the HTTP address of one store.
     #[must_use]
     pub fn store_http(&self, store: usize) -> &str {
         &self.store_http[store]
     }
 
-    /// Disk and clocks of one master.
+    /// Returns the control of one master's disk and clocks.
     ///
     /// # Panics
-    /// When the cluster was not built [`ClusterBuilder::faulty`].
+    /// When the cluster was not built with [`ClusterBuilder::faulty`].
     #[must_use]
     pub fn faulty(&self, master: usize) -> &Faulty {
         &self.faulty.as_ref().expect("a cluster built to be faulty").0[master]
     }
 
-    /// The links between masters, and from clients to masters.
+    /// Returns the control of the links between masters, and from clients to masters.
     ///
     /// # Panics
-    /// When the cluster was not built [`ClusterBuilder::faulty`].
+    /// When the cluster was not built with [`ClusterBuilder::faulty`].
     #[must_use]
     pub fn links(&self) -> &Links {
         &self.faulty.as_ref().expect("a cluster built to be faulty").1
     }
 
-    /// Settings of a client that caches nothing: what it reads comes from the pool.
+    /// Returns the settings of a client that caches nothing, so that all it reads comes from the pool.
     #[must_use]
     pub fn client_builder(&self) -> Builder {
         let builder = Client::builder().masters(self.addresses()).local_cache(mc_client::ByteSize(0));
@@ -329,7 +331,7 @@ impl Cluster {
         }
     }
 
-    /// A connected client that caches nothing.
+    /// Connects a client that caches nothing.
     ///
     /// # Panics
     /// When no leader is found within a minute.
@@ -339,7 +341,7 @@ impl Cluster {
         client
     }
 
-    /// One master's report of itself; `None` when it does not answer within half a second.
+    /// Asks one master for its status; returns `None` if it does not answer within half a second.
     pub async fn status(&self, master: usize) -> Option<v1::StatusReply> {
         let channel = TcpNetwork.channel(&self.clients[master], ChannelOptions::default()).ok()?;
         let caller = v1::Caller {
@@ -352,14 +354,15 @@ impl Cluster {
         Some(tokio::time::timeout(Duration::from_millis(500), asked).await.ok()?.ok()?.into_inner())
     }
 
-    /// One figure of a master's metrics, named with its labels if it has any; `None` when it does not answer, or has no such figure.
+    /// Returns one value of a master's metrics, named with its labels if it has any; `None` if the master does not
+    /// answer or has no such metric.
     pub async fn metric(&self, master: usize, name: &str) -> Option<f64> {
         let (_, metrics) = http_get(&self.master_http[master], "/metrics").await.ok()?;
         let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
         value.parse().ok()
     }
 
-    /// Waits until a master that takes part in no cluster yet tells, at `/readyz` and in its log, what it waits for; `says`
+    /// Waits until a master outside of any cluster reports, at `/readyz` and in its log, what it waits for. `says`
     /// judges that text.
     pub async fn master_waits(&self, master: usize, what: &str, says: impl Fn(&str) -> bool) {
         let process = &self.masters[master];
@@ -371,10 +374,10 @@ impl Cluster {
         .await;
     }
 
-    /// Takes the disk of a master that does not run: what starts there next is a new one.
+    /// Removes the data of a stopped master, so that its next start is that of a new master.
     ///
     /// # Panics
-    /// When it runs, or its data cannot be removed.
+    /// When the master runs, or its data cannot be removed.
     pub fn wipe_master(&mut self, master: usize) {
         let process = &mut self.masters[master];
         assert!(!process.is_running(), "{} runs on the disk that is taken", process.name());
@@ -383,7 +386,7 @@ impl Cluster {
             .unwrap_or_else(|err| panic!("cannot remove {}: {err}", data.display()));
     }
 
-    /// The master that leads: of those that say so, the one with the highest term.
+    /// Returns the master that leads; of several that say so, the one with the highest term.
     pub async fn find_leader(&self) -> Option<usize> {
         let answers = futures::future::join_all((0..self.masters.len()).map(|n| self.status(n))).await;
         let leading = answers.into_iter().enumerate().filter_map(|(n, status)| Some((n, status?)));
@@ -391,7 +394,7 @@ impl Cluster {
         leading.max_by_key(|(_, status)| status.term).map(|(n, _)| n)
     }
 
-    /// The master that leads, once there is one.
+    /// Waits until a master leads, and returns it.
     pub async fn leader(&self) -> usize {
         let mut found = None;
         until("a master leads", async || {
@@ -402,7 +405,7 @@ impl Cluster {
         found.expect("it was found")
     }
 
-    /// A master that does not lead.
+    /// Returns a master that does not lead.
     pub async fn follower(&self) -> usize {
         (self.leader().await + 1) % self.masters.len()
     }
@@ -410,7 +413,7 @@ impl Cluster {
     /// Waits until a master leads and every running process says that it is ready.
     ///
     /// # Panics
-    /// When it does not come to that within a minute, or a process that was started has ended by itself.
+    /// When that takes more than a minute, or a process that was started has ended on its own.
     pub async fn ready(&mut self) {
         until("a master leads", async || {
             for process in self.masters.iter_mut().chain(&mut self.stores) {
@@ -433,7 +436,7 @@ impl Cluster {
         }
     }
 
-    /// A store's answer at `/status`.
+    /// Returns a store's answer at `/status`.
     ///
     /// # Panics
     /// When it does not answer.
@@ -454,7 +457,7 @@ impl Drop for Cluster {
             let tail = &lines[lines.len().saturating_sub(TAIL)..];
             eprintln!("---- {} ----\n{}", process.name(), tail.join("\n"));
         }
-        // For a person who wants to see the rest.
+        // Keep the rest for a person who wants to see it.
         if std::env::var_os("MC_KEEP").is_some() {
             self.dir.disable_cleanup(true);
             eprintln!("kept in {}", self.dir.path().display());

@@ -3,10 +3,10 @@ use std::time::Duration;
 
 use crate::{Cluster, mcctl_exe};
 
-/// Longest that a command is waited for.
+/// Time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs `mcctl` against a cluster, and returns its exit code and what it printed: results, then the rest.
+/// Runs `mcctl` against a cluster; returns its exit code and its output: standard output, then standard error.
 ///
 /// # Panics
 /// When it does not start, or does not end within a minute.

@@ -7,7 +7,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{bare_command, eventually};
 
-/// `mc-master` or `mc-store` as an executable of its own. Killed with its test, and when the test itself is killed.
+/// `mc-master` or `mc-store` as an executable of its own. It is killed with its test, also when the test itself is
+/// killed.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
@@ -15,7 +16,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it in `dir`, which is made for it, with nothing in its environment.
+    /// Starts the executable at `path` in `dir`, which is created, with an empty environment.
     ///
     /// # Panics
     /// When it cannot be started.
@@ -29,7 +30,7 @@ impl Daemon {
         Self { child, log }
     }
 
-    /// All that it has logged so far.
+    /// Returns everything that it has logged so far.
     ///
     /// # Panics
     /// When its log cannot be read.
@@ -38,10 +39,10 @@ impl Daemon {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// The address that it logs under this name.
+    /// Waits for the address that it logs under `name`, and returns it.
     ///
     /// # Panics
-    /// When it does not, or ends.
+    /// When it logs none in time, or ends.
     pub async fn address(&mut self, name: &str) -> String {
         let name = format!("{name}=");
         eventually(name.clone(), async || {
@@ -53,7 +54,7 @@ impl Daemon {
         .await
     }
 
-    /// SIGTERM, and waits for its end.
+    /// Sends SIGTERM and waits for its end.
     ///
     /// # Panics
     /// When it does not end.

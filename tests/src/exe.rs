@@ -1,9 +1,9 @@
 use std::path::PathBuf;
 
-/// The `mcctl` executable: `MC_CTL`, or the one that cargo built beside this test.
+/// Returns the path of the `mcctl` executable: `MC_CTL`, or the one that cargo built beside this test.
 ///
 /// # Panics
-/// When it is not there, with the command that builds it.
+/// When there is none, with the command that builds it.
 #[must_use]
 pub fn mcctl_exe() -> PathBuf {
     if let Some(path) = std::env::var_os("MC_CTL") {

@@ -2,7 +2,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Runs an executable in `dir`, with nothing in its environment.
+/// Returns a command that runs an executable in `dir`, with an empty environment.
 #[must_use]
 pub fn bare_command(path: impl AsRef<OsStr>, dir: &Path) -> Command {
     let mut command = Command::new(path);
@@ -10,7 +10,7 @@ pub fn bare_command(path: impl AsRef<OsStr>, dir: &Path) -> Command {
     command
 }
 
-/// Output of `--print-config`.
+/// Runs the command with `--print-config`, and returns its output.
 ///
 /// # Panics
 /// When the command fails, or warns.
@@ -21,10 +21,10 @@ pub fn printed_config(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A setting's value in a [`printed_config`], and where it came from.
+/// Returns a setting's value in a [`printed_config`], and the layer that it came from.
 ///
 /// # Panics
-/// When it is not there.
+/// When the setting is not there.
 #[must_use]
 pub fn setting<'a>(printed: &'a str, name: &str) -> (&'a str, &'a str) {
     let value = printed.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = \""));
@@ -32,10 +32,10 @@ pub fn setting<'a>(printed: &'a str, name: &str) -> (&'a str, &'a str) {
     (value, origin.trim_start().strip_prefix("# ").unwrap())
 }
 
-/// The command cannot work: it says so in one sentence that contains `words`, and ends with exit code 2.
+/// Asserts that the command refuses to run: it prints one sentence that contains `words`, and ends with exit code 2.
 ///
 /// # Panics
-/// When it does anything else.
+/// When the command does anything else.
 #[track_caller]
 pub fn assert_refused(command: &mut Command, words: &str) {
     let Output { status, stdout, stderr } = command.output().unwrap();
@@ -46,7 +46,7 @@ pub fn assert_refused(command: &mut Command, words: &str) {
     assert_eq!(said.lines().count(), 1, "{command:?}: {said}");
 }
 
-/// The arguments with which a unit of `deploy/systemd` starts its executable.
+/// Returns the arguments with which a unit of `deploy/systemd` starts its executable.
 ///
 /// # Panics
 /// When there is no such unit, or it starts something else.

@@ -1,8 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The faults that a run is about. A test that plans a kill and then checks a run in which nothing was killed proves
-/// nothing, so it fails.
+/// The faults that a run plans. A test that plans a kill and then checks a run without one proves nothing, so it fails.
 #[derive(Debug, Default)]
 pub struct Faults {
     planned: Vec<Fault>,
@@ -17,13 +16,13 @@ pub struct Fault {
 }
 
 impl Faults {
-    /// Nothing planned yet.
+    /// Starts without a planned fault.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Plans a fault that has to happen at least once; say so where it does.
+    /// Plans a fault that has to happen at least once. Call [`Fault::happened`] where it does.
     pub fn plan(&mut self, what: impl Into<String>) -> Fault {
         self.plan_times(what, 1)
     }
@@ -35,17 +34,17 @@ impl Faults {
         fault
     }
 
-    /// The faults that did not happen, in words.
+    /// Describes the planned faults that did not happen often enough.
     #[must_use]
     pub fn missing(&self) -> Vec<String> {
         let short = self.planned.iter().filter(|fault| fault.count() < fault.at_least);
         short.map(|fault| format!("{} ({} of {} times)", fault.what, fault.count(), fault.at_least)).collect()
     }
 
-    /// Ends the run.
+    /// Asserts at the end of the run that every planned fault happened.
     ///
     /// # Panics
-    /// When a planned fault did not happen, or none was planned.
+    /// When a planned fault did not happen often enough, or none was planned.
     #[track_caller]
     pub fn assert_happened(&self) {
         assert!(!self.planned.is_empty(), "no fault was planned: this run shows nothing");
@@ -55,12 +54,13 @@ impl Faults {
 }
 
 impl Fault {
-    /// It happened, as its effect shows: call this after the process is seen dead, not before the signal is sent.
+    /// Records that the fault happened. Call it once the effect shows: after the process is seen dead, not before the
+    /// signal is sent.
     pub fn happened(&self) {
         self.seen.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often it happened.
+    /// Returns how often it happened.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.seen.load(Ordering::Relaxed)

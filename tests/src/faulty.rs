@@ -6,25 +6,25 @@ use std::time::Duration;
 #[path = "../faulty/page.rs"]
 pub(crate) mod page;
 
-/// Syncs that say that they have done what they have not.
+/// Kind of syncs that report success without making anything durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// Of files.
+    /// Syncs of files.
     Files,
-    /// Of folders, which make the names in them durable.
+    /// Syncs of folders, which make the names in them durable.
     Folders,
 }
 
-/// An error of the disk.
+/// An error that the disk reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskError {
-    /// `EIO`: it is broken.
+    /// `EIO`: the disk is broken.
     Io,
-    /// `ENOSPC`: it is full.
+    /// `ENOSPC`: the disk is full.
     Full,
 }
 
-/// Makes the disk, the clocks and the connections of one process misbehave, from outside and while it runs: the process
+/// Makes the disk, the clocks and the connections of one process misbehave, from outside and while it runs. The process
 /// is the real executable, with the library of `faulty/` loaded in front of the C library.
 #[derive(Debug)]
 pub struct Faulty {
@@ -33,10 +33,10 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// A process that behaves. `path` is a file that is made.
+    /// Makes the control of a process without any fault yet. `path` is the file to create for it.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// When the file cannot be created.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         let page = File::options().create_new(true).read(true).write(true).open(path).expect("a new file");
@@ -44,7 +44,7 @@ impl Faulty {
         Self { page, path: path.to_owned() }
     }
 
-    /// Environment of the process at its start.
+    /// Returns the environment for the start of the process.
     #[must_use]
     pub fn env(&self) -> [(String, String); 2] {
         let path = self.path.to_str().expect("a temporary folder with a plain name");
@@ -52,8 +52,8 @@ impl Faulty {
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
     }
 
-    /// The same for a process whose changes of files are noted in a journal at `path`, which [`crate::Power`] makes: on
-    /// the device of its data.
+    /// Returns the environment of [`Self::env`] for a process that notes its changes of files in a journal at `path`.
+    /// [`crate::Power`] creates the journal, on the device of the data.
     #[must_use]
     pub fn journal_env(&self, path: &Path) -> [(String, String); 3] {
         let [page, library] = self.env();
@@ -61,19 +61,19 @@ impl Faulty {
         [page, library, ("FAULTY_JOURNAL".to_owned(), path)]
     }
 
-    /// A process with a journal ends instead of making the `n`-th call from now on that changes a file or syncs one, or,
-    /// `at_a_sync`, the first call after that which syncs one.
+    /// Makes a process with a journal end instead of making the `n`-th call from now on that changes or syncs a file.
+    /// With `at_a_sync`, it ends at the first sync from that call on.
     pub fn end_at_call(&self, n: u64, at_a_sync: bool) {
         self.set(page::LAST_IS_A_SYNC, u64::from(at_a_sync));
         self.set(page::LAST_CALL, self.calls() + n.max(1));
     }
 
-    /// A process with a journal does not end at a call any more.
+    /// Cancels [`Self::end_at_call`].
     pub fn end_at_no_call(&self) {
         self.set(page::LAST_CALL, 0);
     }
 
-    /// Calls so far that changed a file or synced one, of a process with a journal.
+    /// Returns the number of calls so far that changed or synced a file, for a process with a journal.
     ///
     /// # Panics
     /// When the page cannot be read.
@@ -82,50 +82,50 @@ impl Faulty {
         self.get(page::CALLS)
     }
 
-    /// From now on the syncs of a process with a journal lie.
+    /// Makes syncs of a process with a journal lie from now on.
     pub fn lie(&self, lie: Lie) {
         self.set(if lie == Lie::Files { page::LIE_ON_FILES } else { page::LIE_ON_FOLDERS }, 1);
     }
 
-    /// Each sync of a file takes so much longer.
+    /// Makes each sync of a file take longer by `by`.
     pub fn slow_syncs(&self, by: Duration) {
         self.set(page::SYNC_DELAY_MS, u64::try_from(by.as_millis()).expect("a sensible delay"));
     }
 
-    /// No sync of a file returns, or all do again.
+    /// Blocks all syncs of files while `stuck`.
     pub fn stick_syncs(&self, stuck: bool) {
         self.set(page::SYNC_STUCK, u64::from(stuck));
     }
 
-    /// Syncs of files fail, or do not any more.
+    /// Makes syncs of files fail with `error`, or succeed again.
     pub fn fail_syncs(&self, error: Option<DiskError>) {
         self.set(page::SYNC_ERRNO, errno(error));
     }
 
-    /// No look-up of a name returns, or all do again.
+    /// Blocks all name look-ups while `stuck`.
     pub fn stick_lookups(&self, stuck: bool) {
         self.set(page::LOOKUP_STUCK, u64::from(stuck));
     }
 
-    /// Writes to files fail, or do not any more.
+    /// Makes writes to files fail with `error`, or succeed again.
     pub fn fail_writes(&self, error: Option<DiskError>) {
         self.set(page::WRITE_ERRNO, errno(error));
     }
 
-    /// The wall clock is off by so many seconds.
+    /// Shifts the wall clock by so many seconds.
     pub fn wall_clock(&self, offset_s: i64) {
         self.set(page::WALL_OFFSET_S, offset_s.cast_unsigned());
     }
 
-    /// From the next start of the process on, its monotonic clock is faster by so many millionths.
+    /// Makes the monotonic clock faster by so many millionths, from the next start of the process on.
     pub fn clock_rate(&self, ppm: i64) {
         self.set(page::CLOCK_RATE_PPM, ppm.cast_unsigned());
     }
 
-    /// Connections to the first port of a pair go to the second.
+    /// Redirects connections from the first port of each pair to the second.
     ///
     /// # Panics
-    /// When there are more than fit.
+    /// When there are more routes than fit.
     pub fn routes(&self, routes: &[(u16, u16)]) {
         assert!(routes.len() < page::MAX_ROUTES, "{} routes do not fit", routes.len());
         for (n, (from, to)) in routes.iter().enumerate() {
@@ -134,7 +134,7 @@ impl Faulty {
         }
     }
 
-    /// How often the process has met a fault of its disk or its look-ups, or looked at a wall clock that is off.
+    /// Returns how often the process has met a fault of its disk or its look-ups, or has read a shifted wall clock.
     ///
     /// # Panics
     /// When the page cannot be read.

@@ -2,7 +2,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// Inverts one byte of a segment of a process, in its memory.
+/// Inverts one byte of a segment in the memory of the process `pid`.
 pub(crate) fn flip(pid: u32, segment: u32, offset: u64) -> io::Result<()> {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
     let Some(at) = address(&maps, segment, offset) else {
@@ -15,7 +15,7 @@ pub(crate) fn flip(pid: u32, segment: u32, offset: u64) -> io::Result<()> {
     memory.write_all_at(&[!byte[0]], at)
 }
 
-/// Where in a process's memory the byte of a segment is, by its `/proc/PID/maps`.
+/// Returns the address of a segment's byte in a process, by its `/proc/PID/maps`.
 fn address(maps: &str, segment: u32, offset: u64) -> Option<u64> {
     // 7f1c00000000-7f1c04000000 rw-s 00000000 00:01 1234    /memfd:mc-segment-0 (deleted)
     let name = format!("/memfd:mc-segment-{segment}");

@@ -16,14 +16,14 @@ pub struct Recorder {
     operations: Arc<Mutex<Vec<Operation>>>,
 }
 
-/// Calls of clients and their answers.
+/// Calls of clients and their answers, with the times of the run.
 #[derive(Clone, Debug)]
 pub struct History {
-    /// When it began, by the clock that processes write into their logs.
+    /// Start of the run, by the clock that processes write into their logs.
     began: SystemTime,
     /// The operations, in the order of their ends.
     pub operations: Vec<Operation>,
-    /// From when on nothing but the final reads went on, all faults being over.
+    /// Time from which on all faults were over and only the final reads went on.
     pub settled: u64,
 }
 
@@ -34,30 +34,31 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// An empty history that begins now.
+    /// Makes an empty history that begins now.
     #[must_use]
     pub fn new() -> Self {
         Self { origin: Instant::now(), origin_by_the_wall: SystemTime::now(), operations: Arc::default() }
     }
 
-    /// The time of this history, in nanoseconds. Taken before a call is made and after it has returned.
+    /// Returns the present time of this history, in nanoseconds. Callers take it before a call; [`Self::record`] takes
+    /// it after.
     #[must_use]
     pub fn now(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Records an operation that began at `start` and ends now.
+    /// Records an operation that began at `start` and has just ended.
     pub fn record(&self, client: u32, key: &str, action: Action, outcome: Outcome, start: u64) {
         let operation = Operation { client, key: key.to_owned(), action, outcome, start, end: self.now() };
         self.operations.lock().unwrap().push(operation);
     }
 
-    /// How many recorded operations satisfy `wanted`.
+    /// Counts the recorded operations that satisfy `wanted`.
     pub fn count(&self, wanted: impl Fn(&Operation) -> bool) -> usize {
         self.operations.lock().unwrap().iter().filter(|operation| wanted(operation)).count()
     }
 
-    /// The history recorded so far.
+    /// Returns the history recorded so far.
     #[must_use]
     pub fn history(&self) -> History {
         let operations = self.operations.lock().unwrap().clone();
@@ -66,24 +67,24 @@ impl Recorder {
 }
 
 impl History {
-    /// The same, with nothing but the final reads going on from `settled` on.
+    /// Returns the history with `settled` as the time from which on only the final reads went on.
     #[must_use]
     pub fn settled_at(mut self, settled: u64) -> Self {
         self.settled = settled;
         self
     }
 
-    /// Judges it.
+    /// Judges the history with [`check`].
     #[must_use]
     pub fn check(&self, losses: Losses) -> Verdict {
         check(&self.operations, losses)
     }
 
-    /// Judges the history of a run in which every store lived and nothing was evicted: nothing acknowledged may be missed.
+    /// Judges the history of a run in which every store lived and nothing was evicted: no acknowledged value may be
+    /// missed.
     ///
-    /// On a machine that is busy with other things a store may be late with its heartbeats; its keys are then not offered
-    /// for a moment. The masters' logs say when they suspected a store: only around that time is a miss let pass, and only
-    /// before the final reads.
+    /// On a busy machine a store's heartbeats may be late, and its keys are then not offered for a moment. The masters'
+    /// logs say when they suspected a store. A miss is allowed only around that time, and only before the final reads.
     ///
     /// # Panics
     /// When no order explains it.
@@ -92,8 +93,8 @@ impl History {
         self.judge(cluster, "StoreId");
     }
 
-    /// The same for a run whose objects were all on one store, whatever became of the others: a miss is let pass only if
-    /// the masters suspected that one.
+    /// Judges a run like [`Self::assert_nothing_lost`] if all its objects were on one store. A miss is allowed only
+    /// where the masters suspected that store; the others may have failed.
     ///
     /// # Panics
     /// When no order explains it.
@@ -115,8 +116,8 @@ impl History {
         self.check(losses_within(spans)).assert_ok();
     }
 
-    /// The verdict on each key whose operations nothing explains, judged as [`Self::assert_nothing_lost`] does; a miss is let
-    /// pass within `unreachable` as well.
+    /// Returns the verdict on each key whose operations nothing explains, judged as in [`Self::assert_nothing_lost`]. A
+    /// miss is also allowed within the spans of `unreachable`.
     #[must_use]
     pub fn faults(&self, cluster: &Cluster, unreachable: &[Range<u64>]) -> Vec<Verdict> {
         let mut spans = self.suspicions(cluster, "StoreId");
@@ -129,25 +130,25 @@ impl History {
         logs.flat_map(|log| suspicions(&log, store, self.began, self.settled)).collect()
     }
 
-    /// Puts that were acknowledged.
+    /// Counts the acknowledged puts.
     #[must_use]
     pub fn acknowledged(&self) -> usize {
         self.count(|operation| operation.outcome == Outcome::Stored)
     }
 
-    /// Reads that were answered out of a client's own cache, without a leader.
+    /// Counts the reads that were answered from a client's own cache, without a leader.
     #[must_use]
     pub fn local_reads(&self) -> usize {
         self.count(|operation| matches!(operation.outcome, Outcome::LocalValue(_)))
     }
 
-    /// Operations of this outcome.
+    /// Counts the operations with this outcome.
     #[must_use]
     pub fn outcomes(&self, outcome: Outcome) -> usize {
         self.count(|operation| operation.outcome == outcome)
     }
 
-    /// The operation that took longest.
+    /// Returns the duration of the longest operation.
     #[must_use]
     pub fn slowest(&self) -> Duration {
         let longest = self.operations.iter().map(|operation| operation.end - operation.start).max();
@@ -160,7 +161,7 @@ impl History {
 }
 
 impl Cluster {
-    /// Whether the masters' logs say that they suspected a store: then a miss is let pass in what clients saw.
+    /// Returns whether the masters' logs say that they suspected a store, so that a miss is allowed in the history.
     #[must_use]
     pub fn has_suspected_a_store(&self) -> bool {
         suspected(self, "StoreId")
@@ -171,20 +172,21 @@ fn losses_within(spans: Vec<Range<u64>>) -> Losses {
     if spans.is_empty() { Losses::None } else { Losses::Within(spans) }
 }
 
-/// Whether the masters' logs say of a store of that name that they suspected it.
+/// Returns whether the masters' logs say that they suspected a store of that name.
 fn suspected(cluster: &Cluster, store: &str) -> bool {
     let says = |line: &str| line.split_once("suspects=[").is_some_and(|(_, stores)| stores.contains(store));
     cluster.masters.iter().any(|master| master.output().lines().any(says))
 }
 
-/// A master may write that it suspects a store a second after it did.
+/// Longest delay, in nanoseconds, between a suspicion and its line in the master's log.
 const LOGGED_LATE: u64 = 1_500_000_000;
-/// Nanoseconds for which a client leaves a store that failed it, or that it heard to be suspect, alone at most.
+/// Longest time, in nanoseconds, for which a client avoids a store that failed it or that it heard to be suspect.
 pub const AVOIDED_FOR: u64 = 5_000_000_000;
 
-/// The spans of a history's time in which, by a master's log, its clients may have missed what is on a store of that name.
-/// A suspicion whose end the log does not tell, or that has a time outside the run (some tests move clocks), lasts until
-/// all was settled.
+/// Returns the spans of a history's time in which clients may have missed the objects of a store, by one master's log.
+///
+/// A suspicion lasts until all was settled if the log does not show its end, or if its time is outside the run (some
+/// tests move clocks).
 fn suspicions(log: &str, store: &str, began: SystemTime, settled: u64) -> Vec<Range<u64>> {
     let mut spans = Vec::new();
     let mut since = None;
@@ -209,7 +211,7 @@ fn suspicions(log: &str, store: &str, began: SystemTime, settled: u64) -> Vec<Ra
     spans
 }
 
-/// The time of a log's line, such as 2026-11-23T07:05:23.123456Z.
+/// Parses the time of a log line, such as 2026-11-23T07:05:23.123456Z.
 fn wall_clock(text: &str) -> Option<SystemTime> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let mut date = date.split('-').map(|field| field.parse::<u64>().ok());
@@ -273,7 +275,7 @@ mod tests {
         assert_eq!(spans("StoreId(0a)"), [8_500_000_000..17 * s, 38_500_000_000..60 * s]);
         assert_eq!(spans("StoreId(0b)"), [8_500_000_000..45 * s]);
         assert_eq!(spans("StoreId(0c)"), []);
-        // A master whose clock is an hour ahead: no moment of the run is known to be free of suspicion.
+        // With a master's clock an hour ahead, no moment of the run is known to be free of suspicion.
         assert_eq!(suspicions(log, "StoreId(0c)", began, s), []);
         assert_eq!(suspicions(log, "StoreId(0b)", began, s), [0..s]);
     }

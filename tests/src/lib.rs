@@ -1,15 +1,16 @@
-//! Tests of the whole: real processes that are killed and restarted, and a checker that decides whether what the clients
-//! saw can be explained.
+//! Tests of the whole system: real processes that are killed and restarted, and a checker that decides whether the
+//! answers to the clients can be explained.
 //!
 //! - [`Cluster`] starts, stops, kills and restarts masters and stores as child processes.
 //! - [`Daemon`] is `mc-master` or `mc-store` as an executable of its own.
 //! - [`Workload`] runs clients that do seeded random operations and record each in a [`History`].
 //! - [`checker`] judges a history: per-key linearizability.
-//! - [`Faults`] fails a run whose planned fault did not happen.
-//! - [`Faulty`] makes a master's disk and clocks misbehave, [`Links`] the network between masters and from clients.
-//! - [`Power`] takes from a data directory what a loss of power could have taken.
+//! - [`Faults`] fails a run in which a planned fault did not happen.
+//! - [`Faulty`] makes a master's disk and clocks misbehave; [`Links`] does so for the network between masters and from
+//!   clients.
+//! - [`Power`] removes from a data directory the changes that a loss of power could take.
 //!
-//! A helper of tests panics where a test would: its errors are the test's failure.
+//! The helpers panic where a test would: their errors are the test's failure.
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod bulk;

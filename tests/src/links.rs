@@ -16,39 +16,39 @@ use tokio::time::Instant;
 
 use crate::Seeded;
 
-/// Bytes that are carried as one piece.
+/// Most bytes that are carried as one piece.
 const PIECE: usize = 64 << 10;
-/// Pieces that a direction of a connection holds before it takes no more.
+/// Most pieces that one direction of a connection holds before it reads no more.
 const HELD: usize = 64;
-/// How late the piece comes that was lost once: TCP's first retransmission.
+/// Delay of a piece that was lost once: TCP's first retransmission.
 const RETRANSMITTED_AFTER: Duration = Duration::from_millis(200);
 
-/// How bytes get from one node to another. Those the other way have a link of their own.
+/// State of the link from one node to another. The opposite direction has a link of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Link {
-    /// As they come.
+    /// Bytes pass as they come.
     #[default]
     Open,
-    /// Not now: connections stay open and hear nothing, new ones hang. What waits is delivered when the link opens, as
-    /// TCP does.
+    /// No bytes pass. Connections stay open and receive nothing; new ones hang. Waiting bytes are delivered when the
+    /// link opens, as TCP does.
     Silent,
-    /// Connections are ended, new ones too.
+    /// Connections are closed, new ones too.
     Cut,
-    /// Late.
+    /// Bytes arrive late.
     Slow {
-        /// At least by so much.
+        /// Least delay.
         delay: Duration,
-        /// And up to so much more.
+        /// Most additional delay, drawn at random.
         jitter: Duration,
     },
-    /// A piece of so many is lost and comes again later; what is behind it waits.
+    /// One piece in `one_in` is lost and arrives later; the pieces behind it wait.
     Lossy {
-        /// Pieces of which one is lost.
+        /// Number of pieces of which one is lost.
         one_in: u64,
     },
-    /// No more than so many bytes a second.
+    /// The bandwidth is limited.
     Narrow {
-        /// Bytes a second of each connection.
+        /// Bytes a second for each connection.
         bytes_per_second: u64,
     },
 }
@@ -60,19 +60,21 @@ struct Counts {
     bent: AtomicU64,
 }
 
-/// Where stores say that they are, with the port that they listen at elsewhere: the proxies in front of them.
+/// Address that stores advertise, with the port on which they listen at another address: that of the proxies in front
+/// of them.
 pub(crate) const STORES_AT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// A proxy on each link between masters, from clients and stores to masters, and from clients to stores. All are open at
-/// first.
+/// Proxies on the links between masters, from clients and stores to masters, and from clients to stores. All links are
+/// open at first.
 ///
-/// It runs on a thread of its own: a test that is busy does not slow the masters' heartbeats.
+/// The proxies run on a thread of their own, so that a busy test does not slow the masters' heartbeats.
 #[derive(Debug)]
 pub struct Links {
     masters: usize,
-    /// From `from` to `to` at `from * nodes + to`. Nodes are the masters, all clients, and all stores.
+    /// The link from node `from` to node `to`, at `from * nodes + to`. The nodes are the masters, all clients, and all
+    /// stores.
     links: Arc<Vec<watch::Sender<Link>>>,
-    /// Where a connection from `from` to `to` is to go.
+    /// Address of the proxy for connections from `from` to `to`.
     proxies: HashMap<(usize, usize), SocketAddr>,
     to_clients: HashMap<String, String>,
     counts: Arc<Counts>,
@@ -81,7 +83,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Proxies in front of masters with these Raft and client addresses, and of stores with these.
+    /// Starts proxies in front of masters with these Raft and client addresses, and of stores with these addresses.
     ///
     /// # Panics
     /// When no port is free.
@@ -129,7 +131,7 @@ impl Links {
                 for (listener, proxy) in listeners {
                     tokio::spawn(proxy.serve(TcpListener::from_std(listener).expect("a socket")));
                 }
-                // Its sender is dropped with the links.
+                // Ends when the sender is dropped with the links.
                 let _ = stopped.await;
             });
         };
@@ -137,37 +139,37 @@ impl Links {
         Self { masters, links, proxies, to_clients, counts, stop: Some(stop), thread: Some(thread) }
     }
 
-    /// Pieces and connections so far that were held, ended, late or lost because of a link.
+    /// Returns the number of pieces and connections so far that a link held, closed, delayed or lost.
     #[must_use]
     pub fn bent(&self) -> u64 {
         self.counts.bent.load(Ordering::Relaxed)
     }
 
-    /// Connections that are open.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn open(&self) -> usize {
         self.counts.open.load(Ordering::Relaxed)
     }
 
-    /// All clients, as a node.
+    /// Returns the node that stands for all clients.
     #[must_use]
     pub fn clients(&self) -> usize {
         self.masters
     }
 
-    /// All stores, as a node.
+    /// Returns the node that stands for all stores.
     #[must_use]
     pub fn stores(&self) -> usize {
         self.masters + 1
     }
 
-    /// All masters.
+    /// Returns the nodes of all masters.
     #[must_use]
     pub fn masters(&self) -> Vec<usize> {
         (0..self.masters).collect()
     }
 
-    /// Changes a link, for bytes under way too.
+    /// Changes the link from `from` to `to`, also for bytes under way.
     pub fn set(&self, from: usize, to: usize, link: Link) {
         self.links[from * (self.masters + 2) + to].send_replace(link);
     }
@@ -180,7 +182,7 @@ impl Links {
         }
     }
 
-    /// All masters but this one.
+    /// Returns the nodes of all masters but `than`.
     #[must_use]
     pub fn other_masters(&self, than: usize) -> Vec<usize> {
         (0..self.masters).filter(|master| *master != than).collect()
@@ -207,21 +209,21 @@ impl Links {
         }
     }
 
-    /// For a store: the proxies that it is to connect to in the place of each master's client port.
+    /// Returns a store's routes: each master's client port, and the port of the proxy to connect to instead.
     pub(crate) fn store_routes(&self, clients: &[String]) -> Vec<(u16, u16)> {
         let port = |address: &str| address.parse::<SocketAddr>().expect("an IP and a port").port();
         let to = 0..self.masters;
         to.map(|to| (port(&clients[to]), self.proxies[&(self.stores(), to)].port())).collect()
     }
 
-    /// For a master: the proxies that it is to connect to in the place of each other master's Raft port.
+    /// Returns a master's routes: each other master's Raft port, and the port of the proxy to connect to instead.
     pub(crate) fn routes(&self, from: usize, raft: &[String]) -> Vec<(u16, u16)> {
         let port = |address: &str| address.parse::<SocketAddr>().expect("an IP and a port").port();
         let to = self.other_masters(from).into_iter();
         to.map(|to| (port(&raft[to]), self.proxies[&(from, to)].port())).collect()
     }
 
-    /// A client's way to the masters.
+    /// Returns the network for clients, which leads to the masters through the proxies.
     #[must_use]
     pub fn network(&self) -> Arc<dyn Network> {
         Arc::new(Routed(self.to_clients.clone()))
@@ -232,13 +234,13 @@ impl Drop for Links {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // It has panicked: that test has failed already, or no test noticed.
+            // An error means that the thread has panicked: that test has failed already, or no test noticed.
             let _ = thread.join();
         }
     }
 }
 
-/// Connects to a proxy where a master's address is meant.
+/// A network that connects to a proxy in place of each master's address.
 #[derive(Debug)]
 struct Routed(HashMap<String, String>);
 
@@ -256,7 +258,7 @@ impl Network for Routed {
     }
 }
 
-/// One listener, and both directions of its connections.
+/// The target of one listener's connections, and the links of both directions.
 #[derive(Clone)]
 struct Proxy {
     target: String,
@@ -274,9 +276,9 @@ impl Proxy {
         }
     }
 
-    /// Ends, both sides at once, when one side or a link does.
+    /// Carries one connection; closes both sides at once when either side or a link ends it.
     async fn connection(mut self, near: TcpStream) {
-        // A handshake needs both ways.
+        // A handshake needs both directions.
         for link in [&mut self.there, &mut self.back] {
             if *link.borrow() != Link::Open {
                 self.counts.bent.fetch_add(1, Ordering::Relaxed);
@@ -354,7 +356,7 @@ async fn carry(
                 return;
             }
         }
-        // The end of the stream is news like any other.
+        // The end of the stream also waits until the link is not silent.
         let _ = sent.wait_for(|link| *link != Link::Silent).await;
     };
     tokio::join!(take, give);

@@ -1,4 +1,4 @@
-//! A master in front of a master that loses replies.
+//! A proxy in front of a master that loses replies.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -12,20 +12,21 @@ use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Stands before a cluster of one master and loses the first reply of every call of a client: the call reaches the master
-/// and is carried out, and the client hears of a broken connection. The repetition's reply gets through, and is compared
-/// with the lost one where the contract promises the same answer.
+/// A proxy in front of a cluster of one master that loses the first reply of every client call.
 ///
-/// Calls carry no number of their own. A retry is the same request of the same client, in which only `caller` may have
-/// changed. Whether such a request is a retry or a new call follows from what it asks:
+/// The call reaches the master and is carried out, and the client sees a broken connection. The reply to the repeated
+/// call gets through. Where the contract promises the same answer, it is compared with the lost one.
 ///
-/// - Starts, ends and revokes name put ids, which are drawn at random for each put: the same request is a retry, however
-///   late and however often it comes.
-/// - Exists and gets name keys alone. A client that makes one call after the other repeats one until it is answered. So
-///   the request that follows a lost reply is its retry, and the next one is a new call. Of a client that asks the same
-///   twice at a time, one of the two may get through unharmed.
-/// - Removes name keys, too, and the library never repeats one, since the repetition could hit what somebody else has put
-///   meanwhile. So each is a new call, and its caller never learns what it did.
+/// Calls carry no number of their own. A retry is the same request from the same client, in which only `caller` may
+/// have changed. Whether such a request is a retry or a new call follows from its kind:
+///
+/// - Starts, ends and revokes name put ids, which are drawn at random for each put. The same request is therefore a
+///   retry, however late and however often it comes.
+/// - Exists and gets name keys alone. A client that makes one call after the other repeats a call until it is answered.
+///   So the request that follows a lost reply is its retry, and the next one is a new call. If a client asks the same
+///   thing twice at a time, one of the two replies may get through at once.
+/// - Removes name keys, too. The library never repeats a remove, because the repetition could remove a value that
+///   another client has put meanwhile. So each is a new call, and its caller never learns the outcome.
 #[derive(Debug)]
 pub struct LossyMaster {
     address: String,
@@ -33,14 +34,14 @@ pub struct LossyMaster {
     server: JoinHandle<()>,
 }
 
-/// The master's answer to each item, where a repetition must get the same; `None` where the world may have moved on.
+/// The master's answer to each item that a repetition must get again; `None` where the state may have changed.
 type Answers = Vec<Option<String>>;
 
 #[derive(Debug, Default)]
 struct Lost {
-    /// Calls that are named by put ids, and the answers that were lost.
+    /// Calls that name put ids, and their lost answers.
     named: HashMap<String, Answers>,
-    /// Calls without a name whose reply was lost and that have not come again.
+    /// Calls without put ids whose reply was lost and that have not been repeated yet.
     awaited: HashSet<String>,
     replies: u64,
     repeated: u64,
@@ -49,10 +50,10 @@ struct Lost {
 }
 
 impl LossyMaster {
-    /// Listens on a free port, in front of the master at `behind`.
+    /// Starts a proxy on a free port, in front of the master at `behind`.
     ///
     /// # Panics
-    /// When there is no port.
+    /// When no port is free.
     pub async fn start(behind: &str) -> Self {
         let listener = TcpNetwork.listen("127.0.0.1:0").await.expect("a free port");
         let address = listener.address.to_string();
@@ -67,31 +68,31 @@ impl LossyMaster {
         Self { address, lost, server }
     }
 
-    /// Where clients connect.
+    /// Returns the address for clients.
     #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// Replies that were lost so far.
+    /// Returns the number of replies that were lost so far.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost.lock().unwrap().replies
     }
 
-    /// Calls that came again after their reply was lost.
+    /// Returns the number of calls that were repeated after their reply was lost.
     #[must_use]
     pub fn repeated(&self) -> u64 {
         self.lost.lock().unwrap().repeated
     }
 
-    /// Removes that have come, each of which has lost its reply.
+    /// Returns the number of removes received; each has lost its reply.
     #[must_use]
     pub fn removes(&self) -> u64 {
         self.lost.lock().unwrap().removes
     }
 
-    /// Starts, ends and revokes of puts whose repetition got another answer than the one that was lost.
+    /// Describes the starts, ends and revokes whose repetition got another answer than the lost one.
     #[must_use]
     pub fn changed_answers(&self) -> Vec<String> {
         self.lost.lock().unwrap().changed.clone()
@@ -118,7 +119,7 @@ impl Lost {
 }
 
 impl Proxy {
-    /// Loses the first reply of a call that is named by put ids, and compares those of its repetitions.
+    /// Loses the first reply of a call that names put ids, and compares it with those of the repetitions.
     fn lose_once<T>(&self, call: String, answers: Answers, reply: T) -> Result<T, Status> {
         let mut lost = self.lost.lock().unwrap();
         let Some(first) = lost.named.get(&call) else {
@@ -133,7 +134,7 @@ impl Proxy {
         Ok(reply)
     }
 
-    /// Loses the reply of a read, and lets that of its repetition pass.
+    /// Loses the reply of a read, and lets the reply of its repetition pass.
     fn lose_in_turn<T>(&self, call: String, reply: T) -> Result<T, Status> {
         let mut lost = self.lost.lock().unwrap();
         if lost.awaited.remove(&call) {
@@ -151,20 +152,21 @@ impl Proxy {
         lost.lose()
     }
 
-    /// The proxy is all that its clients may know of.
+    /// Replaces the leader's address by the proxy's, the only address that clients may know.
     fn leader(&self, leader: Option<v1::Leader>) -> Option<v1::Leader> {
         leader.map(|leader| v1::Leader { address: self.address.clone(), ..leader })
     }
 }
 
-/// Key of a call: the caller and the request.
+/// Returns the key of a call: its kind, its client and its request.
 fn call_of(what: &str, caller: Option<&v1::Caller>, asked: &impl fmt::Debug) -> String {
     let client = caller.map(|caller| &caller.client_id[..]).unwrap_or_default();
     format!("{what} of client {client:02x?}: {asked:?}")
 }
 
-/// The answers to ends and revokes. The outcome of a put is remembered up to its deadline, which its client's last
-/// repetition does not outlive, and a put that was revoked is as one that was never known.
+/// Returns the answers to ends and revokes, which a repetition must get again. The master remembers a put's outcome up
+/// to its deadline, and its client repeats no call after that. A put that was revoked is answered like one that was
+/// never known.
 fn all_promised(results: &[v1::PutEndResult]) -> Answers {
     results.iter().map(|result| Some(result.code.to_string())).collect()
 }
@@ -224,8 +226,8 @@ impl Master for Proxy {
         let request = request.into_inner();
         let call = call_of("start", request.caller.as_ref(), &request.items);
         let reply = self.master.clone().batch_put_start(request).await?;
-        // Places; grants carry the time at which they were made. A key that existed may be gone when the call comes again,
-        // but a put that was started stays so.
+        // Compare the placements only: grants carry the time at which they were made. A key that existed may be gone
+        // when the call is repeated, but a started put stays started.
         let started = |result: &v1::PutStartResult| {
             (result.code == mc_types::Code::Ok as i32).then(|| format!("{:?}", result.replicas))
         };

@@ -4,27 +4,29 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// Sleep of each thread between two looks.
+/// Sleep of the thread that watches the CPU; a longer one shows a stall.
 const NAP: Duration = Duration::from_millis(10);
 const BETWEEN_SYNCS: Duration = Duration::from_millis(50);
-/// Shorter ones are of no interest.
+/// Shortest stall that is noted.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-/// Notes when nothing on this machine ran, and when its disk stood still: for so long no process of it can count on having
-/// run, or on a sync. Threads of its own do, until it is dropped.
+/// Records stalls of this machine: times in which nothing ran, or in which its disk stood still.
+///
+/// During a stall no process can count on having run, or on a sync. Threads of this value's own watch the machine until
+/// it is dropped.
 #[derive(Debug)]
 pub struct Machine {
     stalls: Stalls,
 }
 
-/// The end of each stall, and how long it took.
+/// The end and the duration of each stall.
 type Stalls = Arc<Mutex<Vec<(Instant, Duration)>>>;
 
 impl Machine {
-    /// Watches it, and the disk that `folder` is on.
+    /// Watches the machine, and the disk that `folder` is on.
     ///
     /// # Panics
-    /// When no file can be made there.
+    /// When no file can be created there.
     #[must_use]
     pub fn watch(folder: &Path) -> Self {
         let stalls = Stalls::default();
@@ -40,7 +42,7 @@ impl Machine {
         Self { stalls }
     }
 
-    /// The longest stall that has ended since then, and all of them together.
+    /// Returns the longest stall that has ended since `since`, and the sum of all of them.
     ///
     /// # Panics
     /// When a thread that watches has panicked.
@@ -54,11 +56,11 @@ impl Machine {
 
 fn sync(probe: &mut File) {
     let synced = probe.seek(SeekFrom::Start(0)).and_then(|_| probe.write_all(b"probe"));
-    // A disk that is full is not one that stands still.
+    // A full disk is not a stalled one.
     let _ = synced.and_then(|()| probe.sync_data());
 }
 
-/// Notes how much longer `work` took than it should; `false` when nobody wants to know any more.
+/// Records how much longer `work` took than it `should`; returns `false` once the [`Machine`] is dropped.
 fn note(stalls: &Weak<Mutex<Vec<(Instant, Duration)>>>, work: impl FnOnce(), should: Duration) -> bool {
     let began = Instant::now();
     work();

@@ -1,13 +1,13 @@
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
-/// Below Linux's range of ephemeral ports: from there an outgoing connection could take the port of a process that is
-/// down for a moment, and it could not come back.
+/// Ports to choose from, below Linux's range of ephemeral ports. In that range an outgoing connection could take the
+/// port of a process that is down for a moment, and the process could not come back.
 const RANGE: std::ops::Range<u16> = 12_000..32_000;
 
-/// Loopback ports that belong to one test for as long as this lives, also while nobody listens on them.
+/// Loopback ports that belong to one test while this value lives, even when no process listens on them.
 ///
-/// Tests of other processes are kept off by a locked file per port; the system ends the lock with the process.
+/// A locked file per port keeps tests of other processes off. The system releases the lock when the process ends.
 #[derive(Debug)]
 pub struct Ports {
     ip: IpAddr,
@@ -15,27 +15,27 @@ pub struct Ports {
 }
 
 impl Default for Ports {
-    /// Of 127.0.0.1.
+    /// Makes an empty set of ports on 127.0.0.1.
     fn default() -> Self {
         Self::on(Ipv4Addr::LOCALHOST.into())
     }
 }
 
 impl Ports {
-    /// Of a loopback address.
+    /// Makes an empty set of ports on the loopback address `ip`.
     #[must_use]
     pub fn on(ip: IpAddr) -> Self {
         Self { ip, held: Vec::new() }
     }
 
-    /// A free port, as `127.0.0.1:port` or `[::1]:port`.
+    /// Reserves a free port; returns it as `127.0.0.1:port` or `[::1]:port`.
     ///
     /// # Panics
-    /// When the machine has none left.
+    /// When the machine has no free port left.
     pub fn address(&mut self) -> String {
         let dir = std::env::temp_dir().join("mc-test-ports");
         std::fs::create_dir_all(&dir).expect("the directory of port locks");
-        // Different tests begin at different places, so that they do not try the same ports in turn.
+        // Tests start at different places, so that they do not all try the same ports in turn.
         let mut random = crate::Seeded::new(u64::from(std::process::id()) << 32 | self.held.len() as u64);
         for _ in 0..10_000 {
             let port = random.within(u64::from(RANGE.start)..u64::from(RANGE.end)) as u16;

@@ -9,11 +9,11 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, pr
 
 use crate::{flip, mcctl_exe, until_within};
 
-/// How long a process may take to do what a signal says.
+/// Time limit for a process to obey a signal.
 const OBEY: Duration = Duration::from_secs(30);
 
-/// One `mcctl run ...`, running or not. Killed and reaped when dropped; when this process is killed itself, the child ends
-/// because its standard input does.
+/// One `mcctl run ...`, running or not. It is killed and reaped when dropped. If the test process itself is killed, the
+/// child ends because its standard input ends.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -24,25 +24,25 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process to run; [`Self::start`] runs it. Its output goes to `log`, which grows with every start.
+    /// Describes a process, which [`Self::start`] runs. Its output is appended to `log` at every start.
     #[must_use]
     pub fn new(name: String, args: Vec<OsString>, env: Vec<(String, String)>, log: PathBuf) -> Self {
         Self { name, args, env, log, child: None }
     }
 
-    /// `master 1`.
+    /// Returns the name, such as `master 1`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where its output is.
+    /// Returns the path of its output.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// All that it has printed so far, over all its starts.
+    /// Returns everything that it has printed so far, over all its starts.
     #[must_use]
     pub fn output(&self) -> String {
         std::fs::read(&self.log).map(|text| String::from_utf8_lossy(&text).into_owned()).unwrap_or_default()
@@ -53,18 +53,18 @@ impl Process {
         self.args.extend(args.into_iter().map(Into::into));
     }
 
-    /// Gives a flag that it has another value for the next start.
+    /// Changes the value of an existing flag for the next start.
     ///
     /// # Panics
-    /// When it does not have that flag.
+    /// When the process does not have that flag.
     pub fn set_arg(&mut self, flag: &str, value: &str) {
         self.replace_flag(flag, 1, [flag, value]);
     }
 
-    /// Puts others in the place of a flag that it has, with so many values, for the next start.
+    /// Replaces an existing flag and its `values` values by the arguments `by`, for the next start.
     ///
     /// # Panics
-    /// When it does not have that flag.
+    /// When the process does not have that flag.
     pub fn replace_flag<const N: usize>(&mut self, flag: &str, values: usize, by: [&str; N]) {
         let at = self.args.iter().position(|arg| arg == flag);
         let at = at.unwrap_or_else(|| panic!("{} has no {flag}", self.name));
@@ -76,15 +76,15 @@ impl Process {
         self.env.extend(env);
     }
 
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Panics
-    /// When it runs already, or cannot be started.
+    /// When the process runs already, or cannot be started.
     pub fn start(&mut self) {
         assert!(!self.is_running(), "{} runs already", self.name);
         let log = File::options().create(true).append(true).open(&self.log).expect("a log file");
         let mut command = Command::new(mcctl_exe());
-        // What the user has set for a pool of their own is not meant for this one.
+        // Variables that the user has set for a pool of their own do not apply to this one.
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"MC_")) {
             command.env_remove(name);
         }
@@ -95,13 +95,13 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(log.try_clone().expect("a second handle of the log"))
             .stderr(log)
-            // Its own group: Ctrl-C is for the test runner, whose end ends it.
+            // A group of its own: Ctrl-C goes to the test runner, and its end ends this process.
             .process_group(0)
             .spawn();
         self.child = Some(child.unwrap_or_else(|err| panic!("cannot start {}: {err}", self.name)));
     }
 
-    /// Its process id.
+    /// Returns its process id.
     ///
     /// # Panics
     /// When it was never started, or has been reaped.
@@ -110,12 +110,12 @@ impl Process {
         self.child.as_ref().unwrap_or_else(|| panic!("{} is not running", self.name)).id()
     }
 
-    /// Whether it runs (or is stopped by SIGSTOP).
+    /// Returns whether it runs (or is stopped by SIGSTOP).
     pub fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Fails at once when it was started and has ended by itself, rather than waiting for what it would have done.
+    /// Fails at once if the process was started and has ended on its own, instead of waiting for its effect.
     ///
     /// # Panics
     /// With the last line that it printed.
@@ -130,10 +130,10 @@ impl Process {
         }
     }
 
-    /// `kill -9`, and waits until it is dead.
+    /// Kills the process with `kill -9`, and waits until it is dead.
     ///
     /// # Panics
-    /// When it was dead already: a fault that hits nothing is no fault.
+    /// When the process was dead already: a fault that hits nothing is no fault.
     pub fn kill9(&mut self) {
         assert!(self.is_running(), "{} was dead before it was killed", self.name);
         self.signal(Signal::KILL);
@@ -142,7 +142,7 @@ impl Process {
         assert_eq!(status.signal(), Some(Signal::KILL.as_raw()), "{} died of something else", self.name);
     }
 
-    /// SIGTERM, and waits for its end.
+    /// Sends SIGTERM and waits for its end.
     ///
     /// # Panics
     /// When it does not end.
@@ -151,10 +151,10 @@ impl Process {
         self.ended().await
     }
 
-    /// `kill -9`, unless it has ended already: how it has ended.
+    /// Kills the process with `kill -9` unless it has ended already; returns how it ended.
     ///
     /// # Panics
-    /// When it was not running before either.
+    /// When the process was never started, or has been reaped.
     pub async fn killed(&mut self) -> ExitStatus {
         if self.how_it_ended().is_none() {
             self.signal(Signal::KILL);
@@ -162,7 +162,7 @@ impl Process {
         self.ended().await
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and returns how it ended.
     ///
     /// # Panics
     /// When it does not end.
@@ -177,7 +177,7 @@ impl Process {
         status.expect("it has ended")
     }
 
-    /// How it has ended, if it has.
+    /// Returns how it has ended, or `None` while it runs.
     ///
     /// # Panics
     /// When it was never started, or has been reaped.
@@ -186,22 +186,22 @@ impl Process {
         child.try_wait().expect("a child can be waited for")
     }
 
-    /// SIGSTOP, and waits until it has stopped.
+    /// Sends SIGSTOP and waits until the process has stopped.
     ///
     /// # Panics
-    /// When it does not.
+    /// When the process does not stop.
     pub async fn pause(&self) {
         self.signal(Signal::STOP);
         until_within(OBEY, format!("{} stops", self.name), || std::future::ready(self.state() == Some('T')))
             .await;
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Limits how many descriptors it may have, from now on, and returns the limit before.
+    /// Limits the descriptors that the process may have to `most` from now on; returns the limit before.
     ///
     /// # Panics
     /// When the system refuses.
@@ -209,8 +209,8 @@ impl Process {
         self.limit(Resource::Nofile, most)
     }
 
-    /// Limits the bytes of memory that it may have to itself (`RLIMIT_DATA`), from now on, and returns the limit
-    /// before. What it has beyond that stays its own, and it gets no more.
+    /// Limits the process' private memory to `most` bytes (`RLIMIT_DATA`) from now on; returns the limit before. The
+    /// process keeps memory that it has beyond the limit, and gets no more.
     ///
     /// # Panics
     /// When the system refuses.
@@ -225,40 +225,40 @@ impl Process {
         before.unwrap_or_else(|err| panic!("cannot limit {}: {err}", self.name)).current.unwrap_or(u64::MAX)
     }
 
-    /// Inverts one byte of a segment that it lends, behind its back, as failing memory would.
+    /// Inverts one byte of a segment that the process lends, behind its back, as failing memory would.
     ///
     /// # Panics
-    /// When it lends no such byte, or the system refuses.
+    /// When the process lends no such byte, or the system refuses.
     pub fn flip(&self, segment: u32, offset: u64) {
         flip::flip(self.pid(), segment, offset)
             .unwrap_or_else(|err| panic!("cannot damage the memory of {}: {err}", self.name));
     }
 
-    /// How many descriptors it has.
+    /// Counts the descriptors that the process has.
     ///
     /// # Panics
-    /// When it does not run.
+    /// When the process does not run.
     #[must_use]
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()
     }
 
-    /// Lets go of it, as a test runner that is killed does: its standard input ends.
+    /// Closes the process' standard input, as the death of a test runner does.
     pub fn abandon(&mut self) {
         drop(self.child.as_mut().and_then(|child| child.stdin.take()));
     }
 
     fn signal(&self, signal: Signal) {
         let child = self.child.as_ref().unwrap_or_else(|| panic!("{} is not running", self.name));
-        // Not reaped yet, so the pid is still this child's, dead or alive.
+        // The child is not reaped yet, so the pid is still its own, dead or alive.
         kill_process(Pid::from_child(child), signal)
             .unwrap_or_else(|err| panic!("cannot signal {}: {err}", self.name));
     }
 
-    /// The state letter of `/proc/<pid>/stat`: `T` is stopped.
+    /// Returns the state letter of `/proc/<pid>/stat`; `T` means stopped.
     fn state(&self) -> Option<char> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
-        // The name before it may hold anything, closing brackets too.
+        // The name before the state may contain any character, closing brackets too.
         stat.rsplit_once(')')?.1.trim_start().chars().next()
     }
 }

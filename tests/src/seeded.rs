@@ -5,13 +5,13 @@ use std::ops::Range;
 pub struct Seeded(u64);
 
 impl Seeded {
-    /// Starts at `seed`.
+    /// Makes a generator that starts at `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -20,17 +20,17 @@ impl Seeded {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`, or 0 when that is 0. The bias is of no interest to a test.
+    /// Returns a number below `bound`, or 0 if `bound` is 0. The slight bias does not matter to a test.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.bits().checked_rem(bound).unwrap_or(0)
     }
 
-    /// A number of the range.
+    /// Returns a number of the range.
     pub fn within(&mut self, range: Range<u64>) -> u64 {
         range.start + self.below(range.end.saturating_sub(range.start))
     }
 
-    /// An independent generator for part `n` of the run.
+    /// Returns an independent generator for part `n` of the run.
     #[must_use]
     pub fn part(&self, n: u64) -> Self {
         let mut part = Self(self.0 ^ n.wrapping_mul(0xd134_2543_de82_ef95));

@@ -3,13 +3,14 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A disk that can be filled for real: a small file system in memory, unmounted when dropped. To mount one takes a right
-/// that not everybody has.
+/// A disk that can really be filled: a small file system in memory, unmounted when dropped. Mounting it takes a right
+/// that not every user has.
 #[derive(Debug)]
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// Mounts one of `size`, such as `96m`, on a folder that is made for it. `None` when none can be mounted.
+    /// Mounts a disk of `size`, such as `96m`, on the folder `at`, which is created. Returns `None` if none can be
+    /// mounted.
     ///
     /// # Panics
     /// When the folder cannot be made.
@@ -31,22 +32,22 @@ impl SmallDisk {
         self.0.join("ballast")
     }
 
-    /// Fills it, but for so many bytes.
+    /// Fills the disk, except for `leave` bytes.
     ///
     /// # Panics
-    /// When there is no room even to begin.
+    /// When there is no room even for the ballast's name.
     pub fn fill(&self, leave: u64) {
         let mut ballast =
             File::options().create(true).append(true).open(self.ballast()).expect("room for a name");
         while let more @ 1.. = self.free().saturating_sub(leave) {
             if ballast.write_all(&vec![0; more.min(1 << 20) as usize]).is_err() {
-                // The master has taken the last of it.
+                // A process has taken the last free bytes.
                 return;
             }
         }
     }
 
-    /// Makes room.
+    /// Frees the space that [`Self::fill`] took.
     ///
     /// # Panics
     /// When it was not filled.
@@ -57,7 +58,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: a process may have files open on it.
+        // Lazily, because a process may have files open on it.
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).output();
     }
 }

@@ -1,8 +1,8 @@
 use crate::Seeded;
 use crate::checker::Digest;
 
-/// The value of put number `put` under `key`: bytes that follow from both, so that whoever reads them can tell a torn
-/// value and another key's from the right one without having kept it.
+/// Returns the value of put number `put` under `key`. Its bytes follow from both. So a reader that has not kept the
+/// value can still tell it from a torn value and from another key's.
 #[must_use]
 pub fn value(key: &str, put: u64, len: usize) -> Vec<u8> {
     let mut random = Seeded::new(xxhash_rust::xxh3::xxh3_64_with_seed(key.as_bytes(), put));
@@ -14,7 +14,7 @@ pub fn value(key: &str, put: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The digest by which the checker knows a value.
+/// Returns the digest by which the checker identifies a value.
 #[must_use]
 pub fn digest(value: &[u8]) -> Digest {
     Digest(xxhash_rust::xxh3::xxh3_64(value))

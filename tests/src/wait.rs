@@ -1,14 +1,15 @@
 use std::panic::Location;
 use std::time::{Duration, Instant};
 
-/// Long enough for a machine that is busy with other builds; a test that passes never waits so long.
+/// Time limit of a wait. It is long enough for a machine that is busy with other builds; a test that passes never waits
+/// so long.
 const LONG: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Waits until `condition` holds, and returns how long that took.
 ///
 /// # Panics
-/// When it does not come to that within a minute, saying `what`.
+/// When `condition` does not hold within a minute, with `what` in the message.
 #[track_caller]
 pub fn until(
     what: impl Into<String>,
@@ -17,7 +18,7 @@ pub fn until(
     until_within(LONG, what, condition)
 }
 
-/// [`until`] with another limit.
+/// Waits like [`until`], with another limit.
 ///
 /// # Panics
 /// When `condition` does not hold within `limit`.
@@ -36,10 +37,10 @@ pub fn until_within(
     }
 }
 
-/// Waits until `look` finds something, and returns that.
+/// Waits until `look` finds something, and returns it.
 ///
 /// # Panics
-/// When it finds nothing within a minute, saying `what`.
+/// When `look` finds nothing within a minute, with `what` in the message.
 #[track_caller]
 pub fn eventually<T>(
     what: impl Into<String>,
@@ -56,7 +57,7 @@ pub fn eventually<T>(
     }
 }
 
-/// The condition that is waited for, where, and since when.
+/// A wait: its condition in words, its caller, its limit and its start.
 struct Wait {
     what: String,
     caller: &'static Location<'static>,
@@ -70,7 +71,7 @@ impl Wait {
         Self { what: what.into(), caller: Location::caller(), limit, started: Instant::now() }
     }
 
-    /// The moment between a look in vain and the next.
+    /// Pauses before the next try; panics when the limit is over.
     async fn pause(&self) {
         let Self { what, caller, limit, started } = self;
         assert!(started.elapsed() < *limit, "not within {limit:?}: {what} (waited for at {caller})");

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::checker::{Action, Outcome};
 use crate::{History, Recorder, Seeded, digest, until, value};
 
-/// How often each operation is drawn, relative to the others.
+/// Weights with which the operations are drawn.
 #[derive(Clone, Copy, Debug)]
 pub struct Mix {
     /// Put if absent.
@@ -22,18 +22,18 @@ pub struct Mix {
     pub get: u64,
     /// Exist.
     pub exist: u64,
-    /// Remove, forced: leases do not hold it up.
+    /// Remove, forced, so that leases do not delay it.
     pub remove: u64,
 }
 
 impl Mix {
-    /// Everything, with many reads.
+    /// All operations, with many reads.
     pub const ALL: Self = Self { put: 4, upsert: 2, get: 8, exist: 1, remove: 1 };
-    /// Nothing is ever removed or replaced: what was acknowledged once must stay.
+    /// No removes and no upserts: an acknowledged value must stay.
     pub const GROWING: Self = Self { put: 6, upsert: 0, get: 8, exist: 1, remove: 0 };
 }
 
-/// How long calls may take.
+/// Time limits of the calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
     /// A put.
@@ -45,14 +45,14 @@ pub struct Deadlines {
 }
 
 impl Default for Deadlines {
-    /// The library's, but that puts may take 10 s.
+    /// The library's deadlines, but 10 s for puts.
     fn default() -> Self {
         Self { put: Duration::from_secs(10), get: Duration::from_secs(5), call: Duration::from_secs(5) }
     }
 }
 
 impl Deadlines {
-    /// That of a call.
+    /// Returns the deadline of a call.
     #[must_use]
     pub fn of(&self, action: Action) -> Duration {
         match action {
@@ -63,7 +63,7 @@ impl Deadlines {
     }
 }
 
-/// Clients that do seeded random operations on a small set of keys.
+/// Settings of clients that do seeded random operations on a small set of keys.
 #[derive(Clone, Debug)]
 pub struct Workload {
     seed: u64,
@@ -89,11 +89,11 @@ pub struct Running {
     cached: bool,
 }
 
-/// The first few errors, for whoever reads a failed test.
+/// The first few errors, for the reader of a failed test.
 type Errors = Arc<Mutex<Vec<String>>>;
 
 impl Workload {
-    /// Four clients, 64 keys, values of 1 B to 64 KiB, all operations.
+    /// Makes a workload of four clients, 64 keys, values of 1 B to 64 KiB, and all operations.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -109,64 +109,64 @@ impl Workload {
         }
     }
 
-    /// How many clients, each a library client of its own.
+    /// Sets the number of clients, each a client of the library.
     #[must_use]
     pub fn clients(mut self, clients: u32) -> Self {
         self.clients = clients;
         self
     }
 
-    /// How many keys; fewer make more operations meet.
+    /// Sets the number of keys; with fewer keys more operations overlap.
     #[must_use]
     pub fn keys(mut self, keys: u64) -> Self {
         self.keys = keys;
         self
     }
 
-    /// Bytes of the values.
+    /// Sets the range of the values' sizes, in bytes.
     #[must_use]
     pub fn sizes(mut self, sizes: Range<u64>) -> Self {
         self.sizes = sizes;
         self
     }
 
-    /// Which operations.
+    /// Sets the weights of the operations.
     #[must_use]
     pub fn mix(mut self, mix: Mix) -> Self {
         self.mix = mix;
         self
     }
 
-    /// Places everything on this store, as long as it has room.
+    /// Places all objects on this store while it has room.
     #[must_use]
     pub fn preferred(mut self, store: StoreId) -> Self {
         self.preferred = vec![store];
         self
     }
 
-    /// How long its calls may take.
+    /// Sets the time limits of the calls.
     #[must_use]
     pub fn deadlines(mut self, deadlines: Deadlines) -> Self {
         self.deadlines = deadlines;
         self
     }
 
-    /// A pause after each operation, so that a long run stays small.
+    /// Sets a pause after each operation, so that a long run stays small.
     #[must_use]
     pub fn pace(mut self, pace: Duration) -> Self {
         self.pace = pace;
         self
     }
 
-    /// The clients have local caches: what they are told while no leader is in reach may come from there, and says nothing
-    /// of the pool. Without, only the pool has values, and each that is returned is judged.
+    /// Gives the clients local caches. Without a leader in reach, their answers may then come from there and say
+    /// nothing of the pool. Without caches, every value comes from the pool and is judged.
     #[must_use]
     pub fn cached(mut self) -> Self {
         self.cached = true;
         self
     }
 
-    /// Connects the clients and lets them go.
+    /// Connects the clients and starts them.
     ///
     /// # Panics
     /// When a client cannot be made.
@@ -196,19 +196,20 @@ impl Workload {
 }
 
 impl Running {
-    /// How long its calls may take.
+    /// Returns the time limits of the calls.
     #[must_use]
     pub fn deadlines(&self) -> Deadlines {
         self.deadlines
     }
 
-    /// The recorder of the clients' calls.
+    /// Returns the recorder of the clients' calls.
     #[must_use]
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
 
-    /// Waits until `more` puts were acknowledged from now on: the pool works (again).
+    /// Waits until `more` puts are acknowledged from now on, which shows that the pool works. Returns how long that
+    /// took.
     pub async fn acknowledged(&self, more: usize) -> Duration {
         let acknowledged = || self.recorder.count(|operation| operation.outcome == Outcome::Stored);
         let before = acknowledged();
@@ -218,7 +219,7 @@ impl Running {
         .await
     }
 
-    /// Waits until `more` operations of any kind have ended from now on.
+    /// Waits until `more` operations of any kind end from now on. Returns how long that took.
     pub async fn operations(&self, more: usize) -> Duration {
         let before = self.recorder.count(|_| true);
         until(format!("{more} more operations end"), || {
@@ -227,17 +228,16 @@ impl Running {
         .await
     }
 
-    /// The first errors, in words.
+    /// Returns the first errors, in words.
     #[must_use]
     pub fn errors(&self) -> Vec<String> {
         self.errors.lock().unwrap().clone()
     }
 
-    /// Ends the clients, reads every key that was touched once more with a client of its own, and returns all that was
-    /// seen.
+    /// Ends the clients, reads every key that was touched once more with a client of its own, and returns the history.
     ///
     /// # Panics
-    /// When a client panicked, or a key cannot be read at last.
+    /// When a client panicked, or a key cannot be read in the end.
     pub async fn stop(self) -> History {
         let Self { recorder, stop, clients, builder, errors, cached, .. } = self;
         stop.store(true, Ordering::Relaxed);
@@ -249,7 +249,7 @@ impl Running {
         let touched: BTreeSet<String> =
             one.recorder.history().operations.into_iter().map(|operation| operation.key).collect();
         for key in &touched {
-            // What counts is what it says in the end; each failed try is in the history as well.
+            // Only the last answer counts here; each failed try is in the history as well.
             until(format!("{key} can be read"), async || {
                 matches!(one.get(key).await, Outcome::Value(_) | Outcome::Miss)
             })
@@ -263,7 +263,7 @@ fn key_name(key: u64) -> String {
     format!("key-{key}")
 }
 
-/// One client.
+/// One client of a workload.
 struct One {
     number: u32,
     client: Client,
@@ -329,7 +329,7 @@ impl One {
             Ok(Some(value)) if !self.cached || self.asked_the_pool(before) => Outcome::Value(digest(&value)),
             Ok(Some(value)) => Outcome::LocalValue(digest(&value)),
             Ok(None) if self.asked_the_pool(before) => Outcome::Miss,
-            // Without a leader a miss says nothing of the pool.
+            // Without a leader, a miss says nothing of the pool.
             Ok(None) => Outcome::Failed,
             Err(error) => self.failed(&error),
         };
@@ -359,13 +359,13 @@ impl One {
         self.recorder.record(self.number, key, Action::Remove, outcome, start);
     }
 
-    /// Whether a leader is in reach, and how often none was.
+    /// Returns whether a leader is in reach, and how often the client has lost reach of one.
     fn reach(&self) -> (Mode, u64) {
         (self.client.mode(), self.client.stats().local_only_entries)
     }
 
-    /// Whether an answer came from the pool: the client was in reach of a leader when the call began, which is what
-    /// `before` says, and has been ever since. Any other answer may be out of its own cache.
+    /// Returns whether an answer came from the pool: the client was in reach of a leader at the start of the call
+    /// (`before`) and ever since. Any other answer may come from its own cache.
     fn asked_the_pool(&self, before: (Mode, u64)) -> bool {
         before.0 == Mode::Connected && before == self.reach()
     }

@@ -88,7 +88,7 @@ fn main() {
     }
 }
 
-/// Figures of one measurement.
+/// Result of one measurement.
 struct Figures {
     mib_s: f64,
     /// Processor time of both ends, for each GiB: less at the mercy of whatever else runs on the machine.

@@ -5,9 +5,9 @@ use parking_lot::RwLock;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
-/// A store's knowledge from its masters: which cluster it serves and what time it is there.
+/// A store's knowledge from its masters: the cluster that it serves, and the time there.
 ///
-/// Shared by the heartbeat thread, which learns, and the data server, which checks grants against it.
+/// The heartbeat thread updates it, and the data server checks grants against it.
 #[derive(Debug)]
 pub struct Authority {
     clock: Clock,
@@ -19,7 +19,7 @@ pub struct Authority {
 struct Heard {
     cluster: ClusterId,
     time: ClusterTime,
-    /// When, by the local clock.
+    /// Local time at which it was heard.
     at: Duration,
 }
 
@@ -27,24 +27,24 @@ struct Heard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Times {
     pub(crate) cluster: ClusterId,
-    /// The latest time that a master said. Unlike `now` it never runs ahead of the cluster.
+    /// The latest cluster time that a master sent. Unlike `now` it never runs ahead of the cluster.
     pub(crate) heard: ClusterTime,
     /// `heard` plus the local time since then. Runs ahead while the cluster has no leader and its time stands still.
     pub(crate) now: ClusterTime,
 }
 
 impl Authority {
-    /// Knows nothing yet; every grant is refused until [`Self::learn`].
+    /// Creates an authority that knows nothing: every grant is refused until [`Self::learn`].
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self { clock, heard: RwLock::new(None), learned: Notify::new() }
     }
 
-    /// A master of `cluster` said that it is `now` there.
+    /// Records that a master of `cluster` sent the cluster time `now`.
     ///
-    /// Cluster time stands still while nobody leads, and this side's estimate runs on: whatever a master says ends the
-    /// estimate, so that a new leader's grants are not refused. A time before one already heard from the same cluster
-    /// counts as that one: a new leader may be a tick behind what the old one said.
+    /// Cluster time stands still without a leader, while the estimate here runs on. A master's time replaces the
+    /// estimate, so that a new leader's grants are not refused. An earlier time than one already heard from the same
+    /// cluster counts as that one: a new leader may be a tick behind the old one.
     pub fn learn(&self, cluster: ClusterId, now: ClusterTime) {
         let at = self.clock.now();
         let mut heard = self.heard.write();
@@ -54,12 +54,12 @@ impl Authority {
         self.learned.notify_waiters();
     }
 
-    /// Ends when a master says the time the next time after this call.
+    /// Returns a future that completes at the first [`Self::learn`] after this call.
     pub(crate) fn learned(&self) -> Notified<'_> {
         self.learned.notified()
     }
 
-    /// The cluster and its time: last heard plus the local monotonic time since; `None` before the first.
+    /// Returns the cluster and its time: last heard plus the local monotonic time since; `None` before the first.
     #[must_use]
     pub fn now(&self) -> Option<(ClusterId, ClusterTime)> {
         self.times().map(|times| (times.cluster, times.now))

@@ -5,23 +5,23 @@ use crc_fast::{CrcAlgorithm, Digest, crc64_nvme};
 pub struct Checksum(pub u64);
 
 impl Checksum {
-    /// The checksum of `bytes`.
+    /// Computes the checksum of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(crc64_nvme(bytes))
     }
 
-    /// The checksum of these bytes followed by `next_len` others, without looking at either again.
+    /// Computes the checksum of these bytes followed by `next_len` others, without reading either again.
     #[must_use]
     pub fn followed_by(self, next: Self, next_len: u64) -> Self {
         Self(multiply(power_of_x8(next_len), self.0) ^ next.0)
     }
 }
 
-/// The polynomial of CRC-64/NVME, without its highest term, lowest power first in the highest bit (as the checksum).
+/// The polynomial of CRC-64/NVME without its highest term; as in the checksum, the highest bit is the lowest power.
 const POLYNOMIAL: u64 = 0x9a6c_9329_ac4b_c9b5;
 
-/// x^(2^k) modulo the polynomial, for each k that the number of bits in a 64-bit number of bytes needs.
+/// x^(2^k) modulo the polynomial, for each k below 67: a 64-bit number of bytes has up to 67 bits as a number of bits.
 const SQUARES: [u64; 67] = {
     let mut squares = [1 << 62; 67];
     let mut k = 1;
@@ -32,8 +32,8 @@ const SQUARES: [u64; 67] = {
     squares
 };
 
-/// x^(8 * bytes): what appending so many zero bytes multiplies a checksum by. About 2 us, where the matrix squaring of
-/// crc-fast's own combination takes a hundred times as long, which is felt with stripes of a few MiB.
+/// Returns x^(8 * bytes), by which appending `bytes` zero bytes multiplies a checksum. Takes about 2 us. The matrix
+/// squaring of crc-fast's own combination takes a hundred times as long, which matters with stripes of a few MiB.
 fn power_of_x8(bytes: u64) -> u64 {
     let mut power = 1 << 63;
     for bit in (0..64).filter(|bit| bytes >> bit & 1 == 1) {
@@ -42,7 +42,7 @@ fn power_of_x8(bytes: u64) -> u64 {
     power
 }
 
-/// The product of two polynomials, modulo the polynomial.
+/// Multiplies two polynomials, modulo the polynomial.
 const fn multiply(a: u64, mut b: u64) -> u64 {
     let mut product = 0;
     let mut bit = 64;
@@ -56,7 +56,7 @@ const fn multiply(a: u64, mut b: u64) -> u64 {
     product
 }
 
-/// A checksum that is fed piece by piece, while each piece is in the cache.
+/// A checksum that is computed piece by piece, while each piece is in the cache.
 pub(crate) struct RunningChecksum(Digest);
 
 impl RunningChecksum {

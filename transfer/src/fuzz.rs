@@ -1,4 +1,4 @@
-//! For tests/fuzz: decoders that nobody outside calls, and how much memory a decoder takes.
+//! Entry points for tests/fuzz: decoders that are private otherwise, and a measure of the memory that they take.
 
 mod held;
 
@@ -6,7 +6,7 @@ pub use held::{Counting, most_held};
 
 use crate::wire::{self, Hello, HelloReply, Op, Request, VerdictHeader};
 
-/// Frames; the first byte chooses which. Says whether it could be read.
+/// Decodes `data` as the kind of frame that its first byte chooses, and returns whether that succeeds.
 pub fn frames(data: &[u8]) -> bool {
     let Some((which, frame)) = data.split_first() else { return false };
     match which % 5 {

@@ -1,9 +1,9 @@
 //! Moves bytes between clients and the memory that stores lend.
 //!
-//! [`Transport`] is what the client library calls: batches of (remote range, local buffers), each checked by the store
-//! against a grant. It is shaped for one-sided transports too: remote ranges rather than keys, scatter/gather lists
-//! on the local side, batches, and registration of local memory. [`TcpTransport`] and [`DataServer`] are the two ends
-//! of the first one; a store lends [`Segment`]s and knows the cluster's time through an [`Authority`].
+//! [`Transport`] is the client library's interface: batches of (remote range, local buffers), each checked by the store
+//! against a grant. Its shape suits one-sided transports, too: remote ranges rather than keys, scatter/gather lists on
+//! the local side, batches, and registration of local memory. [`TcpTransport`] and [`DataServer`] are the two ends of
+//! the first implementation. A store lends [`Segment`]s and knows the cluster's time through an [`Authority`].
 
 mod authority;
 mod checksum;

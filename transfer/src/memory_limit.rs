@@ -1,16 +1,16 @@
-//! How much memory this process may still take: what the machine has available and what its control groups allow.
+//! Memory that this process may still take, by what the machine has available and its control groups allow.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that can be taken without swapping or being killed, and what sets the limit.
+/// Bytes that the process can take without swapping or being killed, and a description of the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Available {
     pub(crate) bytes: u64,
     pub(crate) limit: String,
 }
 
-/// Reads the limits of this process; `None` where the system does not tell (then nothing can be said beforehand).
+/// Returns the tightest limit on this process; `None` where the system tells none, so that nothing can be checked.
 pub(crate) fn available() -> Option<Available> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
     let machine =
@@ -19,7 +19,7 @@ pub(crate) fn available() -> Option<Available> {
     groups.iter().filter_map(|group| group.available()).chain(machine).min_by_key(|available| available.bytes)
 }
 
-/// `MemAvailable` of /proc/meminfo, in bytes.
+/// Parses `MemAvailable` of /proc/meminfo; returns bytes.
 fn mem_available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
@@ -34,8 +34,8 @@ struct Group {
     reclaimable: &'static str,
 }
 
-/// The groups that limit this process, innermost first, from /proc/self/cgroup. In a container the path may be the
-/// host's, of which only the mounted root is visible; directories that do not exist are skipped when read.
+/// Lists the groups that limit this process, innermost first, from /proc/self/cgroup. In a container the path may be
+/// the host's, of which only the mounted root is visible. Missing directories are skipped when read.
 fn group_dirs(cgroup: &str) -> Vec<Group> {
     let mut groups = Vec::new();
     for line in cgroup.lines() {
@@ -72,7 +72,7 @@ impl Group {
     }
 }
 
-/// Limit less usage, plus the page cache that the kernel would drop first; `None` without a limit.
+/// Returns the limit less the usage, plus the page cache that the kernel would drop first; `None` without a limit.
 fn group_available(limit: &str, usage: &str, stat: &str, reclaimable: &str) -> Option<u64> {
     let limit: u64 = limit.trim().parse().ok()?;
     let usage: u64 = usage.trim().parse().ok()?;

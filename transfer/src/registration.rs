@@ -1,4 +1,4 @@
-//! Local memory made known to the transports.
+//! Registration of local memory with the transports.
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -10,8 +10,8 @@ const PAGE: usize = 4096;
 
 /// Local memory that transfers read from and write to.
 ///
-/// TCP needs no registration, so this is bookkeeping; a transport that pins memory and hands out keys for it hangs
-/// them here, which is why buffers for zero-copy calls come from it already.
+/// TCP needs no registration, so this only keeps the memory. A transport that pins memory would keep its keys here,
+/// which is why buffers for zero-copy calls use this type already.
 pub struct RegisteredMemory {
     base: NonNull<u8>,
     len: usize,
@@ -19,11 +19,11 @@ pub struct RegisteredMemory {
 }
 
 enum Owner {
-    /// Allocated here, page aligned.
+    /// Page-aligned memory allocated here.
     Pages(Layout),
-    /// Moved in by the caller.
+    /// A vector moved in by the caller.
     Vec { capacity: usize },
-    /// Somebody else's.
+    /// Memory that somebody else owns and frees.
     Borrowed,
 }
 
@@ -35,16 +35,16 @@ unsafe impl Sync for RegisteredMemory {}
 /// Why memory could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// The allocator has no such memory.
+    /// The allocator could not provide the memory.
     #[error("cannot allocate {0} bytes of transfer memory: register a smaller buffer")]
     OutOfMemory(usize),
 }
 
 impl RegisteredMemory {
-    /// Allocates `len` zeroed bytes, page aligned.
+    /// Allocates `len` zeroed, page-aligned bytes.
     ///
     /// # Errors
-    /// When there is no such memory.
+    /// [`RegisterError::OutOfMemory`] when the allocator cannot provide them.
     pub fn allocate(len: usize) -> Result<Self, RegisterError> {
         let layout =
             Layout::from_size_align(len.max(1), PAGE).map_err(|_| RegisterError::OutOfMemory(len))?;
@@ -53,7 +53,7 @@ impl RegisteredMemory {
         Ok(Self { base, len, owner: Owner::Pages(layout) })
     }
 
-    /// Takes a vector's memory.
+    /// Registers a vector's memory and takes it over.
     #[must_use]
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let mut bytes = std::mem::ManuallyDrop::new(bytes);
@@ -70,14 +70,14 @@ impl RegisteredMemory {
         Self { base, len, owner: Owner::Borrowed }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: valid and initialized by construction; `&self` keeps writers of ours away.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 
-    /// The bytes, to be written.
+    /// Returns the bytes for writing.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and `&mut self` makes it the only reference.

@@ -1,6 +1,6 @@
 //! The memory that a store lends.
 //!
-//! Invariants on which every `unsafe` block below rests:
+//! Invariants behind every `unsafe` block below:
 //! - `base .. base + len` is one shared mapping of a memfd, made in `allocate` and unmapped in `Drop` only.
 //! - The memfd is sealed against shrinking and every page of it was faulted in: no access can fault.
 //! - Clients write this memory at any time, so no Rust reference to it is ever formed; only the kernel reads and
@@ -22,10 +22,10 @@ use smallvec::SmallVec;
 use crate::fence::fence_limit;
 use crate::memory_limit::{self, Available};
 
-/// Memory is faulted in by this much at a time, so that progress is told and limits are checked on the way.
+/// Step in which memory is faulted in, in bytes. After each step, progress is reported and limits are checked again.
 const SLICE: u64 = 256 << 20;
-/// Left to everybody else: a segment that takes the last page gets some process killed. What the store takes to remember
-/// writes comes on top.
+/// Bytes left free for other processes: a segment that took the last page would get some process killed. The memory in
+/// which the store remembers writes comes on top.
 const RESERVE: u64 = 64 << 20;
 
 /// A piece of memory that a store lends: shared, backed by a memfd, all of it faulted in.
@@ -36,8 +36,8 @@ pub struct Segment {
     memfd: OwnedFd,
 }
 
-// SAFETY: the mapping lives as long as the value and is touched by the kernel only, which serializes nothing and needs
-// no serializing: concurrent transfers to the same bytes are ordered by the fence, not by this type.
+// SAFETY: the mapping lives as long as the value, and only the kernel touches it, which needs no serializing. The fence
+// orders concurrent transfers to the same bytes, not this type.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
@@ -45,7 +45,7 @@ unsafe impl Sync for Segment {}
 /// Why a segment could not be allocated.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocateError {
-    /// A segment of no bytes was asked for, or of more than can be addressed.
+    /// The size is 0 bytes, or more than can be addressed.
     #[error(
         "a segment of {asked} is not possible: ask for at least one byte and less than the address space"
     )]
@@ -53,7 +53,7 @@ pub enum AllocateError {
         /// The size that was asked for.
         asked: ByteSize,
     },
-    /// It would not fit, now or any more.
+    /// The segment does not fit, or no longer fits while it is allocated.
     #[error(
         "a segment of {asked} does not fit: {missing} are still needed and the {limit} leaves {available} \
          (of which {} stay free): choose a smaller segment or free memory",
@@ -69,7 +69,7 @@ pub enum AllocateError {
         /// The source of the limit.
         limit: String,
     },
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot allocate a segment of {asked}: {step} failed: {source}")]
     System {
         /// The size that was asked for.
@@ -82,12 +82,12 @@ pub enum AllocateError {
 }
 
 impl Segment {
-    /// Allocates `len` bytes and faults them in, telling `progress` how many are ready. This takes about a second for
-    /// every few GiB; call it off the runtime.
+    /// Allocates `len` bytes and faults them in; calls `progress` with the number of bytes that are ready so far. This
+    /// takes about a second for every few GiB; call it off the runtime.
     ///
     /// # Errors
-    /// [`AllocateError`]; a segment that does not fit in the machine or in its control group is refused before it
-    /// is taken, since taking it would get a process killed instead.
+    /// [`AllocateError`]. A segment that does not fit in the machine or in its control group is refused before its
+    /// memory is taken, because taking it would get a process killed.
     pub fn allocate(
         number: SegmentNumber,
         len: u64,
@@ -119,7 +119,7 @@ impl Segment {
             }
         };
         let segment = Self { number, base, len, memfd };
-        // Advice: where the system allows huge pages for shared memory, fewer faults and a smaller page table.
+        // Only advice: huge pages, where the system allows them for shared memory, save faults and page-table memory.
         // SAFETY: the whole mapping, which is ours.
         unsafe { libc::madvise(base.as_ptr().cast(), map_len, libc::MADV_HUGEPAGE) };
 
@@ -138,10 +138,10 @@ impl Segment {
         Ok(Arc::new(segment))
     }
 
-    /// Gives the pages of `range` their memory and this process its mappings of them.
+    /// Allocates the pages of `range` and maps them in this process.
     fn fault_in(&self, range: Range<u64>) -> Result<(), (&'static str, io::Error)> {
         let len = range.end - range.start;
-        // SAFETY: `range` lies inside the mapping; the offset is a multiple of a page, being one of SLICE.
+        // SAFETY: `range` lies inside the mapping; its start is a multiple of SLICE and so of a page.
         let done = unsafe { libc::madvise(self.at(range.start), len as usize, libc::MADV_POPULATE_WRITE) };
         if done == 0 {
             return Ok(());
@@ -150,27 +150,27 @@ impl Segment {
         if error.raw_os_error() != Some(libc::EINVAL) {
             return Err(("populating", error));
         }
-        // Linux before 5.14: the file gets its pages now, this process maps them at the first touch, which cannot
-        // fail for want of memory any more.
+        // Linux before 5.14: the file gets its pages now, and this process maps them at the first touch. That can no
+        // longer fail for want of memory.
         rustix::fs::fallocate(&self.memfd, FallocateFlags::empty(), range.start, len)
             .map_err(|error| ("fallocate", error.into()))
     }
 
-    /// Which of the store's segments.
+    /// Number of the segment within its store.
     #[must_use]
     pub fn number(&self) -> SegmentNumber {
         self.number
     }
 
-    /// Bytes.
+    /// Length in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Copies bytes out, past every grant and fence: for a process that reads its own store's memory and verifies
-    /// the checksum. Bytes that are being written come out torn.
+    /// Copies bytes out without a grant or fence, for a process that reads its own store's memory and verifies the
+    /// checksum. Bytes that are being written come out torn.
     ///
     /// # Errors
     /// When the range is not inside the segment.
@@ -186,7 +186,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Fault injection: flips the bits of one byte behind the back of every check, as failing memory would.
+    /// Flips the bits of one byte past every check, as failing memory would. For fault injection.
     ///
     /// # Errors
     /// When the offset is not inside the segment.
@@ -197,7 +197,7 @@ impl Segment {
         Ok(())
     }
 
-    /// One non-blocking receive from `socket` into pieces of segments (offset, bytes), one after the other.
+    /// Receives once from `socket` without blocking, into these pieces of segments (offset, length) in order.
     pub(crate) fn recv<'a>(
         socket: BorrowedFd<'_>,
         pieces: impl ExactSizeIterator<Item = (&'a Self, u64, u64)>,
@@ -211,16 +211,16 @@ impl Segment {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len() as _;
-        // SAFETY: each part was checked to lie inside its mapping, which the borrow of its segment keeps; the kernel
-        // writes at most its length there.
+        // SAFETY: each part was checked to lie inside its mapping, which the borrow of its segment keeps alive. The
+        // kernel writes at most the part's length there.
         let n = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) };
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
 
-    /// One non-blocking send from the segment to `socket`, which has copied the bytes when it returns. `sendfile`
-    /// would save that copy and break the fence: the pages would leave after the check that follows.
+    /// Sends once from the segment to `socket` without blocking; the kernel has copied the bytes when it returns.
+    /// `sendfile` would save that copy and break the fence: the pages would leave after the check that follows.
     ///
-    /// More bytes always follow these (the trailer), so the kernel is told to fill its packets.
+    /// The kernel is told to fill its packets, because more bytes (the trailer) always follow these.
     pub(crate) fn send(&self, socket: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<usize> {
         self.check(offset, len)?;
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE;
@@ -249,12 +249,12 @@ impl Segment {
     }
 }
 
-/// Bytes to leave free beside a segment.
+/// Bytes to leave free beside a segment of `len` bytes.
 fn reserve(len: u64) -> u64 {
     RESERVE.saturating_add(fence_limit(len))
 }
 
-/// Refuses what would leave less than the reserve.
+/// Refuses an allocation that would leave less than the reserve.
 fn check_fits(asked: u64, missing: u64, available: Option<Available>) -> Result<(), AllocateError> {
     match available {
         Some(Available { bytes, limit }) if missing.saturating_add(reserve(asked)) > bytes => {

@@ -13,7 +13,7 @@ pub struct Peer {
     pub cluster: ClusterId,
     /// The store.
     pub store: StoreId,
-    /// The allocation of its memory that is meant; another one is refused at the hello.
+    /// Epoch of its memory; a store whose memory has another epoch refuses the hello.
     pub epoch: SegmentEpoch,
     /// Ways to reach it, in the store's order of preference.
     pub endpoints: Vec<PeerEndpoint>,
@@ -22,7 +22,7 @@ pub struct Peer {
 /// One way to reach a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerEndpoint {
-    /// `tcp`.
+    /// Name of the transport: `tcp`.
     pub transport: String,
     /// host:port; the name is resolved again at each connect.
     pub address: String,
@@ -32,34 +32,34 @@ pub struct PeerEndpoint {
 
 /// Read part of a granted range into local buffers.
 pub struct ReadOp<'a> {
-    /// Place of the range in the grant.
+    /// Index of the range in the grant.
     pub range: u32,
-    /// First byte, counted from the start of the range.
+    /// First byte, relative to the start of the range.
     pub offset: u64,
-    /// Where the bytes go, in order; their lengths add up to the bytes read.
+    /// Buffers for the bytes, in order; their lengths add up to the number of bytes read.
     pub into: Vec<&'a mut [u8]>,
 }
 
 /// Write local buffers to part of a granted range.
 pub struct WriteOp<'a> {
-    /// Place of the range in the grant.
+    /// Index of the range in the grant.
     pub range: u32,
-    /// First byte, counted from the start of the range.
+    /// First byte, relative to the start of the range.
     pub offset: u64,
-    /// Where the bytes come from, in order.
+    /// Buffers with the bytes, in order.
     pub from: Vec<&'a [u8]>,
 }
 
 /// Moves batches of bytes to and from stores.
 ///
-/// A call ends by its deadline, and long before it when the store is silent. It may have to wait until the transport has
-/// a connection to spare: that wait says nothing about the store, and only the deadline bounds it.
+/// A call ends by its deadline, and long before it when the store is silent. It may have to wait for a free connection.
+/// That wait says nothing about the store, and only the deadline bounds it.
 ///
-/// The caller's buffers are not touched after it has returned, nor after its future
-/// was dropped. A write that answers `Ok` is applied in the store's memory. Each answer carries the checksum of the
-/// bytes of that operation, computed while they were in the cache.
+/// The transport does not touch the caller's buffers after a call has returned or its future was dropped. A write that
+/// answers `Ok` is applied in the store's memory. Each answer carries the checksum of the operation's bytes, computed
+/// while they were in the cache.
 pub trait Transport: Send + Sync + fmt::Debug {
-    /// Reads; one answer per operation, in order.
+    /// Reads a batch; returns one answer per operation, in order.
     fn read<'a>(
         &'a self,
         peer: &'a Peer,
@@ -68,7 +68,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
         deadline: Instant,
     ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>>;
 
-    /// Writes; one answer per operation, in order.
+    /// Writes a batch; returns one answer per operation, in order.
     fn write<'a>(
         &'a self,
         peer: &'a Peer,
@@ -87,29 +87,29 @@ pub enum TransferError {
     Connect {
         /// The store.
         store: StoreId,
-        /// Where.
+        /// Address that was tried.
         address: String,
-        /// Why.
+        /// Error of the last attempt.
         reason: String,
     },
-    /// The connection broke or answered nonsense.
+    /// The connection broke, or the store's answer made no sense.
     #[error("connection to store {store} at {address} broke: {reason}")]
     Broken {
         /// The store.
         store: StoreId,
-        /// Where.
+        /// Address of the store.
         address: String,
-        /// Why.
+        /// How the connection broke.
         reason: String,
     },
-    /// The store moved no byte for so long that it is taken for dead.
+    /// The store moved no byte for the transport's stall timeout, so it is taken for dead.
     #[error("store {store} at {address} stalled: {reason}")]
     Stalled {
         /// The store.
         store: StoreId,
-        /// Where.
+        /// Address of the store.
         address: String,
-        /// How that was found out.
+        /// How the stall was noticed.
         reason: String,
     },
     /// The deadline passed while bytes were moving.
@@ -117,7 +117,7 @@ pub enum TransferError {
     Deadline {
         /// The store.
         store: StoreId,
-        /// Where.
+        /// Address of the store.
         address: String,
     },
     /// The deadline passed before a connection was free: other calls of this process had them all. The store was not
@@ -126,15 +126,15 @@ pub enum TransferError {
     Queued {
         /// The store.
         store: StoreId,
-        /// Where.
+        /// Address of the store.
         address: String,
     },
-    /// The store refused: the grant is expired or superseded, the memory is another, or it was too busy until the deadline.
+    /// The store refused: it was busy until the deadline, or the grant is expired, superseded or for other memory.
     #[error("store {store} refused: {reason}")]
     Refused {
         /// The store.
         store: StoreId,
-        /// Why.
+        /// The store's reason.
         reason: String,
     },
     /// The store offers no transport that this client speaks.
@@ -142,14 +142,14 @@ pub enum TransferError {
     NoEndpoint {
         /// The store.
         store: StoreId,
-        /// The transports that it offers.
+        /// Transports that it offers.
         offered: String,
     },
 }
 
 impl TransferError {
-    /// Whether this says something about the store or the way to it, rather than about the call: its deadline, its grant,
-    /// or how busy its own process was.
+    /// Whether the error is about the store or the way to it. Any other error is about the call: its deadline, its
+    /// grant, or how busy its own process was.
     #[must_use]
     pub fn is_of_the_store(&self) -> bool {
         match self {

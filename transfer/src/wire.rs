@@ -18,16 +18,16 @@
 
 use mc_types::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
 
-/// First bytes of both hellos.
+/// First bytes of the hello and its reply.
 pub(crate) const MAGIC: [u8; 4] = *b"mcTX";
-/// Oldest and newest version of the protocol that this build speaks.
+/// Oldest and newest protocol version that this build speaks.
 pub(crate) const VERSIONS: (u16, u16) = (1, 1);
 
-/// Most operations in one request.
+/// Maximum number of operations in one request.
 pub(crate) const MAX_OPS: usize = MAX_ITEMS;
-/// Longest sealed grant: [`MAX_OPS`] ranges of at most 35 bytes, and room for the rest.
+/// Maximum length of a sealed grant in bytes: [`MAX_OPS`] ranges of at most 35 bytes, and room for the rest.
 pub(crate) const MAX_GRANT_LEN: usize = 160 << 10;
-/// Longest reason in a verdict.
+/// Maximum length of a verdict's reason in bytes.
 pub(crate) const MAX_REASON_LEN: usize = 1024;
 
 pub(crate) const HELLO_LEN: usize = 40;
@@ -37,7 +37,7 @@ pub(crate) const OP_LEN: usize = 20;
 pub(crate) const REPLY_LEN: usize = 8;
 pub(crate) const VERDICT_LEN: usize = 3;
 
-/// Why bytes are not what the protocol says.
+/// Violation of the protocol by the peer's bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
     #[error("the peer does not speak this protocol (it opened with {0:02x?})")]
@@ -60,7 +60,7 @@ pub(crate) enum WireError {
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    /// The next `N` bytes. A header is an array that holds all its fields; past its end come zeros, never a panic.
+    /// Takes the next `N` bytes. A header is an array with all its fields; past its end come zeros, never a panic.
     fn take<const N: usize>(&mut self) -> [u8; N] {
         match self.0.split_first_chunk() {
             Some((field, rest)) => {
@@ -84,7 +84,7 @@ impl Fields<'_> {
     }
 }
 
-/// Which memory the client means, and which versions it speaks.
+/// The client's opening: the memory that it means, and the versions that it speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) versions: (u16, u16),
@@ -148,7 +148,7 @@ impl HelloReply {
     }
 }
 
-/// The version that two sides have in common, the newest if there are several.
+/// Returns the newest version that both sides speak; `None` when they have none in common.
 pub(crate) fn common_version(ours: (u16, u16), theirs: (u16, u16)) -> Option<u16> {
     let newest = ours.1.min(theirs.1);
     (newest >= ours.0.max(theirs.0)).then_some(newest)
@@ -195,7 +195,7 @@ impl Request {
         Ok(Self { id, access, ops, grant_len })
     }
 
-    /// Bytes of the grant and the operations that follow.
+    /// Length of the grant and the operations that follow, in bytes.
     pub(crate) fn body_len(&self) -> usize {
         self.grant_len as usize + usize::from(self.ops) * OP_LEN
     }
@@ -204,9 +204,9 @@ impl Request {
 /// One operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Op {
-    /// Place of the range in the grant.
+    /// Index of the range in the grant.
     pub(crate) range: u32,
-    /// First byte, counted from the start of the range.
+    /// First byte, relative to the start of the range.
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
@@ -223,28 +223,28 @@ impl Op {
         Self { range: fields.u32(), offset: fields.u64(), len: fields.u64() }
     }
 
-    /// The operations in the part of a request's body after the grant.
+    /// Decodes the operations, which follow the grant in a request's body.
     pub(crate) fn decode_all(bytes: &[u8]) -> impl Iterator<Item = Self> {
         bytes.as_chunks().0.iter().map(Self::decode)
     }
 }
 
-/// Bytes of payload that the operations announce.
+/// Returns the bytes of payload that the operations announce.
 pub(crate) fn total_len(ops: impl Iterator<Item = Op>) -> Result<u64, WireError> {
     ops.into_iter().try_fold(0u64, |sum, op| sum.checked_add(op.len)).ok_or(WireError::Total)
 }
 
-/// Checks that a reply is to the request that is next in line.
+/// Checks that a reply answers the oldest request without a reply.
 pub(crate) fn check_reply(bytes: [u8; REPLY_LEN], expected: u64) -> Result<(), WireError> {
     let got = u64::from_be_bytes(bytes);
     if got == expected { Ok(()) } else { Err(WireError::Reply { expected, got }) }
 }
 
-/// The kind of a verdict. The reason is for people; this is for metrics and for clients that act on it.
+/// Kind of a verdict, for metrics and for clients that act on it. The reason is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Good = 0,
-    /// Another protocol version, cluster, store or epoch.
+    /// The client means another protocol version, cluster, store or epoch.
     Identity = 1,
     /// The store has not heard from a master yet.
     NotReady = 2,
@@ -252,18 +252,18 @@ pub(crate) enum Status {
     Grant = 3,
     Expired = 4,
     Superseded = 5,
-    /// Outside the grant or the segment.
+    /// The operation is outside the grant or the segment.
     Range = 6,
-    /// Nothing is wrong, and nothing was done: the same may be tried again in a moment.
+    /// The store is busy and did nothing: the client may try the same again in a moment.
     Busy = 7,
 }
 
 /// The fixed part of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VerdictHeader {
-    /// A status that is not known here refuses like every other than 0.
+    /// Whether the status is 0. A status that is unknown here refuses, like every other.
     pub(crate) good: bool,
-    /// [`Status::Busy`].
+    /// Whether the status is [`Status::Busy`].
     pub(crate) busy: bool,
     pub(crate) reason_len: usize,
 }
@@ -281,7 +281,7 @@ impl VerdictHeader {
     }
 }
 
-/// Appends a verdict; a reason that is too long is cut.
+/// Appends a verdict, and cuts a reason that is too long.
 pub(crate) fn put_verdict(out: &mut Vec<u8>, verdict: Result<(), (Status, &str)>) {
     let (status, reason) = match verdict {
         Ok(()) => (Status::Good, ""),

@@ -1,4 +1,4 @@
-//! How every command reaches the pool.
+//! Connections of the commands to the pool.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use mc_types::ByteSize;
 use crate::failure::NoLeader;
 use crate::output;
 
-/// A client without a local cache: what it reads was in the pool a moment ago, and what it put is.
+/// Connects a client without a local cache, so that it reads only from the pool.
 pub(crate) async fn client(masters: &str) -> Result<Client, ConnectError> {
     Client::builder().masters(masters).local_cache(ByteSize(0)).connect().await
 }
 
-/// Like [`client`], once a leader answers. Says once that it waits.
+/// Connects like [`client`] and waits up to `patience` for a leader. Notes once that it waits.
 pub(crate) async fn client_with_leader(masters: &str, patience: Duration) -> Result<Client> {
     let found = async {
         let client = client(masters).await?;
@@ -34,9 +34,9 @@ pub(crate) async fn client_with_leader(masters: &str, patience: Duration) -> Res
     }
 }
 
-/// Questions about the masters, whether one leads or not.
+/// Connects an [`Admin`], which works with or without a leader.
 pub(crate) async fn admin(masters: &str) -> Result<Admin, ConnectError> {
-    // Status is asked of each master by itself: there is no leader to wait for.
+    // Each master is asked for its own status, so there is no leader to wait for.
     let client =
         Client::builder().masters(masters).local_cache(ByteSize(0)).leader_timeout(Duration::from_millis(1));
     Ok(client.connect().await?.admin())

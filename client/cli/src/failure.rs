@@ -1,4 +1,4 @@
-//! How a command that failed ends: its exit code, and what scripts decide by.
+//! Exit code and machine-readable outcome of a command that failed.
 
 use std::fmt;
 
@@ -6,14 +6,14 @@ use mc_client::{Code, ConnectError, Outcome};
 
 use crate::interrupt::Interrupted;
 
-/// Wrong usage, or the pool can't be used.
+/// Exit code for wrong usage or an unusable pool.
 const UNUSABLE: u8 = 2;
-/// The object is there and can't be read now.
+/// Exit code for an object that is in the pool but can't be read now.
 const UNAVAILABLE: u8 = 3;
-/// As shells have it for a process that SIGINT ended.
+/// Exit code of an interrupted command, as in shells after SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// A key whose object is in the pool and can't be read now.
+/// Error for a key whose object is in the pool but can't be read now.
 #[derive(Debug)]
 pub(crate) struct Unavailable {
     /// The key.
@@ -33,7 +33,7 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// No leader answered.
+/// Error for a command that no leader answered.
 #[derive(Debug)]
 pub(crate) struct NoLeader(pub(crate) String);
 
@@ -45,7 +45,7 @@ impl fmt::Display for NoLeader {
 
 impl std::error::Error for NoLeader {}
 
-/// Code and outcome of an error, for programs.
+/// Exit code, pool code and outcome of an error, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) exit_code: u8,

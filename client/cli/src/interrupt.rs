@@ -1,16 +1,16 @@
-//! Ctrl-C and SIGTERM. Caught, so that child processes and temporary files are cleaned up by dropping what owns them.
+//! Handling of SIGINT, SIGTERM and SIGHUP. They are caught, so that dropping their owners cleans up children and files.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that end this process, caught from when this is made.
+/// Receiver of the signals that end this process. It catches them from its creation on.
 #[derive(Debug)]
 pub(crate) struct Interrupts {
     signals: [Signal; 3],
 }
 
-/// The command was told to end.
+/// Error of a command that a signal ended.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct Interrupted;
@@ -23,7 +23,7 @@ impl Interrupts {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) {
         let [interrupt, terminate, hangup] = &mut self.signals;
         tokio::select! {
@@ -33,7 +33,7 @@ impl Interrupts {
         }
     }
 
-    /// Runs `work` until it is done or told to end; then it is dropped where it stands.
+    /// Runs `work` until it is done or a signal arrives; a signal drops it at once.
     pub(crate) async fn until<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Interrupted> {
         tokio::select! {
             done = work => Ok(done),

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use mc_client::{Code, Outcome};
 use serde::Serialize;
 
-/// The form of the result.
+/// Format of a command's result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Format {
     /// For people.
@@ -16,24 +16,24 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Where a command's results and story go.
+/// Writes a command's result and story in the chosen format.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     format: Format,
     colour: bool,
 }
 
-/// The document of a command that failed.
+/// Result document of a command that failed.
 #[derive(Serialize)]
 struct Failure<'a> {
     error: &'a str,
-    /// The name of the pool's code; none where no call of the pool failed: a wrong command line, a file.
+    /// Name of the pool's code; `None` when no call of the pool failed, as with a wrong command line or file.
     code: Option<&'static str>,
-    /// definite: the command changed nothing in the pool; unknown: it may have.
+    /// `definite`: the command changed nothing in the pool. `unknown`: it may have.
     outcome: &'static str,
 }
 
-/// Meaning of a word in a table.
+/// Meaning of a word in a table, shown by its colour.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Tone {
     Good,
@@ -42,7 +42,7 @@ pub(crate) enum Tone {
 }
 
 impl Output {
-    /// Results in `format`; colour only on a terminal and without `NO_COLOR` (<https://no-color.org>).
+    /// Prints results in `format`, in colour only on a terminal and without `NO_COLOR` (<https://no-color.org>).
     pub(crate) fn new(format: Format) -> Self {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self { format, colour: format == Format::Table && io::stdout().is_terminal() && !no_colour }
@@ -52,7 +52,7 @@ impl Output {
         self.format == Format::Json
     }
 
-    /// Prints a result: the document, or the text made by `table`.
+    /// Prints a result: `document` as JSON, or the text that `table` makes.
     pub(crate) fn result(self, document: &impl Serialize, table: impl FnOnce() -> String) {
         match self.format {
             Format::Json => {
@@ -65,7 +65,7 @@ impl Output {
         }
     }
 
-    /// Prints why a command failed, where results are documents; people read it on standard error.
+    /// Prints the error of a failed command as a JSON document. For people, the caller writes it to standard error.
     pub(crate) fn failure(self, error: &str, code: Option<Code>, outcome: Outcome) {
         let outcome = match outcome {
             Outcome::Definite => "definite",
@@ -76,7 +76,7 @@ impl Output {
         }
     }
 
-    /// One line of a longer command's story: on standard output for people, out of the way of a JSON document.
+    /// Prints one line of a longer command's story: to standard output, or to standard error beside a JSON document.
     pub(crate) fn say(self, line: &str) {
         match self.format {
             Format::Json => note(line),
@@ -84,7 +84,7 @@ impl Output {
         }
     }
 
-    /// `text` in the colour of its meaning, where there is colour.
+    /// Returns `text` in the colour of its meaning, or unchanged where colour is off.
     pub(crate) fn paint(self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Good => 32,
@@ -95,19 +95,19 @@ impl Output {
     }
 }
 
-/// A line on standard error.
+/// Writes a line to standard error.
 pub(crate) fn note(line: &str) {
-    // Nobody reads any more: there is nobody to tell.
+    // A closed standard error leaves no place to report the failure.
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 fn print(text: &str) {
     let mut out = io::stdout().lock();
-    // A reader that went away (`mcctl status | head -1`) is not an error of this program.
+    // A reader that closed the pipe (`mcctl status | head -1`) is not an error of this program.
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
-/// Lines of cells, aligned in columns; the first line is the heading. Escape codes take no room.
+/// Aligns cells in columns; the first row is the heading. Escape codes count as zero width.
 pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
@@ -142,7 +142,7 @@ fn visible(cell: &str) -> usize {
         .count()
 }
 
-/// A size for reading, not for pasting back: `1.5 GiB`.
+/// Formats a size for people, as in `1.5 GiB`. The program does not parse this form.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {

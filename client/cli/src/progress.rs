@@ -1,4 +1,4 @@
-//! How far a longer command is: a bar on a terminal, a line every few seconds elsewhere; always on standard error.
+//! Progress of a longer command on standard error: a bar on a terminal, else a line every few seconds.
 
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output::{self, Output};
 
-/// Time between two lines where there is no terminal.
+/// Minimum time between two lines when standard error is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(3);
 
 /// Progress towards a known total.
@@ -23,7 +23,7 @@ impl Progress {
     pub(crate) fn new(what: &'static str, total: u64) -> Self {
         let bar = io::stderr().is_terminal().then(|| {
             let template = "{msg} [{wide_bar}] {human_pos}/{human_len} {elapsed}";
-            // The template is a constant; the default style serves as well.
+            // The template is a constant. If it did not parse, the default style would do.
             let style = ProgressStyle::with_template(template)
                 .map_or_else(|_| ProgressStyle::default_bar(), |style| style.progress_chars("=> "));
             ProgressBar::new(total).with_style(style).with_message(what)
@@ -31,7 +31,7 @@ impl Progress {
         Self { what, total, bar, said: Instant::now() }
     }
 
-    /// It has come so far.
+    /// Sets how much is done.
     pub(crate) fn set(&mut self, done: u64) {
         match &self.bar {
             Some(bar) => bar.set_position(done.min(self.total)),
@@ -43,7 +43,7 @@ impl Progress {
         }
     }
 
-    /// Tells a line of the story without tearing the bar.
+    /// Prints a line of the story without disturbing the bar.
     pub(crate) fn say(&self, output: Output, line: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| output.say(line)),

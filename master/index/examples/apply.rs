@@ -37,7 +37,7 @@ fn key(n: u64) -> Vec<u8> {
     key
 }
 
-/// Put ids are random: a bijection of a counter does.
+/// A put id. Real ones are random; a bijection of a counter will do here.
 fn put_id(n: u64) -> PutId {
     let mixed = u128::from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64 | u128::from(n);
     PutId(mixed)

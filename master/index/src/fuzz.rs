@@ -3,10 +3,10 @@
 use crate::State;
 pub use crate::snapshot::seal_chunks;
 
-/// The index in a snapshot, with the checksums of its chunks made right.
+/// Reads the bytes as a snapshot, after correcting its chunks' checksums, and returns whether that succeeds.
 ///
 /// # Panics
-/// When an index that was read is not read again after it was written.
+/// When the index that was read cannot be written and read again.
 pub fn index(data: &[u8]) -> bool {
     let mut bytes = data.to_vec();
     seal_chunks(&mut bytes);

@@ -1,4 +1,4 @@
-//! Stores that come and go, and the sweep of what they held.
+//! Mounting and dropping stores, and sweeping the objects of dropped ones.
 
 use mc_types::{Code, SegmentEpoch, StoreId};
 
@@ -8,7 +8,7 @@ use super::objects::Replica;
 use super::segment::Segment;
 use super::stores::{Mounted, Store, is_mountable};
 
-/// Most objects that one sweep visits, whatever it was asked for.
+/// Maximum number of objects that one sweep visits, whatever limit it was given.
 const SWEEP_MAX: u32 = 16_384;
 
 impl State {
@@ -36,7 +36,7 @@ impl State {
         Code::Ok
     }
 
-    /// The epoch is mounted already: its names and addresses may have changed, its memory can't have.
+    /// Updates the mount of an epoch that is mounted already: its names and addresses may change, its memory may not.
     fn mount_again(&mut self, id: StoreId, mount: &MountStore) -> Code {
         let Some(store) = self.stores.get(id) else { return Code::InvalidParams };
         let Some(old) = &store.mounted else { return Code::InvalidParams };
@@ -51,7 +51,7 @@ impl State {
         Code::Ok
     }
 
-    /// Ends an epoch. The cost is that of its segments, not of the objects in them.
+    /// Ends an epoch. The cost depends on the number of its segments, not on the objects in them.
     pub(super) fn drop_store(&mut self, index: u64, id: StoreId, epoch: SegmentEpoch) {
         if let Some(ended) = self.stores.end_epoch(id, epoch, index) {
             for number in ended.numbers() {
@@ -61,8 +61,8 @@ impl State {
         }
     }
 
-    /// Takes replicas of dropped segments out of the index, and objects without another live replica with them.
-    /// Returns whether some are left.
+    /// Removes replicas in dropped segments from the index, and each object that has no other live replica. Visits at
+    /// most `limit` objects and returns whether some are left.
     pub(super) fn sweep(&mut self, limit: u32) -> bool {
         for _ in 0..limit.min(SWEEP_MAX) {
             let Some((number, offset, shard)) = self.segments.next_to_sweep() else { break };
@@ -79,7 +79,7 @@ impl State {
                     self.objects.insert(&key, &object);
                 }
             } else {
-                // Never so: residents and replicas are kept in step. Going on beats sweeping the same place forever.
+                // Unreachable: residents and replicas are kept in step. Going on beats sweeping the same place forever.
                 self.segments.leave(number, offset, shard);
             }
         }

@@ -8,26 +8,26 @@ use super::command::{PlacedReplica, PutStartItem};
 use super::machine::{Entry, State};
 use super::puts::PutReplica;
 
-/// Held ranges that the puts of one entry may take back.
+/// Maximum number of held ranges that the puts of one entry may take back.
 const TAKE_BACK_MAX: usize = 4096;
 
-/// Chooses where the puts of one entry go.
+/// Chooses the places of the puts of one entry.
 pub(super) struct Placement {
     /// Segments of live stores that are not suspect, by number.
     candidates: Vec<Candidate>,
-    /// Bytes of the largest live segment, suspect stores included.
+    /// Bytes of the largest live segment, including those of suspect stores.
     largest: u64,
     random: SplitMix64,
     take_back_left: usize,
-    /// Sizes that no candidate had room for, by the stores that were avoided, so that a full cluster is not searched again
-    /// for each item. It holds for the puts of one entry, and follows from the index and the entry alone: all replicas
-    /// remember the same.
+    /// Sizes that no candidate had room for, each with the sets of stores that were avoided. It saves searching a full
+    /// cluster again for each item. It lasts for the puts of one entry and depends on the index and the entry alone, so
+    /// it is the same on all masters.
     full: BTreeMap<u64, BTreeSet<Avoided>>,
     #[cfg(test)]
     searches: usize,
 }
 
-/// Stores that must not take a replica: those that the item names, and those that have one. Ascending, each once.
+/// Stores that must not take a replica: those the item avoids and those that have one. Ascending, without duplicates.
 type Avoided = SmallVec<[StoreId; 4]>;
 
 #[derive(Clone, Copy)]
@@ -54,7 +54,7 @@ impl Placement {
                 }
             }
         }
-        // Stores stand by id; by number a held range finds its candidate, and a store's segments stay neighbours.
+        // Ordered by id until here. Order by number lets a held range find its candidate and keeps stores together.
         candidates.sort_unstable_by_key(|candidate| candidate.segment);
         let random = SplitMix64(0);
         Self {
@@ -68,12 +68,12 @@ impl Placement {
         }
     }
 
-    /// Random choices of an item depend on the entry's seed and the item's place alone.
+    /// Seeds the random choices of one item, from the entry's seed and the item's position alone.
     pub(super) fn begin_item(&mut self, seed: u64, at: u64) {
         self.random = SplitMix64(seed ^ at.wrapping_add(1).wrapping_mul(0xd1b5_4a32_d192_ed03));
     }
 
-    /// Allocates replicas on distinct stores: as many as asked for, fewer when fewer have room.
+    /// Allocates replicas on distinct stores: as many as the item asks for, or fewer when fewer stores have room.
     pub(super) fn place(
         &mut self,
         state: &mut State,
@@ -113,7 +113,7 @@ impl Placement {
         item: &PutStartItem,
         avoided: Avoided,
     ) -> Option<(Candidate, u64)> {
-        // Where none had room, none of fewer has.
+        // If no store had room with none avoided, or with this set avoided, none has it now.
         if let Some(sets) = self.full.get(&item.size)
             && (sets.contains(&Avoided::new()) || sets.contains(&avoided))
         {
@@ -153,7 +153,7 @@ impl Placement {
             .or_else(|| self.take_back(state, entry, item.size, fits))
     }
 
-    /// The one of two random candidates with more of its space free: close to the best balance, without a search.
+    /// Allocates on the freer of two random candidates: nearly the best balance, without a search.
     fn better_of_two(
         &mut self,
         state: &mut State,
@@ -176,7 +176,7 @@ impl Placement {
             .find_map(|c| state.segments.alloc(c.segment, size).map(|offset| (c, offset)))
     }
 
-    /// The first of these candidates with room, from a random one on.
+    /// Allocates on the first of these candidates with room, starting at a random one.
     fn first_with_room(
         &mut self,
         among: Range<usize>,
@@ -193,8 +193,10 @@ impl Placement {
             .find_map(|c| state.segments.alloc(c.segment, size).map(|offset| (*c, offset)))
     }
 
-    /// Frees held bytes, the longest held first, until the put fits: bytes whose time has come anywhere, others only
-    /// where TCP alone reaches them, because there the store refuses a reader whose bytes have a new owner.
+    /// Frees held bytes, those with the earliest reuse time first, until the put fits.
+    ///
+    /// Bytes whose reuse time has come may be taken from any store. Earlier, they may be taken only from a store that
+    /// serves TCP alone, because it refuses readers of bytes that have a new owner.
     fn take_back(
         &mut self,
         state: &mut State,
@@ -211,7 +213,7 @@ impl Placement {
             let chosen = state.segments.holding().find_map(|held| usable(&held))?;
             self.take_back_left -= 1;
             state.segments.release_first(chosen.segment);
-            // Where there was none for other sizes and sets there may be room now.
+            // Other sizes and sets of avoided stores may have room now.
             self.full.clear();
             if let Some(offset) = state.segments.alloc(chosen.segment, size) {
                 return Some((chosen, offset));
@@ -242,7 +244,7 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `n`; `None` for zero.
+    /// Returns a number below `n`; `None` when `n` is 0.
     fn below(&mut self, n: usize) -> Option<usize> {
         let scaled = (u128::from(self.next()) * (n as u128)) >> 64;
         usize::try_from(scaled).ok().filter(|&at| at < n)
@@ -259,7 +261,7 @@ mod tests {
 
     const SIZE: u64 = 4096;
 
-    /// Stores 1 to 4, each of one segment with room for so many puts.
+    /// Stores 1 to 4, each of one segment with room for `room` puts.
     fn pool(room: u64) -> State {
         let mut state = State::new(Settings::default());
         for store in 1..=4 {
@@ -294,7 +296,7 @@ mod tests {
         }
     }
 
-    /// Where the replicas of each item went, by segment and offset; and how many searches that took.
+    /// Segment and offset of each item's replicas, and the number of searches that it took.
     type Placed = (Vec<Result<Vec<(u32, u64)>, Code>>, usize);
 
     fn place_all(
@@ -340,10 +342,10 @@ mod tests {
             .collect();
         let (placed, searches) = in_one_entry(&mut state, &items);
         assert!(placed.iter().all(|placed| *placed == Err(Code::NoAvailableHandle)));
-        // Four sets, two of the five being the same, and one set for the other size.
+        // Five sets for one size, two of them the same, and one set for the other size.
         assert_eq!(searches, 5, "of {} items", items.len());
 
-        // Without stores to avoid there was no room either: that goes for all sets.
+        // Without stores to avoid there is no room either, so no other set is searched.
         let items: Vec<_> = [item(SIZE, 1, &[])].into_iter().chain(items).collect();
         assert_eq!(in_one_entry(&mut state, &items).1, 2);
     }
@@ -354,11 +356,11 @@ mod tests {
         let items: Vec<_> = (0..50).map(|_| item(SIZE, 3, &[2, 3])).collect();
         let (placed, searches) = in_one_entry(&mut state, &items);
         assert!(placed.iter().all(|placed| placed.as_ref().is_ok_and(|replicas| replicas.len() == 2)));
-        // Two for each item, and one in vain.
+        // Two for each item, and one that finds nothing.
         assert_eq!(searches, 101);
     }
 
-    /// The same places are chosen as by one that remembers nothing, until the cluster is full and after.
+    /// The same places are chosen as by a placement that remembers nothing, before and after the cluster is full.
     #[test]
     fn remembering_changes_no_answer() {
         let sets: [&[u64]; 5] = [&[], &[1], &[2, 3], &[4, 1], &[1, 2, 3]];

@@ -6,24 +6,24 @@ use triomphe::Arc;
 use super::command::MountStore;
 use super::cow::CowMap;
 
-/// How many ended epochs of a store are remembered.
+/// Maximum number of ended epochs that are remembered for each store.
 pub(super) const DEAD_EPOCHS_MAX: usize = 16;
-/// How many stores without a mounted epoch are remembered.
+/// Maximum number of stores without a mounted epoch that are remembered.
 pub(super) const ABSENT_STORES_MAX: usize = 1024;
 
-/// Bytes of a segment: room for one allocation, and offsets that fit 48 bits.
+/// Allowed bytes of a segment: room for at least one allocation, and offsets that fit 48 bits.
 pub(super) const SEGMENT_BYTES: RangeInclusive<u64> = mc_types::ALLOCATION_ALIGN..=1 << 48;
 const SEGMENTS_MAX: usize = 1024;
-/// Most bytes of text in one mount, so that a store's record stays small.
+/// Maximum bytes of text in one mount, so that a store's record stays small.
 const TEXT_MAX: usize = 8 << 10;
 const ENDPOINTS_MAX: usize = 64;
 const ATTRIBUTES_MAX: usize = 64;
 
-/// A store: what it has mounted, and the epochs of it that have ended.
+/// A store: its mounted epoch, and its epochs that have ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Store {
     pub(super) mounted: Option<Mounted>,
-    /// Oldest first.
+    /// Ended epochs, oldest first.
     pub(super) dead: Vec<SegmentEpoch>,
     /// Log index of the entry that dropped its last epoch.
     pub(super) dropped_at: u64,
@@ -33,18 +33,18 @@ pub(super) struct Store {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mounted {
     pub(super) mount: MountStore,
-    /// Number of its first segment within the cluster; the others follow.
+    /// Cluster-wide number of its first segment; the others follow.
     pub(super) first_segment: u32,
 }
 
 impl Mounted {
-    /// Numbers of its segments within the cluster.
+    /// Returns the cluster-wide numbers of its segments.
     pub(super) fn numbers(&self) -> Range<u32> {
         let count = u32::try_from(self.mount.segments.len()).unwrap_or(u32::MAX);
         self.first_segment..self.first_segment.saturating_add(count)
     }
 
-    /// Whether only TCP reaches it: there the data plane's fence makes held bytes safe to take back.
+    /// Whether all its endpoints are TCP. The data plane's fence then makes it safe to reuse held bytes early.
     pub(super) fn is_tcp_only(&self) -> bool {
         !self.mount.endpoints.is_empty() && self.mount.endpoints.iter().all(|e| e.transport == "tcp")
     }
@@ -65,7 +65,7 @@ pub(super) fn is_mountable(mount: &MountStore) -> bool {
         && text <= TEXT_MAX
 }
 
-/// All stores that are known.
+/// All known stores.
 #[derive(Clone)]
 pub(super) struct Stores {
     by_id: CowMap<StoreId, Arc<Store>>,
@@ -85,7 +85,7 @@ impl Stores {
         self.get(id)?.mounted.as_ref()
     }
 
-    /// Stores without a mounted epoch.
+    /// Number of stores without a mounted epoch.
     pub(super) fn absent(&self) -> usize {
         self.absent
     }
@@ -101,7 +101,7 @@ impl Stores {
         }
     }
 
-    /// Ends the mounted epoch of a store and returns it; nothing when another one or none is mounted.
+    /// Ends the mounted epoch of a store and returns it; `None` when another epoch or none is mounted.
     pub(super) fn end_epoch(&mut self, id: StoreId, epoch: SegmentEpoch, index: u64) -> Option<Mounted> {
         self.mounted(id).filter(|mounted| mounted.mount.epoch == epoch)?;
         let store = Arc::make_mut(self.by_id.get_mut(&id)?);
@@ -115,7 +115,7 @@ impl Stores {
         Some(mounted)
     }
 
-    /// Forgets the store that has been without memory for longest, when there are too many of them.
+    /// Forgets stores that have been without memory for longest, until at most [`ABSENT_STORES_MAX`] of them are left.
     pub(super) fn forget_excess(&mut self) {
         while self.absent > ABSENT_STORES_MAX {
             let oldest = self

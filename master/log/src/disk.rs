@@ -24,7 +24,7 @@ pub trait LogDisk: Send + 'static {
     /// As [`Self::put`].
     fn delete(&mut self, key: &[u8]) -> io::Result<()>;
 
-    /// Hands all earlier writes to the kernel: they survive the death of the process.
+    /// Hands all earlier writes to the kernel, so that they survive the death of the process.
     ///
     /// # Errors
     /// As [`Self::put`].
@@ -36,47 +36,48 @@ pub trait LogDisk: Send + 'static {
     /// As [`Self::put`]. It must not be tried again: the kernel may have dropped the pages that failed.
     fn sync(&mut self) -> io::Result<()>;
 
-    /// Replaces the mark, durably when it returns, apart from the map and in no order with it.
+    /// Replaces the mark. It is durable when this returns. It is not part of the map, and not ordered with its writes.
     ///
     /// # Errors
     /// As [`Self::put`].
     fn write_mark(&mut self, mark: Mark) -> io::Result<()>;
 
-    /// The mark that was last written; the zero mark on a new disk.
+    /// Returns the mark that was last written; the zero mark on a new disk.
     fn mark(&self) -> Mark;
 
-    /// Reading, from any thread.
+    /// Returns a reader of this disk, for use on any thread.
     fn view(&self) -> Arc<dyn LogView>;
 
-    /// The largest value this disk takes well, in bytes; larger entries are written in parts.
+    /// Returns the maximum size of a value, in bytes. Larger entries are written in parts.
     fn value_cap(&self) -> usize;
 
-    /// Bytes that may be written between two syncs, keys and values counted and a deleted key as a value of full size.
+    /// Returns the number of bytes that may be written between two syncs: keys, values, and a full value for each
+    /// delete.
     ///
-    /// A disk that uses its space again may put new bytes where old ones lay as soon as newer ones have replaced those. A
-    /// loss of power that keeps the new bytes and takes the replacement then loses what had been synced long ago. Such a
-    /// disk says here how often it needs a sync so that the replacement is on stable storage first.
+    /// A disk that reuses its space may write new bytes over old ones once a replacement of those was written. If a
+    /// loss of power keeps the new bytes and takes the replacement, then data that was synced long ago is lost. A sync
+    /// after this many bytes puts the replacement on stable storage first.
     fn sync_every(&self) -> u64;
 
-    /// Where this disk is, for messages.
+    /// Returns the place of this disk, for messages.
     fn place(&self) -> String;
 }
 
 /// A key and its value.
 pub type KeyValue = (Bytes, Bytes);
 
-/// Takes a key and its value, and says whether to go on.
+/// Callback of a scan: takes a key and its value, and returns whether to go on.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
-/// Reads a [`LogDisk`], beside its writer; sees each write as soon as it has been made.
+/// Reader of a [`LogDisk`], beside its writer. It sees each write as soon as it has been made.
 pub trait LogView: Send + Sync + 'static {
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
     /// When the disk cannot be read.
     fn get(&self, key: &[u8]) -> io::Result<Option<Bytes>>;
 
-    /// The greatest key that is not above `key`, and its value.
+    /// Returns the greatest key that is not above `key`, and its value.
     ///
     /// # Errors
     /// When the disk cannot be read.
@@ -89,8 +90,10 @@ pub trait LogView: Send + Sync + 'static {
     fn scan(&self, from: &[u8], visit: &mut Visit<'_>) -> io::Result<()>;
 }
 
-/// Position up to which a log is known to be durable, noted beside it about once a second: a log found shorter than its
-/// mark has lost what it acknowledged. It may lag behind the truth, never run ahead of it.
+/// Position up to which a log is known to be durable, written beside it about once a second.
+///
+/// A log that is shorter than its mark has lost entries that it acknowledged. The mark may be behind the durable end of
+/// the log, never ahead of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Mark {
     /// Entries below this index were durable (0: none).

@@ -1,4 +1,4 @@
-//! Why a log does not open, or no longer works.
+//! Errors of opening a log, and of a log that stopped.
 
 use std::fmt;
 use std::io;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::record::RecordError;
 
-/// Why a log was not opened. Nothing on the disk has been changed.
+/// Error of opening a log. Nothing on the disk has been changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has it open.
@@ -18,7 +18,7 @@ pub enum OpenError {
         /// The log's directory.
         place: String,
     },
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("the Raft log at {place} can't be opened: {attempt}: {source}")]
     Io {
         /// The log's directory.
@@ -38,7 +38,7 @@ pub enum OpenError {
         /// The defect of the record.
         found: RecordError,
     },
-    /// The log lost something it had acknowledged, or may have.
+    /// The log lost data that it had acknowledged, or may have.
     #[error(
         "refusing to start from the Raft log at {place}: {found}. A master counts its log when it votes and \
          acknowledges: with entries or a vote missing it could help to elect a leader without writes that clients \
@@ -95,7 +95,7 @@ pub enum Damage {
         /// The term of the entry that was committed.
         committed: u64,
     },
-    /// The vote is older than something that can only have followed it.
+    /// The vote is older than a record that can only have been written after a newer one.
     Vote {
         /// The term of the vote that is there (0: none).
         term: u64,
@@ -104,7 +104,7 @@ pub enum Damage {
     },
     /// A record beside the entries can't be read.
     Record {
-        /// Which.
+        /// Name of the record.
         name: &'static str,
         /// The defect.
         what: String,
@@ -151,15 +151,16 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Whether an error is the database's word on what it read, rather than the kernel's on what it could not do.
+/// Whether the error means that the database read damaged data, rather than that a system call failed.
 pub(super) fn says_damaged(error: &io::Error) -> bool {
     use io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
     error.raw_os_error().is_none()
         && matches!(error.kind(), InvalidData | InvalidInput | Other | UnexpectedEof)
 }
 
-/// Why a log that was open stopped: an I/O error of its writer, after which nothing more is written or acknowledged.
-/// The process should say so and exit; started again it finds what was durable.
+/// I/O error that stopped an open log. Nothing is written or acknowledged after it.
+///
+/// The process should report it and exit. After a restart the log holds all that was durable.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(
     "the Raft log at {place} failed: {attempt}: {source}. Nothing more is acknowledged by this master; it must exit. \
@@ -175,7 +176,7 @@ pub struct LogFailure {
 }
 
 impl LogFailure {
-    /// The failure as openraft takes it.
+    /// Converts the failure to openraft's error.
     #[must_use]
     pub fn to_io(&self) -> io::Error {
         io::Error::new(self.source.kind(), self.clone())

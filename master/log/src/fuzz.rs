@@ -1,4 +1,5 @@
-//! Decodes what a master reads of its log, for tests/fuzz: each function says whether it could be read.
+//! Entry points of tests/fuzz: each function decodes bytes that a master reads from its log, and returns whether they
+//! could be read.
 
 use std::hint::black_box;
 
@@ -9,8 +10,7 @@ use super::marks;
 use super::pack::{self, Assembler, CRC_AT, HEADER, Key};
 use super::wire::Reader;
 
-/// A value of the log's database with its checksum made right, under each key that its header may belong to, put
-/// together.
+/// Decodes a value of the log's database, with its checksum corrected, under each key that its header may belong to.
 pub fn piece(data: &[u8]) -> bool {
     let mut value = data.to_vec();
     if value.len() < HEADER {
@@ -31,7 +31,7 @@ pub fn piece(data: &[u8]) -> bool {
     read
 }
 
-/// A vote, or a position in the log, with its checksum made right.
+/// Decodes a vote or a position in the log, with its checksum corrected.
 pub fn mark(data: &[u8]) -> bool {
     let sealed = marks::seal(BytesMut::from(data));
     if let Ok((vote, election_max_ms)) = marks::decode_vote(&sealed) {
@@ -43,7 +43,7 @@ pub fn mark(data: &[u8]) -> bool {
     true
 }
 
-/// The side file with the mark. The two halves of `data` are its slots, whose checksums are made right.
+/// Decodes the file of the mark. The two halves of `data` are its slots, with their checksums corrected.
 pub fn mark_file(data: &[u8]) -> bool {
     let (first, second) = data.split_at(data.len() / 2);
     let mut file = marks::seal(BytesMut::from(first));

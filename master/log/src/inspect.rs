@@ -1,4 +1,4 @@
-//! Reads a disk without opening the log there: for tests that compare what a master says with what it has.
+//! Reads a disk without opening its log, for tests that compare a master's answers with its disk.
 
 use std::io;
 
@@ -8,7 +8,7 @@ use super::packs;
 use super::record::RecordError;
 use crate::types::{LogId, Vote};
 
-/// The vote on a disk.
+/// Returns the vote on a disk.
 ///
 /// # Errors
 /// When the disk, or the vote, can't be read.
@@ -16,7 +16,7 @@ pub fn vote_on(view: &dyn LogView) -> io::Result<Option<Vote>> {
     Ok(small(view, marks::VOTE, marks::decode_vote)?.map(|(vote, _)| vote))
 }
 
-/// The last entry that was purged from a disk: a snapshot has it.
+/// Returns the last entry that was purged from a disk because a snapshot covers it.
 ///
 /// # Errors
 /// When the disk, or the record, can't be read.

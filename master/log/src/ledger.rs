@@ -1,14 +1,15 @@
-//! How many bytes of entries lie where in the log, in steps of 64 KiB: what the snapshot policy by bytes and the
-//! check of free space ask. Sizes are those of records, without what the disk adds.
+//! Bytes of the log's entries by index, in steps of 64 KiB, for the snapshot policy and the check of free space.
+//!
+//! Sizes are those of records, without the overhead of the disk.
 
 use std::collections::VecDeque;
 
 const STEP: u64 = 64 << 10;
 
-/// Bytes by index. `total` counts from when the log was opened, what was in it included, and only grows at appends.
+/// Bytes by index. `total` includes the entries that were there when the log was opened. Only appends change it.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
-    /// (first index, bytes before it), about one every [`STEP`] bytes.
+    /// First index and bytes before it, about one pair for every [`STEP`] bytes.
     steps: VecDeque<(u64, u64)>,
     total: u64,
 }
@@ -36,7 +37,7 @@ impl Ledger {
         }
     }
 
-    /// Bytes of the entries from `from` on, to within a step.
+    /// Returns the bytes of the entries from `from` on, to within a step.
     pub(super) fn since(&self, from: u64) -> u64 {
         let at = self.steps.partition_point(|(first, _)| *first <= from);
         let before = at.checked_sub(1).and_then(|at| self.steps.get(at)).or(self.steps.front());

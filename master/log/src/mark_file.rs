@@ -1,11 +1,11 @@
 //! The side file `durable`: the [`Mark`] on a real disk.
 //!
-//! Two slots, written in turn, each with a sequence number and a checksum: a write that is cut off leaves the other
-//! slot, that is the mark before it. That is sound both ways. A mark is raised after the log is durable, so the older
-//! one is merely lower; it is lowered before the log is cut, so when the older one stands, the log was not cut yet.
+//! The file has two slots, written in turn, each with a sequence number and a checksum. A write that is cut off leaves
+//! the other slot, which holds the mark before it. That mark is still right: a mark is raised after the log is durable,
+//! so the older one is merely lower, and it is lowered before the log is cut, so the log was not cut yet.
 //!
 //! ```text
-//! slot := format u8 (= 1), sequence u64, next u64, term u64, crc32c u32      at 0 and at 4096
+//! slot := format u8 (= 2), sequence u64, next u64, term u64, crc32c u32      at 0 and at 4096
 //! ```
 
 use std::fs::{File, OpenOptions};
@@ -23,14 +23,14 @@ const NAME: &str = "durable";
 pub(super) const SLOT: u64 = 4096;
 const LEN: usize = 29;
 
-/// The open file.
+/// The open file of the mark.
 pub(super) struct MarkFile {
     file: File,
     sequence: u64,
     mark: Mark,
 }
 
-/// Why there is no mark.
+/// Error of opening the mark.
 pub(super) enum MarkError {
     Missing,
     Damaged(String),
@@ -56,7 +56,7 @@ impl MarkFile {
         Ok(Self { file, sequence, mark })
     }
 
-    /// Makes the zero mark of a new log: complete under its name, or not there.
+    /// Creates the zero mark of a new log. The file is complete under its name, or not there.
     pub(super) fn create(dir: &Path) -> io::Result<Self> {
         let draft = dir.join("durable.new");
         let mut file = File::create(&draft)?;
@@ -73,7 +73,7 @@ impl MarkFile {
         self.mark
     }
 
-    /// Durable when it returns: the file has its full size from its creation, so `fdatasync` is enough.
+    /// Writes the mark durably. `fdatasync` is enough, because the file has its full size from its creation.
     pub(super) fn write(&mut self, mark: Mark) -> io::Result<()> {
         let sequence = self.sequence + 1;
         self.file.write_all_at(&encode(sequence, mark), (sequence % 2) * SLOT)?;
@@ -83,7 +83,7 @@ impl MarkFile {
     }
 }
 
-/// Of the slots that are whole the one that was written last.
+/// Returns the slot that was written last, of those that are whole.
 pub(super) fn newest(bytes: &[u8]) -> Result<(u64, Mark), RecordError> {
     let slot = |at: usize| decode(bytes.get(at..at + LEN).unwrap_or_default());
     match (slot(0), slot(SLOT as usize)) {

@@ -1,4 +1,4 @@
-//! A disk in memory that forgets what was not synced, and fails on demand: for tests and simulation.
+//! A disk in memory for tests and simulation. It forgets writes that were not synced, and fails on demand.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -45,15 +45,15 @@ struct State {
 /// Faults of a [`MemoryDisk`], and when they strike.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// After so many more writes, every write fails (disk full).
+    /// Number of writes after which every write fails, as on a full disk.
     pub writes_left: Option<u64>,
     /// Every sync fails.
     pub fail_sync: bool,
     /// Every write of the mark fails.
     pub fail_mark: bool,
-    /// Each sync takes this long (it blocks its thread: not for a simulated clock).
+    /// Duration of each sync. It blocks the thread, so it does not suit a simulated clock.
     pub slow_sync: Duration,
-    /// A sync does not return until this is false again.
+    /// Whether syncs wait until this is false again.
     pub hold_sync: bool,
 }
 
@@ -73,31 +73,31 @@ impl Write {
 }
 
 impl MemoryDisk {
-    /// An empty disk.
+    /// Creates an empty disk.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The same disk, by a build that makes values of up to so many bytes.
+    /// Returns the same disk with another maximum size of a value, as of another build.
     #[must_use]
     pub fn with_value_cap(&self, value_cap: usize) -> Self {
         Self { value_cap, ..self.clone() }
     }
 
-    /// The same disk, which wants a sync at least every so many bytes.
+    /// Returns the same disk with another number of bytes between two syncs.
     #[must_use]
     pub fn with_sync_every(&self, sync_every: u64) -> Self {
         Self { sync_every, ..self.clone() }
     }
 
-    /// The disk as a power failure now would leave it: what was synced, and nothing else.
+    /// Returns the disk as a power failure now would leave it: with what was synced, and nothing else.
     #[must_use]
     pub fn crash(&self) -> Self {
         self.crash_keeping(0)
     }
 
-    /// As [`Self::crash`], with the first `kept` writes after the last sync having reached the disk too.
+    /// Like [`Self::crash`], but the first `kept` writes after the last sync have reached the disk, too.
     #[must_use]
     pub fn crash_keeping(&self, kept: usize) -> Self {
         let state = self.shared.state.lock();
@@ -110,31 +110,31 @@ impl MemoryDisk {
         Self { shared, ..self.clone() }
     }
 
-    /// Writes made since the last sync.
+    /// Number of writes since the last sync.
     #[must_use]
     pub fn unsynced(&self) -> usize {
         self.shared.state.lock().unsynced.len()
     }
 
-    /// Syncs begun so far.
+    /// Number of syncs that have begun.
     #[must_use]
     pub fn syncs(&self) -> u64 {
         self.shared.state.lock().syncs
     }
 
-    /// Changes what goes wrong.
+    /// Changes the faults.
     pub fn set_faults(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.shared.state.lock().faults);
         self.shared.changed.notify_all();
     }
 
-    /// Blocks until so many syncs have begun.
+    /// Blocks until `count` syncs have begun.
     pub fn wait_for_syncs(&self, count: u64) {
         let mut state = self.shared.state.lock();
         self.shared.changed.wait_while(&mut state, |state| state.syncs < count);
     }
 
-    /// Damages the disk itself: the value of a key is changed in place, as by a fault of the medium.
+    /// Changes values in place, as a fault of the medium does.
     pub fn damage(&self, change: impl FnOnce(&mut BTreeMap<Vec<u8>, Bytes>)) {
         let mut state = self.shared.state.lock();
         let state = &mut *state;

@@ -1,38 +1,38 @@
-//! Observer of the log; metrics are made of its reports elsewhere.
+//! Observer of the log, for metrics.
 
 use std::time::Duration;
 
-/// One batch of the writer: what was drained from the queue at once and made durable by one sync.
+/// Timings of one batch of the writer: the jobs that were taken from the queue at once and made durable by one sync.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BatchTimes {
-    /// How long its oldest job had waited.
+    /// Time for which its oldest job had waited.
     pub queue_wait: Duration,
-    /// Handing all writes to the disk, with the syncs that a large batch needs on the way.
+    /// Time to hand all writes to the disk, including the syncs within a large batch.
     pub insert: Duration,
-    /// The flush to the kernel; zero when nothing in the batch had to be durable.
+    /// Time of the flush to the kernel; zero when nothing in the batch had to be durable.
     pub flush: Duration,
-    /// The `fdatasync`; zero as above, and with [`LogSync::None`](super::LogSync::None) but for votes.
+    /// Time of the `fdatasync`; zero as above, and with [`LogSync::None`](super::LogSync::None) except for votes.
     pub sync: Duration,
-    /// Jobs in it.
+    /// Number of jobs.
     pub jobs: usize,
-    /// Entries in it.
+    /// Number of entries.
     pub entries: usize,
-    /// Bytes of packs written for them.
+    /// Bytes of packs that were written for them.
     pub bytes: u64,
 }
 
 /// Takes the log's timings. Called on the writer's thread, after the batch has been acknowledged: it must not block.
 pub trait LogObserver: Send + Sync + 'static {
-    /// A batch is done.
+    /// Takes the timings of a batch that is done.
     fn batch(&self, times: &BatchTimes);
 }
 
-/// Nobody listens.
+/// An observer that ignores all reports.
 impl LogObserver for () {
     fn batch(&self, _: &BatchTimes) {}
 }
 
-/// The log's extent, as it is now.
+/// Extent of the log at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LogStats {
     /// The first index that has not been purged.

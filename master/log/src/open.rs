@@ -5,12 +5,12 @@ use futures::future::BoxFuture;
 
 use super::{LogOptions, LogStore, OpenError, Recovered, SledOptions};
 
-/// Opens the log of a master. Handed in, so that a simulation puts it on a disk that loses what was not synced.
+/// Opens the log of a master. A simulation opens it on a disk that loses writes which were not synced.
 pub trait OpenLog: fmt::Debug + Send + Sync {
-    /// Opens the log that lies in `dir`, or makes it.
+    /// Opens the log in `dir`, or creates it.
     ///
     /// # Errors
-    /// [`OpenError`] for what is found there.
+    /// [`OpenError`] when the log there cannot be used.
     fn open(
         &self,
         dir: &Path,
@@ -18,7 +18,7 @@ pub trait OpenLog: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'static, Result<(LogStore, Recovered), OpenError>>;
 }
 
-/// On sled.
+/// Opens logs on sled.
 #[derive(Clone, Debug, Default)]
 pub struct OnSled(pub SledOptions);
 

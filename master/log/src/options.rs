@@ -11,12 +11,12 @@ use super::pace::SyncPace;
 /// Guarantee of an acknowledged entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogSync {
-    /// `fdatasync`: the loss of power, as far as the drive tells the truth.
+    /// It survives a loss of power, by `fdatasync`, if the drive tells the truth about it.
     #[default]
     Fdatasync,
-    /// Only the death of the process. A power failure may lose acknowledged entries; the mark, which is always synced,
-    /// then makes this master refuse to start rather than vote without them, unless they are of the last moment. Votes
-    /// are synced all the same, so that no term has two leaders.
+    /// It survives the death of the process only. A power failure may lose acknowledged entries. The mark, which is
+    /// always synced, then makes this master refuse to start, unless only the last second was lost. Votes are synced
+    /// all the same, so that no term has two leaders.
     None,
 }
 
@@ -40,29 +40,29 @@ impl FromStr for LogSync {
     }
 }
 
-/// Text that names no [`LogSync`].
+/// Error of a text that names no [`LogSync`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("--log-sync is `{0}`: it can be `fdatasync` or `none`")]
 pub struct LogSyncError(pub String);
 
-/// How a log is run. None of this is fixed when the log is made.
+/// Options of an open log. None of them is fixed when the log is created.
 #[derive(Clone)]
 pub struct LogOptions {
     /// Guarantee of an acknowledgement.
     pub sync: LogSync,
-    /// Memory for the newest entries, in bytes. Followers further behind than this are served from the disk.
+    /// Memory for the newest entries, in bytes. Followers that are further behind are served from the disk.
     pub tail_bytes: usize,
-    /// The most that one limited read returns, in bytes; one entry at least. Caps an append message.
+    /// Maximum bytes that one limited read returns; it returns one entry at least. This caps an append message.
     pub read_bytes: usize,
-    /// How often the last durable index is noted; less often on a disk whose syncs are slow. A shorter interval notices
-    /// smaller losses and costs one sync each.
+    /// Interval at which the last durable index is written as the mark; longer on a disk whose syncs are slow. Each
+    /// mark costs a sync. A shorter interval notices smaller losses.
     pub mark_every: Duration,
-    /// A disk operation that takes longer than this has failed: the log stops with an error that says so. A disk that
-    /// is merely slow is the leader's matter, long before.
+    /// Time after which a disk operation counts as failed, and the log stops with an error that says so. A leader whose
+    /// disk is merely slow hands over long before.
     pub stuck_after: Duration,
-    /// Takes the timings.
+    /// Observer of the timings.
     pub observer: Arc<dyn LogObserver>,
-    /// Where the writer notes how long its syncs take.
+    /// Durations of the writer's syncs.
     pub pace: Arc<SyncPace>,
 }
 

@@ -4,37 +4,38 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How far back is looked.
+/// Time over which syncs are remembered.
 const WINDOW: Duration = Duration::from_secs(2);
 
-/// How long the disk has taken to make something durable in the last two seconds. Written by the log's writer.
+/// Durations of the disk's syncs in the last two seconds, as recorded by the log's writer.
 #[derive(Debug, Default)]
 pub struct SyncPace(Mutex<Syncs>);
 
 #[derive(Debug, Default)]
 struct Syncs {
-    /// The one under way.
+    /// Begin of the sync that is under way.
     begun: Option<Instant>,
-    /// When each ended, and what it took.
+    /// End and duration of each sync.
     ended: VecDeque<(Instant, Duration)>,
 }
 
-/// A disk's pace at one moment.
+/// Summary of a disk's syncs in the last two seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Half of the syncs took less than this. One that is under way for longer than the rest took counts as if it ended
-    /// now: a disk that is stuck is slow, not unknown.
+    /// Median duration. A sync that is under way for longer than the others took counts as if it ended now, so that a
+    /// disk that is stuck counts as slow.
     pub median: Duration,
-    /// Time spent waiting for all of them.
+    /// Total duration of all of them.
     pub spent: Duration,
     /// Duration of the last of them, or of the one under way so far if that is longer.
     pub latest: Duration,
-    /// How many they were.
+    /// Number of syncs.
     pub syncs: usize,
 }
 
 impl Pace {
-    /// Duration of a sync, said with care: a disk that has only just become slow is not called fast.
+    /// Returns a cautious estimate of the next sync's duration: a disk that has just become slow does not count as
+    /// fast.
     #[must_use]
     pub fn at_worst(&self) -> Duration {
         self.median.max(self.latest)
@@ -55,7 +56,7 @@ impl SyncPace {
         syncs.forget(now);
     }
 
-    /// The pace now; `None` when nothing was synced for a while.
+    /// Returns the pace now; `None` when nothing was synced for a while.
     #[must_use]
     pub fn now(&self) -> Option<Pace> {
         let now = Instant::now();

@@ -1,7 +1,7 @@
-//! The log as packs on a disk: appending, cutting, purging and reading, all in an order of single writes of which
-//! every prefix is a log without a hole.
+//! The log as packs on a disk: appending, cutting, purging and reading.
 //!
-//! The disk is synced at least once per [`LogDisk::sync_every`] bytes, whatever is acknowledged: see there.
+//! Each is a sequence of single writes of which every prefix leaves a log without a hole. The disk is synced at least
+//! once in [`LogDisk::sync_every`] bytes, for the reason given there.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -14,10 +14,10 @@ use super::record;
 use super::shared::BusySince;
 use crate::types::Entry;
 
-/// Values deleted in one go while purging: a few milliseconds, for which an append may have to wait.
+/// Number of values that a purge deletes at a time. It takes a few milliseconds, for which an append may have to wait.
 const PURGE_SLICE: usize = 256;
 
-/// The writer's side.
+/// The packs, as their writer changes them.
 pub(super) struct Packs {
     disk: Box<dyn LogDisk>,
     view: Arc<dyn LogView>,
@@ -33,14 +33,14 @@ impl Packs {
         Self { disk, view, pace, busy, unsynced: 0 }
     }
 
-    /// Sets a key, and syncs when it is time.
+    /// Sets a key, and syncs if that is due.
     pub(super) fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
         self.disk.put(key, value)?;
         self.wrote(key.len() + value.len())
     }
 
-    /// Removes a key, and syncs when it is time. Counts as much as a large value: the disk may write the values beside it
-    /// again.
+    /// Removes a key, and syncs if that is due. It counts as much as a large value, because the disk may write the
+    /// values beside it again.
     fn delete(&mut self, key: &[u8]) -> io::Result<()> {
         self.disk.delete(key)?;
         self.wrote(self.disk.value_cap())
@@ -109,8 +109,8 @@ impl Packs {
         }
         if let Piece::Pack(entries) = pack::decode(&key, &value).map_err(damaged)? {
             let kept: Vec<&Entry> = entries.iter().filter(|entry| entry.log_id.index < from).collect();
-            // In one pack whatever the disk takes now: it has the key of the one that it replaces, and is smaller. Cut
-            // again, it would be several writes where an earlier build made larger packs, or leave that one in place.
+            // One pack, whatever the disk's limit is now: it has the key of the pack that it replaces, and is smaller.
+            // Where an earlier build made larger packs, several packs would need several writes.
             pack::encode(&kept, usize::MAX, |key, value| self.put(key, value))?;
         }
         Ok(())

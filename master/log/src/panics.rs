@@ -1,4 +1,4 @@
-//! Panics of the log's database, which are its answer to some damage and to some errors of the disk: here they are errors.
+//! Turns panics of the log's database into errors. sled panics on some damage and on some errors of the disk.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -8,22 +8,23 @@ use parking_lot::Mutex;
 
 /// Treatment of a panic on this thread.
 enum Panics {
-    /// It belongs to no caller: it is printed.
+    /// The panic is printed, because no caller waits for it.
     Print,
     /// The next one becomes an error.
     Catch,
-    /// One becomes an error: where it was. Another one while it unwinds ends the process, and must say why.
+    /// A panic has become an error; the text says where it was. Another panic while it unwinds ends the process, and
+    /// must say why.
     Caught(String),
 }
 
-/// The first panic on one of the database's own threads, which no caller of it hears of: it waits for them forever.
+/// The first panic on one of the database's own threads. Callers do not see it: they wait for the thread forever.
 static ON_ITS_THREADS: Mutex<Option<String>> = Mutex::new(None);
 
-/// How the database names its threads.
+/// Prefix of the names of the database's threads.
 const ITS_THREADS: &str = "sled-io-";
 
-/// Which of the database's own threads has ended in a panic, and why. Known in a process that called
-/// [`keep_caught_panics_quiet`].
+/// Returns the name and the message of the database's first thread that ended in a panic. Known in a process that
+/// called [`keep_caught_panics_quiet`].
 pub(super) fn on_threads_of_the_database() -> Option<String> {
     ON_ITS_THREADS.lock().clone()
 }
@@ -40,7 +41,7 @@ thread_local! {
     static PANICS: RefCell<Panics> = const { RefCell::new(Panics::Print) };
 }
 
-/// Runs `work`, and returns the words of its panic if it does, and where it was.
+/// Runs `work`. If it panics, returns the message and the place of the panic.
 pub(super) fn caught<R>(work: impl FnOnce() -> R) -> Result<R, String> {
     let before = PANICS.replace(Panics::Catch);
     let result = catch_unwind(AssertUnwindSafe(work));
@@ -59,8 +60,8 @@ fn words(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or("no message")
 }
 
-/// Keeps panics that become errors from being printed as panics, and notes those of the database's threads. For the
-/// process: a library has no say in that.
+/// Installs a panic hook that does not print panics which become errors, and that records those of the database's
+/// threads. The executable calls this: a panic hook is not for a library to choose.
 pub fn keep_caught_panics_quiet() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

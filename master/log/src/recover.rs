@@ -29,7 +29,7 @@ pub struct Recovered {
     pub vote: Option<Vote>,
     /// The last entry noted as committed.
     pub committed: Option<LogId>,
-    /// Set when the end was torn and has been cut off. Worth a warning.
+    /// The torn end that was cut off, if there was one. The caller should log a warning.
     pub truncated: Option<Truncated>,
 }
 
@@ -42,19 +42,19 @@ pub struct Recovered {
 pub struct Truncated {
     /// The first index that was cut off.
     pub from: u64,
-    /// How many records.
+    /// Number of records.
     pub records: usize,
-    /// The defect of the first.
+    /// Defect of the first record.
     pub what: String,
 }
 
-/// The past that the open log needs.
+/// Contents of the disk that the open log needs.
 pub(super) struct Loaded {
     pub(super) recovered: Recovered,
     pub(super) next: u64,
     pub(super) tail: Tail,
     pub(super) ledger: Ledger,
-    /// The election timeout beside the vote.
+    /// Election timeout that was stored with the vote.
     pub(super) election_max_ms: u64,
 }
 
@@ -89,11 +89,11 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Between two lines of the log on how far the reading is.
+/// Interval between two log lines about the progress of reading.
 const SAY_EVERY: Duration = Duration::from_secs(1);
 
 struct Scan {
-    /// Where the log ends, as far as its mark tells.
+    /// Entries below this index were durable, according to the log's mark.
     durable: u64,
     said: Instant,
     committed: Option<LogId>,
@@ -116,7 +116,7 @@ impl Scan {
         let committed = small(view.get(marks::COMMITTED)?, "the committed index", marks::decode_log_id)?;
         let purged = small(view.get(marks::PURGED)?, "the purged index", marks::decode_log_id)?;
 
-        // `purged` as a count of entries: those below it are gone, whatever remains of them on the disk.
+        // Entries below `first` are purged, even if some of them remain on the disk.
         let first = purged.map_or(0, |id| id.index + 1);
         let mut scan = Self {
             durable: disk.mark().next,
@@ -131,9 +131,9 @@ impl Scan {
             torn: None,
             torn_keys: Vec::new(),
         };
-        // Values below the one that can hold `first` are left over from a purge that was interrupted. A pack that begins
-        // below `first` may reach beyond it, so it is read. Parts of a purged entry are not: the purge deletes them from
-        // the first on, so a crash leaves the last ones alone.
+        // Values below the one that can hold `first` are left over from a purge that was interrupted. A pack that
+        // begins below `first` may reach beyond it, so it is read. Parts of a purged entry are not: the purge deletes
+        // them from the first on, so a crash leaves the last ones alone.
         let start = match view.floor(&Key::last(first))? {
             Some((key, _)) => Key::index_of(&key).unwrap_or(first),
             None => first,
@@ -194,7 +194,7 @@ impl Scan {
         if id.index < self.purged {
             return Ok(());
         }
-        // An index met twice, or a term below the one before it, is no order that was ever written.
+        // No writer repeats an index, or writes a lower term after a higher one.
         if id.index != self.next || self.last.is_some_and(|last| last.leader_id > id.leader_id) {
             return Err(Stop::Damage(Damage::Hole { expected: self.next, found: id.index }));
         }
@@ -223,7 +223,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Whether the log reaches as far as it is known to have reached.
+    /// Checks that the log reaches as far as it is known to have reached.
     fn check_end(
         &self,
         vote: Option<Vote>,

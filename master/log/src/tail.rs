@@ -1,12 +1,12 @@
-//! The newest entries, in memory: readable as soon as they are appended, before they are durable, and all that
-//! replication reads in steady state.
+//! The newest entries, in memory. They can be read as soon as they are appended, before they are durable. In steady
+//! state, replication reads nothing else.
 
 use std::collections::VecDeque;
 
 use super::record;
 use crate::types::{Entry, LogId};
 
-/// A run of entries that ends with the log's last.
+/// Consecutive entries up to the log's last one.
 #[derive(Debug)]
 pub(super) struct Tail {
     entries: VecDeque<Entry>,
@@ -24,8 +24,8 @@ impl Tail {
         self.entries.push_back(entry);
     }
 
-    /// Lets go of the oldest entries beyond the cap, of those below `written` only: the others can't be read from the
-    /// disk yet.
+    /// Drops the oldest entries beyond the cap, if they are below `written`. The others can't be read from the disk
+    /// yet.
     pub(super) fn evict(&mut self, written: u64) {
         while self.bytes > self.cap && self.first().is_some_and(|first| first < written) {
             self.pop_front();
@@ -55,14 +55,14 @@ impl Tail {
         self.entries.front().map(|entry| entry.log_id.index)
     }
 
-    /// The id of the entry at `index`, if it is here.
+    /// Returns the id of the entry at `index`, if it is in memory.
     pub(super) fn id_at(&self, index: u64) -> Option<LogId> {
         let at = usize::try_from(index.checked_sub(self.first()?)?).ok()?;
         self.entries.get(at).map(|entry| entry.log_id)
     }
 
-    /// The entries from `from` on, below `to`: about `max_bytes` of them, at least one. `from` must not lie before
-    /// the first.
+    /// Returns about `max_bytes` of the entries from `from` on, below `to`, and at least one. `from` must not lie
+    /// before the first.
     pub(super) fn read(&self, from: u64, to: u64, max_bytes: usize) -> Vec<Entry> {
         let Some(first) = self.first() else { return Vec::new() };
         let mut bytes = 0;

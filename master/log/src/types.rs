@@ -1,4 +1,4 @@
-//! Every openraft generic, bound once; the rest of the crate never sees `<C>`.
+//! openraft's generic types, bound to mc's type configuration.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use mc_index::Response;
 openraft::declare_raft_types!(
     /// openraft's type configuration for mc.
     ///
-    /// `leader_id_std` allows one leader a term, so that a term names a leader: what a leader decided from its soft
-    /// state is stamped with its term and dies with it.
+    /// `leader_id_std` allows one leader in a term, so a term identifies a leader. Decisions from a leader's soft state
+    /// are stamped with its term and have no effect in another one.
     pub TypeConfig:
         D = Proposal,
         R = Response,
@@ -22,8 +22,8 @@ openraft::declare_raft_types!(
         LeaderId = leader_id_std::LeaderId<u64, NodeId>,
 );
 
-/// A command as it stands in the log: encoded once by the leader ([`mc_index::Command::encode`]), carried as
-/// bytes by the log and the network, decoded by `apply`.
+/// An encoded command. The leader encodes it once ([`mc_index::Command::encode`]), the log and the network carry its
+/// bytes, and `apply` decodes it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Proposal(pub Bytes);
 
@@ -39,14 +39,14 @@ impl fmt::Display for Proposal {
     }
 }
 
-/// How to reach a master; replicated with the membership.
+/// Addresses of a master, replicated with the membership.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MasterNode {
     /// host:port of its Raft service.
     pub raft: String,
     /// host:port of its client API.
     pub client: String,
-    /// host:port of its HTTP.
+    /// host:port of its HTTP server.
     pub http: String,
 }
 

@@ -1,10 +1,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The longest election timeout that stands beside the vote.
+/// The longest election timeout, which is stored with the vote.
 ///
-/// A voter that took a leader's message has promised to vote for nobody else for one maximum election timeout, in memory
-/// only. After a restart it keeps that promise by the record here, since its timing may be another by then.
+/// A voter that took a leader's message has promised to vote for nobody else for one maximum election timeout, in
+/// memory only. After a restart it keeps that promise by the record here, since its timing may be another by then.
 #[derive(Debug, Default)]
 pub struct VoteTiming(AtomicU64);
 
@@ -13,7 +13,7 @@ impl VoteTiming {
         Self(AtomicU64::new(election_max_ms))
     }
 
-    /// The one that the next vote is recorded with. Until [`Self::set`], the one that stands on the disk; zero where none does.
+    /// Returns the timeout that the next vote is stored with: until [`Self::set`] the one on the disk, or zero.
     #[must_use]
     pub fn election_max(&self) -> Duration {
         Duration::from_millis(self.ms())
@@ -23,7 +23,7 @@ impl VoteTiming {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Records votes with `election_max` from now on.
+    /// Sets the timeout that votes are stored with from now on.
     pub fn set(&self, election_max: Duration) {
         self.0.store(u64::try_from(election_max.as_millis()).unwrap_or(u64::MAX), Ordering::Release);
     }

@@ -1,10 +1,11 @@
-//! When a majority last followed this leader: what its lease and its quorum reads rest on.
+//! Time at which a majority last followed this leader, for its lease and its quorum reads.
 //!
-//! openraft keeps the same account, and its is not exact. It knows a pipelined append by the id of its last entry, and an
+//! openraft keeps the same record, but not exactly. It knows a pipelined append by the id of its last entry, and an
 //! append without entries has the id of the one before it: a late answer to that one also acknowledges the empty one
 //! behind it. A leader that was stopped, sent an empty append when it woke up and then read the answers of before its
-//! sleep took them for the answer to that: its lease seemed fresh, while another leader had been elected. The simulation
-//! found it (docs/simulation.md). Here every answer is paired with its own request, in the order of the stream.
+//! sleep took them for the answer to that: its lease seemed fresh, while another leader had been elected. The
+//! simulation found it (docs/simulation.md). Here every answer is paired with its own request, in the order of the
+//! stream.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -17,16 +18,16 @@ use tokio::time::Instant;
 
 use mc_log::{Membership, TypeConfig};
 
-/// Validity of a peer's report on itself; it comes with every heartbeat's answer.
+/// Time for which a peer's report on itself is valid; each answer to a heartbeat brings a new one.
 const SAID_LATELY: Duration = Duration::from_secs(1);
 
-/// For each peer, when the latest of the messages was sent that it took from this node as the leader of a term.
+/// For each peer, the time at which the latest message was sent that it accepted from this node as leader of a term.
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
     latest: Mutex<HashMap<NodeId, Ack>>,
     /// Each peer's latest report on its disk.
     disks: Mutex<HashMap<NodeId, Disk>>,
-    /// When each peer last answered a heartbeat, and how long after it was sent.
+    /// Time of each peer's last answer to a heartbeat, and its round trip.
     round_trips: Mutex<HashMap<NodeId, (Instant, Duration)>>,
     noted: Notify,
 }
@@ -40,13 +41,13 @@ struct Ack {
 #[derive(Clone, Copy, Debug)]
 struct Disk {
     said: Instant,
-    /// Duration of a sync of the log, if there was any lately.
+    /// Duration of a sync of the log, if there was one lately.
     sync: Option<Duration>,
     nearly_full: bool,
 }
 
 impl Acks {
-    /// `peer` has taken what was sent at `sent`, or before that, in `term`.
+    /// Records that `peer` accepted a message that was sent at `sent` in `term`.
     pub(super) fn note(&self, peer: NodeId, term: u64, sent: Instant) {
         let mut latest = self.latest.lock();
         let ack = latest.entry(peer).or_insert(Ack { term, sent });
@@ -57,7 +58,7 @@ impl Acks {
         self.noted.notify_waiters();
     }
 
-    /// `peer` has answered an append; one that names a newer term was not taken.
+    /// Records an answer of `peer` to an append. With a newer term in it, the append was not accepted.
     pub(crate) fn answered(
         &self,
         peer: NodeId,
@@ -70,19 +71,19 @@ impl Acks {
         }
     }
 
-    /// `peer` has answered a heartbeat that was sent at `sent`.
+    /// Records that `peer` answered a heartbeat that was sent at `sent`.
     pub(super) fn note_round_trip(&self, peer: NodeId, sent: Instant) {
         let now = Instant::now();
         self.round_trips.lock().insert(peer, (now, now.duration_since(sent)));
     }
 
-    /// How long `peer` took to answer a heartbeat, if it did in the last second.
+    /// Returns the round trip of `peer`'s last answer to a heartbeat, if it came in the last second.
     pub(super) fn round_trip(&self, peer: NodeId) -> Option<Duration> {
         let (at, round_trip) = self.round_trips.lock().get(&peer).copied()?;
         (at.elapsed() < SAID_LATELY).then_some(round_trip)
     }
 
-    /// How long it takes until a majority of `voters` has answered a heartbeat of `me`, by the last answers.
+    /// Returns the time in which a majority of `voters` answers a heartbeat of `me`, by the last answers.
     pub(super) fn round_trip_of_majority(&self, me: NodeId, voters: &BTreeSet<NodeId>) -> Option<Duration> {
         let own = |voter: &NodeId| (*voter == me).then_some(Duration::ZERO);
         let mut answered: Vec<_> =
@@ -91,13 +92,14 @@ impl Acks {
         answered.get(voters.len() / 2).copied()
     }
 
-    /// `peer` has said what a sync of its log takes, if it had any lately, and whether its disk is nearly full.
+    /// Records `peer`'s report: the duration of a sync of its log, if there was one lately, and whether its disk is
+    /// nearly full.
     pub(super) fn note_disk(&self, peer: NodeId, sync_us: Option<u64>, nearly_full: bool) {
         let disk = Disk { said: Instant::now(), sync: sync_us.map(Duration::from_micros), nearly_full };
         self.disks.lock().insert(peer, disk);
     }
 
-    /// Duration of a sync of `peer`'s log, as it said in the last second.
+    /// Duration of a sync of `peer`'s log; `None` if it has reported none in the last second.
     pub(super) fn sync(&self, peer: NodeId) -> Option<Duration> {
         lately(&self.disks.lock(), peer)?.sync
     }
@@ -122,8 +124,8 @@ impl Acks {
         self.latest.lock().get(&peer).filter(|ack| ack.term == term).map(|ack| ack.sent)
     }
 
-    /// The latest time at or after which a majority was sent something that it took from `me`, the leader of `term`, who
-    /// agrees with itself at `now`. While the membership changes, a majority of the old and of the new voters.
+    /// The latest time at or after which a majority was sent something that it took from `me`, the leader of `term`,
+    /// who agrees with itself at `now`. While the membership changes, a majority of the old and of the new voters.
     pub(crate) fn quorum(
         &self,
         me: NodeId,

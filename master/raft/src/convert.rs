@@ -15,7 +15,7 @@ use mc_log::{
     decode_membership, encode_payload,
 };
 
-/// Why a message cannot be what it claims to be.
+/// Why a received message is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadMessage {
     /// A field that every such message has is absent.

@@ -2,8 +2,8 @@ use metrics::Histogram;
 use openraft::ServerState;
 use tokio::time::Instant;
 
-/// Times the elections that this node wins, from what openraft reports of its role. Pre-votes change no role, so they do
-/// not count.
+/// Measures the elections that this node wins, from openraft's reports of its role. Pre-votes do not change the role,
+/// so they do not count.
 #[derive(Debug)]
 pub(super) struct Elections {
     seconds: Histogram,
@@ -18,11 +18,11 @@ impl Elections {
         Self { seconds, began: None, stands: false }
     }
 
-    /// The newest report, looked at `now`.
+    /// Processes a report of the role at `now`.
     pub(super) fn saw(&mut self, role: ServerState, now: Instant) {
         let stands = role == ServerState::Candidate;
         if role == ServerState::Leader {
-            // Nothing began for one that has just started and led before.
+            // A node that has just started and led before has not stood for election.
             if let Some(began) = self.began.take() {
                 self.seconds.record(now.duration_since(began).as_secs_f64());
             }
@@ -42,7 +42,7 @@ mod tests {
 
     use super::*;
 
-    /// Count and sum after these reports, each so many milliseconds after the start.
+    /// Count and sum of the histogram after these reports (milliseconds since the start, role).
     fn timed(reports: &[(u64, ServerState)]) -> [String; 2] {
         let registry = Registry::new();
         let mut elections = Elections::new(registry.histogram("mc_raft_election_seconds", "Elections", &[]));

@@ -1,6 +1,8 @@
-//! Sender and addressee of a message. openraft's messages name neither the cluster nor the node, so a receiver checks the
-//! envelope before Raft sees the message: that is what keeps a wiped node at an old address from voting with lost
-//! state, and two clusters that share an address from mixing their logs.
+//! Sender and addressee of a message.
+//!
+//! openraft's messages name neither the cluster nor the node, so a receiver checks the envelope before Raft sees the
+//! message. Otherwise a wiped node at an old address could vote with lost state, and two clusters that share an address
+//! could mix their logs.
 
 use std::fmt::Display;
 
@@ -14,7 +16,7 @@ use tonic::Status;
 
 use super::convert::node_to_wire;
 
-/// This node, as its messages name it.
+/// Identity of this node in its messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Identity {
     pub(crate) cluster: ClusterId,
@@ -24,7 +26,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// The envelope of a message to `to`.
+    /// Returns the envelope of a message to `to`.
     pub(crate) fn envelope(&self, to: NodeId) -> v1::Envelope {
         v1::Envelope {
             cluster_id: Bytes::copy_from_slice(&self.cluster.to_bytes()),
@@ -74,8 +76,10 @@ pub(crate) fn check_envelope(
     Ok(())
 }
 
-/// Refuses a peer whose election timeout is another than `ours`. A leader counts its lease by its own, voters keep out of
-/// elections by theirs: where they differ, a leader could serve reads after another one was elected.
+/// Refuses a peer whose election timeout differs from `ours`.
+///
+/// A leader counts its lease by its own timeout, and voters keep out of elections by theirs. If they differ, a leader
+/// could serve reads after another one was elected.
 pub(crate) fn check_timing(ours: u64, envelope: &v1::Envelope) -> Result<(), Status> {
     let theirs = envelope.election_max_ms;
     if theirs == ours {

@@ -13,11 +13,11 @@ use super::convert::{
 use super::envelope::{check_envelope, check_timing};
 use super::snapshots::fuzz_file;
 
-/// The cluster that is meant by what can be read.
+/// Cluster id that messages must have to be accepted.
 pub const CLUSTER: ClusterId = ClusterId(7);
-/// The master that is meant.
+/// Node id that messages must have to be accepted.
 pub const NODE: NodeId = NodeId(2);
-/// Its longest election timeout.
+/// Longest election timeout of that master.
 pub const ELECTION_MAX_MS: u64 = 300;
 
 fn is_for_us(envelope: Option<&v1::Envelope>) -> bool {
@@ -46,7 +46,7 @@ pub fn append_reply(reply: &v1::AppendReply) -> bool {
     append_reply_from_wire(reply, Sent { prev: id(4), last: id(9) }).is_ok()
 }
 
-/// A vote or a pre-vote that is asked for.
+/// A request for a vote or a pre-vote.
 pub fn vote_request(request: &v1::VoteRequest) -> bool {
     let Ok(read) = vote_request_from_wire(request) else { return false };
     let again = vote_request_to_wire(&read, v1::Envelope::default());

@@ -4,13 +4,14 @@ use mc_types::Clock;
 
 /// Keeps a voter that has just restarted out of elections.
 ///
-/// A leader that a quorum acknowledged serves reads from its own memory for up to one maximum election timeout,
-/// because every voter of that quorum refuses other candidates for so long. openraft keeps that promise in memory only:
-/// a voter that crashes and is back within the lease could vote at once, and a new leader would commit writes that the
-/// old one's readers do not see. So a voter that has a vote on disk neither votes, grants pre-votes, stands nor
-/// takes over leadership until one maximum election timeout has passed since its start: by then every lease that it
-/// may have promised is over. The timing can change between two runs, so the timeout is recorded beside the vote, and the
-/// longer one of the recorded and the configured one counts. The random part on top keeps masters that restarted together from standing together.
+/// A leader that a quorum acknowledged serves reads from its own memory for up to one maximum election timeout, because
+/// every voter of that quorum refuses other candidates for so long. openraft keeps that promise in memory only: a voter
+/// that crashes and is back within the lease could vote at once, and a new leader would commit writes that the old
+/// one's readers do not see. So a voter that has a vote on disk neither votes, grants pre-votes, stands nor takes over
+/// leadership until one maximum election timeout has passed since its start: by then every lease that it may have
+/// promised is over. The timing can change between two runs, so the timeout is recorded beside the vote, and the longer
+/// one of the recorded and the configured one counts. The random part on top keeps masters that restarted together from
+/// standing together.
 #[derive(Clone, Debug)]
 pub struct VoteGuard {
     clock: Clock,
@@ -18,20 +19,20 @@ pub struct VoteGuard {
 }
 
 impl VoteGuard {
-    /// A guard for a node that has just started and had a vote on disk.
+    /// Creates the guard of a node that has just started and had a vote on disk.
     #[must_use]
     pub fn armed(clock: Clock, election_timeout_max: Duration, random_part: Duration) -> Self {
         let until = clock.now() + election_timeout_max + random_part;
         Self { clock, until }
     }
 
-    /// A guard for a node that has never voted: it can have promised nothing.
+    /// Creates the guard of a node that has never voted, and so has promised nothing.
     #[must_use]
     pub fn open(clock: Clock) -> Self {
         Self { clock, until: Duration::ZERO }
     }
 
-    /// How long the node still has to keep out of elections; zero when it need not.
+    /// Returns the time for which the node must still keep out of elections; zero if it need not.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.until.saturating_sub(self.clock.now())

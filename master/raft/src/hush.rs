@@ -1,10 +1,10 @@
-//! A leader does not talk for long to a peer whose answers it does not hear.
+//! Pauses of a leader's messages to a peer that does not answer.
 //!
 //! Where messages get through one way only, the followers go on hearing a leader that hears none of them, can commit
-//! nothing, and answers no reads: each of its messages puts their election off. So a peer that is sent to in vain is left
-//! alone long enough to stand for election, then tried again for a moment, and so on until an answer comes, be it late: one
-//! that was merely slow is left alone no longer. Where the leader has the others' answers, its silence costs that one peer
-//! nothing that it could use: its pre-votes are refused.
+//! nothing, and answers no reads: each of its messages puts their election off. So a peer that is sent to in vain is
+//! left alone long enough to stand for election, then tried again for a moment, and so on until an answer comes, be it
+//! late: one that was merely slow is left alone no longer. Where the leader has the others' answers, its silence costs
+//! that one peer nothing that it could use: its pre-votes are refused.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use mc_log::TypeConfig;
 
 #[derive(Debug)]
 pub(crate) struct Hush {
-    /// How long to talk to a peer that does not answer.
+    /// Time for which a peer that does not answer is sent messages.
     talk: Duration,
-    /// How long to leave it alone after that.
+    /// Time for which it is sent nothing after that.
     quiet: Duration,
     in_vain: Mutex<HashMap<NodeId, InVain>>,
 }
 
-/// Calls to one peer that got no answer, one after the other.
+/// Consecutive calls to one peer that got no answer.
 #[derive(Clone, Copy, Debug)]
 struct InVain {
     since: Instant,
@@ -43,12 +43,12 @@ impl Hush {
         self.talk + self.quiet
     }
 
-    /// `peer` has answered, or called: what it sends gets here.
+    /// Records that `peer` answered or called, so its messages arrive.
     pub(crate) fn answered(&self, peer: NodeId) {
         self.in_vain.lock().remove(&peer);
     }
 
-    /// A call to `peer` was sent, as far as this side can tell, and got no answer in its time.
+    /// Records that a call to `peer` was sent, as far as this side can tell, and got no answer in time.
     pub(crate) fn no_answer(&self, peer: NodeId) {
         let now = Instant::now();
         let mut in_vain = self.in_vain.lock();
@@ -60,10 +60,10 @@ impl Hush {
         entry.last = now;
     }
 
-    /// Whether to talk to `peer` now.
+    /// Checks whether to send messages to `peer` now.
     ///
     /// # Errors
-    /// openraft's word for a peer that is to be tried again later.
+    /// openraft's error for a peer that is to be tried again later.
     pub(crate) fn check(&self, peer: NodeId) -> Result<(), Unreachable<TypeConfig>> {
         let Some(InVain { since, last }) = self.in_vain.lock().get(&peer).copied() else { return Ok(()) };
         let cycle = self.cycle();

@@ -16,7 +16,7 @@ use super::election::Elections;
 use super::removal::{self, Removal};
 use super::{AddressBook, Machine};
 
-/// Which leader this node knows of.
+/// The leader that this node knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Leadership {
     /// The highest term it has seen.
@@ -27,13 +27,14 @@ pub struct Leadership {
     pub removed: Option<LogId>,
 }
 
-/// A leader is heard every 50 ms, and an election takes twice the longest timeout: after so many of them nobody leads.
+/// Silence after which no leader is known, in longest election timeouts. A leader is heard every 50 ms, and an election
+/// takes two of them.
 const SILENCE_FACTOR: u32 = 4;
 
 /// Advice for a master that was removed.
 pub const REMOVED_FIX: &str = "stop it, and empty its data directory before it is used again";
 
-/// When this node was last sent something by another leader, and the newest term of one.
+/// Time of the last message from another leader, and the newest term of one.
 ///
 /// Noted before openraft sees the message: what openraft does because of it then finds it noted. A leader that was
 /// voted out is noted, too, once: it is told of the newer term and stops.
@@ -47,14 +48,14 @@ struct Last {
 }
 
 impl Heard {
-    /// The leader of `term`, another node, has sent something.
+    /// Records a message from another node that leads `term`.
     pub(super) fn leader_of(&self, term: u64) {
         let mut last = self.0.lock();
         last.at = Some(Instant::now());
         last.term = last.term.max(term);
     }
 
-    /// The newest term of which another leader was heard.
+    /// Returns the newest term of which another leader was heard.
     pub(crate) fn term(&self) -> u64 {
         self.0.lock().term
     }
@@ -84,9 +85,9 @@ pub(super) async fn follow(
     let Signs { heard, acks, removal } = signs;
     let silence = election_timeout_max * SILENCE_FACTOR;
     let mut changes = raft.server_metrics();
-    // Whom openraft names, and since when.
+    // The leader that openraft names, and since when.
     let mut named = (None, Instant::now());
-    // This node was among committed members. Before that it is a newcomer, or has just started.
+    // Whether this node was among committed members. Before that it is a newcomer, or has just started.
     let mut was_member = false;
     loop {
         let now = {
@@ -122,7 +123,7 @@ pub(super) async fn follow(
             *before = now;
             changed
         });
-        // Silence is no change that openraft would report.
+        // openraft does not report silence as a change.
         if let Ok(Err(_)) = tokio::time::timeout(election_timeout_max, changes.changed()).await {
             return;
         }

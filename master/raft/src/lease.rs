@@ -11,12 +11,12 @@ use super::acks::Acks;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaderTerm(pub u64);
 
-/// How much of the lease is used: what is left absorbs clocks that run at different rates.
+/// Returns the part of the lease that is used. The rest absorbs clocks that run at different rates.
 pub(crate) fn usable_lease(election_timeout_max: Duration) -> Duration {
     election_timeout_max * 3 / 4
 }
 
-/// Whether this node may serve reads from its own memory at `now`, by what Raft last said of itself.
+/// Whether this node may serve reads from its own memory at `now`, by Raft's latest metrics.
 ///
 /// A quorum that acknowledged this leader refuses every other candidate for one maximum election timeout after the
 /// acknowledged message was sent ([`super::VoteGuard`] keeps that so over restarts); until then nobody else can have

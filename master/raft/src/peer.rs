@@ -24,7 +24,7 @@ use super::envelope::Identity;
 use super::peers::{Lines, Links};
 use super::{SnapshotFile, append_stream, send_snapshot};
 
-/// A heartbeat that is not answered for so long never will be.
+/// Time limit of a heartbeat's answer.
 const LATE: Duration = Duration::from_secs(1);
 
 /// Between two looks whether a peer is still to be left alone.
@@ -92,8 +92,8 @@ impl Whom {
         Timeout { action, id: self.from, target: self.target, timeout }
     }
 
-    /// openraft tries again at once after a `NetworkError` and backs off after `Unreachable`: nobody listens, or who
-    /// listens refuses, which will be so for a while.
+    /// The error of a failed call. openraft backs off after `Unreachable` (the peer is down or refuses, and will for a
+    /// while) and tries again at once after `NetworkError`.
     pub(crate) fn failed(&self, status: &Status) -> RPCError<TypeConfig> {
         let text = format!("node {} at {}: {}", self.target, self.address, status.message());
         match status.code() {

@@ -10,7 +10,7 @@ pub enum ProposeError {
     /// This node does not lead: nothing was done.
     #[error("this master does not lead")]
     NotLeader,
-    /// It may have been done, or may still be.
+    /// The command may have been applied, or may still be.
     #[error("{0}")]
     Unknown(String),
 }

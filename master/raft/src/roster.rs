@@ -25,7 +25,7 @@ pub struct Roster {
     pub joint: bool,
     /// That entry is committed: whoever leads next sees these members, too.
     pub committed: bool,
-    /// The voters, those to come where a change is half done.
+    /// The voters; while a change is half done, those that it leads to.
     pub voters: BTreeSet<NodeId>,
     /// Everybody, learners included.
     pub members: BTreeMap<NodeId, Member>,

@@ -29,7 +29,7 @@ pub(super) fn say_what_is_applied(index: SharedIndex, committed: Option<LogId>) 
 }
 
 /// Sends heartbeats at `pace` while this node leads. openraft's own, which go on beside them, are as far apart as the
-/// patience with an answer is long ([`super::config::answer_limit`]). They keep followers calm where these wait behind
+/// patience with an answer is long ([`super::RaftTiming::answer_limit`]). They keep followers calm where these wait behind
 /// a full queue of proposals.
 pub(super) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDropHandle<()> {
     spawn(async move {

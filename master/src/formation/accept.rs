@@ -9,22 +9,22 @@ pub(super) struct Founding {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
     pub(super) members: Vec<NodeId>,
-    /// The cluster that the founder saw this node belong to.
+    /// The cluster id that this node showed to the founder.
     pub(super) replaces: Option<ClusterId>,
 }
 
-/// Where the called node stands.
+/// State of the called node that decides whether it accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     pub(super) node: NodeId,
     pub(super) belonging: Option<Belonging>,
-    /// The cluster whose Raft runs in this process: it may have voted by now.
+    /// The cluster whose Raft runs in this process. It may have voted by now.
     pub(super) bound: Option<ClusterId>,
-    /// Raft has, or has had, something on disk.
+    /// Whether Raft has, or has had, something on disk.
     pub(super) formed: bool,
 }
 
-/// Why a node does not take part; `None` when it does. Nothing of its standing may change between this answer and the
+/// Says why a node does not take part; `None` if it does. Its standing must not change between this answer and the
 /// record that follows it.
 pub(super) fn refusal(own: &Standing, call: &Founding) -> Option<String> {
     if call.to != own.node {
@@ -44,7 +44,7 @@ pub(super) fn refusal(own: &Standing, call: &Founding) -> Option<String> {
         return Some(format!("this node has data of cluster {}", current.unwrap_or_default()));
     }
     match own.belonging {
-        // It knows of a cluster that was formed without it: that cluster's data is worth more than a quick start.
+        // The node knows of a cluster that was formed without it. That cluster's data is worth more than a quick start.
         Some(Belonging { cluster, founder: None }) => {
             Some(format!("this node waits to be taken in by cluster {cluster}"))
         }

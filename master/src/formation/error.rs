@@ -3,15 +3,16 @@ use mc_types::{ClusterId, HostPort, NodeId};
 use crate::identity::IdentityError;
 use crate::peers::{PeersError, list};
 
-/// Why this master can't be part of a cluster as it was started. Each message is one sentence; `main` exits with 2.
+/// Why this master cannot be part of a cluster with these flags and this data. Each message is one sentence; `main`
+/// exits with 2.
 #[derive(Debug, thiserror::Error)]
 pub enum FormationError {
-    /// Neither `--peers` nor `--single`, and no data.
+    /// Neither `--peers` nor `--single` is given, and there is no data.
     #[error(
         "the data directory is empty: name all masters with --peers a,b,c, or start a cluster of one with --single"
     )]
     NoPeers,
-    /// This node is two entries of the list.
+    /// Two entries of the list are this node.
     #[error("--peers names this master twice: {0} and {1} are the same process")]
     SelfTwice(HostPort, HostPort),
     /// Every entry answered and none is this node.
@@ -36,7 +37,7 @@ pub enum FormationError {
         /// Their id.
         node: NodeId,
     },
-    /// No protocol version in common.
+    /// A peer and this node have no protocol version in common.
     #[error(
         "the master at {address} ({software}) speaks protocol versions {theirs}, this one ({}) speaks {ours}: \
          upgrade the older one",
@@ -71,7 +72,7 @@ pub enum FormationError {
          directory"
     )]
     SingleOfCluster(ClusterId),
-    /// The identity says that there was Raft state.
+    /// The Raft log is gone, although the identity says that there was one.
     #[error(
         "node {node} has been a member of cluster {cluster} and its Raft log is gone: it could vote twice; move the \
          whole data directory away, so that it comes back as a new node"
@@ -82,16 +83,16 @@ pub enum FormationError {
         /// Its cluster.
         cluster: String,
     },
-    /// There is Raft state and the identity names no cluster.
+    /// There is a Raft log, but the identity names no cluster.
     #[error(
         "the data directory has a Raft log and its identity file names no cluster: restore the file `identity`, or \
          move the whole data directory away"
     )]
     IdentityLost,
-    /// The list itself.
+    /// The list is wrong.
     #[error(transparent)]
     Peers(#[from] PeersError),
-    /// The identity file.
+    /// The identity file cannot be read or written.
     #[error(transparent)]
     Identity(#[from] IdentityError),
 }

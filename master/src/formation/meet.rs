@@ -1,4 +1,4 @@
-//! Meetings and foundings on the wire.
+//! The calls `Meet` and `Found` on the wire.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Dialer {
         answer(reply.into_inner()).ok_or_else(|| "its answer is malformed".to_owned())
     }
 
-    /// `Err` says why the peer did not take part, or that it is unknown whether it did.
+    /// Asks a peer to take part in a founding. `Err` says why it did not, or that it is unknown whether it did.
     pub(super) async fn found(
         &self,
         invitation: &Invitation,
@@ -106,7 +106,7 @@ pub(super) fn from_wire(addresses: &Addresses) -> MasterNode {
     MasterNode { raft, client, http }
 }
 
-/// An id that may be absent: `Some(None)` for empty bytes, `None` for bytes that are no id.
+/// Parses an id that may be absent: `Some(None)` for empty bytes, `None` for bytes that are no id.
 fn optional_cluster(bytes: &[u8]) -> Option<Option<ClusterId>> {
     if bytes.is_empty() { Some(None) } else { ClusterId::from_bytes(bytes).map(Some) }
 }

@@ -7,15 +7,15 @@ use arc_swap::ArcSwap;
 use mc_types::StoreId;
 use parking_lot::Mutex;
 
-/// Which stores are alive, as this leader hears them. It decides what is offered, never what is lost.
+/// Liveness of the stores, as this leader hears them. It decides which replicas are offered, never what is lost.
 ///
-/// A store is suspect at once when its heartbeat stream breaks, and after `suspect_after` of silence. One that has not
-/// been heard in this term yet is believed for that long and [`Self::spread`] more, over which stores come to a new
-/// leader, so that the keys of a healthy store are served right after a failover; so is one whose stream this leader
-/// ended, unsure for a moment whether it still led.
+/// A store is suspect at once when its heartbeat stream breaks, and otherwise after `suspect_after` of silence. A store
+/// that this leader has not heard in its term counts as alive for that time plus [`Self::spread`], the period over
+/// which stores come to a new leader. So the keys of a healthy store are served right after a failover. The same goes
+/// for a store whose stream this leader ended while it was unsure whether it still led.
 ///
-/// A leader that does not come to listen (its process was stopped, its threads had no processor) does not count that as
-/// the stores' silence: what [`Self::refresh`] is late by is not counted.
+/// A leader may fail to listen, because its process was stopped or its threads got no CPU. It then subtracts the delay
+/// of its own [`Self::refresh`] from the stores' silence.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     suspect_after_ms: AtomicU64,
@@ -25,22 +25,23 @@ pub(crate) struct Liveness {
     changes: Mutex<Changes>,
 }
 
-/// Between two looks at the stores; a leader is late after twice that.
+/// Time between two looks at the stores. A leader is late after twice that.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time that each store adds to the period over which all of them go over to a new leader: 500 connections a second cost it a
-/// tenth of a core.
+/// Time that each store adds to the period over which all stores go over to a new leader. At that rate, 500 connections
+/// a second, the leader spends a tenth of a core on them.
 const SPREAD_OF_ONE: Duration = Duration::from_millis(2);
-/// Also the longest that keys of a store that died with its leader are offered beyond the time for silence.
+/// Longest such period. Also the longest time beyond `suspect_after` for which the keys of a store that died with its
+/// leader are offered.
 const LONGEST_SPREAD: Duration = Duration::from_secs(2);
 
-/// Over how long so many stores go over to a new leader. A few do at once.
+/// Period over which `stores` stores go over to a new leader. A few go over nearly at once.
 fn spread(stores: usize) -> Duration {
     SPREAD_OF_ONE.saturating_mul(u32::try_from(stores).unwrap_or(u32::MAX)).min(LONGEST_SPREAD)
 }
 
-/// Which stores turned suspect or alive, and in which order: what a watcher that has seen the first `n` changes has not
-/// been told costs what has changed since, not what there is.
+/// Log of which stores turned suspect or alive, in order. Telling a watcher what is new since the first `n` changes
+/// costs by what has changed since, not by the number of stores.
 #[derive(Debug, Default)]
 struct Changes {
     count: u64,
@@ -62,11 +63,11 @@ impl Changes {
 /// News of the stores for one watcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct News {
-    /// Stores, and whether they are suspect now.
+    /// Stores, each with whether it is suspect now.
     pub(crate) stores: Vec<(StoreId, bool)>,
-    /// Changes that the watcher has been told of with these.
+    /// Number of changes that the watcher has been told, these included.
     pub(crate) seen: u64,
-    /// There are more.
+    /// Whether more changes remain to be told.
     pub(crate) more: bool,
 }
 
@@ -83,14 +84,15 @@ struct Heard {
     at: Duration,
     /// Open heartbeat streams; a store that reconnects has two for a moment.
     streams: u32,
-    /// It is expected: it has mounted, or its last stream was ended on this side, which says nothing of the store.
+    /// Whether the store is expected to open a stream: it has mounted, or this leader ended its last stream, which says
+    /// nothing about the store.
     expected: bool,
 }
 
 /// State of a store, from its heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreState {
-    /// Heard lately.
+    /// Heard recently, or not overdue yet.
     Alive,
     /// Its replicas are not offered.
     Suspect,
@@ -109,12 +111,12 @@ impl Liveness {
         liveness
     }
 
-    /// Over how long the stores that were mounted at the last refresh go over to another leader.
+    /// Period over which the stores that were mounted at the last refresh go over to another leader.
     pub(crate) fn spread(&self) -> Duration {
         Duration::from_millis(self.spread_ms.load(Ordering::Relaxed))
     }
 
-    /// From now on a store is suspect after so long a silence.
+    /// Sets the silence after which a store is suspect from now on.
     pub(crate) fn suspect_after(&self, silence: Duration) {
         let ms = u64::try_from(silence.as_millis()).unwrap_or(u64::MAX);
         self.suspect_after_ms.store(ms, Ordering::Relaxed);
@@ -125,7 +127,7 @@ impl Liveness {
         Patience { silence, coming: silence + self.spread() }
     }
 
-    /// `store` was mounted: its heartbeats begin shortly.
+    /// Notes that `store` was mounted: its heartbeats begin shortly.
     pub(crate) fn mounted(&self, store: StoreId, now: Duration) {
         let mut ears = self.ears.lock();
         let entry = ears.heard.entry(store).or_insert(Heard { at: now, streams: 0, expected: true });
@@ -134,28 +136,28 @@ impl Liveness {
         }
     }
 
-    /// A stream of heartbeats of `store` has begun.
+    /// Notes that a heartbeat stream of `store` has begun.
     pub(crate) fn opened(&self, store: StoreId, now: Duration) {
         let mut ears = self.ears.lock();
         let streams = ears.heard.get(&store).map_or(0, |heard| heard.streams);
         ears.heard.insert(store, Heard { at: now, streams: streams + 1, expected: false });
     }
 
-    /// A heartbeat has come.
+    /// Notes a heartbeat of `store`.
     pub(crate) fn beat(&self, store: StoreId, now: Duration) {
         if let Some(entry) = self.ears.lock().heard.get_mut(&store) {
             entry.at = now;
         }
     }
 
-    /// A stream has ended.
+    /// Notes that a stream of `store` has ended.
     pub(crate) fn closed(&self, store: StoreId) {
         if let Some(entry) = self.ears.lock().heard.get_mut(&store) {
             entry.streams = entry.streams.saturating_sub(1);
         }
     }
 
-    /// A heartbeat has come and its stream was ended in the place of an answer.
+    /// Notes that `store` sent a heartbeat and this leader ended the stream instead of answering.
     pub(crate) fn let_go(&self, store: StoreId, now: Duration) {
         if let Some(entry) = self.ears.lock().heard.get_mut(&store) {
             let streams = entry.streams.saturating_sub(1);
@@ -175,7 +177,7 @@ impl Liveness {
         now.saturating_sub(last)
     }
 
-    /// Recomputes the list of suspects among `stores`, which are all that are mounted; true when it changed.
+    /// Recomputes the list of suspects; `stores` are all mounted stores. Returns whether the list changed.
     pub(crate) fn refresh(&self, stores: impl Iterator<Item = StoreId>, now: Duration) -> bool {
         let mut ears = self.ears.lock();
         ears.pass_over_own_delay(now);
@@ -186,7 +188,7 @@ impl Liveness {
         let mut suspects = stores;
         suspects.retain(|store| ears.state(*store, now, patience) == StoreState::Suspect);
         suspects.sort_unstable();
-        // With the lock held until it is replaced: of two changes the later one stays.
+        // The lock is held until the list is replaced, so that of two changes the later one stays.
         let before = self.suspects.load_full();
         if *before == suspects {
             return false;
@@ -202,10 +204,10 @@ impl Liveness {
         true
     }
 
-    /// Brings the list of suspects up to date about one mounted store, at a cost that does not grow with their number;
-    /// true when it changed.
+    /// Updates the list of suspects for one mounted store, without a look at the others. Returns whether the list
+    /// changed.
     pub(crate) fn look_at(&self, store: StoreId, now: Duration) -> bool {
-        // Both locks are held to the end: a refresh or a watcher in between would take half of this for all.
+        // Both locks are held to the end, so that neither a refresh nor a watcher sees half of this change.
         let ears = self.ears.lock();
         let suspect = ears.state(store, now, self.patience()) == StoreState::Suspect;
         let before = self.suspects.load_full();
@@ -228,10 +230,10 @@ impl Liveness {
         self.suspects.load_full()
     }
 
-    /// Changes after the first `seen` ones, up to `most` stores; for a watcher that has been told nothing, all
-    /// suspects.
+    /// Returns the changes after the first `seen` ones, for up to `most` stores. A watcher that has been told nothing
+    /// gets all suspects.
     pub(crate) fn news(&self, seen: Option<u64>, most: usize) -> News {
-        // The list changes under this lock only: it is the one that these changes have led to.
+        // The list changes only under this lock, so it is the result of exactly these changes.
         let changes = self.changes.lock();
         let suspects = self.suspects();
         let Some(seen) = seen else {
@@ -249,12 +251,12 @@ impl Liveness {
     }
 }
 
-/// For how long a store is believed.
+/// How long a store counts as alive after it was last heard.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
-    /// One that is silent.
+    /// For a store with an open stream.
     silence: Duration,
-    /// One that has yet to come to this leader, or to come back.
+    /// For a store without a stream that is expected to open one: after a change of the leader, or to come back.
     coming: Duration,
 }
 
@@ -308,7 +310,7 @@ mod tests {
         for ms in (100..2_800).step_by(100) {
             assert!(!liveness.refresh(stores(), at(ms)), "{ms} ms");
         }
-        // One has come and died since: that is no longer waited for.
+        // One store has come and died since, so it is not waited for any more.
         liveness.opened(STORE, at(500));
         liveness.closed(STORE);
         assert!(liveness.refresh(stores(), at(2_700)));
@@ -355,7 +357,7 @@ mod tests {
         let rest = liveness.news(Some(one.seen), 1);
         assert_eq!(rest, News { stores: vec![(b, false)], seen: next.seen, more: false });
 
-        // c was unmounted: it is no suspect any more, and clients that were told so hear it.
+        // c was unmounted: it is no suspect any more, and clients that had heard of it are told so.
         assert!(liveness.refresh([a, b].into_iter(), at(4)));
         assert_eq!(liveness.news(Some(next.seen), 64).stores, vec![(c, false)]);
     }
@@ -411,7 +413,7 @@ mod tests {
         );
     }
 
-    /// Refreshes as a leader does that is never late; true when the last one changed something.
+    /// Refreshes every 100 ms, like a leader that is never late. Returns whether the last refresh changed the list.
     fn look_until(liveness: &Liveness, from: u64, to: u64) -> bool {
         let mut changed = false;
         for ms in (from..=to).step_by(100) {

@@ -3,8 +3,8 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// Waits that double from `first` to `most`, each drawn from its upper half, so that those who began to wait at the same
-/// moment do not come back at the same moment.
+/// Pauses that double from `first` to `most`. Each is drawn at random from the upper half of its range, so that
+/// processes which began to wait at the same moment do not come back at the same moment.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     first: Duration,
@@ -14,32 +14,32 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The first wait is at most `first`, and none is longer than `most`.
+    /// Makes a backoff whose first wait is at most `first` and whose longest is `most`.
     #[must_use]
     pub fn new(first: Duration, most: Duration) -> Self {
         Self::seeded(first, most, rand::random())
     }
 
-    /// The same with a random sequence of the caller's choice, for simulations and tests.
+    /// Makes a backoff with a given random seed, for simulations and tests.
     #[must_use]
     pub fn seeded(first: Duration, most: Duration, seed: u64) -> Self {
         Self { first, most, next: first, random: SmallRng::seed_from_u64(seed) }
     }
 
-    /// How long to wait now.
+    /// Returns how long to wait now, and lengthens the next wait.
     pub fn wait(&mut self) -> Duration {
         let longest = self.next.min(self.most);
         self.next = longest.saturating_mul(2).min(self.most);
         longest.mul_f64(self.random.random_range(0.5..=1.0))
     }
 
-    /// Nothing was waited for since the last reset.
+    /// Returns whether no wait was taken since the last reset.
     #[must_use]
     pub fn is_first(&self) -> bool {
         self.next == self.first
     }
 
-    /// Ends the waiting: the next wait is a first one.
+    /// Starts over: the next wait is a first one.
     pub fn reset(&mut self) {
         self.next = self.first;
     }
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_thousand_who_begin_together_are_spread_evenly() {
-        // The fourth wait of each ends 110 to 220 ms after the third: in no 10 ms of that come back many more than others.
+        // The fourth wait of each lasts 80 to 160 ms. No 10 ms of that range holds many more ends than the others.
         let mut buckets = [0; 8];
         for seed in 0..1_000 {
             let mut backoff = Backoff::seeded(FIRST, MOST, seed);

@@ -7,26 +7,29 @@ use futures::future::join_all;
 use mc_types::{ClusterId, HostPort, NodeId};
 use parking_lot::Mutex;
 
-/// A resolver that is slower counts as one that does not know the name.
+/// Time limit of a name lookup. A slower resolver counts as one that does not know the name.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The masters of a list, as its names resolve now.
+/// The masters of a list, as its names resolve at present.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
     /// Addresses to dial.
     pub addresses: BTreeSet<String>,
-    /// How many masters they are: those with an IPv4 and an IPv6 address are dialled at both.
+    /// Number of masters behind the addresses. A master with an IPv4 and an IPv6 address is dialled at both and counts
+    /// once.
     pub masters: usize,
 }
 
-/// The last records of each name. A lookup that fails says nothing of how many masters there are: a name with three
-/// records that counted as one would let one master speak for the majority.
+/// The last known records of each name.
+///
+/// A failed lookup says nothing of the number of masters. If a name with three records then counted as one, one master
+/// could speak for the majority.
 #[derive(Debug, Default)]
 pub struct LastKnown(Mutex<BTreeMap<String, Listed>>);
 
 impl LastKnown {
-    /// The masters of a name: these records, or without any the last ones. A name that never resolved stays a name: the
-    /// channel resolves again when it connects, and says why it cannot.
+    /// Returns the masters of a name by `records`, or by its last known records if there are none. A name that never
+    /// resolved stays a name: the channel resolves it again when it connects, and reports why it cannot.
     pub fn or_last(&self, name: &str, records: &[SocketAddr]) -> Listed {
         let mut known = self.0.lock();
         if !records.is_empty() {
@@ -37,7 +40,7 @@ impl LastKnown {
 }
 
 impl Listed {
-    /// Looks the names up, all at once.
+    /// Resolves all names of the list at the same time.
     pub async fn resolve(list: &[HostPort], last: &LastKnown) -> Self {
         let lookups = list.iter().map(|address| async move {
             let found = tokio::time::timeout(RESOLVE_TIMEOUT, mc_net::resolve(address)).await;
@@ -47,8 +50,10 @@ impl Listed {
         join_all(lookups).await.into_iter().fold(Self::default(), |all, one| all | one)
     }
 
-    /// A name and its records: as many masters as its larger address family has records, and all of them are dialled. A
-    /// name with one is dialled by name, so that it follows its record; one IPv4 and one IPv6 record are one machine.
+    /// Lists the masters of a name by its records.
+    ///
+    /// There are as many masters as the larger address family has records, and all records are dialled. One IPv4 and
+    /// one IPv6 record are one machine. A name with one master is dialled by name, so that it follows its record.
     #[must_use]
     pub fn of(name: &str, records: &[SocketAddr]) -> Self {
         let records: BTreeSet<&SocketAddr> = records.iter().collect();
@@ -62,7 +67,7 @@ impl Listed {
     }
 }
 
-/// Another entry of the list. Twice the same is once.
+/// Adds another entry of the list. Duplicates count once.
 impl BitOr for Listed {
     type Output = Self;
 
@@ -75,7 +80,7 @@ impl BitOr for Listed {
     }
 }
 
-/// Which cluster the master at each address says that it belongs to.
+/// The cluster that the master at each address reports.
 #[derive(Clone, Debug, Default)]
 pub struct Reports(BTreeMap<String, Report>);
 
@@ -86,18 +91,18 @@ struct Report {
 }
 
 impl Reports {
-    /// The master at `address`, which is `node` where it said so, belongs to `cluster`.
+    /// Records that the master at `address` belongs to `cluster`. `node` is its node id if it gave one.
     pub fn note(&mut self, address: &str, node: Option<NodeId>, cluster: ClusterId) {
         let node = node.or_else(|| self.0.get(address)?.node);
         self.0.insert(address.to_owned(), Report { node, cluster });
     }
 
-    /// The master at `address` does not answer: what it said no longer counts.
+    /// Forgets the report of the master at `address`, which does not answer.
     pub fn silent(&mut self, address: &str) {
         self.0.remove(address);
     }
 
-    /// Masters of the list that belong to `cluster`: each once, whatever the number of its addresses.
+    /// Counts the masters of the list that belong to `cluster`, each once for all its addresses.
     #[must_use]
     pub fn of(&self, list: &Listed, cluster: ClusterId) -> usize {
         let reports = list.addresses.iter().filter_map(|address| Some((address, self.0.get(address)?)));
@@ -111,7 +116,7 @@ impl Reports {
         masters.len()
     }
 
-    /// How many of the list's masters are a majority.
+    /// Returns the number of the list's masters that make a majority.
     #[must_use]
     pub fn needed(list: &Listed) -> usize {
         list.masters / 2 + 1

@@ -5,42 +5,42 @@ use tokio::time::Instant;
 
 use crate::Backoff;
 
-/// A question that is not answered by then stays open, and no longer keeps another master from being asked: one that is
-/// cut off would take all of its time-out from every search.
+/// Time after which an unanswered question no longer keeps another master from being asked; it stays open. A master
+/// that is cut off would otherwise take its whole time-out from every search.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// A search that begins so soon after the last one goes on with its pauses: a leader that is overloaded is lost and found
-/// again and again, and each time everybody would ask it at once.
+/// Time after a search within which the next one continues with its pauses. Clients and stores lose and find an
+/// overloaded leader again and again; each time all of them would ask it at once.
 const CALM: Duration = Duration::from_secs(1);
 
-/// Decides which master is asked who leads, and when: one at a time, the pauses doubling, since everybody who lost the
-/// leader looks at the same time. Masters that were never asked come first, and at once.
+/// Decides which master is asked for the leader, and when. It asks one at a time with pauses that double, because all
+/// who lost the leader look at the same time. Masters that were never asked come first, without a pause.
 #[derive(Debug)]
 pub struct Poller {
     pace: Backoff,
-    /// No question before.
+    /// Time before which no question is asked.
     next: Instant,
     began: Instant,
-    /// When a search was last under way.
+    /// When a step of a search was last taken.
     looked: Option<Instant>,
     lost_asked_last: bool,
-    /// When each was last asked.
+    /// When each master was last asked.
     asked: BTreeMap<String, Instant>,
-    /// Questions under way, and since when.
+    /// Masters with a question under way, and since when.
     open: BTreeMap<String, Instant>,
 }
 
 /// The next step of a poller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Ask this master. [`Poller::ended`] says that it has answered, or failed to.
+    /// Ask this master. The caller reports the end of the question to [`Poller::ended`].
     Ask(String),
-    /// Look again then, or when a question has ended.
+    /// Look again at this time, or when a question has ended.
     Wait(Instant),
 }
 
 impl Poller {
-    /// The pauses between questions double from `first` to `most`.
+    /// Makes a poller whose pauses between questions double from `first` to `most`.
     #[must_use]
     pub fn new(first: Duration, most: Duration, now: Instant) -> Self {
         Self {
@@ -54,8 +54,8 @@ impl Poller {
         }
     }
 
-    /// A search begins. With a watch open the news come by themselves: `head_start` is how long it is left to that, but
-    /// for the question to the leader that was lost.
+    /// Begins a search. `head_start` is the time that an open watch gets to report the leader before masters are asked.
+    /// Within it, only the lost leader and masters that were never asked are asked.
     pub fn begin(&mut self, now: Instant, head_start: Duration) {
         if self.looked.is_some_and(|looked| now < looked + CALM) {
             return;
@@ -65,8 +65,8 @@ impl Poller {
         self.next = now + head_start;
     }
 
-    /// Decides at `now` about these masters. `named` is the leader that stopped answering: it is asked first, and then
-    /// every other time, since it alone can say that it still leads.
+    /// Decides at `now` which of `masters` to ask. `named` is the leader that stopped answering. It is asked first, and
+    /// then every other time, because it alone can say that it still leads.
     pub fn step(&mut self, now: Instant, masters: &BTreeSet<String>, named: Option<&str>) -> Step {
         self.looked = Some(now);
         self.asked.retain(|address, _| masters.contains(address));
@@ -94,7 +94,7 @@ impl Poller {
         Step::Ask(chosen)
     }
 
-    /// The lost leader every other time, and of the others the one that was asked longest ago.
+    /// Returns the lost leader every other time, and else the other master that was asked longest ago.
     fn in_turn(&self, masters: &BTreeSet<String>, named: Option<&str>) -> Option<String> {
         let free = || masters.iter().filter(|address| !self.open.contains_key(*address));
         let lost = free().find(|address| Some(address.as_str()) == named);
@@ -105,7 +105,7 @@ impl Poller {
         first.or(second).cloned()
     }
 
-    /// A question was answered, or is given up.
+    /// Records that the question to `address` was answered or given up.
     pub fn ended(&mut self, address: &str) {
         self.open.remove(address);
     }
@@ -126,7 +126,7 @@ mod tests {
         Poller::new(FIRST, MOST, now)
     }
 
-    /// Answers every question at once until `end`; whom it asked, and when.
+    /// Runs the poller until `end` and ends every question at once; returns the masters asked, and when.
     fn run(poller: &mut Poller, from: Instant, end: Instant) -> Vec<(String, Duration)> {
         let (mut now, mut asked) = (from, Vec::new());
         while now < end {

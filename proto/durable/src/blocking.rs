@@ -3,13 +3,13 @@ use std::ops::{Deref, DerefMut};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::JoinError;
 
-/// Runs work that waits for a disk on a thread where it holds up nobody.
+/// Runs work that waits for a disk off the runtime's own threads, so that it holds up no other task.
 ///
-/// A runtime of a single thread is a test's or a simulation's: there it runs at once, because the end of work on another
-/// thread comes at a time that no seed repeats.
+/// On a runtime with a single thread the work runs in place. Such a runtime is a test's or a simulation's, and work on
+/// another thread would end at a time that no seed reproduces.
 ///
 /// # Errors
-/// When the work panics, or the runtime ends before it has begun.
+/// When the work panics, or the runtime ends before the work has begun.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
         return Ok(work());
@@ -17,7 +17,7 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     tokio::task::spawn_blocking(work).await
 }
 
-/// Like [`blocking`], for work whose end nobody waits for. Outside of a runtime it runs at once.
+/// Runs work like [`blocking`] without waiting for its end. Outside of a runtime it runs in place.
 pub fn aside(work: impl FnOnce() + Send + 'static) {
     match Handle::try_current() {
         Ok(runtime) if runtime.runtime_flavor() != RuntimeFlavor::CurrentThread => {
@@ -27,8 +27,7 @@ pub fn aside(work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Something that takes long to drop, such as gigabytes of memory or a large file: wherever that happens, it is dropped
-/// [`aside`].
+/// A value that takes long to drop, such as gigabytes of memory or a large file. Dropping it drops the value [`aside`].
 #[derive(Debug)]
 pub struct Aside<T: Send + 'static>(
     /// `None` only while `self` is consumed.
@@ -38,12 +37,12 @@ pub struct Aside<T: Send + 'static>(
 const CONSUMED: &str = "only into_inner and drop take it";
 
 impl<T: Send + 'static> Aside<T> {
-    /// Holds `value` until it is dropped or given back.
+    /// Wraps `value`.
     pub fn new(value: T) -> Self {
         Self(Some(value))
     }
 
-    /// Gives it back.
+    /// Returns the value.
     pub fn into_inner(mut self) -> T {
         self.0.take().unwrap_or_else(|| unreachable!("{CONSUMED}"))
     }

@@ -1,13 +1,13 @@
-//! Small files that survive a crash: either the old content or the new, never a torn one, and known to be whole.
+//! Small files that survive a crash: a reader finds the old content or the new, and detects damage.
 //!
-//! Content: 4 B magic, format version (u32, big-endian), body, CRC-32C (big-endian) of all before it.
+//! Content: 4 B magic, format version (u32, big-endian), body, CRC-32C (big-endian) of everything before it.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Between two tries to lock a directory.
+/// Pause between two tries to lock a directory.
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 const HEADER: usize = 8;
@@ -16,17 +16,17 @@ const CHECKSUM: usize = 4;
 /// Why a durable file or directory can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DurableError {
-    /// The system refused.
+    /// The system refused an operation.
     #[error("cannot {action} {path}: {source}", path = path.display())]
     Io {
         /// The attempted step, such as `write`.
         action: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
-        /// Why it failed.
+        /// The system's error.
         source: io::Error,
     },
-    /// The content is not what was written.
+    /// The content is not the one that was written.
     #[error("{path} is damaged ({why}): restore it from a copy, or start with an empty data directory", path = path.display())]
     Damaged {
         /// The file.
@@ -34,12 +34,12 @@ pub enum DurableError {
         /// The defect.
         why: &'static str,
     },
-    /// Written by another build.
+    /// The file has a format version of another build.
     #[error("{path} has format version {found}, this build reads version {supported}: use the newer build", path = path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// In the file.
+        /// The version in the file.
         found: u32,
         /// The version that this build reads.
         supported: u32,
@@ -47,7 +47,7 @@ pub enum DurableError {
     /// Another process uses the directory.
     #[error("the data directory {path} is in use by another process: stop it, or choose another --data-dir", path = path.display())]
     Locked {
-        /// The directory.
+        /// The directory that is in use.
         path: PathBuf,
     },
 }
@@ -59,21 +59,21 @@ impl DurableError {
     }
 }
 
-/// A kind of small file: what tells it from others, and the version of its body.
+/// A kind of small file: its magic bytes and the version of its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmallFile {
-    /// First four bytes.
+    /// First four bytes of the file, which tell it from other kinds.
     pub magic: [u8; 4],
     /// Version of the body.
     pub version: u32,
 }
 
 impl SmallFile {
-    /// Replaces `path` by `body`, durably: when this returns, a crash can't bring the old content back; when it
-    /// fails or the process dies in it, the content is the old or the new.
+    /// Replaces the content of `path` by `body`, durably. Once this returns, a crash can't bring the old content back.
+    /// If it fails, or the process dies in it, the file has the old content or the new.
     ///
     /// # Errors
-    /// [`DurableError::Io`]; whether the new content will be seen is then unknown.
+    /// [`DurableError::Io`]; it is then unknown whether a later read sees the new content.
     pub fn write(self, path: &Path, body: &[u8]) -> Result<(), DurableError> {
         let mut bytes = Vec::with_capacity(HEADER + body.len() + CHECKSUM);
         bytes.extend_from_slice(&self.magic);
@@ -83,7 +83,7 @@ impl SmallFile {
         write_atomically(path, &bytes)
     }
 
-    /// The body that [`Self::write`] wrote; `None` when there is no such file.
+    /// Returns the body that [`Self::write`] wrote; `None` if there is no such file.
     ///
     /// # Errors
     /// [`DurableError`] when it can't be read, is damaged, or is of another version.
@@ -101,7 +101,7 @@ impl SmallFile {
         if content[..4] != self.magic {
             return Err(damaged("it is a file of another kind"));
         }
-        // Before the version: a flipped bit there must not read as "use the newer build".
+        // Check this before the version: a flipped bit there must not read as "use the newer build".
         if crc32c::crc32c(content).to_be_bytes() != *checksum {
             return Err(damaged("its checksum does not match"));
         }
@@ -113,7 +113,8 @@ impl SmallFile {
     }
 }
 
-/// Replaces the content of `path` at once and durably: written beside it, synced, renamed over it, directory synced.
+/// Replaces the content of `path` atomically and durably: writes a file beside it, syncs it, renames it over `path`,
+/// and syncs the directory.
 ///
 /// # Errors
 /// [`DurableError::Io`]
@@ -127,7 +128,7 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), DurableError> {
     durable_rename(&partial, path)
 }
 
-/// Renames a synced file and syncs the directory, without which a crash may undo the rename. Both paths are in the
+/// Renames a synced file and syncs the directory, without which a crash may undo the rename. Both paths must be in the
 /// same directory.
 ///
 /// # Errors
@@ -137,7 +138,7 @@ pub fn durable_rename(from: &Path, to: &Path) -> Result<(), DurableError> {
     sync_dir(parent(to))
 }
 
-/// Makes the names in `dir` durable.
+/// Syncs `dir`, which makes the names in it durable.
 ///
 /// # Errors
 /// [`DurableError::Io`]
@@ -145,7 +146,7 @@ pub fn sync_dir(dir: &Path) -> Result<(), DurableError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(DurableError::io("sync the directory", dir))
 }
 
-/// Creates `dir` and what is missing above it, durably.
+/// Creates `dir` and its missing parents, durably.
 ///
 /// # Errors
 /// [`DurableError::Io`]
@@ -171,7 +172,7 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// A directory that is this process' alone for as long as this lives; the system ends the lock with the process.
+/// An exclusive lock on a directory, held while this value lives. The system releases it when the process ends.
 #[derive(Debug)]
 pub struct DirectoryLock {
     path: PathBuf,
@@ -179,10 +180,11 @@ pub struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Creates `dir` if it is missing, checks that it can be written, and locks it (`flock` on the file `lock`).
+    /// Creates `dir` if it is missing, checks that it is writable, and locks it (`flock` on the file `lock`).
     ///
     /// # Errors
-    /// [`DurableError::Locked`] when another process, or another lock of this one, has it; [`DurableError::Io`].
+    /// [`DurableError::Locked`] when another process, or another lock of this one, holds the directory;
+    /// [`DurableError::Io`].
     pub fn acquire(dir: &Path) -> Result<Self, DurableError> {
         create_dir(dir)?;
         let path = dir.join("lock");
@@ -199,8 +201,8 @@ impl DirectoryLock {
         }
     }
 
-    /// [`Self::acquire`], but waits up to `patience` while another process has the directory: one that is ending lets go
-    /// of it once the kernel has freed its memory. Blocks.
+    /// Locks `dir` like [`Self::acquire`], but waits up to `patience` while another process holds it. A process that is
+    /// ending releases the lock once the kernel has freed its memory. Blocks.
     ///
     /// # Errors
     /// As [`Self::acquire`].
@@ -216,7 +218,7 @@ impl DirectoryLock {
         }
     }
 
-    /// The directory.
+    /// Returns the locked directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

@@ -4,14 +4,14 @@ use std::path::Path;
 
 /// Tells how much room a disk has. It is injected, so that a test can fill one.
 pub trait FreeSpace: fmt::Debug + Send + Sync {
-    /// Bytes that this process may still write to the file system that `dir` is on. May block.
+    /// Returns the bytes that this process may still write to the file system of `dir`. May block.
     ///
     /// # Errors
     /// The error of the file system.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
 }
 
-/// Asks the operating system.
+/// The free space that the operating system reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileSystem;
 

@@ -1,5 +1,5 @@
-//! Sockets: every listener, every connection and every name lookup of mc is made here, so that TLS has one place to go
-//! to and a simulation one thing to replace.
+//! Sockets: every listener, connection and name lookup of mc is made here. So there is one place to add TLS, and one
+//! thing for a simulation to replace.
 
 mod network;
 mod resolve;

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::{Channel, Endpoint};
 
-/// An accepted connection, whatever is under it.
+/// An accepted connection over any transport.
 pub struct Connection(Pin<Box<dyn Duplex>>);
 
 trait Duplex: AsyncRead + AsyncWrite + Send {}
@@ -57,7 +57,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// A bound listener: where it listens, and the connections that come in.
+/// A bound listener: its address, and the connections that come in.
 pub struct Listener {
     /// The bound address, with the port that was picked when 0 was asked for.
     pub address: std::net::SocketAddr,
@@ -71,15 +71,15 @@ impl fmt::Debug for Listener {
     }
 }
 
-/// How a gRPC channel behaves.
+/// Time limits of a gRPC channel.
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelOptions {
-    /// A connect that takes longer has failed.
+    /// Time limit of a connect.
     pub connect_timeout: Duration,
-    /// A call that takes longer has failed, whatever its own deadline; `None` for streams.
+    /// Time limit of every call, in addition to its own deadline; `None` for streams.
     pub call_timeout: Option<Duration>,
-    /// A connection on which nothing came for so long is asked whether it lives; the answer has a second. Costs both
-    /// ends two messages each time.
+    /// Silence on a connection after which the peer is pinged. The peer has a second to answer. Each ping costs both
+    /// ends two messages.
     pub keep_alive: Duration,
 }
 
@@ -93,13 +93,13 @@ impl Default for ChannelOptions {
     }
 }
 
-/// Listens and connects. [`TcpNetwork`] is the real one.
+/// Makes listeners and channels. [`TcpNetwork`] is the real one.
 pub trait Network: Send + Sync + fmt::Debug {
     /// Binds `address` (`ip:port`; port 0 picks a free one).
     fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Listener>>;
 
-    /// A channel to `address` (`host:port`, IPv6 in brackets) that connects at its first call, reconnects by itself and
-    /// resolves the name again each time.
+    /// Returns a channel to `address` (`host:port`, IPv6 in brackets). It connects at its first call and reconnects
+    /// automatically. Each connect resolves the name again.
     ///
     /// # Errors
     /// When `address` is not a host and a port.
@@ -111,7 +111,7 @@ pub trait Network: Send + Sync + fmt::Debug {
 pub struct TcpNetwork;
 
 impl TcpNetwork {
-    /// The network, ready to be shared.
+    /// Returns the network, ready to be shared.
     #[must_use]
     pub fn shared() -> Arc<dyn Network> {
         Arc::new(Self)
@@ -126,11 +126,11 @@ impl Network for TcpNetwork {
             let incoming = futures::stream::unfold(listener, |listener| async move {
                 let accepted = listener.accept().await;
                 if accepted.is_err() {
-                    // Out of descriptors, most likely: the next accept fails as fast.
+                    // The process is most likely out of descriptors, and the next accept would fail as fast.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
                 let accepted = accepted.map(|(stream, _)| {
-                    // A refused option is a slower connection, not a broken one.
+                    // Without the option the connection is slower, not broken.
                     let _ = stream.set_nodelay(true);
                     Connection::new(stream)
                 });
@@ -145,11 +145,13 @@ impl Network for TcpNetwork {
     }
 }
 
-/// Connections that may wait to be accepted. A fleet that comes over to a new leader brings thousands in a second, and a
-/// connect that finds no place is repeated by the kernel a second later. The kernel's own bound (`somaxconn`) is 4,096.
+/// Length of the accept queue: connections that may wait to be accepted.
+///
+/// A fleet that moves to a new leader opens thousands of connections in a second. The kernel repeats a connect that
+/// finds no place only a second later. The kernel's own bound (`somaxconn`) is 4,096.
 pub(crate) const BACKLOG: u32 = 4096;
 
-/// Binds the first address of a name that can be bound.
+/// Binds the first address of the name that can be bound.
 async fn bind(address: &str) -> io::Result<tokio::net::TcpListener> {
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
     for address in tokio::net::lookup_host(address).await? {
@@ -170,7 +172,8 @@ async fn bind(address: &str) -> io::Result<tokio::net::TcpListener> {
     Err(last)
 }
 
-/// HTTP/2 settings that hold for every channel (reference: tonic's throughput needs larger windows than its defaults).
+/// Returns an endpoint with the HTTP/2 settings of every channel (reference: tonic's throughput needs larger windows
+/// than its defaults).
 ///
 /// # Errors
 /// When `address` is not a host and a port.

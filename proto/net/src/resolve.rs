@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 
 use mc_types::HostPort;
 
-/// Every address that the host has now: distinct, sorted. An IP address is its own.
+/// Resolves a host to all its present addresses, distinct and sorted. An IP address resolves to itself.
 ///
 /// # Errors
 /// The error of the system's resolver; a name without any address is [`io::ErrorKind::NotFound`].

@@ -7,7 +7,7 @@ use tokio::net::{TcpStream, ToSocketAddrs, UdpSocket};
 use crate::network::BACKLOG;
 use crate::resolve;
 
-/// Every address of `host:port`, as it resolves now.
+/// Resolves `host:port` to all its present addresses.
 ///
 /// # Errors
 /// The system's error.
@@ -23,22 +23,23 @@ pub async fn connect(address: impl ToSocketAddrs) -> io::Result<TcpStream> {
     TcpStream::connect(address).await
 }
 
-/// Binds a port for raw connections, non-blocking. It outlives any runtime, and each server of the port gets a clone.
+/// Binds a port for raw connections, non-blocking. The listener outlives any runtime, and each server of the port gets
+/// a clone.
 ///
 /// # Errors
-/// The system's error: the port is taken, or not ours to take.
+/// The system's error: the port is in use, or this process may not bind it.
 pub fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let listener = std::net::TcpListener::bind(address)?;
-    // The standard library's queue is shorter; asking again changes it.
+    // The standard library sets a shorter accept queue; a second `listen` lengthens it.
     rustix::net::listen(&listener, BACKLOG as i32)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// The local address that routes to `host`. Nothing is sent: connecting a datagram socket only picks the route.
+/// Returns the local address that routes to `host`. Nothing is sent: connecting a datagram socket only picks the route.
 ///
 /// # Errors
-/// The error of the name's last address, or of the resolver.
+/// The error of the last address tried, or of the resolver.
 pub async fn local_address_towards(host: &HostPort) -> io::Result<IpAddr> {
     let mut last = io::Error::other("no address");
     for address in resolve(host).await? {

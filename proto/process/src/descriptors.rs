@@ -1,16 +1,16 @@
-//! How many files and connections this process may have open.
+//! The limit on files and connections that this process may have open.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the soft limit on open descriptors to the hard one, and returns what it is then; `None` is no limit.
+/// Raises the soft limit on open descriptors to the hard one, and returns the new limit; `None` means no limit.
 ///
 /// The usual soft limit of 1,024 is for programs that use `select`. A process that serves connections needs one
 /// descriptor for each.
 ///
 /// # Errors
-/// When the system refuses, which it does not for a limit within the hard one.
+/// When the system refuses. It does not refuse a limit within the hard one.
 pub fn raise_descriptor_limit() -> io::Result<Option<u64>> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

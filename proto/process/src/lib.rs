@@ -1,9 +1,9 @@
-//! Parts of a process of mc besides its work.
+//! Parts that every process of mc needs besides its own work.
 //!
-//! - [`config`]: flags over environment over file over default, and where each value came from.
-//! - [`http`], [`metrics`], [`telemetry`]: how a process is watched.
-//! - [`raise_descriptor_limit`]: room for many connections.
-//! - [`stdin_eof`]: the end of the process that started this one.
+//! - [`config`]: flags over environment over file over default, with the origin of each value.
+//! - [`http`], [`metrics`], [`telemetry`]: monitoring of a process.
+//! - [`raise_descriptor_limit`]: makes room for many connections.
+//! - [`stdin_eof`]: notices the end of the process that started this one.
 
 pub mod config;
 mod descriptors;

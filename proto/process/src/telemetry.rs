@@ -1,4 +1,4 @@
-//! Logs, for `main`s only: a library never installs a subscriber.
+//! Logging, for `main`s only: a library never installs a subscriber.
 
 use std::io::{IsTerminal as _, stderr};
 
@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// Time, level, message, fields.
@@ -16,7 +16,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The flags of logging, to be flattened into a process' flags.
+/// The flags of logging, to flatten into a process' flags.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogOptions {
     /// Format of the log on standard error
@@ -33,18 +33,18 @@ impl Default for LogOptions {
     }
 }
 
-/// Why logging did not start.
+/// The reason why logging did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     /// The filter can't be parsed.
     #[error("--log `{filter}` is not a log filter ({why}): write a level, or module=level pairs with commas")]
     Filter {
-        /// As given.
+        /// The filter as given.
         filter: String,
         /// The defect.
         why: String,
     },
-    /// A subscriber is there already.
+    /// This process already has a subscriber.
     #[error("logging has been started before in this process")]
     Twice,
 }

@@ -12,7 +12,7 @@ pub struct HostPort {
     port: u16,
 }
 
-/// Why a text is not an address.
+/// The error of a text that is not an address, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an address ({why}): write host, host:port, ip:port or [ipv6]:port")]
 pub struct ParseAddressError {
@@ -21,7 +21,7 @@ pub struct ParseAddressError {
 }
 
 impl HostPort {
-    /// A host and a port.
+    /// Makes an address from a host and a port.
     ///
     /// # Errors
     /// [`ParseAddressError`] when `host` is neither a name nor an IP address.
@@ -44,7 +44,7 @@ impl HostPort {
         Ok(Self { host: name.to_ascii_lowercase(), port })
     }
 
-    /// Reads `host`, `host:port`, `[ipv6]`, `[ipv6]:port` or a bare IPv6 address; without a port it is
+    /// Parses `host`, `host:port`, `[ipv6]`, `[ipv6]:port` or a bare IPv6 address. A text without a port gets
     /// `default_port`.
     ///
     /// # Errors
@@ -79,26 +79,26 @@ impl HostPort {
         Self::new(host, port).map_err(|err| fail(err.why))
     }
 
-    /// The name or IP address, IPv6 without brackets.
+    /// Returns the name or IP address, IPv6 without brackets.
     #[must_use]
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port.
+    /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The IP address, if the host is one.
+    /// Returns the IP address if the host is one.
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         self.host.parse().ok()
     }
 }
 
-/// Parses a list of remote addresses with commas; empty items are left out.
+/// Parses a comma-separated list of remote addresses; empty items are skipped.
 ///
 /// # Errors
 /// [`ParseAddressError`] of the first item that is not an address, or whose port is 0.
@@ -127,7 +127,8 @@ impl fmt::Display for HostPort {
 
 impl FromStr for HostPort {
     type Err = ParseAddressError;
-    /// Asks for a port: an address without one can't be shown and read back.
+    /// Parses an address with a port. The port is required, because an address without one could not be displayed and
+    /// parsed back.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::read(text, None)
     }

@@ -3,8 +3,8 @@ use thiserror::Error;
 /// Declares each code once: its number, its name on the wire, and its meaning.
 macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident = $number:literal, $name:literal;)*) => {
-        /// The result of an operation on one item, as it travels in replies and stands in logs. The numbers up to
-        /// -1,999 are those of Mooncake Store.
+        /// The result of an operation on one item, as it appears in replies and logs. The numbers up to -1,999 are
+        /// those of Mooncake Store.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(i32)]
         pub enum Code {
@@ -12,10 +12,10 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// All codes.
+            /// Every code.
             pub const ALL: &[Self] = &[$(Self::$code),*];
 
-            /// Its name on the wire.
+            /// Returns the code's name on the wire.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -27,31 +27,31 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Done.
+    /// The operation succeeded.
     Ok = 0, "OK";
-    /// A defect of the master.
+    /// The master has a defect.
     InternalError = -1, "INTERNAL_ERROR";
-    /// No such segment, or its store is not mounted.
+    /// The segment does not exist, or its store is not mounted.
     SegmentNotFound = -101, "SEGMENT_NOT_FOUND";
-    /// A live store mounts from another address.
+    /// A live store with this id is mounted from another address.
     SegmentAlreadyExists = -102, "SEGMENT_ALREADY_EXISTS";
-    /// No space.
+    /// No store has space for the object.
     NoAvailableHandle = -200, "NO_AVAILABLE_HANDLE";
     /// The key is empty or longer than [`MAX_KEY_LEN`](crate::MAX_KEY_LEN).
     InvalidKey = -400, "INVALID_KEY";
     /// A parameter is out of its range.
     InvalidParams = -600, "INVALID_PARAMS";
-    /// The put that is revoked has ended.
+    /// The put to revoke has ended already.
     InvalidWrite = -700, "INVALID_WRITE";
     /// Every replica is on a suspect store.
     ReplicaIsNotReady = -703, "REPLICA_IS_NOT_READY";
-    /// No such object.
+    /// The object does not exist.
     ObjectNotFound = -704, "OBJECT_NOT_FOUND";
     /// The object exists already.
     ObjectAlreadyExists = -705, "OBJECT_ALREADY_EXISTS";
     /// The object is being read.
     ObjectHasLease = -706, "OBJECT_HAS_LEASE";
-    /// The read lease was over before the bytes had arrived.
+    /// The read lease ended before the bytes arrived.
     LeaseExpired = -707, "LEASE_EXPIRED";
     /// The bytes could not be moved.
     TransferFail = -800, "TRANSFER_FAIL";
@@ -73,25 +73,25 @@ codes! {
     WrongCluster = -2003, "WRONG_CLUSTER";
     /// The call is for another master.
     WrongNode = -2004, "WRONG_NODE";
-    /// Both ends speak different versions.
+    /// The two ends speak different versions.
     VersionSkew = -2005, "VERSION_SKEW";
     /// Too many proposals are in flight: slow down and try again.
     ResourceExhausted = -2006, "RESOURCE_EXHAUSTED";
-    /// The epoch was unmounted or has expired: allocate and mount again.
+    /// The store's epoch was unmounted or has expired: allocate and mount again.
     StoreEpochDead = -2007, "STORE_EPOCH_DEAD";
     /// The object is larger than the largest segment.
     ObjectTooLarge = -2008, "OBJECT_TOO_LARGE";
-    /// The object is no longer the version that was named.
+    /// The object's version is no longer the one that the call named.
     VersionChanged = -2009, "VERSION_CHANGED";
     /// No leader was reachable.
     NoLeader = -2010, "NO_LEADER";
-    /// Proposed, and leadership was lost before the outcome was known.
+    /// The operation was proposed, and leadership was lost before its outcome was known.
     OutcomeUnknown = -2011, "OUTCOME_UNKNOWN";
-    /// The leader starts no puts until there is room in its data directory.
+    /// The leader starts no puts until its data directory has room again.
     DiskNearlyFull = -2012, "DISK_NEARLY_FULL";
 }
 
-/// A number that no code has: the other end is a newer build.
+/// A number that is no code of this build; the other end is a newer build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0} is no result code of this build")]
 pub struct UnknownCode(pub i32);

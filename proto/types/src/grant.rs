@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ClusterId, ClusterTime, SegmentEpoch, SegmentNumber, StoreId};
 
-/// Version of the grant's encoding; the first byte of a sealed grant.
+/// Version of the grant's encoding, the first byte of a sealed grant.
 const GRANT_FORMAT: u8 = 1;
 const MAC_LEN: usize = 16;
 
@@ -20,15 +20,15 @@ pub enum Access {
 
 /// One range of a segment and the log index of the entry that allocated it.
 ///
-/// The index orders the owners of the same bytes: a store that has seen a higher one for a range refuses a lower
-/// one, which makes a late writer harmless and a late reader refused without a clock or a message.
+/// The index orders the owners of the same bytes: a store that has seen a higher index for a range refuses a lower one.
+/// So a late writer is harmless and a late reader is refused, without a clock or a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantedRange {
     /// Segment within the store.
     pub segment: SegmentNumber,
     /// First byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// Log index of the allocation.
     pub index: u64,
@@ -39,17 +39,17 @@ pub struct GrantedRange {
 /// Until connections are encrypted grants stop mistakes (a late writer, a restarted store), not attackers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Cluster that granted.
+    /// Cluster that issued the grant.
     pub cluster: ClusterId,
     /// Store whose memory it is.
     pub store: StoreId,
-    /// The allocation of that memory.
+    /// Epoch: the allocation of that memory.
     pub epoch: SegmentEpoch,
     /// Read or write.
     pub access: Access,
-    /// End of the permission.
+    /// Cluster time at which the permission ends.
     pub expires: ClusterTime,
-    /// Ranges that it covers; a request names a range by its place in this list.
+    /// Ranges that the grant covers; a request names a range by its place in this list.
     pub ranges: Vec<GrantedRange>,
 }
 
@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    /// The encoding is on the wire between masters and stores of different builds: it must not drift.
+    /// The encoding must not change: masters and stores of different builds exchange it.
     #[test]
     fn the_encoding_is_stable() {
         let sealed = grant().seal(&GrantKey([7; 32]));

@@ -1,5 +1,5 @@
-//! Identifiers. Random ones are drawn from the operating system's generator where they are born (a node's
-//! first start, a store's allocation of memory, a client's put) and never reused.
+//! Identifiers. Random ids are drawn from the operating system's generator where they originate (a node's first start,
+//! a store's allocation of memory, a client's put) and are never reused.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,13 +25,13 @@ macro_rules! id {
                 }
             }
 
-            /// The id as it travels: big-endian bytes.
+            /// Encodes the id for the wire, as big-endian bytes.
             #[must_use]
             pub fn to_bytes(self) -> [u8; $bytes] {
                 self.0.to_be_bytes()
             }
 
-            /// Reads what [`Self::to_bytes`] wrote; `None` when the length is wrong.
+            /// Decodes the bytes of [`Self::to_bytes`]; `None` if the length is wrong.
             #[must_use]
             pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
                 Some(Self(<$int>::from_be_bytes(bytes.try_into().ok()?)))
@@ -66,32 +66,32 @@ macro_rules! id {
 }
 
 id!(
-    /// A cluster of masters: random, fixed when the cluster forms.
+    /// Id of a cluster of masters: random, fixed when the cluster forms.
     ClusterId, u128, "{:032x}", 16
 );
 id!(
-    /// A master: random, drawn once, kept in its data directory. A wiped master is a new node.
+    /// Id of a master: random, drawn once, kept in its data directory. A master that lost its data is a new node.
     NodeId, u64, "{:016x}", 8
 );
 id!(
-    /// A store: random, drawn once, kept in its data directory.
+    /// Id of a store: random, drawn once, kept in its data directory.
     StoreId, u64, "{:016x}", 8
 );
 id!(
-    /// One allocation of a store's memory: a store that restarts has the same id and another epoch, so nothing
-    /// that was said of the old memory can be mistaken for the new.
+    /// Id of one allocation of a store's memory. A store that restarts has the same id and another epoch, so nothing
+    /// said of the old memory can be mistaken for the new.
     SegmentEpoch, u64, "{:016x}", 8
 );
 id!(
-    /// One put, drawn by the client. It names the put through every retry and is the object's version afterwards.
+    /// Id of one put, drawn by the client. It names the put through every retry and is the object's version afterwards.
     PutId, u128, "{:032x}", 16
 );
 id!(
-    /// One client of the library: random, drawn when it connects for the first time.
+    /// Id of one client of the library: random, drawn when it connects for the first time.
     ClientId, u128, "{:032x}", 16
 );
 
-/// Which of a store's segments: a small number, counted from zero by the store.
+/// Number of a segment within its store, counted from zero.
 pub type SegmentNumber = u32;
 
 #[cfg(test)]

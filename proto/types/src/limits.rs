@@ -8,8 +8,10 @@ pub const MAX_TENANT_LEN: usize = 64;
 pub const MAX_ITEMS: usize = 4096;
 /// Most bytes in one replicated command. A larger request is refused before it is proposed.
 pub const MAX_COMMAND_BYTES: usize = 1 << 20;
-/// Longest life of a grant. Masters issue none that lives longer, and stores remember the order of a range's owners for
-/// twice as long, so that every grant that is older than what they have forgotten has expired.
+/// Longest lifetime of a grant.
+///
+/// Masters issue none that lives longer. Stores remember the order of a range's owners for twice as long, so every
+/// grant older than what a store has forgotten has expired.
 pub const MAX_GRANT_LIFETIME: Duration = Duration::from_secs(60);
 /// Alignment of every allocation in a segment, in bytes.
 pub const ALLOCATION_ALIGN: u64 = 64;

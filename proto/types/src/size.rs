@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "String", into = "String")]
 pub struct ByteSize(pub u64);
 
-/// Why a text is not a [`ByteSize`].
+/// The error of a text that is not a [`ByteSize`], with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a size ({why}): write a whole number with an optional unit, such as 4096, 64KiB, 512mb or 50gb"
@@ -55,7 +55,7 @@ impl From<ByteSize> for String {
 }
 
 impl fmt::Display for ByteSize {
-    /// Exact: the largest binary unit that divides the size, so that what is printed can be pasted back.
+    /// Writes the exact size in the largest binary unit that divides it, so that the output can be parsed again.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
             if self.0 >> shift > 0 && self.0.is_multiple_of(1 << shift) {
@@ -77,7 +77,7 @@ impl fmt::Debug for ByteSize {
 #[serde(try_from = "String", into = "String")]
 pub struct Span(pub Duration);
 
-/// Why a text is not a [`Span`].
+/// The error of a text that is not a [`Span`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a duration: write a whole number with a unit, such as 500ms, 5s, 10m or 2h")]
 pub struct ParseSpanError {

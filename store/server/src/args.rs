@@ -37,7 +37,7 @@ pub struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// The configuration of the store, in a process that serves HTTP on `http_port`.
+    /// Returns the configuration of a store whose process serves HTTP on `http_port`.
     #[must_use]
     pub fn config(&self, http_port: u16) -> Config {
         Config {

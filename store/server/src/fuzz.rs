@@ -1,4 +1,4 @@
-//! Reads a configuration, for tests/fuzz.
+//! Reads configuration files, for tests/fuzz.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use clap::CommandFactory as _;
 
 use crate::args::Flags;
 
-/// A configuration file of `mc-store`.
+/// Reads a configuration file of `mc-store`; returns whether it is valid.
 pub fn config(file: &Path) -> bool {
     let args = ["mc-store".into(), "--config".into(), file.as_os_str().to_owned()];
     let loaded = mc_process::config::load::<Flags>(Flags::command(), args, |_| None);

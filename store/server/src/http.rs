@@ -1,4 +1,4 @@
-//! Health, metrics and status.
+//! HTTP routes of the store: health, metrics and status.
 
 use std::sync::Arc;
 

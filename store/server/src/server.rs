@@ -25,8 +25,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a store on the present tokio runtime. Health is served while its memory is allocated; `progress` is told
-    /// how many bytes of how many are ready.
+    /// Starts a store on the present tokio runtime. Health is served while its memory is allocated. `progress` receives
+    /// the bytes that are ready and the bytes in total.
     ///
     /// # Errors
     /// [`StartError`], which names the flag.
@@ -36,7 +36,7 @@ impl Server {
         clock: Clock,
         progress: impl FnMut(ByteSize, ByteSize) + Send + 'static,
     ) -> Result<Self, StartError> {
-        // A wrong value is told before a port that is taken.
+        // Report a wrong value before a port that is in use.
         args.config(0).check()?;
         let listener = network.listen(&args.http_listen.to_string()).await.map_err(|source| {
             StartError::Listen { flag: "--http-listen", address: args.http_listen, source }
@@ -53,26 +53,26 @@ impl Server {
         Ok(Self { store, http_address, http, _upkeep: upkeep })
     }
 
-    /// The store itself.
+    /// Returns the store itself.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// Where health and metrics are served.
+    /// Returns the address at which health and metrics are served.
     #[must_use]
     pub fn http_address(&self) -> SocketAddr {
         self.http_address
     }
 
-    /// Takes the memory back from the masters, for at most `unmount_within`, then closes every connection.
+    /// Unmounts the memory at the masters within `unmount_within`, then closes every connection.
     pub async fn stop(self, unmount_within: Duration) {
         self.store.stop(unmount_within).await;
         self.http.stop().await;
     }
 }
 
-/// The HTTP server, which ends with its owner.
+/// The HTTP server, which stops when it is dropped.
 #[derive(Debug)]
 struct Http {
     stop: CancellationToken,
@@ -93,7 +93,7 @@ impl Http {
 
     async fn stop(mut self) {
         self.stop.cancel();
-        // It has logged what went wrong, if anything did.
+        // The task has logged its own error.
         let _ = (&mut self.task).await;
     }
 }

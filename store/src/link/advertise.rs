@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 
 use mc_types::HostPort;
 
-/// Under which addresses the store is reached.
+/// Addresses under which the store is reached.
 #[derive(Clone, Debug)]
 pub(crate) struct Advertised {
     host: Option<String>,
@@ -12,14 +12,16 @@ pub(crate) struct Advertised {
 }
 
 impl Advertised {
-    /// `host` is what a person said; else a listener that is bound to one address is reached there; else it is found
-    /// out when a leader is known, because the way to the masters is the best guess of the way to the clients.
+    /// Chooses the host: the configured `host`, else the address that the listener is bound to. If neither names one,
+    /// the host is found when a leader is known, because the route to the masters is the best guess of the route to the
+    /// clients.
     pub(crate) fn new(host: Option<&str>, data: SocketAddr, http_port: Option<u16>) -> Self {
         let bound = || (!data.ip().is_unspecified()).then(|| data.ip().to_string());
         Self { host: host.map(str::to_owned).or_else(bound), data_port: data.port(), http_port }
     }
 
-    /// The data and the HTTP address, as seen from the leader's side; the latter is empty for a store without HTTP.
+    /// Returns the data and the HTTP address, as seen from the leader's side. The latter is empty for a store without
+    /// HTTP.
     pub(crate) async fn towards(&self, leader: &str) -> io::Result<(String, String)> {
         let host = match &self.host {
             Some(host) => host.clone(),

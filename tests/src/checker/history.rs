@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// Identifies a value by its bytes: CRC-64 would do, equality is all that counts.
+/// A hash that identifies a value by its bytes; only equality counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub u64);
 
@@ -13,28 +13,28 @@ pub enum Action {
     Upsert(Digest),
     /// Read the value.
     Get,
-    /// Ask whether there is one.
+    /// Ask whether there is a value.
     Exist,
-    /// Remove it.
+    /// Remove the value.
     Remove,
 }
 
-/// The answer to it.
+/// The answer to an [`Action`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A put: the value was stored and acknowledged.
     Stored,
-    /// A put-if-absent: a value is there already, and stays.
+    /// A put-if-absent: a value is already there and stays.
     Exists,
-    /// A put without a leader in reach: it stayed in the client's own cache, and nothing happened in the pool. No
-    /// acknowledgement.
+    /// A put without a leader in reach: the value stayed in the client's own cache, and nothing happened in the pool.
+    /// It is no acknowledgement.
     LocalOnly,
     /// A get: this value.
     Value(Digest),
-    /// A get without a leader in reach: this value, out of the client's own cache. It says nothing of the pool, and may
-    /// be one that was replaced or removed since; it has to be one that was put under the key.
+    /// A get without a leader in reach: this value, from the client's own cache. It says nothing of the pool. The value
+    /// may have been replaced or removed since, but it must have been put under the key.
     LocalValue(Digest),
-    /// A get: nothing there.
+    /// A get: there is no value.
     Miss,
     /// An exist: there is a value.
     Present,
@@ -44,31 +44,31 @@ pub enum Outcome {
     Removed,
     /// A remove: there was none.
     NothingToRemove,
-    /// Definitely nothing happened, and nothing was learned.
+    /// The operation certainly had no effect, and its answer tells nothing.
     Failed,
-    /// It may have happened, may happen yet, or never.
+    /// The operation may have taken effect, may still do so, or never will.
     Unknown,
 }
 
 /// One operation of one client on one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Who.
+    /// The client.
     pub client: u32,
-    /// On which key.
+    /// The key.
     pub key: String,
-    /// What.
+    /// The client's request.
     pub action: Action,
     /// The answer.
     pub outcome: Outcome,
-    /// When it was called, in nanoseconds of one clock for the whole history.
+    /// Time of the call, in nanoseconds of one clock for the whole history.
     pub start: u64,
-    /// When the answer came. Of an unknown outcome: when the client gave up, which bounds nothing.
+    /// Time of the answer. For an unknown outcome, the time at which the client gave up, which bounds nothing.
     pub end: u64,
 }
 
 impl Action {
-    /// The value that it may write.
+    /// Returns the value that it may write.
     pub(super) fn writes(self) -> Option<Digest> {
         match self {
             Self::PutIfAbsent(digest) | Self::Upsert(digest) => Some(digest),
@@ -78,17 +78,17 @@ impl Action {
 }
 
 impl Operation {
-    /// Whether it can change the register at all.
+    /// Returns whether it can change the key's value at all.
     pub(super) fn mutates(&self) -> bool {
         !matches!(self.action, Action::Get | Action::Exist)
     }
 
-    /// Whether its answer says nothing of the pool: nothing happened there, and nothing was learned.
+    /// Returns whether its answer tells nothing about the pool: it did nothing there and observed nothing.
     pub(super) fn is_no_news(&self) -> bool {
         matches!(self.outcome, Outcome::Failed | Outcome::LocalOnly | Outcome::LocalValue(_))
     }
 
-    /// Whether its answer says that it changed nothing, whatever was there.
+    /// Returns whether its answer shows that it changed nothing.
     pub(super) fn only_looked(&self) -> bool {
         !self.mutates() || matches!(self.outcome, Outcome::Exists | Outcome::NothingToRemove)
     }

@@ -1,12 +1,12 @@
-//! Answers of clients from their own caches while no leader is in reach.
+//! Reads that clients answered from their own caches while no leader was in reach.
 //!
-//! Such a read may be old, so no order of the pool's operations has to explain it. What it returns must still be bytes
-//! that the client's cache can hold: those of a put of that key that had begun, and that did not fail. A put that stayed
-//! in one client's cache is nobody else's to read.
+//! Such a read may be old, so no order of the pool's operations has to explain it. It must still return bytes that the
+//! client's cache can hold: those of a put of that key that had begun and did not fail. A put that stayed in one
+//! client's cache may be read by that client only.
 
 use super::history::{Operation, Outcome};
 
-/// The first read out of a cache, of one key's operations, that no put explains.
+/// Returns the first read from a cache that no put explains, among the operations of one key.
 pub(super) fn unexplained(operations: &[Operation]) -> Option<&Operation> {
     operations.iter().find(|read| {
         let Outcome::LocalValue(digest) = read.outcome else { return false };
@@ -14,7 +14,7 @@ pub(super) fn unexplained(operations: &[Operation]) -> Option<&Operation> {
     })
 }
 
-/// Whether the cache that `read` was answered from may hold what `put` wrote.
+/// Returns whether the cache that answered `read` may hold the value of `put`.
 fn may_be_cached(put: &Operation, read: &Operation) -> bool {
     let begun = put.start <= read.end;
     begun

@@ -1,12 +1,12 @@
-//! Decides whether what clients saw can be explained by operations that each took effect at one instant between their
-//! start and their end.
+//! Decides whether a history is linearizable: whether each operation can have taken effect at one instant between its
+//! start and its end, so that all answers are explained.
 //!
 //! Keys are independent, so each is decided alone. The model of a key is a register that is absent or holds one value;
-//! values are told apart by their digest. An operation whose outcome is unknown is left open to the end of the
-//! history: it may take effect at any time after its start, or never.
+//! values are told apart by their digests. An operation whose outcome is unknown stays open to the end of the history:
+//! it may take effect at any time after its start, or never.
 //!
-//! Acts of a client without a leader are no part of that: a put that stayed in its cache is as if it had failed, and a
-//! read out of its cache is judged by itself (see `local`).
+//! Operations of a client without a leader are judged apart. A put that stayed in the client's cache counts as failed;
+//! a read from the cache is judged on its own (see `local`).
 
 mod history;
 mod local;
@@ -25,7 +25,7 @@ pub use model::Losses;
 
 use search::Found;
 
-/// Steps of the search for one key before it is given up.
+/// Bound on the steps of the search for one key.
 const BOUND: usize = 5_000_000;
 
 /// Verdict on a history.
@@ -33,9 +33,9 @@ const BOUND: usize = 5_000_000;
 pub enum Verdict {
     /// Every key's operations can be put in an order that explains them.
     Linearizable {
-        /// Operations that were checked.
+        /// Number of operations that were checked.
         operations: usize,
-        /// Keys.
+        /// Number of keys.
         keys: usize,
     },
     /// No order explains this key's operations.
@@ -47,24 +47,24 @@ pub enum Verdict {
     },
 }
 
-/// An impossible history.
+/// An impossible history of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The key.
     pub key: String,
-    /// The contradiction of the last operation below, in words.
+    /// The contradiction that the last operation below shows, in words.
     pub why: String,
-    /// It shows that an acknowledged value is gone. Any other answer is wrong.
+    /// Whether an acknowledged value is gone. If not, an answer is wrong in another way.
     pub lost: bool,
-    /// The operations that contradict each other, in the order of their starts: without any one of them there would be
-    /// an explanation.
+    /// The operations that contradict each other, ordered by their starts. Without any one of them there would be an
+    /// explanation.
     pub operations: Vec<Operation>,
-    /// Operations of that key that were left out because the contradiction stands without them.
+    /// Number of that key's operations that were left out because the contradiction stands without them.
     pub left_out: usize,
 }
 
 impl Verdict {
-    /// Whether it is a [violation](Violation) that shows a loss.
+    /// Returns whether it is a [violation](Violation) that shows a loss.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(self, Self::Violation(violation) if violation.lost)
@@ -102,7 +102,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Checks a history, in any order, up to the first key that nothing explains.
+/// Checks a history, given in any order, and stops at the first key that no order explains.
 #[must_use]
 pub fn check(history: &[Operation], losses: Losses) -> Verdict {
     let keys = by_key(history);
@@ -110,7 +110,7 @@ pub fn check(history: &[Operation], losses: Losses) -> Verdict {
     found.next().unwrap_or(Verdict::Linearizable { operations: history.len(), keys: keys.len() })
 }
 
-/// The verdict on each key that no order explains, or that was given up.
+/// Returns the verdict on each key that no order explains, or whose search was given up.
 #[must_use]
 pub fn check_all(history: &[Operation], losses: &Losses) -> Vec<Verdict> {
     let keys = by_key(history);
@@ -125,7 +125,7 @@ fn by_key(history: &[Operation]) -> BTreeMap<&str, Vec<Operation>> {
     keys
 }
 
-/// `None` when an order explains the key's operations.
+/// Judges one key; returns `None` if an order explains its operations.
 fn judge(history: &[Operation], key: &str, operations: &[Operation], losses: &Losses) -> Option<Verdict> {
     let (stuck, operations, left_out) = if let Some(read) = local::unexplained(operations) {
         (read, vec![read.clone()], operations.len() - 1)
@@ -149,7 +149,7 @@ fn is_loss(stuck: &Operation, losses: &Losses) -> bool {
     matches!(stuck.outcome, Outcome::Miss | Outcome::Absent) && *losses != Losses::Allowed
 }
 
-/// Names what a person would call it.
+/// Describes the violation as a person would.
 fn explain(history: &[Operation], key: &str, stuck: &Operation, losses: &Losses) -> String {
     let writers = |digest: Digest| history.iter().filter(move |op| op.action.writes() == Some(digest));
     match &stuck.outcome {

@@ -2,26 +2,28 @@ use std::ops::Range;
 
 use super::history::{Action, Digest, Operation, Outcome};
 
-/// Value of a key.
+/// Value of a key, if it has one.
 pub(super) type State = Option<Digest>;
 
-/// Whether values may disappear without a remove.
+/// The ways in which values may disappear without a remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Losses {
-    /// No eviction, no dead or suspect store: a miss of an acknowledged value is a violation.
+    /// Nothing disappears, because there is no eviction and no dead or suspect store: a miss of an acknowledged value
+    /// is a violation.
     None,
-    /// Values may be out of reach for a while and are never lost: their stores are suspect. A put-if-absent makes a new
-    /// version of a value that it could not see; a miss of an acknowledged value is a violation.
+    /// Values are never lost, but may be out of reach for a while because their stores are suspect. A put-if-absent
+    /// makes a new version of a value that it could not see. A miss of an acknowledged value is a violation.
     Hidden,
-    /// Values may disappear, for a while or for good: a miss is always allowed, and so is a put-if-absent that makes a
-    /// new version of a value it could not see. Wrong bytes are never allowed, and neither is a value that was removed
-    /// or replaced.
+    /// Values may disappear, for a while or for good. A miss is always allowed, and so is a put-if-absent that makes a
+    /// new version of a value that it could not see. Wrong bytes are never allowed, nor is a value that was removed or
+    /// replaced.
     Allowed,
-    /// [`Losses::Allowed`] for operations that have a moment in common with one of these spans of the history's time,
-    /// [`Losses::None`] for all others.
+    /// [`Losses::Allowed`] for operations that overlap one of these spans of the history's time, [`Losses::None`] for
+    /// all others.
     ///
-    /// While a store is suspect a put-if-absent makes a new version of what it cannot see there. That is no loss, but the
-    /// history looks the same when the old value was lost: the shorter the spans, the fewer losses are hidden.
+    /// While a store is suspect, a put-if-absent makes a new version of a value that it cannot see there. That is no
+    /// loss, but the history looks the same if the old value was lost. The shorter the spans, the fewer losses they
+    /// hide.
     Within(Vec<Range<u64>>),
 }
 
@@ -37,7 +39,7 @@ impl Losses {
     }
 }
 
-/// The state after `operation` took effect in `state`, or `None` when its answer could not have come from there.
+/// Returns the state after `operation` took effect in `state`, or `None` if its answer contradicts `state`.
 pub(super) fn apply(state: State, operation: &Operation, losses: &Losses) -> Option<State> {
     let lossy = losses.allowed_for(operation);
     let unseen = *losses == Losses::Hidden;
@@ -47,7 +49,7 @@ pub(super) fn apply(state: State, operation: &Operation, losses: &Losses) -> Opt
             here(state.is_none() || lossy || unseen, Some(value))
         }
         (Action::PutIfAbsent(_), Outcome::Exists) => here(state.is_some(), state),
-        // That it changes nothing is the case in which it never takes effect.
+        // If it changes nothing, that is the same as never taking effect, which the search covers.
         (Action::PutIfAbsent(value), Outcome::Unknown) if unseen => Some(Some(value)),
         (Action::PutIfAbsent(value), Outcome::Unknown) => Some(state.or(Some(value))),
         (Action::Upsert(value), Outcome::Stored | Outcome::Unknown) => Some(Some(value)),
@@ -60,7 +62,7 @@ pub(super) fn apply(state: State, operation: &Operation, losses: &Losses) -> Opt
         (Action::Remove, Outcome::NothingToRemove) => here(state.is_none() || lossy, state),
         (Action::Remove, Outcome::Unknown) => Some(None),
         (Action::Get | Action::Exist, Outcome::Unknown) => Some(state),
-        // An answer that does not belong to the question: nothing explains it.
+        // The answer does not belong to the question, so nothing explains it.
         _ => None,
     }
 }

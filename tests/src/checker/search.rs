@@ -1,15 +1,18 @@
 //! The search for an order, forward in time (Wing and Gong; Lowe's "just in time" linearization).
 //!
-//! The events of a key are replayed in the order of time. A configuration is what the register may hold now and which
-//! of the operations under way have taken effect already. A call adds to those under way. A return keeps only the
-//! configurations in which that operation has taken effect; before, every configuration is extended by every sequence
-//! of operations under way that ends with the returning one. No operation needs to take effect earlier than the next
-//! return, so nothing is missed by waiting for it. No configuration left means that no order exists.
+//! The events of a key are replayed in the order of time. A configuration is a value that the register may hold now,
+//! and the set of operations under way that have taken effect already. A call adds its operation to those under way. A
+//! return first extends every configuration by every sequence of operations under way that ends with the returning one.
+//! Then it keeps only the configurations in which the returning operation has taken effect. No operation needs to take
+//! effect earlier than the next return, so this waiting misses nothing. If no configuration is left, no order exists.
 //!
-//! Operations of unknown outcome never return. They stay under way, and would double the configurations each. Three
-//! things keep them few. Of two configurations with the same value the one in which fewer of them have taken effect can
-//! do all that the other can (they may also never happen), so only the smallest sets are kept. Of several that do the
-//! same, the first one stands for all. And values that no read returned are one value.
+//! Operations of unknown outcome never return. They stay under way, and each would double the configurations. Three
+//! rules keep the configurations few:
+//!
+//! - Only the smallest sets are kept. Of two configurations with the same value, the one in which fewer unknown
+//!   operations have taken effect can do all that the other can, because such operations may also never happen.
+//! - Of several unknown operations that do the same, the first one stands for all.
+//! - Values that no read returned count as one value.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -19,35 +22,36 @@ use super::model::{Losses, State, apply};
 /// Result of the search.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// An order that explains everything.
+    /// An order explains all operations.
     Order,
-    /// There is none: stuck at the return of this operation (place in the input).
+    /// No order exists: the search is stuck at the return of this operation.
     NoOrder {
-        /// Place of the operation.
+        /// Place of the operation in the input.
         stuck_at: usize,
     },
-    /// Given up.
+    /// The search exceeded its bound.
     Bound,
 }
 
-/// Operations under way that have taken effect, by their place in the input, sorted.
+/// Places in the input of operations under way that have taken effect, sorted.
 type Taken = Vec<u32>;
 
 #[derive(Clone, Debug, Default)]
 struct Configuration {
     state: State,
-    /// Of those that will return.
+    /// Taken operations that will return.
     known: Taken,
-    /// Of those of unknown outcome.
+    /// Taken operations of unknown outcome.
     unknown: Taken,
 }
 
-/// Configurations, without those that others can do everything that they can.
+/// A set of configurations that leaves out each one whose continuations another one has, too.
 #[derive(Default)]
 struct Smallest(HashMap<(State, Taken), Vec<Taken>>);
 
 impl Smallest {
-    /// Adds it, unless there is one with the same value in which no other operations of unknown outcome are used up.
+    /// Adds `configuration` unless one with the same value has used up a subset of its operations of unknown outcome;
+    /// returns whether it was added.
     fn add(&mut self, configuration: &Configuration) -> bool {
         let alike = self.0.entry((configuration.state, configuration.known.clone())).or_default();
         let unknown = &configuration.unknown;
@@ -73,12 +77,12 @@ fn is_subset(smaller: &[u32], larger: &[u32]) -> bool {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    // Calls sort before returns at the same instant: what touches counts as concurrent.
+    // Calls sort before returns at the same instant, so operations that touch count as concurrent.
     Call(usize),
     Return(usize),
 }
 
-/// Looks for an order of one key's operations, in at most `bound` steps.
+/// Searches for an order of one key's operations, in at most `bound` steps.
 pub(super) fn search(operations: &[Operation], losses: &Losses, bound: usize) -> Found {
     let mut events: Vec<(u64, Event)> = Vec::with_capacity(operations.len() * 2);
     for (place, operation) in operations.iter().enumerate() {
@@ -120,7 +124,7 @@ pub(super) fn search(operations: &[Operation], losses: &Losses, bound: usize) ->
     Found::Order
 }
 
-/// Gives one digest to all values that no read returned: which of them it is makes no difference.
+/// Replaces all values that no read returned by one digest, because nothing tells them apart.
 fn merge_unread(operations: &[Operation]) -> Vec<Operation> {
     let read = |operation: &Operation| match operation.outcome {
         Outcome::Value(digest) => Some(digest),
@@ -139,7 +143,7 @@ fn merge_unread(operations: &[Operation]) -> Vec<Operation> {
     operations
 }
 
-/// The configurations in which `returning` has taken effect, without it; `None` when the bound is exceeded.
+/// Returns the configurations in which `returning` has taken effect, with it removed; `None` if the bound is exceeded.
 fn returned(
     operations: &[Operation],
     losses: &Losses,
@@ -151,7 +155,7 @@ fn returned(
 ) -> Option<Vec<Configuration>> {
     let mut seen = Smallest::default();
     let mut done = Smallest::default();
-    // Breadth first, so that small sets are met before the larger ones that they make superfluous.
+    // Breadth first, so that small sets come before the larger ones that they make superfluous.
     let mut open = VecDeque::from(configurations);
     while let Some(mut configuration) = open.pop_front() {
         for &place in under_way {

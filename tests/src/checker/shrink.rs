@@ -1,20 +1,20 @@
 //! Finds the few operations that contradict each other.
 //!
-//! Only weaker histories are tried, ones that any explanation of the full history would explain, too: an operation that
-//! only looked is left out, one that changed something gets an unknown outcome. So what remains contradictory was so
-//! in the full history, and not because its writer was left out.
+//! Only weaker histories are tried, which any explanation of the full history would also explain. An operation that
+//! only looked is left out; one that changed something gets an unknown outcome. So the remaining contradiction is one
+//! of the full history, and does not come from leaving out a writer.
 
 use super::history::{Operation, Outcome};
 use super::model::Losses;
 use super::search::{Found, search};
 
-/// Steps of each try: a weaker history that takes longer is not worth the wait.
+/// Bound on the steps of each try; a weaker history that takes longer is not worth the wait.
 const TRY: usize = 5_000;
 
-/// The operations without which there would be an order.
+/// Returns the operations that contradict each other: without any one of them there would be an order.
 pub(super) fn shrink(operations: &[Operation], stuck_at: usize, losses: &Losses) -> Vec<Operation> {
     let stuck = &operations[stuck_at];
-    // What was called after the contradiction has no part in it.
+    // An operation that was called after the contradiction has no part in it.
     let mut rest: Vec<Operation> =
         operations.iter().filter(|operation| operation.start <= stuck.end).cloned().collect();
     let contradictory = |rest: &[Operation]| matches!(search(rest, losses, TRY), Found::NoOrder { .. });

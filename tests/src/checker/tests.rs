@@ -9,7 +9,7 @@ use super::*;
 const A: Digest = Digest(0xa);
 const B: Digest = Digest(0xb);
 
-/// `(start, end, action, outcome)` on the key `k`.
+/// Makes a history of `(start, end, action, outcome)` on the key `k`, each with a client of its own.
 fn history(operations: &[(u64, u64, Action, Outcome)]) -> Vec<Operation> {
     operations
         .iter()
@@ -30,7 +30,7 @@ fn accepted(operations: &[(u64, u64, Action, Outcome)]) {
     check(&history(operations), Losses::None).assert_ok();
 }
 
-/// Rejected, and the explanation contains `word` and exactly `essential` operations.
+/// Asserts that the history is rejected, and that the explanation contains `word` and exactly `essential` operations.
 #[track_caller]
 fn rejected(operations: &[(u64, u64, Action, Outcome)], losses: Losses, word: &str, essential: usize) {
     match check(&history(operations), losses) {
@@ -65,7 +65,7 @@ fn a_put_that_finds_the_key_absent_hides_a_loss_only_while_losses_are_allowed() 
         [(0, 10, PutIfAbsent(A), Stored), (20, 30, PutIfAbsent(B), Stored), (100, 110, Get, Value(B))];
     check(&history(&hidden), Losses::Within(vec![25..26])).assert_ok();
     rejected(&hidden, Losses::Within(vec![0..15, 35..200]), "no order", 2);
-    // What was replaced does not come back, whatever is allowed.
+    // A value that was replaced does not come back, whatever losses are allowed.
     let mut back = hidden.to_vec();
     back.push((120, 130, Get, Value(A)));
     rejected(&back, Losses::Within(vec![0..200]), "not there", 2);
@@ -100,7 +100,7 @@ fn a_stale_read_after_a_remove_is_rejected_with_and_without_losses() {
 #[test]
 fn a_stale_read_after_an_upsert_is_rejected() {
     let stale = [(0, 10, Upsert(A), Stored), (20, 30, Upsert(B), Stored), (40, 50, Get, Value(A))];
-    // All three: an upsert of A that may come later would explain it.
+    // All three are essential: an unknown upsert of A that takes effect later would explain the read.
     rejected(&stale, Losses::Allowed, "not there", 3);
 }
 
@@ -149,7 +149,7 @@ fn reads_that_disagree_about_the_order_of_two_puts_are_rejected() {
 
 #[test]
 fn a_read_that_goes_back_while_an_unknown_upsert_is_open_is_rejected() {
-    // The unknown put can take effect once: a, b, a again has no explanation.
+    // The unknown put can take effect only once, so reads of B and then A have no explanation.
     let back = [
         (0, 10, Upsert(A), Stored),
         (20, 30, Upsert(B), Unknown),
@@ -164,14 +164,14 @@ fn a_failed_put_that_shows_up_is_rejected() {
     rejected(&[(0, 10, PutIfAbsent(A), Failed), (20, 30, Get, Value(A))], Losses::Allowed, "not there", 1);
 }
 
-/// The same with the same client for all.
+/// Makes a history like [`history`], but with one client for all operations.
 fn of_one_client(operations: &[(u64, u64, Action, Outcome)]) -> Vec<Operation> {
     history(operations).into_iter().map(|operation| Operation { client: 0, ..operation }).collect()
 }
 
 #[test]
 fn a_put_that_stayed_local_is_no_acknowledgement() {
-    // Nobody has to find it, and the next put-if-absent stores.
+    // No read has to find the value, and the next put-if-absent stores.
     let local = [
         (0, 10, PutIfAbsent(A), LocalOnly),
         (20, 30, Get, LocalValue(A)),
@@ -180,7 +180,7 @@ fn a_put_that_stayed_local_is_no_acknowledgement() {
         (80, 90, Get, Value(B)),
     ];
     check(&of_one_client(&local), Losses::None).assert_ok();
-    // And nobody may find it in the pool, not even the client whose cache it is in.
+    // No read may find it in the pool, not even one of the client whose cache holds it.
     let leaked = of_one_client(&[(0, 10, PutIfAbsent(A), LocalOnly), (20, 30, Get, Value(A))]);
     assert!(matches!(check(&leaked, Losses::Allowed), Verdict::Violation(_)));
 }
@@ -205,7 +205,7 @@ fn a_read_without_a_leader_may_be_old_but_not_wrong() {
     rejected(&failed, Losses::Allowed, "cache cannot hold", 1);
     let early = [(0, 10, Get, LocalValue(A)), (20, 30, PutIfAbsent(A), Stored)];
     rejected(&early, Losses::Allowed, "cache cannot hold", 1);
-    // Each operation is another client's here.
+    // Here each operation has a client of its own.
     let anothers = [(0, 10, PutIfAbsent(A), LocalOnly), (20, 30, Get, LocalValue(A))];
     rejected(&anothers, Losses::Allowed, "cache cannot hold", 1);
 }
@@ -274,8 +274,8 @@ fn many_unknown_outcomes_do_not_blow_up() {
     accepted(&operations);
 }
 
-/// An oracle that is right by construction: operations that did take effect at one instant each are accepted, and one
-/// read that returns what was never current during it is rejected.
+/// Checks against histories that are right by construction: operations that each took effect at one instant are
+/// accepted, and a read that returns a value that was never current during it is rejected.
 #[test]
 fn random_histories_made_from_an_order_are_accepted_and_a_wrong_read_is_not() {
     for seed in 0..60 {
@@ -296,7 +296,7 @@ fn made_from_an_order(seed: u64) -> Vec<Operation> {
     let mut state = None;
     let mut made = Vec::new();
     for i in 0..200u64 {
-        // Takes effect at `at`; starts and ends around it, overlapping its neighbours.
+        // The operation takes effect at `at`; its start and end lie around that and overlap its neighbours.
         let at = 1_000 + i * 10;
         let (start, end) = (at - random.below(60), at + random.below(60));
         let value = Digest(i);
@@ -323,11 +323,12 @@ fn made_from_an_order(seed: u64) -> Vec<Operation> {
     made
 }
 
-/// Whether some order of some of the operations explains them, found by trying every one: the definition, word for word.
+/// Returns whether some order of some of the operations explains them, by trying every order: the definition, word for
+/// word.
 fn brute_force(operations: &[Operation], losses: &Losses) -> bool {
     let judged: Vec<&Operation> = operations.iter().filter(|op| !op.is_no_news()).collect();
     fn extend(left: &[&Operation], state: model::State, losses: &Losses) -> bool {
-        // Those of unknown outcome may never happen.
+        // Operations of unknown outcome may never happen.
         if left.iter().all(|op| op.outcome == Unknown) {
             return true;
         }

@@ -1,7 +1,8 @@
-//! Loss of power: of all that a process did to its files, what it had made durable survives, and of the rest any part.
+//! Loss of power: of a process' changes to its files, those that it made durable survive, and any part of the others.
 //!
-//! Only `fsync` and `fdatasync` make bytes durable, and only the sync of a folder makes its names durable: not
-//! `sync_file_range`, and not the sync of a file for its own name. File systems promise more, each something else.
+//! Only `fsync` and `fdatasync` make bytes durable, and only the sync of a folder makes its names durable.
+//! `sync_file_range` does neither, and the sync of a file does not cover its own name. File systems promise more, but
+//! each something else.
 
 mod model;
 
@@ -24,21 +25,21 @@ pub struct Power {
     model: Model,
 }
 
-/// Losses of one loss of power.
+/// Changes that one loss of power took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
-    /// Changes of files that were not durable, and had reached the kernel.
+    /// Changes of files that had reached the kernel and were not durable.
     pub unsynced: usize,
-    /// Of those the ones that are gone.
+    /// Number of those that are gone.
     pub lost: usize,
-    /// And the ones of which a part is gone.
+    /// Number of those of which a part is gone.
     pub torn: usize,
-    /// Names that are as they were before the last sync of their folder.
+    /// Names that are again as they were at the last sync of their folder.
     pub names: usize,
 }
 
 impl Power {
-    /// For right before the process starts: all that is in `data` is durable. `data` itself need not be there.
+    /// Starts the model, right before the process starts: all that is in `data` is durable. `data` need not exist.
     ///
     /// # Panics
     /// When it can't be read, or the journal can't be emptied.
@@ -56,10 +57,11 @@ impl Power {
         Self { data: data.to_owned(), journal: journal.to_owned(), model }
     }
 
-    /// For right after the process was ended by its journal: puts in the place of `data` what `random` leaves of it.
+    /// Replaces `data` by the part of it that `random` lets survive. Call it right after the process was ended by its
+    /// journal.
     ///
     /// # Panics
-    /// When the journal does not account for every byte of `data`: then something has changed it past the C library.
+    /// When the journal does not account for every byte of `data`, because something has changed it past the C library.
     pub fn off(self, random: &mut Seeded) -> Taken {
         let Self { data, journal, mut model } = self;
         let name = data.file_name().expect("a data directory has a name").to_owned();
@@ -121,7 +123,7 @@ fn list(folder: &Path) -> Vec<OsString> {
     entries.map(|entry| entry.expect("a name").file_name()).collect()
 }
 
-/// This folder and those in it.
+/// Returns this folder and all folders below it.
 fn folders(folder: &Path) -> Vec<PathBuf> {
     if !folder.is_dir() {
         return Vec::new();
@@ -130,7 +132,7 @@ fn folders(folder: &Path) -> Vec<PathBuf> {
     std::iter::once(folder.to_owned()).chain(inner.collect::<Vec<_>>()).collect()
 }
 
-/// Takes what is at `path` into the model, durable.
+/// Adds the file or folder at `path` to the model, as durable.
 fn read(model: &mut Model, path: &Path) -> Id {
     if !path.is_dir() {
         let id = model.new_file(inode(path));
@@ -148,7 +150,7 @@ fn read(model: &mut Model, path: &Path) -> Id {
     id
 }
 
-/// Puts what is left of a folder to where it was.
+/// Writes the surviving content of a folder to `at`.
 fn write(left: &model::Left, folder: Id, at: &Path) {
     for (name, id) in &left.names[&folder] {
         let path = at.join(name);
@@ -162,7 +164,7 @@ fn write(left: &model::Left, folder: Id, at: &Path) {
     }
 }
 
-/// Brings the model to where the journal ends. Of the folder `top` only one name is the process'.
+/// Applies the whole journal to the model. In the folder `top` only the name `only` belongs to the process.
 fn replay(model: &mut Model, mut journal: &[u8], top: u64, only: &OsStr) {
     let mut listed: Vec<(OsString, u64)> = Vec::new();
     while let Some((header, rest)) = journal.split_first_chunk::<32>() {
@@ -179,7 +181,7 @@ fn replay(model: &mut Model, mut journal: &[u8], top: u64, only: &OsStr) {
             (record::SYNCING, Some(id)) => {
                 let mut names = BTreeMap::new();
                 for (name, inode) in listed.drain(..) {
-                    // What is not in the model is gone again, or is not the process'.
+                    // A name that is not in the model is gone again, or does not belong to the process.
                     if let Some(id) = model.find(inode).filter(|_| inode != top) {
                         names.insert(name, id);
                     }
@@ -190,14 +192,14 @@ fn replay(model: &mut Model, mut journal: &[u8], top: u64, only: &OsStr) {
                 model.syncing(value, id, names);
             }
             (record::SYNCED, Some(_)) => model.synced(value),
-            // Of a file elsewhere.
+            // The record is of a file elsewhere.
             _ => listed.clear(),
         }
     }
     assert!(journal.is_empty(), "the journal ends within a record");
 }
 
-/// Names and inodes of a list as `getdents64` gives it.
+/// Parses the names and inodes of a list in the format of `getdents64`.
 fn entries(mut list: &[u8]) -> Vec<(OsString, u64)> {
     const NAME: usize = 19;
     let mut found = Vec::new();

@@ -1,4 +1,5 @@
-//! Files and folders: what of them is durable, what was done since, and what of that a loss of power may leave.
+//! A model of files and folders: their durable content, the changes since, and the changes that survive a loss of
+//! power.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -6,10 +7,10 @@ use std::ffi::OsString;
 use super::Taken;
 use crate::Seeded;
 
-/// Bytes that a disk writes whole or not at all.
+/// Bytes that a disk writes as a whole or not at all.
 const SECTOR: usize = 512;
 
-/// A file or folder; its inode may be another's later.
+/// Identifies a file or folder; its inode may belong to another one later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Id(usize);
 
@@ -26,7 +27,7 @@ pub(super) enum Change {
 #[derive(Debug, Default)]
 struct File {
     durable: Vec<u8>,
-    /// Changes that are in it, counted from the beginning.
+    /// Number of changes that `durable` includes, counted from the beginning.
     included: usize,
     since: Vec<Change>,
 }
@@ -37,7 +38,7 @@ enum Node {
     Folder { durable: Names },
 }
 
-/// A sync that has begun: what it will have made durable.
+/// A sync that has begun, with the changes and names that it will make durable.
 #[derive(Debug)]
 struct Sync {
     of: Id,
@@ -45,7 +46,7 @@ struct Sync {
     names: Names,
 }
 
-/// See the module.
+/// The files, folders and running syncs of one data directory.
 #[derive(Debug, Default)]
 pub(super) struct Model {
     nodes: Vec<Node>,
@@ -53,23 +54,23 @@ pub(super) struct Model {
     syncs: HashMap<u64, Sync>,
 }
 
-/// The files that are left.
+/// The files and names that survive a loss of power.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     pub(super) names: BTreeMap<Id, Names>,
     pub(super) files: BTreeMap<Id, Vec<u8>>,
 }
 
-/// How much a loss of power takes. Drives and file systems differ, and so does the moment.
+/// The extent of a loss of power. It differs between drives, file systems and moments.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
-    /// All that was not durable.
+    /// All changes that were not durable are lost.
     Everything,
-    /// The changes after some moment, file by file.
+    /// The changes after some moment are lost, file by file.
     TheLast,
-    /// Any part.
+    /// Any part of the changes is lost.
     Any,
-    /// One change in so many.
+    /// One change in so many is lost.
     OneIn(u64),
 }
 
@@ -85,7 +86,7 @@ impl Model {
         self.add(inode, Node::File(File::default()))
     }
 
-    /// A folder without a durable name in it.
+    /// Adds a folder that has no durable name.
     pub(super) fn new_folder(&mut self, inode: u64) -> Id {
         self.add(inode, Node::Folder { durable: Names::new() })
     }
@@ -107,27 +108,27 @@ impl Model {
         }
     }
 
-    /// The names that are durable in a folder.
+    /// Sets the durable names of a folder.
     pub(super) fn set_names(&mut self, id: Id, names: Names) {
         if let Node::Folder { durable } = &mut self.nodes[id.0] {
             *durable = names;
         }
     }
 
-    /// All that was done to a file so far is durable.
+    /// Makes all changes of a file so far durable.
     pub(super) fn all_durable(&mut self, id: Id) {
         if let Some(file) = self.file(id) {
             file.include(file.included + file.since.len());
         }
     }
 
-    /// A sync begins. It covers what was done before, and, of a folder, these names.
+    /// Begins a sync. It covers the changes made before it and, for a folder, `names`.
     pub(super) fn syncing(&mut self, sync: u64, of: Id, names: Names) {
         let changes = self.file(of).map_or(0, |file| file.included + file.since.len());
         self.syncs.insert(sync, Sync { of, changes, names });
     }
 
-    /// It has ended.
+    /// Ends a sync, which makes durable what it covers.
     pub(super) fn synced(&mut self, sync: u64) {
         let Some(Sync { of, changes, names }) = self.syncs.remove(&sync) else { return };
         match &mut self.nodes[of.0] {
@@ -136,7 +137,7 @@ impl Model {
         }
     }
 
-    /// Content of a file when nothing is lost.
+    /// Returns the content of a file if nothing is lost.
     pub(super) fn written(&self, id: Id) -> Vec<u8> {
         match &self.nodes[id.0] {
             Node::File(file) => {
@@ -148,7 +149,7 @@ impl Model {
         }
     }
 
-    /// The files that are left when the folders had these names at the end.
+    /// Returns the files that survive if the folders had the names `now` at the end, and counts the losses.
     pub(super) fn survivors(&self, now: &BTreeMap<Id, Names>, random: &mut Seeded) -> (Left, Taken) {
         let loss = match random.below(4) {
             0 => Loss::Everything,
@@ -250,7 +251,7 @@ fn tear(file: &mut Vec<u8>, at: u64, bytes: &[u8], random: &mut Seeded) {
     }
 }
 
-/// Of the names that differ each is as it was, or as it is now.
+/// Returns the names that survive in a folder: each name that differs is either the durable one or the present one.
 fn names_left(durable: &Names, now: &Names, loss: Loss, random: &mut Seeded, taken: &mut Taken) -> Names {
     let mut left = durable.clone();
     for name in durable.keys().chain(now.keys()) {
@@ -280,7 +281,7 @@ mod tests {
         Change::Write { at, bytes: bytes.to_vec() }
     }
 
-    /// The file after each of many losses.
+    /// Returns the distinct contents of the file after many losses.
     fn all_left(model: &Model, id: Id) -> std::collections::BTreeSet<Vec<u8>> {
         let mut random = Seeded::new(1);
         (0..500).map(|_| model.survivors(&BTreeMap::new(), &mut random).0.files[&id].clone()).collect()

@@ -94,7 +94,7 @@ async fn upgrade(cluster: &mut Cluster, running: &Running, restarted: &Fault) {
     assert!(said.contains("the cluster version is") && said.contains("already"), "{said}");
 }
 
-/// `Replace things`: a master whose machine is gone for good, with another one in its place.
+/// `Replace a master whose machine is gone`: a master whose machine is gone for good, with another one in its place.
 async fn replace(cluster: &mut Cluster, running: &Running, gone: &Fault) {
     let lost = leads(cluster).await;
     let old = cluster.master_raft(lost).to_owned();

@@ -1,19 +1,21 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Most bytes that a record of the fence takes.
+/// Maximum bytes of one record of the fence.
 const RECORD_BYTES: u64 = 64;
-/// A store may always take this much to remember writes: 8 million, which is 70,000 a second for two minutes.
+/// Memory in bytes that every store may take to remember writes: 8 million of them, or 70,000 a second for two minutes.
 const AT_LEAST: u64 = 512 << 20;
 
-/// Most memory that a store should take to remember who wrote what, where it lends `lent` bytes: 1 % of them, at least
-/// 512 MiB, and no more than there can be to remember: objects begin at multiples of 64 bytes, and one that ends before
-/// the next multiple may leave the rest of an older one there.
+/// Maximum memory that a store which lends `lent` bytes should take to remember writes, in bytes.
+///
+/// It is 1 % of `lent`, at least 512 MiB, and at most twice `lent`, which is as much as there can be to remember:
+/// objects begin at multiples of 64 bytes, and one that ends before the next multiple may leave the rest of an older
+/// one there.
 #[must_use]
 pub fn fence_limit(lent: u64) -> u64 {
     (lent / 100).max(AT_LEAST).min(lent.saturating_mul(2))
 }
 
-/// How many records the fences of one server may hold together, and how many they do.
+/// Number of records that the fences of one server may hold together, and that they do hold.
 #[derive(Debug)]
 pub(crate) struct Budget {
     records: usize,
@@ -29,26 +31,26 @@ pub(super) struct Held {
 }
 
 impl Budget {
-    /// As many records as fit into `bytes`.
+    /// Creates a budget of as many records as fit into `bytes`.
     pub(crate) fn of(bytes: u64) -> Self {
         let records = usize::try_from(bytes / RECORD_BYTES).unwrap_or(usize::MAX);
         Self { records, held: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
     }
 
-    /// Memory that the records take.
+    /// Memory that the records take, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed) as u64
     }
 
-    /// How many more records there may be. Two fences that ask at the same time may exceed it by what one write adds.
+    /// Returns how many more records fit. Two fences that ask at once may exceed the budget by one write's records.
     pub(super) fn room(&self) -> usize {
         self.records.saturating_sub(self.held.load(Ordering::Relaxed))
     }
 
-    /// A fence that held `before` holds `after` now.
+    /// Updates the totals after a fence has changed from `before` to `after`.
     pub(super) fn changed(&self, before: Held, after: Held) {
         let change = |total: &AtomicUsize, before: usize, after: usize| {
-            // Wraps where it becomes less, and so does the sum.
+            // A decrease wraps around, and so does the sum.
             if before != after {
                 total.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
             }

@@ -3,22 +3,22 @@ use std::time::Duration;
 
 use mc_types::ClusterTime;
 
-/// Parts into which the time that records are kept is cut: each record is kept longer by up to one of them.
+/// Number of parts of the time for which records are kept. A record is kept longer by up to one part.
 const PARTS: u32 = 128;
 
-/// When records were written, some at a time: a record holds the number of its generation instead of a time.
+/// Times at which records were written, in steps: a record holds the number of its generation instead of a time.
 pub(super) struct Generations {
     keep: Duration,
     span: Duration,
-    /// Number of the first one in the list.
+    /// Number of the first generation in the list.
     first: u32,
-    /// Those that may still have records, and the present one. Neither times nor numbers go down.
+    /// Generations that may still have records, and the present one. Neither times nor numbers go down.
     list: VecDeque<Generation>,
 }
 
 struct Generation {
     opened: ClusterTime,
-    /// The latest time at which a record of it was written.
+    /// Latest time at which a record of it was written.
     stamp: ClusterTime,
 }
 
@@ -27,17 +27,17 @@ impl Generations {
         Self { keep, span: keep / PARTS, first: 0, list: VecDeque::new() }
     }
 
-    /// The generation of what is written now. A clock that goes back stays in the one it was in.
+    /// Returns the generation of a write at `now`. If the clock goes back, the present generation goes on.
     pub(super) fn present(&mut self, now: ClusterTime) -> u32 {
         match self.list.back_mut() {
-            // `after` rounds up, so that a generation is at least a millisecond.
+            // `after` rounds up, so that a generation lasts at least a millisecond.
             Some(present) if now < present.opened.after(self.span) => present.stamp = present.stamp.max(now),
             _ => self.list.push_back(Generation { opened: now, stamp: now }),
         }
         self.number(self.list.len() - 1)
     }
 
-    /// The oldest generation whose records must still be kept when a master has said that it is `heard`.
+    /// Returns the oldest generation to keep when the latest time that a master has said is `heard`.
     pub(super) fn live(&self, heard: ClusterTime) -> u32 {
         self.number(self.list.iter().take_while(|old| old.stamp.after(self.keep) <= heard).count())
     }
@@ -50,7 +50,7 @@ impl Generations {
         }
     }
 
-    /// 2^32 generations last for a century.
+    /// Returns the number of the generation at `place` in the list. 2^32 generations last for a century.
     fn number(&self, place: usize) -> u32 {
         self.first + place as u32
     }

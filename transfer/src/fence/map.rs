@@ -9,34 +9,34 @@ use super::Fenced;
 use super::generations::Generations;
 use super::records::{Record, Records};
 
-/// Chunks of records that each write looks through for old ones. A chunk holds more records than a write can add, so
-/// that the backlog shrinks, and few enough that no write pays for all of it.
+/// Number of chunks of records that each write searches for old records. A chunk holds more records than a write can
+/// add, so that the backlog shrinks, and few enough that no write pays for all of it.
 const SWEPT_PER_WRITE: usize = 1;
-/// Passes that there may be before those of finished writes are dropped.
+/// Number of claims up to which those of finished writes are kept.
 const FEW_PASSES: usize = 64;
 
-/// A claim that a later one ends.
+/// A write's claim to a range, which a later write ends.
 pub(super) trait Supersede: Clone + Default {
-    /// Returns when all who act under the claim have stopped.
+    /// Ends the claim, and returns when everything done under it has stopped.
     fn supersede(&self);
 
-    /// Whether anybody but the map holds it.
+    /// Whether anything but the map holds the claim.
     fn is_in_use(&mut self) -> bool;
 }
 
-/// The highest index per byte, as records that don't overlap, and the writes under way. Pure: time is handed in.
+/// The highest index per byte, as records that don't overlap, and the writes under way. Pure: callers pass the time.
 ///
-/// A record outlives its writes by minutes, so it holds only what decides about later ones. The claims of the writes
-/// are kept apart, for as long as the writes last.
+/// A record outlives its writes by minutes, so it holds only what later decisions need. The claims of the writes are
+/// kept apart, for as long as the writes last.
 pub(super) struct FenceMap<P> {
     records: Records,
     generations: Generations,
-    /// Claims of writes that may be under way, by first byte. They don't overlap, and each lies within one record of its
-    /// index.
+    /// Claims of writes that may be under way, by first byte. They don't overlap, and each lies within one record of
+    /// its index.
     claims: BTreeMap<u64, Claim<P>>,
-    /// When there are so many, the claims of writes that are over are dropped.
+    /// Number of claims at which those of finished writes are dropped.
     prune_at: usize,
-    /// Records may have been forgotten against which a grant that expires at or before this time must be checked.
+    /// Time up to which records may be forgotten: a grant that expires by then can't be checked any more.
     horizon: ClusterTime,
 }
 
@@ -60,12 +60,12 @@ impl<P: Supersede> FenceMap<P> {
         self.records.len()
     }
 
-    /// Memory that the records take.
+    /// Memory that the records take, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.records.bytes()
     }
 
-    /// Admits a write if it needs no more than `room` more records.
+    /// Admits a write if it needs at most `room` more records.
     pub(super) fn admit_write(
         &mut self,
         range: Range<u64>,
@@ -115,7 +115,7 @@ impl<P: Supersede> FenceMap<P> {
         }
     }
 
-    /// Drops the records whose time is over from the next few chunks; says whether there are more of them.
+    /// Drops the records that may be forgotten from the next few chunks; returns whether there are more of them.
     pub(super) fn forget(&mut self, heard: ClusterTime, chunks: usize) -> bool {
         let live = self.generations.live(heard);
         let mut forgotten = Vec::new();
@@ -124,7 +124,7 @@ impl<P: Supersede> FenceMap<P> {
             self.horizon = self.horizon.max(heard);
         }
         for range in forgotten {
-            // A write that is still in flight has an expired grant, and nothing would end it from here on.
+            // A write that is still in flight here has an expired grant, and nothing else would end it from here on.
             self.supersede(&range);
         }
         let oldest = self.records.oldest();
@@ -132,8 +132,10 @@ impl<P: Supersede> FenceMap<P> {
         oldest.is_some_and(|oldest| oldest < live)
     }
 
-    /// Another writer of the same put. Adjacent ranges of one index share a record, so the record may be longer than the
-    /// range; a range that lies partly in one is not one that a master granted.
+    /// Admits another writer of the same put.
+    ///
+    /// Adjacent ranges of one index share a record, so the record may be longer than the range. A master never grants a
+    /// range that lies partly in a record.
     fn join(&mut self, range: &Range<u64>, index: u64, now: ClusterTime) -> Result<P, Fenced> {
         let overlap = Err(Fenced::Overlap { index });
         let record = {
@@ -161,7 +163,7 @@ impl<P: Supersede> FenceMap<P> {
         Ok(pass)
     }
 
-    /// A claim to a range in which there is none.
+    /// Adds a claim to a range that has none, and returns it.
     fn claim(&mut self, range: Range<u64>) -> P {
         if self.claims.len() >= self.prune_at {
             self.claims.retain(|_, claim| claim.pass.is_in_use());
@@ -183,8 +185,8 @@ impl<P: Supersede> FenceMap<P> {
     }
 }
 
-/// The first bytes of the claims that overlap a range. Since claims don't overlap each other, they end in the order in
-/// which they start.
+/// Returns the first bytes of the claims that overlap a range, last claim first. Claims don't overlap each other, so
+/// they end in the order in which they start.
 fn overlapping<P>(claims: &BTreeMap<u64, Claim<P>>, range: &Range<u64>) -> impl Iterator<Item = u64> {
     let start = range.start;
     claims.range(..range.end).rev().take_while(move |(_, claim)| claim.end > start).map(|(start, _)| *start)
@@ -218,7 +220,7 @@ mod tests {
         }
     }
 
-    /// The fence's promise, byte by byte: every write ever admitted, in order.
+    /// A model of the fence: every write ever admitted, in order.
     #[derive(Default)]
     struct Model {
         writes: Vec<Write>,
@@ -237,12 +239,12 @@ mod tests {
             self.writes.iter().filter(move |w| w.range.start < range.end && range.start < w.range.end)
         }
 
-        /// Some higher index was written so recently that a lower grant may still be valid.
+        /// Whether a higher index was written so recently that a lower grant may still be valid.
         fn must_refuse(&self, range: &Range<u64>, index: u64, heard: u64) -> bool {
             self.overlapping(range).any(|w| w.index > index && w.stamp + KEEP_MS > heard)
         }
 
-        /// No other put of the same or a higher index was ever here.
+        /// Whether no other put of the same or a higher index was ever here.
         fn must_admit(&self, range: &Range<u64>, index: u64) -> bool {
             self.overlapping(range).all(|w| w.index < index || (w.index == index && w.range == *range))
         }
@@ -365,7 +367,7 @@ mod tests {
         assert_eq!(write(&mut map, 0..7, 1, KEEP_MS).unwrap_err(), Fenced::Overlap { index: 1 });
     }
 
-    /// The same decisions, made byte by byte and without forgetting: what the compact records must come to.
+    /// A model that makes the same decisions byte by byte and forgets nothing.
     struct Naive {
         bytes: Vec<Byte>,
     }
@@ -397,7 +399,7 @@ mod tests {
         }
     }
 
-    /// Slots of many sizes over several chunks of records.
+    /// Generates ranges of many sizes over several chunks of records.
     fn place() -> impl Strategy<Value = Range<u64>> {
         prop_oneof![
             8 => (0..2_000u64, 1..4u64).prop_map(|(slot, slots)| slot * 8..(slot + slots) * 8),
@@ -431,7 +433,7 @@ mod tests {
                 Ok(())
             };
             for (nth, (range, run)) in batches.iter().enumerate() {
-                // Each batch has an index of its own, mostly a later one; adjacent ranges as one log entry allocates them.
+                // Each batch has its own index, mostly a later one, and adjacent ranges like those of one log entry.
                 let index = if nth % 5 == 4 { nth as u64 / 2 } else { 10 + nth as u64 };
                 let len = range.end - range.start;
                 for nth in 0..*run {
@@ -441,7 +443,7 @@ mod tests {
                     }
                 }
             }
-            // A pass ends when, and only when, something newer overlaps it. One that no byte shows was overwritten.
+            // A pass ends exactly when a newer write overlaps its range.
             for (range, index, pass) in &flags {
                 let overwritten = naive.highest(range) > *index;
                 prop_assert_eq!(pass.0.get(), overwritten, "{:?} {}", range, index);
@@ -467,7 +469,7 @@ mod tests {
             write(&mut map, slot * 8..slot * 8 + 8, 5, 0).unwrap();
         }
         assert_eq!(map.records(), 2);
-        // Each is still a put of its own.
+        // Each is still a separate put.
         let pass = write(&mut map, 8..16, 6, 0).unwrap();
         assert_eq!(map.records(), 4);
         write(&mut map, 16..24, 5, 0).unwrap();

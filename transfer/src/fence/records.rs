@@ -3,13 +3,13 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// Most records in one chunk: few enough that an insert into the middle moves little.
+/// Maximum number of records in a chunk: few enough that an insert into the middle moves little.
 const CHUNK: usize = 128;
-/// Neighbouring chunks that together have no more than this become one, which leaves room for the next inserts.
+/// Maximum number of records in two neighbouring chunks that are merged, which leaves room for the next inserts.
 const MERGED: usize = CHUNK / 4 * 3;
-/// A chunk grows and shrinks by so many records, so that little of it is unused.
+/// Number of records by which a chunk's capacity grows and shrinks, so that little of it is unused.
 const STEP: usize = 16;
-/// Bytes of a chunk besides its records: its entry in the tree, in a tree of the lowest fill.
+/// Bytes of a chunk besides its records: its entry in the tree, at the tree's lowest fill.
 const CHUNK_BYTES: usize = 96;
 
 /// A range of bytes and the log index that owns it. Packed: millions of these are held.
@@ -19,28 +19,28 @@ pub(super) struct Record {
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) index: u64,
-    /// When it was written, or written again: see `Generations`.
+    /// Generation in which it was last written: see `Generations`.
     pub(super) generation: u32,
 }
 
 impl Record {
-    /// Whether `next` goes on where this one ends, for the same owner.
+    /// Whether `next` begins where this one ends and has the same owner.
     fn is_continued_by(self, next: Self) -> bool {
         self.end == next.start && self.index == next.index
     }
 }
 
-/// Records that don't overlap, in the order of their bytes: sorted chunks in a tree, which take 28 bytes a record where
-/// chunks are full, and never 64.
+/// Records that don't overlap, in the order of their bytes, as sorted chunks in a tree. They take 28 bytes a record
+/// where chunks are full, and at most 64.
 pub(super) struct Records {
-    /// By a lower bound of the starts of their records. None is empty.
+    /// Chunks by a lower bound of the starts of their records. No chunk is empty.
     chunks: BTreeMap<u64, Vec<Record>>,
-    /// Records by generation; no count is 0.
+    /// Number of records of each generation; no count is 0.
     counts: BTreeMap<u32, usize>,
     len: usize,
-    /// Records that the chunks have memory for.
+    /// Capacity of all chunks together, in records.
     slots: usize,
-    /// Where the next sweep begins.
+    /// Key at which the next sweep begins.
     cursor: u64,
 }
 
@@ -53,17 +53,17 @@ impl Records {
         self.len
     }
 
-    /// Memory that they take.
+    /// Memory that the records take, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.slots * size_of::<Record>() + self.chunks.len() * CHUNK_BYTES
     }
 
-    /// The oldest generation that has a record.
+    /// Returns the oldest generation that has a record.
     pub(super) fn oldest(&self) -> Option<u32> {
         self.counts.first_key_value().map(|(generation, _)| *generation)
     }
 
-    /// The records that overlap a range, in order.
+    /// Returns the records that overlap a range, in order.
     pub(super) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = Record> {
         let range = range.clone();
         let before = self.before(range.start).filter(|record| record.end > range.start);
@@ -77,7 +77,7 @@ impl Records {
         before.into_iter().chain(inside)
     }
 
-    /// Makes room: drops what lies in `range`, and cuts the records that lie partly in it.
+    /// Clears a range: drops the records inside it, and cuts those that lie partly in it.
     pub(super) fn cut_out(&mut self, range: &Range<u64>) {
         let mut rest = None;
         if let Some(record) = self.before(range.start).filter(|record| record.end > range.start) {
@@ -96,21 +96,21 @@ impl Records {
                 self.len -= 1;
             }
         }
-        // Not sooner: it makes one chunk of two.
+        // Only now: it merges chunks.
         keys.into_iter().for_each(|key| self.settle(key));
         if let Some(rest) = rest {
             self.insert(Record { start: range.end, ..rest });
         }
     }
 
-    /// Adds a record that overlaps none. Neighbours of the same index become one with it: a batch of puts has one index,
-    /// and mostly lies in one piece. Together they are as old as the youngest of them.
+    /// Adds a record that overlaps no other, and merges it with its neighbours of the same index. A batch of puts has
+    /// one index, and mostly lies in one piece. A merged record is as old as its youngest part.
     pub(super) fn insert(&mut self, record: Record) {
         let mut key = self.key_at(record.start);
         let chunk = self.chunks.entry(key).or_default();
         let before = chunk.capacity();
         let mut at = chunk.partition_point(|other| other.start < record.start);
-        // The neighbours that it swallows.
+        // Neighbours that are merged into the record, and the result.
         let (mut from, mut to, mut whole) = (at, at, record);
         if let Some(left) = at.checked_sub(1).and_then(|left| chunk.get(left)).copied()
             && left.is_continued_by(whole)
@@ -137,7 +137,7 @@ impl Records {
         }
         self.len += 1;
         if chunk.len() == CHUNK {
-            // Ranges that are written in order fill each chunk.
+            // At the very end, begin a chunk instead of halving this one: ranges written in order fill each.
             let middle = if at == CHUNK { CHUNK } else { CHUNK / 2 };
             let upper = chunk.split_off(middle);
             fit(chunk);
@@ -157,7 +157,7 @@ impl Records {
         self.slots = self.slots - before + chunk.capacity();
     }
 
-    /// Gives the record that begins at `start` another generation.
+    /// Sets the generation of the record that begins at `start`.
     pub(super) fn renew(&mut self, start: u64, generation: u32) {
         let mut old = generation;
         self.change(start, |record| old = std::mem::replace(&mut record.generation, generation));
@@ -167,8 +167,8 @@ impl Records {
         }
     }
 
-    /// Drops the records of generations before `live` from the next few chunks, and says which these were. Sweeps go round
-    /// and round.
+    /// Drops the records of generations before `live` from the next few chunks, and passes each to `dropped`. Each
+    /// sweep continues where the last one ended, and begins again after the last chunk.
     pub(super) fn sweep(&mut self, live: u32, chunks: usize, mut dropped: impl FnMut(Record)) {
         for _ in 0..chunks {
             if self.oldest().is_none_or(|oldest| oldest >= live) {
@@ -195,7 +195,7 @@ impl Records {
         }
     }
 
-    /// The last record that begins before `start`.
+    /// Returns the last record that begins before `start`.
     fn before(&self, start: u64) -> Option<Record> {
         self.chunks.range(..=start).rev().find_map(|(_, chunk)| {
             let after = chunk.partition_point(|record| record.start < start);
@@ -203,7 +203,7 @@ impl Records {
         })
     }
 
-    /// The chunk that a record which begins at `start` belongs to.
+    /// Returns the key of the chunk for a record that begins at `start`.
     fn key_at(&self, start: u64) -> u64 {
         self.chunks.range(..=start).next_back().map_or(0, |(key, _)| *key)
     }
@@ -217,7 +217,7 @@ impl Records {
         }
     }
 
-    /// After records have left a chunk: makes one of it and a neighbour if they fit, and gives back memory.
+    /// Merges a chunk that has lost records with its neighbours if they fit, and frees spare memory.
     fn settle(&mut self, key: u64) {
         let next = self.chunks.range(key.saturating_add(1)..).next().map(|(next, _)| *next);
         let before = self.chunks.range(..key).next_back().map(|(before, _)| *before);
@@ -252,7 +252,7 @@ impl Records {
     }
 }
 
-/// Gives back memory that the chunk's next inserts don't need.
+/// Frees the spare memory that the chunk's next inserts don't need.
 fn fit(chunk: &mut Vec<Record>) {
     if chunk.capacity() - chunk.len() >= 2 * STEP {
         chunk.shrink_to(chunk.len().next_multiple_of(STEP));
@@ -320,7 +320,7 @@ mod tests {
         }
     }
 
-    /// One record for each byte.
+    /// Index and generation of each byte.
     type Model = BTreeMap<u64, (u64, u32)>;
 
     fn is_as(records: &Records, model: &Model) -> bool {
@@ -373,13 +373,13 @@ mod tests {
                 let expected = records.all().into_iter().filter(|record| record.start < range.end && range.start < record.end);
                 prop_assert_eq!(found, expected.collect::<Vec<_>>());
             }
-            // Rounds and rounds: in the end nothing old is left.
+            // Enough rounds that in the end nothing is left.
             records.sweep(u32::MAX, 10_000, |_| {});
             prop_assert_eq!((records.len(), records.slots, records.chunks.len()), (0, 0, 0));
         }
     }
 
-    /// In whatever order records come and go, each takes at most 64 bytes once there are some.
+    /// Each record takes at most 64 bytes once there are some, in whatever order they come and go.
     #[test]
     fn a_record_takes_at_most_64_bytes() {
         let scattered = |i: u64| i * 7_919 % 100_003 * 16;
@@ -395,7 +395,7 @@ mod tests {
             };
             (0..100_000).for_each(|i| put(&mut records, i));
             println!("{order}: {:.1} bytes a record", records.bytes() as f64 / records.len() as f64);
-            // All but a few go, and others come.
+            // All but the latest records go while new ones come.
             for i in 100_000..200_000 {
                 put(&mut records, i);
                 records.sweep(i as u32 - 5_000, 1, |_| {});

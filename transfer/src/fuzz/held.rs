@@ -1,4 +1,4 @@
-//! An allocator that counts.
+//! An allocator that counts the bytes each thread holds.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,10 +8,10 @@ thread_local! {
     static MOST: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, for a test's `#[global_allocator]`: it counts the bytes that each thread holds.
+/// The system's allocator with a count of the bytes each thread holds, for a test's `#[global_allocator]`.
 pub struct Counting;
 
-/// Runs `work` and says how many bytes it held at most at any one time, where [`Counting`] is the allocator.
+/// Runs `work` and returns its result and the most bytes that it held at any one time, counted by [`Counting`].
 pub fn most_held<R>(work: impl FnOnce() -> R) -> (R, usize) {
     let before = HELD.get();
     MOST.set(before);
@@ -25,7 +25,7 @@ fn count(more: usize, less: usize) {
     MOST.set(MOST.get().max(held));
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came. Counting takes no memory: the thread's counters
+// SAFETY: every call is passed on unchanged to the system's allocator. Counting takes no memory: the thread's counters
 // are made without an allocation and are never dropped.
 #[allow(unsafe_code, reason = "an allocator cannot be written without")]
 unsafe impl GlobalAlloc for Counting {

@@ -1,4 +1,4 @@
-//! Whether a request may be served: decisions over values, no I/O.
+//! Checks whether a request may be served: decisions over values, no I/O.
 
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantError, GrantedRange, SegmentEpoch, StoreId};
 
@@ -6,14 +6,14 @@ use crate::authority::Times;
 use crate::fence::Fenced;
 use crate::wire::{self, Hello, Op, Status};
 
-/// Whose memory this is.
+/// The store and epoch whose memory the server serves.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identity {
     pub(super) store: StoreId,
     pub(super) epoch: SegmentEpoch,
 }
 
-/// Why something is refused, in words for the peer's log.
+/// Reason for a refusal, in words for the peer's log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     #[error(
@@ -78,7 +78,7 @@ impl Refusal {
     }
 }
 
-/// The version to speak with a client that says `hello`.
+/// Checks a client's hello and returns the protocol version to speak.
 pub(super) fn check_hello(here: Identity, times: Option<Times>, hello: &Hello) -> Result<u16, Refusal> {
     let (ours, theirs) = (wire::VERSIONS, hello.versions);
     let version = wire::common_version(ours, theirs).ok_or(Refusal::Version { ours, theirs })?;
@@ -86,7 +86,7 @@ pub(super) fn check_hello(here: Identity, times: Option<Times>, hello: &Hello) -
     Ok(version)
 }
 
-/// Whether `grant` permits `access` here and now.
+/// Checks that `grant` permits `asked` at this store now; returns the cluster's time.
 pub(super) fn check_grant(
     here: Identity,
     times: Option<Times>,
@@ -123,7 +123,7 @@ fn check_identity(
     Ok(times)
 }
 
-/// The granted range that `op` names, if the operation lies inside it.
+/// Returns the granted range that `op` names, if the operation lies inside it.
 pub(super) fn check_op(grant: &Grant, op: Op) -> Result<GrantedRange, Refusal> {
     let range = usize::try_from(op.range).ok().and_then(|place| grant.ranges.get(place));
     let range = *range.ok_or(Refusal::NoRange { range: op.range, ranges: grant.ranges.len() })?;

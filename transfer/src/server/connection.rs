@@ -9,19 +9,19 @@ use super::{Counters, DataServer, Timeouts};
 use crate::fence::Fenced;
 use crate::wire::{self, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, Request};
 
-/// Replies that wait for company are sent when there are this many bytes of them.
+/// Size in bytes at which replies that are held back are sent.
 const REPLIES_AT_ONCE: usize = 64 << 10;
-/// A connection without a request for so long gives its buffers back, and is closed when others need its place.
+/// Time without a request after which a connection frees its buffers, and is closed when others need its place.
 const BUFFERS_KEPT: Duration = Duration::from_secs(1);
 
 /// One client's connection: answers its requests one after the other, in order.
 ///
-/// The buffers are reused from request to request, and given back when there are none. Nothing here grows with the size of
+/// The buffers are reused from request to request, and freed while there are none. Nothing here grows with the size of
 /// a transfer.
 pub(super) struct Connection<'a> {
     server: &'a DataServer,
     socket: Socket,
-    /// Grant and operations of the request at hand.
+    /// Grant and operations of the current request.
     body: Vec<u8>,
     /// Protocol bytes not sent yet.
     out: Vec<u8>,
@@ -32,7 +32,7 @@ impl<'a> Connection<'a> {
         Self { server, socket, body: Vec::new(), out: Vec::new() }
     }
 
-    /// Serves until the connection ends, which is always for some reason.
+    /// Serves requests until the connection ends, and returns why it did.
     pub(super) async fn run(mut self) -> Closed {
         match self.serve().await {
             Ok(never) => match never {},
@@ -40,10 +40,10 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Hears its hello and refuses it.
+    /// Reads the client's hello and refuses it.
     pub(super) async fn refuse(mut self, why: &Refusal) -> Closed {
         let mut hello = [0; HELLO_LEN];
-        // A connection closed with bytes unread would be reset, and the refusal lost on its way.
+        // The kernel resets a connection that is closed with unread bytes, and the refusal would be lost.
         let read = self.socket.read_exact(&mut hello).await;
         match read.and_then(|()| Ok(Hello::decode(&hello)?)) {
             Ok(_) => self.refuse_hello(why).await,
@@ -101,7 +101,7 @@ impl<'a> Connection<'a> {
                 self.verdict(Ok(()));
                 match request.access {
                     Access::Read => self.reads(&grant, ops).await?,
-                    // A client that is still sending reads no replies: those to writes wait for the last byte.
+                    // Replies to writes wait for the last byte, because a client that is still sending reads none.
                     Access::Write => self.writes(&grant, ops).await?,
                 }
             }
@@ -149,8 +149,8 @@ impl<'a> Connection<'a> {
         self.verdict(Ok(()));
         self.flush(true).await?;
         self.socket.send_segment(&lent.segment, start, op.len).await?;
-        // The second half of the seqlock, after the last byte was copied out of the segment. The length was promised,
-        // so bytes that have gone bad are sent to the end and then called bad.
+        // The second half of the seqlock, after the last byte was copied out of the segment. The server has promised a
+        // length, so it sends superseded bytes to the end and then refuses them.
         let good = lent.fence.check_read(bytes, range.index, grant.expires);
         Counters::add(&self.server.counters.bytes_read, op.len);
         if good.is_ok() {
@@ -160,11 +160,11 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Small writes are admitted some at a time and share a receive: one for each would cost more than its bytes.
+    /// Receives writes. Small ones share a receive, in groups, because one for each would cost more than its bytes.
     async fn writes(&mut self, grant: &Grant, ops: &[u8]) -> Result<(), Closed> {
         let mut ops = Op::decode_all(ops).peekable();
         let (mut writes, mut outcomes) = (SmallVec::<[_; 1]>::new(), SmallVec::<[_; 1]>::new());
-        // A request waits for room once, however many of its operations have to.
+        // A request waits for room only once, however many of its operations need it.
         let mut room_by = None;
         while ops.peek().is_some() {
             let (mut refused, mut bytes) = (None, 0);
@@ -202,7 +202,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Receives the bytes of `writes`, says of each how that went, and lets go of their passes.
+    /// Receives the bytes of `writes`, adds a verdict for each, and releases their passes.
     async fn receive(
         &mut self,
         writes: &mut SmallVec<[Incoming<'a>; 1]>,

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mc_types::Access;
 use metrics::Histogram;
 
-/// Counts of a data server since it started, for the store's metrics.
+/// Counts of a data server since its start, for the store's metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Bytes sent out of the segments.
@@ -14,7 +14,7 @@ pub struct Counters {
     pub reads: AtomicU64,
     /// Write operations acknowledged.
     pub writes: AtomicU64,
-    /// Write operations that found no memory to be remembered, and waited for it.
+    /// Write operations that found no memory to remember them, and waited for it.
     pub waits: AtomicU64,
     /// Hellos, requests and operations refused.
     pub refusals: AtomicU64,
@@ -22,9 +22,9 @@ pub struct Counters {
     pub broken_connections: AtomicU64,
     /// Connections accepted.
     pub connections_opened: AtomicU64,
-    /// Connections refused because there were too many; they are not among those accepted.
+    /// Connections refused because there were too many; they are not counted as opened.
     pub connections_refused: AtomicU64,
-    /// Connections closed, for whatever reason.
+    /// Opened connections that were closed, for whatever reason.
     pub connections_closed: AtomicU64,
 }
 
@@ -34,13 +34,13 @@ impl Counters {
     }
 }
 
-/// Take how long a data server was busy with each request: from its header until the last byte of its answer was handed
-/// to the socket. Requests whose connection ends before that do not count.
+/// Histograms of the time that a data server takes for a request, in seconds: from its header until the last byte of
+/// its answer is handed to the socket. Requests whose connection ends before that do not count.
 #[derive(Clone, Debug)]
 pub struct RequestSeconds {
-    /// Requests to read.
+    /// Read requests.
     pub read: Histogram,
-    /// Requests to write.
+    /// Write requests.
     pub write: Histogram,
 }
 

@@ -26,46 +26,47 @@ use crate::segment::Segment;
 use crate::socket_options;
 use crate::wire::Op;
 
-/// After an accept that failed (no file descriptors left, mostly) the next is tried this much later.
+/// Pause after a failed accept, which mostly means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections beyond the limit that are told so at the same time; more have to wait to be accepted.
+/// Maximum number of connections beyond the limit that are refused at the same time; more wait to be accepted.
 const REFUSED_AT_ONCE: usize = 64;
-/// How long such a one may take to say hello.
+/// Longest wait for the hello of a connection that is refused.
 const REFUSED_WITHIN: Duration = Duration::from_millis(250);
 
 /// Configuration of a data server.
 #[derive(Debug)]
 pub struct DataServerConfig {
-    /// Whose memory it is.
+    /// Store whose memory it serves.
     pub store: StoreId,
-    /// Which allocation of that memory.
+    /// Epoch of that memory.
     pub epoch: SegmentEpoch,
-    /// Key of its grants' seals.
+    /// Key that seals the grants.
     pub key: GrantKey,
     /// The memory.
     pub segments: Vec<Arc<Segment>>,
-    /// The cluster's id and time. A store that goes over to another cluster serves it under a new epoch, with a new
-    /// server: what was granted and written before is ordered by the old cluster's indexes and time.
+    /// The cluster's id and time. A store that moves to another cluster serves it under a new epoch, with a new server,
+    /// because the old cluster's indexes and time order all earlier grants and writes.
     pub authority: Arc<Authority>,
-    /// Longest time from the making of a grant to its expiry. The store remembers who wrote what for twice as long.
+    /// Longest time from the making of a grant to its expiry. The store remembers writes for twice as long.
     pub grant_lifetime: Duration,
-    /// Most memory for that, at 64 bytes a write; see [`crate::fence_limit`]. Where it is used up, writes wait until older
-    /// ones are forgotten.
+    /// Maximum memory to remember writes, at 64 bytes a write; see [`crate::fence_limit`]. When it is used up, writes
+    /// wait until older ones are forgotten.
     pub fence_bytes: u64,
-    /// Most connections at a time; a client beyond that is told to try again, and a connection that has been idle for a
-    /// second or more makes room for it. Up to 64 more are open while they are told.
+    /// Maximum number of connections at a time. A further client is told to try again, and a connection that has been
+    /// idle for a second or more is closed to make room. Up to 64 more are open while they are refused.
     pub max_connections: usize,
 }
 
-/// How long a peer may keep the server waiting.
+/// Longest waits of the server for a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Without a byte, in the middle of a message. Longer bears with slower peers, shorter frees what dead ones hold.
+    /// Longest wait for a byte in the middle of a message. A longer time tolerates slower peers; a shorter one frees
+    /// sooner the resources that dead peers hold.
     pub stall: Duration,
-    /// Between two requests. The client notices that the connection was closed and makes another.
+    /// Longest wait between two requests. The client notices that the connection was closed and makes a new one.
     pub idle: Duration,
-    /// For a write that waits for memory to remember it. Well below the time after which a client takes a store that
-    /// moves no byte for dead; the refusal tells it to try again.
+    /// Longest wait of a write for memory to remember it. After it the store refuses the write and tells the client to
+    /// try again. It must be well below the clients' stall timeout.
     pub room: Duration,
 }
 
@@ -79,8 +80,8 @@ impl Default for Timeouts {
     }
 }
 
-/// Serves reads and writes of a store's memory over TCP: a task per connection, each operation checked against its
-/// grant and the fence, bytes straight between socket and segment.
+/// Serves reads and writes of a store's memory over TCP: one task a connection, each operation checked against its
+/// grant and the fence, bytes moved directly between socket and segment.
 pub struct DataServer {
     identity: Identity,
     key: GrantKey,
@@ -89,21 +90,21 @@ pub struct DataServer {
     authority: Arc<Authority>,
     max_connections: usize,
     slots: Arc<Semaphore>,
-    /// Wakes the connection that has been idle for the longest time when another one was refused.
+    /// Wakes the connection that has been idle for the longest time when another one is refused.
     crowded: Notify,
     timeouts: Timeouts,
     counters: Counters,
     request_seconds: RequestSeconds,
 }
 
-/// A segment and who may touch it.
+/// A segment and its fence.
 struct Lent {
     segment: Arc<Segment>,
     fence: Fence,
 }
 
 impl DataServer {
-    /// A server that is not listening yet.
+    /// Creates a server that is not listening yet.
     #[must_use]
     pub fn new(config: DataServerConfig) -> Self {
         let DataServerConfig {
@@ -134,27 +135,27 @@ impl DataServer {
         }
     }
 
-    /// The same with other timeouts than the default ones.
+    /// Replaces the default timeouts.
     #[must_use]
     pub fn with_timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
         self
     }
 
-    /// The same, and its requests are timed.
+    /// Records the duration of its requests in `request_seconds`.
     #[must_use]
     pub fn with_request_seconds(mut self, request_seconds: RequestSeconds) -> Self {
         self.request_seconds = request_seconds;
         self
     }
 
-    /// Its counts so far.
+    /// Returns its counts so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Memory that it takes to remember who wrote what.
+    /// Memory taken to remember writes, in bytes.
     #[must_use]
     pub fn fence_bytes(&self) -> u64 {
         self.fence_budget.bytes()
@@ -164,7 +165,7 @@ impl DataServer {
     pub async fn serve(self: Arc<Self>, listener: TcpListener, shutdown: CancellationToken) {
         let connections = TaskTracker::new();
         let refusals = Arc::new(Semaphore::new(REFUSED_AT_ONCE));
-        // A place among the refused is there before a connection is accepted: it takes a descriptor either way.
+        // Reserve a place for a refusal before accepting: a connection takes a descriptor even if it is refused.
         let next = async || (refusals.clone().acquire_owned().await, listener.accept().await);
         while let Some((refusal, accepted)) = shutdown.run_until_cancelled(next()).await {
             match accepted {
@@ -203,7 +204,7 @@ impl DataServer {
         drop(open);
     }
 
-    /// Returns when another connection has found no place, and there is still none.
+    /// Returns when another connection was refused and there is still no free place.
     async fn place_wanted(&self) {
         loop {
             self.crowded.notified().await;
@@ -213,19 +214,20 @@ impl DataServer {
         }
     }
 
-    /// Tells the client that there are too many already.
+    /// Refuses a connection: tells the client that there are too many.
     async fn refuse_connection(&self, stream: TcpStream) {
         Counters::add(&self.counters.connections_refused, 1);
-        // Before the client hears of it: there may be room when it tries again.
+        // Before the client is told: there may be room when it tries again.
         self.crowded.notify_one();
         let connection = Connection::new(self, Socket::new(stream, REFUSED_WITHIN));
         let closed = connection.refuse(&Refusal::Connections { most: self.max_connections }).await;
         tracing::debug!(reason = %closed, "data connection refused");
     }
 
-    /// The memory that `op` means: checked against its grant and the segment, not yet against the fence. The time is
-    /// checked again for each operation, right before its bytes or those of a few small ones before it come in: the ones
-    /// before may have taken long. What is under way for longer is the fence's to end.
+    /// Finds the memory of `op`, and checks it against the grant and the segment, but not yet against the fence.
+    ///
+    /// The time is checked for each operation, because the ones before may have taken long: right before its bytes, or
+    /// those of a few small ones before it, come in. The fence ends an operation that takes longer.
     fn locate(&self, grant: &Grant, op: Op) -> Result<(&Lent, GrantedRange, Times), Refusal> {
         let times = check::check_grant(self.identity, self.authority.times(), grant, grant.access)?;
         let range = check::check_op(grant, op)?;
@@ -237,7 +239,7 @@ impl DataServer {
         Ok((lent, range, times))
     }
 
-    /// Registers a write of all of `op`'s range, and says where its bytes go.
+    /// Registers a write of all of `op`'s range, and returns the place of its bytes.
     fn admit_write(&self, grant: &Grant, op: Op) -> Result<Incoming<'_>, Refusal> {
         let (lent, range, times) = self.locate(grant, op)?;
         let granted = range.offset..range.offset + range.len;
@@ -246,19 +248,19 @@ impl DataServer {
         Ok(Incoming { segment: &lent.segment, offset, len: op.len, pass, index: range.index })
     }
 
-    /// [`Self::admit_write`], for one that there was no room for: waits for it until `until`. Room comes when a master
-    /// says the time, and only then.
+    /// [`Self::admit_write`] for a write that found no room: waits for room until `until`. Room comes only when a
+    /// master says the time.
     async fn admit_later(&self, grant: &Grant, op: Op, until: Instant) -> Result<Incoming<'_>, Refusal> {
         Counters::add(&self.counters.waits, 1);
         loop {
-            // Made before it is tried, so that no word is missed in between.
+            // Created before the attempt, so that no message of a master is missed in between.
             let learned = self.authority.learned();
             match self.admit_write(grant, op) {
                 Err(Refusal::Fenced(Fenced::Full)) => {}
                 answer => return answer,
             }
             if self.forget() {
-                // Each turn looks at other records, so there is an end to it.
+                // Each turn searches other records, so this ends.
                 tokio::task::yield_now().await;
             } else if tokio::time::timeout_at(until, learned).await.is_err() {
                 return Err(Fenced::Full.into());
@@ -266,10 +268,10 @@ impl DataServer {
         }
     }
 
-    /// Forgets some of the writes whose time is over; says whether there are more.
+    /// Forgets some of the writes that may be forgotten; returns whether there are more.
     fn forget(&self) -> bool {
         let Some(times) = self.authority.times() else { return false };
-        // One fence after the other: whoever waits comes back for the rest.
+        // One fence after the other: a waiting write comes back for the rest.
         self.lent.iter().any(|lent| lent.fence.forget(times))
     }
 }
@@ -283,7 +285,7 @@ impl fmt::Debug for DataServer {
     }
 }
 
-/// Counts a connection as closed however its task ends.
+/// Counts a connection as opened, and as closed however its task ends.
 struct OpenConnection<'a>(&'a Counters);
 
 impl<'a> OpenConnection<'a> {

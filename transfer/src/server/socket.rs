@@ -11,15 +11,15 @@ use crate::fence::{HeldPass, WritePass};
 use crate::segment::Segment;
 use crate::wire::WireError;
 
-/// Longest receive under write passes: about 50 us, which is how long a newer write of the same bytes may wait.
+/// Maximum bytes of one receive under write passes: about 50 us, for which a newer write of the same bytes may wait.
 pub(super) const RECV_CHUNK: u64 = 256 << 10;
-/// Most writes that one receive fills.
+/// Maximum number of writes that one receive fills.
 pub(super) const MAX_TOGETHER: usize = 64;
-/// Longest send at once.
+/// Maximum bytes of one send.
 const SEND_CHUNK: u64 = 1 << 20;
-/// A connection that always has something to do lets the others have their turn after this many bytes.
+/// Bytes after which a connection that never has to wait yields to the others.
 const TURN: usize = 4 << 20;
-/// Refused bytes are read into a buffer of this size.
+/// Size in bytes of the buffer for the payload of refused writes.
 const DISCARD_CHUNK: usize = 64 << 10;
 
 /// Why a connection ended.
@@ -41,14 +41,14 @@ pub(super) enum Closed {
     Io(#[from] io::Error),
 }
 
-/// Whether a range received all of its bytes, or lost its pass on the way (and its other bytes were dropped).
+/// Outcome of receiving a write: all its bytes, or its pass was superseded on the way and its other bytes were dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
     All,
     Superseded,
 }
 
-/// A write whose bytes are about to come in: where they go, and by which pass.
+/// A write whose bytes are about to come in: their place, and the pass.
 pub(super) struct Incoming<'a> {
     pub(super) segment: &'a Segment,
     pub(super) offset: u64,
@@ -58,10 +58,10 @@ pub(super) struct Incoming<'a> {
     pub(super) index: u64,
 }
 
-/// One receive into the first of `writes`, which has `done` bytes, and into as many of those behind it as can be held at
-/// this moment; `None` when the first has lost its pass.
+/// Receives once into the first of `writes`, which has `done` bytes, and into as many of the following writes as can be
+/// held at this moment; `None` when the first has lost its pass.
 fn receive_some(socket: BorrowedFd<'_>, writes: &[Incoming<'_>], done: u64) -> io::Result<Option<usize>> {
-    // Each with the pass that keeps it good.
+    // Each piece with the hold that keeps it valid.
     let mut pieces: SmallVec<[(HeldPass<'_>, &Segment, u64, u64); 1]> = SmallVec::with_capacity(writes.len());
     let mut room = RECV_CHUNK;
     for (nth, write) in writes.iter().enumerate() {
@@ -80,7 +80,7 @@ fn receive_some(socket: BorrowedFd<'_>, writes: &[Incoming<'_>], done: u64) -> i
     Segment::recv(socket, pieces.iter().map(|(_, segment, offset, len)| (*segment, *offset, *len))).map(Some)
 }
 
-/// A connection as the server uses it: every wait is bounded, payload moves between socket and segment directly.
+/// The server's end of a connection: every wait is bounded, and payload moves directly between socket and segment.
 pub(super) struct Socket {
     stream: TcpStream,
     stall: Duration,
@@ -98,7 +98,7 @@ impl Socket {
         self.read_message(into, None).await
     }
 
-    /// Reads `into`; if it is the start of a message, its first byte may take as long as `idle`.
+    /// Fills `into`. With `idle` it is the start of a message, and its first byte may take that long.
     pub(super) async fn read_message(
         &mut self,
         into: &mut [u8],
@@ -155,14 +155,14 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives the bytes of `writes`, which follow one another, and says of each what became of it. Every byte is
-    /// received under its write's pass; of a write without a pass any more, the rest is dropped.
+    /// Receives the bytes of `writes`, one write after the other, and appends the outcome of each to `outcomes`. Every
+    /// byte is received under its write's pass; when a write has lost its pass, the rest of its bytes is dropped.
     pub(super) async fn receive(
         &mut self,
         writes: &[Incoming<'_>],
         outcomes: &mut SmallVec<[Received; 1]>,
     ) -> Result<(), Closed> {
-        // The first write that is not done, and how many of its bytes are.
+        // The first write that is not done, and the number of its bytes that have been received.
         let (mut at, mut done) = (0, 0);
         while let Some(write) = writes.get(at) {
             if done >= write.len {
@@ -179,7 +179,7 @@ impl Socket {
                 }
                 Ok(Some(0)) => return Err(Closed::ByPeer),
                 Ok(Some(n)) => {
-                    // These may be bytes of the writes that follow, too.
+                    // Some may be bytes of the following writes.
                     done += n as u64;
                     self.moved(n).await;
                 }
@@ -189,7 +189,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends `len` bytes of `segment`. When it returns, the kernel holds copies of them all.
+    /// Sends `len` bytes of `segment`. When it returns, the kernel holds copies of all of them.
     pub(super) async fn send_segment(
         &mut self,
         segment: &Segment,
@@ -210,8 +210,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Reads and drops the payload of a refused write: a connection closed with bytes unread would be reset, and the
-    /// refusal lost on its way.
+    /// Reads and drops the payload of a refused write. The kernel resets a connection that is closed with unread bytes,
+    /// and the refusal would be lost.
     pub(super) async fn discard(&mut self, len: u64) -> Result<(), Closed> {
         let mut buffer = std::mem::take(&mut self.discarded);
         buffer.resize(DISCARD_CHUNK, 0);
@@ -225,12 +225,12 @@ impl Socket {
         Ok(())
     }
 
-    /// Gives back what [`Self::discard`] keeps.
+    /// Frees the buffer that [`Self::discard`] keeps.
     pub(super) fn free_buffer(&mut self) {
         self.discarded = Vec::new();
     }
 
-    /// After an attempt that failed: waits if the socket was not ready.
+    /// Handles the error of an attempt: waits if the socket was not ready.
     async fn wait(&mut self, interest: Interest, error: io::Error) -> Result<(), Closed> {
         match error.kind() {
             io::ErrorKind::WouldBlock => {

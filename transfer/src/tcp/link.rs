@@ -16,22 +16,22 @@ use crate::wire::{
     self, HELLO_REPLY_LEN, Hello, HelloReply, Op, REPLY_LEN, Request, VERDICT_LEN, VerdictHeader, WireError,
 };
 
-/// Bytes that are checksummed and then sent, or received and then checksummed: they stay in the cache in between.
+/// Bytes checksummed and sent, or received and checksummed, in one step: few enough to stay in the cache.
 const CACHED: usize = 128 << 10;
-/// Bytes that are read ahead of what is asked for. Of a value, no more than these are copied once more.
+/// Size in bytes of the read-ahead buffer. At most this much of a value is copied twice.
 const AHEAD: usize = 4 << 10;
-/// Most buffers in one system call.
+/// Maximum number of buffers in one system call.
 const MAX_BUFFERS: usize = 64;
-/// A transfer that never has to wait lets the caller's other futures, and its deadline, have their turn.
+/// Bytes after which a transfer that never has to wait yields to the caller's other futures and its deadline.
 const TURN: usize = 4 << 20;
 
-/// The outcome of one piece: the checksum of its bytes, or why the store refuses.
+/// Outcome of one piece: the checksum of its bytes, or the store's refusal.
 pub(super) type Outcome = Result<Checksum, Refused>;
 
-/// The store's word that it does not do what was asked.
+/// The store's refusal of a request or an operation.
 #[derive(Clone, Debug)]
 pub(super) struct Refused {
-    /// It may do so in a moment.
+    /// Whether the store is only busy, and may do the same in a moment.
     pub(super) busy: bool,
     pub(super) reason: String,
 }
@@ -55,22 +55,22 @@ pub(super) enum ConnectError {
     Refused(Refused),
 }
 
-/// One connection to a store. Owned by one call at a time, which does all of its I/O in the caller's own future: what
-/// is dropped or has failed halfway is closed, so nothing can touch a caller's buffer later.
+/// A connection to a store. One call at a time owns it and does all of its I/O in the caller's own future. A connection
+/// that is dropped or fails halfway is closed, so nothing can touch a caller's buffer later.
 pub(super) struct Link {
     stream: Arc<TcpStream>,
     progress: Progress,
-    /// Whose memory the other end said it is.
+    /// Hello that the other end accepted, which names its memory.
     pub(super) hello: Hello,
     next_id: u64,
-    /// Reused for every request.
+    /// Buffer for requests, reused.
     out: Vec<u8>,
     input: Input,
     since_turn: usize,
 }
 
-/// Bytes that came in and were not looked at yet. Verdicts are three bytes, and small values not many more: a system
-/// call for each would cost more than they do.
+/// Received bytes that were not looked at yet. Verdicts are three bytes, and small values not many more: a system call
+/// for each would cost more than they do.
 struct Input {
     bytes: Box<[u8; AHEAD]>,
     start: usize,
@@ -86,7 +86,7 @@ impl Input {
         self.start == self.end
     }
 
-    /// Moves what is there, at most as much as fits, and says how much.
+    /// Moves as many bytes as there are and fit into `into`, and returns their number.
     fn take(&mut self, into: &mut [u8]) -> usize {
         let there = &self.bytes[self.start..self.end];
         let n = there.len().min(into.len());
@@ -158,8 +158,8 @@ impl Link {
         }))
     }
 
-    /// Whether the connection is as it was left: open, and with nothing to read. Asks the kernel, since the runtime may
-    /// not have heard of the close yet.
+    /// Whether the connection is as it was left: open, and with nothing to read. It asks the kernel, because the
+    /// runtime may not have heard of a close yet.
     pub(super) fn is_fresh(&self) -> bool {
         if !self.input.is_empty() {
             return false;
@@ -169,12 +169,12 @@ impl Link {
         peeked.is_err_and(|error| error == rustix::io::Errno::WOULDBLOCK)
     }
 
-    /// Whether bytes move from here on.
+    /// Returns a watch that sees whether bytes move from here on.
     pub(super) fn watch(&self) -> Watch {
         Watch::new(self.stream.clone(), self.progress.clone())
     }
 
-    /// Reads `pieces`, at most [`wire::MAX_OPS`], and adds their outcomes as they come.
+    /// Reads `pieces`, at most [`wire::MAX_OPS`], and appends their outcomes to `done` as they come.
     pub(super) async fn read(
         &mut self,
         grant: &[u8],
@@ -201,7 +201,7 @@ impl Link {
         Ok(())
     }
 
-    /// Writes `pieces`, at most [`wire::MAX_OPS`], and adds their outcomes as they come.
+    /// Writes `pieces`, at most [`wire::MAX_OPS`], and appends their outcomes to `done` as they come.
     pub(super) async fn write(
         &mut self,
         grant: &[u8],
@@ -223,7 +223,7 @@ impl Link {
         Ok(())
     }
 
-    /// Puts a request, without its payload, into `out`.
+    /// Encodes a request, without its payload, into `out` and returns its id.
     fn request<B>(&mut self, access: Access, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -237,7 +237,7 @@ impl Link {
         id
     }
 
-    /// Sends the request and the payload of `pieces`, each part of it right after it went into the checksum.
+    /// Sends the request and the payload of `pieces`, each part right after it was added to the checksum.
     async fn send_payload(
         &mut self,
         request: &[u8],
@@ -279,7 +279,7 @@ impl Link {
         Ok(())
     }
 
-    /// One receive into buffers of which the first is filled up to `at`.
+    /// Receives once into `buffers`, of which the first is filled up to `at`.
     fn receive_into(&self, buffers: &mut [&mut [u8]], at: usize) -> io::Result<usize> {
         let mut batch: SmallVec<[IoSliceMut<'_>; MAX_BUFFERS]> = SmallVec::new();
         let mut room = CACHED;
@@ -298,7 +298,7 @@ impl Link {
     /// Receives the bytes of one piece into the caller's buffers.
     async fn receive(&mut self, piece: &mut Piece<&mut [u8]>) -> Result<Checksum, Broken> {
         let mut checksum = RunningChecksum::new();
-        // Where the next byte goes.
+        // Buffer and offset for the next byte.
         let (mut buffer, mut at) = (0, 0);
         while let Some(left) = piece.buffers.get_mut(buffer..).filter(|left| !left.is_empty()) {
             debug_assert!(at < left[0].len());
@@ -342,7 +342,7 @@ impl Link {
         self.reason(VerdictHeader::decode(&header)?).await
     }
 
-    /// The rest of a verdict.
+    /// Reads the rest of a verdict.
     async fn reason(&mut self, header: VerdictHeader) -> Result<Result<(), Refused>, Broken> {
         let mut reason = vec![0; header.reason_len];
         self.read_exact(&mut reason).await?;

@@ -22,26 +22,26 @@ use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 
 /// The name of this transport in a store's endpoints.
 const TRANSPORT: &str = "tcp";
-/// After so many looks in a row that saw no byte move the stall timeout is over.
+/// Number of looks in the stall timeout: after this many in a row that saw no byte move, it is over.
 const LOOKS: u32 = 4;
-/// A store that says that it is busy is asked again after this time, then after twice this and so on, up to the most.
+/// First pause before a busy store is asked again. The pause doubles each time, up to [`BUSY_PAUSE_MOST`].
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const BUSY_PAUSE_MOST: Duration = Duration::from_millis(160);
 
-/// How the client's connections behave.
+/// Options of the client's connections.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpOptions {
-    /// Connections to one store, default 4. More carry more calls at once and stripe wider; each costs both ends a
-    /// socket and its buffers.
+    /// Maximum number of connections to one store, default 4. More carry more calls at once and stripe wider; each
+    /// costs both ends a socket and its buffers.
     pub connections_per_peer: usize,
-    /// A connect (and hello) that takes longer has failed, default 300 ms.
+    /// Longest time for a connect and its hello, default 300 ms.
     pub connect_timeout: Duration,
-    /// A store that moves no byte for so long while calls have connections to it is taken for dead, and every call that
-    /// waits for it fails; default 400 ms. Shorter finds dead stores sooner, longer bears with slower ones. The wait for a
-    /// connection does not count.
+    /// Time after which a store that moves no byte for calls that have connections to it is taken for dead, default 400
+    /// ms; every call that waits for it then fails. A shorter time finds dead stores sooner, a longer one tolerates
+    /// slower ones. The wait for a connection does not count.
     pub stall_timeout: Duration,
-    /// A batch is striped over as many connections as it has multiples of this, default 4 MiB, at least 1 MiB. Smaller
-    /// stripes use more connections for smaller objects, and pay more wake-ups for it.
+    /// Size of a stripe, default 4 MiB, at least 1 MiB: a batch uses one connection for each multiple of it. Smaller
+    /// stripes use more connections for smaller objects, and cost more wake-ups.
     pub stripe_bytes: u64,
 }
 
@@ -57,7 +57,7 @@ impl Default for TcpOptions {
 }
 
 impl TcpOptions {
-    /// Between two looks whether a connection moves bytes.
+    /// Returns the time between two looks at whether a connection moves bytes.
     fn look_every(self) -> Duration {
         (self.stall_timeout / LOOKS).clamp(Duration::from_millis(1), Duration::from_secs(3600))
     }
@@ -65,16 +65,16 @@ impl TcpOptions {
 
 /// Transfers over TCP: pooled connections per store, large batches striped over them.
 ///
-/// Each call does its own I/O, in the caller's future, on connections that it has for itself meanwhile. A call that
-/// fails, runs into its deadline or is dropped closes those that it had not finished with. Calls queue for connections,
-/// first come, first served, and a large one queues again after each turn of some megabytes: it can't hold up others for
-/// longer than that.
+/// Each call does its own I/O in the caller's future, on connections that no other call uses meanwhile. A call that
+/// fails, reaches its deadline or is dropped closes the connections that it had not finished with. Calls queue for
+/// connections, first come, first served. A large call queues again after each turn of some megabytes, so it can't hold
+/// up others for longer than that.
 pub struct TcpTransport {
     pools: Pools,
 }
 
 impl TcpTransport {
-    /// A transport without connections; they are made when they are needed.
+    /// Creates a transport without connections; they are made when they are needed.
     #[must_use]
     pub fn new(options: TcpOptions) -> Self {
         let stripe_bytes = options.stripe_bytes.max(1 << 20);
@@ -136,7 +136,7 @@ impl Transport for TcpTransport {
     }
 }
 
-/// Work of one connection for one call.
+/// The part of a call that one connection carries.
 enum Work<'a> {
     Read(Vec<Piece<&'a mut [u8]>>),
     Write(Vec<Piece<&'a [u8]>>),
@@ -148,7 +148,7 @@ impl Work<'_> {
         self.pieces().len() == done.len()
     }
 
-    /// Carries one turn's worth of the pieces after those that are `done`.
+    /// Carries the pieces after those that are `done`, at most one turn's worth of them.
     async fn turn(&mut self, link: &mut Link, grant: &[u8], done: &mut Vec<Outcome>) -> Result<(), Failure> {
         let rest = done.len()..done.len() + plan::turn(self.pieces().skip(done.len()).map(|(_, len)| len));
         let carried = match self {
@@ -158,7 +158,7 @@ impl Work<'_> {
         carried.map_err(|broken| Failure::Broken(broken.to_string()))
     }
 
-    /// Operation and length of each piece.
+    /// Iterates over the operation and length of each piece.
     fn pieces(&self) -> impl ExactSizeIterator<Item = (usize, u64)> {
         let (reads, writes) = match self {
             Self::Read(pieces) => (pieces.as_slice(), [].as_slice()),
@@ -177,7 +177,7 @@ struct Call<'a> {
     grant: &'a SealedGrant,
     deadline: Instant,
     hello: Hello,
-    /// One for each address, in the store's order of preference; never empty.
+    /// Pools, one for each address, in the store's order of preference; never empty.
     pools: Vec<std::sync::Arc<Pool>>,
 }
 
@@ -234,7 +234,7 @@ impl<'a> Call<'a> {
         Lane { work, done, failed, store: self.peer.store }
     }
 
-    /// Over the first endpoint over which that can be done.
+    /// Carries the work over the first endpoint that can be connected to and does not stall.
     async fn carry(&self, work: &mut Work<'_>, done: &mut Vec<Outcome>) -> Result<(), TransferError> {
         let store = self.peer.store;
         let mut last = TransferError::NoEndpoint { store, offered: String::new() };
@@ -257,9 +257,11 @@ impl<'a> Call<'a> {
         Err(last)
     }
 
-    /// Carries the work over connections of one pool, a turn at a time. If one was an old one and turns out to be dead
-    /// (the store closed it while it was idle, or was restarted), that turn is made once more over a fresh one: reads and
-    /// writes of the same bytes can be repeated. So are those that the store was too busy for, until the deadline.
+    /// Carries the work over connections of one pool, a turn at a time.
+    ///
+    /// A reused connection may turn out to be dead, because the store closed it while it was idle or was restarted.
+    /// That turn is then repeated over a new one: reads and writes of the same bytes can be repeated. So are pieces
+    /// that the store was too busy for, until the deadline.
     async fn carry_through(
         &self,
         pool: &Arc<Pool>,
@@ -297,7 +299,7 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Waits before a busy store is asked again, each time longer; without waiting it says no if that would be too late.
+    /// Waits before a busy store is asked again, longer each time; returns false at once if that would be too late.
     async fn pause(&self, pause: &mut Duration) -> bool {
         let again = Instant::now() + *pause;
         *pause = BUSY_PAUSE_MOST.min(*pause * 2);
@@ -309,30 +311,30 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Why an endpoint did not carry what it was given.
+/// Reason why an endpoint did not carry the work.
 enum Failure {
     /// The deadline passed before a connection was free.
     Queued,
-    /// The deadline passed; until then bytes were moving.
+    /// The deadline passed while bytes were moving.
     Deadline,
     /// The store moves no byte.
     Stalled(String),
     Connect(ConnectError),
-    /// The connection can't be used any more.
+    /// The connection is unusable.
     Broken(String),
 }
 
-/// Result of one connection's part.
+/// Result of the part of a call that one connection carried.
 struct Lane<'a> {
     work: Work<'a>,
     done: Vec<Outcome>,
-    /// Why the pieces that are not done aren't.
+    /// Error of the pieces that are not done.
     failed: Option<TransferError>,
     store: mc_types::StoreId,
 }
 
 impl Lane<'_> {
-    /// Adds the outcomes of the pieces to those of the operations. Lanes come in the order of their bytes.
+    /// Merges the outcomes of the pieces into those of the operations. Lanes come in the order of their bytes.
     fn merge(self, answers: &mut [Result<Option<Checksum>, TransferError>]) {
         let Self { work, done, failed, store } = self;
         let mut done = done.into_iter();

@@ -1,14 +1,14 @@
-//! How a batch is cut for the connections that carry it. No I/O.
+//! Cutting a batch for the connections that carry it. No I/O.
 
 use smallvec::SmallVec;
 
 use crate::wire::MAX_OPS;
 
-/// A striped batch is cut at multiples of this, which keeps the stripes' checksums in whole cache-sized pieces.
+/// Alignment of the cuts of a striped batch in bytes, which keeps the stripes' checksums in whole cache-sized pieces.
 const CUT_ALIGN: u64 = 64 << 10;
 
-/// Bytes that a call carries before it lets those that wait for the connection go first. At some GB/s that is some ms; a
-/// turn costs one round trip.
+/// Bytes that a call carries before it lets waiting calls use the connection. At some GB/s that takes some ms. A turn
+/// costs one round trip.
 const TURN: u64 = 16 << 20;
 
 /// A local buffer that can be cut in two.
@@ -35,10 +35,10 @@ impl Buffer for &mut [u8] {
     }
 }
 
-/// All or a part of one operation of the caller's, carried by one connection.
+/// An operation of the caller or a part of it, carried by one connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Piece<B> {
-    /// Place of the operation in the caller's batch.
+    /// Index of the operation in the caller's batch.
     pub(super) op: usize,
     pub(super) range: u32,
     pub(super) offset: u64,
@@ -52,13 +52,13 @@ impl<B> Piece<B> {
     }
 }
 
-/// Connections that `total` bytes are worth, of those that are `free`.
+/// Returns how many connections to use for `total` bytes: one for each stripe, at most `free`, at least one.
 pub(super) fn lanes(total: u64, stripe: u64, free: usize) -> usize {
     let worth = usize::try_from(total / stripe.max(1)).unwrap_or(usize::MAX);
     worth.min(free).max(1)
 }
 
-/// How many pieces of these lengths, from the first on, are one turn: at least one.
+/// Returns how many pieces of these lengths, from the first on, make one turn: at least one.
 pub(super) fn turn(lens: impl Iterator<Item = u64>) -> usize {
     let mut bytes = 0_u64;
     let fits = lens.take(MAX_OPS).take_while(|len| {

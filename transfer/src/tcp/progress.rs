@@ -1,4 +1,4 @@
-//! Whether bytes move over a connection.
+//! Progress of connections: whether bytes move over them.
 #![allow(unsafe_code)]
 
 use std::os::fd::AsRawFd;
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::LOOKS;
 
-/// Bytes that went out or came in, counted for somebody else to look at.
+/// Count of bytes sent and received, for another task to read.
 #[derive(Debug, Default)]
 pub(super) struct Moved(AtomicU64);
 
@@ -33,7 +33,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of a new connection.
+    /// Creates the progress of a new connection to the address whose count is `all`.
     pub(super) fn new(all: Arc<Moved>) -> Self {
         Self { own: Arc::default(), all }
     }
@@ -44,7 +44,7 @@ impl Progress {
     }
 }
 
-/// Looks at a connection while a call works on it.
+/// Looks at a connection while a call works on it, to see whether bytes move.
 pub(super) struct Watch {
     stream: Arc<TcpStream>,
     progress: Progress,
@@ -70,7 +70,7 @@ impl Watch {
     }
 }
 
-/// Looks at one connection during one call: how many saw a byte move.
+/// Counts the looks at one connection during one call: how many saw a byte move, and how many did not.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
     moved: u32,
@@ -90,17 +90,17 @@ impl Looks {
         self.in_a_row += 1;
     }
 
-    /// Whether a call that runs into its deadline now says something about the store: silent at the end, and most of the
-    /// time before.
+    /// Whether a call that reaches its deadline now says something about the store: silent at the end, and in most of
+    /// the looks before.
     pub(super) fn mostly_silent(&self) -> bool {
         self.in_a_row > 0 && self.silent > self.moved
     }
 }
 
-/// The outcome of `work`, unless it takes longer than `timeout`.
+/// Returns the outcome of `work`; `None` when it takes longer than `timeout`.
 ///
-/// The time is slept in parts, one after the other: a process that was stopped or starved meanwhile has not waited for
-/// all of it, and gives the other end time to answer.
+/// The time is slept in parts, one after the other. A process that was stopped or starved meanwhile has not waited for
+/// all of them, so it still gives the other end time to answer.
 pub(super) async fn within<T>(timeout: Duration, work: impl Future<Output = T>) -> Option<T> {
     let over = async {
         for _ in 0..LOOKS {
@@ -114,11 +114,11 @@ pub(super) async fn within<T>(timeout: Duration, work: impl Future<Output = T>) 
     }
 }
 
-/// Bytes that were sent and that the peer's kernel has not acknowledged; 0 where the kernel does not say.
+/// Returns the bytes that were sent and not acknowledged by the peer's kernel; 0 where the kernel does not tell.
 fn unacknowledged(stream: &TcpStream) -> usize {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: the descriptor is open for as long as `stream` is borrowed, and this request (`SIOCOUTQ` of a socket)
-    // writes one int to where it is told, which outlives the call.
+    // SAFETY: the descriptor is open for as long as `stream` is borrowed. This request (`SIOCOUTQ` of a socket) writes
+    // one int to `bytes`, which outlives the call.
     let done = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if done == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The encoding between builds of different ages must not drift: these bytes are version 1.
+/// The encoding must not change between builds: these bytes are version 1.
 #[test]
 fn the_encoding_is_stable() {
     let hello =

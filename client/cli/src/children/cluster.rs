@@ -12,28 +12,29 @@ use super::process::Process;
 use crate::connect;
 use crate::view::View;
 
-/// The processes to start, and their sizes.
+/// Number and sizes of the processes to start.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
-    /// Masters; one is a cluster of one.
+    /// Number of masters; one master forms a cluster of its own.
     pub(crate) masters: usize,
-    /// Stores.
+    /// Number of stores.
     pub(crate) stores: usize,
     /// Memory that each store lends.
     pub(crate) segment: ByteSize,
-    /// Where the directory of data and logs is made; `None` is the system's place for temporary files.
+    /// Parent of the directory for data and logs; `None` is the system's directory for temporary files.
     pub(crate) data_dir: Option<PathBuf>,
 }
 
 impl Shape {
-    /// Three masters and two stores that hold `bytes` with a third to spare, so that nothing needs evicting.
+    /// Three masters and two stores that together hold `bytes` and a third more, so that puts are not refused for
+    /// space.
     pub(crate) fn three_and_two(bytes: u64) -> Self {
         let each = (bytes + bytes / 3) / 2;
         Self { masters: 3, stores: 2, segment: ByteSize(each.next_multiple_of(64 << 20)), data_dir: None }
     }
 }
 
-/// A master and where it listens.
+/// A master process with its addresses.
 #[derive(Debug)]
 pub(crate) struct Master {
     pub(crate) process: Process,
@@ -41,7 +42,7 @@ pub(crate) struct Master {
     pub(crate) http_address: String,
 }
 
-/// A store and where it listens.
+/// A store process with its addresses.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) process: Process,
@@ -54,12 +55,13 @@ pub(crate) struct Store {
 pub(crate) struct Cluster {
     pub(crate) masters: Vec<Master>,
     pub(crate) stores: Vec<Store>,
-    /// Removed after the children, which are declared (and so dropped) before it; kept when something went wrong.
+    /// Directory of data and logs. It is declared after the children, so it is dropped, and removed, after them. It is
+    /// kept when something went wrong.
     dir: TempDir,
 }
 
 impl Cluster {
-    /// Starts the processes; [`Self::wait_ready`] waits until they form a pool.
+    /// Starts the processes, which then form a pool; [`Self::wait_ready`] waits for that.
     pub(crate) fn start(shape: &Shape) -> Result<Self, ChildrenError> {
         let dir = directory(shape.data_dir.as_deref())?;
         let mut ports = Ports::default();
@@ -108,22 +110,22 @@ impl Cluster {
         Ok(Self { masters, stores, dir })
     }
 
-    /// Client addresses of all masters, as `--masters` takes them.
+    /// Client addresses of all masters, in the form of `--masters`.
     pub(crate) fn addresses(&self) -> String {
         self.masters.iter().map(|m| m.client_address.as_str()).collect::<Vec<_>>().join(",")
     }
 
-    /// Where data and logs are.
+    /// Directory of data and logs.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Leaves data and logs behind, for whoever has to find out what went wrong.
+    /// Keeps data and logs after the run, to find out what went wrong.
     pub(crate) fn keep_logs(&mut self) {
         self.dir.disable_cleanup(true);
     }
 
-    /// `error`, with the place where the logs are kept for it and the children that ended by themselves.
+    /// Keeps the logs, and adds to `error` their directory and the children that are no longer running.
     pub(crate) fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         self.keep_logs();
         let ended: Vec<_> = self
@@ -136,7 +138,7 @@ impl Cluster {
         error.context(format!("the run failed (logs are kept in {dir}{ended})"))
     }
 
-    /// Waits until one master leads, all answer, and every store is alive; returns what was seen then.
+    /// Waits until one master leads, all masters answer, and every store is alive; returns that state.
     pub(crate) async fn wait_ready(&mut self, limit: Duration) -> Result<View, ChildrenError> {
         let outcome = self.until_ready(limit).await;
         if outcome.is_err() {
@@ -171,7 +173,7 @@ impl Cluster {
         }
     }
 
-    /// The child that leads, by its client address.
+    /// Returns the child master with this client address.
     pub(crate) fn master_at(&mut self, address: &str) -> Result<&mut Master, ChildrenError> {
         self.masters
             .iter_mut()
@@ -179,7 +181,7 @@ impl Cluster {
             .ok_or_else(|| ChildrenError::NotOurs { address: address.to_owned() })
     }
 
-    /// All children.
+    /// Iterates over all child processes: the masters, then the stores.
     pub(crate) fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
         self.masters.iter_mut().map(|m| &mut m.process).chain(self.stores.iter_mut().map(|s| &mut s.process))
     }

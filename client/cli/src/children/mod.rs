@@ -1,5 +1,5 @@
-//! A pool of child processes on free loopback ports, for the playground and the benches: started, watched, killed,
-//! restarted, and gone when the value is dropped.
+//! A pool of child processes on free loopback ports, for the playground and the benches. The processes are watched,
+//! killed and restarted through it, and end when the value is dropped.
 
 mod cluster;
 mod ports;
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(crate) use cluster::{Cluster, Shape};
 pub(crate) use process::died_of;
 
-/// Why the pool of child processes can't be had.
+/// Error of the pool of child processes.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChildrenError {
     #[error("cannot start {name} as a child process: {why}")]

@@ -5,18 +5,18 @@ use std::net::TcpListener;
 
 use rand::RngExt;
 
-/// Below Linux's ephemeral range (32768 and up): from there, an outgoing connection could take the port of a master
-/// that is down for a moment, and it could not come back.
+/// Ports below Linux's ephemeral range (32768 and up). In that range an outgoing connection could take the port of a
+/// master that is down for a moment, so that the master could not come back.
 const RANGE: std::ops::Range<u16> = 12_000..32_000;
 
-/// Draws loopback ports that were free a moment ago; none twice.
+/// Draws loopback ports that are free at that moment, each at most once.
 #[derive(Debug, Default)]
 pub(crate) struct Ports {
     taken: HashSet<u16>,
 }
 
 impl Ports {
-    /// The next address, `127.0.0.1:port`; `None` when the machine has no free port left in the range.
+    /// Draws the next free address, `127.0.0.1:port`; `None` when 10,000 random ports were all in use.
     pub(crate) fn next_address(&mut self) -> Option<String> {
         for _ in 0..10_000 {
             let port = rand::rng().random_range(RANGE);

@@ -1,4 +1,4 @@
-//! One child process: this executable again, as a master or a store.
+//! One child process: this executable, run as a master or a store.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -12,8 +12,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::ChildrenError;
 
-/// A child process that does not outlive this one: killed and reaped when dropped, and by itself when its standard
-/// input closes, which covers even a `kill -9` of this process.
+/// A child process that does not outlive this one.
+///
+/// It is killed and reaped when dropped. It also exits when its standard input closes, which covers a `kill -9` of this
+/// process.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
@@ -23,13 +25,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `mcctl run <args>` with its output in `log`.
+    /// Starts `mcctl run <args>` and appends its output to `log`.
     pub(crate) fn start(name: String, args: Vec<OsString>, log: PathBuf) -> Result<Self, ChildrenError> {
         let child = spawn(&args, &log).map_err(|why| ChildrenError::Start { name: name.clone(), why })?;
         Ok(Self { name, args, log, child })
     }
 
-    /// Starts it again, with the same arguments, after its death.
+    /// Starts the process again with the same arguments; kills it first if it still runs.
     pub(crate) fn restart(&mut self) -> Result<(), ChildrenError> {
         self.end();
         self.child = spawn(&self.args, &self.log)
@@ -37,17 +39,17 @@ impl Process {
         Ok(())
     }
 
-    /// Its name in messages: `master 1`.
+    /// Name of the process in messages, such as `master 1`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id.
+    /// Id of the process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// An error with the end of its log when it has exited.
+    /// Fails with the end of the log if the process has exited.
     pub(crate) fn check_running(&mut self) -> Result<(), ChildrenError> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -63,13 +65,13 @@ impl Process {
 
     /// Sends `signal`; the process may still be running afterwards.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), ChildrenError> {
-        // Not reaped yet, so the pid is still this child's, dead or alive.
+        // The child is not reaped yet, so the pid is still its own, dead or alive.
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal)
             .map_err(|why| ChildrenError::Signal { name: self.name.clone(), why: why.into() })
     }
 
-    /// Waits for its death, at most `limit`, and returns how it died.
+    /// Waits up to `limit` for the process to end, and returns its exit status.
     pub(crate) async fn wait_dead(&mut self, limit: Duration) -> Result<ExitStatus, ChildrenError> {
         let start = Instant::now();
         loop {
@@ -88,7 +90,7 @@ impl Process {
         }
     }
 
-    /// The last lines of its log, for an error message.
+    /// Returns the last lines of the log, for an error message.
     pub(crate) fn log_tail(&self) -> String {
         const MOST: u64 = 2_000;
         let mut text = Vec::new();
@@ -104,7 +106,7 @@ impl Process {
     }
 
     fn end(&mut self) {
-        // Both fail only when it is dead and reaped already.
+        // Both calls fail only if the process is already dead and reaped.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -116,7 +118,7 @@ impl Drop for Process {
     }
 }
 
-/// Whether a child died of `signal`.
+/// Returns whether `signal` ended a child.
 pub(crate) fn died_of(status: ExitStatus, signal: Signal) -> bool {
     status.signal() == Some(signal.as_raw())
 }
@@ -124,7 +126,7 @@ pub(crate) fn died_of(status: ExitStatus, signal: Signal) -> bool {
 fn spawn(args: &[OsString], log: &Path) -> io::Result<Child> {
     let log = OpenOptions::new().create(true).append(true).open(log)?;
     let mut command = Command::new(std::env::current_exe()?);
-    // What the user has set for masters and stores of their own is not meant for these.
+    // The user's settings for other masters and stores must not reach these children.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"MC_")) {
         command.env_remove(name);
     }
@@ -134,7 +136,8 @@ fn spawn(args: &[OsString], log: &Path) -> io::Result<Child> {
         .stdin(Stdio::piped())
         .stdout(log.try_clone()?)
         .stderr(log)
-        // Its own group: Ctrl-C in the terminal is for this process, which ends its children in order.
+        // A separate process group: Ctrl-C in the terminal then reaches only this process, which ends its children in
+        // order.
         .process_group(0)
         .spawn()
 }

@@ -1,4 +1,4 @@
-//! `mcctl completion`.
+//! `mcctl completion`: prints the completion script of a shell.
 
 use anyhow::Result;
 use clap::CommandFactory;

@@ -1,4 +1,4 @@
-//! `mcctl playground`: a pool of real processes, a workload, a dead leader, and a check of every byte.
+//! `mcctl playground`: starts a pool of real processes, runs a workload, kills the leader, and checks every byte.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,16 +19,16 @@ use crate::output::{Output, Tone, human_bytes, note};
 use crate::progress::Progress;
 use crate::workload::{Driver, Generator, Keyspace, Ledger, Requests, Verdict, read_trace, value, verify};
 
-/// Conversations served at the same time.
+/// Number of conversations served at the same time.
 const WORKERS: usize = 4;
-/// A run of some hundred requests sees second turns only when pauses are this much shorter than the trace's.
+/// Divisor of the trace's pauses. Without it a run of some hundred requests would see no second turns.
 const HURRY: f64 = 20.0;
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
-/// The result, as `-o json` prints it.
+/// Result of the command, as `-o json` prints it.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// From just before the kill to the writing client's first good put and good get of an old key.
+    /// Milliseconds from just before the kill until the writing client has put a new key and got an old one.
     failover_ms: f64,
     acked: u64,
     lost: u64,
@@ -69,14 +69,14 @@ pub(crate) async fn playground(args: &PlaygroundArgs, output: Output) -> Result<
     if !args.once
         && let Err(error) = stay_up(&mut cluster, &mut interrupts, output).await
     {
-        // The result is out already, and `-o json` has one document.
+        // The result is already printed, and `-o json` prints one document.
         note(&format!("error: {error:#}"));
         return Ok(Ended::Down);
     }
     Ok(if report.is_good() { Ended::Well } else { Ended::Negative })
 }
 
-/// The requests to serve, enough to reach the wanted puts: a generated workload never ends.
+/// Returns the requests to serve, enough for the wanted number of puts; generated requests never end.
 fn requests(args: &PlaygroundArgs) -> Result<(&'static str, Requests)> {
     Ok(match &args.trace {
         Some(path) => {
@@ -96,7 +96,7 @@ fn requests(args: &PlaygroundArgs) -> Result<(&'static str, Requests)> {
     })
 }
 
-/// The pool from its first leader to the check of every byte.
+/// Runs the show: waits for the pool, writes, kills the leader, and checks every byte.
 async fn show(
     cluster: &mut Cluster,
     args: &PlaygroundArgs,
@@ -126,7 +126,7 @@ async fn show(
         counted.failed.load(Ordering::Relaxed)
     ));
     let put_mib_s = mib_s(ledger.bytes(), writing);
-    // Its connections do not count against the reader.
+    // Close the writer, so that its connections do not slow the reader.
     writer.close();
 
     let verdict = read_everything(&cluster.addresses(), &ledger, output).await?;
@@ -146,7 +146,7 @@ async fn show(
     })
 }
 
-/// Runs the workload and kills the leader in its middle; returns how long writing took, the failover included.
+/// Runs the workload and kills the leader half-way; returns the failover, and the time of writing including it.
 async fn write_and_kill(
     cluster: &mut Cluster,
     writer: &Client,
@@ -190,7 +190,7 @@ async fn write_and_kill(
     }
 }
 
-/// A client that has seen nothing of all this reads every acknowledged key.
+/// Reads every acknowledged key with a fresh client that has no earlier state.
 async fn read_everything(masters: &str, ledger: &Ledger, output: Output) -> Result<Verdict> {
     let reader = connect::client_with_leader(masters, READY_WITHIN).await?;
     let progress = Mutex::new(Progress::new("reading back", ledger.acknowledged()));
@@ -236,7 +236,8 @@ fn summary(report: &Report, output: Output) -> String {
     )
 }
 
-/// Keeps the pool for the user until Ctrl-C; a process that ends meanwhile is started again after a moment.
+/// Keeps the pool running until Ctrl-C. It restarts the killed leader at once, and later any process that ends, after 5
+/// s.
 async fn stay_up(cluster: &mut Cluster, interrupts: &mut Interrupts, output: Output) -> Result<()> {
     let keep = async {
         restart_dead(cluster, output, Duration::ZERO).await?;
@@ -246,7 +247,7 @@ async fn stay_up(cluster: &mut Cluster, interrupts: &mut Interrupts, output: Out
             restart_dead(cluster, output, Duration::from_secs(5)).await?;
         }
     };
-    // An interrupt is how this ends.
+    // An interrupt is the normal end.
     interrupts.until(keep).await.unwrap_or(Ok(()))
 }
 

@@ -1,4 +1,4 @@
-//! `mcctl put`.
+//! `mcctl put`: stores a file as one object.
 
 use std::io::Read;
 use std::path::Path;
@@ -21,7 +21,7 @@ struct Document<'a> {
     size: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// The pool's code, where it refused.
+    /// Name of the pool's code, if the pool refused the put.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'static str>,
 }
@@ -65,7 +65,7 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
     Ok(ended)
 }
 
-/// Codes by which the pool says no, rather than not answering.
+/// Returns whether the code means that the pool refused the put, rather than that it failed.
 fn refused(code: Code) -> bool {
     matches!(code, Code::NoAvailableHandle | Code::ObjectTooLarge | Code::InvalidKey | Code::InvalidParams)
 }

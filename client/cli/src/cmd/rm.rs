@@ -1,4 +1,4 @@
-//! `mcctl rm`.
+//! `mcctl rm`: removes an object.
 
 use anyhow::Result;
 use mc_client::Code;

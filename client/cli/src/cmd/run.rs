@@ -1,9 +1,10 @@
-//! `mcctl run master|store`: what `mc-master` and `mc-store` are, in this executable.
+//! `mcctl run master|store`: runs `mc-master` or `mc-store` in this executable.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Runs the master or store when that is what the command line asks for, with everything behind the role as its flags.
+/// Runs the process that `run master` or `run store` names, with the arguments after it; returns `None` for any other
+/// command line.
 pub(crate) fn role_of_this_process() -> Option<ExitCode> {
     let mut args = std::env::args_os().skip(1);
     if args.next()? != "run" {

@@ -1,4 +1,4 @@
-//! `mcctl stat`.
+//! `mcctl stat`: shows the size, checksum and stores of an object.
 
 use std::fmt::Write as _;
 

@@ -1,4 +1,4 @@
-//! Serves requests as an inference fleet would: look the prefix up, read what is there, put the rest.
+//! Serves requests as an inference fleet would: looks the prefix up, reads the blocks that exist, and puts the rest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 
 use super::{Block, Ledger};
 
-/// How long one batch of puts is tried again before the run is given up: far beyond any failover.
+/// Time after which a batch of puts that still fails ends the run. It is far longer than any failover.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Where requests come from.
+/// Source of requests.
 pub(crate) type Requests = Box<dyn Iterator<Item = Vec<Block>> + Send>;
 
 /// Runs requests against a pool until enough puts are acknowledged. Clones share everything.
@@ -27,16 +27,16 @@ pub(crate) struct Driver {
     counted: Arc<Counted>,
 }
 
-/// Counts of a run beside acknowledged puts.
+/// Counts of a run, beside its acknowledged puts.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     /// Requests served.
     pub(crate) requests: AtomicU64,
-    /// Blocks that were found and read, each compared with what it must be.
+    /// Blocks that were found and read back right.
     pub(crate) reused: AtomicU64,
-    /// Of those, blocks with other bytes.
+    /// Blocks that were found and had other bytes.
     pub(crate) wrong: AtomicU64,
-    /// Puts that failed and were tried again, and reads of a prefix that failed and were left to the final check.
+    /// Puts that failed and were retried, and failed reads of a prefix, which are left to the final check.
     pub(crate) failed: AtomicU64,
 }
 
@@ -52,7 +52,7 @@ impl Driver {
     /// Serves requests with `workers` at a time until the target is reached or the requests end.
     ///
     /// # Errors
-    /// When a put keeps failing: a pool that takes no puts for so long is not failing over, it is down or full.
+    /// When a put fails for 15 s: the pool is then down or full rather than failing over.
     pub(crate) async fn run(&self, workers: usize) -> Result<()> {
         let worker = || async {
             while self.ledger.acknowledged() < self.target {
@@ -61,7 +61,7 @@ impl Driver {
             }
             Ok::<_, anyhow::Error>(())
         };
-        // On one task, so that dropping the run drops every call under way.
+        // All workers run on one task, so that dropping the run drops every pending call.
         futures::future::try_join_all((0..workers).map(|_| worker())).await.map(|_| ())
     }
 
@@ -83,8 +83,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Reads blocks and compares them. A read that fails is left out here; what is lost shows when every acknowledged
-    /// block is read back.
+    /// Reads blocks and compares them. It ignores a read that fails: the final check finds every lost block.
     async fn read(&self, blocks: &[Block]) {
         let keys: Vec<_> = blocks.iter().map(|block| self.ledger.keys.key(*block)).collect();
         for (block, got) in blocks.iter().zip(self.client.batch_get(&keys).await) {
@@ -97,8 +96,8 @@ impl Driver {
         }
     }
 
-    /// Puts blocks until each is acknowledged. A put whose outcome is unknown is put again: the key is absent, or holds
-    /// the same bytes.
+    /// Puts blocks until each is acknowledged. A put with an unknown outcome is simply repeated: the key is absent, or
+    /// holds the same bytes.
     async fn put(&self, mut blocks: Vec<Block>) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -109,7 +108,7 @@ impl Driver {
             for (block, result) in blocks.iter().zip(results) {
                 match result {
                     Ok(Put::Stored | Put::AlreadyExists) => self.ledger.acknowledge(*block),
-                    // Not an acknowledgement: no leader has seen it.
+                    // No leader has seen it, so it is not acknowledged.
                     Ok(Put::LocalOnly) => left.push(*block),
                     Err(error) => {
                         failure = Some(error);

@@ -1,18 +1,18 @@
-//! Multi-turn conversations in the shape of a production trace.
+//! Generator of multi-turn conversations in the shape of a production trace.
 //!
-//! A request is a list of blocks (512 tokens each): a prefix that an earlier request of its conversation had, then
-//! new ones. Every request begins with block 0, the system prompt. The numbers are quantiles of one hour of real
-//! traffic (the conversation trace published with the Mooncake paper, FAST'25: 12,031 requests, 288,500 block
-//! references): how long new conversations are, how much a turn adds, and after how many requests a conversation
-//! goes on.
+//! A request is a list of blocks of 512 tokens each: a prefix from an earlier request of its conversation, then new
+//! blocks. Every request begins with block 0, the system prompt. The tables are quantiles of one hour of real traffic
+//! (the conversation trace published with the Mooncake paper, FAST'25: 12,031 requests, 288,500 block references). They
+//! give the length of new conversations, the blocks that a turn adds, and the number of requests until a conversation
+//! continues.
 
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-/// One block of 512 tokens; equal numbers mean the same tokens behind the same prefix.
+/// One block of 512 tokens; equal numbers mean the same tokens after the same prefix.
 pub(crate) type Block = u64;
 
-/// Quantiles: (probability, value), rising in both; values between are interpolated.
+/// Quantiles (probability, value), both rising; values in between are interpolated.
 type Quantiles = [(f64, f64)];
 
 /// New blocks of a conversation's first request, after block 0.
@@ -33,7 +33,7 @@ const FIRST_TURN: &Quantiles = &[
     (1.0, 246.0),
 ];
 
-/// Blocks that a later turn adds behind the prefix it reuses.
+/// New blocks of a later turn, after the prefix that it reuses.
 const LATER_TURN: &Quantiles = &[
     (0.0, 1.0),
     (0.20, 1.0),
@@ -48,7 +48,7 @@ const LATER_TURN: &Quantiles = &[
     (1.0, 150.0),
 ];
 
-/// Requests between two turns of a conversation.
+/// Number of requests between two turns of a conversation.
 const PAUSE: &Quantiles = &[
     (0.0, 5.0),
     (0.05, 99.0),
@@ -61,35 +61,35 @@ const PAUSE: &Quantiles = &[
     (1.0, 8_000.0),
 ];
 
-/// Share of requests that continue a conversation, where one is old enough.
+/// Share of requests that continue a conversation, if one is old enough.
 const CONTINUES: f64 = 0.42;
-/// Share of continuing requests that go back behind the last turn (an edited or regenerated answer).
+/// Share of continuing requests that go back before the last turn (an edited or regenerated answer).
 const GOES_BACK: f64 = 0.40;
-/// No request is longer.
+/// Maximum number of blocks of a request.
 const LONGEST: usize = 247;
 
 /// A seeded, endless source of requests.
 #[derive(Debug)]
 pub(crate) struct Generator {
     rng: SmallRng,
-    /// Pauses are divided by this: a run of a few hundred requests would hardly see a second turn at the trace's pace.
+    /// Divisor of the pauses. At the trace's pace a run of a few hundred requests would hardly see a second turn.
     hurry: f64,
     next_block: Block,
-    /// The blocks of each request so far that can still be continued, by its number; taken when it is.
+    /// Blocks of each request so far, by its number; `None` once it was continued or if it can't be.
     open: Vec<Option<Vec<Block>>>,
 }
 
 impl Generator {
-    /// Requests that follow from `seed`, at the trace's pace or `hurry` times as densely.
+    /// Creates requests that follow from `seed`, with pauses `hurry` times shorter than the trace's.
     pub(crate) fn new(seed: u64, hurry: f64) -> Self {
         Self { rng: SmallRng::seed_from_u64(seed), hurry, next_block: 1, open: Vec::new() }
     }
 
-    /// The conversation that had its last turn about `pause` requests ago.
+    /// Takes the conversation whose last turn was about a drawn pause ago.
     fn resume(&mut self) -> Option<Vec<Block>> {
         let pause = (self.draw(PAUSE) as f64 / self.hurry).max(1.0) as usize;
         let wanted = self.open.len().checked_sub(pause)?;
-        // The nearest one before, else after it: most requests are the last turn of their conversation.
+        // Take the nearest request before it, else after it: most requests are the last turn of their conversation.
         let before = (0..=wanted).rev().take(200);
         let after = wanted + 1..self.open.len();
         let found =
@@ -126,7 +126,7 @@ impl Iterator for Generator {
         let added = added.min(LONGEST - blocks.len());
         blocks.extend(self.next_block..self.next_block + added as Block);
         self.next_block += added as Block;
-        // A conversation shorter than this has no full block of its own to share; one that is full has ended.
+        // A shorter conversation has no full block of its own to share, and one of the maximum length has ended.
         let goes_on = (3..LONGEST).contains(&blocks.len());
         self.open.push(goes_on.then(|| blocks.clone()));
         Some(blocks)
@@ -154,7 +154,7 @@ mod tests {
         );
     }
 
-    /// As many requests as the trace has, measured as its figures were.
+    /// The test generates as many requests as the trace has, and measures them as the trace was measured.
     #[test]
     fn the_statistics_are_the_traces() {
         let requests: Vec<_> = Generator::new(1, 1.0).take(12_031).collect();

@@ -1,4 +1,4 @@
-//! Ledger of acknowledged puts, so that none of them gets lost unnoticed.
+//! Ledger of acknowledged puts, to detect any that gets lost.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,48 +7,48 @@ use parking_lot::Mutex;
 
 use super::{Block, value};
 
-/// Names the keys of one run and the sizes of their values. Two runs in one pool do not meet.
+/// Keys of one run and sizes of their values. The run's name keeps the keys of two runs in one pool apart.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyspace {
     run: String,
-    /// Bytes of every value; `None` is the mix of [`value::mixed_size`].
+    /// Bytes of every value; `None` selects the mix of [`value::mixed_size`].
     size: Option<usize>,
 }
 
 impl Keyspace {
-    /// The mixed sizes of the playground.
+    /// Creates keys with the mixed value sizes of the playground.
     pub(crate) fn mixed(run: String) -> Self {
         Self { run, size: None }
     }
 
-    /// One size for all.
+    /// Creates keys whose values all have one size.
     pub(crate) fn uniform(run: String, size: usize) -> Self {
         Self { run, size: Some(size) }
     }
 
-    /// The block's key.
+    /// Returns the block's key.
     pub(crate) fn key(&self, block: Block) -> String {
         format!("{}/{block}", self.run)
     }
 
-    /// Bytes of the block's value.
+    /// Returns the size of the block's value in bytes.
     pub(crate) fn size(&self, block: Block) -> usize {
         self.size.unwrap_or_else(|| value::mixed_size(self.key(block).as_bytes()))
     }
 
-    /// The block's key and value.
+    /// Returns the block's key and value.
     pub(crate) fn object(&self, block: Block) -> (String, bytes::Bytes) {
         let key = self.key(block);
         let value = value::of(key.as_bytes(), self.size(block));
         (key, value)
     }
 
-    /// Whether `got` is the block's value.
+    /// Returns whether `got` is the block's value.
     pub(crate) fn is_right(&self, block: Block, got: &[u8]) -> bool {
         value::is_right(self.key(block).as_bytes(), self.size(block), got)
     }
 
-    /// Cuts blocks into runs that one call moves at a time: bounded in items and in bytes, at least one block each.
+    /// Cuts blocks into batches for one call each, bounded in items and bytes, with at least one block each.
     pub(crate) fn batches(&self, blocks: &[Block]) -> Vec<Vec<Block>> {
         const MOST_ITEMS: usize = 64;
         const MOST_BYTES: usize = 16 << 20;
@@ -82,7 +82,7 @@ struct Inner {
     order: Vec<Block>,
     known: HashSet<Block>,
     bytes: u64,
-    /// So many of `order` were acknowledged before the leader was killed.
+    /// Number of blocks in `order` that were acknowledged before the leader was killed.
     old: usize,
 }
 
@@ -91,7 +91,7 @@ impl Ledger {
         Self { keys, inner: Arc::default() }
     }
 
-    /// The put of `block` was acknowledged; again is no other.
+    /// Records that the put of `block` was acknowledged; repeating it changes nothing.
     pub(crate) fn acknowledge(&self, block: Block) {
         let bytes = self.keys.size(block) as u64;
         let mut inner = self.inner.lock();
@@ -101,30 +101,30 @@ impl Ledger {
         }
     }
 
-    /// Acknowledged puts, each key counted once.
+    /// Returns the number of acknowledged puts; each key counts once.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.inner.lock().order.len() as u64
     }
 
-    /// Bytes of the acknowledged puts.
+    /// Returns the bytes of the acknowledged puts.
     pub(crate) fn bytes(&self) -> u64 {
         self.inner.lock().bytes
     }
 
-    /// From here on, what was acknowledged so far is old. Returns how many those are.
+    /// Marks all puts acknowledged so far as old; returns their number.
     pub(crate) fn draw_line(&self) -> u64 {
         let mut inner = self.inner.lock();
         inner.old = inner.order.len();
         inner.old as u64
     }
 
-    /// The `n`th old block, counted round and round; `None` while there is none.
+    /// Returns the `n`th old block, wrapping around; `None` while there is none.
     pub(crate) fn old(&self, n: usize) -> Option<Block> {
         let inner = self.inner.lock();
         inner.order.get(n.checked_rem(inner.old)?).copied()
     }
 
-    /// All acknowledged blocks; the first of the pair are the old ones.
+    /// Returns all acknowledged blocks, the old ones first in the pair.
     pub(crate) fn all(&self) -> (Vec<Block>, Vec<Block>) {
         let inner = self.inner.lock();
         let (old, new) = inner.order.split_at(inner.old);

@@ -1,5 +1,4 @@
-//! Workload of the playground and the benches: which blocks are asked for, which bytes they hold, and the
-//! account of what was acknowledged.
+//! Workload of the playground and the benches: the requested blocks, their bytes, and the ledger of acknowledged puts.
 
 mod driver;
 mod generator;

@@ -1,4 +1,4 @@
-//! A recorded workload: JSON lines with `timestamp` and `hash_ids`, plain or gzipped.
+//! Reader of recorded workloads: JSON lines with `timestamp` and `hash_ids`, plain or gzipped.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::generator::Block;
 
-/// Why a trace can't be replayed.
+/// Error of a trace that can't be replayed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TraceError {
     #[error("cannot read the trace {}: {why}", path.display())]
@@ -24,18 +24,18 @@ pub(crate) enum TraceError {
 
 #[derive(Deserialize)]
 struct Line {
-    /// Milliseconds since the start. Required, so that another kind of file is refused; requests are replayed in
-    /// order, as fast as the pool takes them.
+    /// Milliseconds since the start. It is required so that other kinds of files are refused, but not used: requests
+    /// are replayed in order, as fast as the pool takes them.
     #[serde(rename = "timestamp")]
     _timestamp: u64,
     hash_ids: Vec<Block>,
 }
 
-/// The requests of the trace at `path`, in its order; requests without blocks are left out.
+/// Reads the requests of the trace at `path`, in order, without those that have no blocks.
 pub(crate) fn read(path: &Path) -> Result<Vec<Vec<Block>>, TraceError> {
     let failed = |why| TraceError::Read { path: path.to_owned(), why };
     let mut file = BufReader::new(File::open(path).map_err(failed)?);
-    // gzip's two magic bytes; JSON begins with neither.
+    // gzip files begin with these two bytes; JSON begins with neither.
     let gzipped = file.fill_buf().map_err(failed)?.starts_with(&[0x1f, 0x8b]);
     let lines: Box<dyn BufRead> = if gzipped {
         Box::new(BufReader::new(flate2::bufread::MultiGzDecoder::new(file)))
@@ -104,7 +104,7 @@ mod tests {
                     bytes.splice(at..end, telling.bytes());
                 }
                 _ => {
-                    // A part, once more.
+                    // Repeat a part.
                     let from = rng.random_range(0..=bytes.len());
                     let part = bytes[from..bytes.len().min(from + 64)].to_vec();
                     bytes.splice(at..at, part);

@@ -1,33 +1,32 @@
-//! Values that follow from their keys, so that any process can tell a right byte from a wrong one without
-//! remembering what was written.
+//! Values derived from their keys, so that any process can check every byte without remembering what was written.
 //!
-//! A value is the stream `w(i) = mix(x0 + i * STEP)` of little-endian words, `x0` the hash of its key. The sum never
-//! repeats within a value (STEP is odd) and two keys' streams share a word only where their hashes happen to lie a
-//! small multiple of STEP apart; so another key's bytes, bytes at another offset and torn bytes all show. It costs an
-//! addition and a shift per eight bytes: generating does not dominate what is measured.
+//! A value is the stream `w(i) = mix(x0 + i * STEP)` of little-endian words; `x0` is the hash of its key. STEP is odd,
+//! so the sum never repeats within a value. The streams of two keys share a word only if their hashes happen to lie a
+//! small multiple of STEP apart. So the check detects another key's bytes, bytes at another offset, and torn bytes.
+//! Eight bytes cost an addition and a shift, so generating values does not dominate a measurement.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of most values: one block of an 8-billion-parameter model in the shape the workload uses.
+/// Bytes of most values: one block of an 8-billion-parameter model in the shape that the workload uses.
 pub(crate) const SMALL: usize = 128 << 10;
 /// Bytes of a few values: a whole KV block of a large model (61 layers, 512 tokens). Not a multiple of a page.
 pub(crate) const LARGE: usize = 3_274_752;
-/// One key in this many has a large value.
+/// Number of keys per large value, on average.
 const LARGE_EVERY: u64 = 20;
-/// Bytes of a value of the mix, on average.
+/// Mean bytes of a value of the mix.
 pub(crate) const MEAN: u64 = (LARGE as u64 + (LARGE_EVERY - 1) * SMALL as u64) / LARGE_EVERY;
 
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
-/// The sizes of the mix and the bytes are drawn from different hashes of the key.
+/// Salt of the hash that draws the size, so that sizes and bytes come from different hashes of the key.
 const SIZE_SALT: u64 = 0x51_7E;
 
-/// Bytes of `key`'s value in the mixed workload; follows from the key, too.
+/// Returns the bytes of `key`'s value in the mixed workload; they depend only on the key.
 pub(crate) fn mixed_size(key: &[u8]) -> usize {
     let draw = xxhash_rust::xxh3::xxh3_64_with_seed(key, SIZE_SALT);
     if draw.is_multiple_of(LARGE_EVERY) { LARGE } else { SMALL }
 }
 
-/// Writes `key`'s value over all of `out`.
+/// Fills `out` with `key`'s value.
 pub(crate) fn fill(key: &[u8], out: &mut [u8]) {
     let mut x = xxh3_64(key);
     let (words, tail) = out.as_chunks_mut::<8>();
@@ -40,14 +39,14 @@ pub(crate) fn fill(key: &[u8], out: &mut [u8]) {
     tail.copy_from_slice(&last[..len]);
 }
 
-/// `key`'s value of `size` bytes.
+/// Returns `key`'s value of `size` bytes.
 pub(crate) fn of(key: &[u8], size: usize) -> bytes::Bytes {
     let mut value = vec![0; size];
     fill(key, &mut value);
     value.into()
 }
 
-/// Whether `got` is exactly `key`'s value of `size` bytes.
+/// Returns whether `got` is exactly `key`'s value of `size` bytes.
 pub(crate) fn is_right(key: &[u8], size: usize, got: &[u8]) -> bool {
     if got.len() != size {
         return false;
@@ -77,7 +76,7 @@ mod tests {
             assert_eq!(value, of(b"block-1", size), "the same key always has the same bytes");
             assert!(is_right(b"block-1", size, &value), "{size}");
         }
-        // The stream is part of what a pool may still hold from another build's run: it must not drift.
+        // The stream must not change: a pool may still hold values from another build's run.
         assert_eq!(of(b"block-1", 8), mix(xxh3_64(b"block-1")).to_le_bytes().to_vec());
     }
 

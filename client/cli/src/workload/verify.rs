@@ -1,4 +1,4 @@
-//! Reads back every acknowledged block and compares it byte for byte.
+//! Check of every acknowledged block: reads it back and compares it byte for byte.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,30 +9,30 @@ use parking_lot::Mutex;
 use super::{Block, Ledger};
 use crate::output;
 
-/// Calls at the same time.
+/// Number of concurrent calls.
 const WORKERS: usize = 4;
-/// A block that can't be read for so long is lost. Long enough for a failover that is still under way; spent once, since
-/// a pool that has lost one block for good is not failing over.
+/// Time after which an unreadable block is lost. It outlasts a failover that is still under way. It is spent only once,
+/// because a pool that has lost a block for good is not failing over.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Result of a read.
+/// Result of reading blocks back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// Blocks that came back right.
+    /// Number of blocks that came back with the right bytes.
     pub(crate) right: u64,
-    /// Of those, blocks acknowledged before the leader was killed.
+    /// Number of these that were acknowledged before the leader was killed.
     pub(crate) old_right: u64,
-    /// Blocks that did not come back.
+    /// Number of blocks that did not come back.
     pub(crate) lost: u64,
-    /// Blocks that came back with other bytes.
+    /// Number of blocks that came back with other bytes.
     pub(crate) wrong: u64,
     /// Bytes read.
     pub(crate) bytes: u64,
-    /// How long it took.
+    /// Time that the check took.
     pub(crate) took: Duration,
 }
 
-/// Reads all of `ledger` with `client`; `progress` hears how many blocks are done.
+/// Reads all blocks of `ledger` with `client`; calls `progress` with the number of blocks done.
 pub(crate) async fn verify(client: &Client, ledger: &Ledger, progress: impl Fn(u64)) -> Verdict {
     let start = Instant::now();
     let (old, new) = ledger.all();

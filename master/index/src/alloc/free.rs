@@ -1,6 +1,6 @@
 use crate::cow::CowMap;
 
-/// The free ranges of a segment: never two that touch, best fit.
+/// The free ranges of a segment, handed out by best fit. Adjacent ranges are always joined.
 #[derive(Clone)]
 pub(super) struct FreeSpace {
     by_offset: CowMap<u64, u64>,
@@ -21,7 +21,7 @@ impl FreeSpace {
         self.by_len.last().map_or(0, |(&(len, _), ())| len)
     }
 
-    /// Takes `len` bytes from the start of the shortest range that has them, the lowest of equals.
+    /// Takes `len` bytes from the start of the shortest range that is long enough, and of equal ones the lowest.
     pub(super) fn take(&mut self, len: u64) -> Option<u64> {
         let (&(range, offset), ()) = self.by_len.at_or_after(&(len, 0))?;
         self.cut(offset, range);
@@ -31,7 +31,7 @@ impl FreeSpace {
         Some(offset)
     }
 
-    /// Takes that very range; false when it is not free.
+    /// Takes exactly this range; returns false when it is not free.
     pub(super) fn take_at(&mut self, offset: u64, len: u64) -> bool {
         let Some((&start, &range)) = self.by_offset.at_or_before(&offset) else { return false };
         if offset + len > start + range {
@@ -47,7 +47,7 @@ impl FreeSpace {
         true
     }
 
-    /// Takes a range back and joins it with its free neighbours.
+    /// Returns a range and joins it with its free neighbours.
     pub(super) fn give(&mut self, offset: u64, len: u64) {
         let (mut offset, mut len) = (offset, len);
         if let Some((&start, &range)) = self.by_offset.at_or_before(&offset)

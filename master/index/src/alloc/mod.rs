@@ -1,16 +1,16 @@
 //! The allocator of one segment: offsets and lengths, no memory.
 //!
-//! KV caches are a few exact sizes repeated millions of times, so equal sizes live together: a *run* is a row of up
-//! to 64 slots of one size, carved from free space by best fit and given back whole when its last slot is freed. A
-//! hole in a run is filled by the next allocation of the same size, without waste, which is what best fit over mixed
-//! sizes can't do: there a small size breaks the hole of a large one. Runs grow with what a size has live, so a size
-//! that is rare is a run of one slot and this is plain best fit.
+//! KV caches are a few exact sizes repeated millions of times, so equal sizes live together. A *run* is a row of up to
+//! 64 slots of one size, carved from free space by best fit and given back whole when its last slot is freed. The next
+//! allocation of the same size fills a hole in a run without waste. Best fit over mixed sizes can't do that: there a
+//! small size breaks up the hole of a large one. The length of a run grows with the number of live slots of its size. A
+//! rare size gets runs of one slot, which is plain best fit.
 //!
 //! When no free space is left, a size may take a free slot of a larger size and cut that into a run of its own (one
-//! level deep): a shift in the mix of sizes does not strand the slots of the one that shrank.
+//! level deep). So a shift in the mix of sizes does not strand the slots of the size that shrank.
 //!
-//! Everything but the runs themselves can be rebuilt from them, so a snapshot lists the runs, and every owner of an
-//! allocation claims its slot again when it is read ([`Allocator::claim`]).
+//! All other data can be rebuilt from the runs, so a snapshot lists only them. When it is read, every owner of an
+//! allocation claims its slot again ([`Allocator::claim`]).
 
 mod free;
 mod run;
@@ -21,11 +21,11 @@ use super::cow::CowMap;
 use free::FreeSpace;
 use run::Run;
 
-/// A run takes at most this part of its segment, so that small segments are not cut into coarse pieces.
+/// Divisor of the segment size that gives the longest run, so that small segments are not cut into coarse pieces.
 const RUN_PART: u64 = 256;
-/// A new run has this part of what its size has live: the slots that a size holds in reserve stay in proportion.
+/// Divisor of a size's live slots that gives the slots of its next run, so that free slots stay in proportion.
 const GROWTH_PART: u64 = 8;
-/// Most larger sizes looked at for a slot to cut up.
+/// Maximum number of larger sizes that are searched for a slot to cut up.
 const NEST_TRIES: usize = 64;
 
 /// A run as a snapshot lists it.
@@ -33,50 +33,50 @@ const NEST_TRIES: usize = 64;
 pub struct RunLayout {
     /// Bytes of a slot.
     pub slot: u64,
-    /// First byte of the run.
+    /// Offset of the first byte of the run.
     pub offset: u64,
-    /// How many slots, at most 64.
+    /// Number of slots, at most 64.
     pub slots: u8,
-    /// Bytes of the slot that it was cut from; zero when it was carved from free space.
+    /// Bytes of the slot that the run was cut from; zero when it was carved from free space.
     pub parent: u64,
 }
 
-/// Why a layout or a claim does not fit.
+/// Error of a layout or a claim that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// A run that no allocator would have made.
+    /// No allocator would have made this run.
     #[error("a run that is empty, misaligned, too long or out of place")]
     Run,
-    /// Two runs, or a run and its place, overlap.
+    /// Two runs overlap, or have the same slot size and offset.
     #[error("two runs overlap")]
     Overlap,
-    /// No run has that slot.
+    /// No run has this slot.
     #[error("an allocation that is in no run")]
     NoSlot,
-    /// Two owners of one slot.
+    /// Two owners claim the same slot.
     #[error("two owners of one allocation")]
     Claimed,
-    /// A run that nothing owns.
+    /// A run has no owner.
     #[error("a run without an owner")]
     Unused,
 }
 
-/// Hands out ranges of one segment. Deterministic; a clone is O(1).
+/// Allocates ranges of one segment. Deterministic; a clone is O(1).
 #[derive(Clone)]
 pub struct Allocator {
     capacity: u64,
     used: u64,
     free: FreeSpace,
-    /// Live slots of each size.
+    /// Number of live slots of each size.
     live: CowMap<u64, u64>,
-    /// By (slot size, offset).
+    /// Runs by (slot size, offset).
     runs: CowMap<(u64, u64), Run>,
-    /// Runs with a free slot, by (slot size, nested, offset): carved ones first, then by address, so that high and
-    /// nested runs drain.
+    /// Runs with a free slot, by (slot size, nested, offset). Allocations fill carved runs first, and those by address,
+    /// so that high and nested runs drain.
     partial: CowMap<(u64, bool, u64), ()>,
 }
 
-/// Rounds up to the alignment; `None` above 2^64.
+/// Rounds up to the alignment; `None` from 2^64 on.
 fn rounded(len: u64) -> Option<u64> {
     len.max(1).checked_next_multiple_of(ALLOCATION_ALIGN)
 }
@@ -96,19 +96,19 @@ impl Allocator {
         }
     }
 
-    /// Bytes that can be handed out.
+    /// Bytes that can be allocated in all.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Bytes handed out, rounding to the alignment included.
+    /// Bytes allocated, including the rounding to the alignment.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Allocates `len` bytes (at least 1); `None` when nothing fits.
+    /// Allocates `len` bytes (at least 1) and returns their offset; `None` when nothing fits.
     pub fn alloc(&mut self, len: u64) -> Option<u64> {
         let slot = rounded(len)?;
         if slot > self.capacity - self.used {
@@ -127,7 +127,7 @@ impl Allocator {
         Some(offset)
     }
 
-    /// Frees what [`Self::alloc`] returned for `len`. False, and nothing is done, when that is not allocated.
+    /// Frees an allocation of `len` bytes. Returns false and does nothing when there is no such allocation.
     pub fn free(&mut self, offset: u64, len: u64) -> bool {
         let Some(slot) = rounded(len) else { return false };
         if !self.release(slot, offset) {
@@ -141,7 +141,7 @@ impl Allocator {
         true
     }
 
-    /// A free slot of a run of this very size.
+    /// Takes a free slot of a run of exactly this size.
     fn take_from_run(&mut self, slot: u64, nested: bool) -> Option<u64> {
         let (&key, ()) = self.partial.at_or_after(&(slot, nested, 0))?;
         if (key.0, key.1) != (slot, nested) {
@@ -155,7 +155,7 @@ impl Allocator {
         Some(key.2 + u64::from(at) * slot)
     }
 
-    /// A new run from free space: as many slots as the size deserves, fewer when no free range is that long.
+    /// Carves a new run from free space and takes its first slot. The run is shorter when no free range is long enough.
     fn take_from_free(&mut self, slot: u64) -> Option<u64> {
         let live = self.live.get(&slot).copied().unwrap_or(0);
         let share = self.capacity / RUN_PART / slot;
@@ -166,7 +166,7 @@ impl Allocator {
         Some(offset)
     }
 
-    /// A new run in a free slot of a carved run of the next larger size that has one.
+    /// Cuts a free slot of the next larger size that has one into a new run, and takes its first slot.
     fn take_from_larger(&mut self, slot: u64) -> Option<u64> {
         let mut from = (slot + 1, false, 0);
         for _ in 0..NEST_TRIES {
@@ -220,7 +220,7 @@ impl Allocator {
         true
     }
 
-    /// The run of that slot size which has a slot at `offset`, and the slot's number.
+    /// Returns the start of the run of that slot size which has a slot at `offset`, and the slot's number.
     fn slot_at(&self, slot: u64, offset: u64) -> Option<(u64, u8)> {
         let (&(size, start), run) = self.runs.at_or_before(&(slot, offset))?;
         if size != slot {
@@ -231,7 +231,7 @@ impl Allocator {
         (into.is_multiple_of(slot) && at < run.slots()).then_some((start, at))
     }
 
-    /// The runs, in a fixed order.
+    /// Lists the runs by slot size and offset.
     pub fn runs(&self) -> impl Iterator<Item = RunLayout> {
         self.runs.iter().map(|(&(slot, offset), run)| RunLayout {
             slot,
@@ -241,10 +241,10 @@ impl Allocator {
         })
     }
 
-    /// An allocator with these runs and no slot of them taken; the owners then [`Self::claim`] theirs.
+    /// Restores an allocator with these runs and all their slots free; the owners then [`Self::claim`] theirs.
     ///
     /// # Errors
-    /// [`LayoutError`] for runs that can't stand together.
+    /// [`LayoutError`] when the runs do not fit the segment or each other.
     pub fn from_runs(bytes: u64, runs: impl IntoIterator<Item = RunLayout>) -> Result<Self, LayoutError> {
         let mut alloc = Self::new(bytes);
         let mut nested = Vec::new();
@@ -281,7 +281,7 @@ impl Allocator {
         Ok(alloc)
     }
 
-    /// Marks an allocation as owned, in an allocator made by [`Self::from_runs`].
+    /// Marks an allocation as owned, in an allocator restored by [`Self::from_runs`].
     ///
     /// # Errors
     /// [`LayoutError`] when no run has that slot or it is owned already.
@@ -296,7 +296,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Checks that every run has an owner, once all have claimed.
+    /// Checks that every run has an owner, after all owners have claimed their slots.
     ///
     /// # Errors
     /// [`LayoutError::Unused`] for a run without one.

@@ -1,8 +1,8 @@
-/// A row of equal slots: which of them are taken.
+/// A row of equal slots, with a bit for each that is taken.
 #[derive(Clone, Copy)]
 pub(super) struct Run {
     taken: u64,
-    /// Bytes of the slot that it was cut from; zero when carved from free space.
+    /// Bytes of the slot that the run was cut from; zero when it was carved from free space.
     parent: u64,
     slots: u8,
 }
@@ -10,7 +10,7 @@ pub(super) struct Run {
 impl Run {
     pub(super) const MAX_SLOTS: u8 = 64;
 
-    /// A run with all slots free. `slots` is 1..=64.
+    /// Creates a run with all slots free. `slots` is 1..=64.
     pub(super) fn new(slots: u64, parent: u64) -> Self {
         let slots = u8::try_from(slots).unwrap_or(Self::MAX_SLOTS).clamp(1, Self::MAX_SLOTS);
         Self { taken: 0, parent, slots }
@@ -36,7 +36,7 @@ impl Run {
         self.taken.count_ones() == u32::from(self.slots)
     }
 
-    /// Takes the lowest free slot.
+    /// Takes the lowest free slot and returns its number.
     pub(super) fn take(&mut self) -> Option<u8> {
         let at = u8::try_from(self.taken.trailing_ones()).ok()?;
         (at < self.slots).then(|| {
@@ -45,7 +45,7 @@ impl Run {
         })
     }
 
-    /// Takes that slot; false when there is no such slot or it is taken.
+    /// Takes a given slot; returns false when it does not exist or is taken.
     pub(super) fn take_at(&mut self, at: u8) -> bool {
         let free = at < self.slots && self.taken >> at & 1 == 0;
         if free {
@@ -54,7 +54,7 @@ impl Run {
         free
     }
 
-    /// Frees a slot; false when there is no such slot or it is free.
+    /// Frees a slot; returns false when it does not exist or is free.
     pub(super) fn put_back(&mut self, at: u8) -> bool {
         let taken = at < self.slots && self.taken >> at & 1 == 1;
         if taken {

@@ -4,10 +4,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An allocator's promises, kept the naive way: the set of what is handed out.
+/// An allocator, checked against the set of its live allocations.
 struct Checked {
     alloc: Allocator,
-    /// offset -> bytes asked for.
+    /// Offset to bytes asked for.
     live: BTreeMap<u64, u64>,
 }
 
@@ -100,8 +100,8 @@ proptest! {
     }
 }
 
-/// Fills with `sizes` in turn until one does not fit, evicts 5 % at random, `rounds` times; the least that was in use
-/// when full, in parts of 10,000.
+/// Fills with `sizes` in turn until one does not fit, then frees 5 % at random, `rounds` times. Returns the lowest use
+/// of a full segment, in parts of 10,000.
 fn worst_use(bytes: u64, sizes: &[u64], rounds: usize) -> u64 {
     let mut alloc = Allocator::new(bytes);
     let mut live: Vec<(u64, u64)> = Vec::new();
@@ -140,7 +140,7 @@ fn a_small_segment_is_used_to_the_last_slot() {
         assert!(alloc.alloc(131_072).is_some());
     }
     assert_eq!(alloc.alloc(1), None);
-    // 20 whole values and a rest that is left to smaller ones.
+    // 20 whole values, and a rest that smaller ones can use.
     let mut alloc = Allocator::new(64 << 20);
     assert_eq!((0..30).filter_map(|_| alloc.alloc(3_274_752)).count(), 20);
     assert!(alloc.alloc(1_600_000).is_some());
@@ -151,7 +151,7 @@ fn slots_of_a_size_that_shrank_serve_smaller_ones() {
     let mut alloc = Allocator::new(64 << 20);
     let large: Vec<_> = std::iter::from_fn(|| alloc.alloc(1 << 17)).collect();
     assert_eq!(large.len(), 512);
-    // One slot in each run: no run becomes empty.
+    // Free one slot in each run, so that no run becomes empty.
     for &offset in large.iter().step_by(8) {
         assert!(alloc.free(offset, 1 << 17));
     }

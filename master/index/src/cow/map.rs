@@ -1,15 +1,15 @@
 use triomphe::Arc;
 
-/// Most entries of a leaf: small, because the first write after a clone copies a leaf.
+/// Maximum number of entries in a leaf: small, because the first write after a clone copies a leaf.
 const LEAF_MAX: usize = 32;
-/// Most children of an inner node: smaller still, because its copy counts up the references of all its children, each
-/// a cache miss of its own.
+/// Maximum number of children of an inner node: smaller still, because copying the node increments the reference count
+/// of every child, each a cache miss of its own.
 const INNER_MAX: usize = 16;
 
 /// A sorted map whose clone is O(1): a B+tree of shared nodes.
 ///
-/// Behaviour depends on the entries alone, never on the shape of the tree, so that a map rebuilt from a snapshot acts
-/// as the one that was written.
+/// Behaviour depends on the entries alone, never on the shape of the tree, so a map rebuilt from a snapshot acts as the
+/// original one.
 pub(crate) struct CowMap<K, V> {
     root: Arc<Node<K, V>>,
     len: usize,
@@ -17,8 +17,8 @@ pub(crate) struct CowMap<K, V> {
 
 enum Node<K, V> {
     Leaf(Vec<(K, V)>),
-    /// Each child with a lower bound of its keys, which is above all keys of the child before it. The first child's
-    /// bound is not used.
+    /// Each child with a lower bound of its keys. The bound is above all keys of the previous child, and that of the
+    /// first child is not used.
     Inner(Vec<Child<K, V>>),
 }
 
@@ -32,7 +32,7 @@ impl<K, V> Clone for CowMap<K, V> {
 
 impl<K: Clone, V: Clone> Clone for Node<K, V> {
     fn clone(&self) -> Self {
-        // The copy is about to be written, mostly grown by one: room for that avoids a second copy.
+        // The copy is about to be written to, and mostly grows by one: spare room avoids a second copy.
         fn with_room<T: Clone>(from: &[T]) -> Vec<T> {
             let mut copy = Vec::with_capacity(from.len() + 1);
             copy.extend_from_slice(from);
@@ -67,7 +67,7 @@ impl<K: Copy + Ord, V: Clone> CowMap<K, V> {
         }
     }
 
-    /// Copies the path to `key` where it is shared, so it is meant for keys that are there.
+    /// Returns the value of `key`. It copies the path to the key where it is shared, so call it for keys that exist.
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let mut node = Arc::make_mut(&mut self.root);
         loop {
@@ -88,7 +88,7 @@ impl<K: Copy + Ord, V: Clone> CowMap<K, V> {
         self.get(key).is_some()
     }
 
-    /// Returns the value that was there.
+    /// Inserts a value and returns the previous one.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         let (old, right) = Arc::make_mut(&mut self.root).insert(key, value);
         if let Some((bound, right)) = right {
@@ -103,7 +103,7 @@ impl<K: Copy + Ord, V: Clone> CowMap<K, V> {
     }
 
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
-        // A look first: a miss must not copy the path.
+        // Look first: a miss must not copy the path.
         if !self.contains(key) {
             return None;
         }
@@ -127,12 +127,12 @@ impl<K: Copy + Ord, V: Clone> CowMap<K, V> {
         self.root.last()
     }
 
-    /// The first entry whose key is `key` or above.
+    /// Returns the first entry whose key is `key` or above.
     pub(crate) fn at_or_after(&self, key: &K) -> Option<(&K, &V)> {
         self.root.at_or_after(key)
     }
 
-    /// The last entry whose key is `key` or below.
+    /// Returns the last entry whose key is `key` or below.
     pub(crate) fn at_or_before(&self, key: &K) -> Option<(&K, &V)> {
         self.root.at_or_before(key)
     }
@@ -144,13 +144,13 @@ impl<K: Copy + Ord, V: Clone> CowMap<K, V> {
     }
 }
 
-/// The child under which `key` belongs.
+/// Returns the index of the child under which `key` belongs.
 fn child_of<K: Ord, C>(children: &[(K, C)], key: &K) -> usize {
     children.partition_point(|(bound, _)| bound <= key).saturating_sub(1)
 }
 
-/// Puts an entry at `at`; a node that grows too large gives up its right part. Appending at the very end leaves the
-/// left part full, so that ascending inserts pack the tree.
+/// Inserts an entry at `at`; a node that would get too large is split, and its right part is returned. Appending at the
+/// very end leaves the left part full, so that ascending inserts pack the tree.
 fn put<K: Copy, T>(
     entries: &mut Vec<(K, T)>,
     at: usize,
@@ -186,12 +186,12 @@ impl<K: Copy + Ord, V: Clone> Node<K, V> {
         }
     }
 
-    /// Whether it should look for a neighbour to merge with.
+    /// Whether the node should be merged with a neighbour.
     fn is_small(&self) -> bool {
         self.len() < self.max() / 4
     }
 
-    /// The value that was there, and the node's right part when it had to be split.
+    /// Inserts a value; returns the previous value, and the node's right part when the node had to be split.
     fn insert(&mut self, key: K, value: V) -> (Option<V>, Option<Child<K, V>>) {
         match self {
             Self::Leaf(entries) => match entries.binary_search_by(|(k, _)| k.cmp(&key)) {
@@ -282,13 +282,13 @@ fn shrink<K: Copy + Ord, V: Clone>(children: &mut Vec<Child<K, V>>, at: usize) {
     match (Arc::make_mut(&mut children[left].1), Arc::unwrap_or_clone(right)) {
         (Node::Leaf(into), Node::Leaf(from)) => into.extend(from),
         (Node::Inner(into), Node::Inner(mut from)) => {
-            // As a first child it may have taken keys below its own bound.
+            // While it was a first child, it may have taken keys below its own bound.
             if let Some(first) = from.first_mut() {
                 first.0 = bound;
             }
             into.extend(from);
         }
-        // All leaves are equally deep, so two neighbours are of one kind.
+        // All leaves are equally deep, so two neighbours are of the same kind.
         _ => {}
     }
 }

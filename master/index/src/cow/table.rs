@@ -1,13 +1,13 @@
 use triomphe::Arc;
 
 const MIDDLE: usize = 128;
-/// Narrow: the first write to a row after a clone counts up the references of its slots.
+/// Slots in a row: few, because the first write to a row after a clone increments the reference counts of its slots.
 const BOTTOM: usize = 16;
 
-/// A fixed number of slots, `TOP` times 2,048, in three levels; slots that were never written share one value.
+/// A table of `TOP` times 2,048 slots in three levels; slots that were never written to share one value.
 ///
-/// A clone counts `TOP` references up. The first write to a slot after it copies a row of 16 and the slot, and a row of
-/// 128 for every 2,048 slots.
+/// A clone increments `TOP` reference counts. The first write to a slot afterwards copies a row of 16 and the slot, and
+/// a row of 128 for every 2,048 slots.
 pub(crate) struct CowTable<T, const TOP: usize> {
     rows: Vec<Arc<Middle<T>>>,
     /// A row that was never written to.
@@ -23,20 +23,20 @@ impl<T, const TOP: usize> Clone for CowTable<T, TOP> {
     }
 }
 
-/// The same value, many times.
+/// Returns an array of references to one shared value.
 fn shared<T, const TIMES: usize>(value: T) -> [Arc<T>; TIMES] {
     let value = Arc::new(value);
     std::array::from_fn(|_| Arc::clone(&value))
 }
 
-/// The places of a slot in the three levels.
+/// Returns the indexes of a slot in the three levels.
 fn places<const TOP: usize>(slot: u32) -> [usize; 3] {
     let slot = slot as usize;
     [slot / BOTTOM / MIDDLE % TOP, slot / BOTTOM % MIDDLE, slot % BOTTOM]
 }
 
 impl<T: Clone + Default, const TOP: usize> CowTable<T, TOP> {
-    /// How many slots there are; a slot is named by any number and taken modulo this.
+    /// Number of slots. Any number names a slot: it is taken modulo this.
     pub(crate) const SLOTS: usize = TOP * MIDDLE * BOTTOM;
 
     pub(crate) fn new() -> Self {
@@ -54,14 +54,14 @@ impl<T: Clone + Default, const TOP: usize> CowTable<T, TOP> {
         let [top, middle, bottom] = places::<TOP>(slot);
         let row = &mut Arc::make_mut(&mut self.rows[top])[middle];
         if Arc::strong_count(row) > 1 {
-            // The copy counts up one reference after the other, each a cache miss. Mere reads overlap.
+            // Copying increments the counts one by one, each a cache miss. The misses of plain reads overlap.
             std::hint::black_box(row.iter().map(Arc::strong_count).sum::<usize>());
         }
         Arc::make_mut(&mut Arc::make_mut(row)[bottom])
     }
 
-    /// The slots in order, but for those of rows that were never written to: of a table with little in it, that is
-    /// nearly all.
+    /// Iterates over the slots in order, except those of rows that were never written to: in a table with few entries,
+    /// these are nearly all.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         let rows = self.rows.iter().filter(|row| !Arc::ptr_eq(row, &self.blank)).flat_map(|row| row.iter());
         let written = rows.filter(|row| !Arc::ptr_eq(row, &self.blank[0]));

@@ -20,7 +20,7 @@ pub(super) struct Object {
     pub(super) size: u64,
     /// CRC-64/NVME of the value.
     pub(super) checksum: u64,
-    /// Where it lies; some or all may be in segments that are gone.
+    /// Places of its replicas; some or all may be in segments that are gone.
     pub(super) replicas: SmallVec<[Replica; 1]>,
 }
 
@@ -35,18 +35,18 @@ pub(super) struct Replica {
     pub(super) index: u64,
 }
 
-/// Each shard of the index is kept in this many parts, by the order of keys within it: the copy that the first write
-/// after a clone makes is one part. More would cost memory while there are few objects.
+/// Number of parts of each shard, by the order of keys within it. The first write after a clone copies one part. More
+/// parts would cost memory while there are few objects.
 const PARTS: u32 = 2;
 const ROWS: usize = (SHARDS * PARTS) as usize / 2048;
 const _: () = assert!((SHARDS * PARTS) as usize == CowTable::<Shard, ROWS>::SLOTS);
 
-/// Where a key lies: parts stand in the order of shards and hashes, as a snapshot lists objects.
+/// Returns the part of a key. Parts are in the order of shards and hashes, in which a snapshot lists objects.
 fn part(hash: KeyHash) -> u32 {
     hash.shard() * PARTS + (hash.order() >> (u32::BITS - PARTS.ilog2()))
 }
 
-/// All objects. A clone is cheap and never changes.
+/// All objects. A clone is cheap and immutable.
 #[derive(Clone)]
 pub(super) struct Objects {
     parts: CowTable<Shard, ROWS>,
@@ -66,26 +66,26 @@ impl Objects {
         self.parts.get(part(key.hash())).get(key.hash().order(), key.bytes())
     }
 
-    /// The objects whose keys have this hash, or nearly: 50 of its bits are compared. Mostly one at most.
+    /// Returns the objects whose key hashes agree in 50 bits with `hash`: rarely more than one.
     pub(super) fn with_hash(&self, hash: KeyHash) -> impl Iterator<Item = ObjectRef<'_>> {
         self.parts.get(part(hash)).with_order(hash.order())
     }
 
-    /// Returns the version that it replaces.
+    /// Inserts an object and returns the version that it replaces.
     pub(super) fn insert(&mut self, key: &IndexKey, object: &Object) -> Option<Object> {
         let old = self.parts.get_mut(part(key.hash())).insert(key.hash().order(), key.bytes(), object);
         self.len += u64::from(old.is_none());
         old
     }
 
-    /// For keys that are there: it copies the shard where that is shared.
+    /// Removes the object of a key. Call it for existing keys only: even a miss copies a shard that a clone shares.
     pub(super) fn remove(&mut self, key: &IndexKey) -> Option<Object> {
         let old = self.parts.get_mut(part(key.hash())).remove(key.hash().order(), key.bytes());
         self.len -= u64::from(old.is_some());
         old
     }
 
-    /// The object in that shard which has a replica at that place.
+    /// Returns the object in a shard that has a replica at that place, and its key.
     pub(super) fn find(&self, shard: u32, segment: u32, offset: u64) -> Option<(IndexKey, Object)> {
         let lies_there = |r: Replica| r.segment == segment && r.offset == offset;
         let mut objects = (0..PARTS).flat_map(|part| self.parts.get(shard * PARTS + part).iter());
@@ -93,12 +93,12 @@ impl Objects {
         Some((IndexKey::from_bytes(object.key)?, object.to_object()))
     }
 
-    /// Reads what a look at a key of that hash and its insert are going to read, so that the cache has it.
+    /// Reads the memory that a look-up or an insert of that hash is going to read, to bring it into the cache.
     pub(super) fn touch(&self, hash: KeyHash) -> u64 {
         self.parts.get(part(hash)).touch(hash.order())
     }
 
-    /// All objects in the order of the snapshot: shard, hash, key.
+    /// Iterates over all objects in the order of a snapshot: shard, hash, key.
     pub(super) fn iter(&self) -> impl Iterator<Item = ObjectRef<'_>> {
         self.parts.iter().flat_map(Shard::iter)
     }

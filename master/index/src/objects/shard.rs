@@ -2,10 +2,10 @@ use mc_types::PutId;
 
 use super::{Object, Replica};
 
-/// Some twenty objects (at ten million in all), packed so that the copy which the first write after a clone makes is
-/// two `memcpy`s: records lie in one buffer, and an index of them is sorted by (hash, key).
+/// A part of a shard: some twenty objects (at ten million in all), packed so that copying it is two `memcpy`s.
 ///
-/// A look at a key that is not there reads the index alone, one or two cache lines.
+/// The first write after a clone makes that copy. Records lie in one buffer, and an index of them is sorted by (hash,
+/// key). The look-up of an absent key reads the index alone, one or two cache lines.
 #[derive(Default)]
 pub(super) struct Shard {
     index: Vec<Slot>,
@@ -17,7 +17,7 @@ pub(super) struct Shard {
 
 impl Clone for Shard {
     fn clone(&self) -> Self {
-        // The copy is about to be written, mostly grown by one: room for that avoids a second copy.
+        // The copy is about to be written to, and mostly grows by one: spare room avoids a second copy.
         let mut index = Vec::with_capacity(self.index.len() + ROOM);
         index.extend_from_slice(&self.index);
         let mut records = Vec::with_capacity(self.records.len() + grown_by(self.records.len()));
@@ -26,11 +26,13 @@ impl Clone for Shard {
     }
 }
 
-/// Slots that a copy of the index has to spare.
+/// Spare slots in a copy of the index.
 const ROOM: usize = 4;
 
-/// How much a buffer of records grows, an eighth, as the sizes of an allocator do: doubling would leave a third of the index
-/// unused on average. A quarter was no faster, and took 10 B more for each of ten million objects, 20 with clones held meanwhile.
+/// Returns the growth of a full buffer of records: an eighth, like the size classes of an allocator.
+///
+/// Doubling would leave a third of the buffers unused on average. Growth by a quarter was no faster, and took 10 B more
+/// for each of ten million objects, 20 B while a clone is held.
 fn grown_by(len: usize) -> usize {
     len / 8
 }
@@ -38,18 +40,18 @@ fn grown_by(len: usize) -> usize {
 #[derive(Clone, Copy)]
 struct Slot {
     order: u32,
-    /// Where its record starts. 32 bits do while the buffer, holes included, stays below 4 GiB. Nothing refuses more:
-    /// records past that could not be found. It would take some half a million objects with keys of 4 KiB, their hashes
-    /// chosen to share 19 bits.
+    /// Start of its record. 32 bits do while the buffer, holes included, stays below 4 GiB. No check enforces that:
+    /// records beyond could not be found. Getting there would take some half a million objects with keys of 4 KiB whose
+    /// hashes are chosen to share 19 bits.
     at: u32,
 }
 
-/// Version, size, checksum, length of the key, number of replicas.
+/// Bytes of a record's head: version, size, checksum, length of the key, number of replicas.
 const HEAD: usize = 16 + 8 + 8 + 2 + 1;
-/// Segment, offset, index.
+/// Bytes of a replica in a record: segment, offset, index.
 const REPLICA: usize = 4 + 8 + 8;
 
-/// An object as it lies in its shard.
+/// A view of an object in its shard.
 #[derive(Clone, Copy)]
 pub(crate) struct ObjectRef<'a> {
     pub(crate) key: &'a [u8],
@@ -59,13 +61,13 @@ pub(crate) struct ObjectRef<'a> {
     replicas: &'a [u8],
 }
 
-/// The first `N` bytes, and the rest. A record is never cut short, because only `push` writes one.
+/// Splits off the first `N` bytes. A record is never cut short, because only `push` writes one.
 fn split<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
     bytes.split_first_chunk().map_or(([0; N], &[]), |(first, rest)| (*first, rest))
 }
 
 impl<'a> ObjectRef<'a> {
-    /// The record at the start of `bytes`.
+    /// Reads the record at the start of `bytes`.
     fn read(bytes: &'a [u8]) -> Self {
         let (version, bytes) = split(bytes);
         let (size, bytes) = split(bytes);
@@ -82,7 +84,7 @@ impl<'a> ObjectRef<'a> {
         }
     }
 
-    /// Where it lies.
+    /// Iterates over its replicas.
     pub(crate) fn replicas(self) -> impl Iterator<Item = Replica> + 'a {
         self.replicas.chunks_exact(REPLICA).map(|bytes| {
             let (segment, bytes) = split(bytes);
@@ -101,7 +103,7 @@ impl<'a> ObjectRef<'a> {
         Object { version, size, checksum, replicas: self.replicas().collect() }
     }
 
-    /// Bytes of its record.
+    /// Length of its record in bytes.
     fn len(&self) -> usize {
         HEAD + self.replicas.len() + self.key.len()
     }
@@ -114,7 +116,7 @@ impl Shard {
 
     fn find(&self, order: u32, key: &[u8]) -> Result<usize, usize> {
         let mut at = self.index.partition_point(|slot| slot.order < order);
-        // Hashes hardly ever meet.
+        // Two keys hardly ever share a hash.
         while let Some(slot) = self.index.get(at).filter(|slot| slot.order == order) {
             match self.read(*slot).key.cmp(key) {
                 std::cmp::Ordering::Less => at += 1,
@@ -129,14 +131,14 @@ impl Shard {
         self.find(order, key).ok().map(|at| self.read(self.index[at]))
     }
 
-    /// The objects whose keys have these bits of their hash.
+    /// Returns the objects whose key hashes have these order bits.
     pub(super) fn with_order(&self, order: u32) -> impl Iterator<Item = ObjectRef<'_>> {
         let from = self.index.partition_point(|slot| slot.order < order);
         let slots = self.index.get(from..).unwrap_or_default().iter();
         slots.take_while(move |slot| slot.order == order).map(|slot| self.read(*slot))
     }
 
-    /// Returns what it replaces.
+    /// Inserts an object and returns the one that it replaces.
     pub(super) fn insert(&mut self, order: u32, key: &[u8], object: &Object) -> Option<Object> {
         match self.find(order, key) {
             Ok(at) => {
@@ -163,10 +165,10 @@ impl Shard {
         Some(object)
     }
 
-    /// Appends a record and returns where it starts.
+    /// Appends a record and returns its start.
     fn push(&mut self, key: &[u8], object: &Object) -> u32 {
-        // A put has at most 255 replicas, and an index key at most 65 + 4,096 bytes. Should there be more replicas, as
-        // many are written as are counted: the key is found behind them.
+        // A put has at most 255 replicas, and an index key at most 65 + 4,096 bytes. Were there more replicas, only as
+        // many as the count holds would be written, because the key must follow them.
         let replicas = u8::try_from(object.replicas.len()).unwrap_or(u8::MAX);
         let key_len = u16::try_from(key.len()).unwrap_or(u16::MAX);
         let len = HEAD + REPLICA * usize::from(replicas) + key.len();
@@ -189,7 +191,7 @@ impl Shard {
         at
     }
 
-    /// Notes that a record of that many bytes is used no more.
+    /// Counts a record of `bytes` bytes as a hole, and packs the buffer when half of it is holes.
     fn leave(&mut self, bytes: usize) {
         self.holes += bytes;
         if self.holes * 2 >= self.records.len() {
@@ -216,8 +218,8 @@ impl Shard {
         self.index.iter().map(|slot| self.read(*slot))
     }
 
-    /// Reads what a look at a key of that order is going to read, or else the place where it would be inserted, so that the cache
-    /// has it.
+    /// Reads the memory that a look-up of that order is going to read, or an insert to write, to bring it into the
+    /// cache.
     pub(super) fn touch(&self, order: u32) -> u64 {
         let at = self.index.partition_point(|slot| slot.order < order);
         let record = match self.index.get(at) {

@@ -2,14 +2,14 @@ use mc_types::{ClusterTime, PutId};
 
 use super::CowMap;
 
-/// Ids of one deadline that are kept without a look at which are still in flight: those of a batch, which end together.
-/// They are 2 KiB, for each millisecond of the last minute at most.
+/// Maximum number of ids of one deadline that are kept without checking which are still in flight. The puts of a batch
+/// share a deadline and end together. The ids take 2 KiB, at most once for each millisecond of the last minute.
 const KEPT: usize = 128;
 
 /// Puts in flight by their deadline.
 ///
-/// Hardly any put gets as far as its deadline, and every put would pay for an order of all. So those of one deadline are
-/// in no order, and one that ends is only counted: its id stays until most of those beside it are gone, too.
+/// Hardly any put reaches its deadline, but a full order would cost every put. So the puts of one deadline are
+/// unordered, and a put that ends is only counted: its id stays until most puts of its deadline have ended, too.
 #[derive(Clone)]
 pub(super) struct Deadlines {
     by_time: CowMap<ClusterTime, Bucket>,
@@ -19,7 +19,7 @@ pub(super) struct Deadlines {
 /// Puts of one deadline.
 #[derive(Clone)]
 struct Bucket {
-    /// Those in flight, and about as many at most that no longer are, or [`KEPT`] of these.
+    /// Ids in flight, plus ids that no longer are: at most about as many, or [`KEPT`] of them.
     ids: Vec<PutId>,
     in_flight: usize,
 }
@@ -29,17 +29,17 @@ impl Deadlines {
         Self { by_time: CowMap::new(), in_flight: 0 }
     }
 
-    /// How many puts are in flight.
+    /// Number of puts in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// The earliest.
+    /// The earliest deadline.
     pub(super) fn first(&self) -> Option<ClusterTime> {
         self.by_time.first().map(|(&deadline, _)| deadline)
     }
 
-    /// A put was started.
+    /// Adds a put that was started.
     pub(super) fn add(&mut self, deadline: ClusterTime, id: PutId) {
         self.in_flight += 1;
         match self.by_time.get_mut(&deadline) {
@@ -51,7 +51,7 @@ impl Deadlines {
         }
     }
 
-    /// A put with that deadline is in flight no longer; `is_in_flight` says which still are.
+    /// Removes a put with that deadline; `is_in_flight` tells which ids are still in flight.
     pub(super) fn remove(&mut self, deadline: ClusterTime, is_in_flight: impl Fn(PutId) -> bool) {
         let Some(bucket) = self.by_time.get_mut(&deadline) else { return };
         self.in_flight -= 1;
@@ -60,15 +60,15 @@ impl Deadlines {
             self.by_time.remove(&deadline);
         } else if bucket.ids.len() > KEPT && bucket.in_flight < bucket.ids.len() / 2 {
             bucket.ids.retain(|id| is_in_flight(*id));
-            // One that ended and was started again is there twice.
+            // A put that ended and was started again is listed twice.
             bucket.ids.sort_unstable();
             bucket.ids.dedup();
             bucket.ids.shrink_to_fit();
         }
     }
 
-    /// Puts whose deadline has come, by deadline and id, at most `limit` of them. Looks through all puts of a deadline,
-    /// which are those that were started within a millisecond.
+    /// Lists puts whose deadline has come, by deadline and id, at most `limit` of them. It goes through all puts of a
+    /// deadline, which were started within a millisecond.
     pub(super) fn due(
         &self,
         now: ClusterTime,
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Puts start, end and come due in any order, and every answer is that of a sorted set.
+        /// Puts start, end and come due in any order, and every answer equals that of a sorted set.
         #[test]
         fn it_answers_as_a_sorted_set_of_those_in_flight(
             steps in prop::collection::vec((0..4_u8, 0..3_u64, 0..400_u128), 0..2_000),

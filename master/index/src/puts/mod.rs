@@ -1,4 +1,4 @@
-//! Puts in flight and puts that ended not long ago.
+//! Puts in flight, and recently ended puts.
 
 mod deadlines;
 mod shard;
@@ -15,26 +15,27 @@ use super::key::IndexKey;
 use deadlines::Deadlines;
 use shard::Shard;
 
-/// Shards of the puts, by a hash of their ids. A snapshot with more than [`ENDED_PER_SHARD`] ended puts in one of them
-/// is refused, so number, hash and limit are part of its format.
+/// Number of shards of the puts, by a hash of their ids. A snapshot with more than [`ENDED_PER_SHARD`] ended puts in
+/// one shard is refused, so the number, the hash and the limit are part of its format.
 const SHARDS: usize = 1 << 14;
-/// Most ended puts that a shard remembers. One more, while the deadlines of all are still to come, and the half of them
-/// whose deadlines are next are forgotten early: a repeated end of those is told apart by the object's version alone.
-/// With deadlines of 60 s this begins at about 2,000 puts a second.
+/// Maximum number of ended puts that a shard remembers.
 ///
-/// The limit bounds memory (some 20 MB), and what every start and end looks through stays in the cache.
+/// When one more put ends before any of their deadlines, the shard forgets the half with the earliest deadlines. A
+/// repeated end of such a put is recognised by the object's version alone. With deadlines of 60 s this begins at about
+/// 2,000 puts a second. The limit bounds memory (some 20 MB), and keeps in the cache the ids that starts and ends
+/// search.
 const ENDED_PER_SHARD: usize = 16;
-/// Shards that an entry clears of ended puts past their deadline.
+/// Number of shards that each entry clears of ended puts past their deadline.
 const SHARDS_PER_ENTRY: u64 = 16;
 
-/// A put in flight: its bytes are allocated, nothing is visible.
+/// A put in flight: its bytes are allocated, but no object is visible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Put {
     pub(super) key: IndexKey,
     pub(super) size: u64,
     pub(super) mode: PutMode,
     pub(super) deadline: ClusterTime,
-    /// The answer, kept so that the same put gets the same answer even if a store died since.
+    /// Replicas as answered to the start, kept so that a repeated start gets the same answer even if a store has died.
     pub(super) replicas: SmallVec<[PutReplica; 1]>,
 }
 
@@ -46,17 +47,17 @@ pub(super) struct PutReplica {
     pub(super) placed: PlacedReplica,
 }
 
-/// How a put ended, kept so that a repeated end gets the same answer: until its deadline, or until its shard is full.
+/// Outcome and deadline of an ended put, for the answers to repeated ends. Kept until that deadline or a full shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ended {
     pub(super) outcome: Outcome,
     pub(super) deadline: ClusterTime,
 }
 
-/// Answer of an end.
+/// Outcome of a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Outcome {
-    /// It made the object.
+    /// The put made the object.
     Visible {
         /// The version that it replaced.
         replaced: Option<PutId>,
@@ -74,10 +75,10 @@ pub(super) enum PutState {
     Ended(Ended),
 }
 
-/// Puts in flight and puts that ended not long ago by id.
+/// Puts in flight and recently ended puts, by id.
 ///
-/// Which ended puts are known depends on the puts and the cluster's time alone: neither on the order within a shard,
-/// so that puts rebuilt from a snapshot act as those that were written, nor on how far the forgetting of due ones has
+/// Which ended puts are known depends on the puts and the cluster's time alone. It depends neither on the order within
+/// a shard, so that puts restored from a snapshot act as the original ones, nor on how far the clearing of due puts has
 /// got.
 #[derive(Clone)]
 pub(super) struct Puts {
@@ -89,7 +90,7 @@ type Shards = CowTable<Shard, { SHARDS / 2048 }>;
 
 const _: () = assert!(SHARDS == Shards::SLOTS);
 
-/// Ids are random, but nothing forces a client to draw them so: the hash spreads those that count or repeat a half.
+/// Returns the shard of an id by a hash, which also spreads ids that clients count up or build from a repeated half.
 pub(super) fn shard_of(id: PutId) -> u32 {
     (xxh3_64(&id.0.to_le_bytes()) >> (64 - SHARDS.ilog2())) as u32
 }
@@ -111,21 +112,21 @@ impl Puts {
         self.shards.get(shard_of(id)).ended(id)
     }
 
-    /// Puts in flight, by id: the order of a snapshot.
+    /// Lists the puts in flight by id, which is their order in a snapshot.
     pub(super) fn all_in_flight(&self) -> Vec<(PutId, &Put)> {
         let mut all: Vec<_> = self.shards.iter().flat_map(Shard::iter_in_flight).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         all
     }
 
-    /// Puts that ended, by id.
+    /// Lists the ended puts by id.
     pub(super) fn all_ended(&self) -> Vec<(PutId, Ended)> {
         let mut all: Vec<_> = self.shards.iter().flat_map(Shard::iter_ended).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
         all
     }
 
-    /// How many are in flight.
+    /// Number of puts in flight.
     pub(super) fn len_in_flight(&self) -> usize {
         self.deadlines.in_flight()
     }
@@ -135,7 +136,7 @@ impl Puts {
         self.deadlines.first()
     }
 
-    /// Puts in flight whose deadline has come, by deadline and id, at most `limit` of them.
+    /// Lists puts in flight whose deadline has come, by deadline and id, at most `limit` of them.
     pub(super) fn due(&self, now: ClusterTime, limit: usize) -> Vec<PutId> {
         self.deadlines.due(now, limit, |id, deadline| is_in_flight(&self.shards, id, deadline))
     }
@@ -145,17 +146,17 @@ impl Puts {
         self.shards.get_mut(shard_of(id)).start(id, put);
     }
 
-    /// A put is in flight no longer.
+    /// Updates the deadlines for a put that is no longer in flight.
     fn left(&mut self, put: &Put) {
         self.deadlines.remove(put.deadline, |id| is_in_flight(&self.shards, id, put.deadline));
     }
 
-    /// Whether one more put that ends is remembered beside all that its shard remembers.
+    /// Whether the shard of this id can remember one more ended put without forgetting any.
     pub(super) fn has_room_for(&self, id: PutId) -> bool {
         !self.shards.get(shard_of(id)).is_full()
     }
 
-    /// Records how a put ended, which is no longer in flight.
+    /// Moves a put from in flight to ended, and records its outcome.
     pub(super) fn end(&mut self, id: PutId, ended: Ended, now: ClusterTime) {
         let shard = self.shards.get_mut(shard_of(id));
         let put = shard.take_in_flight(id);
@@ -165,7 +166,7 @@ impl Puts {
         }
     }
 
-    /// Forgets a put in flight.
+    /// Removes and returns a put in flight.
     pub(super) fn forget(&mut self, id: PutId) -> Option<Arc<Put>> {
         self.in_flight(id)?;
         let put = self.shards.get_mut(shard_of(id)).take_in_flight(id)?;
@@ -173,13 +174,13 @@ impl Puts {
         Some(put)
     }
 
-    /// Forgets ended puts whose deadline has come and that share a shard with this one.
+    /// Forgets ended puts in the shard of this id whose deadline has come.
     pub(super) fn forget_due_beside(&mut self, id: PutId, now: ClusterTime) {
         self.shards.get_mut(shard_of(id)).forget_due(now);
     }
 
-    /// Forgets ended puts whose deadline has come, in the few shards that are this log entry's turn. It saves memory;
-    /// whoever asks for a put looks at its deadline.
+    /// Forgets ended puts whose deadline has come, in the few shards that are this log entry's turn. It only saves
+    /// memory: callers check the deadline of every put that they find.
     pub(super) fn forget_due(&mut self, index: u64, now: ClusterTime) {
         for turn in 0..SHARDS_PER_ENTRY {
             let shard = (index.wrapping_mul(SHARDS_PER_ENTRY).wrapping_add(turn) % SHARDS as u64) as u32;
@@ -189,7 +190,7 @@ impl Puts {
         }
     }
 
-    /// Reads what a start or an end of that put is going to read, so that the cache has it.
+    /// Reads the memory that a start or an end of that put is going to read, to bring it into the cache.
     pub(super) fn touch(&self, id: PutId) -> u64 {
         self.shards.get(shard_of(id)).touch()
     }

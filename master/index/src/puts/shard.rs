@@ -3,24 +3,24 @@ use triomphe::Arc;
 
 use super::{ENDED_PER_SHARD, Ended, Put};
 
-/// Room for puts in flight that an empty list keeps; one that was longer gives its memory back.
+/// Capacity for puts in flight that an empty list keeps; a list with a larger capacity frees it when it gets empty.
 const IN_FLIGHT_KEPT: usize = 4;
 
-/// Puts whose ids share a hash: those in flight, and the last that ended.
+/// Puts whose ids share a hash: those in flight, and the last ones that ended.
 #[derive(Default)]
 pub(super) struct Shard {
-    /// By id. Mostly a handful, but nothing bounds how many a client starts whose ids share a hash.
+    /// Puts in flight, sorted by id. Usually a handful, but a client may start any number whose ids share a hash.
     in_flight: Vec<(PutId, Arc<Put>)>,
-    /// In no order, and at most [`ENDED_PER_SHARD`]. Apart from how they ended, because this is what every start looks
-    /// through.
+    /// Ids of ended puts, at most [`ENDED_PER_SHARD`], unordered. They are apart from the outcomes because every start
+    /// searches them.
     ended_ids: Vec<PutId>,
-    /// One for each of `ended_ids`.
+    /// Outcome and deadline for each of `ended_ids`.
     ended: Vec<Ended>,
 }
 
 impl Clone for Shard {
     fn clone(&self) -> Self {
-        // The copy is about to be written, mostly grown by one: room for that avoids a second copy.
+        // The copy is about to be written to, and mostly grows by one: spare room avoids a second copy.
         fn with_room<T: Clone>(from: &[T], room: usize) -> Vec<T> {
             let mut copy = Vec::with_capacity(from.len() + room);
             copy.extend_from_slice(from);
@@ -59,9 +59,9 @@ impl Shard {
         self.ended.len() >= ENDED_PER_SHARD
     }
 
-    /// Remembers how a put ended. A full list first loses those past their deadline, so that what else is forgotten
-    /// does not depend on whether the turn of this shard has come; and if there are none, its half with the earliest
-    /// deadlines: half, so that looking for them costs little for each put.
+    /// Records how a put ended. A full list first drops the puts past their deadline, so that forgetting does not
+    /// depend on whether the turn of this shard has come. If there are none, it drops the half with the earliest
+    /// deadlines: half, so that the search for them costs each put little.
     pub(super) fn end(&mut self, id: PutId, ended: Ended, now: ClusterTime) {
         if self.is_full() {
             self.forget_due(now);
@@ -116,7 +116,7 @@ impl Shard {
         self.ended_ids.iter().copied().zip(self.ended.iter().copied())
     }
 
-    /// Reads what a start or an end is going to read, so that the cache has it.
+    /// Reads the memory that a start or an end is going to read, to bring it into the cache.
     pub(super) fn touch(&self) -> u64 {
         let first = |ids: &[PutId]| ids.first().map_or(0, |id| id.0 as u64);
         first(&self.ended_ids) ^ self.in_flight.first().map_or(0, |(id, _)| id.0 as u64)

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::SnapshotError;
 use super::record::Section;
 
-/// Most bytes of a chunk's payload.
+/// Maximum bytes of a chunk's payload.
 const CHUNK_MAX: usize = 64 << 10;
-/// Section, length, checksum.
+/// Bytes of a chunk's head: section, length, checksum.
 const HEAD: usize = 1 + 4 + 4;
 
-/// For tests/fuzz: makes the checksums of a snapshot's chunks right.
+/// Corrects the checksums of a snapshot's chunks, for tests/fuzz.
 #[cfg(feature = "testing")]
 pub fn seal_chunks(snapshot: &mut [u8]) {
     let mut chunks = snapshot.get_mut(super::MAGIC.len() + 1..).unwrap_or_default();
@@ -27,7 +27,7 @@ pub fn seal_chunks(snapshot: &mut [u8]) {
 pub(super) struct ChunkWriter<W> {
     out: W,
     section: Section,
-    /// Room for the head, then the payload.
+    /// Space for the head, then the payload.
     chunk: Vec<u8>,
     record: Vec<u8>,
     pub(super) counts: [u64; Section::COUNT],
@@ -39,7 +39,7 @@ impl<W: Write> ChunkWriter<W> {
         Self { out, section: Section::Header, chunk, record: Vec::new(), counts: [0; Section::COUNT] }
     }
 
-    /// Writes one record. Sections must come in their order.
+    /// Adds one record. Sections must come in their order.
     pub(super) fn record(&mut self, section: Section, record: &impl Serialize) -> io::Result<()> {
         self.record.clear();
         self.record =
@@ -88,7 +88,7 @@ impl<R: Read> ChunkReader<R> {
         Self { input, section: Section::Header, payload: Vec::new() }
     }
 
-    /// The next chunk.
+    /// Reads the next chunk.
     pub(super) fn next(&mut self) -> Result<(Section, &[u8]), SnapshotError> {
         let mut head = [0; HEAD];
         read_exact(&mut self.input, &mut head, self.section)?;
@@ -112,7 +112,7 @@ impl<R: Read> ChunkReader<R> {
     }
 }
 
-/// Like [`Read::read_exact`]; an end of the input is damage of that section.
+/// Like [`Read::read_exact`], but reports an early end of the input as damage of that section.
 pub(super) fn read_exact(
     input: &mut impl Read,
     buffer: &mut [u8],
@@ -126,7 +126,7 @@ pub(super) fn read_exact(
     })
 }
 
-/// Decodes the records of a chunk one after the other and returns how many there were.
+/// Decodes the records of a chunk one after the other and returns their number.
 pub(super) fn each<'a, T: Deserialize<'a>>(
     mut payload: &'a [u8],
     mut take: impl FnMut(T) -> Result<(), String>,

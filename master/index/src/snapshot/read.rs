@@ -21,7 +21,7 @@ use crate::stores::{ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, Mounted, SEGMENT_BYTES, 
 type Checked = Result<(), String>;
 
 impl State {
-    /// Reads what [`Self::write_snapshot`] wrote, and nothing past it.
+    /// Reads a snapshot written by [`Self::write_snapshot`], and nothing past it.
     ///
     /// # Errors
     /// [`SnapshotError`] when the source fails, or the bytes are not a whole, undamaged, consistent snapshot.
@@ -50,24 +50,24 @@ impl State {
     }
 }
 
-/// A state in the making: each record is checked against what stands before it.
+/// A state that is being restored. Each record is checked against the ones before it.
 struct Restore {
     state: State,
     counts: [u64; Section::COUNT],
     next_segment: u32,
     segments: Vec<(u32, Segment)>,
-    /// The runs of one segment.
+    /// Runs of the segment `runs_of` that have been read so far.
     runs: Vec<RunLayout>,
     runs_of: u32,
     /// Whether all segments and their runs are in the state.
     built: bool,
-    /// Replicas of the objects that have been read: segment, offset, bytes, shard.
+    /// Replicas of the objects that have been read so far: segment, offset, bytes, shard.
     replicas: Vec<(u32, u64, u64, u32)>,
     last: Last,
     trailer: Option<TrailerRecord>,
 }
 
-/// The last key of each section: keys ascend.
+/// Last key read from each section, to check that keys ascend.
 #[derive(Default)]
 struct Last {
     store: Option<StoreId>,
@@ -210,7 +210,7 @@ impl Restore {
         Ok(())
     }
 
-    /// Marks the owner of an allocation; nothing to do when the segment is not live.
+    /// Claims an allocation for its owner; does nothing when the segment is not live.
     fn claim(&mut self, segment: u32, offset: u64, len: u64) -> Checked {
         match self.state.segments.space_mut(segment) {
             Some(space) => space.alloc.claim(offset, len).map_err(|err| err.to_string()),
@@ -236,8 +236,8 @@ impl Restore {
         Ok(())
     }
 
-    /// Enters the replicas into their segments, by place: objects come in the order of their hashes, and taken in that
-    /// order each would miss the cache a dozen times.
+    /// Enters the replicas into their segments, sorted by place. Objects come in the order of their hashes, and in that
+    /// order each replica would miss the cache a dozen times.
     fn settle_replicas(&mut self) -> Checked {
         let mut replicas = std::mem::take(&mut self.replicas);
         replicas.sort_unstable();

@@ -7,7 +7,7 @@ use crate::objects::Replica;
 use crate::puts::{Ended, PutReplica};
 use crate::settings::Settings;
 
-/// The sections, in the order in which they stand.
+/// Sections of a snapshot, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Section {
@@ -45,7 +45,7 @@ impl Section {
         self as u8
     }
 
-    /// Its place in the trailer's counts.
+    /// Index in the trailer's counts.
     pub(super) fn place(self) -> usize {
         usize::from(self.number() - 1)
     }
@@ -143,6 +143,6 @@ pub(super) struct HeldRecord {
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct TrailerRecord {
-    /// Records of each section, the trailer's place left at zero.
+    /// Number of records in each section; the trailer's own is zero.
     pub(super) counts: [u64; Section::COUNT],
 }

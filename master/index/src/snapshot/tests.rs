@@ -1,4 +1,4 @@
-//! Snapshots whose bytes are whole, and whose records no state of this program holds.
+//! Refusal of snapshots with undamaged bytes and records that no state of this program holds.
 
 use mc_types::{ClusterTime, PutId, SegmentEpoch, StoreId};
 use smallvec::{SmallVec, smallvec};
@@ -15,7 +15,7 @@ use crate::objects::Replica;
 use crate::puts::{Ended, Outcome, PutReplica, shard_of};
 use crate::settings::Settings;
 
-/// Reads a snapshot of a header and these records; the numbers of two segments have been given out.
+/// Reads a snapshot of a header and these records; the header says that two segment numbers have been given out.
 fn read(records: impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>)) -> Result<(), String> {
     let mut bytes = MAGIC.to_vec();
     bytes.push(FORMAT);
@@ -39,7 +39,7 @@ fn key() -> IndexKey {
     IndexKey::new("", b"k").unwrap()
 }
 
-/// A put whose store is gone.
+/// Writes a put whose store is gone.
 fn put(segment: u32, replicas: usize) -> impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>) {
     let (store, epoch, number) = (StoreId(1), SegmentEpoch(1), 0);
     let placed = PlacedReplica { store, epoch, segment: number, offset: 0, len: 64, index: 1 };
@@ -64,7 +64,7 @@ fn a_put_lies_in_segments_whose_numbers_were_given_out() {
     assert_refused(read(put(u32::MAX, 1)), "not given out yet");
 }
 
-/// A dropped segment of that size with an object of 64 B at its end.
+/// Writes a dropped segment of `bytes` bytes with an object of 64 B at its end.
 fn dropped_segment(bytes: u64) -> impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>) {
     move |chunks| {
         let (store, epoch, number) = (StoreId(1), SegmentEpoch(1), 0);
@@ -87,7 +87,7 @@ fn a_dropped_segment_has_a_size_that_could_be_mounted() {
     }
 }
 
-/// Ended puts of one shard, half of them past their deadline.
+/// Writes ended puts of one shard, half of them past their deadline.
 fn ended(puts: usize) -> impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>) {
     move |chunks| {
         let crowd = (1..).map(PutId).filter(|put| shard_of(*put) == 0);

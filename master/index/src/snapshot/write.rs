@@ -10,7 +10,7 @@ use crate::machine::State;
 use crate::objects::ObjectRef;
 
 impl State {
-    /// Writes the index. States that are equal write the same bytes; the writer sees blocks of up to 64 KiB.
+    /// Writes the index. Equal states write the same bytes, in blocks of up to 64 KiB.
     ///
     /// # Errors
     /// Errors of the writer.

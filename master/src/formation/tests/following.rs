@@ -61,7 +61,7 @@ async fn what_a_claim_says_is_believed_only_where_the_member_itself_answers() {
         ..MeetRequest::default()
     };
     let book = AddressBook::default();
-    // Nobody is there, another member is, and a node that is no member.
+    // False claims: nobody is at the address, another member is there, or the node is no member.
     for (node, raft) in
         [(a.service.node(), "nowhere:1"), (a.service.node(), "c:50055"), (NodeId(5), "c:50055")]
     {
@@ -104,13 +104,13 @@ async fn a_name_that_leads_elsewhere_after_the_start_ends_no_member() {
     a.kill().await;
     let mut a = machines[0].start(&names, "a,b,c").await;
     a.formed().await.unwrap();
-    // Its own name leads nowhere when it looks first, and to another master then.
+    // Its own name leads nowhere at its first look, and to another master afterwards.
     names.remove("a");
     let book = AddressBook::default();
     let gone_wrong = async {
         tokio::time::sleep(SHORT).await;
         names.alias("a", "b");
-        // Nobody leads, so it meets its list again, in which it is no more.
+        // Nobody leads, so it calls its list again, which does not contain it any more.
         tokio::time::sleep(4 * SHORT).await;
     };
     tokio::select! {

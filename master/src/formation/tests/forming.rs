@@ -9,7 +9,7 @@ async fn three_masters_form_one_cluster_in_any_start_order() {
         let mut running: Vec<Process> = Vec::new();
         for (step, machine) in order.into_iter().enumerate() {
             running.push(machines[machine].start(&names, lists[machine]).await);
-            // Two wait visibly for the third.
+            // Every running master says that it waits for the missing ones.
             for missing in &order[step + 1..] {
                 let name = machines[*missing].name;
                 for process in &mut running {
@@ -90,7 +90,7 @@ async fn a_name_with_several_records_forms_with_the_cluster_size_and_not_before_
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
 }
 
-/// Three masters under one name with A and AAAA records, of which one family leads nowhere, or none does.
+/// Three masters under one name with A and AAAA records: only IPv4 is routable, only IPv6, or both.
 #[tokio::test]
 async fn a_name_with_records_of_both_families_forms_when_one_of_them_is_routable() {
     const V4: [&str; 3] = ["127.0.0.2", "127.0.0.3", "127.0.0.4"];
@@ -239,18 +239,18 @@ async fn a_foreign_cluster_at_a_reused_address_is_an_error_that_names_both() {
 
     let book = AddressBook::default();
     let mut follows = Box::pin(a.formation.follow(&book, ClusterView::default));
-    // Among our own it is one address that was given to somebody else: no reason to end a member.
+    // With our own masters answering, one address was just given to somebody else: no reason to end a member.
     assert!(tokio::time::timeout(SHORT, &mut follows).await.is_err());
     drop(follows);
     c.kill().await;
     let said = a.formation.follow(&book, ClusterView::default).await.unwrap_err().to_string();
     assert!(said.contains(&format!("b:50055 belongs to cluster {theirs}")), "{said}");
     assert!(said.contains(&format!("this one to cluster {ours}")), "{said}");
-    // Its calls do no harm.
+    // The other cluster's calls do no harm.
     let refused = a.service.admit(theirs, a.service.node()).unwrap_err();
     assert!(refused.message().contains(&theirs.to_string()), "{refused:?}");
 
-    // A new node that the cluster took in, and that still holds nothing.
+    // A new node that the cluster took in and that still holds no data.
     a.kill().await;
     let new = Machine::new("a");
     new.belong(ours.0, None);

@@ -27,7 +27,7 @@ use crate::peers::PeerList;
 use network::{Names, Served, TestNetwork};
 
 const LONG: Duration = Duration::from_secs(20);
-/// Long enough for a round of meetings, for what must not happen.
+/// Time for a round of meetings, after which something counts as not happening.
 const SHORT: Duration = Duration::from_millis(500);
 
 /// One master's data directory and the name under which it is reached. It outlives the process.
@@ -49,12 +49,12 @@ impl Machine {
         self.identity().belong(Belonging { cluster: ClusterId(cluster), founder }).unwrap();
     }
 
-    /// The disk is lost.
+    /// Loses the disk.
     fn wipe(&mut self) {
         self.dir = tempfile::tempdir().unwrap();
     }
 
-    /// Runs a master here. What stands for its Raft log is what `record_formed` notes.
+    /// Runs a master here. The note of `record_formed` stands for its Raft log.
     async fn start(&self, names: &Names, peers: &str) -> Process {
         self.start_with(names, Plan::Peers(PeerList::parse(&[peers], None).unwrap()), None).await
     }
@@ -112,7 +112,7 @@ impl Process {
             let names = names.clone();
             async move {
                 let formed = formation.run().await?;
-                // What a master does with it: Raft writes, and the leader calls the members.
+                // As a real master does: Raft writes, and the leader calls the members.
                 match &formed {
                     Formed::Founder { cluster, members } => {
                         formation.service().record_formed().await.unwrap();
@@ -147,7 +147,7 @@ impl Process {
         }
     }
 
-    /// Waits until this node says that it waits, in words that contain `text`.
+    /// Waits until this node's reasons for waiting contain `text`.
     async fn waits(&mut self, text: &str) {
         let said = async {
             while !self.service.waiting().is_some_and(|said| said.contains(text)) {
@@ -160,7 +160,7 @@ impl Process {
         assert!(!self.forming.as_ref().unwrap().is_finished(), "{} does not wait any more", self.name);
     }
 
-    /// Ends the process: nothing of it answers, and its directory is free.
+    /// Ends the process: it stops answering, and its directory is free.
     async fn kill(mut self) {
         self.names.remove(self.name);
         self.stop.take().unwrap().send(()).unwrap();

@@ -1,4 +1,4 @@
-//! Loopback under names of our own: a name is a running process, and nothing when that is gone.
+//! Test network on loopback with names of its own: a name leads to a running process, and nowhere once that has ended.
 
 use std::collections::HashMap;
 use std::io;
@@ -39,7 +39,7 @@ impl Names {
         self.hosts.lock().remove(host);
     }
 
-    /// `alias` leads where `host` leads now.
+    /// Makes `alias` lead where `host` leads now.
     pub(super) fn alias(&self, alias: &str, host: &str) {
         let address = self.hosts.lock()[host];
         self.set(alias, address);
@@ -54,7 +54,7 @@ impl Names {
         self.hosts.lock().get(host).copied().ok_or_else(|| io::Error::other("nobody listens there"))
     }
 
-    /// Every name has one record, but for those that were given several.
+    /// Returns a resolver: every name has one record, except for those that were given several.
     pub(super) fn resolver(&self) -> Resolver {
         let records = Arc::clone(&self.records);
         Arc::new(move |address| {
@@ -84,7 +84,7 @@ impl Network for TestNetwork {
     }
 }
 
-/// Calls a node as the leader of `cluster` would, until it takes part.
+/// Calls a node as the leader of `cluster` would, until the node takes part.
 pub(super) async fn call_until_admitted(names: &Names, raft: &str, cluster: ClusterId, to: NodeId) {
     let mut client =
         RaftClient::new(TestNetwork(names.clone()).channel(raft, ChannelOptions::default()).unwrap());

@@ -1,6 +1,6 @@
-//! Foundings in every order of their messages: two founders that do not know of each other, calls that arrive late,
-//! deaths and restarts at any step, and a machine that is replaced while its old process still runs. Whatever
-//! happens, no two clusters get a majority.
+//! Foundings in every order of their messages. Two founders do not know of each other, calls arrive late, nodes die and
+//! restart at any step, and a machine is replaced while its old process still runs. Whatever happens, no two clusters
+//! get a majority.
 
 use std::net::SocketAddr;
 
@@ -21,7 +21,7 @@ struct Node {
     round: Round,
 }
 
-/// Where a node is in its round.
+/// Progress of a node in its round.
 enum Round {
     Meeting { was: Option<Belonging>, met: Vec<Met> },
     Asking { cluster: ClusterId, missing: Vec<NodeId>, members: Vec<NodeId> },
@@ -32,7 +32,7 @@ struct World {
     nodes: Vec<Node>,
     /// Which node answers at each address.
     occupants: [usize; 3],
-    /// Calls that were sent, and may arrive at any time from then on.
+    /// Calls that were sent and may arrive at any later time.
     sent: Vec<Founding>,
     /// Clusters whose founder's Raft has written, and their members.
     initialized: Vec<(ClusterId, Vec<NodeId>)>,
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// All have accepted: the founder binds, unless it has accepted another founding meanwhile.
+    /// Binds the founder when all have accepted, unless it has accepted another founding meanwhile.
     fn bind(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let Round::Asking { cluster, .. } = &node.round else { return };
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// A call arrives where its address leads now; its answer reaches the founder if that still waits for it.
+    /// Delivers a call where its address leads now. The answer reaches the founder if that still waits for it.
     fn deliver(&mut self, which: usize) {
         if self.sent.is_empty() {
             return;
@@ -189,7 +189,7 @@ impl World {
         }
     }
 
-    /// The first Raft call of the cluster that the node has accepted.
+    /// Delivers the first Raft call of the cluster that the node has accepted.
     fn follow(&mut self, at: usize) {
         let reachable = self.occupants.contains(&at);
         let standing = &mut self.nodes[at].standing;
@@ -203,7 +203,7 @@ impl World {
         }
     }
 
-    /// Raft writes: the founder its first entry, a member its vote.
+    /// Lets Raft write: the founder its first entry, a member its vote.
     fn write(&mut self, at: usize) {
         let node = &mut self.nodes[at];
         let Some(cluster) = node.standing.bound else { return };
@@ -223,7 +223,7 @@ impl World {
         node.standing.bound = node.standing.belonging.filter(|_| node.standing.formed).map(|it| it.cluster);
     }
 
-    /// An empty machine takes over the address. The old one can't be reached any more, and still runs.
+    /// Replaces the machine at an address by an empty one. The old process still runs but cannot be reached any more.
     fn replace(&mut self, slot: usize, small: bool) {
         if std::mem::replace(&mut self.replaced, true) {
             return;
@@ -238,7 +238,7 @@ impl World {
         self.occupants[slot] = self.nodes.len() - 1;
     }
 
-    /// Clusters in which a majority of the members has written.
+    /// Returns the clusters in which a majority of the members has written.
     fn with_majority(&self) -> Vec<ClusterId> {
         let has_written = |cluster: ClusterId, id: NodeId| {
             self.nodes.iter().any(|node| {
@@ -277,7 +277,7 @@ proptest! {
     }
 }
 
-/// The schedules above are worth something only if clusters come of them.
+/// Checks that the schedules can form a cluster at all; otherwise they would prove nothing.
 #[test]
 fn without_faults_a_cluster_gets_its_majority() {
     let mut world = World::new();
@@ -295,7 +295,7 @@ fn without_faults_a_cluster_gets_its_majority() {
     assert_eq!(world.with_majority().len(), 1);
 }
 
-/// The shortest way to two clusters, if a late founding were accepted over a later one.
+/// The shortest schedule that would make two clusters if a late founding were accepted over a later one.
 #[test]
 fn a_replaced_founder_and_its_late_call_do_not_make_a_second_cluster() {
     let mut world = World::new();

@@ -3,7 +3,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
-/// Why a process has no configuration. Each message is one sentence.
+/// The reason why a process has no configuration. Each message is one sentence.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// Not an error: help or the version was asked for, and this is its text.
@@ -17,7 +17,7 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file is not TOML.
@@ -37,9 +37,9 @@ pub enum ConfigError {
     UnknownKey {
         /// The file.
         path: PathBuf,
-        /// Its key.
+        /// The unknown key.
         key: String,
-        /// The valid key that is nearest, if one is near.
+        /// The nearest valid key, if one is near.
         nearest: Option<String>,
     },
     /// A value of the environment or the file has the wrong shape for its flag.
@@ -47,7 +47,7 @@ pub enum ConfigError {
     Value {
         /// The long flag.
         name: String,
-        /// Where the value stands.
+        /// Layer that the value comes from.
         origin: super::Origin,
         /// The defect.
         why: String,
@@ -59,7 +59,7 @@ impl ConfigError {
     #[must_use]
     pub fn report(&self) -> ExitCode {
         use std::io::Write as _;
-        // A closed output is no reason to panic: there is nobody left to tell.
+        // A closed output is no reason to panic; nobody reads the message then.
         match self {
             Self::Shown(text) => {
                 let _ = write!(std::io::stdout(), "{text}");
@@ -72,7 +72,7 @@ impl ConfigError {
         }
     }
 
-    /// clap's report in one sentence, with the origin of the value if a lower layer gave it.
+    /// Turns clap's report into one sentence, with the origin of the value if a lower layer gave it.
     pub(super) fn from_clap(error: &clap::Error, origin: Option<&super::Origin>) -> Self {
         match error.kind() {
             ErrorKind::DisplayHelp

@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use super::ConfigError;
 
-/// A flat TOML file: flag names and their values, as text.
+/// A flat TOML file of flag names and their values, as text.
 pub(super) struct File {
     pub(super) path: PathBuf,
     pub(super) values: Vec<(String, Vec<String>)>,
@@ -55,7 +55,7 @@ fn scalar(value: toml::Value) -> Option<String> {
     }
 }
 
-/// The known key that fewest edits turn `key` into; none when more than half of it would have to change.
+/// Returns the known key with the fewest edits to `key`, or `None` if more than half of it would have to change.
 fn nearest(key: &str, known: &[String]) -> Option<String> {
     known
         .iter()
@@ -65,7 +65,7 @@ fn nearest(key: &str, known: &[String]) -> Option<String> {
         .map(|(_, candidate)| candidate.clone())
 }
 
-/// Levenshtein's distance in bytes.
+/// Returns the Levenshtein distance in bytes.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {

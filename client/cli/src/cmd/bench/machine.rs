@@ -1,4 +1,4 @@
-//! The limits of this machine, measured in the same run: the pool's figures stand beside them.
+//! Limits of this machine, measured in the same run as the pool for comparison.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// How long each limit is measured.
+/// Duration of each measurement.
 const EACH: Duration = Duration::from_millis(400);
 const CHUNK: usize = 1 << 20;
 
-/// The limits.
+/// Measured limits of this machine.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Machine {
-    /// One TCP stream over loopback, written and read in chunks of 1 MiB.
+    /// Throughput of one TCP stream over loopback, written and read in chunks of 1 MiB.
     pub(crate) loopback_mib_s: f64,
-    /// Copying memory on one core, 64 MiB at a time.
+    /// Throughput of copying memory on one core, 64 MiB at a time.
     pub(crate) memcpy_mib_s: f64,
-    /// Median of appending 4 KiB to a file and fdatasync, on the disk of the masters' data.
+    /// Median time to append 4 KiB to a file and fdatasync it, on the disk of the masters' data.
     pub(crate) fdatasync_p50_us: f64,
 }
 
 impl Machine {
-    /// Measures all three, `dir` naming the disk. Blocks for about a second.
+    /// Measures all three limits, with fdatasync in `dir`. Blocks for about a second.
     pub(crate) fn measure(dir: &Path) -> io::Result<Self> {
         Ok(Self {
             loopback_mib_s: loopback()?,
@@ -34,7 +34,7 @@ impl Machine {
         })
     }
 
-    /// The line below a table.
+    /// Returns the line below a table.
     pub(crate) fn line(&self) -> String {
         format!(
             "this machine: loopback stream {:.0} MiB/s, memcpy {:.0} MiB/s, fdatasync p50 {:.0} us",
@@ -49,7 +49,7 @@ fn loopback() -> io::Result<f64> {
     let (mut from, _) = listener.accept()?;
     let writer = std::thread::spawn(move || {
         let chunk = vec![1; CHUNK];
-        // Ends when the reader hangs up.
+        // The loop ends when the reader hangs up.
         while out.write_all(&chunk).is_ok() {}
     });
     let mut chunk = vec![0; CHUNK];
@@ -60,7 +60,7 @@ fn loopback() -> io::Result<f64> {
     }
     let rate = mib_s(bytes, start.elapsed());
     drop(from);
-    // It wrote until the connection was gone; there is nothing to hear from it.
+    // The writer wrote until the connection was gone; it has no result.
     let _ = writer.join();
     Ok(rate)
 }

@@ -1,4 +1,4 @@
-//! `mcctl bench`: figures, beside what this machine can do in the same run.
+//! `mcctl bench`: measures the pool, and the limits of this machine in the same run.
 
 mod alone;
 mod failover;

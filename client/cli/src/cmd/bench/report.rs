@@ -1,4 +1,4 @@
-//! A bench's result, as JSON and as a table.
+//! Result of a bench, as JSON and as a table.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use serde::Serialize;
 use super::machine::Machine;
 use super::parts::Parts;
 
-/// Durations of calls, up to a minute, to three digits.
+/// Histogram of call durations up to 60 s, with three significant digits.
 #[derive(Clone, Debug)]
 pub(crate) struct Latencies(Histogram<u64>);
 
 impl Latencies {
     pub(crate) fn new() -> Self {
-        // 1 ns to 60 s at three significant digits are bounds that the histogram accepts.
+        // The histogram accepts these bounds: 1 ns to 60 s with three significant digits.
         Self(Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("constant bounds"))
     }
 
@@ -23,11 +23,11 @@ impl Latencies {
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        // Equal bounds: nothing is out of range.
+        // The bounds are equal, so nothing is out of range.
         let _ = self.0.add(&other.0);
     }
 
-    /// Microseconds below which this share of the calls stayed.
+    /// Returns the microseconds within which this share of the calls ended.
     pub(crate) fn quantile_us(&self, q: f64) -> f64 {
         round(self.0.value_at_quantile(q) as f64 / 1e3)
     }
@@ -40,18 +40,18 @@ impl Latencies {
         round(self.0.mean() / 1e3)
     }
 
-    /// How many were recorded.
+    /// Number of recorded calls.
     pub(crate) fn count(&self) -> u64 {
         self.0.len()
     }
 }
 
-/// To one digit behind the point: more would pretend.
+/// Rounds to one decimal place; more digits would suggest a false precision.
 pub(crate) fn round(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// The result of a load bench.
+/// Result of a load bench.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) bench: &'static str,
@@ -60,28 +60,28 @@ pub(crate) struct Report {
     pub(crate) size_bytes: u64,
     pub(crate) keys: u64,
     pub(crate) seconds: f64,
-    /// Objects.
+    /// Number of objects whose operation succeeded.
     pub(crate) ops: u64,
-    /// Objects that failed, missed or were refused; not in `ops`.
+    /// Number of objects that failed, missed or were refused; not counted in `ops`.
     pub(crate) failed: u64,
-    /// Objects whose bytes were compared and were others; every 64th read is compared, outside the measured time.
+    /// Number of objects with wrong bytes. Every 64th read is compared, after its call was timed.
     pub(crate) wrong: u64,
     pub(crate) ops_s: f64,
-    /// Absent where no values move.
+    /// Throughput of values; absent where no values move.
     pub(crate) mib_s: Option<f64>,
-    /// Of a call, which holds `batch` objects.
+    /// Median time of a call with `batch` objects.
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
     pub(crate) max_us: f64,
     pub(crate) machine: Machine,
-    /// Throughput beside the loopback stream's, in per cent.
+    /// Throughput relative to the loopback stream, in per cent.
     pub(crate) loopback_percent: Option<f64>,
-    /// Where the time of a put of one key goes, where one is put at a time.
+    /// Breakdown of a put's time, if the bench puts one key at a time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parts: Option<Parts>,
 }
 
-/// The counts of one bench before they become figures.
+/// Counters of a bench, before the report.
 #[derive(Clone, Debug)]
 pub(crate) struct Counts {
     pub(crate) ops: u64,
@@ -104,7 +104,7 @@ impl Counts {
 }
 
 impl Report {
-    /// Figures from counts; `moves_bytes` is false for exist.
+    /// Computes the figures from counts; `moves_bytes` is false for exist and lookup.
     pub(crate) fn new(
         bench: &'static str,
         args: &crate::args::LoadArgs,
@@ -138,7 +138,7 @@ impl Report {
         }
     }
 
-    /// The figures for people.
+    /// Formats the figures for people.
     pub(crate) fn table(&self) -> String {
         let moved = match (self.mib_s, self.loopback_percent) {
             (Some(mib_s), Some(percent)) => {

@@ -12,14 +12,14 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::workload::Keyspace;
 
-/// Clients that connect at the same time.
+/// Maximum number of clients that connect at the same time.
 const AT_ONCE: usize = 64;
 /// Bytes of an object.
 const SIZE: usize = 4096;
 const EACH_SECOND: Duration = Duration::from_secs(1);
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
-/// A client that puts and gets until both work.
+/// Client that tells when puts and gets work.
 pub(super) struct Prober {
     client: Client,
     keys: Keyspace,
@@ -29,7 +29,7 @@ pub(super) struct Prober {
 }
 
 impl Prober {
-    /// Puts `objects`, which the clients then get.
+    /// Puts `objects` objects, which the clients then get.
     pub(super) async fn start(masters: &str, objects: u32) -> Result<Self> {
         let transport: Arc<dyn Transport> = Arc::new(TcpTransport::default());
         let client = connect(masters, &transport).await?;
@@ -44,7 +44,7 @@ impl Prober {
         Ok(Self { client, keys, objects, next: AtomicU64::new(objects), transport })
     }
 
-    /// Returns when a put and a get that began after this call are good.
+    /// Waits until a put and a get that began after this call have succeeded.
     pub(super) async fn until_good(&self) {
         let put = async {
             loop {
@@ -69,18 +69,19 @@ impl Prober {
     }
 }
 
-/// Local-only mode answers in microseconds: a loop without a pause would take the masters' CPU.
+/// Waits a millisecond. Local-only mode answers in microseconds, and a loop without a pause would take the masters'
+/// CPU.
 async fn pause() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// A client with connections to masters of its own. Connections to stores are shared: a fleet's clients are on many
-/// machines, and each would have few.
+/// Connects a client with its own connections to masters. The connections to stores are shared: a real fleet's clients
+/// run on many machines, and each has only a few.
 async fn connect(masters: &str, transport: &Arc<dyn Transport>) -> Result<Client, ConnectError> {
     Client::builder().masters(masters).local_cache(ByteSize(0)).transport(transport.clone()).connect().await
 }
 
-/// How the clients' gets ended.
+/// Counts of the clients' gets by result.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     good: AtomicU64,
@@ -88,7 +89,7 @@ pub(super) struct Counts {
     failed: AtomicU64,
 }
 
-/// The same, at the end.
+/// The final values of [`Counts`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gets {
     pub(super) good: u64,
@@ -96,15 +97,15 @@ pub(super) struct Gets {
     pub(super) failed: u64,
 }
 
-/// Many clients, each getting one object a second.
+/// Many clients that each get one object a second.
 pub(super) struct Clients {
-    /// Ends with this value.
+    /// The clients' tasks, which end when this value is dropped.
     _tasks: JoinSet<()>,
     counts: Arc<Counts>,
 }
 
 impl Clients {
-    /// Returns when all know the leader.
+    /// Starts the clients and returns when all of them know a leader.
     pub(super) async fn start(count: u32, masters: &str, prober: &Prober) -> Result<Self> {
         let counts = Arc::new(Counts::default());
         let connecting = stream::iter(0..count).map(|number| async move {
@@ -117,7 +118,7 @@ impl Clients {
         while let Some(connected) = connecting.next().await {
             let (number, client) = connected?;
             let (keys, objects, counts) = (prober.keys.clone(), prober.objects, counts.clone());
-            // Spread over the second, whenever they connected.
+            // Spread the gets over the second, no matter when the clients connected.
             let first = Instant::now() + EACH_SECOND.mul_f64(f64::from(number) / f64::from(count));
             tasks.spawn(async move {
                 let mut second = tokio::time::interval_at(first, EACH_SECOND);

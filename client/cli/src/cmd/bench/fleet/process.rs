@@ -9,13 +9,13 @@ use tokio_util::task::AbortOnDropHandle;
 /// CPU time and memory of a process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage {
-    /// Of one core.
+    /// Per cent of one core.
     pub(super) cpu_percent: f64,
     pub(super) rss_mib: f64,
 }
 
 impl Usage {
-    /// CPU time over `span` and resident memory at its end.
+    /// Measures the CPU time over `span`, and the resident memory at its end.
     pub(super) async fn over(pid: u32, span: Duration) -> Result<Self> {
         let (before, began) = (cpu_seconds(pid)?, Instant::now());
         tokio::time::sleep(span).await;
@@ -34,7 +34,7 @@ fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// User and system time of a `/proc/PID/stat`: its fields 14 and 15. The name, field 2, may hold spaces.
+/// Reads user and system time from a `/proc/PID/stat`, fields 14 and 15. The name, field 2, may contain spaces.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
@@ -52,15 +52,15 @@ fn read(pid: u32, what: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))
 }
 
-/// Counts the calls that masters are sent, from their metrics, in the background.
+/// Background counter of the calls to masters, read from their metrics.
 pub(super) struct Calls {
     peak: Arc<AtomicU64>,
     _task: AbortOnDropHandle<()>,
 }
 
-/// The masters' metrics are read so often; calls a second are over that span.
+/// Time between two reads of the masters' metrics. Rates are averages over it.
 const EACH: Duration = Duration::from_secs(1);
-/// A master that takes longer to show its metrics is left out this time.
+/// Time limit for a master's metrics. A slower master is left out of that read.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 impl Calls {
@@ -75,7 +75,7 @@ impl Calls {
                     let Some(calls) = calls(master).await else { continue };
                     let now = Instant::now();
                     let (before, at) = seen.replace((calls, now)).unwrap_or((calls, now));
-                    // One that was restarted counts from zero, and says nothing this time.
+                    // A restarted master counts from zero, so it adds nothing this time.
                     let fresh = calls.saturating_sub(before) as f64;
                     rate += fresh / now.duration_since(at).max(EACH).as_secs_f64();
                 }
@@ -87,7 +87,7 @@ impl Calls {
     }
 
     pub(super) async fn peak(self) -> u64 {
-        // The last second is counted, too.
+        // Include the last second.
         tokio::time::sleep(EACH + PATIENCE).await;
         self.peak.load(Ordering::Relaxed)
     }
@@ -99,7 +99,7 @@ async fn calls(master: &str) -> Option<u64> {
     Some(total(&text))
 }
 
-/// Calls of all kinds, by a master's metrics.
+/// Sums the calls of all kinds in a master's metrics.
 fn total(text: &str) -> u64 {
     let counts = text.lines().filter_map(|line| {
         line.strip_prefix("mc_master_rpc_seconds_count{")?.rsplit_once(' ')?.1.parse::<u64>().ok()

@@ -10,17 +10,18 @@ use mc_transfer::RequestSeconds;
 use mc_types::{ByteSize, Clock, parse_list};
 use tokio::runtime::Runtime;
 
-/// Stores that start at the same time: each allocates its memory on a thread.
+/// Maximum number of stores that start at the same time; each allocates its memory on a thread.
 const AT_ONCE: usize = 32;
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Many stores in this process. Their links share two threads; a store's data server runs with the clients.
+/// Many stores in this process. Their links to masters share two threads; their data servers share the clients'
+/// threads.
 pub(super) struct Stores {
     stores: Vec<Store>,
     links: Links,
 }
 
-/// The links' threads. A runtime must not be dropped where async code runs; this one is given up there instead.
+/// Runtime of the links. It shuts down in the background, because a runtime must not be dropped in async code.
 struct Links(Option<Runtime>);
 
 impl Drop for Links {
@@ -68,17 +69,17 @@ impl Stores {
         Ok(Self { stores, links })
     }
 
-    /// The newest term in which a leader said that a store is mounted.
+    /// Returns the newest term in which a leader has confirmed a store as mounted.
     pub(super) fn newest_term(&self) -> u64 {
         self.stores.iter().filter_map(Store::mounted_in_term).max().unwrap_or(0)
     }
 
-    /// Returns when all stores are mounted at leaders of terms after `term`.
+    /// Waits until all stores are mounted at leaders of terms after `term`.
     pub(super) async fn until_all(&self, term: u64) {
         self.until(self.stores.len(), term).await;
     }
 
-    /// The same of 99 % of them.
+    /// Waits until 99 % of the stores are mounted at leaders of terms after `term`.
     pub(super) async fn until_99(&self, term: u64) {
         self.until((self.stores.len() * 99).div_ceil(100), term).await;
     }
@@ -90,7 +91,7 @@ impl Stores {
         }
     }
 
-    /// Ends all of them without a word to the masters, which are about to end, too.
+    /// Ends all stores without telling the masters, which are about to end too.
     pub(super) fn stop(self) {
         let Self { stores, links } = self;
         drop(stores);

@@ -7,20 +7,20 @@ use mc_types::MAX_TENANT_LEN;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::core::Core;
-use crate::get::Got;
-use crate::keys::Presence;
-use crate::list::MasterList;
-use crate::masters::{Link, Masters};
+use crate::local::Local;
+use crate::masters::{self, Link, MasterList, Masters};
+use crate::metrics::Counters;
+use crate::objects::{self, AvoidList, Core, Fill, Follow, Got, Presence, nonsense};
 use crate::options::Builder;
-use crate::put::Fill;
-use crate::{Admin, ConnectError, Error, Mode, Put, PutOptions, Stats, discover, publish};
+use crate::{Admin, ConnectError, Error, Mode, Put, PutOptions, Stats};
 
-/// A client of one cluster and one tenant. Cheap to clone, safe to share between tasks and threads; it runs on the
-/// caller's tokio runtime, and its background tasks end when its last clone is dropped.
+/// A client of one cluster and one tenant.
 ///
-/// Every call ends by its deadline, whatever is down. Dropping a call's future abandons it: a put that had started
-/// is ended by the masters at its deadline.
+/// It is cheap to clone and safe to share between tasks and threads. It runs on the caller's tokio runtime, and its
+/// background tasks end when its last clone is dropped.
+///
+/// Every call ends by its deadline, even if every master and store is down. Dropping a call's future abandons the call;
+/// the masters end a put that it had started at the put's deadline.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -41,7 +41,7 @@ pub struct Client {
 struct Shared {
     core: Core,
     closed: CancellationToken,
-    /// Ends the background tasks with the last clone.
+    /// Stops the background tasks when the last clone is dropped.
     _life: DropGuard,
 }
 
@@ -50,7 +50,7 @@ struct Shared {
 pub struct GetInto<'a> {
     /// Its key.
     pub key: &'a [u8],
-    /// Where its bytes go; may be longer than the object.
+    /// The memory that receives its bytes; may be longer than the object.
     pub into: &'a mut [u8],
 }
 
@@ -59,12 +59,12 @@ pub struct GetInto<'a> {
 pub struct PutFrom<'a> {
     /// Its key.
     pub key: &'a [u8],
-    /// Its bytes, in order; read in place.
+    /// Slices that make up its value, in order; read in place.
     pub slices: &'a [&'a [u8]],
 }
 
 impl Client {
-    /// Settings to connect with.
+    /// Returns default settings, to be changed and connected with.
     #[must_use]
     pub fn builder() -> Builder {
         Builder::default()
@@ -77,14 +77,19 @@ impl Client {
             return Err(ConnectError::Tenant { len, max: MAX_TENANT_LEN });
         }
         let listed = list.resolve().await;
-        let masters = Arc::new(Masters::new(&builder, list, listed));
-        tracing::info!("{}", masters.cache);
+        let (local, avoid) = (Arc::new(Local::new(&builder)), Arc::new(AvoidList::new()));
+        let counters = Arc::new(Counters::new());
+        let follow = Follow { local: local.clone(), avoid: avoid.clone(), counters: counters.clone() };
+        let masters = Masters::new(&builder, list, listed, counters.clone(), Box::new(follow));
+        let masters = Arc::new(masters);
+        tracing::info!("{}", local.cache);
         let mut beacon = masters.beacon.subscribe();
         let closed = CancellationToken::new();
         let life = closed.clone().drop_guard();
-        tokio::spawn(discover::run(Arc::clone(&masters), closed.clone()));
+        tokio::spawn(masters::run(Arc::clone(&masters), closed.clone()));
 
-        // All masters are heard before one is believed: the list may name two clusters, or only ones that are skewed.
+        // Wait until every listed master has answered or failed: the list may name two clusters, or only skewed
+        // masters.
         let settled = beacon.wait_for(|beacon| beacon.all_tried && !matches!(beacon.link, Link::Searching));
         let link = match timeout(builder.leader_timeout + builder.connect_timeout, settled).await {
             Ok(Ok(beacon)) => beacon.link.clone(),
@@ -98,6 +103,9 @@ impl Client {
         }
         let core = Core {
             masters,
+            local,
+            avoid,
+            counters,
             transport: builder.transport,
             tenant: builder.tenant,
             checksum: builder.checksum,
@@ -105,7 +113,7 @@ impl Client {
             get_timeout: builder.get_timeout,
         };
         if builder.publish_local {
-            tokio::spawn(publish::run(core.clone(), closed.clone()));
+            tokio::spawn(objects::publish(core.clone(), closed.clone()));
         }
         Ok(Self { shared: Arc::new(Shared { core, closed, _life: life }) })
     }
@@ -121,7 +129,7 @@ impl Client {
         matches!(tokio::time::timeout(timeout, found).await, Ok(Ok(_)))
     }
 
-    /// Puts one object if its key is absent; [`put_with`](Self::put_with) with the default options.
+    /// Puts one object if its key is absent: [`put_with`](Self::put_with) with the default options.
     ///
     /// # Errors
     /// See [`put_with`](Self::put_with).
@@ -129,7 +137,7 @@ impl Client {
         self.put_with(key, value, &PutOptions::default()).await
     }
 
-    /// Puts one object: 1 byte up to the largest segment, under a key of 1 to 4,096 bytes.
+    /// Puts one object of 1 byte up to the largest segment, under a key of 1 to 4,096 bytes.
     ///
     /// # Errors
     /// [`Error`], which says whether the outcome is definite or unknown.
@@ -142,11 +150,13 @@ impl Client {
         let key = key.as_ref();
         let item = PutFrom { key, slices: &[value] };
         let mut results = self.core().puts(std::slice::from_ref(&item), options, Fill::Cache).await;
-        results.pop().unwrap_or_else(|| Err(crate::core::nonsense("put")))
+        results.pop().unwrap_or_else(|| Err(nonsense("put")))
     }
 
-    /// Puts objects; one result each, in order. Of several items with one key the first is put if absent, or the last
-    /// one is upserted; the others get the answer that this gives them.
+    /// Puts objects; returns one result per item, in order.
+    ///
+    /// If several items have the same key, only one of them is sent: the last one in an upsert, else the first. The
+    /// others get a result that follows from its result.
     pub async fn batch_put<K, V>(&self, items: &[(K, V)], options: &PutOptions) -> Vec<Result<Put, Error>>
     where
         K: AsRef<[u8]> + Sync,
@@ -161,8 +171,9 @@ impl Client {
         self.core().puts(&items, options, Fill::Cache).await
     }
 
-    /// Puts objects from scattered memory, in place: nothing is copied, so the local cache is not filled (except in
-    /// local-only mode, where it is all there is).
+    /// Puts objects from scattered memory without copying them.
+    ///
+    /// The local cache is therefore not filled, except in local-only mode, where it is the only place for the value.
     pub async fn batch_put_from(
         &self,
         items: &[PutFrom<'_>],
@@ -174,17 +185,19 @@ impl Client {
     /// Reads one object; `None` is a miss.
     ///
     /// A miss means that the pool has no such object *that can be read now*: there is none, its stores are suspect, or
-    /// the only replicas could not be read (counted as `unreachable_replicas`) or had wrong bytes (counted as
-    /// `checksum_mismatches`). A store that refuses connections or does not answer is asked about once more at the
-    /// leader before that; other replicas are read first. In local-only mode the local cache and an
-    /// [embedded store](Builder::embedded_store)'s memory answer, with a value that may have been removed or replaced since.
+    /// its only replicas could not be read (counted as `unreachable_replicas`) or had wrong bytes (counted as
+    /// `checksum_mismatches`). When the connection to a store fails, the client reads other replicas first, then asks
+    /// the leader again and tries that store once more before it reports a miss.
+    ///
+    /// In local-only mode the local cache and an [embedded store](Builder::embedded_store)'s memory answer. Their value
+    /// may have been removed or replaced since.
     ///
     /// # Errors
-    /// [`Error`] when no leader answers in time, or the key cannot be one. A get changes nothing, so its outcome is
-    /// always definite.
+    /// [`Error`] when no leader answers in time, or the key has an invalid length. A get changes nothing, so its
+    /// outcome is always definite.
     pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>, Error> {
         let mut results = self.batch_get(&[key.as_ref()]).await;
-        results.pop().unwrap_or_else(|| Err(crate::core::nonsense("get")))
+        results.pop().unwrap_or_else(|| Err(nonsense("get")))
     }
 
     /// [`get`](Self::get) for many keys; one result each, in order.
@@ -198,9 +211,10 @@ impl Client {
         results.into_iter().map(|result| Ok(result?.and_then(bytes))).collect()
     }
 
-    /// Reads objects into the caller's memory: the number of bytes, or `None` for a miss. Nothing is copied on the way,
-    /// so the local cache is not filled. An item whose memory is shorter than its object fails with `INVALID_PARAMS`.
-    /// The memory of an item without bytes is unspecified afterwards.
+    /// Reads objects into the caller's memory; each result is the number of bytes, or `None` for a miss.
+    ///
+    /// Nothing is copied on the way, so the local cache is not filled. An item whose memory is shorter than its object
+    /// fails with `INVALID_PARAMS`. If an item returns no bytes, the content of its memory is unspecified.
     pub async fn batch_get_into(&self, items: &mut [GetInto<'_>]) -> Vec<Result<Option<usize>, Error>> {
         let items: Vec<_> =
             items.iter_mut().map(|item| (Bytes::copy_from_slice(item.key), Some(&mut *item.into))).collect();
@@ -212,9 +226,10 @@ impl Client {
         results.into_iter().map(|result| Ok(result?.map(len))).collect()
     }
 
-    /// Makes memory known to the transports, for zero-copy calls: hand its parts to
-    /// [`batch_get_into`](Self::batch_get_into) and [`batch_put_from`](Self::batch_put_from). TCP works as well with any
-    /// other memory. Memory that somebody else owns is registered with `RegisteredMemory::from_raw_parts`.
+    /// Registers memory with the transports, for zero-copy calls.
+    ///
+    /// Pass parts of it to [`batch_get_into`](Self::batch_get_into) and [`batch_put_from`](Self::batch_put_from). TCP
+    /// works as well with any other memory. Register memory of another owner with `RegisteredMemory::from_raw_parts`.
     #[must_use]
     pub fn register(&self, buffer: Vec<u8>) -> RegisteredMemory {
         RegisteredMemory::from_vec(buffer)
@@ -223,12 +238,12 @@ impl Client {
     /// Allocates registered memory, page aligned and zeroed.
     ///
     /// # Errors
-    /// When there is no such memory.
+    /// When the memory cannot be allocated.
     pub fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
         RegisteredMemory::allocate(len)
     }
 
-    /// Whether the object is there and can be read.
+    /// Returns whether the object exists and can be read now.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
@@ -242,13 +257,13 @@ impl Client {
         sizes.into_iter().map(|size| Ok(size?.is_some())).collect()
     }
 
-    /// Bytes of an object; `None` is a miss.
+    /// Returns the size of an object in bytes; `None` is a miss.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
     pub async fn size(&self, key: impl AsRef<[u8]>) -> Result<Option<u64>, Error> {
         let mut results = self.batch_size(&[key.as_ref()]).await;
-        results.pop().unwrap_or_else(|| Err(crate::core::nonsense("exist")))
+        results.pop().unwrap_or_else(|| Err(nonsense("exist")))
     }
 
     /// [`size`](Self::size) for many keys; one result each, in order.
@@ -260,24 +275,27 @@ impl Client {
         self.core().presences(copied(keys)).await.into_iter().map(|presence| presence.map(size)).collect()
     }
 
-    /// Whether the object is there, and whether it can be read. [`exist`](Self::exist) and [`size`](Self::size) answer
-    /// alike for an object that is not there and for one that can't be read now.
+    /// Returns whether the object exists, and whether it can be read.
+    ///
+    /// [`exist`](Self::exist) and [`size`](Self::size) do not tell an absent object from one that can't be read now.
     ///
     /// # Errors
     /// As for [`get`](Self::get).
     pub async fn presence(&self, key: impl AsRef<[u8]>) -> Result<Presence, Error> {
         let mut results = self.core().presences(copied(&[key.as_ref()])).await;
-        results.pop().unwrap_or_else(|| Err(crate::core::nonsense("exist")))
+        results.pop().unwrap_or_else(|| Err(nonsense("exist")))
     }
 
-    /// Removes an object; `false` when there was none. With `force` also one that is being read. Never repeated by
-    /// itself once it may have been applied, since the repetition could hit someone else's object.
+    /// Removes an object; returns `false` when there was none.
+    ///
+    /// With `force` it also removes an object that is being read. The client does not repeat a remove that may have
+    /// been applied: the repetition could remove an object that another client has put since.
     ///
     /// # Errors
     /// [`Error`], which says whether the outcome is definite or unknown.
     pub async fn remove(&self, key: impl AsRef<[u8]>, force: bool) -> Result<bool, Error> {
         let mut results = self.batch_remove(&[key.as_ref()], force).await;
-        results.pop().unwrap_or_else(|| Err(crate::core::nonsense("remove")))
+        results.pop().unwrap_or_else(|| Err(nonsense("remove")))
     }
 
     /// [`remove`](Self::remove) for many keys; one result each, in order.
@@ -289,7 +307,7 @@ impl Client {
         self.core().removals(copied(keys), force).await
     }
 
-    /// Whether a leader is in reach.
+    /// Returns whether a leader is in reach.
     #[must_use]
     pub fn mode(&self) -> Mode {
         match self.core().masters.link() {
@@ -298,20 +316,20 @@ impl Client {
         }
     }
 
-    /// Counts of this client.
+    /// Returns the counters of this client, with those of its clones.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        let masters = &self.core().masters;
-        masters.counters.stats(masters.cache.bytes())
+        let core = self.core();
+        core.counters.stats(core.local.cache.bytes())
     }
 
-    /// Questions about the masters themselves.
+    /// Returns an interface to query and administer the masters.
     #[must_use]
     pub fn admin(&self) -> Admin {
         Admin::new(self.clone())
     }
 
-    /// Ends the background tasks and fails every pending and later call, those of other clones too.
+    /// Ends the background tasks and fails every pending and later call of this client and its clones.
     pub fn close(&self) {
         self.shared.closed.cancel();
         self.core().masters.close();

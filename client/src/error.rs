@@ -7,7 +7,7 @@ use mc_types::{Code, ParseAddressError};
 pub enum Outcome {
     /// The call did nothing.
     Definite,
-    /// The call may or may not have taken effect, now or shortly: a try of it got no answer.
+    /// The call may or may not have taken effect, or may still do so shortly: a try of it got no answer.
     Unknown,
 }
 
@@ -20,23 +20,23 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Why a call of the [`Client`](crate::Client) failed. Keys are never part of the text.
+/// Error of a call of the [`Client`](crate::Client). Its text never contains a key.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what} failed at {at}: {why} ({}; {outcome}); {hint}", code.name())]
 #[non_exhaustive]
 pub struct Error {
     /// The attempted step: `get`, `put start`, ...
     pub what: &'static str,
-    /// The code to decide by. `NO_LEADER`, `RPC_TIMEOUT`, `VERSION_SKEW`, `WRONG_CLUSTER`, `PUT_GONE`,
+    /// The code for programs to branch on. `NO_LEADER`, `RPC_TIMEOUT`, `VERSION_SKEW`, `WRONG_CLUSTER`, `PUT_GONE`,
     /// `TRANSFER_FAIL` and the `INVALID_*` of arguments may come from the library itself, the others from a master.
     pub code: Code,
-    /// Whether the call may have taken effect.
+    /// Whether the caller knows what the call did.
     pub outcome: Outcome,
     /// The master or store that failed, or `this client`.
     pub at: String,
-    /// The reason, as it was given.
+    /// The reason, in the words of the failing side.
     pub why: String,
-    /// Advice.
+    /// Advice to the user.
     pub hint: &'static str,
 }
 
@@ -54,21 +54,21 @@ impl Error {
         Self { outcome: Outcome::Unknown, ..self }
     }
 
-    /// Whether the call may have taken effect.
+    /// Returns whether the call may have taken effect.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
         self.outcome == Outcome::Unknown
     }
 }
 
-/// Advice to a person about a code.
+/// Returns advice for the user of a call that failed with this code.
 fn hint(code: Code) -> &'static str {
     match code {
         Code::NoLeader => "check that a majority of the masters runs and is reachable (`mcctl status`)",
         Code::RpcTimeout | Code::RpcFail => "check the network to that address, or allow a longer deadline",
         Code::VersionSkew => "upgrade the older side",
         Code::WrongCluster => "correct the list of masters, or reconnect if the cluster was replaced",
-        Code::NoAvailableHandle => "add stores, remove objects, or wait for an eviction",
+        Code::NoAvailableHandle => "add stores, or try again once leases have ended",
         Code::ObjectTooLarge => "split the object, or lend larger segments",
         Code::ObjectHasLease => "wait for the lease to end, or remove with force",
         Code::ResourceExhausted => "send less at a time",
@@ -77,17 +77,17 @@ fn hint(code: Code) -> &'static str {
         Code::TransferFail => "check the stores (`mcctl status`), then try again",
         Code::InvalidKey => "use a key of 1 to 4,096 bytes",
         Code::InvalidParams => "correct the arguments",
-        Code::OutcomeUnknown => "read to find out, then decide",
+        Code::OutcomeUnknown => "read the object to find out, then decide whether to repeat the call",
         _ => "see the reason",
     }
 }
 
-/// Why [`Builder::connect`](crate::Builder::connect) failed. Unreachable masters are not among the reasons: the
-/// client starts in local-only mode then and goes on looking for them.
+/// Error of [`Builder::connect`](crate::Builder::connect). Unreachable masters are not an error: the client then starts
+/// in local-only mode and keeps looking for them.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The list of masters names none.
+    /// The list of masters is empty.
     #[error("the list of masters is empty: name at least one as host:port")]
     NoMasters,
     /// An entry of the list is not an address.
@@ -96,29 +96,29 @@ pub enum ConnectError {
     /// The tenant's name is too long.
     #[error("tenant name of {len} bytes: at most {max} are allowed")]
     Tenant {
-        /// Its bytes.
+        /// Its length in bytes.
         len: usize,
-        /// The limit.
+        /// The longest allowed name in bytes.
         max: usize,
     },
     /// Every master that answered speaks other protocol versions.
     #[error("master {address} speaks protocol versions {theirs}, this client {ours}: upgrade the older side")]
     VersionSkew {
-        /// The master.
+        /// Address of the master.
         address: String,
-        /// Our versions and software.
+        /// Protocol versions and software of this client.
         ours: String,
-        /// Its versions and software.
+        /// Protocol versions and software of the master.
         theirs: String,
     },
     /// The masters of the list belong to different clusters.
     #[error("master {address} belongs to cluster {theirs}, the others to cluster {ours}: correct the list")]
     WrongCluster {
-        /// The master that differs.
+        /// Address of the master that differs.
         address: String,
         /// The cluster that answered first.
         ours: String,
-        /// Its cluster.
+        /// The cluster of that master.
         theirs: String,
     },
 }

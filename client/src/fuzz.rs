@@ -1,12 +1,14 @@
-//! Decodes answers of masters as a client does, for tests/fuzz: each function says whether it can be used.
+//! Entry points for tests/fuzz that decode masters' answers as a client does. Each returns whether the answer is
+//! usable.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use mc_discovery::Listed;
+use mc_discovery::{Leader, Listed, Said, read_event, read_hello};
 use mc_net::{ChannelOptions, endpoint};
 use mc_proto::{
-    VERSIONS, detail_of, status_of,
+    detail_of, status_of,
     v1::{BatchGetReply, BatchPutStartReply, ErrorDetail, HelloReply, WatchEvent},
 };
 use mc_types::{ByteSize, ClusterId, Code, NodeId};
@@ -14,48 +16,49 @@ use tokio::time::Instant;
 
 use crate::admin::Lookup;
 use crate::call::failure_of;
-use crate::discover::store_states;
-use crate::leader::LeaderAt;
-use crate::list::MasterList;
-use crate::masters::{Link, Masters};
+use crate::local::Local;
+use crate::masters::{Link, MasterList, Masters};
+use crate::metrics::Counters;
+use crate::objects::{AvoidList, Follow, Pending, Round, Written};
 use crate::placement::{Granted, Place, described, grants, lease_end, places};
-use crate::round::{Pending, Round, Written};
 use crate::{Builder, PutFrom};
 
-/// The cluster of the masters that were met.
+/// Cluster of the fake master.
 const CLUSTER: ClusterId = ClusterId(7);
-/// The only master of the list, and its id.
+/// Address of the only listed master.
 const ADDRESS: &str = "a:50051";
 const NODE: NodeId = NodeId(1);
 
-/// A master's answer to a hello: whether it leads to a leader.
+/// Processes a master's answer to a hello; returns whether the client knows a leader afterwards.
 pub fn hello(reply: &HelloReply) -> bool {
     let Some(masters) = unmet() else { return false };
-    masters.greeted(ADDRESS, reply);
+    let Ok(said) = read_hello(reply.clone()) else { return false };
+    masters.greeted(ADDRESS, said);
     knows_leader(&masters)
 }
 
-/// News from a master that is watched: whether they lead to a leader.
+/// Processes an event of a watched master; returns whether the client knows a leader afterwards.
 pub fn watch(event: &WatchEvent) -> bool {
     let Some(masters) = met() else { return false };
-    masters.watched(ADDRESS, event);
-    assert!(store_states(event).len() <= event.stores.len(), "each store is judged once");
+    let read = read_event(event.clone());
+    assert!(read.stores.len() <= event.stores.len(), "each store is judged once");
+    masters.watched(ADDRESS, read);
     knows_leader(&masters)
 }
 
-/// Why a master refused a call: whether it leads to another leader.
+/// Processes a master's refusal of a call; returns whether the client knows a leader afterwards.
 pub fn refusal(detail: &ErrorDetail) -> bool {
     let status = status_of(detail);
     black_box(failure_of(&status));
     let Some(detail) = detail_of(&status) else { return false };
     let Some(masters) = met() else { return false };
-    let from = LeaderAt { node: NODE, address: ADDRESS.to_owned(), term: 1 };
+    let from = Leader { node: NODE, address: ADDRESS.to_owned(), term: 1 };
     masters.foreign(&from, &detail.theirs, Instant::now());
-    masters.redirected(&from, detail.leader.as_ref());
+    masters.redirected(&from, Leader::read(detail.leader.as_ref()));
     knows_leader(&masters)
 }
 
-/// Where objects lie: whether each that there is has a place.
+/// Processes an answer with placements; returns whether every object that it found has a usable place.
 pub fn get(reply: &BatchGetReply) -> bool {
     let sent_at = Instant::now();
     assert!(lease_end(sent_at, reply.lease_ms) >= sent_at, "a lease does not end before it began");
@@ -70,14 +73,14 @@ pub fn get(reply: &BatchGetReply) -> bool {
     })
 }
 
-/// Where objects may be written: whether each that was started has a place.
+/// Processes an answer to put starts; returns whether every started put has a usable place.
 pub fn put_start(reply: &BatchPutStartReply) -> bool {
     let item = PutFrom { key: b"key", slices: &[b"value"] };
     let granted = grants(CLUSTER, reply.grants.clone(), Instant::now());
     reply.results.iter().all(|result| {
         let Ok(put) = Pending::new(0, Bytes::from_static(b"key"), &item) else { return false };
         if result.code != Code::Ok as i32 {
-            black_box(Round::not_started(put, result.code, true));
+            black_box(Round::not_started(put, result.code, true, &reply.no_space));
             return true;
         }
         let usable: Vec<_> = places(&result.replicas, &granted, put.size).collect();
@@ -89,30 +92,25 @@ pub fn put_start(reply: &BatchPutStartReply) -> bool {
     })
 }
 
-/// A client that has heard of nobody yet.
+/// Returns the state of a client that no master has answered yet.
 fn unmet() -> Option<Masters> {
     let builder = Builder::default().local_cache(ByteSize(0));
     let list = MasterList::parse(ADDRESS).ok()?;
-    Some(Masters::new(&builder, list, Listed::of(ADDRESS, &[])))
+    let counters = Arc::new(Counters::new());
+    let (local, avoid) = (Arc::new(Local::new(&builder)), Arc::new(AvoidList::new()));
+    let follow = Box::new(Follow { local, avoid, counters: counters.clone() });
+    Some(Masters::new(&builder, list, Listed::of(ADDRESS, &[]), counters, follow))
 }
 
-/// A client that has met its master, which knows no leader.
+/// Returns the state of a client whose master has answered a hello and named no leader.
 fn met() -> Option<Masters> {
     let masters = unmet()?;
-    masters.greeted(
-        ADDRESS,
-        &HelloReply {
-            version_min: *VERSIONS.start(),
-            version_max: *VERSIONS.end(),
-            cluster_id: Bytes::copy_from_slice(&CLUSTER.to_bytes()),
-            node_id: Bytes::copy_from_slice(&NODE.to_bytes()),
-            ..HelloReply::default()
-        },
-    );
+    let said = Said { cluster: Some(CLUSTER), node: Some(NODE), leader: None, masters: Vec::new() };
+    masters.greeted(ADDRESS, said);
     Some(masters)
 }
 
-/// Whatever masters named is asked next, so it must be possible to try.
+/// Returns whether a leader is known, after checking that every address learned from masters can be tried.
 fn knows_leader(masters: &Masters) -> bool {
     for address in masters.targets() {
         assert!(!address.is_empty(), "nobody is asked who has no address");
@@ -121,7 +119,7 @@ fn knows_leader(masters: &Masters) -> bool {
     matches!(masters.link(), Link::Leader(_))
 }
 
-/// Reads and writes take the grant that a place names.
+/// Asserts that each place names a grant of its own store: reads and writes use that grant.
 fn check<'a>(places: impl Iterator<Item = &'a Place>, granted: &[Option<Granted>]) {
     for place in places {
         let from = granted.get(place.grant).and_then(Option::as_ref);

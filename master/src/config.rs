@@ -5,17 +5,11 @@ use std::path::PathBuf;
 use mc_index::{ReadPolicy, Settings};
 use mc_log::LogSync;
 use mc_process::{config::FileOptions, telemetry::LogOptions};
+use mc_raft::RaftTiming;
 use mc_types::{ByteSize, Span};
 
 use crate::peers::{PeerList, PeersError};
 use crate::setting::{PUT_DEADLINE_MAX, READ_LEASE, STORE_TTL};
-
-/// Default port of the client API.
-pub const CLIENT_PORT: u16 = 50051;
-/// Default port of Raft.
-pub const RAFT_PORT: u16 = 50055;
-/// Default port of HTTP.
-pub const HTTP_PORT: u16 = 9003;
 
 /// A master of a memory pool for KV caches
 ///
@@ -78,8 +72,9 @@ pub struct MasterArgs {
     /// for machines that may be suspended or migrated while they run (cluster setting: used when the cluster forms)
     #[arg(long, value_name = "lease|read-index", default_value = "lease")]
     pub read_policy: ReadPolicy,
-    /// Raft timing: lan for masters in one data centre, wan for several (cluster setting: used when the cluster forms)
-    #[arg(long, value_enum, default_value = "lan")]
+    /// Raft timing, the same on all masters. lan: masters in one data centre, round trips of up to 75 ms, failover in about
+    /// half a second. wan: several data centres, round trips of up to 250 ms, failover in about two seconds
+    #[arg(long, value_name = "lan|wan", default_value = "lan")]
     pub raft_timing: RaftTiming,
     /// Exit when standard input is closed, so that this process ends with its parent
     #[arg(long, hide = true)]
@@ -92,39 +87,10 @@ pub struct MasterArgs {
     pub log: LogOptions,
 }
 
-/// Presets of the Raft timing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum RaftTiming {
-    /// Heartbeat 50 ms, election 150 to 300 ms: failover in about half a second, round trips of up to 75 ms.
-    Lan,
-    /// Heartbeat 100 ms, election 500 to 1000 ms: failover in about two seconds, round trips of up to 250 ms.
-    Wan,
-}
-
-impl RaftTiming {
-    /// Heartbeat, shortest and longest election timeout, in ms.
-    fn ms(self) -> (u64, u64, u64) {
-        match self {
-            Self::Lan => (50, 150, 300),
-            Self::Wan => (100, 500, 1_000),
-        }
-    }
-
-    /// The name of the preset that `settings` hold, or else the numbers.
-    pub(crate) fn describe(settings: &Settings) -> String {
-        let Settings { raft_heartbeat_ms, raft_election_min_ms, raft_election_max_ms, .. } = *settings;
-        match (raft_heartbeat_ms, raft_election_min_ms, raft_election_max_ms) {
-            ms if ms == Self::Lan.ms() => "lan".to_owned(),
-            ms if ms == Self::Wan.ms() => "wan".to_owned(),
-            (heartbeat, min, max) => format!("heartbeat {heartbeat}ms, election {min}ms to {max}ms"),
-        }
-    }
-}
-
-/// Why a configuration can't work. Each names the flag.
+/// Why a configuration cannot work. Each message names the flag.
 #[derive(Debug, thiserror::Error)]
 pub enum MasterConfigError {
-    /// Neither form of cluster on an empty directory.
+    /// The data directory holds no master of a formed cluster, and no flag says which cluster to form.
     #[error(
         "neither --peers nor --single is given, and {data_dir} holds no master yet: name all masters with \
          --peers a,b,c, or run a cluster of one with --single",
@@ -134,23 +100,23 @@ pub enum MasterConfigError {
         /// The directory.
         data_dir: PathBuf,
     },
-    /// The list of peers.
+    /// The list of peers is wrong.
     #[error(transparent)]
     Peers(#[from] PeersError),
-    /// A listen address.
+    /// A listen address is not an address.
     #[error("--{flag} `{value}` is not an address to listen on: write ip:port, such as 0.0.0.0:50051")]
     Listen {
-        /// Which flag.
+        /// Name of the flag.
         flag: &'static str,
-        /// As given.
+        /// Value as given.
         value: String,
     },
-    /// A value outside of its bounds.
+    /// A value is out of its bounds.
     #[error("--{flag} {value} is out of bounds: {why}")]
     Bounds {
-        /// Which flag.
+        /// Name of the flag.
         flag: &'static str,
-        /// As given.
+        /// Value as given.
         value: String,
         /// The bounds.
         why: &'static str,
@@ -158,11 +124,11 @@ pub enum MasterConfigError {
 }
 
 impl MasterArgs {
-    /// Checks what can be checked before anything is opened.
+    /// Checks the flags before anything is opened. Returns the list of peers, if one is given.
     ///
     /// # Errors
     /// [`MasterConfigError`]
-    pub fn check(&self) -> Result<Option<PeerList>, MasterConfigError> {
+    pub(crate) fn check(&self) -> Result<Option<PeerList>, MasterConfigError> {
         for (flag, value) in
             [("listen", &self.listen), ("raft-listen", &self.raft_listen), ("http-listen", &self.http_listen)]
         {
@@ -190,18 +156,14 @@ impl MasterArgs {
         Ok(Some(PeerList::parse(&self.peers, self.cluster_size)?))
     }
 
-    /// The replicated settings that a cluster which forms now starts with.
+    /// Returns the replicated settings with which a new cluster starts.
     #[must_use]
     pub fn settings(&self) -> Settings {
         let ms = |span: Span| u64::try_from(span.0.as_millis()).unwrap_or(u64::MAX);
-        let (heartbeat, min, max) = self.raft_timing.ms();
         Settings {
             put_deadline_max_ms: ms(self.put_deadline_max),
             read_lease_ms: ms(self.read_lease),
             store_ttl_ms: ms(self.store_ttl),
-            raft_heartbeat_ms: heartbeat,
-            raft_election_min_ms: min,
-            raft_election_max_ms: max,
             read_policy: self.read_policy,
             ..Settings::default()
         }
@@ -215,6 +177,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
+    use crate::peers::DEFAULT_RAFT_PORT;
 
     fn parse(args: &[&str]) -> Result<MasterArgs, clap::Error> {
         MasterArgs::try_parse_from(["mc-master"].iter().chain(args))
@@ -241,9 +204,8 @@ mod tests {
         let port = |address: &str| address.parse::<SocketAddr>().unwrap().port();
         assert_eq!(
             [&args.listen, &args.raft_listen, &args.http_listen].map(|address| port(address)),
-            [CLIENT_PORT, RAFT_PORT, HTTP_PORT]
+            [50051, DEFAULT_RAFT_PORT, 9003]
         );
-        assert_eq!(crate::peers::DEFAULT_RAFT_PORT, RAFT_PORT);
         assert_eq!(args.data_dir, PathBuf::from("./mc-data/master"));
     }
 

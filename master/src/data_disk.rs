@@ -1,8 +1,8 @@
-//! Room on the disk of the data directory.
+//! Watch over the free space on the disk of the data directory.
 //!
-//! A log that cannot be written ends its master, and a cluster's disks tend to fill at the same time. So a leader starts
-//! no puts any more while there is still room for what it has to write anyway: two snapshots, and the log. What ends,
-//! frees or reads something goes on.
+//! A master whose log cannot be written ends, and the disks of a cluster tend to fill at the same time. So a leader
+//! stops starting puts while there is still room for what it must write anyway: two snapshots and the log. Everything
+//! that ends, frees or reads something goes on.
 
 use std::fmt;
 use std::io;
@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::MasterMetrics;
 
-/// How often the file system is asked: a disk writes a fraction of the default reserve in that time.
+/// Time between two looks at the free space. A disk writes a fraction of the default reserve in that time.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Sizes in a data directory of what may have to be written once more.
+/// Sizes of the files in a data directory that may have to be written once more.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Holdings {
     /// Bytes of the newest snapshot.
@@ -28,12 +28,12 @@ pub(crate) struct Holdings {
     pub(crate) log: u64,
 }
 
-/// Less is free than is needed.
+/// A disk that has less free space than the master needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shortage {
     free: u64,
     needed: u64,
-    /// The user of so much room.
+    /// Reason for the need, for messages.
     needed_for: &'static str,
 }
 
@@ -44,8 +44,10 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// Judges the room. A shortage ends only when an eighth more is free than is needed, so that puts are not taken and
-/// refused in turns on a disk at the edge.
+/// Returns the space that is needed, and the shortage if there is one.
+///
+/// A shortage ends only when an eighth more than needed is free. Otherwise a disk at the edge would make the leader
+/// accept and refuse puts in turns.
 fn judge(was_short: bool, free: u64, reserve: u64, holdings: Holdings) -> (u64, Option<Shortage>) {
     let writes = holdings.snapshot.saturating_mul(2).saturating_add(holdings.log);
     let (needed, needed_for) = match writes > reserve {
@@ -56,11 +58,11 @@ fn judge(was_short: bool, free: u64, reserve: u64, holdings: Holdings) -> (u64, 
     (needed, (free < enough).then_some(Shortage { free, needed, needed_for }))
 }
 
-/// The disk of one data directory, as it was when it was last looked at: no call waits for a file system.
+/// The disk of one data directory, as the last look found it, so that no call waits for a file system.
 #[derive(Debug)]
 pub(crate) struct DataDisk {
     dir: PathBuf,
-    /// The least that must be free.
+    /// Free bytes that must remain at least (`--disk-reserve`).
     reserve: u64,
     space: Arc<dyn FreeSpace>,
     shortage: ArcSwapOption<Shortage>,
@@ -68,7 +70,7 @@ pub(crate) struct DataDisk {
 
 impl DataDisk {
     pub(crate) fn new(dir: &Path, reserve: u64, space: Arc<dyn FreeSpace>) -> Arc<Self> {
-        // Whoever reads of it may not know where this process was started.
+        // An absolute path: a reader of the log may not know the directory where this process was started.
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         Arc::new(Self { dir, reserve, space, shortage: ArcSwapOption::empty() })
     }
@@ -78,12 +80,12 @@ impl DataDisk {
         &self.dir
     }
 
-    /// Whether, and by how much, there was too little room when it was last looked at.
+    /// The shortage that the last look found, if any.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
         self.shortage.load().as_deref().copied()
     }
 
-    /// Looks once. Says when a shortage begins and when it ends.
+    /// Looks at the free space once. Logs when a shortage begins and when it ends.
     pub(crate) async fn look(
         self: &Arc<Self>,
         holdings: Holdings,
@@ -111,7 +113,8 @@ impl DataDisk {
         Ok(())
     }
 
-    /// Looks again and again until `stop`. What cannot be found out is said once, and changes nothing.
+    /// Looks at the free space repeatedly until `stop`. Logs the first of several failures in a row; a failure leaves
+    /// the last result in place.
     pub(crate) async fn keep_watch(
         self: Arc<Self>,
         holdings: impl Fn() -> Holdings,
@@ -126,7 +129,7 @@ impl DataDisk {
                     && known
                 {
                     let dir = self.dir.display();
-                    tracing::warn!("the free space of the data directory {dir} cannot be found out: {error}");
+                    tracing::warn!("cannot read the free space of the data directory {dir}: {error}");
                 }
                 known = looked.is_ok();
                 tokio::time::sleep(INTERVAL).await;

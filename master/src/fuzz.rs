@@ -1,4 +1,5 @@
-//! Decoders that nobody outside calls, for tests/fuzz: each function takes anything and says whether it could be read.
+//! Entry points of tests/fuzz to decoders that have no public API: each takes any input and says whether it could be
+//! read.
 
 pub use crate::api::fuzz::*;
 pub use crate::formation::fuzz::*;
@@ -8,15 +9,27 @@ pub use mc_raft::fuzz::*;
 
 use mc_index::Settings;
 
+use crate::config::MasterArgs;
 use crate::identity;
+use crate::peers::PeerList;
 use crate::setting::Setting;
 
-/// The body of a master's identity.
+/// Whether `body` is the body of a master's identity file.
 pub fn identity(body: &[u8]) -> bool {
     identity::fuzz(body)
 }
 
-/// A replicated setting, by its name, and its value.
+/// Whether these flags of a master pass their checks.
+pub fn flags(args: &MasterArgs) -> bool {
+    args.check().is_ok()
+}
+
+/// Whether `text` is a list of masters as `--peers` takes it.
+pub fn peer_list(text: &str) -> bool {
+    PeerList::parse(&[text], None).is_ok()
+}
+
+/// Whether the replicated setting called `name` takes `value`.
 pub fn setting(name: &str, value: &str) -> bool {
     let Ok(setting) = Setting::named(name) else { return false };
     let mut settings = Settings::default();

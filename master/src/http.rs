@@ -1,4 +1,4 @@
-//! A master's HTTP: health, metrics, status.
+//! A master's HTTP service: health, metrics, status.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::api::Api;
 use crate::metrics::{MasterMetrics, Sample};
 
-/// `/livez`, `/readyz`, `/metrics`, `/status`.
+/// Returns the routes `/livez`, `/readyz`, `/metrics` and `/status`.
 pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
     let (ready, scraped, shown) = (api.clone(), api.clone(), api);
     standard_routes(
@@ -26,18 +26,21 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
     )
 }
 
-/// Entries that may be committed and not applied on a member that is ready: under load there are always some, and they
-/// take milliseconds.
+/// Committed entries that a ready member may still have to apply. Under load there are always some, and they take
+/// milliseconds.
 const READY_WITHIN: u64 = 1000;
 
-/// Ready: this is a member, the log is applied up to the commit index, and a leader is known, so that this member would
-/// come up as leader with the whole index; and if it leads, a majority answers it in time, so that it can write. A disk that is nearly full does not count: it keeps no read from being answered.
+/// Says whether this master is ready, or why it is not.
+///
+/// A ready master is a member, knows a leader, and has applied the log up to the commit index (but for
+/// [`READY_WITHIN`]), so that it would come up as leader with the whole index. If it leads, a majority answers it in
+/// time, so that it can write. A nearly full disk does not count: it keeps no read from being answered.
 fn readiness(api: &Api) -> Result<(), String> {
     let status = api.own_status();
     if !status.waiting_for.is_empty() {
         return Err(status.waiting_for);
     }
-    if let Some(blocked) = api.coordinator().and_then(|coordinator| coordinator.raft.blocked()) {
+    if let Some(blocked) = api.services().and_then(|services| services.coordinator.raft.blocked()) {
         return Err(blocked.to_string());
     }
     match status.committed.saturating_sub(status.applied) {
@@ -49,21 +52,22 @@ fn readiness(api: &Api) -> Result<(), String> {
 /// Reads the present values of the gauges.
 pub(crate) fn sample(api: &Api) -> Sample {
     let status = api.own_status();
-    let coordinator = api.coordinator();
+    let services = api.services();
+    let coordinator = services.as_ref().map(|services| &services.coordinator);
     let in_state = |state: &str| status.stores.iter().filter(|store| store.state == state).count();
     Sample {
         term: status.term,
         leads: status.role == "leader",
         has_leader: status.leader.is_some(),
         can_write: status.role == "leader"
-            && coordinator.as_ref().is_some_and(|coordinator| coordinator.raft.blocked().is_none()),
-        round_trip: coordinator.as_ref().and_then(|coordinator| coordinator.raft.round_trip()),
+            && coordinator.is_some_and(|coordinator| coordinator.raft.blocked().is_none()),
+        round_trip: coordinator.and_then(|coordinator| coordinator.raft.round_trip()),
         committed: status.committed,
         applied: status.applied,
         objects: status.keys,
         puts_in_flight: status.puts_in_flight,
-        purged: coordinator.as_ref().map_or(0, |coordinator| coordinator.raft.view().purged),
-        read_leases: coordinator.as_ref().map_or(0, |coordinator| coordinator.read_leases()),
+        purged: coordinator.map_or(0, |coordinator| coordinator.raft.view().purged),
+        read_leases: coordinator.map_or(0, |coordinator| coordinator.read_leases()),
         stores_alive: in_state("alive"),
         stores_suspect: in_state("suspect"),
         capacity_bytes: total(&status, |store| store.capacity_bytes),

@@ -1,4 +1,4 @@
-//! Identity of this master: `<data-dir>/identity`, drawn and recorded before it says a word to anyone.
+//! Identity of this master in `<data-dir>/identity`: drawn and recorded before the master sends its first message.
 
 use std::path::{Path, PathBuf};
 
@@ -6,16 +6,16 @@ use mc_durable::{DirectoryLock, DurableError, SmallFile};
 use mc_types::{ClusterId, NodeId};
 use serde::{Deserialize, Serialize};
 
-/// Body: postcard of [`Record`], without trailing bytes.
+/// Format of the identity file. Its body is a [`Record`] in postcard, without trailing bytes.
 const FILE: SmallFile = SmallFile { magic: *b"mcID", version: 1 };
 
-/// The cluster that this master belongs to, and how it came to it.
+/// The cluster that this master belongs to, and whether it took part in its founding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Belonging {
+pub(crate) struct Belonging {
     /// The cluster.
-    pub cluster: ClusterId,
-    /// The master whose founding this one accepted (or its own id); `None` for one that came to a formed cluster.
-    pub founder: Option<NodeId>,
+    pub(crate) cluster: ClusterId,
+    /// The master whose founding this one accepted (or its own id); `None` for one that joined a formed cluster.
+    pub(crate) founder: Option<NodeId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,34 +27,34 @@ struct Record {
 
 /// This master's identity and the file that keeps it. Every change is durable when its call returns.
 #[derive(Debug)]
-pub struct Identity {
+pub(crate) struct Identity {
     path: PathBuf,
     record: Record,
 }
 
-/// Why there is no identity.
+/// Why the identity cannot be read or recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// The file can't be read or written.
     #[error(transparent)]
     Durable(#[from] DurableError),
-    /// The checksum is right and the content is not: written by something else.
+    /// The checksum is right but the content is not: another program wrote the file.
     #[error("{path} is not an identity ({why}): restore it from a copy, or start with an empty data directory", path = path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// The defect.
+        /// Description of the defect.
         why: String,
     },
 }
 
 impl Identity {
-    /// Reads the identity in a data directory, or draws one there: the node id is on disk before this returns, so
-    /// that a node that has shown an id keeps it through any crash.
+    /// Reads the identity in a data directory, or draws one there. A new node id is on disk before this returns, so a
+    /// node that has shown an id keeps it through any crash.
     ///
     /// # Errors
     /// [`IdentityError`]
-    pub fn open(dir: &DirectoryLock) -> Result<Self, IdentityError> {
+    pub(crate) fn open(dir: &DirectoryLock) -> Result<Self, IdentityError> {
         match Self::read(dir.path())? {
             Some(identity) => Ok(identity),
             None => {
@@ -67,7 +67,8 @@ impl Identity {
         }
     }
 
-    /// Records a master that has Raft state of `belonging`'s cluster in a directory that holds none.
+    /// Writes the identity of a master that already has Raft state of `belonging`'s cluster into a directory that holds
+    /// none.
     pub(crate) fn create(
         dir: &DirectoryLock,
         node: NodeId,
@@ -89,33 +90,28 @@ impl Identity {
 
     /// This master's id.
     #[must_use]
-    pub fn node(&self) -> NodeId {
+    pub(crate) fn node(&self) -> NodeId {
         self.record.node
     }
 
-    /// The cluster that it belongs to, once it does.
+    /// The cluster that this master belongs to, once it belongs to one.
     #[must_use]
-    pub fn belonging(&self) -> Option<Belonging> {
+    pub(crate) fn belonging(&self) -> Option<Belonging> {
         self.record.belonging
     }
 
-    /// Whether this master has held Raft state. Then an empty log is a lost log.
+    /// Whether this master has held Raft state. If so, an empty log means that the log was lost.
     #[must_use]
-    pub fn formed(&self) -> bool {
+    pub(crate) fn formed(&self) -> bool {
         self.record.formed
-    }
-
-    /// Where it is kept.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Records the cluster that this master belongs to from now on.
     ///
     /// # Errors
-    /// [`IdentityError`]; the identity in memory is then the old one, and the one on disk the old or the new.
-    pub fn belong(&mut self, belonging: Belonging) -> Result<(), IdentityError> {
+    /// [`IdentityError`]: the identity in memory is then still the old one; the one on disk is either the old or the
+    /// new.
+    pub(crate) fn belong(&mut self, belonging: Belonging) -> Result<(), IdentityError> {
         self.replace(Record { belonging: Some(belonging), ..self.record.clone() })
     }
 
@@ -123,7 +119,7 @@ impl Identity {
     ///
     /// # Errors
     /// As [`Self::belong`].
-    pub fn record_formed(&mut self) -> Result<(), IdentityError> {
+    pub(crate) fn record_formed(&mut self) -> Result<(), IdentityError> {
         self.replace(Record { formed: true, ..self.record.clone() })
     }
 
@@ -153,7 +149,7 @@ fn decode(path: &Path, body: &[u8]) -> Result<Record, IdentityError> {
     }
 }
 
-/// For tests/fuzz: the body of an identity; says whether it could be read.
+/// Entry point of tests/fuzz: whether `body` is the body of an identity.
 #[cfg(feature = "testing")]
 pub(crate) fn fuzz(body: &[u8]) -> bool {
     let path = Path::new("identity");
@@ -191,13 +187,13 @@ mod tests {
         let mut identity = reopen(dir.path()).unwrap();
         identity.record.node = NodeId(5);
         identity.belong(Belonging { cluster: ClusterId(7), founder: Some(NodeId(9)) }).unwrap();
-        let bytes = std::fs::read(identity.path()).unwrap();
+        let bytes = std::fs::read(&identity.path).unwrap();
         assert_eq!(bytes[..bytes.len() - 4], *b"mcID\0\0\0\x01\x05\x01\x07\x01\x09\0");
 
-        FILE.write(identity.path(), b"\x05\0\0\0").unwrap();
+        FILE.write(&identity.path, b"\x05\0\0\0").unwrap();
         let err = reopen(dir.path()).unwrap_err().to_string();
         assert!(err.contains("is not an identity (1 bytes too many)"), "{err}");
-        std::fs::write(identity.path(), b"mcID").unwrap();
+        std::fs::write(&identity.path, b"mcID").unwrap();
         let err = reopen(dir.path()).unwrap_err().to_string();
         assert!(err.contains("is damaged"), "{err}");
     }

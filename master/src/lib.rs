@@ -1,23 +1,30 @@
-//! The replicated index of mc.
+//! A master of an mc pool: the replicated index of which key lies where, and the API to it.
 
 mod api;
-pub mod config;
+mod config;
 mod data_disk;
-pub mod formation;
+mod formation;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
 mod http;
-pub mod identity;
+mod identity;
 mod leader;
 mod life;
 mod master;
 mod metrics;
 mod overruled;
-pub mod peers;
+mod peers;
 mod process;
-pub mod rescue;
+mod rescue;
 mod setting;
 
+pub use config::{MasterArgs, MasterConfigError};
+pub use formation::{BoundAddresses, FormationError};
+pub use identity::IdentityError;
 pub use master::{Environment, Master, StartError};
+pub use metrics::metrics_reference;
+pub use peers::{DEFAULT_RAFT_PORT, PeersError};
 pub use process::main_with;
+pub use rescue::{Found, Rescue, RescueError, Rescued};
+pub use setting::{SettingReference, settings_reference};

@@ -1,4 +1,4 @@
-//! Life of a master, from its start to its end.
+//! Life of a master: the tasks that it runs from its start to its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,25 +16,28 @@ use crate::config::MasterArgs;
 use crate::data_disk::{DataDisk, Holdings};
 use crate::formation::{ClusterView, Formation, FormationService, Formed};
 use crate::http;
-use crate::leader::{Coordinator, CoordinatorConfig, duties, keep_members, leave_to_a_better_disk};
+use crate::leader::{
+    Coordinator, CoordinatorConfig, Services, ServicesConfig, duties, keep_members, keep_room,
+    leave_to_a_better_disk,
+};
 use crate::master::{CLOSE, Environment, Listeners, Log, StartError};
 use crate::metrics::MasterMetrics;
 use crate::overruled;
 
-/// Largest request that is read: 4,096 keys of 4 KiB and their framing.
+/// Limit on the size of a request: 4,096 keys of 4 KiB and their framing.
 const MAX_REQUEST_BYTES: usize = 24 << 20;
 
-/// Calls that one connection may have under way.
+/// Limit on calls under way on one connection.
 const MAX_STREAMS: u32 = 4096;
 
-/// A connection on which nothing came for so long is asked whether it lives. Ten thousand clients that watch are as many
-/// connections, and each second of this would cost a tenth of a core more than five.
+/// Silence on a connection after which the peer is asked whether it lives. Ten thousand clients that watch are ten
+/// thousand connections; asking each every second would cost a tenth of a core more than every five seconds.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// Having no leader for so long is no election any more.
+/// Time without a leader after which this master logs a warning: no election takes that long.
 const LEADERLESS: Duration = Duration::from_secs(3);
 
-/// Tasks that run in the background from the start to the end.
+/// State that a master's background tasks share from its start to its end.
 pub(crate) struct Life {
     pub(crate) node: NodeId,
     pub(crate) config: Loaded<MasterArgs>,
@@ -59,27 +62,31 @@ impl Life {
         let (args, environment) = (&self.config.args, &self.environment);
         let disk = DataDisk::new(&args.data_dir, args.disk_reserve.0, environment.free_space.clone());
         let raft = self.start_raft(formed, log.clone(), disk.clone(), service).await?;
-        let coordinator = Arc::new(Coordinator::new(CoordinatorConfig {
-            cluster,
-            newcomer,
-            raft,
+        let services = Arc::new(Services::new(ServicesConfig {
+            coordinator: CoordinatorConfig {
+                cluster,
+                newcomer,
+                raft,
+                clock: environment.clock.clone(),
+                disk: disk.clone(),
+                metrics: self.metrics.clone(),
+                unwritten: Box::new({
+                    let log = log.clone();
+                    move || log.unwritten_bytes()
+                }),
+                stop: self.stop.clone(),
+            },
             seed: args.settings(),
-            clock: environment.clock.clone(),
-            disk: disk.clone(),
             formation: self.formation.clone(),
-            metrics: self.metrics.clone(),
-            unwritten: Box::new({
-                let log = log.clone();
-                move || log.unwritten_bytes()
-            }),
-            stop: self.stop.clone(),
         }));
+        let coordinator = services.coordinator.clone();
         self.watch_disk(disk, coordinator.clone(), log.clone());
         self.tasks.spawn(overruled::warn(self.config.clone(), coordinator.clone(), self.stop.clone()));
-        self.api.open(coordinator.clone());
-        self.tasks.spawn(duties::watch_stores(coordinator.clone()));
-        self.tasks.spawn(duties::keep_the_log_going(coordinator.clone()));
-        self.tasks.spawn(keep_members(coordinator.clone()));
+        self.api.open(services.clone());
+        self.tasks.spawn(duties::watch_stores(services.clone()));
+        self.tasks.spawn(duties::keep_the_log_going(services.clone()));
+        self.tasks.spawn(keep_room(coordinator.clone()));
+        self.tasks.spawn(keep_members(services.members.clone()));
         self.tasks.spawn(leave_to_a_better_disk(coordinator.clone()));
         self.tasks.spawn(note_formed(self.formation.service(), coordinator.clone(), self.stop.clone()));
         self.tasks.spawn(keep_metrics(self.api.clone(), self.metrics.clone(), self.stop.clone()));
@@ -107,7 +114,7 @@ impl Life {
         let config = RaftNodeConfig {
             node: self.node,
             cluster: formed.cluster(),
-            settings: args.settings(),
+            timing: args.raft_timing,
             network: self.environment.network.clone(),
             clock: self.environment.clock.clone(),
             pace: log.pace(),
@@ -126,7 +133,7 @@ impl Life {
             apply_seconds: self.metrics.apply_seconds.clone(),
             election_seconds: self.metrics.election_seconds.clone(),
         };
-        // openraft spawns its tasks where it is started.
+        // openraft spawns its tasks on the runtime that starts it.
         let raft = self.environment.raft.spawn(RaftNode::start(config)).await;
         let raft = raft.map_err(|error| StartError::Failed(error.to_string()))??;
         if let Formed::Founder { members, .. } = formed {
@@ -136,21 +143,22 @@ impl Life {
         Ok(raft)
     }
 
-    /// The first look is under way when calls are let in: a leader that has just started need not know yet.
+    /// Watches the disk. Calls may be let in before the first look is done: a leader that has just started need not
+    /// know the result yet.
     fn watch_disk(&self, disk: Arc<DataDisk>, coordinator: Arc<Coordinator>, log: LogStore) {
         let holdings =
             move || Holdings { snapshot: coordinator.raft.snapshot_bytes(), log: log.stats().unpurged_bytes };
         self.tasks.spawn(disk.keep_watch(holdings, self.metrics.clone(), self.stop.clone()));
     }
 
-    /// Runs beside Raft until the end, which is an error unless it was asked for.
+    /// Runs beside Raft until the end. Returns an error unless the end was asked for.
     async fn watch_over(&self, coordinator: &Coordinator, log: &LogStore) -> Result<(), StartError> {
         let view = || ClusterView {
             members: coordinator.raft.members(),
             led: coordinator.raft.leadership().borrow().leader.is_some(),
         };
         tokio::select! {
-            // Raft stops because the log has failed, and the log knows why: it is asked first.
+            // Raft stops if the log fails, and only the log knows why. So the log is asked first.
             biased;
             () = self.stop.cancelled() => Ok(()),
             failure = log.failed() => Err(StartError::Failed(failure.to_string())),
@@ -164,7 +172,7 @@ impl Life {
         }
     }
 
-    /// Says who leads, whenever that changes, and that nobody does when that lasts.
+    /// Logs each new leader, and warns when there is none for [`LEADERLESS`].
     async fn report_leaders(&self, coordinator: &Coordinator) {
         let mut leadership = coordinator.raft.leadership();
         let mut said = None;
@@ -183,7 +191,7 @@ impl Life {
                 None => match tokio::time::timeout(LEADERLESS, leadership.changed()).await {
                     Ok(_) => continue,
                     Err(_) => {
-                        tracing::warn!(term, "waiting: {}", coordinator.own_status().waiting_for);
+                        tracing::warn!(term, "waiting: {}", coordinator.look(None, |look| look.waiting_for));
                         warned = true;
                     }
                 },
@@ -194,7 +202,7 @@ impl Life {
         }
     }
 
-    /// Waits for the cluster; `None` when the master is told to stop first.
+    /// Waits for the cluster; returns `None` if the master is told to stop first.
     async fn form(&self) -> Result<Option<Formed>, StartError> {
         let service = self.formation.service();
         let formed = self.formation.run();
@@ -231,8 +239,8 @@ impl Life {
                 .initial_stream_window_size(1 << 20)
                 .initial_connection_window_size(4 << 20)
                 .max_concurrent_streams(MAX_STREAMS)
-                // Callers that give up on calls not yet looked at must not end the connection of all others on it, which
-                // 20 of them (the default) did to an overloaded master.
+                // Callers that give up on calls not looked at yet must not end the connection that they share with
+                // others. With the default of 20 such calls, they did so on an overloaded master.
                 .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
                 .http2_keepalive_interval(Some(KEEP_ALIVE))
                 .http2_keepalive_timeout(Some(Duration::from_secs(2)))
@@ -253,8 +261,8 @@ impl Life {
     }
 }
 
-/// Records that this master holds Raft state as soon as there is a leader, so that an empty log at its next start is
-/// known to be a lost one.
+/// Records that this master holds Raft state once there is a leader. At the next start, an empty log is then known to
+/// be a lost one.
 async fn note_formed(
     formation: Arc<FormationService>,
     coordinator: Arc<Coordinator>,

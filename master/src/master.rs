@@ -23,49 +23,49 @@ use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
 use crate::rescue;
 
-/// How long to wait for a predecessor that is still letting go of the data directory.
+/// Longest wait for a previous process that still holds the data directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// Longest wait for another master to take the leadership.
 const HAND_OVER: Duration = Duration::from_secs(1);
 /// Longest wait for Raft and for the log to end: a disk that hangs must not keep the process.
 pub(crate) const CLOSE: Duration = Duration::from_secs(1);
-/// A call that arrives right after the leadership went is still told where it went.
+/// Time between giving up the leadership and closing, in which late callers are told who leads.
 const LINGER: Duration = Duration::from_millis(100);
-/// Streams and calls that are open at the end get so long.
+/// Time for streams and calls that are still open at the end.
 const DRAIN: Duration = Duration::from_millis(300);
 
-/// Surroundings of a master, which it is given rather than makes: its clock, its network, its log's disk and the room
-/// on it, the threads for Raft.
+/// Surroundings of a master, given to it rather than made by it: its clock, its network, its log's disk and the room on
+/// it, the threads for Raft.
 #[derive(Clone, Debug)]
 pub struct Environment {
-    /// Monotonic time.
+    /// Monotonic clock.
     pub clock: Clock,
-    /// Listens and connects.
+    /// Network on which it listens and connects.
     pub network: Arc<dyn Network>,
     /// Opens the Raft log.
     pub log: Arc<dyn OpenLog>,
-    /// Where Raft runs, apart from the calls.
+    /// Runtime on which Raft runs, apart from the calls.
     pub raft: Handle,
-    /// Tells how much room the data directory has.
+    /// Reports the free space of the data directory.
     pub free_space: Arc<dyn FreeSpace>,
 }
 
-/// Why a master does not start, or gives up before it has a cluster. Each is one sentence for the person who starts it.
+/// Why a master does not start, or cannot go on. Each message is one sentence for the person who starts it.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The flags.
+    /// The flags cannot work.
     #[error(transparent)]
     Config(#[from] MasterConfigError),
-    /// The data directory.
+    /// The data directory cannot be locked or written.
     #[error("--data-dir: {0}")]
     DataDir(#[from] DurableError),
-    /// The identity in it.
+    /// The identity in the data directory cannot be read or written.
     #[error("--data-dir: {0}")]
     Identity(#[from] IdentityError),
-    /// The log in it.
+    /// The log in the data directory cannot be opened.
     #[error("--data-dir: {0}")]
     Log(#[from] OpenError),
-    /// It is half-way from one cluster to another.
+    /// A rescue of the data directory was cut short, half-way from one cluster to another.
     #[error(
         "--data-dir: a rescue of {dir} was cut short: finish it with `mcctl members rescue --data-dir {dir} --yes`",
         dir = dir.display()
@@ -74,31 +74,31 @@ pub enum StartError {
         /// The directory.
         dir: PathBuf,
     },
-    /// A port.
+    /// The master cannot listen on a port.
     #[error("--{flag} {address}: cannot listen: {source}")]
     Listen {
-        /// Which flag.
+        /// Name of the flag.
         flag: &'static str,
         /// The address that was asked for.
         address: String,
-        /// Why not.
+        /// Why it failed.
         source: std::io::Error,
     },
-    /// The way to a cluster.
+    /// The master cannot form or join a cluster.
     #[error(transparent)]
     Formation(#[from] FormationError),
-    /// Raft.
+    /// Raft cannot start.
     #[error(transparent)]
     Raft(#[from] RaftStartError),
-    /// Raft refuses to begin the cluster.
+    /// Raft refuses to initialize the new cluster.
     #[error("the new cluster could not be initialized: {0}")]
     Initialize(String),
-    /// After the start: the log failed, or Raft stopped.
+    /// The log failed, or Raft stopped, after the start.
     #[error("this master cannot go on: {0}")]
     Failed(String),
 }
 
-/// A running master. It is a value: a process holds one, a simulation many.
+/// A running master. It is a value: a process holds one, a simulation holds many.
 pub struct Master {
     api: Arc<Api>,
     bound: BoundAddresses,
@@ -109,11 +109,11 @@ pub struct Master {
 }
 
 impl Master {
-    /// Opens the data directory, binds the ports, and goes on to form or join a cluster in the background. Where the
-    /// values of `config` came from is of use for what is said of them only.
+    /// Opens the data directory and binds the ports, then goes on to form or join a cluster in the background. The
+    /// origins of the values in `config` serve messages only.
     ///
     /// # Errors
-    /// [`StartError`] for whatever a person has to mend.
+    /// [`StartError`] for anything that a person has to fix.
     pub async fn start(config: &Loaded<MasterArgs>, environment: Environment) -> Result<Self, StartError> {
         let args = &config.args;
         let peers = args.check()?;
@@ -171,19 +171,19 @@ impl Master {
         Ok(Self { api, bound, stop, tasks, failed, _lock: lock })
     }
 
-    /// Looks at this master's Raft node; `None` until it takes part in a cluster.
+    /// Calls `look` with this master's Raft node; `None` until the master takes part in a cluster.
     pub fn with_raft<R>(&self, look: impl FnOnce(&RaftNode) -> R) -> Option<R> {
-        self.api.coordinator().map(|coordinator| look(&coordinator.raft))
+        self.api.services().map(|services| look(&services.coordinator.raft))
     }
 
-    /// The addresses of the ports.
+    /// Returns the addresses of the bound ports.
     #[must_use]
     pub fn addresses(&self) -> BoundAddresses {
         self.bound
     }
 
-    /// Completes when the master cannot go on: a configuration that turns out wrong (a peer of another cluster), a
-    /// disk that fails.
+    /// Completes with the reason when the master cannot go on: a configuration that turns out wrong (a peer of another
+    /// cluster), or a disk that fails.
     pub async fn failed(&mut self) -> Arc<StartError> {
         loop {
             if let Some(error) = self.failed.borrow_and_update().clone() {
@@ -195,12 +195,12 @@ impl Master {
         }
     }
 
-    /// Hands leadership over if this master has it, keeps telling callers who leads for a moment, and ends. Membership
-    /// is unchanged.
+    /// Hands leadership over if this master has it, tells callers for a moment who leads, and ends. Membership does not
+    /// change.
     pub async fn stop(self) {
-        let coordinator = self.api.coordinator();
-        if let Some(coordinator) = &coordinator {
-            let handed = tokio::time::timeout(HAND_OVER, coordinator.raft.transfer_leader(None));
+        let services = self.api.services();
+        if let Some(services) = &services {
+            let handed = tokio::time::timeout(HAND_OVER, services.coordinator.raft.transfer_leader(None));
             match handed.await {
                 Ok(Ok(now)) => tracing::info!(term = now.term, "leadership was handed over"),
                 Ok(Err(TransferError::NotLeader(_) | TransferError::Alone)) => {}
@@ -285,7 +285,7 @@ impl Log {
 }
 
 impl Drop for Master {
-    /// A master that is dropped rather than stopped ends, too.
+    /// Ends a master that is dropped without [`Self::stop`].
     fn drop(&mut self) {
         self.stop.cancel();
     }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use mc_process::metrics::Registry;
+use mc_process::metrics::{Metric, Registry};
 use mc_raft::{RpcTimer, RpcTimes};
 use metrics::{Counter, Gauge, Histogram};
 
 use mc_index::Op;
 use mc_log::{BatchTimes, LogObserver};
 
-/// The calls of the client API, as the label `rpc`.
+/// Calls of the client API, as the label `rpc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rpc {
     Hello,
@@ -83,21 +83,23 @@ pub(crate) enum LedBy {
     Quorum,
 }
 
-/// Kind of a proposed entry, as the label `op`: one for each that clients wait for, one for all else.
+/// Kind of a proposed entry, as the label `op`: one for each kind that clients wait for, one for all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proposed {
     PutStart,
     PutEnd,
     PutRevoke,
     Remove,
+    Evict,
     Other,
 }
 
-const PROPOSED: [(Proposed, &str); 5] = [
+const PROPOSED: [(Proposed, &str); 6] = [
     (Proposed::PutStart, "put_start"),
     (Proposed::PutEnd, "put_end"),
     (Proposed::PutRevoke, "put_revoke"),
     (Proposed::Remove, "remove"),
+    (Proposed::Evict, "evict"),
     (Proposed::Other, "other"),
 ];
 
@@ -108,6 +110,7 @@ impl From<&Op> for Proposed {
             Op::PutEnd { .. } => Self::PutEnd,
             Op::PutRevoke { .. } => Self::PutRevoke,
             Op::Remove { .. } => Self::Remove,
+            Op::Evict { .. } => Self::Evict,
             Op::Tick
             | Op::MountStore(_)
             | Op::DropStore { .. }
@@ -116,6 +119,14 @@ impl From<&Op> for Proposed {
             | Op::SetClusterVersion(_) => Self::Other,
         }
     }
+}
+
+/// Lists the metrics of a master, by name.
+#[must_use]
+pub fn metrics_reference() -> Vec<Metric> {
+    let registry = Registry::new();
+    let _registered = MasterMetrics::new(registry.clone());
+    registry.metrics()
 }
 
 /// The metrics of one master.
@@ -130,9 +141,13 @@ pub(crate) struct MasterMetrics {
     pub(crate) election_seconds: Histogram,
     pub(crate) proposals_refused: Counter,
     pub(crate) requests_refused: Counter,
-    /// Of hello, watch and mount_store, in the order of `Sheds`.
+    /// Shed calls of hello, watch and mount_store, in the order of `Sheds`.
     pub(crate) calls_shed: [Counter; 3],
     pub(crate) puts_refused_by_disk: Counter,
+    pub(crate) puts_refused_by_space: Counter,
+    pub(crate) puts_waited_for_space: Counter,
+    pub(crate) evicted_objects: Counter,
+    pub(crate) evicted_bytes: Counter,
     pub(crate) slow_disk_handovers: Counter,
     log_queue_seconds: Histogram,
     log_write_seconds: Histogram,
@@ -169,7 +184,7 @@ pub(crate) struct Sample {
     pub(crate) term: u64,
     pub(crate) leads: bool,
     pub(crate) has_leader: bool,
-    /// It leads, and a majority answers it in time.
+    /// Whether this master leads and a majority answers it in time.
     pub(crate) can_write: bool,
     pub(crate) round_trip: Option<Duration>,
     pub(crate) committed: u64,
@@ -196,7 +211,7 @@ impl MasterMetrics {
             r.histogram("mc_raft_rpc_seconds", help, &[("rpc", name)])
         });
         let led_by = |by| {
-            let help = "Checks before an answer whether this master leads, by what it went by";
+            let help = "Checks before an answer that this master still leads, by lease or by quorum";
             r.counter("mc_master_leader_checks_total", help, &[("by", by)])
         };
         let commit_seconds = PROPOSED
@@ -230,8 +245,8 @@ impl MasterMetrics {
             led_by_quorum: led_by("quorum"),
             election_seconds: r.histogram(
                 "mc_raft_election_seconds",
-                "Time from when this master was seen to stand, pre-votes over, until it led; where it led before it \
-                 was seen to stand, from when it was last seen to do neither",
+                "Time of the elections that this master won, from its candidacy (after the pre-votes) until it \
+                 led; where the candidacy was too short to be seen, from the last look before it",
                 &[],
             ),
             proposals_refused: r.counter(
@@ -241,21 +256,37 @@ impl MasterMetrics {
             ),
             requests_refused: r.counter(
                 "mc_master_requests_refused_total",
-                "Calls refused because requests and replies of too many bytes were under way",
+                "Calls refused because the requests and replies under way had too many bytes",
                 &[],
             ),
             calls_shed: ["hello", "watch", "mount_store"].map(|rpc| {
-                let help = "Calls refused because this master was short of CPU time, before heartbeats and Raft suffer";
+                let help = "Calls refused because this master was short of CPU time, to spare heartbeats and Raft";
                 r.counter("mc_master_calls_shed_total", help, &[("rpc", rpc)])
             }),
             puts_refused_by_disk: r.counter(
                 "mc_master_puts_refused_total",
-                "Calls to start puts that were refused, by what is short",
+                "Calls to start puts that were refused, by the resource that is short",
                 &[("short_of", "disk")],
+            ),
+            puts_refused_by_space: r.counter(
+                "mc_master_puts_refused_total",
+                "Calls to start puts that were refused, by the resource that is short",
+                &[("short_of", "space")],
+            ),
+            puts_waited_for_space: r.counter(
+                "mc_master_puts_waited_total",
+                "Calls to start puts that waited for space which an eviction frees",
+                &[],
+            ),
+            evicted_objects: r.counter("mc_evicted_objects_total", "Objects evicted while this master led", &[]),
+            evicted_bytes: r.counter(
+                "mc_evicted_bytes_total",
+                "Bytes of the replicas of evicted objects",
+                &[],
             ),
             slow_disk_handovers: r.counter(
                 "mc_raft_slow_disk_handovers_total",
-                "Times that this master led, found its disk slow and asked one with a better disk to take over",
+                "Times that this leader found its disk slow and asked a master with a faster disk to take over",
                 &[],
             ),
             log_queue_seconds: r.histogram(
@@ -318,7 +349,7 @@ impl MasterMetrics {
             stores_alive: r.gauge("mc_stores", "Mounted stores, on the leader", &[("state", "alive")]),
             stores_suspect: r.gauge("mc_stores", "Mounted stores, on the leader", &[("state", "suspect")]),
             capacity_bytes: r.gauge("mc_pool_capacity_bytes", "Bytes that the mounted stores lend", &[]),
-            used_bytes: r.gauge("mc_pool_used_bytes", "Bytes allocated in them, held ones included", &[]),
+            used_bytes: r.gauge("mc_pool_used_bytes", "Bytes allocated in the mounted stores, held bytes included", &[]),
             data_dir_free: r.gauge(
                 "mc_data_dir_free_bytes",
                 "Bytes free on the disk of the data directory",
@@ -326,19 +357,19 @@ impl MasterMetrics {
             ),
             data_dir_needed: r.gauge(
                 "mc_data_dir_needed_bytes",
-                "Bytes that must be free there for a leader to start puts",
+                "Bytes that must be free on the disk of the data directory for a leader to start puts",
                 &[],
             ),
             registry,
         }
     }
 
-    /// Times a call until the answer is dropped.
+    /// Times a call until the result is dropped.
     pub(crate) fn rpc(&self, rpc: Rpc) -> RpcTimer<'_> {
         RpcTimer::start(&self.rpc_seconds[rpc as usize])
     }
 
-    /// This master made sure that it leads, to give an answer.
+    /// Counts a check that this master leads, made before an answer.
     pub(crate) fn led(&self, by: LedBy) {
         match by {
             LedBy::Lease => self.led_by_lease.increment(1),
@@ -346,7 +377,7 @@ impl MasterMetrics {
         }
     }
 
-    /// An entry was applied `took` after it was proposed.
+    /// Records that an entry was applied `took` after its proposal.
     pub(crate) fn committed(&self, proposed: Proposed, took: Duration) {
         self.commit_seconds[proposed as usize].record(took.as_secs_f64());
     }
@@ -378,7 +409,7 @@ impl MasterMetrics {
         self.used_bytes.set(sample.used_bytes as f64);
     }
 
-    /// How much room the data directory has, and how much it needs.
+    /// Shows how many bytes are free on the disk of the data directory, and how many are needed.
     pub(crate) fn data_dir(&self, free: u64, needed: u64) {
         self.data_dir_free.set(free as f64);
         self.data_dir_needed.set(needed as f64);
@@ -388,7 +419,8 @@ impl MasterMetrics {
         self.registry.render()
     }
 
-    /// Drains what histograms have gathered; called every second, so that a master that nobody scrapes stays small.
+    /// Drains the samples that histograms have gathered. Runs every second, so that a master that nobody scrapes stays
+    /// small.
     pub(crate) fn upkeep(&self) {
         self.registry.upkeep();
     }

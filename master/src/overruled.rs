@@ -1,5 +1,5 @@
-//! Flags that were given and that the cluster's replicated settings overrule: whoever starts a master should not believe
-//! that they are in force.
+//! Warnings about flags that the cluster's replicated settings overrule, so that no operator believes them to be in
+//! force.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::MasterArgs;
 use crate::leader::Coordinator;
-use crate::setting::{RAFT_TIMING, SETTINGS};
+use crate::setting::SETTINGS;
 
-/// How often it is looked whether the settings are known.
+/// Interval at which to check whether the settings are known.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// A flag with another value than the cluster's setting.
+/// A flag whose value differs from the cluster's setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Overruled {
     flag: &'static str,
@@ -28,19 +28,10 @@ struct Overruled {
 impl fmt::Display for Overruled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { flag, value, origin, cluster } = self;
-        write!(f, "--{flag} {value} ({origin}) differs from the cluster's setting {cluster}: ")?;
-        // The one that each process takes from its flags: Raft runs before the settings are known.
-        if *flag == RAFT_TIMING {
-            return write!(
-                f,
-                "this master runs with {value}, and masters whose timing differs refuse each other; start all of them \
-                 with --{flag} {cluster}"
-            );
-        }
         write!(
             f,
-            "the cluster's value is kept, the flag is for a cluster that forms; `mcctl config set {flag} {value}` \
-             changes the cluster's"
+            "--{flag} {value} ({origin}) differs from the cluster's setting {cluster}: the cluster's value is kept, the \
+             flag is for a cluster that forms; `mcctl config set {flag} {value}` changes the cluster's"
         )
     }
 }
@@ -58,7 +49,7 @@ fn overruled(given: &Loaded<MasterArgs>, cluster: &Settings) -> Vec<Overruled> {
         .collect()
 }
 
-/// Warns of each, once, as soon as the cluster's settings are known here.
+/// Warns of each overruled flag once, as soon as the cluster's settings are known here.
 pub(crate) async fn warn(given: Loaded<MasterArgs>, coordinator: Arc<Coordinator>, stop: CancellationToken) {
     let known = async {
         loop {
@@ -119,25 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn the_raft_timing_is_said_to_be_the_flags() {
-        let said = said(&given(&["--raft-timing", "wan"], &[]), &Settings::default()).remove(0);
-        assert!(
-            said.starts_with("--raft-timing wan (flag) differs from the cluster's setting lan: "),
-            "{said}"
-        );
-        assert!(said.contains("this master runs with wan"), "{said}");
-        let odd = Settings { raft_heartbeat_ms: 70, ..Settings::default() };
-        let said = self::said(&given(&["--raft-timing", "lan"], &[]), &odd).remove(0);
-        assert!(said.contains("heartbeat 70ms, election 150ms to 300ms"), "{said}");
-    }
-
-    #[test]
     fn every_flag_that_is_called_a_cluster_setting_is_compared() {
         let command = MasterArgs::command();
         let help = |arg: &clap::Arg| arg.get_help().map(ToString::to_string).unwrap_or_default();
         let called = command.get_arguments().filter(|arg| help(arg).contains("cluster setting"));
         let called: Vec<_> = called.filter_map(clap::Arg::get_long).collect();
-        assert!(called.len() >= 5, "{called:?}");
+        assert!(called.len() >= 4, "{called:?}");
         let compared = SETTINGS.map(|setting| setting.name);
         assert!(called.iter().all(|flag| compared.contains(flag)), "{called:?}");
     }

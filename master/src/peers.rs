@@ -1,4 +1,4 @@
-//! The `--peers` list.
+//! The `--peers` list and the addresses that its names stand for.
 
 use std::fmt;
 use std::io;
@@ -9,23 +9,24 @@ use std::time::Duration;
 use futures::future::{BoxFuture, join_all};
 use mc_types::{HostPort, ParseAddressError};
 
-/// Port of the Raft service where an address names none.
+/// Port of the Raft service for an address without a port.
 pub const DEFAULT_RAFT_PORT: u16 = 50055;
-/// A resolver that takes longer has not answered in this round.
+/// Time allowed for resolving one name. A slower resolver counts as not having answered in this round.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Turns a name into its addresses; handed in, so that a test or a simulation has names of its own.
-pub type Resolver = Arc<dyn Fn(HostPort) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
+/// Resolves a name to its addresses. Passed in, so that a test or a simulation can have names of its own.
+pub(crate) type Resolver =
+    Arc<dyn Fn(HostPort) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
 
 /// The system's resolver.
 #[must_use]
-pub fn system_resolver() -> Resolver {
+pub(crate) fn system_resolver() -> Resolver {
     Arc::new(|address| Box::pin(async move { mc_net::resolve(&address).await }))
 }
 
-/// The masters of a cluster as an operator lists them: a set, whatever the order.
+/// The masters of a cluster as an operator lists them, in any order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerList {
+pub(crate) struct PeerList {
     listed: Vec<HostPort>,
     cluster_size: Option<usize>,
 }
@@ -33,16 +34,16 @@ pub struct PeerList {
 /// Why a list of peers can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PeersError {
-    /// Nothing in it.
+    /// The list is empty.
     #[error("--peers is empty: name the Raft address of every master, this one included")]
     Empty,
-    /// One is not an address.
+    /// An item is not an address.
     #[error("--peers: {0}")]
     Address(#[from] ParseAddressError),
-    /// One is there twice.
+    /// An address is listed twice.
     #[error("--peers names {0} twice: name each master once")]
     Duplicate(HostPort),
-    /// A name stands for several machines, and nobody said how many there should be.
+    /// A name has several records, and no cluster size says how many masters to expect.
     #[error(
         "--peers: {name} has {} records ({}): add --cluster-size with the number of masters, so that a cluster \
          is not formed before all of them are there",
@@ -56,40 +57,42 @@ pub enum PeersError {
     },
 }
 
-/// The masters of a list, as its names resolve now.
+/// Masters of a list, as its names resolve now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entries {
+pub(crate) struct Entries {
     /// Addresses to dial: distinct, sorted.
-    pub addresses: Vec<HostPort>,
-    /// How many masters they are: one with an IPv4 and an IPv6 record is dialled at both.
-    pub masters: usize,
+    pub(crate) addresses: Vec<HostPort>,
+    /// Number of masters at these addresses: a master with an IPv4 and an IPv6 record has two addresses and counts
+    /// once.
+    pub(crate) masters: usize,
 }
 
 impl Entries {
-    /// Whether two addresses can be one master's: a name has records of both families, and these are one of each.
+    /// Whether two addresses may belong to one master: some name has records of both families, and these are one of
+    /// each.
     #[must_use]
-    pub fn may_be_one(&self, a: &HostPort, b: &HostPort) -> bool {
+    pub(crate) fn may_be_one(&self, a: &HostPort, b: &HostPort) -> bool {
         let families = (a.ip().map(|ip| ip.is_ipv4()), b.ip().map(|ip| ip.is_ipv4()));
         self.masters < self.addresses.len() && matches!(families, (Some(a), Some(b)) if a != b)
     }
 }
 
-/// The addresses of a list at this moment.
+/// Result of resolving a list at this moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expansion {
-    /// These masters.
+pub(crate) enum Expansion {
+    /// Every name resolved to these masters.
     Entries(Entries),
-    /// Not yet known, and why.
+    /// The masters are not known yet, for this reason.
     Incomplete(String),
 }
 
 impl PeerList {
-    /// Reads addresses (each may be a list with commas itself); without a port they get [`DEFAULT_RAFT_PORT`].
-    /// `cluster_size` is how many masters there are, where names have several records.
+    /// Parses the addresses; each item may itself be a list with commas. An address without a port gets
+    /// [`DEFAULT_RAFT_PORT`]. `cluster_size` is the number of masters, needed where a name has several records.
     ///
     /// # Errors
     /// [`PeersError`]
-    pub fn parse<T: AsRef<str>>(items: &[T], cluster_size: Option<usize>) -> Result<Self, PeersError> {
+    pub(crate) fn parse<T: AsRef<str>>(items: &[T], cluster_size: Option<usize>) -> Result<Self, PeersError> {
         let mut listed = Vec::new();
         for item in items {
             listed.extend(mc_types::parse_list(item.as_ref(), DEFAULT_RAFT_PORT)?);
@@ -106,17 +109,19 @@ impl PeerList {
 
     /// The addresses as listed, sorted.
     #[must_use]
-    pub fn listed(&self) -> &[HostPort] {
+    pub(crate) fn listed(&self) -> &[HostPort] {
         &self.listed
     }
 
-    /// The masters that the list stands for now. A name with one record stays a name, so that it is resolved again at
-    /// every connect; one with several becomes its addresses, and is as many masters as its larger address family has
-    /// records: a machine with an IPv4 and an IPv6 address is one machine.
+    /// Resolves the list to the masters that it stands for now.
+    ///
+    /// A name with one record stays a name, so that every connect resolves it again. A name with several records
+    /// becomes its addresses. It counts as many masters as its larger address family has records, because a machine
+    /// with an IPv4 and an IPv6 address is one machine.
     ///
     /// # Errors
     /// [`PeersError::SeveralRecords`] without a cluster size.
-    pub async fn expand(&self, resolver: &Resolver) -> Result<Expansion, PeersError> {
+    pub(crate) async fn expand(&self, resolver: &Resolver) -> Result<Expansion, PeersError> {
         let resolved = join_all(self.listed.iter().map(|address| async move {
             let records = match address.ip() {
                 Some(ip) => Ok(Ok(vec![SocketAddr::new(ip, address.port())])),
@@ -165,13 +170,13 @@ impl PeerList {
     }
 }
 
-/// How many addresses there are of the family that has more of them; a name counts as one of either.
+/// Number of addresses in the larger address family. A name counts in both.
 fn larger_family(addresses: &[HostPort]) -> usize {
     let of = |v4: bool| addresses.iter().filter(|at| at.ip().is_none_or(|ip| ip.is_ipv4() == v4)).count();
     of(true).max(of(false))
 }
 
-/// Addresses with commas.
+/// Joins items with commas.
 pub(crate) fn list<T: fmt::Display>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -1,4 +1,5 @@
-//! `mc-master` as a process: flags, logs, runtimes, signals. The only part that knows it is one.
+//! `mc-master` as a process: flags, logs, runtimes, signals. No other module knows that it runs in a process of its
+//! own.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -20,15 +21,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::MasterArgs;
 use crate::master::{Environment, Master, StartError};
 
-/// Exit code for what a person must mend before another start makes sense.
+/// Exit code for an error that a person must fix before another start makes sense.
 const EXIT_CONFIG: u8 = 2;
-/// Tasks end where they next wait, which is soon; one that doesn't is not waited for.
+/// Time that a runtime's remaining tasks get to stop at exit. A task that takes longer is abandoned.
 const TO_FALL_SILENT: Duration = Duration::from_millis(100);
 
 /// Runs a master until it is told to stop. `args` begin with the program's name.
 ///
-/// Ends with 0 after SIGTERM or SIGINT, 2 when the configuration cannot work, 1 when the master cannot go on (a disk that
-/// fails, say): the others take over, and the last line on standard error says why.
+/// Exits with 0 after SIGTERM or SIGINT, with 2 when the configuration cannot work, and with 1 when the master cannot
+/// go on, for example because a disk fails. Other masters then take over, and the last line on standard error says why.
 pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let loaded = match config::load::<MasterArgs>(MasterArgs::command(), args, |name| std::env::var_os(name))
     {
@@ -70,8 +71,9 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
     telemetry::init(&args.log).map_err(|err| End::Config(err.to_string()))?;
     mc_log::keep_caught_panics_quiet();
     let failed = |err: std::io::Error| End::Failed(format!("the runtime did not start: {err}"));
-    // Raft on threads of its own: a flood of requests must not keep heartbeats from going out. No more threads than
-    // cores: on two of them a second thread each made a batch of puts a third slower, by handing work to and fro.
+    // Raft runs on threads of its own, so that a flood of requests does not hold up heartbeats. It has no more threads
+    // than there are cores: on two cores, a second thread each made a batch of puts a third slower, because work was
+    // handed to and fro.
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let raft_threads = (cores / 2).clamp(1, 2);
     let raft = runtime("mc-raft", raft_threads).map_err(failed)?;
@@ -83,16 +85,16 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
         raft: raft.handle().clone(),
         free_space: Arc::new(FileSystem),
     };
-    // A descriptor for each client and store.
+    // Each client and each store needs a descriptor.
     if let Err(error) = mc_process::raise_descriptor_limit() {
-        tracing::warn!(%error, "the limit on open files stays as it is");
+        tracing::warn!(%error, "cannot raise the limit on open files: fewer clients and stores can connect");
     }
     let outcome = api.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
         let mut master = tokio::select! {
             started = Master::start(loaded, environment) => started?,
-            // A long log takes its time to open.
+            // A signal can arrive during the start: opening a long log takes time.
             _ = terminate.recv() => return Ok(()),
             _ = interrupt.recv() => return Ok(()),
         };
@@ -119,7 +121,8 @@ fn run(loaded: &Loaded<MasterArgs>) -> Result<(), End> {
             }),
         }
     });
-    // What is left (idle connections) ends with the process; hardly anything of it logs after the line that says why.
+    // Remaining tasks (idle connections) end with the process. They log next to nothing, so the line that says why
+    // stays last.
     api.shutdown_timeout(TO_FALL_SILENT);
     raft.shutdown_timeout(TO_FALL_SILENT);
     outcome

@@ -1,17 +1,18 @@
-//! A cluster of one out of the data directory of a master whose cluster has lost its majority for good.
+//! Rescue of one survivor: turns the data directory of a master whose cluster lost its majority for good into a cluster
+//! of one.
 //!
-//! The survivor may lack what the others acknowledged, and may hold entries that nobody acknowledged; it takes all that
-//! it has. The new cluster id keeps it apart from the others for ever, should they come back: every Raft call names the
-//! cluster it is for.
+//! The survivor keeps all that it has. It may lack entries that the others acknowledged, and it may hold entries that
+//! nobody acknowledged. Should the others come back, the new cluster id keeps them apart for ever: every Raft call
+//! names the cluster that it is meant for.
 //!
-//! # What if the process dies at any of these steps
+//! # If the process dies at any of these steps
 //!
-//! 1. The new identity, log and snapshot are made in `rescue.partial`: it is deleted and made again by the next attempt,
-//!    and a master that starts does not look at it.
-//! 2. `rescue.partial` is renamed `rescue`. From here on the rescue is decided: a master does not start while a
-//!    directory `rescue` is there, and the next attempt goes on below.
-//! 3. One by one what is in the data directory is moved to the backup, and what is in `rescue` takes its place, the
-//!    identity last, since it names the backup. What is still in `rescue` has not been replaced.
+//! 1. The new identity, log and snapshot are made in `rescue.partial`. The next attempt deletes that directory and
+//!    makes it again; a master that starts ignores it.
+//! 2. `rescue.partial` is renamed `rescue`, which decides the rescue. While a directory `rescue` exists, no master
+//!    starts, and the next attempt continues below.
+//! 3. Part by part, the old data is moved to the backup and the new part is moved from `rescue` into its place. The
+//!    identity comes last, since it names the backup. A part that is still in `rescue` has not been replaced.
 //! 4. The empty `rescue` is removed.
 
 use std::collections::BTreeSet;
@@ -33,53 +34,54 @@ use crate::identity::{Belonging, Identity, IdentityError};
 
 const PARTIAL: &str = "rescue.partial";
 const DECIDED: &str = "rescue";
-/// In the order in which they are replaced.
+/// Parts of a data directory, in the order in which they are replaced.
 const PARTS: [&str; 3] = ["log", "snapshots", "identity"];
-/// So far above the survivor's last entry the new log begins: what the lost masters had beyond that, stores may have
-/// seen, and a store refuses an allocation of a lower order than it has seen for the same bytes. A term counts for 2^32
-/// entries in that order, so this covers 65,535 elections that the survivor missed, and leaves room for as many rescues.
+/// Entries that the new log skips after the survivor's last one. Stores may have seen later entries of the lost
+/// masters, and a store refuses an allocation of a lower order than it has seen for the same bytes. A term counts for
+/// 2^32 entries in that order. So this gap covers 65,535 elections that the survivor missed, and leaves room for as
+/// many rescues.
 const INDEX_GAP: u64 = 1 << 48;
-/// So far ahead the new cluster's time begins, in ms (a day): stores have heard the lost masters' time, which went on
-/// while the survivor was down.
+/// Milliseconds (one day) by which the new cluster's time starts ahead of the survivor's. Stores have heard the time of
+/// the lost masters, which went on while the survivor was down.
 const TIME_GAP: u64 = 24 * 3600 * 1000;
-/// Entries that are read at a time.
+/// Log entries read in one batch.
 const READ_ENTRIES: u64 = 1_000;
 
 /// Why a data directory cannot be rescued.
 #[derive(Debug, thiserror::Error)]
 pub enum RescueError {
-    /// There is no master in it.
+    /// The directory holds no master that was part of a cluster.
     #[error("{dir} holds no master that was part of a cluster: name the data directory of the survivor", dir = dir.display())]
     NoMaster {
         /// The directory.
         dir: PathBuf,
     },
-    /// The directory.
+    /// The data directory cannot be locked or written.
     #[error(transparent)]
     DataDir(#[from] DurableError),
-    /// The identity in it.
+    /// The identity in the directory cannot be read or written.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The log in it.
+    /// The log in the directory cannot be opened.
     #[error(transparent)]
     Log(#[from] OpenError),
-    /// The snapshots in it.
+    /// The snapshots in the directory cannot be read or written.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// An entry of the log.
+    /// An entry of the log cannot be read.
     #[error("log entry {index} cannot be read: {why}")]
     Entry {
-        /// Which.
+        /// Log index of the entry.
         index: u64,
-        /// Why not.
+        /// Why it cannot be read.
         why: String,
     },
-    /// The file system refused.
+    /// A file operation failed.
     #[error("cannot {what} {path}: {source}", path = path.display())]
     Io {
         /// The attempted step.
         what: &'static str,
-        /// On what.
+        /// The file or directory.
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
@@ -91,12 +93,12 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> RescueEr
     move |source| RescueError::Io { what, path, source }
 }
 
-/// Whether a rescue of this data directory was decided and not finished: no master may start from it.
+/// Whether a rescue of this data directory was decided but not finished. No master may start from it then.
 pub(crate) fn is_unfinished(dir: &Path) -> bool {
     dir.join(DECIDED).exists()
 }
 
-/// A survivor's data, with nothing changed yet.
+/// A survivor's data, read and not changed yet.
 #[derive(Debug)]
 pub struct Rescue {
     dir: DirectoryLock,
@@ -111,29 +113,29 @@ pub struct Rescue {
 /// Result of a rescue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rescued {
-    /// The new cluster.
+    /// Id of the new cluster.
     pub cluster: ClusterId,
-    /// Where what was there before lies.
+    /// Directory that holds the old data.
     pub backup: PathBuf,
 }
 
-/// Condition of a data directory.
+/// State in which [`Rescue::prepare`] found a data directory.
 #[derive(Debug)]
 pub enum Found {
-    /// A master that can be rescued.
+    /// A survivor that can be rescued. Nothing is changed yet.
     Survivor(Box<Rescue>),
-    /// A rescue that was cut short, and is finished now.
+    /// An interrupted rescue, which `prepare` has finished.
     Finished(Rescued),
 }
 
 impl Rescue {
-    /// Reads the data directory of a master that does not run. A rescue that was cut short after it was decided is
-    /// finished instead.
+    /// Reads the data directory of a master that is not running. If a decided rescue was interrupted, finishes it
+    /// instead.
     ///
     /// # Errors
-    /// [`RescueError`]; nothing has been changed.
+    /// [`RescueError`]: nothing has been changed, unless an interrupted rescue was being finished.
     pub async fn prepare(dir: &Path) -> Result<Found, RescueError> {
-        // Looked at first: locking would make a directory with a wrong name.
+        // Checked before locking, which would create a directory under a mistyped name.
         if !dir.join("identity").exists() && !is_unfinished(dir) {
             return Err(RescueError::NoMaster { dir: dir.to_owned() });
         }
@@ -164,34 +166,34 @@ impl Rescue {
         Ok(Found::Survivor(Box::new(Self { dir: lock, node, cluster, own, vote: found.vote, last, state })))
     }
 
-    /// The master.
+    /// Node id of the survivor.
     #[must_use]
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// The cluster that it was part of.
+    /// The cluster that the survivor was part of.
     #[must_use]
     pub fn cluster(&self) -> ClusterId {
         self.cluster
     }
 
-    /// Objects in its index.
+    /// Number of objects in its index.
     #[must_use]
     pub fn keys(&self) -> u64 {
         self.state.objects()
     }
 
-    /// The last entry of its log.
+    /// Index of the last entry in its log.
     #[must_use]
     pub fn last_index(&self) -> u64 {
         self.last.index
     }
 
-    /// Makes it a cluster of one; see the module.
+    /// Turns the data directory into a cluster of one, in the steps that the module docs list.
     ///
     /// # Errors
-    /// [`RescueError`]; the call can be made again after [`Self::prepare`].
+    /// [`RescueError`]: call [`Self::prepare`] again, then repeat this.
     pub async fn carry_out(self) -> Result<Rescued, RescueError> {
         let dir = self.dir.path();
         let partial = dir.join(PARTIAL);
@@ -204,7 +206,7 @@ impl Rescue {
         finish(dir)
     }
 
-    /// The new identity, log and snapshot.
+    /// Writes the new identity, log and snapshot into `to`.
     async fn write(&self, to: &Path, cluster: ClusterId) -> Result<(), RescueError> {
         let mut last = self.last;
         last.index += INDEX_GAP;
@@ -247,7 +249,7 @@ struct Read {
     membership: Option<StoredMembership>,
 }
 
-/// The snapshot and every entry after it.
+/// Reads the snapshot and applies every log entry after it.
 async fn read(
     log: &mut LogStore,
     snapshot: Option<(SnapshotMeta, State)>,
@@ -266,7 +268,7 @@ async fn read(
         let entries =
             reader.try_get_log_entries(next..upto).await.map_err(|err| bad(next, err.to_string()))?;
         if entries.is_empty() {
-            return Err(bad(next, "it is not there".into()));
+            return Err(bad(next, "it is missing".into()));
         }
         for entry in entries {
             let id = entry.log_id;
@@ -294,11 +296,11 @@ async fn read(
 
 fn newer_cluster(version: u32) -> String {
     format!(
-        "the cluster runs as version {version}, this build supports {CLUSTER_VERSION}: take the mcctl of a newer build"
+        "the cluster runs as version {version}, this build supports {CLUSTER_VERSION}: use the mcctl of a newer build"
     )
 }
 
-/// Steps 3 and 4 of the module's text, from wherever they were left.
+/// Carries out steps 3 and 4 of the module docs, from wherever an earlier attempt stopped.
 fn finish(dir: &Path) -> Result<Rescued, RescueError> {
     let decided = dir.join(DECIDED);
     let at = if decided.join("identity").exists() { decided.as_path() } else { dir };
@@ -343,7 +345,8 @@ mod tests {
         Identity::create(&lock, NODE, Belonging { cluster, founder: Some(NODE) }).unwrap();
     }
 
-    /// A rescue that died after `renames` of its six: each part goes to the backup, then the new one takes its place.
+    /// Builds a rescue that died after `renames` of its six renames: each part goes to the backup, then the new one
+    /// takes its place.
     fn cut_short_after(renames: usize) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let (root, decided) = (dir.path(), dir.path().join(DECIDED));

@@ -1,20 +1,21 @@
-//! Decoders that nobody outside calls, for tests/fuzz: each function says whether it could be read.
+//! Internal decoders, exposed for tests/fuzz. Each function returns whether its input could be read.
 
+use mc_discovery::{Said, read_event, read_hello};
 use mc_proto::v1::{HelloReply, WatchEvent};
 use mc_transfer::Authority;
 use mc_types::{Clock, ClusterId, ClusterTime};
 
 use crate::data_dir::{decode, encode};
-use crate::link::finder::{Said, read_event, read_hello};
 
-/// The body of a store's identity.
+/// Decodes the body of a store's identity.
 pub fn identity(body: &[u8]) -> bool {
     let Some((store, cluster)) = decode(body) else { return false };
     assert_eq!(encode(store, cluster), body, "there is one way to write an identity");
     true
 }
 
-/// Which cluster answered a mount or a heartbeat, and its time, by which the grants of clients expire.
+/// Feeds the cluster id and the time of a mount's or heartbeat's reply to an [`Authority`], which expires grants by
+/// them.
 pub fn cluster_time(cluster: &[u8], ms: u64) -> bool {
     let Some(cluster) = ClusterId::from_bytes(cluster) else { return false };
     let authority = Authority::new(Clock::monotonic());
@@ -26,14 +27,14 @@ pub fn cluster_time(cluster: &[u8], ms: u64) -> bool {
     true
 }
 
-/// A master's answer to a hello: whether it names a leader of a cluster.
+/// Reads a master's answer to a hello; returns whether it names a leader of a cluster.
 pub fn hello(reply: &HelloReply) -> bool {
-    read_hello(reply).is_ok_and(|said| names_leader(&said))
+    read_hello(reply.clone()).is_ok_and(|said| names_leader(&said))
 }
 
-/// News from a master that is watched: whether it names a leader of a cluster.
+/// Reads an event of a watch; returns whether it names a leader of a cluster.
 pub fn watch(event: &WatchEvent) -> bool {
-    names_leader(&read_event(event.clone()))
+    names_leader(&read_event(event.clone()).said)
 }
 
 fn names_leader(said: &Said) -> bool {

@@ -16,7 +16,7 @@ use crate::error::StartError;
 use crate::link::{Advertised, Identity, Lent, Link, LinkConfig, LinkStatus, Served};
 use crate::state::{Serving, StoreState, StoreStatus};
 
-/// Surroundings of a store: handed in, so that any process can embed one, and a test many.
+/// Resources that a store takes from its process, so that any process can embed one store and a test many.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     /// Connects to masters.
@@ -25,14 +25,14 @@ pub struct Surroundings {
     pub clock: Clock,
     /// Histograms of the time that transfers take.
     pub request_seconds: RequestSeconds,
-    /// Where heartbeats and all else between this store and the masters runs. `None`: on a thread of its own, which a
-    /// store needs that shares its process with other work. A process with many stores hands them one runtime.
+    /// Runtime for heartbeats and all other calls between this store and the masters. `None`: a thread of its own,
+    /// which a store needs if its process does other work. A process with many stores hands them one runtime.
     pub link: Option<Handle>,
 }
 
 /// A running store: memory that is allocated, served, and mounted as soon as there is a leader.
 ///
-/// Dropping it stops it at once; [`Store::stop`] takes the memory back from the masters first.
+/// Dropping it stops it at once; [`Store::stop`] unmounts the memory at the masters first.
 pub struct Store {
     state: Arc<StoreState>,
     data_address: SocketAddr,
@@ -40,7 +40,7 @@ pub struct Store {
     link: Link,
 }
 
-/// A store that has its data directory and its port, and no memory yet.
+/// A store that has its data directory and its port, but no memory yet.
 pub struct Opened {
     config: Config,
     surroundings: Surroundings,
@@ -51,14 +51,14 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// The store's status, also while its memory is allocated.
+    /// Returns a view of the store, also while its memory is allocated.
     #[must_use]
     pub fn status(&self) -> StoreStatus {
         StoreStatus(self.state.clone())
     }
 
-    /// Allocates the memory, serves it, and returns. The store mounts by itself as soon as it finds a leader. `progress`
-    /// is told how many bytes of how many are ready.
+    /// Allocates the memory, serves it, and returns. The store mounts it as soon as it finds a leader. `progress`
+    /// receives the bytes that are ready and the bytes in total.
     ///
     /// # Errors
     /// [`StartError`], which names the flag.
@@ -137,49 +137,50 @@ impl Store {
         Self::open(config, surroundings)?.start(progress).await
     }
 
-    /// Its id, which the data directory keeps.
+    /// Returns the store's id, which the data directory keeps.
     #[must_use]
     pub fn id(&self) -> StoreId {
         self.state.store
     }
 
-    /// The present allocation of its memory.
+    /// Returns the epoch of the present allocation of its memory.
     #[must_use]
     pub fn epoch(&self) -> SegmentEpoch {
         self.serving.link.get().epoch
     }
 
-    /// Where the memory is served, with the port that was picked.
+    /// Returns the address at which the memory is served, with the port that was picked.
     #[must_use]
     pub fn data_address(&self) -> SocketAddr {
         self.data_address
     }
 
-    /// Its status, for health, metrics and people.
+    /// Returns a view of the store for health, metrics and people.
     #[must_use]
     pub fn status(&self) -> StoreStatus {
         StoreStatus(self.state.clone())
     }
 
-    /// Whether a leader had this store mounted within the last second.
+    /// Returns whether a leader had this store mounted within the last second.
     #[must_use]
     pub fn ready(&self) -> bool {
         self.state.ready().is_ok()
     }
 
-    /// The term of the leader that last said that this store is mounted; `None` while no leader says so.
+    /// Returns the term of the leader that last confirmed the mount; `None` if this epoch was never confirmed, or the
+    /// leader denies the mount.
     #[must_use]
     pub fn mounted_in_term(&self) -> Option<u64> {
         self.serving.link.mounted_in_term()
     }
 
-    /// The memory itself, for a process that reads its own store's memory when no leader is in reach.
+    /// Returns the memory itself, for a process that reads its own store's memory when no leader is in reach.
     #[must_use]
     pub fn segments(&self) -> &[Arc<Segment>] {
         &self.serving.segments
     }
 
-    /// Takes the memory back from the masters, for at most `unmount_within`, then closes every connection.
+    /// Unmounts the memory at the masters within `unmount_within`, then closes every connection.
     pub async fn stop(self, unmount_within: Duration) {
         self.link.unmount(unmount_within).await;
         self.serving.data.stop().await;
@@ -224,7 +225,7 @@ async fn allocate(
 
 fn keep(data_dir: &DataDir, cluster: ClusterId) {
     if let Err(error) = data_dir.keep_cluster(cluster) {
-        warn!(%error, %cluster, "the cluster's id was not kept: after a restart this store takes the first it meets");
+        warn!(%error, %cluster, "cannot save the cluster's id: after a restart this store joins the first it meets");
     }
 }
 

@@ -9,12 +9,12 @@ use mc_types::{ByteSize, Span};
 
 use crate::output::Format;
 
-/// Where masters are looked for when nothing says otherwise.
+/// Masters to connect to when neither the flag nor the environment names any.
 const DEFAULT_MASTERS: &str = "127.0.0.1:50051";
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, yes, healthy; 1 no (not found, refused, degraded, data lost); \
-2 wrong usage, pool unreachable or down; 3 temporarily unavailable (get, exist, stat: the object is in the pool, and no \
+Exit codes: 0 done, yes, healthy; 1 no (not found, degraded, data lost); \
+2 wrong usage, refused by the pool, pool unreachable or down; 3 temporarily unavailable (get, exist, stat: the object is in the pool, and no \
 store that holds it can be read now); 130 interrupted.
 With --json a command that fails prints {\"error\": ..., \"code\": ..., \"outcome\": ...}: the text, the pool's code \
 or null, and `definite` or `unknown`. Only --help, --version and run print no JSON.";
@@ -43,7 +43,7 @@ pub(crate) struct Global {
     /// [env: MC_MASTERS] [default: 127.0.0.1:50051]
     #[arg(long, global = true, value_name = "ADDRESSES")]
     masters: Option<String>,
-    /// Format of the result on standard output
+    /// Format of the result on standard output [default: table]
     #[arg(short = 'o', long = "output", global = true, value_enum, value_name = "FORMAT")]
     output: Option<Format>,
     /// Short for `-o json`: print one JSON document on standard output and nothing else, also on failure
@@ -64,14 +64,14 @@ impl Global {
         self.masters.as_deref()
     }
 
-    /// The masters to talk to: the flag, else the environment (empty counts as not set), else this machine.
+    /// Returns the masters to connect to: the flag, else `MC_MASTERS` if it is not empty, else this machine.
     pub(crate) fn masters(&self) -> String {
         let from_env = || std::env::var("MC_MASTERS").ok().filter(|value| !value.is_empty());
         self.masters.clone().or_else(from_env).unwrap_or_else(|| DEFAULT_MASTERS.to_owned())
     }
 }
 
-/// The format that a command line asks for, as far as one can tell of one that can't be parsed.
+/// Guesses the requested format from a command line that may not parse.
 pub(crate) fn format_of(args: impl IntoIterator<Item = OsString>) -> Format {
     let args: Vec<_> = args.into_iter().take_while(|arg| arg != "--").collect();
     let text: Vec<_> = args.iter().map(|arg| arg.to_str().unwrap_or_default()).collect();
@@ -80,9 +80,9 @@ pub(crate) fn format_of(args: impl IntoIterator<Item = OsString>) -> Format {
     if text.iter().any(in_one) || text.windows(2).any(in_two) { Format::Json } else { Format::Table }
 }
 
-/// The complaint about a command line, without the usage and the hints below it.
+/// Returns the parser's complaint without the usage and hints below it.
 pub(crate) fn what_is_wrong(error: &clap::Error) -> String {
-    // Such an error is the help and nothing else.
+    // The text of such an error is only the help.
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return "the command is not complete".to_owned();
     }
@@ -122,10 +122,13 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Print shell completions: `source <(mcctl completion bash)`
     Completion(CompletionArgs),
+    /// Print docs/reference.md as it is for this build
+    #[command(hide = true)]
+    Reference,
 }
 
 impl Command {
-    /// How many callers a bench has; none for every other command.
+    /// Returns the number of a load bench's callers; `None` for every other command.
     pub(crate) fn callers(&self) -> Option<u32> {
         let Self::Bench(bench) = self else { return None };
         match &bench.what {
@@ -272,7 +275,7 @@ pub(crate) enum UpgradeCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct CompletionArgs {
-    /// The shell
+    /// Shell to print completions for
     #[arg(value_enum)]
     pub(crate) shell: clap_complete::Shell,
 }
@@ -311,7 +314,7 @@ pub(crate) enum BenchCommand {
     Fleet(FleetArgs),
 }
 
-/// How a bench loads the pool.
+/// Load that a bench puts on the pool.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LoadArgs {
     /// Number of concurrent callers
@@ -391,12 +394,12 @@ pub(crate) struct FleetArgs {
     pub(crate) data_dir: Option<PathBuf>,
 }
 
-/// How a leader ends.
+/// Signal that ends a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Ending {
-    /// SIGKILL: it can do nothing any more.
+    /// SIGKILL: the leader dies at once.
     Kill,
-    /// SIGTERM: it hands leadership over first.
+    /// SIGTERM: the leader hands over first.
     Term,
 }
 

@@ -1,4 +1,4 @@
-//! Ends the leader under load and measures how long the client that was writing is without it.
+//! Ends the leader under load, and measures how long a writing client has no leader.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -14,23 +14,23 @@ use crate::connect;
 use crate::view::View;
 use crate::workload::{Block, Ledger};
 
-/// Blocks of the probing puts; the workload's numbers stay far below.
+/// First block of the probing puts; the workload's blocks stay far below.
 const FIRST_PROBE: Block = 1 << 40;
-/// A failover that takes longer has failed.
+/// Time limit after which a failover counts as failed.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// One failover.
+/// Result of one failover.
 #[derive(Clone, Debug)]
 pub(crate) struct Failover {
-    /// How long the client was without a leader: see [`outage`].
+    /// Time for which the client had no leader: see [`outage`].
     pub(crate) outage: Duration,
     pub(crate) leader_before: String,
     pub(crate) leader_after: String,
-    /// Process that ended.
+    /// Id of the process that was ended.
     pub(crate) killed_pid: u32,
 }
 
-/// A good call of the client that was writing.
+/// Times of a successful call of the writing client.
 #[derive(Clone, Copy, Debug)]
 struct Good {
     started: Instant,
@@ -38,7 +38,7 @@ struct Good {
 }
 
 /// Ends the leader and waits until `client`, which is putting at this moment, has put a new block and got an old one.
-/// `probes` numbers the probing puts over all failovers of a run.
+/// `probes` numbers the probing calls over all failovers of a run.
 pub(crate) async fn end_leader(
     cluster: &mut Cluster,
     client: &Client,
@@ -64,7 +64,7 @@ pub(crate) async fn end_leader(
     let death = async {
         let status = process.wait_dead(LIMIT).await?;
         if ending == Ending::Kill && !died_of(status, Signal::KILL) {
-            bail!("{} ended otherwise than by SIGKILL: {status}", process.name());
+            bail!("{} did not end by SIGKILL: {status}", process.name());
         }
         let died = Instant::now();
         dead.send_replace(Some(died));
@@ -72,10 +72,10 @@ pub(crate) async fn end_leader(
     };
     let puts = good_calls(&dead, || probe_put(client, ledger, probes));
     let gets = good_calls(&dead, || probe_get(client, ledger, probes));
-    // On one task: the probes are under way while it dies, and none of them outlives this call.
+    // All on one task: probes are under way while the leader dies, and all of them end with this call.
     let Ok(outcome) = tokio::time::timeout(LIMIT, async { tokio::try_join!(death, puts, gets) }).await else {
         bail!(
-            "no good put and get within {LIMIT:?} after the leader {leader_before} (pid {pid}) was told to end"
+            "no put and get succeeded within {LIMIT:?} after the leader {leader_before} (pid {pid}) was signalled"
         );
     };
     let (died, puts, gets) = outcome?;
@@ -84,7 +84,7 @@ pub(crate) async fn end_leader(
     Ok(Failover { outage, leader_before, leader_after, killed_pid: pid })
 }
 
-/// Calls again and again, until one that began after the death is good.
+/// Repeats a call until one that began after the death succeeds; returns the successful calls.
 async fn good_calls<F>(dead: &watch::Sender<Option<Instant>>, call: impl Fn() -> F) -> Result<Vec<Good>>
 where
     F: Future<Output = Result<bool>>,
@@ -103,7 +103,7 @@ where
     }
 }
 
-/// Puts a block that nothing has put before. Good only when a majority acknowledged it.
+/// Puts a new block. Returns `true` only when the put was acknowledged as stored.
 async fn probe_put(client: &Client, ledger: &Ledger, probes: &AtomicU64) -> Result<bool> {
     let block = FIRST_PROBE + probes.fetch_add(1, Ordering::Relaxed);
     let (key, value) = ledger.keys.object(block);
@@ -114,7 +114,7 @@ async fn probe_put(client: &Client, ledger: &Ledger, probes: &AtomicU64) -> Resu
     Ok(good)
 }
 
-/// Gets a block that was acknowledged before the leader was told to end. Good only with its bytes.
+/// Gets a block that was acknowledged before the signal. Returns `true` only with the right bytes.
 async fn probe_get(client: &Client, ledger: &Ledger, probes: &AtomicU64) -> Result<bool> {
     let at = probes.fetch_add(1, Ordering::Relaxed) as usize;
     let block = ledger.old(at.wrapping_mul(7919)).context("there is no old block")?;
@@ -125,11 +125,11 @@ async fn probe_get(client: &Client, ledger: &Ledger, probes: &AtomicU64) -> Resu
     }
 }
 
-/// How long calls of one kind had no leader.
+/// Returns how long calls of one kind had no leader.
 ///
-/// After a kill: from just before the signal to the end of the first good call that began after the death, so that no
-/// answer of the old leader counts. After a hand-over the old leader may still answer rightly while it lives: the
-/// longest time between two good calls, from the signal on.
+/// After a kill: the time from just before the signal to the end of the first successful call that began after the
+/// death, so that no answer of the old leader counts. After a hand-over: the longest time between two successful calls
+/// from the signal on, because the old leader may still answer while it lives.
 fn outage(ending: Ending, signalled: Instant, died: Instant, good: &[Good]) -> Duration {
     match ending {
         Ending::Kill => {
@@ -163,7 +163,7 @@ mod tests {
     fn after_a_kill_only_calls_that_began_after_the_death_count() {
         let zero = Instant::now();
         let at = |ms| zero + Duration::from_millis(ms);
-        // Answered by the old leader on its last legs, then by the new one.
+        // The old leader answered the first call just before its death, the new leader the second.
         let good = [Good { started: at(0), ended: at(1) }, Good { started: at(30), ended: at(250) }];
         assert_eq!(outage(Ending::Kill, zero, at(2), &good), Duration::from_millis(250));
         assert_eq!(outage(Ending::Kill, zero, at(2), &good[..1]), Duration::MAX);

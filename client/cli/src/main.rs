@@ -1,4 +1,4 @@
-//! `mcctl`: run, watch, use and measure a pool from one executable.
+//! `mcctl`: runs, watches, uses and measures a pool from one executable.
 
 mod args;
 mod children;
@@ -22,23 +22,23 @@ use args::{Cli, Command};
 use failure::{Failure, INTERRUPTED};
 use output::Output;
 
-/// As in `mc-master`: masters run in this executable, too.
+/// The same allocator as in `mc-master`, because masters run in this executable too.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How a command ended, as its exit code.
+/// Result of a command, which sets its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// Done; yes; healthy.
+    /// Done, yes or healthy.
     Well,
-    /// No: not found, refused, degraded, lost.
+    /// No: not found, degraded, lost.
     Negative,
     /// The pool can't be used.
     Down,
 }
 
 fn main() -> ExitCode {
-    // Before anything is parsed here: the flags of masters and stores are theirs, also where they look like ours.
+    // Checked before any parsing here: flags of masters and stores belong to them, even if they look like ours.
     if let Some(code) = cmd::run::role_of_this_process() {
         return code;
     }
@@ -62,10 +62,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says what the parser has instead of a command: help and versions, which are text in any format, or what is wrong
-/// with the command line.
+/// Prints the parser's message when there is no command to run, and returns the exit code. The message is help or a
+/// version, always as text, or an error in the command line.
 fn not_a_command(error: &clap::Error) -> ExitCode {
-    // Nobody reads any more: there is nobody to tell.
+    // A closed output leaves no place to report the failure.
     let _ = error.print();
     if !error.use_stderr() {
         return ExitCode::SUCCESS;
@@ -78,7 +78,8 @@ fn not_a_command(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// A thread for each core, or for each caller of a bench where that is fewer: a caller alone would be handed to and fro.
+/// Builds a runtime with a thread per core, or per caller of a bench with fewer callers: more threads would pass a
+/// single caller back and forth.
 fn runtime(command: &Command) -> std::io::Result<tokio::runtime::Runtime> {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let threads = command.callers().map_or(cores, |callers| cores.min(callers as usize));
@@ -100,21 +101,22 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Config(command) => cmd::config::config(global, command, output).await,
             Command::Upgrade(command) => cmd::upgrade::upgrade(global, command, output).await,
             Command::Bench(args) => cmd::bench::bench(global, args, output).await,
-            // Reached with flags of mcctl in front; where they would have to go is not known.
+            // Reached only when flags precede `run`. Where they belong is unknown.
             Command::Run(args) => anyhow::bail!(
-                "write `mcctl run {}` and its flags behind it, none of mcctl's own before",
+                "write `mcctl run {}`, then its flags: no flag may stand before `run`",
                 clap::ValueEnum::to_possible_value(&args.role)
                     .map_or_else(String::new, |v| v.get_name().to_owned())
             ),
             Command::Completion(args) => cmd::completion::completion(args, output),
+            Command::Reference => cmd::reference::reference(output),
         }
     };
     let runtime = runtime(&cli.command).context("cannot start the runtime's threads")?;
     run_to_end(runtime, work)
 }
 
-/// Runs `work`, and waits for nothing else: a thread that hangs in a DNS lookup, which nothing can interrupt, ends with
-/// the process.
+/// Runs `work` and waits for nothing else. A thread that hangs in a DNS lookup can't be interrupted, and ends with the
+/// process.
 fn run_to_end<T>(runtime: tokio::runtime::Runtime, work: impl Future<Output = T>) -> T {
     let done = runtime.block_on(work);
     runtime.shutdown_background();

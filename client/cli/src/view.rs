@@ -1,33 +1,31 @@
-//! The pool as its masters describe it, put together from what each of them answers.
+//! Summary of the pool, combined from the answers of all masters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mc_client::ClusterStatus;
-use mc_proto::v1::{StatusReply, StoreStatus};
-use mc_types::NodeId;
+use mc_client::{ClusterStatus, MasterStatus, NodeId, StoreState, StoreStatus};
 use serde::Serialize;
 
-/// An address and its answer, or why there was none.
-type Answer<'a> = (&'a str, Result<&'a StatusReply, &'a str>);
+/// A master's address with its status, or with the reason why it did not answer.
+type Answer<'a> = (&'a str, Result<&'a MasterStatus, &'a str>);
 
-/// How the pool is, and the exit code that says so.
+/// Health of the pool; the value is the exit code of `mcctl status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Health {
-    /// A leader, every master answers, every store is alive.
+    /// A leader exists, every master answers, and every store is alive.
     Healthy = 0,
-    /// The pool works, and something is missing.
+    /// The pool works, but something is missing.
     Degraded = 1,
-    /// No leader: nothing can be put.
+    /// There is no leader: nothing can be put.
     Down = 2,
 }
 
-/// `mcctl status`, in the form that `-o json` prints.
+/// The state of the pool, as `mcctl status -o json` prints it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct View {
-    /// How it is.
+    /// Health of the pool.
     pub(crate) health: Health,
-    /// Reasons why it is not healthy, in words.
+    /// Reasons why the pool is not healthy, in words.
     pub(crate) problems: Vec<String>,
     /// The cluster's id; `None` until it has formed.
     pub(crate) cluster_id: Option<String>,
@@ -35,23 +33,25 @@ pub(crate) struct View {
     pub(crate) leader: Option<String>,
     /// Objects in the index.
     pub(crate) keys: Option<u64>,
-    /// Every master that was asked or is known to one that was.
+    /// Every master that was asked, including those that other masters named.
     pub(crate) masters: Vec<MasterView>,
-    /// Every store, as the leader sees it (without one: as the most advanced master does).
+    /// Every store as the leader sees it; without a leader, as the most advanced master does.
     pub(crate) stores: Vec<StoreView>,
 }
 
-/// One master. What only it can tell is absent while it does not answer.
+/// One master. Values that only it knows are absent while it does not answer.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct MasterView {
     pub(crate) id: Option<String>,
     pub(crate) addr: String,
-    /// leader, follower, learner, candidate, forming, unreachable; or no member: it was removed, or is another cluster's,
-    /// or nothing is there any more.
+    /// leader, follower, learner, candidate, forming or unreachable; "no member" for a master that was removed, that
+    /// belongs to another cluster, or that no longer exists.
     pub(crate) role: String,
     pub(crate) pid: Option<u32>,
     pub(crate) term: Option<u64>,
     pub(crate) applied: Option<u64>,
+    /// lan or wan; `None` until the master takes part in Raft.
+    pub(crate) raft_timing: Option<String>,
 }
 
 /// One store.
@@ -59,7 +59,7 @@ pub(crate) struct MasterView {
 pub(crate) struct StoreView {
     pub(crate) id: String,
     pub(crate) addr: String,
-    /// alive, suspect, or unknown (without a leader nobody can tell).
+    /// alive, suspect, or unknown, because only a leader can tell.
     pub(crate) state: String,
     pub(crate) capacity_bytes: u64,
     pub(crate) used_bytes: u64,
@@ -72,7 +72,7 @@ impl StoreView {
 }
 
 impl View {
-    /// Sums up the masters' answers.
+    /// Summarises the masters' answers.
     pub(crate) fn of(status: &ClusterStatus) -> Self {
         let answers: Vec<_> = status
             .masters
@@ -84,7 +84,7 @@ impl View {
         Self::put_together(&answers, status.authority, status.leader.as_ref().map(|l| l.address.as_str()))
     }
 
-    /// Puts the answers together, or the reasons why there is none. `authority` is the place of the one to believe.
+    /// Combines the answers, and the reasons for missing ones. `authority` is the index of the answer to believe.
     fn put_together(answers: &[Answer<'_>], authority: Option<usize>, leader: Option<&str>) -> Self {
         let replies = || answers.iter().filter_map(|(_, reply)| reply.as_ref().ok());
         let authority = authority.and_then(|at| answers.get(at)).and_then(|(_, reply)| reply.ok());
@@ -99,6 +99,7 @@ impl View {
                 None => "no leader".to_owned(),
             });
         }
+        problems.extend(timings_differ(answers));
         let members = Members::of(authority.filter(|_| leads), answers);
         for (address, reply) in answers {
             if let Err(why) = reply
@@ -108,24 +109,24 @@ impl View {
             }
         }
         if let Some(status) = authority.filter(|_| leads) {
-            // A master that came back empty is another node at the address of a member that is gone for good.
+            // A master that came back empty is a new node. It answers at the address of a member that is gone for good.
             let answers_at =
                 |address: &str| answers.iter().any(|(at, reply)| *at == address && reply.is_ok());
-            let gone = status.masters.iter().filter(|member| {
+            let gone = status.members.iter().filter(|member| {
                 member.voter
                     && answers_at(&member.client_address)
-                    && !replies().any(|reply| reply.node_id == member.node_id)
+                    && !replies().any(|reply| reply.node == member.node)
             });
             problems.extend(gone.map(|member| {
-                let (address, id) = (&member.client_address, node_id(&member.node_id));
+                let (address, id) = (&member.client_address, member.node);
                 let there = answers.iter().find(|(at, reply)| at == address && reply.is_ok());
                 let taken_in =
                     there.and_then(|(_, reply)| reply.ok()).is_some_and(|reply| members.has(reply));
                 let new = if taken_in { "new and has no vote yet" } else { "new and not a member" };
                 format!("the master at {address} is {new}; the member {id} that was there is gone")
             }));
-            let votes = |reply: &StatusReply| {
-                status.masters.iter().any(|member| member.voter && member.node_id == reply.node_id)
+            let votes = |reply: &MasterStatus| {
+                status.members.iter().any(|member| member.voter && member.node == reply.node)
             };
             let starting = answers.iter().filter_map(|(address, reply)| Some((address, reply.ok()?)));
             let starting = starting.filter(|(_, reply)| !reply.waiting_for.is_empty() && votes(reply));
@@ -150,7 +151,7 @@ impl View {
                 (true, _) => Health::Degraded,
             },
             problems,
-            cluster_id: authority.map(|r| hex(&r.cluster_id)).filter(|id| !id.is_empty()),
+            cluster_id: authority.and_then(|r| r.cluster).map(|id| id.to_string()),
             leader: leader.map(str::to_owned),
             keys: authority.map(|r| r.keys),
             masters: masters(answers, &members),
@@ -159,57 +160,79 @@ impl View {
     }
 }
 
+/// Returns a problem if masters run with different timings: masters refuse messages of another election timeout.
+fn timings_differ(answers: &[Answer<'_>]) -> Option<String> {
+    let mut masters: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (address, reply) in answers {
+        if let Ok(reply) = reply
+            && !reply.raft_timing.is_empty()
+        {
+            masters.entry(&reply.raft_timing).or_default().push(address);
+        }
+    }
+    let with = |(timing, masters): (&&str, &Vec<&str>)| format!("{timing} ({})", masters.join(", "));
+    (masters.len() > 1).then(|| {
+        let timings: Vec<_> = masters.iter().map(with).collect();
+        format!(
+            "the masters run with different --raft-timing and refuse each other: {}; restart all with the same",
+            timings.join(", ")
+        )
+    })
+}
+
 /// The members of the cluster, as its leader reports them.
-struct Members<'a> {
-    /// `None` where nobody knows.
-    ids: Option<BTreeSet<&'a [u8]>>,
-    /// So whoever does not is none.
+struct Members {
+    /// Ids of the members; `None` where no leader reports them.
+    ids: Option<BTreeSet<NodeId>>,
+    /// Whether every member answers, so that any silent master is no member.
     all_answer: bool,
 }
 
-impl<'a> Members<'a> {
-    fn of(leader: Option<&'a StatusReply>, answers: &[Answer<'_>]) -> Self {
-        let ids = leader.map(|reply| reply.masters.iter().map(|member| &member.node_id[..]).collect());
-        let answers = |id: &&[u8]| {
-            answers.iter().any(|(_, reply)| reply.as_ref().is_ok_and(|reply| reply.node_id == **id))
+impl Members {
+    fn of(leader: Option<&MasterStatus>, answers: &[Answer<'_>]) -> Self {
+        let ids = leader.map(|reply| reply.members.iter().map(|member| member.node).collect());
+        let answers = |id: &NodeId| {
+            answers.iter().any(|(_, reply)| reply.as_ref().is_ok_and(|reply| reply.node == *id))
         };
         let all_answer =
             ids.as_ref().is_some_and(|ids: &BTreeSet<_>| !ids.is_empty() && ids.iter().all(answers));
         Self { ids, all_answer }
     }
 
-    fn has(&self, reply: &StatusReply) -> bool {
-        self.ids.as_ref().is_none_or(|ids| ids.contains(&reply.node_id[..]))
+    fn has(&self, reply: &MasterStatus) -> bool {
+        self.ids.as_ref().is_none_or(|ids| ids.contains(&reply.node))
     }
 }
 
-/// One entry per node that answered (two names of one node are one), then those that did not.
-fn masters(answers: &[Answer<'_>], cluster: &Members<'_>) -> Vec<MasterView> {
+/// Lists one entry per node that answered, even under two names, and one per address that did not.
+fn masters(answers: &[Answer<'_>], cluster: &Members) -> Vec<MasterView> {
     const NO_MEMBER: &str = "no member";
     let replies = || answers.iter().filter_map(|(_, reply)| reply.as_ref().ok());
     let members: BTreeMap<_, _> =
-        replies().flat_map(|r| &r.masters).map(|m| (m.client_address.as_str(), &m.node_id[..])).collect();
-    let mut answered: BTreeMap<&[u8], MasterView> = BTreeMap::new();
+        replies().flat_map(|r| &r.members).map(|m| (m.client_address.as_str(), m.node)).collect();
+    let mut answered: BTreeMap<NodeId, MasterView> = BTreeMap::new();
     let mut silent = Vec::new();
     for (address, reply) in answers {
         match reply {
             Ok(reply) => {
-                answered.entry(&reply.node_id).or_insert_with(|| MasterView {
-                    id: Some(node_id(&reply.node_id)),
+                answered.entry(reply.node).or_insert_with(|| MasterView {
+                    id: Some(reply.node.to_string()),
                     addr: (*address).to_owned(),
                     role: if cluster.has(reply) { reply.role.clone() } else { NO_MEMBER.to_owned() },
                     pid: Some(reply.pid),
                     term: Some(reply.term),
                     applied: Some(reply.applied),
+                    raft_timing: Some(reply.raft_timing.clone()).filter(|timing| !timing.is_empty()),
                 });
             }
             Err(_) => silent.push(MasterView {
-                id: members.get(address).map(|id| node_id(id)),
+                id: members.get(address).map(ToString::to_string),
                 addr: (*address).to_owned(),
                 role: if cluster.all_answer { NO_MEMBER } else { "unreachable" }.to_owned(),
                 pid: None,
                 term: None,
                 applied: None,
+                raft_timing: None,
             }),
         }
     }
@@ -220,62 +243,70 @@ fn masters(answers: &[Answer<'_>], cluster: &Members<'_>) -> Vec<MasterView> {
 
 fn store_view(store: &StoreStatus) -> StoreView {
     StoreView {
-        id: hex(&store.store_id),
+        id: store.store.to_string(),
         addr: store.endpoints.first().map_or_else(|| store.name.clone(), |e| e.address.clone()),
-        state: store.state.clone(),
-        capacity_bytes: store.capacity_bytes,
-        used_bytes: store.used_bytes,
+        state: match store.state {
+            StoreState::Alive => "alive",
+            StoreState::Suspect => "suspect",
+            StoreState::Unknown => "unknown",
+        }
+        .to_owned(),
+        capacity_bytes: store.capacity.0,
+        used_bytes: store.used.0,
     }
-}
-
-fn node_id(bytes: &[u8]) -> String {
-    NodeId::from_bytes(bytes).map_or_else(|| hex(bytes), |id| id.to_string())
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use mc_proto::v1::{Endpoint, MemberStatus};
+    use mc_client::{ByteSize, ClusterId, Member, StoreId};
+    use mc_transfer::PeerEndpoint;
+    use mc_types::SegmentEpoch;
 
-    type Report = (String, Result<StatusReply, &'static str>);
+    use super::*;
+
+    type Report = (String, Result<MasterStatus, &'static str>);
 
     fn address(id: u64) -> String {
         format!("10.0.0.{id}:50051")
     }
 
-    fn store(state: &str) -> StoreStatus {
+    fn store(state: StoreState) -> StoreStatus {
         StoreStatus {
-            store_id: vec![0, 0, 0, 0, 0, 0, 0, 9].into(),
-            endpoints: vec![Endpoint { address: "10.0.1.1:50060".into(), ..Endpoint::default() }],
-            state: state.into(),
-            capacity_bytes: 100,
-            used_bytes: 40,
-            ..StoreStatus::default()
+            store: StoreId(9),
+            name: String::new(),
+            epoch: SegmentEpoch(1),
+            endpoints: vec![PeerEndpoint {
+                transport: "tcp".into(),
+                address: "10.0.1.1:50060".into(),
+                attributes: Default::default(),
+            }],
+            state,
+            capacity: ByteSize(100),
+            used: ByteSize(40),
+            objects: 0,
+            http_address: String::new(),
         }
     }
 
     fn answer(id: u64, role: &str) -> Report {
-        let member = |id: u64| MemberStatus {
-            node_id: NodeId(id).to_bytes().to_vec().into(),
+        let member = |id: u64| Member {
+            node: NodeId(id),
             client_address: address(id),
             voter: true,
-            ..MemberStatus::default()
+            ..Member::default()
         };
-        let reply = StatusReply {
-            cluster_id: vec![7; 16].into(),
-            node_id: NodeId(id).to_bytes().to_vec().into(),
+        let state = if role == "leader" { StoreState::Alive } else { StoreState::Unknown };
+        let reply = MasterStatus {
+            cluster: Some(ClusterId(7)),
+            node: NodeId(id),
             role: role.into(),
             term: 4,
             applied: 10,
             keys: 3,
-            masters: vec![member(1), member(2), member(3)],
-            stores: vec![store(if role == "leader" { "alive" } else { "unknown" })],
+            members: vec![member(1), member(2), member(3)],
+            stores: vec![store(state)],
             pid: 100 + id as u32,
-            ..StatusReply::default()
+            ..MasterStatus::default()
         };
         (address(id), Ok(reply))
     }
@@ -304,6 +335,27 @@ mod tests {
     }
 
     #[test]
+    fn masters_with_different_timings_are_named() {
+        let with = |(address, reply): Report, timing: &str| {
+            (address, reply.map(|reply| MasterStatus { raft_timing: timing.into(), ..reply }))
+        };
+        let all = [with(answer(1, "follower"), "lan"), with(answer(2, "leader"), "lan"), silence(3)];
+        let view = view_of(&all);
+        assert!(
+            !view.problems.iter().any(|problem| problem.contains("--raft-timing")),
+            "{:?}",
+            view.problems
+        );
+        assert_eq!(view.masters[0].raft_timing.as_deref(), Some("lan"));
+        let [first, second, _] = all;
+        let view = view_of(&[first, second, with(answer(3, "follower"), "wan")]);
+        assert_eq!(view.health, Health::Degraded);
+        let (one, two, three) = (address(1), address(2), address(3));
+        let named = format!("lan ({one}, {two}), wan ({three}); restart all");
+        assert!(view.problems[0].contains(&named), "{:?}", view.problems);
+    }
+
+    #[test]
     fn a_silent_master_or_a_suspect_store_is_degraded() {
         let view = view_of(&[answer(1, "follower"), answer(2, "leader"), silence(3)]);
         assert_eq!((view.health, view.health as u8), (Health::Degraded, 1));
@@ -317,7 +369,7 @@ mod tests {
             leader.1.as_mut().unwrap().stores = stores;
             view_of(&[leader]).health
         };
-        assert_eq!(with_stores(vec![store("alive"), store("suspect")]), Health::Degraded);
+        assert_eq!(with_stores(vec![store(StoreState::Alive), store(StoreState::Suspect)]), Health::Degraded);
         assert_eq!(with_stores(Vec::new()), Health::Degraded, "without a store nothing can be put");
     }
 
@@ -340,7 +392,7 @@ mod tests {
         let roles: Vec<_> = removed.masters.iter().map(|master| master.role.as_str()).collect();
         assert_eq!(roles, ["follower", "leader", "follower", "no member", "no member"]);
 
-        // With a member missing, whoever is silent may be that one, by another name.
+        // With a member missing, a silent master may be that member under another name.
         let one_is_silent = view_of(&[&well[..2], &[silence(5)]].concat());
         assert_eq!(one_is_silent.health, Health::Degraded);
         assert_eq!(one_is_silent.masters[2].role, "unreachable");
@@ -387,7 +439,7 @@ mod tests {
             assert!(json.get(key).is_some(), "{key}");
         }
         let keys = |at: &str| json[at][0].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        assert_eq!(keys("masters"), ["addr", "applied", "id", "pid", "role", "term"]);
+        assert_eq!(keys("masters"), ["addr", "applied", "id", "pid", "raft_timing", "role", "term"]);
         assert_eq!(keys("stores"), ["addr", "capacity_bytes", "id", "state", "used_bytes"]);
         assert_eq!(json["health"], "degraded");
         assert_eq!(json["stores"][0]["used_bytes"], 40);

@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 use super::key::KeyHash;
 use super::settings::Settings;
 
-const COMMAND_FORMAT: u8 = 3;
+const COMMAND_FORMAT: u8 = 5;
 
-/// One log entry: what the leader stamped and what is to be done.
+/// A log entry: the leader's stamp and the operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
-    /// Facts that are not in the state.
+    /// Facts from outside the state.
     pub stamp: Stamp,
     /// The operation.
     pub op: Op,
@@ -28,20 +28,20 @@ pub struct Command {
 pub struct Stamp {
     /// Cluster time as the leader counts it; `apply` takes the maximum of this and its own.
     pub now: ClusterTime,
-    /// Term of the leader whose soft state (leases, store liveness) this was decided from. An entry of another term
-    /// does nothing: what was decided from soft state dies with it.
+    /// Term of the leader whose soft state (leases, store liveness) the operation was decided from. In an entry of
+    /// another term the operation does nothing, because soft state ends with its term.
     pub term: u64,
     /// Random bits for placement.
     pub seed: u64,
-    /// Stores that are suspect: not placed on, and their replicas not counted as present.
+    /// Suspect stores: they get no new replicas, and their replicas do not count as present.
     pub suspects: Vec<StoreId>,
 }
 
 /// Operations. Each is a batch where a batch makes sense; each item gets its own answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
-    /// Nothing but time: an idle leader logs one a second. Like every entry that is applied it frees what ended puts
-    /// past their deadline take up, in the next 16 of their 16,384 shards.
+    /// Advance the time; an idle leader logs one a second. Like every entry, it ends overdue puts, releases held bytes
+    /// that are due, and forgets ended puts past their deadline in the next 16 of 16,384 shards.
     Tick,
     /// Allocate for puts. Answers [`Response::PutStarted`].
     PutStart {
@@ -55,8 +55,8 @@ pub enum Op {
         /// The puts.
         items: Vec<PutEndItem>,
     },
-    /// Give puts up and free their bytes. Answers [`Response::Codes`]: `Ok` (also for an unknown id), `InvalidWrite`
-    /// for one that has ended and is remembered (see [`PutEnded::code`]).
+    /// Give puts up and free their bytes. Answers [`Response::Codes`]: `Ok` (also for an unknown id), or `InvalidWrite`
+    /// for a put that has ended and is still remembered (see [`PutEnded::code`]).
     PutRevoke {
         /// The puts.
         puts: Vec<PutId>,
@@ -68,21 +68,30 @@ pub enum Op {
         /// The objects.
         items: Vec<RemoveItem>,
     },
-    /// A store lends memory. Answers [`Response::Codes`] with one code: `Ok` (also when this epoch is mounted
+    /// Evict objects to make room. Answers [`Response::Codes`]: `Ok`, or `ObjectNotFound` when the key has another
+    /// version by now or none.
+    Evict {
+        /// The objects.
+        items: Vec<EvictItem>,
+        /// Time from which their bytes may be reused. Zero, which frees them at once, while no lease of this term or an
+        /// earlier one can run on them.
+        reuse_at: ClusterTime,
+    },
+    /// Mount a store's memory. Answers [`Response::Codes`] with one code: `Ok` (also when this epoch is mounted
     /// already), `StoreEpochDead`, `InvalidParams`. A new epoch of a known store replaces the old one, whose replicas
     /// become invisible at once.
     MountStore(MountStore),
-    /// A store's memory is gone (unmounted or expired): its replicas are invisible from this entry on. Answers
+    /// Drop a store whose memory is gone (unmounted or expired): its replicas are invisible from this entry on. Answers
     /// [`Response::Codes`] with one code: `Ok`, also when that epoch is not mounted.
     DropStore {
         /// The store.
         store: StoreId,
-        /// The epoch that ends; another one is left alone.
+        /// The epoch to end; any other epoch stays mounted.
         epoch: SegmentEpoch,
     },
     /// Free a slice of what dropped stores held. Answers [`Response::Swept`].
     Sweep {
-        /// Most objects to visit.
+        /// Maximum number of objects to visit.
         limit: u32,
     },
     /// Replace the replicated settings.
@@ -91,8 +100,8 @@ pub enum Op {
     SetClusterVersion(u32),
 }
 
-/// A key of a put that starts. In place, where it is not long: a batch of a hundred would else be a hundred allocations
-/// each time that it is decoded, spread over a heap that the index fills.
+/// Key of a put that starts. Keys of up to 128 bytes are stored inline: otherwise decoding a batch of a hundred would
+/// make a hundred allocations, spread over a heap that the index fills.
 pub type StartKey = SmallVec<[u8; 128]>;
 
 /// One object of a put.
@@ -101,20 +110,20 @@ pub struct PutStartItem {
     /// The put, which becomes the object's version.
     #[serde(with = "id_bytes")]
     pub put: PutId,
-    /// 1 B to 4 KiB.
+    /// Key, 1 B to 4 KiB.
     #[serde(with = "key_bytes")]
     pub key: StartKey,
     /// Bytes, at least 1.
     pub size: u64,
     /// Behaviour when the key exists.
     pub mode: PutMode,
-    /// How many replicas, at least 1. Fewer are placed when fewer stores have room.
+    /// Number of replicas, at least 1. Fewer are placed when fewer stores have room.
     pub replicas: u8,
-    /// The put is ended at this time if it has not ended itself; capped by the settings.
+    /// Time at which a put that has not ended is given up; capped by the settings.
     pub deadline: ClusterTime,
     /// Stores to try first, in this order.
     pub preferred: SmallVec<[StoreId; 2]>,
-    /// Stores that failed the caller just now.
+    /// Stores that have just failed the caller; no replica is placed on them.
     pub avoid: SmallVec<[StoreId; 2]>,
 }
 
@@ -133,16 +142,16 @@ pub struct PutEndItem {
     /// The put.
     #[serde(with = "id_bytes")]
     pub put: PutId,
-    /// Its key, by which a repeated end finds the object that it made. A hash will do, since that object knows the put:
-    /// the key itself would be logged, sent and read once more.
+    /// Hash of its key, by which a repeated end finds the object that the put made. The key itself would have to be
+    /// logged, sent and read once more, and is not needed: the object names its put.
     pub key: KeyHash,
     /// CRC-64/NVME of the value.
     #[serde(with = "postcard::fixint::be")]
     pub checksum: u64,
-    /// Replicas, by their place in the start's answer, that were not written: they are freed.
+    /// Replicas that were not written, by their position in the start's answer. They are freed.
     pub failed: SmallVec<[u8; 2]>,
-    /// End of the last lease on the version that is there: its bytes are held until then if this put replaces it (an
-    /// upsert, or a put-if-absent over a version on suspect stores only).
+    /// End of the last lease on the visible version. If this put replaces that version (an upsert, or a put-if-absent
+    /// over a version on suspect stores only), its bytes are held until then.
     pub reuse_at: ClusterTime,
 }
 
@@ -152,11 +161,21 @@ pub struct RemoveItem {
     /// The object's key.
     #[serde(with = "serde_bytes")]
     pub key: Vec<u8>,
-    /// The version that the leader saw; another one is left alone.
+    /// Version that the leader saw; any other version is left alone.
     #[serde(with = "id_bytes")]
     pub version: PutId,
-    /// End of the last lease granted on it: its bytes are held until then.
+    /// End of the last lease granted on the object. Its bytes are held until then.
     pub reuse_at: ClusterTime,
+}
+
+/// One object to evict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvictItem {
+    /// Hash of its key. The eviction order is kept by hash, which is shorter than the key.
+    pub key: KeyHash,
+    /// Version that the leader saw; any other version is left alone.
+    #[serde(with = "id_bytes")]
+    pub version: PutId,
 }
 
 /// A store and the memory it lends.
@@ -164,59 +183,61 @@ pub struct RemoveItem {
 pub struct MountStore {
     /// The store.
     pub store: StoreId,
-    /// This allocation of its memory.
+    /// Epoch: this allocation of the store's memory.
     pub epoch: SegmentEpoch,
-    /// For people.
+    /// Human-readable name.
     pub name: String,
-    /// Key of its grants.
+    /// Key that seals its grants.
     pub grant_key: GrantKey,
-    /// Where its bytes are served, in order of preference.
+    /// Endpoints that serve its bytes, in order of preference.
     pub endpoints: Vec<Endpoint>,
-    /// Bytes of each segment; the place in the list is the [`SegmentNumber`].
+    /// Bytes of each segment; the index in this list is the [`SegmentNumber`].
     pub segments: Vec<u64>,
-    /// host:port of its HTTP.
+    /// host:port of its HTTP server.
     pub http: String,
 }
 
 /// One way to reach a store's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// `tcp`.
+    /// Name of the transport: `tcp`.
     pub transport: String,
     /// host:port.
     pub address: String,
-    /// Further data for the transport.
+    /// Further data for the transport: names and values.
     pub attributes: Vec<(String, String)>,
 }
 
 /// Answer of applying a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// Nothing to say (ticks, settings, cluster versions, blank and membership entries).
+    /// No result (ticks, settings, cluster versions, blank and membership entries).
     Done,
-    /// One per item of a [`Op::PutStart`].
+    /// One answer per item of an [`Op::PutStart`].
     PutStarted(Vec<PutStarted>),
-    /// One per item of a [`Op::PutEnd`].
+    /// One answer per item of an [`Op::PutEnd`].
     PutEnded(Vec<PutEnded>),
-    /// One per item.
+    /// One code per item.
     Codes(Vec<Code>),
     /// Whether objects of dropped stores are left to sweep.
     Swept {
-        /// More slices are needed.
+        /// Whether objects are left, so that another sweep is needed.
         more: bool,
     },
-    /// The stamp's term is not the entry's: nothing was done, for any operation but ticks, settings and cluster
-    /// versions, which no leader decides from its soft state.
+    /// The stamp's term is not the entry's, so nothing was done. Ticks, settings and cluster versions never get this
+    /// answer: no leader decides them from soft state.
     WrongTerm,
 }
 
 /// The answer to a put's start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutStarted {
-    /// `Ok`, `ObjectAlreadyExists` (also when this very put has ended well), `NoAvailableHandle`, `ObjectTooLarge`,
-    /// `InvalidKey`, `InvalidParams` (also for a deadline that has passed, and for a put id in flight with another key
-    /// or size), `PutGone` when this very put has ended with every replica failed. That a put has ended is known while
-    /// it is remembered (see [`PutEnded::code`]), and afterwards while the object is the one that it made.
+    /// `Ok`, `ObjectAlreadyExists`, `NoAvailableHandle`, `ObjectTooLarge`, `InvalidKey`, `InvalidParams` or `PutGone`.
+    ///
+    /// `InvalidParams` also means that the deadline has passed, or that this put id is in flight with another key or
+    /// size. A put that has ended already gets `ObjectAlreadyExists`, or `PutGone` when all its replicas failed. That a
+    /// put has ended is known while it is remembered (see [`PutEnded::code`]), and afterwards while the object is its
+    /// own.
     pub code: Code,
     /// Where to write; empty unless `Ok`.
     pub replicas: SmallVec<[PlacedReplica; 1]>,
@@ -225,39 +246,41 @@ pub struct PutStarted {
 /// The answer to a put's end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutEnded {
-    /// `Ok`, `ObjectAlreadyExists` (a success: another put-if-absent of the key was first), `PutGone`,
-    /// `TransferFail` when every replica failed or its store was dropped meanwhile. More than 4,096 items:
-    /// `InvalidParams` for each.
+    /// `Ok`, `ObjectAlreadyExists` (a success: another put-if-absent of the key was first), `PutGone`, or
+    /// `TransferFail` when every replica failed or its store was dropped meanwhile. With more than 4,096 items, each
+    /// gets `InvalidParams`.
     ///
-    /// A repeated end gets the same answer while the put is remembered: until its deadline, unless more than 16 puts of
-    /// its shard have ended whose deadlines are still to come (with deadlines of 60 s, from about 2,000 puts a second
-    /// on); then those with the earliest deadlines are forgotten. The end of a forgotten put answers `Ok` while the
-    /// object is the one that it made, else `PutGone`.
+    /// A repeated end gets the same answer while the put is remembered, normally until its deadline. If more than 16
+    /// ended puts of its shard are before their deadlines (with deadlines of 60 s, from about 2,000 puts a second on),
+    /// those with the earliest deadlines are forgotten. The end of a forgotten put answers `Ok` while the object is the
+    /// one that it made, else `PutGone`.
     pub code: Code,
-    /// The visible version that it replaced: an upsert's, or one whose replicas were all on suspect stores. A repeat
-    /// of a put that is forgotten no longer names it.
+    /// The visible version that the put replaced: an upsert's predecessor, or a version whose replicas were all on
+    /// suspect stores. The answer to a repeated end of a forgotten put leaves it out.
     pub replaced: Option<PutId>,
 }
 
-/// One replica's place and the order of its allocation.
+/// The place of one replica, and the order of its allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedReplica {
     /// Store.
     pub store: StoreId,
-    /// Its memory.
+    /// Epoch of the store's memory.
     pub epoch: SegmentEpoch,
     /// Segment within the store.
     pub segment: SegmentNumber,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Order of the allocation, from term and index of the entry that made it.
+    /// Order of the allocation, from the term and index of its entry (see [`crate::allocation_order`]).
     pub index: u64,
 }
 
-/// Ids, hashes and checksums are random: as numbers of variable length they would be longer than their bytes, and slower
-/// to read. (Only the list of a revoke, which is rare, has them so.)
+/// Encodes put ids as bytes.
+///
+/// Ids, hashes and checksums are random: as numbers of variable length they would be longer, and slower to read. Only
+/// the list of a revoke, which is rare, has ids as numbers.
 mod id_bytes {
     use mc_types::PutId;
     use serde::de::Error as _;
@@ -288,16 +311,16 @@ mod key_bytes {
     }
 }
 
-/// Why bytes are not a command.
+/// Error of decoding a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Written by another build.
+    /// The command is in the format of another build.
     #[error(
         "command format {} is {} than this build's {COMMAND_FORMAT}: start the build of mc-master that wrote it",
         .0, than_ours(*.0)
     )]
     Format(u8),
-    /// Not decodable to the last byte.
+    /// The bytes do not decode, or some are left over.
     #[error("command is malformed: {0}")]
     Malformed(String),
 }
@@ -315,7 +338,7 @@ impl Command {
         postcard::to_extend(self, out).expect("a command of plain values always encodes").into()
     }
 
-    /// About what the encoding takes, mostly more: growing would copy a large batch a dozen times.
+    /// Estimates the encoded length, mostly too high: growing the buffer would copy a large batch a dozen times.
     fn room(&self) -> usize {
         let keys: usize = match &self.op {
             Op::PutStart { items, .. } => {
@@ -325,12 +348,13 @@ impl Command {
             Op::PutEnd { items } => items.len() * 56,
             Op::Remove { items, .. } => items.iter().map(|item| item.key.len() + 32).sum(),
             Op::PutRevoke { puts } => puts.len() * 20,
+            Op::Evict { items, .. } => items.len() * 26,
             _ => 0,
         };
         keys + 256
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Decodes a command written by [`Self::encode`].
     ///
     /// # Errors
     /// [`DecodeError`] for another format, an unknown variant or trailing bytes.

@@ -3,36 +3,48 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Shards of the index. A snapshot lists objects in their order, so it is part of the format.
+/// Number of shards of the index. A snapshot lists objects in the order of shards, so this is part of its format.
 pub(super) const SHARDS: u32 = 1 << 18;
 
-/// XXH3 of a key as the index has it, tenant included: all that the end of a put says of its key.
+/// XXH3 of an index key (tenant and key), by which the end of a put names its key.
 ///
-/// The put's id names the put; the hash only keeps the end of one key from ending a put of another, which takes a
-/// client that mixes them up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The put id identifies the put. The hash only prevents a client that mixes up its keys from ending another key's put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KeyHash(#[serde(with = "postcard::fixint::be")] u64);
 
 impl KeyHash {
-    /// Of any tenant and key. Those that are too long or empty get one like any other: no put of theirs was ever started,
-    /// and an object that is found by a hash must know the put, too.
+    /// Hashes a tenant and a key; returns 0 when they are too long or the key is empty.
+    ///
+    /// The 0 is harmless: no put of such a key was ever started, and an object found by hash must also match the put
+    /// id.
     #[must_use]
     pub fn of(tenant: &str, key: &[u8]) -> Self {
         IndexKey::new(tenant, key).map_or(Self(0), |key| key.hash())
     }
 
-    /// Which of the shards of the index, below [`SHARDS`].
+    /// Hashes an index key in its bytes.
+    pub(super) fn of_index_key(bytes: &[u8]) -> Self {
+        Self(xxh3_64(bytes))
+    }
+
+    /// Returns the hash as a number.
+    #[must_use]
+    pub fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the shard of the index, below [`SHARDS`].
     pub(super) fn shard(self) -> u32 {
         u32::try_from(self.0 >> (64 - SHARDS.ilog2())).unwrap_or_default()
     }
 
-    /// The order within a shard, before the bytes themselves.
+    /// Returns the 32 bits by which keys are sorted within a shard, before their bytes.
     pub(super) fn order(self) -> u32 {
         u32::try_from(self.0 & 0xffff_ffff).unwrap_or_default()
     }
 }
 
-/// A key in the index: the tenant's length, the tenant, the key. Two tenants never meet.
+/// A key in the index: the tenant's length, the tenant, the key. Keys of two tenants are never equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IndexKey {
     bytes: SmallVec<[u8; 128]>,
@@ -40,7 +52,7 @@ pub(super) struct IndexKey {
 }
 
 impl IndexKey {
-    /// `None` when the tenant or the key is too long, or the key is empty.
+    /// Joins tenant and key; `None` when either is too long or the key is empty.
     pub(super) fn new(tenant: &str, key: &[u8]) -> Option<Self> {
         if tenant.len() > MAX_TENANT_LEN || !(1..=MAX_KEY_LEN).contains(&key.len()) {
             return None;
@@ -52,7 +64,7 @@ impl IndexKey {
         Some(Self::hashed(bytes))
     }
 
-    /// Reads the bytes of a key, from a snapshot; `None` when they aren't one.
+    /// Reads an index key from the bytes in a snapshot; `None` when they are not one.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (&tenant_len, rest) = bytes.split_first()?;
         let (tenant, key) = rest.split_at_checked(usize::from(tenant_len))?;
@@ -60,7 +72,7 @@ impl IndexKey {
     }
 
     fn hashed(bytes: SmallVec<[u8; 128]>) -> Self {
-        let hash = KeyHash(xxh3_64(&bytes));
+        let hash = KeyHash::of_index_key(&bytes);
         Self { bytes, hash }
     }
 
@@ -72,7 +84,7 @@ impl IndexKey {
         self.hash
     }
 
-    /// Which of the shards of the index, below [`SHARDS`].
+    /// Returns the shard of the index, below [`SHARDS`].
     pub(super) fn shard(&self) -> u32 {
         self.hash.shard()
     }

@@ -9,6 +9,7 @@
 //! ([`State::write_snapshot`]) on another thread while entries are applied.
 
 pub mod alloc;
+mod changes;
 mod command;
 mod cow;
 #[cfg(feature = "testing")]
@@ -22,18 +23,21 @@ mod place;
 mod put;
 mod puts;
 mod query;
+mod request;
 mod segment;
 mod segments;
 mod settings;
 mod snapshot;
 mod stores;
 
+pub use changes::Change;
 pub use command::{
-    Command, DecodeError, Endpoint, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
+    Command, DecodeError, Endpoint, EvictItem, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
     PutStartItem, PutStarted, RemoveItem, Response, Stamp, StartKey,
 };
 pub use key::KeyHash;
 pub use machine::{State, allocation_order};
-pub use query::{HeldRange, ObjectView, PutView, StoreView};
+pub use query::{HashedObject, HeldRange, ObjectView, PutView, StoreView, Usage};
+pub use request::{Answer, Request};
 pub use settings::{CLUSTER_VERSION, ReadPolicy, ReadPolicyError, Settings};
 pub use snapshot::SnapshotError;

@@ -1,18 +1,18 @@
 use mc_types::{ClusterTime, Code, MAX_ITEMS, PutId};
 use triomphe::Arc;
 
-use super::command::{Command, Op, PutEnded, PutStarted, RemoveItem, Response, Stamp};
+use super::command::{Command, EvictItem, Op, PutEnded, PutStarted, RemoveItem, Response, Stamp};
 use super::key::IndexKey;
-use super::objects::Objects;
+use super::objects::{ObjectRef, Objects};
 use super::puts::{PutState, Puts};
 use super::segments::Segments;
 use super::settings::Settings;
 use super::stores::Stores;
 
-/// Puts and held bytes that any one entry ends beyond its own number of items.
+/// Number of due puts, and of held ranges, that an entry may end, in addition to twice its own number of items.
 const EXPIRE_MIN: usize = 1024;
 
-/// The index. A clone is cheap and never changes, so it can be encoded on another thread while entries are applied.
+/// The index. A clone is cheap and immutable, so it can be encoded on another thread while entries are applied.
 #[derive(Clone)]
 pub struct State {
     pub(super) time: ClusterTime,
@@ -26,7 +26,7 @@ pub struct State {
 
 /// Facts about the entry that carries an operation.
 pub(super) struct Entry<'a> {
-    /// The order of what it allocates.
+    /// Order number of the allocations that the entry makes (see [`allocation_order`]).
     pub(super) order: u64,
     /// The leader's stamp.
     pub(super) stamp: &'a Stamp,
@@ -56,7 +56,7 @@ impl State {
             return Response::WrongTerm;
         }
         self.time = self.time.max(stamp.now);
-        // As much as this entry can itself leave behind, and some: a backlog never grows.
+        // More than this entry can itself leave behind, so that a backlog never grows.
         self.expire(EXPIRE_MIN + 2 * items(op));
         self.puts.forget_due(index, self.time);
         let entry = Entry { order: allocation_order(term, index), stamp, now: self.time };
@@ -86,6 +86,12 @@ impl State {
                 }
                 Response::Codes(items.iter().map(|item| self.remove(tenant, item)).collect())
             }
+            Op::Evict { items, reuse_at } => {
+                if items.len() > MAX_ITEMS {
+                    return Response::Codes(vec![Code::InvalidParams; items.len()]);
+                }
+                Response::Codes(items.iter().map(|item| self.evict(item, *reuse_at)).collect())
+            }
             Op::MountStore(mount) => Response::Codes(vec![self.mount_store(index, mount)]),
             Op::DropStore { store, epoch } => {
                 self.drop_store(index, *store, *epoch);
@@ -103,7 +109,7 @@ impl State {
         }
     }
 
-    /// Does what time alone does, at most `limit` of each kind: ends puts past their deadline, frees held bytes.
+    /// Ends puts past their deadline and frees held bytes that are due, at most `limit` of each.
     fn expire(&mut self, limit: usize) {
         for put in self.puts.due(self.time, limit) {
             self.give_up(put);
@@ -111,8 +117,8 @@ impl State {
         self.segments.release_due(self.time, limit);
     }
 
-    /// Forgets a put; what it has allocated is free at once: a writer that still runs is refused by the store, which
-    /// has seen or will see a higher log index for these bytes before anybody reads them.
+    /// Forgets a put and frees its bytes at once. A writer that is still running does no harm: the store refuses it,
+    /// because it sees a higher log index for these bytes before any client reads them.
     pub(super) fn give_up(&mut self, put: PutId) {
         if let Some(put) = self.puts.forget(put) {
             for replica in &put.replicas {
@@ -121,8 +127,8 @@ impl State {
         }
     }
 
-    /// A put that is in flight, or ended, at this time. One past its deadline is gone even if no entry has got to
-    /// it yet, so that answers do not depend on the length of the backlog.
+    /// Returns a put that is in flight, or ended and remembered. A put past its deadline counts as gone even if no
+    /// entry has expired it yet, so that answers do not depend on the length of the backlog.
     pub(super) fn known_put(&mut self, now: ClusterTime, id: PutId) -> Option<PutState> {
         if let Some(put) = self.puts.in_flight(id) {
             if put.deadline > now {
@@ -135,7 +141,7 @@ impl State {
         if ended.deadline > now {
             return Some(PutState::Ended(ended));
         }
-        // It must not be found in place of a later put of that id.
+        // A later put with that id must not find this record.
         self.puts.forget_due_beside(id, now);
         None
     }
@@ -164,25 +170,36 @@ impl State {
         }
         Code::Ok
     }
+
+    fn evict(&mut self, item: &EvictItem, reuse_at: ClusterTime) -> Code {
+        let is_meant = |object: &ObjectRef<'_>| object.version == item.version && self.is_live(*object);
+        let found = self.objects.with_hash(item.key).find(is_meant);
+        let key = found.and_then(|object| IndexKey::from_bytes(object.key));
+        let Some(key) = key else { return Code::ObjectNotFound };
+        if let Some(object) = self.objects.remove(&key) {
+            self.retire(&key, &object, reuse_at);
+        }
+        Code::Ok
+    }
 }
 
-/// Log entries that a cluster may lose and a new leader still allocates in a later order: see [`allocation_order`].
+/// Number of log entries a cluster may lose without a later allocation getting a lower order; see [`allocation_order`].
 const LOST_ENTRIES_MAX: u64 = 1 << 32;
 
-/// The order of an allocation by the log entry `index` of `term`, for a store's fence: of two allocations of the same
-/// bytes the later one has the higher order.
+/// Returns the order of an allocation by the log entry `index` of `term`, for a store's fence: of two allocations of
+/// the same bytes, the later one has the higher order.
 ///
-/// The index alone is such an order as long as no entry is lost. With `--log-sync none` a majority of the masters can
-/// lose the end of their logs to a power failure while the stores live on. The next leader then issues those indexes
-/// again, in a later term: votes are synced whatever `--log-sync` says, so no term has two leaders. A term therefore
-/// outweighs as many entries as a log can plausibly lose: a log that lost more than its last seconds is refused at the
-/// start, by its mark.
+/// The index alone would do if no entry were ever lost. With `--log-sync none`, a power failure can cost a majority of
+/// the masters the end of their logs while the stores live on. The next leader then issues those indexes again, in a
+/// later term. No term has two leaders, because votes are synced whatever `--log-sync` says. A term therefore outweighs
+/// as many entries as a log can plausibly lose: a master whose log lost more than its last seconds refuses to start, by
+/// the log's mark.
 #[must_use]
 pub fn allocation_order(term: u64, index: u64) -> u64 {
     term.saturating_mul(LOST_ENTRIES_MAX).saturating_add(index)
 }
 
-/// Whether the operation was decided from what the leader of one term knows.
+/// Whether the leader decides the operation from soft state, so that it is valid in one term only.
 fn is_bound_to_term(op: &Op) -> bool {
     !matches!(op, Op::Tick | Op::SetSettings(_) | Op::SetClusterVersion(_))
 }
@@ -193,6 +210,7 @@ fn items(op: &Op) -> usize {
         Op::PutEnd { items } => items.len(),
         Op::PutRevoke { puts } => puts.len(),
         Op::Remove { items, .. } => items.len(),
+        Op::Evict { items, .. } => items.len(),
         Op::Tick
         | Op::MountStore(_)
         | Op::DropStore { .. }
@@ -203,7 +221,7 @@ fn items(op: &Op) -> usize {
 }
 
 impl std::fmt::Debug for State {
-    /// Millions of objects help nobody in a log line.
+    /// Leaves out the objects: there may be millions.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State")
             .field("time", &self.time)

@@ -1,4 +1,4 @@
-//! The put protocol: start, end.
+//! The put protocol: start and end.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use super::objects::{Object, ObjectRef, Replica};
 use super::place::Placement;
 use super::puts::{Ended, Outcome, Put, PutReplica, PutState};
 
-/// Items whose puts and keys are looked up together before any of them is applied.
+/// Number of items whose puts and keys are looked up together before any of them is applied.
 ///
-/// An index of millions of objects is in no cache, and the look-ups of one item wait for memory one after the other.
-/// Those of different items don't: the processor overlaps them, and applying the items then finds all in the cache.
+/// An index of millions of objects does not fit the CPU cache, and the look-ups of one item wait for memory in turn.
+/// The processor overlaps those of different items, and applying the items then finds everything in the cache.
 const GROUP: usize = 32;
 
-/// Takes what look-ups have read, so that they are not optimised away.
+/// Consumes the results of look-ups, so that the compiler does not remove the look-ups.
 fn touch(reads: impl Iterator<Item = u64>) {
     std::hint::black_box(reads.fold(0, |sum, read| sum ^ read));
 }
@@ -128,8 +128,8 @@ impl State {
             Some(PutState::InFlight(put)) if put.key.hash() == item.key => put,
             Some(PutState::InFlight(_)) => return gone,
             Some(PutState::Ended(ended)) => return PutEnded::of(ended.outcome),
-            // The record of the end is forgotten at the put's deadline, or before it when its shard is full; the object
-            // remembers who made it. A put that failed or came second then looks like one that never was.
+            // The record of an ended put is forgotten at its deadline, or earlier when its shard is full. The object
+            // still names the put that made it. A put that failed or came second then looks unknown.
             None if self.made(item.put, item.key) => {
                 return PutEnded::of(Outcome::Visible { replaced: None });
             }
@@ -140,7 +140,7 @@ impl State {
         PutEnded::of(outcome)
     }
 
-    /// Decides what becomes of a put whose writer is done.
+    /// Decides the outcome of a put whose writer is done, and makes the object visible or frees its bytes.
     fn settle_put(&mut self, put: &Put, item: &PutEndItem, suspects: &BTreeSet<StoreId>) -> Outcome {
         let key = &put.key;
         let free = |state: &mut Self, replica: &PutReplica| {
@@ -177,7 +177,7 @@ impl State {
         Outcome::Visible { replaced }
     }
 
-    /// Takes an object that is no longer in the index out of its segments; its bytes are held until `reuse_at`.
+    /// Removes the replicas of an object that is no longer in the index; their bytes are held until `reuse_at`.
     pub(super) fn retire(&mut self, key: &IndexKey, object: &Object, reuse_at: ClusterTime) {
         for replica in &object.replicas {
             self.segments.leave(replica.segment, replica.offset, key.shard());
@@ -189,21 +189,21 @@ impl State {
         }
     }
 
-    /// The object of a key, if a replica of it is left. One that only waits to be swept is not there.
+    /// Returns the object of a key if it has a replica in a live segment; one that only waits for the sweep has none.
     pub(super) fn visible(&self, key: &IndexKey) -> Option<ObjectRef<'_>> {
         self.objects.get(key).filter(|object| self.is_live(*object))
     }
 
-    /// Whether a visible object is the one that this put made.
+    /// Whether this put made a visible object with that key hash.
     fn made(&self, put: PutId, key: KeyHash) -> bool {
         self.objects.with_hash(key).any(|object| object.version == put && self.is_live(object))
     }
 
-    fn is_live(&self, object: ObjectRef<'_>) -> bool {
+    pub(super) fn is_live(&self, object: ObjectRef<'_>) -> bool {
         object.replicas().any(|replica| self.segments.live(replica.segment).is_some())
     }
 
-    /// Whether a replica is left on a store that is not suspect.
+    /// Whether the object has a replica on a store that is not suspect.
     fn is_present(&self, object: ObjectRef<'_>, suspects: &BTreeSet<StoreId>) -> bool {
         let live = |replica: Replica| self.segments.live(replica.segment);
         object.replicas().filter_map(live).any(|segment| !suspects.contains(&segment.store))

@@ -4,7 +4,7 @@ use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use smallvec::SmallVec;
 
 use super::command::{Endpoint, PlacedReplica, PutMode};
-use super::key::IndexKey;
+use super::key::{IndexKey, KeyHash};
 use super::machine::State;
 use super::objects::ObjectRef;
 use super::settings::Settings;
@@ -13,14 +13,38 @@ use super::stores::Mounted;
 /// A visible object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectView {
+    /// Hash of its key, by which the eviction order knows it.
+    pub key: KeyHash,
     /// The put that made it.
     pub version: PutId,
     /// Bytes.
     pub size: u64,
     /// CRC-64/NVME of the value.
     pub checksum: u64,
-    /// Where it lies: at least one, of mounted epochs only.
+    /// Places of its replicas: at least one, and of mounted epochs only.
     pub replicas: SmallVec<[PlacedReplica; 1]>,
+}
+
+/// A visible object, found by the hash of its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HashedObject {
+    /// The put that made it.
+    pub version: PutId,
+    /// Bytes of the value, and of each replica.
+    pub size: u64,
+    /// Mounted store of each replica; at least one.
+    pub stores: SmallVec<[StoreId; 1]>,
+}
+
+/// Bytes of mounted stores by their state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes that can be allocated.
+    pub capacity: u64,
+    /// Bytes of objects and of puts in flight, each rounded up to the alignment.
+    pub live: u64,
+    /// Bytes of removed versions that are held back from reuse.
+    pub held: u64,
 }
 
 /// A put in flight.
@@ -34,9 +58,9 @@ pub struct PutView<'a> {
     pub size: u64,
     /// Behaviour when the key exists.
     pub mode: PutMode,
-    /// When it is ended.
+    /// Time at which it is given up if it has not ended.
     pub deadline: ClusterTime,
-    /// The answer of its start.
+    /// Replicas, as the answer of its start lists them.
     pub replicas: SmallVec<[PlacedReplica; 1]>,
 }
 
@@ -45,15 +69,15 @@ pub struct PutView<'a> {
 pub struct StoreView<'a> {
     /// The store.
     pub store: StoreId,
-    /// Its memory.
+    /// Epoch of its memory.
     pub epoch: SegmentEpoch,
-    /// For people.
+    /// Human-readable name.
     pub name: &'a str,
-    /// Where its bytes are served, in order of preference.
+    /// Endpoints that serve its bytes, in order of preference.
     pub endpoints: &'a [Endpoint],
-    /// host:port of its HTTP.
+    /// host:port of its HTTP server.
     pub http: &'a str,
-    /// Key of its grants.
+    /// Key that seals its grants.
     pub grant_key: &'a GrantKey,
     /// Bytes of each segment.
     pub segments: &'a [u64],
@@ -61,16 +85,16 @@ pub struct StoreView<'a> {
     pub capacity: u64,
     /// Bytes allocated: objects, puts in flight and held bytes, each rounded up to the alignment.
     pub used: u64,
-    /// Replicas of objects.
+    /// Number of replicas of objects.
     pub objects: u64,
 }
 
 /// Bytes of a removed or replaced version that may still be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldRange {
-    /// Where; the order of the allocation is not kept and reads zero.
+    /// Place of the bytes. The order of their allocation is not kept, so its `index` is zero.
     pub place: PlacedReplica,
-    /// When they may be reused.
+    /// Time from which they may be reused.
     pub reuse_at: ClusterTime,
 }
 
@@ -87,19 +111,60 @@ impl State {
         &self.settings
     }
 
-    /// The lowest version that all members support.
+    /// The cluster version: the lowest version that all members support.
     #[must_use]
     pub fn cluster_version(&self) -> u32 {
         self.cluster_version
     }
 
-    /// The visible version of a key; `None` when there is none or no replica of it is left.
+    /// Returns the visible version of a key; `None` when there is none or no replica of it is left.
     #[must_use]
     pub fn get(&self, tenant: &str, key: &[u8]) -> Option<ObjectView> {
-        let object = self.objects.get(&IndexKey::new(tenant, key)?)?;
+        let key = IndexKey::new(tenant, key)?;
+        let object = self.objects.get(&key)?;
         let replicas = self.placed(object);
         let ObjectRef { version, size, checksum, .. } = object;
-        (!replicas.is_empty()).then_some(ObjectView { version, size, checksum, replicas })
+        (!replicas.is_empty()).then_some(ObjectView { key: key.hash(), version, size, checksum, replicas })
+    }
+
+    /// Returns the visible versions of keys with this hash: one, unless two keys share a hash.
+    pub fn with_hash(&self, hash: KeyHash) -> impl Iterator<Item = HashedObject> + '_ {
+        self.objects
+            .with_hash(hash)
+            .filter(move |object| KeyHash::of_index_key(object.key) == hash)
+            .filter_map(|object| {
+                let lies_on = object.replicas().filter_map(|replica| self.segments.live(replica.segment));
+                let stores: SmallVec<[StoreId; 1]> = lies_on.map(|segment| segment.store).collect();
+                let ObjectRef { version, size, .. } = object;
+                (!stores.is_empty()).then_some(HashedObject { version, size, stores })
+            })
+    }
+
+    /// Lists the hash of every object's key, with the order of its first allocation (see [`crate::allocation_order`]),
+    /// by which objects were put.
+    pub fn hashes(&self) -> impl Iterator<Item = (KeyHash, u64)> + '_ {
+        self.objects.iter().filter(|object| self.is_live(*object)).map(|object| {
+            let first = object.replicas().map(|replica| replica.index).min();
+            (KeyHash::of_index_key(object.key), first.unwrap_or_default())
+        })
+    }
+
+    /// Sums up the bytes of the mounted stores that are not in `without`, which is sorted.
+    #[must_use]
+    pub fn usage(&self, without: &[StoreId]) -> Usage {
+        let mut usage = Usage::default();
+        for (store, known) in self.stores.iter() {
+            let Some(mounted) = &known.mounted else { continue };
+            if without.binary_search(&store).is_ok() {
+                continue;
+            }
+            for space in mounted.numbers().filter_map(|number| self.segments.space(number)) {
+                usage.capacity += space.alloc.capacity();
+                usage.live += space.alloc.used().saturating_sub(space.held_bytes);
+                usage.held += space.held_bytes;
+            }
+        }
+        usage
     }
 
     fn placed(&self, object: ObjectRef<'_>) -> SmallVec<[PlacedReplica; 1]> {
@@ -119,7 +184,7 @@ impl State {
         placed
     }
 
-    /// A put in flight.
+    /// Returns a put in flight.
     #[must_use]
     pub fn put(&self, put: PutId) -> Option<PutView<'_>> {
         let put = self.puts.in_flight(put)?;
@@ -135,12 +200,12 @@ impl State {
         })
     }
 
-    /// The mounted stores, by id.
+    /// Lists the mounted stores, by id.
     pub fn stores(&self) -> impl Iterator<Item = StoreView<'_>> {
         self.stores.iter().filter_map(|(_, store)| Some(self.view(store.mounted.as_ref()?)))
     }
 
-    /// The ids of the mounted stores, without a look at what they hold.
+    /// Lists the ids and epochs of the mounted stores, without visiting their segments.
     pub fn mounted(&self) -> impl Iterator<Item = (StoreId, SegmentEpoch)> + '_ {
         self.stores.iter().filter_map(|(store, it)| Some((store, it.mounted.as_ref()?.mount.epoch)))
     }
@@ -151,13 +216,7 @@ impl State {
         Some(self.stores.mounted(store)?.mount.epoch)
     }
 
-    /// The name that a mounted store gave itself.
-    #[must_use]
-    pub fn store_name(&self, store: StoreId) -> Option<&str> {
-        Some(&self.stores.mounted(store)?.mount.name)
-    }
-
-    /// A mounted store.
+    /// Returns a mounted store.
     #[must_use]
     pub fn store(&self, store: StoreId) -> Option<StoreView<'_>> {
         Some(self.view(self.stores.mounted(store)?))
@@ -187,39 +246,39 @@ impl State {
         }
     }
 
-    /// Objects in the index, those of dropped stores that are not swept yet included.
+    /// Number of objects in the index, including those of dropped stores that are not swept yet.
     #[must_use]
     pub fn objects(&self) -> u64 {
         self.objects.len()
     }
 
-    /// Puts in flight.
+    /// Number of puts in flight.
     #[must_use]
     pub fn puts_in_flight(&self) -> u64 {
         self.puts.len_in_flight() as u64
     }
 
-    /// Whether this epoch of a store has ended, for good. The last 16 of a store are remembered, and the last 1,024
-    /// stores that have no memory mounted.
+    /// Whether this epoch of a store has ended, for good. The index remembers the last 16 ended epochs of a store, and
+    /// the last 1,024 stores without mounted memory.
     #[must_use]
     pub fn epoch_is_dead(&self, store: StoreId, epoch: SegmentEpoch) -> bool {
         self.stores.is_dead(store, epoch)
     }
 
-    /// Whether dropped stores left objects to sweep.
+    /// Whether objects of dropped stores are left to sweep.
     #[must_use]
     pub fn needs_sweep(&self) -> bool {
         self.segments.next_to_sweep().is_some()
     }
 
-    /// When the next put in flight ends by itself, or the next held bytes are free: a tick then does something.
+    /// Time of the next put deadline or release of held bytes, at which a tick has something to do.
     #[must_use]
     pub fn next_deadline(&self) -> Option<ClusterTime> {
         let held = self.segments.next_release();
         [self.puts.next_deadline(), held].into_iter().flatten().min()
     }
 
-    /// Bytes that are held back from reuse in mounted stores.
+    /// Lists the bytes in mounted stores that are held back from reuse.
     pub fn held(&self) -> impl Iterator<Item = HeldRange> {
         self.segments.iter().flat_map(|(_, segment)| {
             segment.space.iter().flat_map(|space| space.held.iter()).map(|(&(reuse_at, offset), &len)| {

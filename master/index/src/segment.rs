@@ -8,12 +8,12 @@ use super::cow::CowMap;
 pub(super) struct Segment {
     pub(super) store: StoreId,
     pub(super) epoch: SegmentEpoch,
-    /// Its place in the store's mount.
+    /// Position in the store's mount.
     pub(super) number: SegmentNumber,
     pub(super) bytes: u64,
-    /// Free and held ranges; `None` once the store was dropped, which makes every replica here invisible.
+    /// Free and held ranges; `None` once the store was dropped: every replica here is then invisible.
     pub(super) space: Option<Space>,
-    /// The objects with a replica here, so that sweeping and listing cost what the segment holds.
+    /// Objects with a replica here, so that the cost of sweeping and listing depends on this segment alone.
     pub(super) residents: Residents,
 }
 
@@ -21,13 +21,15 @@ pub(super) struct Segment {
 #[derive(Clone)]
 pub(super) struct Space {
     pub(super) alloc: Allocator,
-    /// Bytes of removed versions that may still be read, by the time from which they may be reused.
+    /// Bytes of removed versions that may still be read: (time from which they may be reused, offset) to length.
     pub(super) held: CowMap<(ClusterTime, u64), u64>,
+    /// Bytes that the held ranges take, each rounded up to the alignment.
+    pub(super) held_bytes: u64,
 }
 
 impl Segment {
     pub(super) fn new(store: StoreId, epoch: SegmentEpoch, number: SegmentNumber, bytes: u64) -> Self {
-        let space = Space { alloc: Allocator::new(bytes), held: CowMap::new() };
+        let space = Space { alloc: Allocator::new(bytes), held: CowMap::new(), held_bytes: 0 };
         Self { store, epoch, number, bytes, space: Some(space), residents: Residents::new() }
     }
 
@@ -36,9 +38,9 @@ impl Segment {
     }
 }
 
-/// Where objects lie in a segment, and in which shard of the index each is found.
+/// Offset and index shard of each object in a segment.
 ///
-/// One word an object: offsets are multiples of 64 below 2^48, so offset and shard (18 bits) share 64.
+/// One word an object: offsets are multiples of 64 below 2^48, so offset and shard (18 bits) share 64 bits.
 #[derive(Clone)]
 pub(super) struct Residents(CowMap<u64, ()>);
 
@@ -62,7 +64,7 @@ impl Residents {
         self.0.remove(&Self::word(offset, shard));
     }
 
-    /// The lowest resident: its offset and its object's shard.
+    /// Returns the offset and the shard of the resident with the lowest offset.
     pub(super) fn first(&self) -> Option<(u64, u32)> {
         let (&word, ()) = self.0.first()?;
         let shard = word & ((1 << SHARD_BITS) - 1);

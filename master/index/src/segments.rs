@@ -1,9 +1,9 @@
-use mc_types::ClusterTime;
+use mc_types::{ALLOCATION_ALIGN, ClusterTime};
 
 use super::cow::CowMap;
 use super::segment::{Segment, Space};
 
-/// All segments by their number, with what must be found without looking at each of them.
+/// All segments by number, with indexes that save looking at each segment.
 #[derive(Clone)]
 pub(super) struct Segments {
     by_number: CowMap<u32, Segment>,
@@ -11,7 +11,7 @@ pub(super) struct Segments {
     next: u32,
     /// Dropped segments that still have residents to sweep.
     dropped: CowMap<u32, ()>,
-    /// The earliest held bytes of each live segment that holds some.
+    /// Earliest reuse time of held bytes, for each live segment that holds some.
     earliest_held: CowMap<(ClusterTime, u32), ()>,
 }
 
@@ -20,7 +20,7 @@ impl Segments {
         Self { by_number: CowMap::new(), next: 0, dropped: CowMap::new(), earliest_held: CowMap::new() }
     }
 
-    /// Segments with these numbers, as a snapshot lists them; dropped ones are marked by having no space.
+    /// Restores the segments of a snapshot under their numbers; a dropped segment is one without space.
     pub(super) fn restored(next: u32, segments: impl IntoIterator<Item = (u32, Segment)>) -> Self {
         let mut restored = Self { next, ..Self::new() };
         for (number, segment) in segments {
@@ -66,8 +66,8 @@ impl Segments {
         Some(first)
     }
 
-    /// Ends a segment: its replicas are invisible from now on, its residents are left to sweep. What was held or in
-    /// flight in it ends with it.
+    /// Ends a segment: its replicas are invisible from now on, its residents wait for the sweep, and its held bytes and
+    /// puts in flight end with it.
     pub(super) fn drop_segment(&mut self, number: u32) {
         let Some(segment) = self.by_number.get_mut(&number) else { return };
         let Some(space) = segment.space.take() else { return };
@@ -85,21 +85,21 @@ impl Segments {
         }
     }
 
-    /// The lowest dropped segment that is not swept, and its lowest resident: offset and shard.
+    /// Returns the lowest dropped segment that is not swept, and the offset and shard of its lowest resident.
     pub(super) fn next_to_sweep(&self) -> Option<(u32, u64, u32)> {
         let (&number, ()) = self.dropped.first()?;
         let (offset, shard) = self.get(number)?.residents.first()?;
         Some((number, offset, shard))
     }
 
-    /// Notes that an object of that shard lies there.
+    /// Records that an object of that shard lies at this offset.
     pub(super) fn settle(&mut self, number: u32, offset: u64, shard: u32) {
         if let Some(segment) = self.by_number.get_mut(&number) {
             segment.residents.insert(offset, shard);
         }
     }
 
-    /// Notes that it no longer does.
+    /// Removes the record that an object of that shard lies at this offset.
     pub(super) fn leave(&mut self, number: u32, offset: u64, shard: u32) {
         if self.get(number).is_some()
             && let Some(segment) = self.by_number.get_mut(&number)
@@ -113,7 +113,7 @@ impl Segments {
         self.space_mut(number)?.alloc.alloc(len)
     }
 
-    /// Frees bytes; nothing to do when the segment is gone.
+    /// Frees bytes; does nothing when the segment is gone.
     pub(super) fn free(&mut self, number: u32, offset: u64, len: u64) {
         if let Some(space) = self.space_mut(number) {
             space.alloc.free(offset, len);
@@ -124,16 +124,19 @@ impl Segments {
     pub(super) fn hold(&mut self, number: u32, offset: u64, len: u64, until: ClusterTime) {
         let Some(space) = self.space_mut(number) else { return };
         let before = first_of(space);
-        space.held.insert((until, offset), len);
+        if space.held.insert((until, offset), len).is_none() {
+            space.held_bytes += allocated(len);
+        }
         let after = first_of(space);
         self.note_earliest(number, before, after);
     }
 
-    /// Frees the bytes of a segment that have been held longest.
+    /// Frees the held bytes of a segment that have the earliest reuse time.
     pub(super) fn release_first(&mut self, number: u32) {
         let Some(space) = self.space_mut(number) else { return };
         let Some((&key, &len)) = space.held.first() else { return };
         space.held.remove(&key);
+        space.held_bytes -= allocated(len);
         space.alloc.free(key.1, len);
         let after = first_of(space);
         self.note_earliest(number, Some(key.0), after);
@@ -150,17 +153,17 @@ impl Segments {
         }
     }
 
-    /// When the next held bytes may be reused.
+    /// Returns the time at which the next held bytes may be reused.
     pub(super) fn next_release(&self) -> Option<ClusterTime> {
         self.earliest_held.first().map(|(&(time, _), ())| time)
     }
 
-    /// Segments that hold bytes, the longest held first, with the time from which those may be reused.
+    /// Lists the segments that hold bytes with the earliest time from which those may be reused, earliest first.
     pub(super) fn holding(&self) -> impl Iterator<Item = (ClusterTime, u32)> {
         self.earliest_held.iter().map(|(&key, ())| key)
     }
 
-    /// Frees held bytes whose time has come, at most `limit` of them.
+    /// Frees held ranges whose reuse time has come, at most `limit` of them.
     pub(super) fn release_due(&mut self, now: ClusterTime, limit: usize) {
         for _ in 0..limit {
             match self.earliest_held.first() {
@@ -169,6 +172,11 @@ impl Segments {
             }
         }
     }
+}
+
+/// Bytes that an allocation of `len` bytes takes.
+fn allocated(len: u64) -> u64 {
+    len.next_multiple_of(ALLOCATION_ALIGN)
 }
 
 fn first_of(space: &Space) -> Option<ClusterTime> {

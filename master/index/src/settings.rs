@@ -3,33 +3,36 @@
 use std::fmt;
 use std::str::FromStr;
 
+use mc_types::Ratio;
 use serde::{Deserialize, Serialize};
 
-/// The highest cluster version that this build supports: what is logged and what `apply` does. A cluster is at the version
-/// that all its members support, raised by `mcctl upgrade finish`; until then the old build can be started again.
+/// The highest cluster version that this build supports: the format of log entries and the behaviour of `apply`.
+///
+/// A cluster runs at the version that all its members support. `mcctl upgrade finish` raises it; until then, the old
+/// build can be started again.
 pub const CLUSTER_VERSION: u32 = 1;
 
-/// Replicated settings: everything that changes what `apply` or a leader answers. Seeded at formation from flags.
+/// Replicated settings: everything that changes the answers of `apply` or of a leader. Formation seeds them from flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// Longest deadline of a put, in ms; at most [`mc_types::MAX_GRANT_LIFETIME`].
     pub put_deadline_max_ms: u64,
     /// Length of a read lease, in ms.
     pub read_lease_ms: u64,
-    /// A store that is silent for so long is dropped, in ms.
+    /// Time without a heartbeat after which a store is dropped, in ms.
     pub store_ttl_ms: u64,
-    /// Heartbeats of stores, in ms.
+    /// Interval between heartbeats of a store, in ms.
     pub store_heartbeat_ms: u64,
-    /// A store that is silent for so long is suspect, in ms.
+    /// Time without a heartbeat after which a store is suspect, in ms.
     pub store_suspect_ms: u64,
-    /// Raft heartbeat, in ms.
-    pub raft_heartbeat_ms: u64,
-    /// Raft election timeout, lower end, in ms.
-    pub raft_election_min_ms: u64,
-    /// Raft election timeout, upper end, in ms; also the leader lease.
-    pub raft_election_max_ms: u64,
-    /// How a leader makes sure that it still leads before it answers.
+    /// How a leader makes sure that it still leads before it answers a read.
     pub read_policy: ReadPolicy,
+    /// Share of the pool's bytes, live and in flight, at which eviction starts.
+    pub eviction_high_watermark: Ratio,
+    /// Share of the pool's bytes down to which eviction frees; below the high watermark.
+    pub eviction_low_watermark: Ratio,
+    /// Longest wait of a put for space that an eviction is about to free, in ms.
+    pub put_space_wait_ms: u64,
 }
 
 impl Default for Settings {
@@ -40,10 +43,10 @@ impl Default for Settings {
             store_ttl_ms: 600_000,
             store_heartbeat_ms: 200,
             store_suspect_ms: 800,
-            raft_heartbeat_ms: 50,
-            raft_election_min_ms: 150,
-            raft_election_max_ms: 300,
             read_policy: ReadPolicy::Lease,
+            eviction_high_watermark: Ratio::of_ten_thousandths(9_500),
+            eviction_low_watermark: Ratio::of_ten_thousandths(9_200),
+            put_space_wait_ms: 500,
         }
     }
 }
@@ -51,10 +54,10 @@ impl Default for Settings {
 /// How a read makes sure that it sees every acknowledged write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReadPolicy {
-    /// By the leader's lease, which counts on monotonic clocks of nearly the same rate; else by asking a quorum.
+    /// By the leader's lease, else by asking a quorum. The lease needs monotonic clocks of nearly the same rate.
     #[default]
     Lease,
-    /// By asking a quorum each time. For machines that are suspended or migrated while they run.
+    /// By asking a quorum each time, for machines that are suspended or migrated while they run.
     ReadIndex,
 }
 

@@ -1,7 +1,7 @@
 //! The small records beside the packs: vote, committed and purged positions, each with format and checksum.
 //!
 //! ```text
-//! 'V' := format u8, term u64, node id u64, committed u8, crc32c u32
+//! 'V' := format u8, term u64, node id u64, committed u8, election timeout u64, crc32c u32
 //! 'C', 'P' := format u8, term u64, index u64, crc32c u32
 //! ```
 
@@ -16,14 +16,14 @@ pub(super) const VOTE: &[u8] = b"V";
 pub(super) const COMMITTED: &[u8] = b"C";
 pub(super) const PURGED: &[u8] = b"P";
 
-/// Appends the checksum of all that stands before it.
+/// Appends the checksum of the bytes before it.
 pub(super) fn seal(mut out: BytesMut) -> BytesMut {
     let crc = crc32c::crc32c(&out);
     out.put_u32(crc);
     out
 }
 
-/// Takes the checksum off and checks it, and the format.
+/// Checks the checksum and the format, and returns a reader of the rest.
 pub(super) fn open(bytes: &[u8]) -> Result<Reader<'_>, RecordError> {
     let Some((body, crc)) = bytes.split_last_chunk::<4>() else {
         return Err(RecordError::Short { need: 4, have: bytes.len() });
@@ -36,8 +36,8 @@ pub(super) fn open(bytes: &[u8]) -> Result<Reader<'_>, RecordError> {
     Ok(reader)
 }
 
-/// A vote, and the longest election timeout, in ms, that this node has promised other masters to sit out since: 0 where it
-/// has promised none.
+/// Encodes a vote, and the longest election timeout, in ms, that this node has promised other masters to wait since; 0
+/// if it has promised none.
 pub(super) fn encode_vote(vote: &Vote, election_max_ms: u64) -> BytesMut {
     let mut out = BytesMut::new();
     out.put_u8(FORMAT);
@@ -84,9 +84,9 @@ mod tests {
         let vote = Vote::new_committed(2, NodeId(3));
         let id = LogId::new_term_index(2, 3);
         let (vote_bytes, id_bytes) = (encode_vote(&vote, 300), encode_log_id(&id));
-        assert_eq!(vote_bytes[..18], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 1]);
+        assert_eq!(vote_bytes[..18], [FORMAT, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3, 1]);
         assert_eq!(vote_bytes[18..26], [0, 0, 0, 0, 0, 0, 1, 44]);
-        assert_eq!(id_bytes[..17], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3]);
+        assert_eq!(id_bytes[..17], [FORMAT, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 3]);
         assert_eq!(decode_vote(&vote_bytes), Ok((vote, 300)));
         assert_eq!(decode_log_id(&id_bytes), Ok(id));
         for bit in 0..vote_bytes.len() * 8 {

@@ -1,9 +1,8 @@
 //! The encoding of a membership: inside log entries, and in the headers of snapshots.
 //!
 //! ```text
-//! membership := configs u32, { voters u32, { id u64 } }, nodes u32, { id u64, raft text, client text, http text }
-//! text       := length u32, UTF-8
-//! stored     := format u8 (= 1), 0 u8 | 1 u8 and the log id, membership
+//! membership := voters of each configuration, nodes with their addresses; in postcard
+//! stored     := format u8 (= 2), 0 u8 | 1 u8 and the log id, membership
 //! ```
 //! Ids ascend strictly, so that one membership has one encoding.
 
@@ -11,10 +10,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use mc_types::NodeId;
+use serde::{Deserialize, Serialize};
 
 use super::record::{self, FORMAT, RecordError};
-use super::wire::{Reader, put_len, put_text};
+use super::wire::Reader;
 use crate::types::{MasterNode, Membership, StoredMembership};
+
+/// A membership as it is encoded. A type of our own, so that a release of openraft cannot change the bytes.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    /// One set of voters, or two while the members are being changed.
+    configs: Vec<BTreeSet<NodeId>>,
+    nodes: BTreeMap<NodeId, MasterNode>,
+}
 
 /// Encodes a membership with the entry that set it, for snapshot headers.
 #[must_use]
@@ -28,14 +36,14 @@ pub fn encode_membership(stored: &StoredMembership) -> Bytes {
             record::put_log_id(&mut out, id);
         }
     }
-    put(&mut out, stored.membership());
+    out.put_slice(&encode(stored.membership()));
     out.freeze()
 }
 
 /// Decodes what [`encode_membership`] wrote.
 ///
 /// # Errors
-/// When the bytes are not exactly one membership of a format known here, or one that Raft does not allow.
+/// When the bytes are not exactly one membership of this format, or one that Raft does not allow.
 pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, RecordError> {
     let mut reader = Reader::new(bytes);
     record::check_format(reader.u8()?)?;
@@ -44,52 +52,30 @@ pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership, RecordError> 
         1 => Some(record::read_log_id(&mut reader)?),
         found => return Err(RecordError::Kind { found }),
     };
-    let membership = read(&mut reader)?;
-    reader.end()?;
-    Ok(StoredMembership::new(log_id, membership))
+    Ok(StoredMembership::new(log_id, decode(reader.rest())?))
 }
 
-pub(super) fn put(out: &mut BytesMut, membership: &Membership) {
-    let configs = membership.get_joint_config();
-    put_len(out, configs.len());
-    for voters in configs {
-        put_len(out, voters.len());
-        for id in voters {
-            out.put_u64(id.0);
-        }
-    }
-    put_len(out, membership.nodes().count());
-    for (id, node) in membership.nodes() {
-        out.put_u64(id.0);
-        put_text(out, &node.raft);
-        put_text(out, &node.client);
-        put_text(out, &node.http);
-    }
+pub(super) fn encode(membership: &Membership) -> Vec<u8> {
+    let record = Record {
+        configs: membership.get_joint_config().clone(),
+        nodes: membership.nodes().map(|(id, node)| (*id, node.clone())).collect(),
+    };
+    postcard::to_stdvec(&record).expect("a membership of plain values always encodes")
 }
 
-pub(super) fn read(reader: &mut Reader<'_>) -> Result<Membership, RecordError> {
-    let mut configs = Vec::new();
-    for _ in 0..reader.count(4)? {
-        let mut voters = BTreeSet::new();
-        for _ in 0..reader.count(8)? {
-            let id = NodeId(reader.u64()?);
-            if voters.last().is_some_and(|last| *last >= id) {
-                return Err(RecordError::Order);
-            }
-            voters.insert(id);
-        }
-        configs.push(voters);
+/// Decodes the whole of `bytes`.
+pub(super) fn decode(bytes: &[u8]) -> Result<Membership, RecordError> {
+    let impossible = |error: &dyn ToString| RecordError::Membership(error.to_string());
+    let (record, rest) = postcard::take_from_bytes::<Record>(bytes).map_err(|error| impossible(&error))?;
+    if !rest.is_empty() {
+        return Err(RecordError::Trailing { left: rest.len() });
     }
-    let mut nodes = BTreeMap::new();
-    for _ in 0..reader.count(20)? {
-        let id = NodeId(reader.u64()?);
-        if nodes.last_key_value().is_some_and(|(last, _)| *last >= id) {
-            return Err(RecordError::Order);
-        }
-        let node = MasterNode { raft: reader.text()?, client: reader.text()?, http: reader.text()? };
-        nodes.insert(id, node);
+    let membership = Membership::new(record.configs, record.nodes).map_err(|error| impossible(&error))?;
+    // postcard accepts ids in any order, repeated ids, and numbers with leading zeros.
+    if encode(&membership) != bytes {
+        return Err(RecordError::NotCanonical);
     }
-    Membership::new(configs, nodes).map_err(|error| RecordError::Membership(error.to_string()))
+    Ok(membership)
 }
 
 #[cfg(test)]
@@ -104,28 +90,29 @@ mod tests {
     #[test]
     fn the_bytes_of_a_stored_membership_never_change() {
         let empty = StoredMembership::default();
-        assert_eq!(hex(&encode_membership(&empty)), "01000000000000000000");
+        assert_eq!(hex(&encode_membership(&empty)), "02000000");
         assert_eq!(decode_membership(&encode_membership(&empty)).unwrap(), empty);
 
         let node = MasterNode { raft: "a:1".into(), client: String::new(), http: String::new() };
         let membership =
-            Membership::new(vec![BTreeSet::from([NodeId(7)])], BTreeMap::from([(NodeId(7), node)])).unwrap();
+            Membership::new(vec![BTreeSet::from([NodeId(700)])], BTreeMap::from([(NodeId(700), node)]))
+                .unwrap();
         let stored = StoredMembership::new(Some(LogId::new_term_index(2, 5)), membership);
         let bytes = encode_membership(&stored);
         assert_eq!(
             hex(&bytes),
             concat!(
-                "0101",
+                "0201",
                 "0000000000000002",
                 "0000000000000005",
-                "00000001",
-                "00000001",
-                "0000000000000007",
-                "00000001",
-                "0000000000000007",
-                "00000003613a31",
-                "00000000",
-                "00000000",
+                "01", // configurations
+                "01", // voters
+                "bc05",
+                "01", // nodes
+                "bc05",
+                "03613a31",
+                "00",
+                "00",
             )
         );
         assert_eq!(decode_membership(&bytes).unwrap(), stored);
@@ -133,20 +120,24 @@ mod tests {
 
     #[test]
     fn a_voter_without_an_address_is_refused() {
-        let mut out = BytesMut::new();
-        out.put_slice(&[FORMAT, 0, 0, 0, 0, 1, 0, 0, 0, 1]);
-        out.put_u64(7);
-        put_len(&mut out, 0);
-        assert!(matches!(decode_membership(&out), Err(RecordError::Membership(_))));
+        let bytes = [FORMAT, 0, 1, 1, 7, 0];
+        assert!(matches!(decode_membership(&bytes), Err(RecordError::Membership(_))));
     }
 
     #[test]
-    fn ids_out_of_order_are_refused() {
-        let mut out = BytesMut::new();
-        out.put_slice(&[FORMAT, 0, 0, 0, 0, 1, 0, 0, 0, 2]);
-        out.put_u64(7);
-        out.put_u64(7);
-        put_len(&mut out, 0);
-        assert_eq!(decode_membership(&out), Err(RecordError::Order));
+    fn what_no_encoder_writes_is_refused() {
+        let node = |id| [id, 0, 0, 0];
+        let of = |parts: &[&[u8]]| [&[FORMAT, 0][..], &parts.concat()].concat();
+        let well = of(&[&[1, 1, 7, 1], &node(7)]);
+        assert!(decode_membership(&well).is_ok());
+        for (bytes, what) in [
+            (of(&[&[1, 2, 7, 7, 1], &node(7)]), "a voter twice"),
+            (of(&[&[1, 1, 7, 2], &node(8), &node(7)]), "nodes out of order"),
+            (of(&[&[1, 1, 0x87, 0x00, 1], &node(7)]), "a number with a leading zero"),
+        ] {
+            assert_eq!(decode_membership(&bytes), Err(RecordError::NotCanonical), "{what}");
+        }
+        let longer = of(&[&[1, 1, 7, 1], &node(7), &[0]]);
+        assert_eq!(decode_membership(&longer), Err(RecordError::Trailing { left: 1 }));
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! key 'L' index u64                 a pack of entries, the first of them with that index
 //! key 'L' index u64, part u32       a part of the record of that entry
-//! value  := format u8 (= 1), kind u8, first index u64, count u32, part u32, crc32c u32, body
+//! value  := format u8 (= 2), kind u8, first index u64, count u32, part u32, crc32c u32, body
 //! pack   := kind 1, count entries, part 0;  body { length u32, record }
 //! part   := kind 2, count parts in all, part from 0;  body: a piece of the record
 //! ```
@@ -25,7 +25,7 @@ const PART: u8 = 2;
 /// The first byte of the keys of packs and parts.
 pub(super) const LOG: u8 = b'L';
 
-/// A key of the log: a pack's, or a part's.
+/// Key of a pack or of a part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Key {
     bytes: [u8; 13],
@@ -45,18 +45,18 @@ impl Key {
         Self { bytes, len: 13 }
     }
 
-    /// The greatest key that an entry of this index can have.
+    /// Returns the greatest key that an entry of this index can have.
     pub(super) fn last(index: u64) -> Self {
         Self::part(index, u32::MAX)
     }
 
-    /// The index in a key of the log; `None` for any other key.
+    /// Returns the index in a key of the log; `None` for any other key.
     pub(super) fn index_of(key: &[u8]) -> Option<u64> {
         let index = key.strip_prefix(&[LOG])?.get(..8)?;
         (key.len() == 9 || key.len() == 13).then_some(u64::from_be_bytes(index.try_into().ok()?))
     }
 
-    /// Whether a key of the log is a part's.
+    /// Whether a key of the log is that of a part.
     pub(super) fn is_part(key: &[u8]) -> bool {
         key.len() == 13
     }
@@ -69,12 +69,12 @@ impl std::ops::Deref for Key {
     }
 }
 
-/// Why a value is not what was written.
+/// Error of reading a value of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PieceError {
-    /// It does not match its checksum, its length or its key: torn or damaged.
+    /// The value does not match its checksum, its length or its key. It is torn or damaged.
     Damaged(String),
-    /// It is whole and this version cannot read it.
+    /// The value is whole, but this build cannot read it.
     Unreadable(RecordError),
 }
 
@@ -167,7 +167,8 @@ pub(super) fn checksum(value: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&value[..CRC_AT]), &value[HEADER..])
 }
 
-/// Whether all entries of a value lie at or below an index, by its header alone (the caller only deletes by it).
+/// Whether all entries of a value lie at or below `upto`. Reads the header alone: the caller only decides what to
+/// delete.
 pub(super) fn ends_by(value: &[u8], upto: u64) -> bool {
     if value.len() < HEADER {
         return false;
@@ -191,7 +192,7 @@ pub(super) fn decode(key: &[u8], value: &[u8]) -> Result<Piece, PieceError> {
     if checksum(value) != stored {
         return Err(damaged("its checksum does not match"));
     }
-    // From here on the bytes are those that were written: what cannot be read is not torn, but foreign.
+    // From here on the bytes are those that were written. A value that cannot be read is of another build, not torn.
     let unreadable = PieceError::Unreadable;
     let mut reader = Reader::new(header);
     record::check_format(reader.u8().map_err(unreadable)?).map_err(PieceError::Unreadable)?;
@@ -207,7 +208,7 @@ pub(super) fn decode(key: &[u8], value: &[u8]) -> Result<Piece, PieceError> {
         PART if *key == *Key::part(first, part) => {
             Ok(Piece::Part { index: first, part, parts: count, bytes: body })
         }
-        PACK | PART => Err(damaged("it stands under the key of another")),
+        PACK | PART => Err(damaged("it is stored under the key of another record")),
         found => Err(PieceError::Unreadable(RecordError::Kind { found })),
     }
 }
@@ -232,7 +233,7 @@ fn decode_pack(first: u64, count: u32, body: &Bytes) -> Result<Vec<Entry>, Recor
     Ok(entries)
 }
 
-/// Puts parts together again. Fed the pieces in the order of their keys.
+/// Joins parts to entries. It takes the pieces in the order of their keys.
 #[derive(Default)]
 pub(super) struct Assembler {
     pending: Option<Pending>,
@@ -286,7 +287,7 @@ impl Assembler {
         }
     }
 
-    /// The entry of which parts are missing, with how many there are and should be.
+    /// Returns the entry of which parts are missing, with the number of parts that are there and of all.
     pub(super) fn incomplete(&self) -> Option<(u64, u32, u32)> {
         self.pending.as_ref().map(|pending| (pending.index, pending.next, pending.parts))
     }

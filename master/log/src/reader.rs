@@ -1,4 +1,4 @@
-//! Reading the log: from memory where it can, from the disk for what is older.
+//! Reads the log: the newest entries from memory, older ones from the disk.
 
 use std::fmt::Debug;
 use std::io;
@@ -15,15 +15,15 @@ use super::panics::caught;
 use super::store::Inner;
 use crate::types::{Entry, TypeConfig, Vote};
 
-/// How reads reach the disk.
+/// Way in which reads reach the disk.
 pub(super) enum ReadPath {
-    /// A thread of their own: they block, and the database must never be dropped inside a runtime.
+    /// On a thread of their own, because they block, and because the database must never be dropped inside a runtime.
     Thread(mpsc::Sender<ReadJob>),
-    /// The caller's, for a disk that is memory.
+    /// On the caller's thread, for a disk in memory.
     Inline(Arc<dyn LogView>),
 }
 
-/// One read for the thread.
+/// A read for the reading thread.
 pub(super) struct ReadJob {
     from: u64,
     to: u64,
@@ -31,16 +31,16 @@ pub(super) struct ReadJob {
     reply: oneshot::Sender<io::Result<Vec<Entry>>>,
 }
 
-/// The reading thread: ends when all who could ask are gone.
+/// Runs the reading thread. It ends when all senders of jobs are gone.
 pub(super) fn serve(view: &Arc<dyn LogView>, jobs: &mpsc::Receiver<ReadJob>) {
     while let Ok(job) = jobs.recv() {
         let result = caught(|| packs::read(&**view, job.from, job.to, job.max_bytes))
-            .unwrap_or_else(|why| Err(io::Error::other(format!("the log's database broke off: {why}"))));
+            .unwrap_or_else(|why| Err(io::Error::other(format!("the log's database panicked: {why}"))));
         drop(job.reply.send(result));
     }
 }
 
-/// Reads the log; any number may.
+/// Reader of the log. There may be any number of them.
 #[derive(Clone)]
 pub struct LogReader {
     pub(super) inner: Arc<Inner>,
@@ -73,8 +73,9 @@ impl LogReader {
             let whole = entries.first().is_none_or(|entry| entry.log_id.index == first);
             let limited = got < disk_to && max_bytes < usize::MAX && !entries.is_empty();
             if !whole || (got < disk_to && !limited) {
-                let what =
-                    format!("entries {first} to {disk_to} are not all on the disk: it gave those to {got}");
+                let what = format!(
+                    "the disk lacks some of the entries {first} to {disk_to}: it returned those to {got}"
+                );
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
             if max_bytes == usize::MAX {

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! record  := term u64, index u64, payload
-//! payload := format u8 (= 1), kind u8, body
+//! payload := format u8 (= 2), kind u8, body
 //! body    := nothing (blank) | the proposal's bytes (normal) | a membership
 //! ```
 //! Integers are big-endian.
@@ -15,14 +15,14 @@ use super::membership;
 use super::wire::Reader;
 use crate::types::{Entry, LogId, Proposal};
 
-/// The format this build writes, and the newest it reads.
-pub(super) const FORMAT: u8 = 1;
+/// The format of all that this build writes to the log. It reads no other.
+pub(super) const FORMAT: u8 = 2;
 
 const BLANK: u8 = 0;
 const NORMAL: u8 = 1;
 const MEMBERSHIP: u8 = 2;
 
-/// Why bytes are not a record.
+/// Error of decoding a record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// The bytes end inside a field.
@@ -36,12 +36,13 @@ pub enum RecordError {
     /// Bytes follow the last field.
     #[error("{left} bytes follow the end of the record")]
     Trailing {
-        /// How many.
+        /// Number of bytes.
         left: usize,
     },
-    /// Written by a newer version.
+    /// Written by another build.
     #[error(
-        "the record has format {found}, this version reads up to {FORMAT}: run the newer mc-master that wrote it"
+        "record format {found} is {} than this build's {FORMAT}: start the build of mc-master that wrote it",
+        than_ours(*.found)
     )]
     Format {
         /// The format found.
@@ -56,18 +57,22 @@ pub enum RecordError {
     /// The bytes do not match their checksum.
     #[error("the checksum does not match")]
     Checksum,
-    /// Text that is not UTF-8.
-    #[error("the record has an address that is not UTF-8")]
-    Text,
-    /// Ids or indexes out of order: no encoder of ours writes that.
-    #[error("the record has ids or indexes out of order")]
+    /// Indexes out of order.
+    #[error("the record has indexes out of order")]
     Order,
-    /// A membership that Raft does not allow.
+    /// A membership in other bytes than its one encoding.
+    #[error("the record holds a membership that no mc-master has encoded")]
+    NotCanonical,
+    /// Bytes that are no membership, or one that Raft does not allow.
     #[error("the record holds an impossible membership: {0}")]
     Membership(String),
 }
 
-/// Encodes an entry's payload: what `mc.v1.Entry.payload` carries and what the log stores.
+fn than_ours(format: u8) -> &'static str {
+    if format > FORMAT { "newer" } else { "older" }
+}
+
+/// Encodes an entry's payload, as `mc.v1.Entry.payload` carries it and the log stores it.
 #[must_use]
 pub fn encode_payload(entry: &Entry) -> Bytes {
     let mut out = BytesMut::with_capacity(size_hint(entry));
@@ -83,7 +88,7 @@ pub fn decode_entry(log_id: LogId, payload: &[u8]) -> Result<Entry, RecordError>
     decode_entry_bytes(log_id, &Bytes::copy_from_slice(payload))
 }
 
-/// [`decode_entry`] without a copy: the entry shares `payload`'s memory.
+/// Like [`decode_entry`], without a copy: the entry shares the memory of `payload`.
 ///
 /// # Errors
 /// As [`decode_entry`].
@@ -96,11 +101,7 @@ pub fn decode_entry_bytes(log_id: LogId, payload: &Bytes) -> Result<Entry, Recor
             EntryPayload::Blank
         }
         NORMAL => EntryPayload::Normal(Proposal(payload.slice(2..))),
-        MEMBERSHIP => {
-            let membership = membership::read(&mut reader)?;
-            reader.end()?;
-            EntryPayload::Membership(membership)
-        }
+        MEMBERSHIP => EntryPayload::Membership(membership::decode(reader.rest())?),
         found => return Err(RecordError::Kind { found }),
     };
     Ok(Entry { log_id, payload })
@@ -123,7 +124,7 @@ pub(super) fn read_record(record: &Bytes) -> Result<Entry, RecordError> {
     decode_entry_bytes(log_id, &record.slice(LOG_ID_LEN..))
 }
 
-/// Size of an entry in memory and, nearly, on disk.
+/// Returns the size of an entry in memory, which is nearly that on disk.
 pub(super) fn size_hint(entry: &Entry) -> usize {
     let body = match &entry.payload {
         EntryPayload::Blank => 0,
@@ -154,7 +155,7 @@ fn put_payload(out: &mut BytesMut, entry: &Entry) {
         }
         EntryPayload::Membership(membership) => {
             out.put_u8(MEMBERSHIP);
-            membership::put(out, membership);
+            out.put_slice(&membership::encode(membership));
         }
     }
 }
@@ -192,31 +193,22 @@ mod tests {
             assert_eq!(hex(&encode_payload(&entry)), want);
             assert_eq!(read_record(&out.freeze()).unwrap(), entry);
         };
-        golden(EntryPayload::Blank, "0100");
-        golden(EntryPayload::Normal(Proposal(Bytes::from_static(b"\x00put"))), "010100707574");
+        golden(EntryPayload::Blank, "0200");
+        golden(EntryPayload::Normal(Proposal(Bytes::from_static(b"\x00put"))), "020100707574");
         golden(
             EntryPayload::Membership(joint()),
             concat!(
-                "0102",
-                "00000002",
-                "00000001",
-                "0000000000000001",
-                "00000002",
-                "0000000000000001",
-                "0000000000000002",
-                "00000003",
-                "0000000000000001",
-                "000000027231",
-                "000000026331",
-                "00000000",
-                "0000000000000002",
-                "000000027232",
-                "000000026332",
-                "00000000",
-                "0000000000000009",
-                "000000027239",
-                "000000026339",
-                "00000000",
+                "0202",
+                "02",
+                "0101",
+                "020102",
+                "03",
+                "01027231026331",
+                "00",
+                "02027232026332",
+                "00",
+                "09027239026339",
+                "00",
             ),
         );
     }
@@ -239,16 +231,20 @@ mod tests {
     #[test]
     fn another_format_and_another_kind_are_named() {
         let id = LogId::new_term_index(1, 1);
-        assert_eq!(decode_entry(id, &[2, 0]), Err(RecordError::Format { found: 2 }));
-        assert_eq!(decode_entry(id, &[1, 7]), Err(RecordError::Kind { found: 7 }));
-        assert_eq!(decode_entry(id, &[1, 0, 0]), Err(RecordError::Trailing { left: 1 }));
+        for (found, than_ours) in [(1, "older"), (3, "newer")] {
+            let refused = decode_entry(id, &[found, 0]).unwrap_err();
+            assert_eq!(refused, RecordError::Format { found });
+            assert!(refused.to_string().contains(than_ours), "{refused}");
+        }
+        assert_eq!(decode_entry(id, &[FORMAT, 7]), Err(RecordError::Kind { found: 7 }));
+        assert_eq!(decode_entry(id, &[FORMAT, 0, 0]), Err(RecordError::Trailing { left: 1 }));
     }
 
     #[test]
     fn a_count_that_cannot_fit_allocates_nothing() {
         let id = LogId::new_term_index(1, 1);
-        let payload = [1, 2, 0xff, 0xff, 0xff, 0xff];
-        assert!(matches!(decode_entry(id, &payload), Err(RecordError::Short { .. })));
+        let payload = [FORMAT, MEMBERSHIP, 0xff, 0xff, 0xff, 0xff, 0x0f];
+        assert!(matches!(decode_entry(id, &payload), Err(RecordError::Membership(_))));
     }
 
     proptest::proptest! {

@@ -1,4 +1,5 @@
-//! State shared by the log's handles and its writer: the state in memory, ahead of the disk, and the queue between them.
+//! State shared by the log's handles and its writer: the state in memory, ahead of the disk, and the queue between
+//! them.
 //!
 //! The order of the queue is the order of the state: a job is queued under the state's lock, so that what readers see
 //! and what the disk will hold change in the same sequence.
@@ -22,12 +23,12 @@ use super::tail::Tail;
 use super::vote_timing::VoteTiming;
 use crate::types::{Entry, LogId, TypeConfig, Vote};
 
-/// Something for the writer to do.
+/// Job of the writer.
 pub(super) enum Job {
     Append {
         entries: Vec<Entry>,
         generation: u64,
-        /// Of its entries.
+        /// Bytes of its entries.
         bytes: u64,
         done: IOFlushed<TypeConfig>,
     },
@@ -40,7 +41,7 @@ pub(super) enum Job {
     Purge(LogId),
 }
 
-/// The log as it will be when the queue has been worked off.
+/// The log as it will be once all queued jobs are done.
 pub(super) struct State {
     pub(super) purged: Option<LogId>,
     pub(super) last: Option<LogId>,
@@ -54,7 +55,7 @@ pub(super) struct State {
     pub(super) vote: Option<Vote>,
     /// The last entry known as committed. The writer notes it with its mark.
     pub(super) committed: Option<LogId>,
-    /// Counts the times that entries were removed from the end: what was read or written across one is stale.
+    /// Number of times that entries were removed from the end. Reads and writes across such a removal are stale.
     pub(super) generation: u64,
     /// Entries below this index can be read from the disk.
     pub(super) written: u64,
@@ -67,7 +68,7 @@ pub(super) struct State {
     closed: bool,
 }
 
-/// See the module.
+/// State that the log's handles and its writer share; see the module.
 pub(super) struct Shared {
     state: Mutex<State>,
     /// Wakes a writer that is a thread.
@@ -82,12 +83,12 @@ pub(super) struct Shared {
     pub(super) vote_timing: Arc<VoteTiming>,
 }
 
-/// Since when the writer has waited for an answer of the disk, if it does.
+/// Time since which the writer waits for the disk; none if it does not wait.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BusySince(Arc<Mutex<Option<Instant>>>);
 
 impl BusySince {
-    /// The disk has answered, in the middle of a batch of many syncs: the wait for the next answer begins.
+    /// Restarts the wait, because the disk has answered within a batch of many syncs.
     pub(super) fn answered(&self) {
         if let Some(since) = self.0.lock().as_mut() {
             *since = Instant::now();
@@ -95,10 +96,10 @@ impl BusySince {
     }
 }
 
-/// Between two looks at whether the disk still answers.
+/// Interval between two checks that the disk still answers.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The writer is at the disk until this is dropped.
+/// Marks the writer as waiting for the disk until this is dropped.
 pub(super) struct Busy<'a>(&'a Shared);
 
 impl Drop for Busy<'_> {
@@ -195,7 +196,7 @@ impl Shared {
         }
     }
 
-    /// [`Self::wait`] for a task.
+    /// Like [`Self::wait`], for a task.
     pub(super) async fn wait_async(&self, due: Option<Instant>) -> Wake {
         loop {
             if let Some(wake) = self.state.lock().wake(due) {
@@ -208,7 +209,7 @@ impl Shared {
         }
     }
 
-    /// A batch is on the disk. `written` is (generation, index after the last entry) of its last append.
+    /// Records that a batch is on the disk. `written` is (generation, index after the last entry) of its last append.
     pub(super) fn batch_done(
         &self,
         written: Option<(u64, u64)>,
@@ -233,12 +234,12 @@ impl Shared {
         self.failure.send_replace(Some(failure.clone()));
     }
 
-    /// The handle that tells since when the disk has been busy.
+    /// Returns the handle that tells since when the disk has been busy.
     pub(super) fn busy_since(&self) -> BusySince {
         self.busy.clone()
     }
 
-    /// The writer begins to use the disk.
+    /// Begins a use of the disk by the writer.
     pub(super) fn busy(&self) -> Busy<'_> {
         *self.busy.0.lock() = Some(Instant::now());
         Busy(self)
@@ -246,8 +247,8 @@ impl Shared {
 
     /// Resolves when the writer has failed, or has been at the disk for longer than `stuck_after`; never otherwise.
     ///
-    /// The writer can't report the latter: a call of the database never returns when one of its own threads has ended in
-    /// a panic, or the kernel does not answer. Without a word this master would keep its place among the voters, and
+    /// The writer can't report the latter: a call of the database never returns when one of its own threads has ended
+    /// in a panic, or the kernel does not answer. Without a word this master would keep its place among the voters, and
     /// its followers' or its own acknowledgements would stay out for good.
     pub(super) async fn failed(&self, stuck_after: Duration) -> LogFailure {
         let mut failure = self.failure.subscribe();
@@ -262,8 +263,8 @@ impl Shared {
             if self.stuck(stuck_after).is_none() {
                 continue;
             }
-            // A process that was stopped finds its clock far ahead, and a disk that has answered: only the same wait at two
-            // looks counts.
+            // A process that was stopped finds its clock far ahead, and a disk that has answered: only the same wait at
+            // two looks counts.
             tokio::time::sleep(LOOK.min(stuck_after)).await;
             if since != *self.busy.0.lock() {
                 continue;
@@ -277,13 +278,13 @@ impl Shared {
         }
     }
 
-    /// Why the disk will not answer any more, if so.
+    /// Returns the reason why the disk will not answer any more, if there is one.
     fn stuck(&self, stuck_after: Duration) -> Option<String> {
         let waited = (*self.busy.0.lock())?.elapsed();
         match panics::on_threads_of_the_database() {
             // It may have been another log's, in a test: this one is stuck only if it waits.
             Some(why) if waited >= LOOK.min(stuck_after) => Some(format!(
-                "a thread of the database broke off ({why}), and {waited:.0?} were waited for it"
+                "a thread of the database panicked ({why}), and the database has been silent for {waited:.0?}"
             )),
             _ if waited >= stuck_after => Some(format!("the disk has not answered for {waited:.0?}")),
             _ => None,
@@ -354,7 +355,7 @@ impl State {
         Ok(total)
     }
 
-    /// Whether this entry, of this term, is purged or among the newest, which are in memory. Of older ones it says no.
+    /// Whether the entry is purged or in memory. False for older entries, which are on the disk only.
     fn holds(&self, id: &LogId) -> bool {
         self.purged.is_some_and(|purged| purged.index >= id.index) || self.tail.id_at(id.index) == Some(*id)
     }

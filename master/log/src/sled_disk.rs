@@ -20,7 +20,7 @@ use super::error::{Damage, OpenError, says_damaged};
 use super::mark_file::{MarkError, MarkFile};
 use super::panics::caught;
 
-/// How long to wait for a predecessor that is still letting go of the directory.
+/// Longest wait for an earlier owner of the directory to release it.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_RETRY: Duration = Duration::from_millis(10);
 
@@ -28,15 +28,15 @@ const LOCK_RETRY: Duration = Duration::from_millis(10);
 /// cleaning a segment moves what is left in it. Measured by `master/log/tests/segments.rs`; 4 is too few.
 const WRITTEN_PER_BYTE: usize = 8;
 
-/// How sled lays out its file.
+/// Layout of sled's file.
 #[derive(Debug, Clone)]
 pub struct SledOptions {
-    /// sled's unit of space, in bytes. Fixed when a log is made: another value does not open it.
+    /// Size of sled's segments, in bytes. Fixed when a log is created: sled does not open it with another value.
     pub segment_size: usize,
-    /// The largest value, in bytes. A leaf of 16 values must stay below a quarter of a segment, or sled writes it to
-    /// a file of its own that it never syncs. And some thousand leaves are in memory, whatever `cache` says: sled's
-    /// cache is 256 of them, each of which looks at its size after 64 accesses only, and a leaf that is appended to once
-    /// is never accessed again.
+    /// The largest value, in bytes. A leaf of 16 values must stay below a quarter of a segment, or sled writes it to a
+    /// file of its own that it never syncs. And some thousand leaves are in memory, whatever `cache` says: sled's cache
+    /// is 256 of them, each of which looks at its size after 64 accesses only, and a leaf that is appended to once is
+    /// never accessed again.
     pub value_cap: usize,
     /// Memory for sled's own cache, in bytes. Recent entries are cached above it, so this serves slow followers.
     pub cache: u64,
@@ -132,8 +132,10 @@ impl SledDisk {
     }
 }
 
-/// Deletes what a crash left of a snapshot of sled's page table. sled would take it for the newest one, and not open.
-/// Without it, it reads the one before and the pages since, or all pages.
+/// Deletes the unfinished snapshot of sled's page table that a crash may have left.
+///
+/// sled would take it for the newest snapshot, and fail to open. Without it, sled reads the snapshot before it and the
+/// pages since, or all pages.
 fn remove_unfinished(dir: &Path) -> io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
@@ -176,7 +178,7 @@ fn open_sled(dir: &Path, options: &SledOptions) -> Result<sled::Db, Unopened> {
         }
         Ok(Err(sled::Error::Io(source))) if !says_damaged(&source) => Err(Unopened::Io(source)),
         Ok(Err(error)) => Err(Unopened::Damaged(error.to_string())),
-        Err(why) => Err(Unopened::Damaged(format!("sled broke off: {why}"))),
+        Err(why) => Err(Unopened::Damaged(format!("sled panicked: {why}"))),
     }
 }
 
@@ -220,12 +222,12 @@ impl LogDisk for SledDisk {
         self.value_cap
     }
 
-    /// sled uses a segment again once all that was in it has been written elsewhere, and hands that to the drive without
-    /// a sync.
+    /// sled uses a segment again once all that was in it has been written elsewhere, and hands that to the drive
+    /// without a sync.
     ///
     /// Say that the last of it was written to segment R. sled frees the old segment when R is full and a later buffer,
-    /// whose header says so, has been written (`SegmentAccountant::stabilize`). That buffer lies in the segment after R at
-    /// the earliest, so the old segment becomes the one after that at the earliest. Between the last byte of the
+    /// whose header says so, has been written (`SegmentAccountant::stabilize`). That buffer lies in the segment after R
+    /// at the earliest, so the old segment becomes the one after that at the earliest. Between the last byte of the
     /// replacement and the first byte over the old segment lies a whole segment of sled's log. Where less than that is
     /// written between two syncs, a sync lies between them, and covers the replacement.
     ///

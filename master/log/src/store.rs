@@ -25,21 +25,21 @@ use super::vote_timing::VoteTiming;
 use super::writer::LogWriter;
 use crate::types::{Entry, LogId, TypeConfig, Vote};
 
-/// The Raft log. A handle: clones are the same log. The writer stops when the last handle is gone, or at
+/// Handle of the Raft log. Clones are handles of the same log. The writer stops when the last handle is dropped, or at
 /// [`Self::close`].
 #[derive(Clone)]
 pub struct LogStore {
     inner: Arc<Inner>,
 }
 
-/// State shared by the handles.
+/// State shared by the clones of a [`LogStore`].
 pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
     pub(super) read_path: Mutex<Option<ReadPath>>,
     pub(super) read_bytes: usize,
     stuck_after: Duration,
     pace: Arc<SyncPace>,
-    /// True once the disk has been let go of; closed without a thread.
+    /// Whether the disk has been released; closed for a log without a thread.
     ended: watch::Receiver<bool>,
 }
 
@@ -53,7 +53,7 @@ impl LogStore {
     /// Opens the log in a directory of its own, on sled.
     ///
     /// # Errors
-    /// See [`OpenError`]: each says what was found and what to do.
+    /// [`OpenError`], which says what was found and what to do.
     pub async fn open_sled(
         dir: impl Into<PathBuf>,
         sled: SledOptions,
@@ -63,8 +63,10 @@ impl LogStore {
         Self::open(move || Ok(Box::new(SledDisk::open(&dir, &sled)?)), options).await
     }
 
-    /// Opens a log on the disk that `disk` opens. That, all writing and the last close happen on a thread of the log's
-    /// own, reading of old entries on a second one: both block, and neither may happen inside a runtime.
+    /// Opens a log on the disk that `disk` opens.
+    ///
+    /// Opening, writing and closing happen on a thread of the log's own, reads of old entries on a second one: both
+    /// block, and neither may happen inside a runtime.
     ///
     /// # Errors
     /// Those of `disk`, and [`OpenError`] for what is found on it.
@@ -81,8 +83,8 @@ impl LogStore {
         opening.await.unwrap_or_else(|_| Err(io(io::Error::other("it ended"))))
     }
 
-    /// Opens a log without a thread: the caller drives the writer, so that a simulation decides when a batch is
-    /// written and what the sync took. Reads are made on the caller's thread.
+    /// Opens a log without a thread, and returns its writer for the caller to drive. A simulation thus decides when a
+    /// batch is written and how long its sync takes. Reads run on the caller's thread.
     ///
     /// # Errors
     /// [`OpenError`] for what is found on the disk.
@@ -121,8 +123,7 @@ impl LogStore {
         self.inner.shared.failed(self.inner.stuck_after).await
     }
 
-    /// Works off what is queued, notes the durable index, and lets go of the disk: after this the directory can be
-    /// opened again.
+    /// Finishes the queued jobs, writes the mark, and releases the disk. After that the directory can be opened again.
     pub async fn close(&self) {
         self.inner.shared.close();
         self.inner.read_path.lock().take();
@@ -130,45 +131,45 @@ impl LogStore {
         drop(self.inner.ended.clone().wait_for(|ended| *ended).await);
     }
 
-    /// The log's extent.
+    /// Returns the log's extent.
     #[must_use]
     pub fn stats(&self) -> LogStats {
         self.inner.shared.stats()
     }
 
-    /// How long its syncs take.
+    /// Returns the durations of its syncs.
     #[must_use]
     pub fn pace(&self) -> Arc<SyncPace> {
         self.inner.pace.clone()
     }
 
-    /// Bytes of the entries that are in memory only, because the disk has not taken them yet.
+    /// Number of bytes of the entries that are in memory only, because the disk has not taken them yet.
     #[must_use]
     pub fn unwritten_bytes(&self) -> u64 {
         self.inner.shared.unwritten_bytes()
     }
 
-    /// The election timeout beside its vote.
+    /// Returns the election timeout that is stored with its vote.
     #[must_use]
     pub fn vote_timing(&self) -> Arc<VoteTiming> {
         self.inner.shared.vote_timing.clone()
     }
 
-    /// Bytes of the entries after index `index`, to within 64 KiB: what a restart would apply on top of a snapshot that
-    /// ends there.
+    /// Number of bytes of the entries after index `index`, to within 64 KiB. A restart would apply them on top of a
+    /// snapshot that ends there.
     #[must_use]
     pub fn bytes_since(&self, index: u64) -> u64 {
         self.inner.shared.state().ledger.since(index.saturating_add(1))
     }
 
-    /// Reads the log.
+    /// Returns a reader of the log.
     #[must_use]
     pub fn reader(&self) -> LogReader {
         LogReader { inner: Arc::clone(&self.inner) }
     }
 }
 
-/// The place of a log of which no thread could be started to look.
+/// Place in the error of a log whose thread could not be started.
 const NOWHERE: &str = "(not reached)";
 
 struct Opened {
@@ -182,7 +183,7 @@ fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, Open
     let place = disk.place();
     let place_of_failures = place.clone();
     let loaded = caught(|| recover(&mut *disk, options.tail_bytes)).unwrap_or_else(|why| {
-        let what = format!("it broke off while it was read: {why}");
+        let what = format!("it panicked while it was read: {why}");
         Err(OpenError::Refused { place, found: Damage::Engine { what } })
     });
     let loaded = match loaded {
@@ -201,7 +202,7 @@ fn open(mut disk: Box<dyn LogDisk>, options: &LogOptions) -> Result<Opened, Open
     Ok(Opened { shared, writer, recovered, packs_view })
 }
 
-/// The writer's thread, from opening to closing the disk.
+/// Runs the writer's thread, from opening to closing the disk.
 fn run(
     disk: impl FnOnce() -> Result<Box<dyn LogDisk>, OpenError>,
     options: &LogOptions,
@@ -234,8 +235,8 @@ fn run(
     // here.
     drop(reading.join());
     if writer.has_failed() {
-        // The database writes when it is dropped, and panics when it can't: there is nothing left to save. Its lock on the
-        // directory ends with the process.
+        // The database writes when it is dropped, and panics when it can't: there is nothing left to save. Its lock on
+        // the directory ends with the process.
         std::mem::forget(writer);
     } else {
         drop(writer);
@@ -262,9 +263,9 @@ impl RaftLogStorage<TypeConfig> for LogStore {
     }
 
     async fn save_committed(&mut self, committed: Option<LogId>) -> Result<(), io::Error> {
-        // It spares a restarted master the wait for a leader's word on entries that it may apply at once, and nothing is
-        // answered from those before a leader has spoken. So it waits for the next mark: a write of its own for each
-        // commit would double the writes of a log with little load.
+        // With the committed position, a restarted master applies entries at once instead of waiting for a leader. It
+        // answers nothing from them before it hears a leader, so the position may lag. It is written with the next
+        // mark: a write for each commit would double the writes of a log with little load.
         self.inner.shared.state().committed = committed;
         Ok(())
     }

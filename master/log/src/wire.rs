@@ -4,7 +4,7 @@ use bytes::{BufMut, BytesMut};
 
 use super::record::RecordError;
 
-/// Reads fields off the front of a slice; every shortfall is an error, never a panic.
+/// Reads fields from the front of a slice. A slice that is too short is an error, never a panic.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -41,36 +41,18 @@ impl<'a> Reader<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// A count of things of at least `each` bytes: one that cannot fit in what is left is refused before anything
-    /// is allocated for it.
-    pub(super) fn count(&mut self, each: usize) -> Result<usize, RecordError> {
-        let count = self.u32()? as usize;
-        let need = count.saturating_mul(each);
-        if need > self.rest.len() {
-            return Err(RecordError::Short { need, have: self.rest.len() });
-        }
-        Ok(count)
+    /// Returns the bytes that are left.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        self.rest
     }
 
-    pub(super) fn text(&mut self) -> Result<String, RecordError> {
-        let len = self.u32()? as usize;
-        let bytes = self.bytes(len)?;
-        Ok(std::str::from_utf8(bytes).map_err(|_| RecordError::Text)?.to_owned())
-    }
-
-    /// Nothing may be left over: a longer record is a newer one, or a damaged one.
+    /// Checks that no bytes are left. A record that is longer than expected is of another build, or damaged.
     pub(super) fn end(&self) -> Result<(), RecordError> {
         if self.rest.is_empty() { Ok(()) } else { Err(RecordError::Trailing { left: self.rest.len() }) }
     }
 }
 
-/// Writes a length. Lengths come from memory: one past `u32::MAX` cannot be met before memory ends, and would read
-/// back as an error rather than as something else.
+/// Writes a length. Lengths come from memory, so none is above `u32::MAX`; if one were, it would read back as an error.
 pub(super) fn put_len(out: &mut BytesMut, len: usize) {
     out.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
-}
-
-pub(super) fn put_text(out: &mut BytesMut, text: &str) {
-    put_len(out, text.len());
-    out.put_slice(text.as_bytes());
 }

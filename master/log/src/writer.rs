@@ -1,11 +1,12 @@
-//! The one writer: takes everything that is queued, writes it in order, syncs once, then acknowledges all of it.
+//! The log's only writer. It takes all queued jobs, writes them in order, syncs once, and acknowledges them.
 //!
 //! Why what is acknowledged is durable. A callback is completed only in [`Writer::step`], after [`Writer::batch`] has
 //! returned from the sync that followed all writes of its batch; batches are worked off one after the other; and the
 //! disk keeps a prefix of its writes. So at any instant the disk holds, after a crash, everything acknowledged so far
-//! and of the rest a prefix in the order in which openraft asked for it, a vote before the entries of its term included.
-//! `an_append_is_not_acknowledged_before_its_sync` and `votes_and_entries_keep_their_order_through_a_crash_at_every_step`
-//! (master/log/tests/it/memory.rs) fail when either half is broken.
+//! and of the rest a prefix in the order in which openraft asked for it, a vote before the entries of its term
+//! included. `an_append_is_not_acknowledged_before_its_sync` and
+//! `votes_and_entries_keep_their_order_through_a_crash_at_every_step` (master/log/tests/it/memory.rs) fail when either
+//! half is broken.
 //!
 //! An error is final: after a failed sync the kernel may have dropped the pages, so a second one that succeeds says
 //! nothing. Every callback then and later gets the error, and [`Shared::failed`] tells the process to exit.
@@ -28,12 +29,13 @@ use super::shared::{Job, Shared, Wake};
 use super::vote_timing::VoteTiming;
 use crate::types::{Entry, LogId, Vote};
 
-/// Where noting the mark takes longer than this, it is noted as many times less often: batches wait for it.
+/// Duration of a write of the mark above which marks are written that many times less often, because batches wait for
+/// them.
 const NOTE_QUICK: Duration = Duration::from_millis(50);
-/// Times less often at most: what is younger than the mark can be lost unnoticed.
+/// Maximum factor by which marks are written less often. Entries after the mark can be lost without notice.
 const LEAST_OFTEN: u128 = 20;
 
-/// Works off the log's queue: on a thread of its own, or, for simulation, step by step.
+/// Processes the log's queue, on a thread of its own or, for simulation, step by step.
 pub struct LogWriter {
     shared: Arc<Shared>,
     writer: Writer,
@@ -63,8 +65,8 @@ impl LogWriter {
         Self { shared, writer, failed: false }
     }
 
-    /// Waits until there is something to do; false when the log has been closed and all is done. Time is tokio's, so
-    /// a simulated clock serves.
+    /// Waits until there is something to do. Returns false when the log has been closed and all is done. It uses
+    /// tokio's time, which a simulation can control.
     pub async fn ready(&mut self) -> bool {
         self.shared.wait_async(self.due()).await != Wake::Closed
     }
@@ -77,8 +79,8 @@ impl LogWriter {
         if self.failed { None } else { self.writer.due() }
     }
 
-    /// Works off all that is queued as one batch: writes, one sync, acknowledgements; then a slice of purging, and the
-    /// mark when it is due.
+    /// Handles all queued jobs as one batch: writes, one sync, acknowledgements. Then purges a slice of old entries,
+    /// and writes the mark when it is due.
     pub fn step(&mut self) {
         let shared = Arc::clone(&self.shared);
         let _busy = shared.busy();
@@ -105,7 +107,7 @@ impl LogWriter {
         }
     }
 
-    /// The last things, when the log is closed: what is written but not synced, and the mark.
+    /// Syncs what is written, and writes the mark, when the log is closed.
     pub fn finish(&mut self) {
         self.step();
         let shared = Arc::clone(&self.shared);
@@ -125,7 +127,7 @@ impl LogWriter {
         let place = self.writer.packs.place().into();
         self.failed = true;
         self.shared.fail(&LogFailure { place, attempt, source: Arc::new(source) });
-        // What was queued between the drain and the failure.
+        // Jobs that were queued between the drain and the failure.
         let (late, _) = self.shared.drain();
         self.refuse(late);
     }
@@ -154,10 +156,10 @@ fn acknowledge(jobs: VecDeque<(Instant, Job)>) {
 
 type Failed = (&'static str, io::Error);
 
-/// A panic of the database is a failure of the log like any other.
+/// Runs `work`, and turns a panic of the database into a failure of the log.
 fn guarded<T>(work: impl FnOnce() -> Result<T, Failed>) -> Result<T, Failed> {
     caught(work)
-        .unwrap_or_else(|why| Err(("use the database", io::Error::other(format!("it broke off: {why}")))))
+        .unwrap_or_else(|why| Err(("use the database", io::Error::other(format!("it panicked: {why}")))))
 }
 
 struct Writer {
@@ -172,11 +174,11 @@ struct Writer {
     /// The entries being purged, slice by slice.
     purge: Option<u64>,
     marked: Mark,
-    /// The last position known as committed whose entry the jobs drained so far have written.
+    /// The last committed position whose entry is written by the jobs drained so far.
     committed: Option<LogId>,
     /// The committed position on the disk.
     noted_committed: Option<LogId>,
-    /// When the mark was last noted.
+    /// Time of the last write of the mark.
     noted: Instant,
     note_took: Duration,
 }
@@ -185,7 +187,7 @@ struct Done {
     written: Option<(u64, u64)>,
     vote: Option<Vote>,
     durable: Option<u64>,
-    /// Bytes of its entries.
+    /// Bytes of the batch's entries.
     taken: u64,
     times: BatchTimes,
 }
@@ -202,7 +204,7 @@ impl Writer {
         let mut run: Vec<&Entry> = Vec::new();
         let (mut durable, mut voted) = (false, false);
         for (_, job) in jobs {
-            // Entries of neighbouring appends share packs; anything else between them is written in its place.
+            // Entries of neighbouring appends share packs. Other jobs between them are written in their place.
             if !matches!(job, Job::Append { .. }) {
                 done.times.bytes += self.append(&mut run)?;
             }
@@ -317,9 +319,10 @@ impl Writer {
 
     /// Notes the last durable index, after making it so: the mark never runs ahead of the log.
     ///
-    /// The committed position goes with it, in the map, after the entry that it names: [`Shared::drain`] gave it together
-    /// with the last of the jobs that wrote that entry, and no later job removes a committed entry but by purging it.
-    /// So every prefix of the disk's writes that has the position has its entry, of the same term, or has purged it.
+    /// The committed position goes with it, in the map, after the entry that it names: [`Shared::drain`] gave it
+    /// together with the last of the jobs that wrote that entry, and no later job removes a committed entry but by
+    /// purging it. So every prefix of the disk's writes that has the position has its entry, of the same term, or has
+    /// purged it.
     fn note(&mut self) -> Result<(), Failed> {
         let begun = Instant::now();
         if let Some(committed) = self.committed.filter(|committed| self.noted_committed < Some(*committed)) {

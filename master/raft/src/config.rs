@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use openraft::{Config, ConfigError, SnapshotPolicy, StepDownPolicy};
 
-use mc_index::Settings;
+use super::timing::{RaftTiming, whole_ms};
 
 /// When snapshots are taken and how much of the log they leave.
 #[derive(Clone, Copy, Debug)]
@@ -20,8 +20,9 @@ pub struct SnapshotLimits {
     pub keep_bytes: u64,
 }
 
-/// Bytes of the log that are kept behind a snapshot: of batches of 128 puts a few hundred thousand entries would be
-/// gigabytes. A restart reads all of it; 256 MiB took a second more than this on two cores (`mcctl bench restart`).
+/// Bytes of the log that are kept although a snapshot covers them. A few hundred thousand entries, each a batch of 128
+/// puts, would be gigabytes, and a restart reads them all: 256 MiB took a second more than this on two cores (`mcctl
+/// bench restart`).
 const KEEP_BYTES: u64 = 64 << 20;
 
 impl Default for SnapshotLimits {
@@ -80,38 +81,20 @@ const APPEND_ENTRIES: u64 = 4096;
 /// to the network, which waits so long for each piece to be taken, and longer for the end, by the snapshot's size.
 const INSTALL_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// The longest wait for a heartbeat's answer: three quarters of a minimum election timeout.
-///
-/// openraft has one heartbeat to a follower under way at a time and drops an answer that comes later than its
-/// `heartbeat_interval`. Only an answer renews the lease without which it refuses writes. So that option is the patience
-/// with an answer here, and [`super::tasks::send_heartbeats`] sets the pace. Each preset supports round trips of up to half
-/// its minimum election timeout; the quarter on top is for a busy machine. At such a round trip an answer is at most
-/// one pace and two round trips old when the next one comes: 200 of the lease's 300 ms, 600 of 1,000 ms with `wan`.
-///
-/// It is not more because openraft looks at its election timer every 13/64 of it.
-pub(crate) fn answer_limit(settings: &Settings) -> Duration {
-    Duration::from_millis((settings.raft_election_min_ms * 3 / 4).max(settings.raft_heartbeat_ms))
-}
-
-/// The longest round trip between masters that `settings` support.
-pub(crate) fn supported_round_trip(settings: &Settings) -> Duration {
-    Duration::from_millis(settings.raft_election_min_ms / 2)
-}
-
-/// openraft's configuration for `settings`. `enable_elect` is off: the node turns it on when its guard is over.
-pub(crate) fn raft_config(settings: &Settings, limits: &SnapshotLimits) -> Result<Config, ConfigError> {
+/// openraft's configuration for `timing`. `enable_elect` is off: the node turns it on when its guard is over.
+pub(crate) fn raft_config(timing: RaftTiming, limits: &SnapshotLimits) -> Result<Config, ConfigError> {
     Config {
         cluster_name: "mc".into(),
-        heartbeat_interval: u64::try_from(answer_limit(settings).as_millis()).unwrap_or(u64::MAX),
-        election_timeout_min: settings.raft_election_min_ms,
-        election_timeout_max: settings.raft_election_max_ms,
+        heartbeat_interval: whole_ms(timing.answer_limit()),
+        election_timeout_min: whole_ms(timing.election_min),
+        election_timeout_max: whole_ms(timing.election_max),
         enable_elect: false,
         enable_pre_vote: Some(true),
         // A restored leader would serve from an index that may miss what was committed before it stopped.
         enable_leader_restore: Some(false),
         // A log that went back has lost acknowledged writes: that must not be papered over.
         allow_log_reversion: Some(false),
-        install_snapshot_timeout: u64::try_from(INSTALL_SNAPSHOT_TIMEOUT.as_millis()).unwrap_or(u64::MAX),
+        install_snapshot_timeout: whole_ms(INSTALL_SNAPSHOT_TIMEOUT),
         snapshot_policy: SnapshotPolicy::Never,
         // What a snapshot covers is purged by `take_snapshots` alone, which looks at bytes, too.
         max_in_snapshot_log_to_keep: u64::MAX,
@@ -120,7 +103,7 @@ pub(crate) fn raft_config(settings: &Settings, limits: &SnapshotLimits) -> Resul
         max_payload_entries: APPEND_ENTRIES,
         api_channel_size: Some(API_QUEUE),
         notification_channel_size: Some(NOTIFICATION_QUEUE),
-        removed_leader_step_down: StepDownPolicy::After(settings.raft_election_min_ms),
+        removed_leader_step_down: StepDownPolicy::After(whole_ms(timing.election_min)),
         ..Config::default()
     }
     .validate()

@@ -40,6 +40,7 @@ mod tasks;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod timing;
 mod writable;
 
 pub use addresses::AddressBook;
@@ -47,7 +48,7 @@ pub use config::SnapshotLimits;
 pub use guard::VoteGuard;
 pub use leadership::{Leadership, REMOVED_FIX};
 pub use lease::LeaderTerm;
-pub use machine::{Applied, Builder, Machine, SharedIndex};
+pub use machine::{Applied, Builder, Gap, Machine, SharedIndex};
 pub use members::{Change, ChangeError};
 pub use node::{BytesSince, NearlyFull, NotLeader, RaftNode, RaftNodeConfig, StartError, TransferError};
 pub use observe::RaftView;
@@ -56,4 +57,5 @@ pub use roster::{CAUGHT_UP, Member, Roster};
 pub use rpc_times::{RaftRpc, RpcTimer, RpcTimes};
 pub use service::{Formation, RaftService};
 pub use snapshots::{Defect, Recovered, SnapshotError, SnapshotFile, SnapshotStore};
+pub use timing::{RaftTiming, RaftTimingError};
 pub use writable::Blocked;

@@ -4,22 +4,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use futures::{Stream, StreamExt};
-use mc_index::{CLUSTER_VERSION, Command, Op, ReadPolicy, Response, State};
+use mc_index::{CLUSTER_VERSION, Change, Command, Op, ReadPolicy, Response, State};
 use mc_log::{LogId, Proposal, SnapshotMeta, StoredMembership, TypeConfig};
 use metrics::Histogram;
 use openraft::EntryPayload;
 use openraft::alias::SnapshotOf;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::snapshots::Installed;
 use super::{SnapshotFile, SnapshotStore};
 
-/// Bounds on what is applied while readers wait: so many entries and so many bytes of commands, at least one entry.
+/// Maximum number of entries, and of bytes of their commands, that are applied while readers wait; at least one entry.
 const ENTRIES_PER_HOLD: usize = 64;
 const BYTES_PER_HOLD: usize = 64 << 10;
 
-/// The index and how far the log has been applied to it; they change together.
+/// The index, and the last log entry that was applied to it. They change together.
 #[derive(Clone, Debug)]
 pub struct Applied {
     /// The index.
@@ -30,21 +30,96 @@ pub struct Applied {
     pub membership: StoredMembership,
 }
 
-/// The index as this master has it, shared between Raft, which applies, and whoever reads.
+/// This master's copy of the index, shared between Raft, which applies entries, and readers.
 #[derive(Clone, Debug)]
 pub struct SharedIndex(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     applied: RwLock<Applied>,
-    /// Whether the read policy in it is the lease: every call asks, and must not wait for the lock to know.
+    /// Whether its read policy is the lease. Every call asks, and must not wait for the lock.
     by_lease: AtomicBool,
+    /// Changes for the follower.
+    changes: Mutex<Changes>,
+}
+
+/// Changes of the objects since the follower took them last.
+#[derive(Debug, Default)]
+struct Changes {
+    followed: bool,
+    changes: Vec<Change>,
+    /// Number of keys in them.
+    keys: usize,
+    /// Whether changes are missing.
+    gap: bool,
+}
+
+/// Maximum number of keys in the changes that wait for the follower: 32 MiB.
+const CHANGED_KEYS_MAX: usize = 4 << 20;
+
+/// Changes are missing, so the follower must begin again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap;
+
+impl Changes {
+    fn add(&mut self, change: Change) {
+        self.keys += change.len();
+        if self.keys > CHANGED_KEYS_MAX {
+            self.gap = true;
+            self.changes = Vec::new();
+        }
+        if !self.gap {
+            self.changes.push(change);
+        }
+    }
 }
 
 impl SharedIndex {
     pub(crate) fn new(applied: Applied) -> Self {
         let by_lease = AtomicBool::new(reads_by_lease(&applied));
-        Self(Arc::new(Shared { applied: RwLock::new(applied), by_lease }))
+        Self(Arc::new(Shared { applied: RwLock::new(applied), by_lease, changes: Mutex::default() }))
+    }
+
+    /// Begins to record changes of the objects, and returns the index before the first of them. There is one follower:
+    /// a second one takes the first one's place.
+    #[must_use]
+    pub fn follow(&self) -> State {
+        // Entries are applied under the write lock, so none comes between the copy and the record.
+        let applied = self.0.applied.read();
+        *self.0.changes.lock() = Changes { followed: true, ..Changes::default() };
+        applied.state.clone()
+    }
+
+    /// Ends the record of changes.
+    pub fn unfollow(&self) {
+        *self.0.changes.lock() = Changes::default();
+    }
+
+    /// Takes the changes since the last call.
+    ///
+    /// # Errors
+    /// [`Gap`] when the follower was too slow, or the index was replaced as a whole.
+    pub fn take_changes(&self) -> Result<Vec<Change>, Gap> {
+        let mut changes = self.0.changes.lock();
+        if changes.gap || !changes.followed {
+            return Err(Gap);
+        }
+        changes.keys = 0;
+        Ok(std::mem::take(&mut changes.changes))
+    }
+
+    fn record(&self, command: &Command, response: &Response) {
+        let mut changes = self.0.changes.lock();
+        if changes.followed
+            && !changes.gap
+            && let Some(change) = Change::of(command, response)
+        {
+            changes.add(change);
+        }
+    }
+
+    fn record_gap(&self) {
+        self.0.changes.lock().gap = true;
     }
 
     /// Reads one consistent moment. Whether that moment is recent enough is for a lease or a read barrier to say.
@@ -103,7 +178,9 @@ impl Machine {
                 let response = match step {
                     Step::Nothing => Response::Done,
                     Step::Command(command) => {
-                        applied.state.apply(log_id.index, log_id.leader_id.term, &command)
+                        let response = applied.state.apply(log_id.index, log_id.leader_id.term, &command);
+                        self.index.record(&command, &response);
+                        response
                     }
                     Step::Membership(membership) => {
                         applied.membership = membership;
@@ -197,8 +274,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Builder { applied: Some(self.index.read(Clone::clone)), snapshots: self.snapshots.clone() }
     }
 
-    /// Quick, whatever the size of the snapshot: openraft votes for nobody until it has returned, since what purges the
-    /// log waits for it, and all else for that. See `raft::snapshots`.
+    /// Installs a received snapshot, quickly whatever its size. openraft grants no vote until this returns: purging the
+    /// log waits for it, and everything else waits for the purge. See `raft::snapshots`.
     async fn install_snapshot(
         &mut self,
         meta: &SnapshotMeta,
@@ -211,6 +288,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             let applied =
                 Applied { state, last_applied: meta.last_log_id, membership: meta.last_membership.clone() };
             let replaced = index.change(|current| std::mem::replace(current, applied));
+            index.record_gap();
             Ok((replaced, turn, snapshots))
         })
         .await?;

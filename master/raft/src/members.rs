@@ -121,7 +121,7 @@ impl RaftNode {
             return Err(ChangeError::NotLeader);
         }
         Err(ChangeError::Refused(format!(
-            "no majority of those who would vote has answered within {ANSWER_TIMEOUT:?}"
+            "no majority of the voters after this change has answered within {ANSWER_TIMEOUT:?}"
         )))
     }
 

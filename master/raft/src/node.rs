@@ -31,6 +31,7 @@ use super::peers::Peers;
 use super::removal::Removal;
 use super::service::Attached;
 use super::snapshots::{Disk, FileSystem, SnapshotError};
+use super::timing::{RaftTiming, whole_ms};
 use super::writable::{self, Blocked};
 use super::{
     AddressBook, Applied, LeaderTerm, Machine, RaftService, SharedIndex, SnapshotLimits, SnapshotStore,
@@ -49,8 +50,8 @@ pub struct RaftNodeConfig<L> {
     pub node: NodeId,
     /// Its cluster.
     pub cluster: ClusterId,
-    /// Settings of an empty index, and the Raft timing.
-    pub settings: Settings,
+    /// Heartbeats and election timeouts.
+    pub timing: RaftTiming,
     /// Connects to the other masters.
     pub network: Arc<dyn Network>,
     /// Times the guard after a restart.
@@ -86,7 +87,7 @@ pub enum StartError {
     /// The log cannot be read.
     #[error("cannot read the Raft log: {0}")]
     Log(#[source] io::Error),
-    /// The replicated Raft timing is not usable.
+    /// The Raft timing is not usable.
     #[error("the Raft timing is not usable: {0}")]
     Timing(#[from] ConfigError),
     /// openraft refuses.
@@ -150,7 +151,7 @@ pub struct RaftNode {
     pub(super) pace: Arc<SyncPace>,
     /// Held while the membership is changed.
     pub(super) changing: tokio::sync::Mutex<()>,
-    election_timeout_max: Duration,
+    timing: RaftTiming,
     /// A hand-over yields the term: voters may elect another leader before our lease ends.
     ballots: Arc<Ballots>,
     blocked: watch::Receiver<Option<Blocked>>,
@@ -187,7 +188,7 @@ impl RaftNode {
         let RaftNodeConfig {
             node,
             cluster,
-            settings,
+            timing,
             network,
             clock,
             mut log,
@@ -201,8 +202,7 @@ impl RaftNode {
             apply_seconds,
             election_seconds,
         } = config;
-        let raft_config = Arc::new(raft_config(&settings, &limits)?);
-        let election_timeout_max = Duration::from_millis(settings.raft_election_max_ms);
+        let raft_config = Arc::new(raft_config(timing, &limits)?);
 
         let begun = Instant::now();
         let opened = mc_durable::blocking(move || SnapshotStore::open_on(disk, &snapshot_dir, cluster));
@@ -211,21 +211,23 @@ impl RaftNode {
         let log_state = log.get_log_state().await.map_err(StartError::Log)?;
         recovered.check_log(log_state.last_purged_log_id.as_ref())?;
         for (path, defect) in &recovered.bad {
-            tracing::warn!("snapshot {} is bad and was passed over: {defect}", path.display());
+            tracing::warn!("snapshot {} is bad and is skipped: {defect}", path.display());
         }
         let covered = recovered.snapshot.as_ref().and_then(|(meta, _)| meta.last_log_id);
+        let mut log_at_start = log_state.last_log_id;
         if let (Some(last), Some(covered)) = (log_state.last_log_id, covered)
             && is_overruled(last, covered)
         {
             tracing::warn!(
-                "the log ends at {last}, which the snapshot up to {covered} overrules: this master was cut off while \
-                 it installed the snapshot; the log is dropped, all that counts is in the snapshot"
+                "the log ends at {last}, which the snapshot up to {covered} overrules: this master died while it \
+                 installed the snapshot; the log is dropped, the snapshot replaces it"
             );
             // Entries up to the committed position go by a purge, which Raft begins with: a crash after some of them were
             // cut off here would leave that position without its entry, and the log is refused then.
             let committed = log.read_committed().await.map_err(StartError::Log)?;
             let kept = committed.max(log_state.last_purged_log_id);
             log.truncate_after(kept).await.map_err(StartError::Log)?;
+            log_at_start = kept;
         }
         let applied = match recovered.snapshot {
             Some((meta, state)) => {
@@ -248,7 +250,7 @@ impl RaftNode {
         let recorded = vote_timing.election_max();
         // The longer one stands beside each vote until the guard is over: if this run ends before that, the next one
         // still has to keep what an earlier one promised.
-        let guarded = recorded.max(election_timeout_max);
+        let guarded = recorded.max(timing.election_max);
         vote_timing.set(guarded);
         let guard = match vote {
             Some(vote) => {
@@ -256,14 +258,14 @@ impl RaftNode {
                     // Before this run can promise anything that is longer than what is on the disk.
                     log.save_vote(&vote).await.map_err(StartError::Log)?;
                 }
-                let spread = settings.raft_election_max_ms.saturating_sub(settings.raft_election_min_ms);
-                let random_part = Duration::from_millis(rand::random_range(0..=spread));
+                let spread = timing.election_max.saturating_sub(timing.election_min);
+                let random_part = rand::random_range(Duration::ZERO..=spread);
                 VoteGuard::armed(clock, guarded, random_part)
             }
             None => VoteGuard::open(clock),
         };
 
-        let identity = Identity { cluster, node, election_max_ms: settings.raft_election_max_ms };
+        let identity = Identity { cluster, node, election_max_ms: whole_ms(timing.election_max) };
         let addresses = AddressBook::default();
         let acks = Arc::new(Acks::default());
         let removal = Arc::new(Removal::default());
@@ -280,20 +282,20 @@ impl RaftNode {
         let (stopped_tx, stopped) = watch::channel(None);
         let (blocked_tx, blocked) = watch::channel(None);
         let ballots = Arc::new(Ballots::default());
-        let signs = writable::Signs { me: node, acks: acks.clone(), settings: settings.clone() };
+        let signs = writable::Signs { me: node, acks: acks.clone(), timing };
         let tasks = [
             tasks::spawn(observe::tell_when_stopped(raft.metrics(), stopped_tx)),
             tasks::spawn(writable::watch(raft.clone(), signs, blocked_tx)),
-            tasks::send_heartbeats(raft.clone(), Duration::from_millis(settings.raft_heartbeat_ms)),
+            tasks::send_heartbeats(raft.clone(), timing.heartbeat),
             tasks::stand_when_over(raft.clone(), guard.clone(), move || {
-                vote_timing.set(election_timeout_max);
+                vote_timing.set(timing.election_max);
             }),
             tasks::take_snapshots(raft.clone(), bytes_since, limits, snapshots.clone()),
             tasks::spawn(leadership::follow(
                 raft.clone(),
                 node,
                 Signs { heard: heard.clone(), acks: acks.clone(), removal },
-                election_timeout_max,
+                timing.election_max,
                 leadership_tx,
                 addresses.clone(),
                 Elections::new(election_seconds),
@@ -304,7 +306,8 @@ impl RaftNode {
             raft: raft.clone(),
             guard,
             snapshots: snapshots.clone(),
-            election_max_ms: settings.raft_election_max_ms,
+            log_at_start,
+            election_max_ms: whole_ms(timing.election_max),
             timing_differs: AtomicBool::new(false),
             heard,
             pace: pace.clone(),
@@ -324,7 +327,7 @@ impl RaftNode {
             acks,
             pace,
             changing: tokio::sync::Mutex::default(),
-            election_timeout_max,
+            timing,
             ballots,
             blocked,
             stopped,
@@ -341,6 +344,12 @@ impl RaftNode {
         members: BTreeMap<NodeId, MasterNode>,
     ) -> Result<(), RaftError<TypeConfig, InitializeError<TypeConfig>>> {
         self.raft.initialize(members).await
+    }
+
+    /// Heartbeats and election timeouts that this node runs with.
+    #[must_use]
+    pub fn timing(&self) -> RaftTiming {
+        self.timing
     }
 
     /// openraft's handle: proposals, membership changes, metrics.
@@ -400,7 +409,7 @@ impl RaftNode {
     /// No caller may be told anything on the strength of it.
     #[must_use]
     pub fn presumed_term(&self) -> Option<LeaderTerm> {
-        let usable = usable_lease(self.election_timeout_max);
+        let usable = usable_lease(self.timing.election_max);
         let metrics = self.metrics.borrow_watched();
         let term = leased_term(&metrics, self.node, &self.acks, Instant::now(), usable)?;
         // Last: see there.
@@ -423,7 +432,7 @@ impl RaftNode {
             Ok(LeaderTerm(term))
         };
         // openraft bounds the wait for the quorum, not the wait for entries to be applied.
-        match tokio::time::timeout(self.election_timeout_max * 4, confirmed).await {
+        match tokio::time::timeout(self.timing.election_max * 4, confirmed).await {
             Ok(Ok(term)) => Ok(term),
             Ok(Err(RaftError::APIError(LinearizableReadError::ForwardToLeader(to)))) => Err(self.forward(to)),
             Ok(Err(_)) | Err(_) => Err(NotLeader { leader: None, term: self.leadership.borrow().term }),
@@ -470,7 +479,7 @@ impl RaftNode {
                 return Err(NotLeader { leader, term }.into());
             }
             let successors = (to != Some(self.node))
-                .then(|| successors(&metrics, self.node, to, self.election_timeout_max))
+                .then(|| successors(&metrics, self.node, to, self.timing.election_max))
                 .transpose()?;
             (metrics.vote.leader_id.term, successors)
         };
@@ -485,7 +494,7 @@ impl RaftNode {
             // The request, a vote and the news of it each travel, besides what a near and busy voter takes.
             let far = self.acks.round_trip(target).unwrap_or_default() * 3;
             let patience =
-                if last { self.election_timeout_max * 2 } else { self.election_timeout_max / 6 + far };
+                if last { self.timing.election_max * 2 } else { self.timing.election_max / 6 + far };
             let mut leadership = self.leadership.clone();
             let taken = leadership.wait_for(|now| now.term > term && now.leader.is_some());
             match tokio::time::timeout(patience, taken).await {
@@ -500,14 +509,14 @@ impl RaftNode {
         Err(TransferError::Alone)
     }
 
-    /// Waits until this node, which leads, is known to: the news takes a moment.
+    /// Waits until `leadership` names this node, which leads: the news takes a moment.
     async fn known_leader(&self) -> Result<Leadership, TransferError> {
         let mut leadership = self.leadership.clone();
         let known = leadership.wait_for(|now| now.leader.as_ref().is_some_and(|(id, _)| *id == self.node));
-        match tokio::time::timeout(self.election_timeout_max, known).await {
+        match tokio::time::timeout(self.timing.election_max, known).await {
             Ok(Ok(now)) => Ok(now.clone()),
             Ok(Err(_)) => Err(Fatal::Stopped.into()),
-            Err(_) => Err(TransferError::NotTaken { to: self.node, waited: self.election_timeout_max }),
+            Err(_) => Err(TransferError::NotTaken { to: self.node, waited: self.timing.election_max }),
         }
     }
 

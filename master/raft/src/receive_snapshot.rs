@@ -69,7 +69,7 @@ impl Offer {
         mut inbound: Streaming<v1::SnapshotPiece>,
     ) -> Result<Vote, Ended> {
         let began = Instant::now();
-        self.check(&attached.raft).await?;
+        self.check(&attached.raft, attached.log_at_start).await?;
         let incoming = tokio::select! {
             biased;
             ended = outdated(&attached.raft, self.vote) => return Err(ended),
@@ -77,23 +77,29 @@ impl Offer {
         };
         // Its sender is not needed any more: when it loses patience with a slow machine, or its connection, the work so far
         // is not in vain, and its next try is answered at once.
-        let rest = tokio::spawn(self.take_over(attached.raft.clone(), incoming, began));
+        let rest =
+            tokio::spawn(self.take_over(attached.raft.clone(), attached.log_at_start, incoming, began));
         rest.await.map_err(|err| Status::internal(err.to_string()))?
     }
 
     /// Whether Raft would take it, as of now.
-    async fn check(&self, raft: &Raft<Machine>) -> Result<(), Ended> {
-        let known = raft.with_raft_state(|state| Known {
+    async fn check(&self, raft: &Raft<Machine>, log_at_start: Option<LogId>) -> Result<(), Ended> {
+        // Before the end of the log is asked for, so that nothing counts as durable that is not in it.
+        let flushed = raft.watch_log_progress().get();
+        let flushed =
+            flushed.filter(|flushed| flushed.vote == self.vote).and_then(|flushed| flushed.last_log_id);
+        let known = raft.with_raft_state(move |state| Known {
             vote: *state.vote_ref(),
             committed: state.local_committed().copied(),
             log: state.log_ids.last().copied(),
+            durable: flushed.max(log_at_start),
         });
         let known = known.await.map_err(|err| stopped(&err))?;
         match judge(&known, self.vote, self.meta.last_log_id) {
             Verdict::Take => Ok(()),
-            Verdict::Spare => Err(Ended::Answered(known.vote)),
+            Verdict::Spare | Verdict::Held => Err(Ended::Answered(known.vote)),
             Verdict::Overtaken => {
-                let why = "entries of this leader beyond the snapshot have come in meanwhile";
+                let why = "entries of this leader beyond the snapshot have come in and are being written";
                 Err(Status::unavailable(why).into())
             }
             Verdict::Contradicts { last, committed } => {
@@ -118,7 +124,7 @@ impl Offer {
         let busy = |_| Status::unavailable("another snapshot is coming in");
         let turn = timeout(PATIENCE, attached.snapshots.turn()).await.map_err(busy)?;
         // The one before may have brought all of this one.
-        self.check(&attached.raft).await?;
+        self.check(&attached.raft, attached.log_at_start).await?;
         let incoming = attached.snapshots.receive(self.meta.clone(), self.bytes, turn);
         let mut incoming = Aside::new(incoming.map_err(|err| refused(&err))?);
         while let Some(piece) = next(inbound).await? {
@@ -131,6 +137,7 @@ impl Offer {
     async fn take_over(
         self,
         raft: Raft<Machine>,
+        log_at_start: Option<LogId>,
         incoming: Aside<Incoming>,
         began: Instant,
     ) -> Result<Vote, Ended> {
@@ -148,7 +155,7 @@ impl Offer {
             snapshot = decoded => snapshot?,
         };
         // Entries may have been committed meanwhile.
-        self.check(&raft).await?;
+        self.check(&raft, log_at_start).await?;
 
         let Self { vote, meta, bytes } = self;
         let index = meta.last_log_id.map_or(0, |last| last.index);
@@ -159,7 +166,7 @@ impl Offer {
             index,
             bytes,
             ms,
-            "took a snapshot from the leader: what it lacked is not in the log any more"
+            "took a snapshot from the leader, whose log no longer has the entries that this master lacked"
         );
         Ok(reply.vote)
     }
@@ -187,17 +194,26 @@ struct Known {
     committed: Option<LogId>,
     /// The last entry of its log.
     log: Option<LogId>,
+    /// The last entry that is known to be on its disk, of those that the sender has sent, or of those from before this run.
+    durable: Option<LogId>,
 }
 
 /// Whether to take a snapshot.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Take,
-    /// The same leader has sent entries beyond it, which go on from all that it holds. openraft asserts that what is
-    /// written in one leader's name does not go back. The entries may not be durable yet, so its sender is not told that
-    /// all is here; it is once they are committed, which the next heartbeat tells.
+    /// The log has entries of the same leader beyond it, which go on from all that it holds, and they are on disk. Its
+    /// sender, which has lost sight of them, is told that all of the snapshot is here and goes on behind it.
+    ///
+    /// openraft asserts that what is written in one leader's name does not go back, so the snapshot can't be installed.
+    /// Nor can the leader be left to wait: it may have no newer snapshot for a long time, and sends no entries before it
+    /// knows that this one is here.
+    Held,
+    /// The same, but the entries are not known to be on disk yet. A leader that counted them would find a log that went
+    /// back if the power failed here.
     Overtaken,
-    /// Its sender was deposed, or all of it is committed here. Raft would answer the same, after the transfer.
+    /// Not needed: its sender was deposed, or all of it is committed here. Raft would answer the same, after the
+    /// transfer.
     Spare,
     /// It holds another entry than this node in a place that is committed. openraft asserts that there is no such
     /// snapshot.
@@ -213,7 +229,9 @@ fn judge(known: &Known, vote: Vote, last: Option<LogId>) -> Verdict {
     }
     let is_of_sender = |log: &LogId| log.committed_leader_id().term == vote.leader_id.term;
     if known.log > last && known.log.as_ref().is_some_and(is_of_sender) {
-        return Verdict::Overtaken;
+        // An entry of the sender stays in the log until a later leader cuts it off, whose vote would be known here.
+        let durable = known.durable >= last && known.durable.as_ref().is_some_and(is_of_sender);
+        return if durable { Verdict::Held } else { Verdict::Overtaken };
     }
     match (last, known.committed) {
         (Some(last), Some(committed)) if last.index <= committed.index => {
@@ -253,9 +271,21 @@ mod tests {
         let ours = Vote::new_committed(5, NodeId(1));
         let judged =
             |committed: Option<(u64, u64)>, log: Option<(u64, u64)>, term, last: Option<(u64, u64)>| {
-                let known = Known { vote: ours, committed: committed.map(id), log: log.map(id) };
+                let known =
+                    Known { vote: ours, committed: committed.map(id), log: log.map(id), durable: None };
                 judge(&known, Vote::new_committed(term, NodeId(1)), last.map(id))
             };
+        for (durable, verdict) in [
+            (None, Verdict::Overtaken),
+            (Some((5, 9)), Verdict::Overtaken),
+            (Some((4, 99)), Verdict::Overtaken),
+            (Some((5, 10)), Verdict::Held),
+            (Some((5, 12)), Verdict::Held),
+        ] {
+            let (log, durable) = (Some(id((5, 12))), durable.map(id));
+            let known = Known { vote: ours, committed: Some(id((3, 9))), log, durable };
+            assert_eq!(judge(&known, ours, Some(id((5, 10)))), verdict, "{durable:?}");
+        }
         let verdict = |committed, term, last| judged(committed, committed, term, last);
         assert_eq!(judged(Some((3, 9)), Some((5, 12)), 5, Some((5, 10))), Verdict::Overtaken);
         assert_eq!(judged(Some((3, 9)), Some((5, 12)), 5, Some((3, 10))), Verdict::Overtaken);

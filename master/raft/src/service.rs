@@ -66,6 +66,8 @@ pub(super) struct Attached {
     pub(super) raft: Raft<Machine>,
     pub(super) guard: VoteGuard,
     pub(super) snapshots: SnapshotStore,
+    /// The last entry that the log held on disk when this run began.
+    pub(super) log_at_start: Option<LogId>,
     /// This node's longest election timeout; that of all.
     pub(super) election_max_ms: u64,
     /// A peer with another one was refused.

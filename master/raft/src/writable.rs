@@ -1,14 +1,13 @@
 //! Whether a leader can write, as openraft sees it.
 //!
 //! openraft refuses proposals once no majority has answered a heartbeat within a maximum election timeout. It counts only
-//! answers that come in time ([`super::config::answer_limit`]). Followers that hear a leader elect no other one, however
+//! answers that come in time ([`RaftTiming::answer_limit`]). Followers that hear a leader elect no other one, however
 //! late it hears their answers: such a leader leads on, can't write, and has to say so.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_index::Settings;
 use mc_log::{Raft, TypeConfig};
 use mc_types::NodeId;
 use openraft::alias::InstantOf;
@@ -19,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::Machine;
 use super::acks::Acks;
-use super::config::{answer_limit, supported_round_trip};
+use super::timing::RaftTiming;
 
 /// Whether openraft takes proposals from this node at `now`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +34,7 @@ pub(crate) enum Writing {
 /// openraft's own type for moments, which it lets others only take and compare.
 pub(crate) type RaftInstant = InstantOf<TypeConfig>;
 
-/// openraft's own rule, from what it reports: its lease is `lease` long.
+/// Whether openraft takes proposals, by its own rule and metrics; its lease is `lease` long.
 pub(crate) fn writing(
     metrics: &RaftMetrics<TypeConfig>,
     me: NodeId,
@@ -92,7 +91,7 @@ impl fmt::Display for Blocked {
 pub(super) struct Signs {
     pub(super) me: NodeId,
     pub(super) acks: Arc<Acks>,
-    pub(super) settings: Settings,
+    pub(super) timing: RaftTiming,
 }
 
 /// A leader that can't write again so soon has warned of it already.
@@ -101,8 +100,8 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 /// Publishes why this leader can't write, while it can't, until Raft ends. A new leader has no answer yet and a single
 /// late one is no news, so it has to last for a lease.
 pub(super) async fn watch(raft: Raft<Machine>, signs: Signs, out: watch::Sender<Option<Blocked>>) {
-    let Signs { me, acks, settings } = signs;
-    let lease = Duration::from_millis(settings.raft_election_max_ms);
+    let Signs { me, acks, timing } = signs;
+    let lease = timing.election_max;
     let metrics = raft.metrics();
     let mut ticks = tokio::time::interval(lease / 6);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -130,8 +129,8 @@ pub(super) async fn watch(raft: Raft<Machine>, signs: Signs, out: watch::Sender<
         let others = voters.into_iter().filter(|voter| *voter != me);
         let blocked = Blocked {
             round_trips: others.map(|voter| (voter, acks.round_trip(voter))).collect(),
-            limit: answer_limit(&settings),
-            supported: supported_round_trip(&settings),
+            limit: timing.answer_limit(),
+            supported: timing.supported_round_trip(),
         };
         let due = warned_at.is_none_or(|at| now.duration_since(at) >= WARN_EVERY);
         if !warned && due {

@@ -1,11 +1,11 @@
 use mc_proto::v1::Caller;
 use mc_types::{ClusterId, NodeId};
 
-use super::refusal::Refusal;
+use crate::leader::Refusal;
 
 const CLIENT_ID_LEN: usize = 16;
 
-/// Whom a call must mean to be answered here.
+/// Cluster and node that a call must mean to be answered here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Addressee {
     pub(crate) cluster: ClusterId,
@@ -13,8 +13,8 @@ pub(crate) struct Addressee {
 }
 
 impl Addressee {
-    /// Refuses a call that means another cluster or node, or that speaks no version of ours. A caller that knows no
-    /// cluster or node yet names none.
+    /// Refuses a call that means another cluster or node, or that shares no protocol version with this master. A caller
+    /// that does not know its cluster or node yet names none.
     pub(crate) fn check(&self, caller: Option<&Caller>) -> Result<(), Refusal> {
         let Some(caller) = caller else {
             return Err(Refusal::Invalid(
@@ -32,7 +32,7 @@ impl Addressee {
     }
 }
 
-/// Refuses a call that changes something and does not say which client it comes from.
+/// Refuses a call that changes something but names no client.
 pub(crate) fn names_client(caller: Option<&Caller>) -> Result<(), Refusal> {
     let len = caller.map_or(0, |caller| caller.client_id.len());
     match len == CLIENT_ID_LEN {
@@ -43,7 +43,7 @@ pub(crate) fn names_client(caller: Option<&Caller>) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses a caller whose range of protocol versions does not meet ours.
+/// Refuses a caller whose range of protocol versions does not overlap this master's.
 pub(crate) fn versions_meet(min: u32, max: u32) -> Result<(), Refusal> {
     match mc_proto::common_version(mc_proto::VERSIONS, min..=max) {
         Some(_) => Ok(()),

@@ -1,30 +1,31 @@
-//! Decodes what masters read of clients and stores, for tests/fuzz: each function says whether it could be read. A
-//! command for the log must be read there as it was written.
+//! Entry points of tests/fuzz to what masters read from clients and stores: each function says whether it could be
+//! read. Panics if a command for the log does not read back there as it was written.
 
 use std::hint::black_box;
 
 use bytes::Bytes;
-use mc_index::{Command, KeyHash, Op, Stamp};
+use mc_index::{Command, KeyHash, Op, PutStartItem, Stamp};
 use mc_proto::v1;
 use mc_types::ClusterTime;
 
 use super::caller::{Addressee, versions_meet};
-use super::node_id;
-use super::objects::{limits, put_id, start_item};
+use super::convert::{node_id, put_id};
+use super::objects::{limits, new_put};
 use super::stores::{parse_mount, store_and_epoch};
 use crate::fuzz::{CLUSTER, NODE};
+use crate::leader::Refusal;
 
-/// Checks the caller and the addressee.
+/// Whether the caller and the addressee pass their checks.
 pub fn caller(caller: Option<&v1::Caller>) -> bool {
     Addressee { cluster: CLUSTER, node: NODE }.check(caller).is_ok()
 }
 
-/// Checks the versions that a caller speaks.
+/// Whether a caller speaks a protocol version of this build.
 pub fn hello(request: &v1::HelloRequest) -> bool {
     versions_meet(request.version_min, request.version_max).is_ok()
 }
 
-/// Keys, and the tenant whose they are.
+/// Whether a tenant's keys are within the limits.
 pub fn keys<'a>(tenant: &str, keys: impl ExactSizeIterator<Item = &'a Bytes>) -> bool {
     let items = keys.len();
     for key in keys {
@@ -33,22 +34,23 @@ pub fn keys<'a>(tenant: &str, keys: impl ExactSizeIterator<Item = &'a Bytes>) ->
     limits(tenant, items).is_ok()
 }
 
-/// Puts that start.
+/// Whether a batch of puts that start can be read.
 pub fn put_start(request: &v1::BatchPutStartRequest) -> bool {
-    let items = request.items.iter().map(|item| start_item(item, &ClusterTime));
+    let items =
+        request.items.iter().map(|item| Ok::<PutStartItem, Refusal>(new_put(item)?.until(ClusterTime(1))));
     let Ok(items) = items.collect::<Result<_, _>>() else { return false };
     check_logged(Op::PutStart { tenant: request.tenant.clone(), items });
     caller(request.caller.as_ref()) && limits(&request.tenant, request.items.len()).is_ok()
 }
 
-/// Puts that end.
+/// Whether a batch of puts that end can be read.
 pub fn put_end(request: &v1::BatchPutEndRequest) -> bool {
     caller(request.caller.as_ref())
         && keys(&request.tenant, request.items.iter().map(|item| &item.key))
         && request.items.iter().all(|item| put_id(&item.put_id).is_ok())
 }
 
-/// Puts that are given up.
+/// Whether a batch of puts that are given up can be read.
 pub fn put_revoke(request: &v1::BatchPutRevokeRequest) -> bool {
     let puts = request.put_ids.iter().map(|id| put_id(id));
     let Ok(puts) = puts.collect::<Result<_, _>>() else { return false };
@@ -56,19 +58,19 @@ pub fn put_revoke(request: &v1::BatchPutRevokeRequest) -> bool {
     caller(request.caller.as_ref()) && limits(&request.tenant, request.put_ids.len()).is_ok()
 }
 
-/// A store that lends memory.
+/// Whether the mount of a store can be read.
 pub fn mount(request: &v1::MountStoreRequest) -> bool {
     let Ok(mount) = parse_mount(request.clone()) else { return false };
     check_logged(Op::MountStore(mount));
     caller(request.caller.as_ref())
 }
 
-/// A store's id and the allocation of its memory.
+/// Whether these are a store's id and the epoch of its memory.
 pub fn store(store: &[u8], epoch: &[u8]) -> bool {
     store_and_epoch(store, epoch).is_ok()
 }
 
-/// A master's id.
+/// Whether this is a master's id.
 pub fn node(id: &[u8]) -> bool {
     node_id(id).is_ok()
 }

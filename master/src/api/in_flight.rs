@@ -1,5 +1,5 @@
-//! A bound on the memory that calls take up: requests from their first byte until they are answered, replies from then
-//! until their last byte was sent.
+//! Bound on the memory of calls: of a request from its first byte until it is answered, then of its reply until the
+//! last byte was sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,35 +15,41 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-use super::Refusal;
+use crate::leader::Refusal;
 
-/// Bytes of requests that a master reads and works on, and of replies that it sends, all callers together: those of some
-/// ten thousand batches of 128 puts. Without a bound a few callers could fill its memory, each call with up to 24 MiB, or
-/// with replies that they do not read. A caller that is gone or stands still gives back what it took up when keep-alive
-/// ends its connection, within seconds; one that is alive and does not read its replies has them until it does.
+/// Limit on the memory of all callers' calls together: bytes of requests that the master reads or works on, and of
+/// replies that it sends.
 ///
-/// Requests count as they travel. Decoded, the items of one take at most some 2 MiB more, since one of more than
-/// [`mc_proto::MAX_FIELDS`] is not decoded. Long lists of numbers, and attributes of endpoints, take up to some sixteen
-/// times their bytes.
+/// It fits some ten thousand batches of 128 puts. Without it, a few callers could fill the memory with calls of up to
+/// 24 MiB each, or with replies that they do not read. If a caller is gone or hangs, keep-alive ends its connection
+/// within seconds and frees its share. A caller that is alive and does not read its replies keeps its share.
+///
+/// Requests count as encoded. Decoding adds some 2 MiB at most for the items of a request, since one with more than
+/// [`mc_proto::MAX_FIELDS`] is refused before it is decoded. Long lists of numbers, and attributes of endpoints, take
+/// up to some sixteen times their encoded bytes.
 const MOST_BYTES: usize = 256 << 20;
 
-/// Calls that change nothing and may have large replies. They may be refused after the work, and leave a quarter of the
-/// room to all others, so that readers who stall keep nobody from putting. The replies of others are counted and never
-/// refused, for what was done has to be said: at worst those to all requests that there was room for go past the bound.
+/// Paths of calls that change nothing and may have large replies.
+///
+/// These calls may be refused after the work, and they leave a quarter of the room to all other calls, so that stalled
+/// readers keep nobody from putting. Replies to other calls are counted and never refused, because the caller must
+/// learn what was done. At worst, the replies to all requests for which there was room exceed the limit.
 const READS: [&str; 2] = ["/BatchExist", "/BatchGet"];
 
-/// A store's heartbeats are one request that never ends.
+/// Path of the call that carries a store's heartbeats, one request that never ends.
 const HEARTBEAT: &str = "/Heartbeat";
 
-/// Most bytes that one store's heartbeats may take up until they are answered: some hundred times the usual, and 64 MiB
-/// for a thousand stores. They have no part in the bound of all calls: a stream that finds no room ends, and its store
-/// is suspect at once, so the load of others would make live stores look dead.
+/// Limit on the bytes of one store's heartbeats that are not answered yet: some hundred times the usual, and 64 MiB for
+/// a thousand stores.
+///
+/// Heartbeats do not count towards the limit of all calls. A stream that finds no room ends, and its store is suspect
+/// at once, so the load of other callers would make live stores look dead.
 const MOST_HEARTBEAT_BYTES: usize = 64 << 10;
 
-/// tonic encodes a reply into a buffer of this size, and doubles it until the reply fits.
+/// Size of the buffer into which tonic encodes a reply; tonic doubles it until the reply fits.
 const ENCODE_BUFFER: usize = 8 << 10;
 
-/// Memory of calls in flight, a bound on it, and the layer that refuses those for which there is no room.
+/// Memory of calls in flight, its limit, and the layer that refuses calls for which there is no room.
 #[derive(Clone)]
 pub(crate) struct InFlight {
     most: usize,
@@ -60,12 +66,12 @@ impl InFlight {
         Self { most, taken: Arc::default(), refused }
     }
 
-    /// Another bound on the same.
+    /// Returns the same account with another limit.
     fn up_to(&self, most: usize) -> Self {
         Self { most, ..self.clone() }
     }
 
-    /// The bounds of the request and of the reply of one call.
+    /// Returns the bounds for the request and for the reply of one call.
     fn of_call(&self, path: &str) -> (Self, Self) {
         if READS.iter().any(|read| path.ends_with(read)) {
             let reads = self.up_to(self.most / 4 * 3);
@@ -79,7 +85,7 @@ impl InFlight {
     }
 }
 
-/// Memory of a request, or of a piece of a reply; given back when it is dropped.
+/// Memory of a request, or of a piece of a reply; given back on drop.
 struct Held {
     bound: InFlight,
     bytes: AtomicUsize,
@@ -90,7 +96,7 @@ impl Held {
         Self { bound, bytes: AtomicUsize::new(0) }
     }
 
-    /// Makes room for some more bytes.
+    /// Takes room for `bytes` more, or refuses the call.
     fn take(&self, bytes: usize) -> Result<(), Refusal> {
         let InFlight { most, taken, refused } = &self.bound;
         let room = |taken: usize| taken.checked_add(bytes).filter(|taken| taken <= most);
@@ -120,7 +126,7 @@ impl Drop for Held {
     }
 }
 
-/// Each piece of the body is accounted for before anybody sees it.
+/// Counts each piece of the body before anyone else sees it.
 fn counted(body: Body, held: Arc<Held>) -> Body {
     let pieces = BodyStream::new(body).map(move |piece| {
         let piece = piece?;
@@ -130,9 +136,11 @@ fn counted(body: Body, held: Arc<Held>) -> Body {
     Body::new(StreamBody::new(pieces))
 }
 
-/// A reply in the place of its request: with each piece of it, what was read of the request until then is given back. The
-/// first piece, which is all there is unless the reply is a stream, is made and counted before anything is sent, so that
-/// the call can still be refused.
+/// Lets a reply take the place of its request: each piece of the reply gives back what was read of the request until
+/// then.
+///
+/// The first piece is made and counted before anything is sent, so that the call can still be refused. Unless the reply
+/// is a stream, there is no other piece.
 fn answering(mut body: Body, request: Arc<Held>, bound: &InFlight) -> Result<Body, Refusal> {
     if body.is_end_stream() {
         return Ok(body);
@@ -144,7 +152,7 @@ fn answering(mut body: Body, request: Arc<Held>, bound: &InFlight) -> Result<Bod
         }
         other => other,
     };
-    // What has begun is not refused any more.
+    // A reply that has begun is not refused any more.
     let bound = bound.up_to(usize::MAX);
     let rest = BodyStream::new(body).map(move |piece| {
         request.give_back();
@@ -153,7 +161,7 @@ fn answering(mut body: Body, request: Arc<Held>, bound: &InFlight) -> Result<Bod
     Ok(Body::new(StreamBody::new(stream::iter(first).chain(rest))))
 }
 
-/// A piece of a reply that is held until it was sent, or given up.
+/// Counts a piece of a reply until it was sent or given up.
 fn sending(piece: Frame<Bytes>, bound: &InFlight) -> Result<Frame<Bytes>, Refusal> {
     let Some(len) = piece.data_ref().map(Bytes::len) else { return Ok(piece) };
     let held = Held::new(bound.clone());

@@ -1,11 +1,11 @@
-//! The gRPC API: what clients, stores and mcctl ask of a master.
+//! The gRPC API: translates between protobuf and the services of [`crate::leader`], and bounds what calls take up.
 
 mod caller;
 mod cluster;
 mod config;
+mod convert;
 #[cfg(feature = "testing")]
 pub(crate) mod fuzz;
-mod grants;
 mod in_flight;
 mod objects;
 mod refusal;
@@ -13,7 +13,5 @@ mod service;
 mod shed;
 mod stores;
 
-pub(crate) use cluster::{leader_message, node_id};
 pub(crate) use in_flight::InFlight;
-pub(crate) use refusal::Refusal;
 pub(crate) use service::{Api, MasterService};

@@ -1,7 +1,8 @@
-//! Load shedding. A master that is short of CPU time first refuses calls of those who look for a leader, begin to watch, or
-//! mount. They come by the thousand at the same moment, after a failover or an outage, and they can come later. Raft,
-//! heartbeats and the calls of clients that know their leader can't: a master that spends its time on the former loses its
-//! leadership and its stores, which makes more of them look for a leader.
+//! Load shedding: a master that is short of CPU time first refuses hellos, new watches and mounts.
+//!
+//! These calls come by the thousand at the same moment, after a failover or an outage, and they can come later. Raft,
+//! heartbeats and the calls of clients that know their leader cannot. A master that spends its time on the former loses
+//! its leadership and its stores, and then even more clients and stores look for a leader.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,9 +12,9 @@ use metrics::Counter;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Refusal;
+use crate::leader::Refusal;
 
-/// Calls that may be refused so.
+/// Kinds of calls that may be shed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sheds {
     Hello,
@@ -21,22 +22,22 @@ pub(crate) enum Sheds {
     Mount,
 }
 
-/// A task that has to wait so long for a thread shows that there is too little CPU time: a heartbeat of Raft is due every
-/// 50 ms, and followers stand for election after 150 ms without one.
+/// Wait of a task for a thread that shows a shortage of CPU time. A heartbeat of Raft is due every 50 ms, and followers
+/// stand for election after 150 ms without one.
 const STRAINED: Duration = Duration::from_millis(50);
-/// How often that is measured.
+/// Interval between two measurements of that wait.
 const PROBE: Duration = Duration::from_millis(50);
-/// Calls of a kind that are answered each second while there is too little: all of a fleet's in some seconds, for a tenth
-/// of a core. Without them nobody would find the leader of a machine that has other work.
+/// Calls of one kind that are answered each second in spite of a shortage. They serve a whole fleet in some seconds,
+/// for a tenth of a core. Without them, nobody would find the leader on a machine that has other work.
 const FLOOR: f64 = 400.0;
-/// And at once, after a pause.
+/// Calls of one kind that are answered at once after a pause.
 const BURST: f64 = 100.0;
-/// Mounts that may be in the log's queue: each is an entry, and there is room for 1,024 in all.
+/// Limit on mounts in the log's queue. Each is an entry, and the queue has room for 1,024 in all.
 const MOST_MOUNTS: usize = 128;
 
 /// Decides which calls to refuse.
 pub(crate) struct Shedder {
-    /// Microseconds; one for each runtime that is measured.
+    /// Measured wait on each runtime, in microseconds.
     lags: [Arc<AtomicU64>; 2],
     began: Instant,
     buckets: [Mutex<Bucket>; 3],
@@ -55,7 +56,8 @@ impl Shedder {
         }
     }
 
-    /// Probes that measure how long tasks wait on the runtimes that they are spawned on, for good: those of the calls and of Raft.
+    /// Returns probes that measure without end how long tasks wait on the runtime that each is spawned on: that of the
+    /// calls and that of Raft.
     pub(crate) fn probes(&self) -> [impl Future<Output = ()> + Send + use<>; 2] {
         self.lags.each_ref().map(|lag| probe(lag.clone()))
     }
@@ -65,13 +67,13 @@ impl Shedder {
         Duration::from_micros(lag) >= STRAINED
     }
 
-    /// Whether a call of this kind is answered now.
+    /// Admits a call of this kind, or refuses it for lack of CPU time.
     pub(crate) fn admit(&self, kind: Sheds) -> Result<(), Refusal> {
         let taken = self.buckets[kind as usize].lock().take(self.began.elapsed());
         if taken || !self.strained() { Ok(()) } else { Err(self.refuse(kind)) }
     }
 
-    /// A place among the mounts that are under way.
+    /// Takes a place among the mounts that are under way.
     pub(crate) fn mount_slot(&self) -> Result<OwnedSemaphorePermit, Refusal> {
         self.mounts.clone().try_acquire_owned().map_err(|_| self.refuse(Sheds::Mount))
     }
@@ -87,8 +89,8 @@ impl Shedder {
     }
 }
 
-/// Measures, until it is dropped, how late a task wakes up that asked for it. What was measured halves with each probe, so
-/// that one late wake-up is remembered for some tenths of a second.
+/// Measures how late a sleeping task wakes up, until it is dropped. The measured delay halves with each probe, so one
+/// late wake-up is remembered for some tenths of a second.
 async fn probe(lag: Arc<AtomicU64>) {
     loop {
         let due = tokio::time::Instant::now() + PROBE;
@@ -98,7 +100,7 @@ async fn probe(lag: Arc<AtomicU64>) {
     }
 }
 
-/// The calls that are answered however strained the master is: [`FLOOR`] a second.
+/// Bucket of calls that are answered however strained the master is: [`FLOOR`] a second.
 #[derive(Debug)]
 struct Bucket {
     calls: f64,

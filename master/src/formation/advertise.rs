@@ -7,28 +7,28 @@ use mc_log::MasterNode;
 /// The addresses that a master's listeners are bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoundAddresses {
-    /// Raft.
+    /// Address of the Raft service.
     pub raft: SocketAddr,
-    /// Client API.
+    /// Address of the client API.
     pub client: SocketAddr,
-    /// HTTP.
+    /// Address of the HTTP service.
     pub http: SocketAddr,
 }
 
 /// How others reach this master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Advertise {
+pub(crate) struct Advertise {
     /// The host that `--advertise` names (a name or an IP address).
-    pub host: Option<String>,
+    pub(crate) host: Option<String>,
     /// The addresses of the listeners.
-    pub bound: BoundAddresses,
+    pub(crate) bound: BoundAddresses,
 }
 
 impl Advertise {
-    /// The addresses that others are told. The host is that of `--advertise`, with the bound ports; without it, that
-    /// of the entry of the list that this node is, which is also its Raft address as it stands there.
+    /// Returns the addresses that others are told. The host is that of `--advertise`, with the bound ports. Without it,
+    /// the host is that of this node's entry in the list, and the entry as listed is its Raft address.
     #[must_use]
-    pub fn at(&self, entry: &HostPort) -> MasterNode {
+    pub(crate) fn at(&self, entry: &HostPort) -> MasterNode {
         let host = self.host.as_deref().unwrap_or(entry.host());
         let raft = match self.host {
             Some(_) => text(host, self.bound.raft.port()),
@@ -41,9 +41,9 @@ impl Advertise {
         }
     }
 
-    /// The addresses of a cluster of one: `--advertise`, or what is bound, where "any address" becomes loopback.
+    /// Returns the addresses of a cluster of one: `--advertise`, or the bound address, with loopback for "any address".
     #[must_use]
-    pub fn alone(&self) -> MasterNode {
+    pub(crate) fn alone(&self) -> MasterNode {
         let ip = match self.bound.raft.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -52,9 +52,9 @@ impl Advertise {
         self.at(&HostPort::from(SocketAddr::new(ip, self.bound.raft.port())))
     }
 
-    /// The entry that `--advertise` names, if one does: its host and the bound Raft port.
+    /// Returns the entry of `list` with the host of `--advertise` and the bound Raft port, if there is one.
     #[must_use]
-    pub fn entry<'a>(&self, list: &'a [HostPort]) -> Option<&'a HostPort> {
+    pub(crate) fn entry<'a>(&self, list: &'a [HostPort]) -> Option<&'a HostPort> {
         let host = self.host.as_deref()?;
         list.iter().find(|entry| {
             entry.port() == self.bound.raft.port()

@@ -10,112 +10,112 @@ use super::{Advertise, FormationError};
 use crate::identity::Belonging;
 use crate::peers::{Entries, list};
 
-/// Drawn at every start of a process: a node finds itself in a list by meeting its own number.
+/// Number drawn at every start of a process. A node finds itself in a list when an address answers with this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Instance(pub u128);
+pub(crate) struct Instance(pub u128);
 
-/// This node's own state when a round of meetings begins. It is empty: a node with data does not form.
+/// This node's own state when a round of meetings begins. The node is empty: a node with data forms no cluster.
 #[derive(Clone, Debug)]
-pub struct Own {
-    /// This start of this process.
-    pub instance: Instance,
-    /// This node.
-    pub node: NodeId,
+pub(crate) struct Own {
+    /// Number of this start of its process.
+    pub(crate) instance: Instance,
+    /// Its node id.
+    pub(crate) node: NodeId,
     /// The cluster that its identity file names, if any.
-    pub belonging: Option<Belonging>,
-    /// The cluster of a Raft call that came in for this node's id.
-    pub called: Option<ClusterId>,
+    pub(crate) belonging: Option<Belonging>,
+    /// The cluster that sent a Raft call for this node's id, if any.
+    pub(crate) called: Option<ClusterId>,
     /// The masters that `--peers` stands for now.
-    pub list: Entries,
+    pub(crate) list: Entries,
     /// How others reach it.
-    pub advertise: Advertise,
+    pub(crate) advertise: Advertise,
     /// Protocol versions of this build.
-    pub versions: RangeInclusive<u32>,
+    pub(crate) versions: RangeInclusive<u32>,
 }
 
-/// The answer of one address of the list.
+/// Result of a call to one address of the list.
 #[derive(Clone, Debug)]
-pub struct Met {
+pub(crate) struct Met {
     /// The address as listed.
-    pub address: HostPort,
+    pub(crate) address: HostPort,
     /// The node there, or why there was no answer.
-    pub answer: Result<Answer, String>,
+    pub(crate) answer: Result<Answer, String>,
 }
 
-/// A peer's facts.
+/// A master's answer to `Meet`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Its start.
-    pub instance: Instance,
-    /// Its id.
-    pub node: NodeId,
+pub(crate) struct Answer {
+    /// Number of its process's start.
+    pub(crate) instance: Instance,
+    /// Its node id.
+    pub(crate) node: NodeId,
     /// The cluster that its identity names.
-    pub cluster: Option<ClusterId>,
+    pub(crate) cluster: Option<ClusterId>,
     /// Whether it has Raft state.
-    pub formed: bool,
+    pub(crate) formed: bool,
     /// Its list, as text.
-    pub list: Vec<String>,
+    pub(crate) list: Vec<String>,
     /// Its addresses; empty until it has found itself in its list.
-    pub addresses: MasterNode,
+    pub(crate) addresses: MasterNode,
     /// Protocol versions of its build.
-    pub versions: RangeInclusive<u32>,
+    pub(crate) versions: RangeInclusive<u32>,
     /// Its build.
-    pub software: String,
+    pub(crate) software: String,
     /// The highest cluster version that its build supports.
-    pub cluster_version_max: u32,
+    pub(crate) cluster_version_max: u32,
 }
 
-/// Outcome of a round of meetings.
+/// Outcome of one round of meetings.
 #[derive(Debug)]
-pub enum Decision {
+pub(crate) enum Decision {
     /// Meet again, for these reasons.
     Wait(Vec<Reason>),
-    /// This node founds, with these members, by these calls.
+    /// Found a cluster with these members, by these calls.
     Found {
-        /// Everyone, this node included.
+        /// Every member, this node included.
         members: BTreeMap<NodeId, MasterNode>,
-        /// Everyone else.
+        /// Calls to the other members.
         invitations: Vec<Invitation>,
     },
-    /// This node belongs to this formed cluster and starts Raft uninitialized.
+    /// Join this formed cluster: start Raft uninitialized.
     Join(Belonging),
-    /// Waiting would not help.
+    /// Give up, because waiting would not help.
     Fatal(FormationError),
 }
 
-/// Whom a founder asks, and what it saw there.
+/// Call of a founder to one peer, with the cluster id that the peer showed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invitation {
-    /// Where.
-    pub address: HostPort,
-    /// Whom.
-    pub node: NodeId,
-    /// The cluster id that it showed.
-    pub replaces: Option<ClusterId>,
+pub(crate) struct Invitation {
+    /// Address of the peer.
+    pub(crate) address: HostPort,
+    /// Node id of the peer.
+    pub(crate) node: NodeId,
+    /// Cluster id that the peer showed.
+    pub(crate) replaces: Option<ClusterId>,
 }
 
 /// Reason to wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// The list is not complete: names without addresses, or fewer masters than there should be.
     List(String),
-    /// Nobody answers there.
+    /// The peer at this address does not answer; the text says why.
     Unreachable(HostPort, String),
-    /// It lists other masters.
+    /// The peer lists other masters: its list, and this node's.
     OtherList(HostPort, Vec<String>, Vec<HostPort>),
-    /// It has not yet found itself in its list.
+    /// The peer has not yet found itself in its list.
     NotReady(HostPort),
-    /// It calls itself by another entry of the list.
+    /// The peer calls itself by another entry of the list.
     OtherEntry(HostPort, String),
     /// A cluster is formed, and this node is not in it.
     Formed(ClusterId, Vec<HostPort>),
     /// Peers are formed in different clusters.
     SeveralClusters(Vec<(HostPort, ClusterId)>),
-    /// This node was taken in by a cluster of which nobody is there.
+    /// This node was taken in by a cluster of which no master answers.
     Absent(ClusterId),
     /// The peer with the smallest id founds.
     Founder(HostPort, NodeId),
-    /// It did not take part in this node's founding.
+    /// The peer did not take part in this node's founding; the text says why.
     Refused(HostPort, String),
 }
 
@@ -137,10 +137,14 @@ impl fmt::Display for Reason {
             Self::SeveralClusters(clusters) => {
                 let each: Vec<String> =
                     clusters.iter().map(|(at, cluster)| format!("{at} is of cluster {cluster}")).collect();
-                write!(f, "{}; this node is new and joins the one that most of the list are of", list(&each))
+                write!(
+                    f,
+                    "{}; this node is new and joins the cluster that most masters of its list belong to",
+                    list(&each)
+                )
             }
             Self::Absent(cluster) => {
-                write!(f, "this node belongs to cluster {cluster} and none of it is there")
+                write!(f, "this node belongs to cluster {cluster} and none of its masters answers")
             }
             Self::Founder(at, node) => write!(f, "{at} (node {node}, the smallest id) forms the cluster"),
             Self::Refused(at, why) => write!(f, "{at} did not take part: {why}"),
@@ -148,12 +152,12 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Which entry of the list this node is, by what the entries answered or by `--advertise`; `None` while that is not
-/// known. Of its IPv4 and IPv6 addresses it is the one of the family at which more of the list answered.
+/// Finds the entry of the list that is this node, by the answers or by `--advertise`; `None` while that is not known.
+/// If both an IPv4 and an IPv6 address are this node's, takes the family at which more of the list answered.
 ///
 /// # Errors
 /// [`FormationError::SelfTwice`], or [`FormationError::SelfMissing`] once every master has answered.
-pub fn find_self(own: &Own, met: &[Met]) -> Result<Option<HostPort>, FormationError> {
+pub(crate) fn find_self(own: &Own, met: &[Met]) -> Result<Option<HostPort>, FormationError> {
     let mut found = own.advertise.entry(&own.list.addresses).cloned();
     let advertised = found.is_some();
     for (address, answer) in answered(met) {
@@ -169,7 +173,7 @@ pub fn find_self(own: &Own, met: &[Met]) -> Result<Option<HostPort>, FormationEr
             _ => found = Some(address.clone()),
         }
     }
-    // By node: a master that restarts during the round answers as two instances.
+    // Counted by node id: a master that restarts during the round answers as two instances.
     let nodes: BTreeSet<NodeId> = answered(met).map(|(_, answer)| answer.node).collect();
     let all_answered = met.len() == own.list.addresses.len() && nodes.len() >= own.list.masters;
     if found.is_none() && all_answered {
@@ -182,14 +186,14 @@ fn answered(met: &[Met]) -> impl Iterator<Item = (&HostPort, &Answer)> {
     met.iter().filter_map(|met| Some((&met.address, met.answer.as_ref().ok()?)))
 }
 
-/// How many addresses of the same family answered.
+/// Number of addresses of the family of `at` that answered.
 fn reached(at: &HostPort, met: &[Met]) -> usize {
     let family = |address: &HostPort| address.ip().map(|ip| ip.is_ipv4());
     answered(met).filter(|(address, _)| family(address) == family(at)).count()
 }
 
-/// The masters that answered: one that did at its IPv4 and its IPv6 address counts once, at the one by which it calls
-/// itself.
+/// Returns the masters that answered. A master that answered at its IPv4 and its IPv6 address counts once, at the
+/// address that it calls its own.
 fn distinct<'a>(own: &Own, met: &'a [Met]) -> Vec<(&'a HostPort, &'a Answer)> {
     let mut masters: Vec<(&HostPort, &Answer)> = Vec::new();
     for (at, answer) in answered(met) {
@@ -205,9 +209,9 @@ fn distinct<'a>(own: &Own, met: &'a [Met]) -> Vec<(&'a HostPort, &'a Answer)> {
     masters
 }
 
-/// Decides after a round: `met` has one item for every address of the list.
+/// Decides after a round. `met` holds the result for each address of the list that was called.
 #[must_use]
-pub fn decide(own: &Own, met: &[Met]) -> Decision {
+pub(crate) fn decide(own: &Own, met: &[Met]) -> Decision {
     match checked(own, met) {
         Ok(decision) => decision,
         Err(error) => Decision::Fatal(error),
@@ -217,7 +221,7 @@ pub fn decide(own: &Own, met: &[Met]) -> Decision {
 fn checked(own: &Own, met: &[Met]) -> Result<Decision, FormationError> {
     check_versions(own, met)?;
     let me = find_self(own, met)?;
-    // This node itself is not among those that can be formed, absent or of another opinion.
+    // This node is not one of the peers that can be formed, absent or of another opinion.
     let mut answers = distinct(own, met);
     answers.retain(|(at, answer)| Some(*at) != me.as_ref() && answer.instance != own.instance);
     check_distinct(own, me.as_ref(), &answers)?;
@@ -229,7 +233,7 @@ fn checked(own: &Own, met: &[Met]) -> Result<Decision, FormationError> {
     if let Some(Belonging { cluster, founder: None }) = own.belonging {
         reasons.push(Reason::Absent(cluster));
     }
-    // With both families of all masters' records, one family is enough.
+    // Once all masters have answered, an address of the other family need not answer.
     let all_met = me.is_some() && answers.len() + 1 >= own.list.masters;
     for met in met.iter().filter(|met| !all_met && Some(&met.address) != me.as_ref()) {
         if let Err(why) = &met.answer {
@@ -239,21 +243,21 @@ fn checked(own: &Own, met: &[Met]) -> Result<Decision, FormationError> {
     if answers.len() + usize::from(me.is_some()) > own.list.masters {
         let (listed, there) = (own.list.masters, answers.len() + 1);
         reasons.push(Reason::List(format!(
-            "the list is {listed} masters and {there} answer: correct the records"
+            "by --peers there are {listed} masters, but {there} answer: correct it or its DNS records"
         )));
     }
     let mine: Vec<String> = own.list.addresses.iter().map(ToString::to_string).collect();
     for (at, answer) in &answers {
         let at = (*at).clone();
         match answer {
-            // Its first round has not begun.
+            // The peer's first round has not begun.
             answer if answer.list.is_empty() => reasons.push(Reason::NotReady(at)),
             answer if answer.list != mine => {
                 let ours = own.list.addresses.clone();
                 reasons.push(Reason::OtherList(at, answer.list.clone(), ours));
             }
             answer if answer.addresses.raft.is_empty() => reasons.push(Reason::NotReady(at)),
-            // The members' map would send Raft calls to an address where another node is met.
+            // With this answer, the members' map would send Raft calls to an address where another node answers.
             answer if answer.addresses.raft != at.to_string() && mine.contains(&answer.addresses.raft) => {
                 reasons.push(Reason::OtherEntry(at, answer.addresses.raft.clone()));
             }
@@ -327,7 +331,7 @@ fn check_distinct(
     Ok(())
 }
 
-/// Decides when peers are formed; `None` when none that answered is.
+/// Decides if peers are formed; `None` if none of those that answered is.
 fn formed_elsewhere(own: &Own, answers: &[(&HostPort, &Answer)]) -> Result<Option<Decision>, FormationError> {
     let formed: Vec<(HostPort, ClusterId)> = answers
         .iter()
@@ -340,7 +344,7 @@ fn formed_elsewhere(own: &Own, answers: &[(&HostPort, &Answer)]) -> Result<Optio
     if let Some(belonging) = own.belonging {
         let ours = belonging.cluster;
         let with_us = formed.iter().any(|(_, cluster)| *cluster == ours);
-        // A founding that was accepted and came to nothing binds nobody; all else does.
+        // An accepted founding that came to nothing binds nobody; any other belonging does.
         if with_us || belonging.founder.is_none() {
             if let Some((address, theirs)) = formed.iter().find(|(_, cluster)| *cluster != ours) {
                 return Err(FormationError::Foreign { address: address.clone(), theirs: *theirs, ours });
@@ -348,8 +352,8 @@ fn formed_elsewhere(own: &Own, answers: &[(&HostPort, &Answer)]) -> Result<Optio
             return Ok(Some(Decision::Join(belonging)));
         }
     }
-    // A node has no say in a cluster whose members don't name its id, so joining the id is safe whoever reports it;
-    // it takes most of the list, or a call from a leader for this very id, so that a stray answer can't claim a node.
+    // Joining an id is safe whoever reports it, because a node has no say in a cluster whose members do not name it. It
+    // still takes most of the list, or a leader's call for this very id, so that a stray answer cannot claim a node.
     let joinable = formed.iter().map(|(_, cluster)| *cluster).find(|cluster| {
         let by = formed.iter().filter(|(_, other)| other == cluster).count();
         2 * by > own.list.masters || (agree && own.called == Some(*cluster))

@@ -1,5 +1,5 @@
-//! Addresses of a master that has a cluster: it tells the others where it is, and believes where they
-//! are when it has met them there.
+//! Addresses of the masters of a formed cluster: a master tells the others where it is, and believes where another one
+//! is after it has reached it there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -12,30 +12,32 @@ use mc_types::{ClusterId, HostPort, NodeId};
 use super::{Answer, Formation, FormationError, Met, Plan, find_self};
 use crate::peers::{Entries, Expansion};
 
-/// Between two rounds of meetings, while the cluster does not know this master's addresses or nobody leads.
+/// Pause between two rounds of calls to the other masters, while nobody leads or the cluster does not know this
+/// master's addresses.
 const ROUND: Duration = Duration::from_secs(1);
 
 /// A master's view of its cluster, from its Raft.
 #[derive(Clone, Debug, Default)]
-pub struct ClusterView {
+pub(crate) struct ClusterView {
     /// The members and their addresses, as they are replicated.
-    pub members: BTreeMap<NodeId, MasterNode>,
+    pub(crate) members: BTreeMap<NodeId, MasterNode>,
     /// Whether a leader is known.
-    pub led: bool,
+    pub(crate) led: bool,
 }
 
 impl Formation {
-    /// Runs beside a master that has a cluster, and keeps `book` true:
+    /// Runs beside a master that has a cluster and keeps the addresses in `book` up to date:
     ///
-    /// - it meets the listed addresses and the known members, once, and then again as long as nobody leads or the
-    ///   membership has other addresses for this master than its own: who is met learns them, and so does a cluster
-    ///   whose masters all have moved;
-    /// - a member that says it is elsewhere is met there before it is believed.
+    /// - It calls `Meet` at the listed addresses and at the known members. It does so once, and again as long as nobody
+    ///   leads or the membership has other addresses for this master than its own. The masters that it calls learn its
+    ///   addresses, and so does a cluster whose masters have all moved.
+    /// - If a member says that it is elsewhere, it calls that address before it believes this.
     ///
     /// # Errors
-    /// [`FormationError`], in the first round only: this master is in the list twice or not at all, or all who answer at the listed addresses are of another
-    /// cluster. One of another cluster among our own is a reused address, which is a warning.
-    pub async fn follow(
+    /// [`FormationError`], in the first round only: this master is in the list twice or not at all, or all masters that
+    /// answer at the listed addresses are of another cluster. If only some of them are, their addresses were reused,
+    /// and a warning is logged.
+    pub(crate) async fn follow(
         &self,
         book: &AddressBook,
         view: impl Fn() -> ClusterView + Send,
@@ -67,12 +69,12 @@ struct Follower<'a> {
     formation: &'a Formation,
     book: &'a AddressBook,
     cluster: ClusterId,
-    /// Complaints that were made; each is made once.
+    /// Complaints that were logged; each is logged once.
     complaints: BTreeSet<String>,
 }
 
 impl Follower<'_> {
-    /// Whether others have to hear where this master is.
+    /// Whether the other masters have to hear this one's addresses.
     fn must_tell(&self, now: &ClusterView) -> bool {
         let own = self.formation.service.addresses();
         let recorded = now.members.get(&self.formation.service.node());
@@ -89,11 +91,11 @@ impl Follower<'_> {
         let unlisted: Vec<_> = elsewhere.filter(|address| !listed.addresses.contains(address)).collect();
         let met = self.formation.meet_all(&own, &listed.addresses).await;
         let found = match find_self(&own, &met) {
-            // Without a list there is nothing to be found in.
+            // Without a list, there is no entry to find.
             _ if listed.addresses.is_empty() => None,
             Ok(entry) => entry,
             Err(error) if first => return Err(error),
-            // The flags were right at the start: a name that leads elsewhere since then ends no healthy member.
+            // The flags were right at the start. If a name leads elsewhere since then, a healthy member goes on.
             Err(error) => {
                 self.complain(error.to_string());
                 None
@@ -117,8 +119,8 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// The listed addresses. The list is for addresses only here: a name that does not resolve right now ends no
-    /// healthy member.
+    /// Returns the listed addresses; none if a name does not resolve right now. The list serves only to find addresses
+    /// here, so a healthy member goes on without it.
     async fn listed(&self) -> Entries {
         let Plan::Peers(list) = &self.formation.config.plan else { return Entries::default() };
         let Ok(Expansion::Entries(entries)) = list.expand(&self.formation.config.resolver).await else {
@@ -147,7 +149,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// `node` is said to be reached at `addresses`: believed when it is met there.
+    /// Considers a claim that `node` is at `addresses`. It is believed if the node answers there.
     async fn consider(&mut self, now: &ClusterView, node: NodeId, addresses: &MasterNode) {
         let me = self.formation.service.node();
         let Some(recorded) = now.members.get(&node).filter(|_| node != me) else { return };

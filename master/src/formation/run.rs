@@ -18,59 +18,59 @@ use super::{
 use crate::identity::{Belonging, Identity};
 use crate::peers::{Entries, Expansion, PeerList, Resolver};
 
-/// Between two rounds of meetings.
+/// Pause between two rounds of meetings.
 const ROUND: Duration = Duration::from_millis(200);
-/// Before another founding after one that was refused: each attempt is a write to every peer's disk.
+/// Pause before another founding after a refused one: each attempt is a write to every peer's disk.
 const REFOUND: Duration = Duration::from_secs(1);
-/// A reason for waiting is said again after so long.
+/// Time after which an unchanged reason for waiting is logged again.
 const REPEAT: Duration = Duration::from_secs(10);
 
-/// How an empty master comes to a cluster.
+/// How an empty master gets a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Plan {
-    /// Neither flag was given: fine for a node with data.
+pub(crate) enum Plan {
+    /// No flag is given, so the node must have data.
     Restart,
-    /// `--single`.
+    /// `--single`: form a cluster of one.
     Single,
-    /// `--peers`.
+    /// `--peers`: form or join a cluster with these masters.
     Peers(PeerList),
 }
 
 /// Settings of formation.
 #[derive(Clone)]
-pub struct FormationConfig {
+pub(crate) struct FormationConfig {
     /// `--single` or `--peers`.
-    pub plan: Plan,
+    pub(crate) plan: Plan,
     /// How others reach this node.
-    pub advertise: Advertise,
-    /// Where connections are made.
-    pub network: Arc<dyn Network>,
-    /// How names become addresses.
-    pub resolver: Resolver,
+    pub(crate) advertise: Advertise,
+    /// Network for connections.
+    pub(crate) network: Arc<dyn Network>,
+    /// Resolver of names.
+    pub(crate) resolver: Resolver,
 }
 
-/// How this node came to its cluster. All but the founder start Raft without initializing it.
+/// How this node came to its cluster. Only a founder initializes Raft; the others start it uninitialized.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Formed {
-    /// All accepted: initialize Raft with these members.
+pub(crate) enum Formed {
+    /// This node founded the cluster and all have accepted: initialize Raft with these members.
     Founder {
         /// The new cluster.
         cluster: ClusterId,
         /// Every master of it, this one included.
         members: BTreeMap<NodeId, MasterNode>,
     },
-    /// This node accepted the founding, and the founder is under way.
+    /// This node accepted a founding, which the founder now completes.
     Member(ClusterId),
-    /// The cluster is there and does not know this node yet: its leader may take it in.
+    /// The cluster exists and does not know this node yet: its leader may take the node in.
     Newcomer(ClusterId),
-    /// This node has data.
+    /// This node already had data.
     Restarted(ClusterId),
 }
 
 impl Formed {
-    /// The cluster.
+    /// Id of the cluster.
     #[must_use]
-    pub fn cluster(&self) -> ClusterId {
+    pub(crate) fn cluster(&self) -> ClusterId {
         match self {
             Self::Founder { cluster, .. }
             | Self::Member(cluster)
@@ -80,17 +80,18 @@ impl Formed {
     }
 }
 
-/// The side of formation that asks.
-pub struct Formation {
+/// Asking side of formation: calls the other masters.
+pub(crate) struct Formation {
     pub(super) service: Arc<FormationService>,
     pub(super) config: FormationConfig,
     dialer: Dialer,
 }
 
 impl Formation {
-    /// `has_raft_state` tells whether the Raft log holds anything: a vote, an entry or a snapshot.
+    /// Creates both sides of formation. `has_raft_state` says whether the Raft log holds anything: a vote, an entry or
+    /// a snapshot.
     #[must_use]
-    pub fn new(identity: Identity, has_raft_state: bool, config: FormationConfig) -> Self {
+    pub(crate) fn new(identity: Identity, has_raft_state: bool, config: FormationConfig) -> Self {
         let service = FormationService::new(identity, has_raft_state);
         match &config.plan {
             Plan::Peers(list) => {
@@ -99,7 +100,7 @@ impl Formation {
                 }
             }
             Plan::Single => service.show_addresses(config.advertise.alone()),
-            // Its place in a list is not known, so only what it is told to advertise is.
+            // Its place in a list is not known, so it shows only the host that `--advertise` names.
             Plan::Restart if config.advertise.host.is_some() => {
                 service.show_addresses(config.advertise.alone());
             }
@@ -109,19 +110,20 @@ impl Formation {
         Self { service: Arc::new(service), config, dialer }
     }
 
-    /// The side that answers. It must be served on the Raft address while [`Self::run`] runs: a node meets itself
-    /// there too.
+    /// Returns the answering side. It must be served on the Raft address while [`Self::run`] runs, because a node also
+    /// calls itself there.
     #[must_use]
-    pub fn service(&self) -> Arc<FormationService> {
+    pub(crate) fn service(&self) -> Arc<FormationService> {
         Arc::clone(&self.service)
     }
 
-    /// Returns when this node belongs to a cluster: at once when it has data, else as the module's text says. What
-    /// it waits for is logged when it changes and every ten seconds, and shown by [`FormationService::waiting`].
+    /// Brings this node into a cluster and returns how: at once if it has data, otherwise as the module docs say. The
+    /// reasons for waiting are logged when they change and every ten seconds, and shown by
+    /// [`FormationService::waiting`].
     ///
     /// # Errors
     /// [`FormationError`], when waiting would not help.
-    pub async fn run(&self) -> Result<Formed, FormationError> {
+    pub(crate) async fn run(&self) -> Result<Formed, FormationError> {
         if let Some(formed) = self.restarted().await? {
             return Ok(formed);
         }
@@ -146,7 +148,7 @@ impl Formation {
         Ok(formed)
     }
 
-    /// A node with data goes on where it was. One that has lost a part of it does not start.
+    /// Lets a node with data go on where it was. Fails for a node that has lost a part of its data.
     async fn restarted(&self) -> Result<Option<Formed>, FormationError> {
         let service = &self.service;
         let (belonging, was_formed) =
@@ -164,7 +166,7 @@ impl Formation {
         Ok(Some(Formed::Restarted(belonging.cluster)))
     }
 
-    /// Founds a cluster of one. Dying before Raft has written leaves a cluster id that binds nobody.
+    /// Founds a cluster of one. A death before Raft has written leaves a cluster id that binds nobody.
     async fn alone(&self) -> Result<Formed, FormationError> {
         loop {
             let was = self.service.with_identity(|identity| identity.belonging()).await;
@@ -205,7 +207,8 @@ impl Formation {
         if let Some(belonging) = own.belonging
             && own.called == Some(belonging.cluster)
         {
-            // A Raft call for this node's id, of the cluster whose founding it has accepted: all have accepted.
+            // A Raft call for this node's id came from the cluster whose founding it has accepted, so all have
+            // accepted.
             return self.join(&own, belonging).await;
         }
         let met = self.meet_all(&own, &own.list.addresses).await;
@@ -232,15 +235,15 @@ impl Formation {
         }
     }
 
-    /// Meets `addresses` at once, but for the one that `--advertise` says is this node: from inside, it may not be
-    /// reachable.
+    /// Calls `Meet` at all `addresses` at once, except the one that `--advertise` names as this node: it may not be
+    /// reachable from inside.
     pub(super) async fn meet_all(&self, own: &Own, addresses: &[HostPort]) -> Vec<Met> {
         let me = own.advertise.entry(addresses);
         let others = addresses.iter().filter(|address| Some(*address) != me);
         join_all(others.map(|address| self.meet(own, address))).await
     }
 
-    /// Meets one address: tells who this node is, and hears who is there.
+    /// Calls `Meet` at one address: says who this node is and returns who is there.
     pub(super) async fn meet(&self, own: &Own, address: &HostPort) -> Met {
         let request = MeetRequest {
             instance: meet::bytes(&own.instance.0.to_be_bytes()),
@@ -256,18 +259,18 @@ impl Formation {
         Met { address: address.clone(), answer: self.dialer.meet(address, request).await }
     }
 
-    /// Asks for the node at a Raft address: for a leader, before it takes a master in.
+    /// Asks which node is at a Raft address. A leader does so before it takes a master in.
     ///
     /// # Errors
-    /// Why nobody answered.
-    pub async fn who_is_at(&self, raft: &HostPort) -> Result<Answer, String> {
+    /// Says why no master answered.
+    pub(crate) async fn who_is_at(&self, raft: &HostPort) -> Result<Answer, String> {
         let own = self.own(Entries::default()).await;
         self.meet(&own, raft).await.answer
     }
 
     async fn join(&self, own: &Own, belonging: Belonging) -> Result<Round, FormationError> {
         if !self.service.bind(own.belonging, belonging).await? {
-            // A founding was accepted since the round began: what was met is out of date.
+            // A founding was accepted since the round began, so the round's answers are out of date.
             return Ok(Round::Wait(Vec::new()));
         }
         let cluster = belonging.cluster;
@@ -277,7 +280,7 @@ impl Formation {
         }))
     }
 
-    /// One attempt, with an id of its own: an id that is never tried twice makes the receivers' compare-and-set
+    /// Makes one attempt to found, with a new cluster id. Since no id is tried twice, the receivers' compare-and-set is
     /// exact.
     async fn found(
         &self,
@@ -293,7 +296,7 @@ impl Formation {
             members: members.keys().copied().collect(),
             replaces: own.belonging.map(|it| it.cluster),
         };
-        // This node's own acceptance, on disk, before anyone else hears the id.
+        // This node's own acceptance must be on disk before any other node hears the id.
         if self.service.accept(founding).await?.is_some() {
             return Ok(Round::Wait(Vec::new()));
         }
@@ -306,7 +309,7 @@ impl Formation {
             return Ok(Round::Wait(refused));
         }
         let belonging = Belonging { cluster, founder: Some(own.node) };
-        // Not if this node has accepted another founding meanwhile: then that one is the later.
+        // Fails if this node has accepted another founding meanwhile, which is then the later one.
         if !self.service.bind(Some(belonging), belonging).await? {
             return Ok(Round::Wait(Vec::new()));
         }
@@ -316,11 +319,11 @@ impl Formation {
 
 enum Round {
     Formed(Formed),
-    /// Without a reason: what was met was out of date, and what was said before still holds.
+    /// Meet again. No reasons mean that the answers were out of date, and that the last logged reasons still hold.
     Wait(Vec<Reason>),
 }
 
-/// The last line about the waiting, and when it was logged.
+/// The last logged reasons for waiting, and when they were logged.
 #[derive(Default)]
 struct Waiting {
     said: Option<(String, Instant)>,

@@ -18,27 +18,28 @@ use super::accept::{Founding, Standing, refusal};
 use super::{Instance, meet};
 use crate::identity::{Belonging, Identity, IdentityError};
 
-/// The side of formation that answers, for as long as the process lives: who this node is, whether it takes part in
-/// a founding, and which Raft calls are for it.
+/// Answering side of formation, which lives as long as the process. It answers who this node is, whether it takes part
+/// in a founding, and which Raft calls are for it.
 #[derive(Debug)]
-pub struct FormationService {
+pub(crate) struct FormationService {
     node: NodeId,
     instance: Instance,
-    /// Locked from looking at the identity to the end of recording what follows from it.
+    /// Locked from a look at the identity until the change that follows from it is recorded.
     identity: Arc<tokio::sync::Mutex<Identity>>,
-    /// The cluster whose Raft runs, or is about to run, in this process. Set once, with the identity locked, so that
+    /// The cluster whose Raft runs, or is about to run, in this process. It is set once, with the identity locked, and
     /// no founding is accepted from that moment on.
     bound: OnceLock<ClusterId>,
     has_state: AtomicBool,
     shown: Mutex<Shown>,
-    /// A Raft call came in that may end the waiting.
+    /// Notified when a Raft call comes in that may end the waiting.
     pub(super) stirred: Notify,
-    /// Where members say they are: see [`super::Formation::follow`].
+    /// Addresses that members say they have: see [`super::Formation::follow`].
     claims: Mutex<BTreeMap<NodeId, MasterNode>>,
     pub(super) claimed: Notify,
 }
 
-/// More masters than any cluster has: what comes after is dropped, and is said again.
+/// Limit on `claims`, above the number of masters of any cluster. Claims beyond it are dropped; their senders repeat
+/// them.
 const MAX_CLAIMS: usize = 64;
 
 #[derive(Debug, Default)]
@@ -66,45 +67,45 @@ impl FormationService {
 
     /// This node's id.
     #[must_use]
-    pub fn node(&self) -> NodeId {
+    pub(crate) fn node(&self) -> NodeId {
         self.node
     }
 
-    /// This start of this process.
+    /// Identifies this start of the process.
     #[must_use]
-    pub fn instance(&self) -> Instance {
+    pub(crate) fn instance(&self) -> Instance {
         self.instance
     }
 
-    /// The cluster that this process takes part in, once it does.
+    /// The cluster that this process takes part in, if it does.
     #[must_use]
-    pub fn cluster(&self) -> Option<ClusterId> {
+    pub(crate) fn cluster(&self) -> Option<ClusterId> {
         self.bound.get().copied()
     }
 
-    /// Whether Raft has anything on disk.
+    /// Whether Raft has something on disk.
     #[must_use]
-    pub fn has_state(&self) -> bool {
+    pub(crate) fn has_state(&self) -> bool {
         self.has_state.load(Ordering::Acquire)
     }
 
-    /// How others reach this node, once it has found itself in its list.
+    /// Addresses under which others reach this node, once it has found itself in its list.
     #[must_use]
-    pub fn addresses(&self) -> Option<MasterNode> {
+    pub(crate) fn addresses(&self) -> Option<MasterNode> {
         self.shown.lock().addresses.clone()
     }
 
-    /// For whom, and why, this node waits; `None` when it does not.
+    /// The masters that this node waits for, and why; `None` if it does not wait.
     #[must_use]
-    pub fn waiting(&self) -> Option<String> {
+    pub(crate) fn waiting(&self) -> Option<String> {
         self.shown.lock().waiting.clone()
     }
 
-    /// Introduces this node: the answer to `Meet`.
+    /// Answers `Meet`: introduces this node.
     ///
     /// # Errors
-    /// None; the signature is the service's.
-    pub async fn meet(&self, request: MeetRequest) -> Result<MeetReply, Status> {
+    /// None; the service trait requires a result.
+    pub(crate) async fn meet(&self, request: MeetRequest) -> Result<MeetReply, Status> {
         let belonging = self.identity.lock().await.belonging();
         tracing::debug!(from = ?NodeId::from_bytes(&request.node_id), formed = request.formed, "met");
         self.note_claim(&request);
@@ -123,25 +124,26 @@ impl FormationService {
         })
     }
 
-    /// The smallest id asks this node to take part in a new cluster. An acceptance is on disk before it is answered.
+    /// Answers `Found`: the master with the smallest id asks this node to take part in a new cluster. An acceptance is
+    /// on disk before it is sent.
     ///
     /// # Errors
-    /// A malformed request, or a disk that fails: whether the founding was recorded is then unknown, which binds
-    /// nobody, since its founder does not have this node's acceptance.
-    pub async fn found(&self, request: FoundRequest) -> Result<FoundReply, Status> {
+    /// A malformed request, or a disk error. Whether the founding was recorded is then unknown, which is harmless: the
+    /// founder does not have this node's acceptance.
+    pub(crate) async fn found(&self, request: FoundRequest) -> Result<FoundReply, Status> {
         let call = meet::founding(&request)
-            .ok_or_else(|| Status::invalid_argument("a Found whose ids are not ids"))?;
+            .ok_or_else(|| Status::invalid_argument("the Found request has a malformed id"))?;
         match self.accept(call).await {
             Ok(None) => Ok(FoundReply { accepted: true, reason: String::new() }),
             Ok(Some(reason)) => Ok(FoundReply { accepted: false, reason }),
             Err(error) => {
-                tracing::error!(%error, "a founding could not be recorded");
+                tracing::error!(%error, "cannot record the founding of a cluster");
                 Err(Status::internal(error.to_string()))
             }
         }
     }
 
-    /// Whether a Raft call with this envelope is for this node, and may be answered.
+    /// Checks that a Raft call with this envelope is for this node and may be answered.
     ///
     /// While this node takes part in no cluster, a call for its id is remembered: the next round of meetings decides
     /// whether to join the caller's cluster.
@@ -149,7 +151,7 @@ impl FormationService {
     /// # Errors
     /// `WRONG_NODE` and `WRONG_CLUSTER`, with both sides' values; `UNAVAILABLE_IN_CURRENT_STATUS` (try again) while
     /// this node takes part in no cluster.
-    pub fn admit(&self, cluster: ClusterId, to: NodeId) -> Result<(), Status> {
+    pub(crate) fn admit(&self, cluster: ClusterId, to: NodeId) -> Result<(), Status> {
         if to != self.node {
             return Err(status_of(&ErrorDetail {
                 code: Code::WrongNode as i32,
@@ -169,7 +171,7 @@ impl FormationService {
                 ..ErrorDetail::default()
             })),
             None => {
-                // Once for each cluster: a leader repeats its calls faster than rounds are of use.
+                // Notified once for each cluster: a leader repeats its calls faster than rounds are of use.
                 if self.shown.lock().called.replace(cluster) != Some(cluster) {
                     self.stirred.notify_one();
                 }
@@ -182,20 +184,20 @@ impl FormationService {
         }
     }
 
-    /// To be called once Raft has something on disk (at the latest when a leader is known): from then on this node
+    /// Records that Raft has something on disk. Call it at the latest when a leader is known. From then on, this node
     /// answers as formed, and an empty log at its next start is a lost log.
     ///
     /// # Errors
-    /// [`IdentityError`]; it may be called again.
-    pub async fn record_formed(&self) -> Result<(), IdentityError> {
+    /// [`IdentityError`]; the call may be repeated.
+    pub(crate) async fn record_formed(&self) -> Result<(), IdentityError> {
         self.has_state.store(true, Ordering::Release);
         self.with_identity(|identity| identity.record_formed()).await
     }
 
-    /// Records the founding, or says why not.
+    /// Records the founding, or returns the reason for refusing it.
     pub(super) async fn accept(&self, call: Founding) -> Result<Option<String>, IdentityError> {
         let mut guard = Arc::clone(&self.identity).lock_owned().await;
-        // Looked at under the lock, which binding holds too: a node that is bound accepts nothing.
+        // Checked under the lock that binding holds, too: a bound node accepts nothing.
         let own = Standing {
             node: self.node,
             belonging: guard.belonging(),
@@ -203,18 +205,18 @@ impl FormationService {
             formed: self.has_state() || guard.formed(),
         };
         if let Some(reason) = refusal(&own, &call) {
-            tracing::info!(cluster = %call.cluster, founder = %call.from, reason, "took no part in a founding");
+            tracing::info!(cluster = %call.cluster, founder = %call.from, reason, "refused a founding");
             return Ok(Some(reason));
         }
         let (cluster, founder) = (call.cluster, call.from);
-        // On a thread of its own, and with the lock: a caller that goes away can't cut it short.
+        // Runs on a thread of its own and keeps the lock, so that a caller that goes away cannot cut it short.
         in_background(move || guard.belong(Belonging { cluster, founder: Some(founder) })).await?;
-        tracing::info!(%cluster, %founder, "accepted a founding");
+        tracing::info!(%cluster, %founder, "agreed to found a cluster");
         Ok(None)
     }
 
-    /// Binds this process to `belonging`, if its identity still is what it `was`; records it first if that changes
-    /// it. `false` when it is not.
+    /// Binds this process to `belonging` and records that first, if it is a change. Returns false if the identity no
+    /// longer is what it `was`, or the process is bound already.
     pub(super) async fn bind(
         &self,
         was: Option<Belonging>,
@@ -240,7 +242,7 @@ impl FormationService {
         in_background(move || work(&mut guard)).await
     }
 
-    /// Remembers where a member of this node's cluster says it is.
+    /// Records where a member of this node's cluster says it is.
     fn note_claim(&self, request: &MeetRequest) {
         let cluster = ClusterId::from_bytes(&request.cluster_id);
         if !request.formed || cluster.is_none() || cluster != self.cluster() {
@@ -281,7 +283,7 @@ impl FormationService {
 async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match mc_durable::blocking(work).await {
         Ok(value) => value,
-        // It can't be cancelled, so it has panicked: go on with that panic.
+        // The task cannot be cancelled, so it has panicked: go on with that panic.
         Err(err) => std::panic::resume_unwind(err.into_panic()),
     }
 }

@@ -2,31 +2,31 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::api::Refusal;
+use super::Refusal;
 
-/// Proposals that may be in flight at once. At 128 keys each this is far past what a disk commits in the time that a
-/// client waits; more would only queue (reference figure: 256 x 64 entries queued gave a median of 104 ms).
+/// Limit on proposals in flight. At 128 keys each, this is far more than a disk commits while a client waits; more
+/// would only queue (reference figure: 256 x 64 entries queued gave a median of 104 ms).
 const MAX_PROPOSALS: usize = 1024;
 
-/// Bytes of the proposals that may be in flight at once: each is held for the log, for each follower and for the state
+/// Limit on the bytes of proposals in flight. Each proposal is held for the log, for each follower and for the state
 /// machine, and a flood of large ones must not fill a master's memory.
 const MAX_PROPOSAL_BYTES: usize = 64 << 20;
 
-/// Bytes of the log that may wait for this master's own disk. The others commit without it, so proposals end while
-/// their entries stay in memory for as long as the disk hangs.
+/// Limit on log bytes that wait for this master's own disk. The other masters commit without it, so proposals complete
+/// while their entries stay in memory for as long as the disk hangs.
 const MAX_UNWRITTEN_BYTES: u64 = 64 << 20;
 
-/// Bytes of the log that this master's disk has not taken yet.
+/// Returns the number of log bytes that this master's disk has not taken yet.
 pub(crate) type Unwritten = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// Bounds what a leader proposes.
+/// Limits the proposals of a leader.
 pub(super) struct Admission {
     proposals: Arc<Semaphore>,
     bytes: Arc<Semaphore>,
     unwritten: Unwritten,
 }
 
-/// A proposal is in flight until this is dropped.
+/// One proposal in flight, which ends when this is dropped.
 pub(super) struct InFlight {
     _room: [OwnedSemaphorePermit; 2],
 }
@@ -37,10 +37,10 @@ impl Admission {
         Self { proposals: Arc::new(proposals), bytes: Arc::new(bytes), unwritten }
     }
 
-    /// Counts a proposal of so many bytes as in flight.
+    /// Counts a proposal of `bytes` bytes as in flight until the result is dropped.
     ///
     /// # Errors
-    /// Past the bounds, which is definite: nothing was proposed.
+    /// A definite refusal when a bound is reached: nothing was proposed.
     pub(super) fn admit(&self, bytes: usize) -> Result<InFlight, Refusal> {
         let unwritten = (self.unwritten)();
         if unwritten > MAX_UNWRITTEN_BYTES {

@@ -2,26 +2,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use mc_index::{Command, Op, Response, Settings};
+use mc_index::{Command, Request, Settings};
 use mc_log::{MasterNode, Proposal};
-use mc_proto::v1;
-use mc_raft::{Applied, Leadership, NotLeader, ProposeError, REMOVED_FIX, RaftNode, SharedIndex};
+use mc_raft::{
+    Applied, Leadership, NotLeader, ProposeError, REMOVED_FIX, RaftNode, RaftView, SharedIndex, TransferError,
+};
 use mc_types::{Clock, ClusterId, NodeId};
 use parking_lot::Mutex;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::Leading;
 use super::admission::{Admission, Unwritten};
-use crate::api::{Refusal, leader_message};
+use super::{Leading, Refusal, Room};
 use crate::data_disk::DataDisk;
-use crate::formation::Formation;
 use crate::metrics::{LedBy, MasterMetrics, Proposed};
 
-/// How long a proposal is waited for. A client's own deadline is usually shorter.
+/// Longest wait for a proposal. A client's own deadline is usually shorter.
 const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The wait of an answer that can do without soft state.
+/// Longest wait for the soft state in an answer that can do without it.
 const A_MOMENT: Duration = Duration::from_millis(100);
 
 /// Message of a master that knows no leader.
@@ -30,100 +28,111 @@ const NO_LEADER: &str = "no leader is known: a majority of the masters must be r
 /// Parts of a coordinator.
 pub(crate) struct CoordinatorConfig {
     pub(crate) cluster: ClusterId,
-    /// This master came to the cluster after it had formed, and empty.
+    /// Whether this master joined the cluster empty, after the cluster had formed.
     pub(crate) newcomer: bool,
     pub(crate) raft: RaftNode,
-    pub(crate) seed: Settings,
     pub(crate) clock: Clock,
     pub(crate) disk: Arc<DataDisk>,
-    pub(crate) formation: Arc<Formation>,
     pub(crate) metrics: Arc<MasterMetrics>,
     pub(crate) unwritten: Unwritten,
     pub(crate) stop: CancellationToken,
 }
 
-/// Serves calls: it has the replicated index, the way to change it, and the soft state of the term that this master
-/// leads, if it leads one.
+/// A leader as this master knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KnownLeader {
+    pub(crate) node: NodeId,
+    /// host:port of its client API.
+    pub(crate) address: String,
+    pub(crate) term: u64,
+}
+
+impl KnownLeader {
+    fn of(leader: Option<&(NodeId, MasterNode)>, term: u64) -> Option<Self> {
+        leader.map(|(node, master)| Self { node: *node, address: master.client.clone(), term })
+    }
+
+    /// The leader that Raft follows.
+    pub(super) fn in_force(now: &Leadership) -> Option<Self> {
+        Self::of(now.leader.as_ref(), now.term)
+    }
+}
+
+/// State of a master at one moment, for display.
+pub(crate) struct Look<'a> {
+    pub(crate) raft: RaftView,
+    pub(crate) applied: &'a Applied,
+    /// Soft state, if this master leads.
+    pub(crate) leading: Option<&'a Leading>,
+    pub(crate) leader: Option<KnownLeader>,
+    /// Why this master cannot serve the cluster right now; empty if it can.
+    pub(crate) waiting_for: String,
+    /// Why this leader starts no puts; empty if it does.
+    pub(crate) no_puts: String,
+}
+
+/// The replicated index, the way to change it, and the soft state of the term that this master leads, if any.
 pub(crate) struct Coordinator {
     pub(crate) cluster: ClusterId,
     newcomer: bool,
     pub(crate) raft: RaftNode,
     pub(crate) index: SharedIndex,
     pub(crate) metrics: Arc<MasterMetrics>,
-    /// Counts the changes of the stores' liveness, for the watchers.
-    pub(crate) store_changes: watch::Sender<u64>,
-    /// The settings that this master's flags ask for: a cluster that has none yet takes its first leader's.
-    pub(crate) seed: Settings,
     clock: Clock,
     disk: Arc<DataDisk>,
-    /// Meets other masters.
-    pub(crate) formation: Arc<Formation>,
     leading: ArcSwapOption<Leading>,
-    /// Taken to replace `leading`, so that one term has one soft state.
+    /// Held while `leading` is replaced, so that one term has one soft state.
     begin: Mutex<()>,
     admission: Admission,
-    /// Held while a setting is changed.
-    pub(crate) configuring: tokio::sync::Mutex<()>,
+    /// Room in the pool that evictions make.
+    pub(super) room: Room,
     /// Ends open streams with this master.
     pub(crate) stop: CancellationToken,
 }
 
 impl Coordinator {
     pub(crate) fn new(config: CoordinatorConfig) -> Self {
-        let CoordinatorConfig {
-            cluster,
-            newcomer,
-            raft,
-            seed,
-            clock,
-            disk,
-            formation,
-            metrics,
-            unwritten,
-            stop,
-        } = config;
+        let CoordinatorConfig { cluster, newcomer, raft, clock, disk, metrics, unwritten, stop } = config;
         Self {
             cluster,
             newcomer,
             index: raft.index().clone(),
             raft,
-            seed,
             metrics,
-            store_changes: watch::Sender::new(0),
             clock,
             disk,
-            formation,
             leading: ArcSwapOption::empty(),
             begin: Mutex::new(()),
             admission: Admission::new(unwritten),
-            configuring: tokio::sync::Mutex::default(),
+            room: Room::new(),
             stop,
         }
     }
 
-    /// The soft state of the term that this master leads, after a check that it still leads, as the cluster's read policy
-    /// has it: what is read from the index after this returns is at least as new as everything acknowledged before it
-    /// was called. Every answer that a caller gets from the index or from soft state begins here, or at one of the next
-    /// two.
+    /// Returns the soft state of the term that this master leads, after checking that it still leads.
+    ///
+    /// The cluster's read policy says how to check. An index read after this returns is at least as new as everything
+    /// acknowledged before the call. Every answer to a caller from the index or from soft state begins with this
+    /// method, [`Self::lead_now`] or [`Self::lead_soon`].
     pub(crate) async fn lead(&self) -> Result<Arc<Leading>, Refusal> {
         if let Some(leading) = self.lead_now() {
             return Ok(leading);
         }
-        let term = self.raft.read_barrier().await.map_err(|not| refusal(&not))?;
+        let term = self.raft.read_barrier().await.map_err(Refusal::from)?;
         self.metrics.led(LedBy::Quorum);
         Ok(self.leading(term.0))
     }
 
-    /// Like [`Self::lead`], without waiting: `None` when it takes a round trip to know, which under the policy
-    /// `read-index` it always does.
+    /// Like [`Self::lead`], without waiting. `None` if the check takes a round trip, as it always does under the policy
+    /// `read-index`.
     pub(crate) fn lead_now(&self) -> Option<Arc<Leading>> {
         let term = self.raft.try_lease()?;
         self.metrics.led(LedBy::Lease);
         Some(self.leading(term.0))
     }
 
-    /// Like [`Self::lead`], for answers that would rather say less than wait long: `None` when this master does not lead,
-    /// or does not know it in a moment.
+    /// Like [`Self::lead`], for answers that prefer to say less over waiting long. `None` if this master does not lead,
+    /// or cannot tell within 100 ms.
     pub(crate) async fn lead_soon(&self) -> Option<Arc<Leading>> {
         if let Some(leading) = self.lead_now() {
             return Some(leading);
@@ -134,11 +143,11 @@ impl Coordinator {
         tokio::time::timeout(A_MOMENT, self.lead()).await.ok()?.ok()
     }
 
-    /// The soft state for what this master does unasked, by its lease under either read policy.
+    /// Returns the soft state for work that this master does unasked. Relies on the lease under either read policy.
     ///
-    /// A lease that lies, because a clock stood still, does no harm here. What is done from it is proposed, which only
-    /// the leader of the newest term gets committed; or it changes soft state of a term that is over, from which no
-    /// caller is answered without a check of its own.
+    /// A lease that is wrong because a clock stood still does no harm here. Such work either proposes an entry, and
+    /// only the leader of the newest term gets entries committed. Or it changes soft state of a term that is over, and
+    /// no caller is answered from that without a check of its own.
     pub(crate) fn on_duty(&self) -> Option<Arc<Leading>> {
         self.raft.presumed_term().map(|term| self.leading(term.0))
     }
@@ -149,7 +158,7 @@ impl Coordinator {
         }
         let _begin = self.begin.lock();
         if let Some(leading) = self.leading.load().as_ref().filter(|leading| leading.term >= term) {
-            // Of two terms the newer one stays: what the older decides does nothing in the log any more.
+            // The newer term's soft state stays: decisions of an older term have no effect in the log any more.
             return leading.clone();
         }
         let leading = self.index.read(|applied| {
@@ -168,11 +177,18 @@ impl Coordinator {
         self.leading.store(None);
     }
 
-    /// Proposes `op` with a stamp of this term and waits until it is applied here.
+    /// Whether `leading` is the soft state of the term that this master presumes to lead. A store's stream can outlive
+    /// a term and then still holds that term's.
+    pub(super) fn is_on_duty(&self, leading: &Leading) -> bool {
+        self.on_duty().is_some_and(|current| std::ptr::eq(&*current, leading))
+    }
+
+    /// Proposes a request with a stamp of this term, waits until it is applied here, and returns its answer.
     ///
     /// # Errors
     /// All but `Unknown` are definite: nothing was done ([`RaftNode::propose`]).
-    pub(crate) async fn propose(&self, leading: &Leading, op: Op) -> Result<Response, Refusal> {
+    pub(super) async fn propose<A>(&self, leading: &Leading, request: Request<A>) -> Result<A, Refusal> {
+        let (op, answer) = request.split();
         let kind = Proposed::from(&op);
         let bytes = Command { stamp: leading.stamp(), op }.encode();
         if bytes.len() > mc_types::MAX_COMMAND_BYTES {
@@ -186,14 +202,14 @@ impl Coordinator {
             self.admission.admit(bytes.len()).inspect_err(|_| self.metrics.proposals_refused.increment(1))?;
         let proposed_at = self.clock.now();
         let proposed = self.raft.propose(Proposal(bytes));
-        // It is in flight until Raft has answered, however soon the caller gives up.
+        // The proposal counts as in flight until Raft has answered, however soon the caller gives up.
         let write = tokio::spawn(async move {
             let answer = proposed.await;
             drop(in_flight);
             answer
         });
-        let answer = match tokio::time::timeout(PROPOSAL_TIMEOUT, write).await {
-            Ok(Ok(answer)) => answer,
+        let written = match tokio::time::timeout(PROPOSAL_TIMEOUT, write).await {
+            Ok(Ok(written)) => written,
             Ok(Err(_)) => return Err(Refusal::Unknown("this master is stopping".into())),
             Err(_) => {
                 return Err(Refusal::Unknown(format!(
@@ -201,28 +217,25 @@ impl Coordinator {
                 )));
             }
         };
-        match answer {
+        match written {
             Ok(response) => {
                 self.metrics.committed(kind, self.clock.now().saturating_sub(proposed_at));
-                match response {
-                    Response::WrongTerm => Err(self.not_leader()),
-                    response => Ok(response),
-                }
+                answer.read(response).ok_or_else(|| self.not_leader())
             }
             Err(ProposeError::NotLeader) => Err(self.not_leader()),
             Err(ProposeError::Unknown(why)) => Err(Refusal::Unknown(why)),
         }
     }
 
-    /// Refuses to start puts while the disk under the log is nearly full, here or at so many masters that an end of their
-    /// logs would leave no majority.
+    /// Refuses to start puts while disks under the log are nearly full: this master's, or those of so many others that
+    /// losing them would leave no majority.
     pub(crate) fn refuse_without_room(&self) -> Result<(), Refusal> {
         let Some(refusal) = self.short_of_room() else { return Ok(()) };
         self.metrics.puts_refused_by_disk.increment(1);
         Err(refusal)
     }
 
-    /// Why a leader starts no puts, if it doesn't.
+    /// Returns the reason why this leader starts no puts, if there is one.
     pub(crate) fn short_of_room(&self) -> Option<Refusal> {
         if let Some(shortage) = self.disk.shortage() {
             let dir = self.disk.dir().to_owned();
@@ -232,35 +245,69 @@ impl Coordinator {
         (!nodes.is_empty()).then_some(Refusal::NoMajorityHasRoom { nodes })
     }
 
-    /// The refusal that names whom this master believes to lead.
+    /// Returns the refusal that names the master that this one believes to lead.
     pub(crate) fn not_leader(&self) -> Refusal {
         let Leadership { leader, term, .. } = self.raft.leadership().borrow().clone();
         // A master that refuses because it is not sure to lead does not send callers to itself.
         let leader = leader.filter(|(id, _)| *id != self.raft.node_id());
-        refusal(&NotLeader { leader, term })
+        NotLeader { leader, term }.into()
     }
 
-    /// The cluster's settings, once this master has certainly applied what had changed them before it started.
+    /// Hands leadership to `to`, or to the voter that has most of the log. Returns once that master leads.
+    pub(crate) async fn hand_over(&self, to: Option<NodeId>) -> Result<(), Refusal> {
+        let taken = self.raft.transfer_leader(to).await;
+        taken.map(drop).map_err(|error| match error {
+            TransferError::NotLeader(_) => self.not_leader(),
+            TransferError::NoVoter(_) | TransferError::Silent(_) | TransferError::Alone => {
+                Refusal::Invalid(error.to_string())
+            }
+            TransferError::NotTaken { .. } | TransferError::Stopped(_) => {
+                Refusal::Unknown(format!("leadership was not handed over: {error}"))
+            }
+        })
+    }
+
+    /// Passes a view of this moment to `show`, with the soft state if this master leads.
+    pub(crate) fn look<R>(&self, leading: Option<&Leading>, show: impl FnOnce(Look<'_>) -> R) -> R {
+        let raft = self.raft.view();
+        let now = self.raft.leadership().borrow().clone();
+        // A leader that cannot write may not hold its lease, and then `leading` is `None`.
+        let blocked = self.raft.blocked().map(|blocked| blocked.to_string());
+        let no_puts = blocked.or_else(|| Some(leading.and_then(|_| self.short_of_room())?.to_string()));
+        // The lock is not recursive: nothing in here may read the index or the leadership again.
+        self.index.read(|applied| {
+            show(Look {
+                raft,
+                applied,
+                leading,
+                leader: KnownLeader::in_force(&now),
+                waiting_for: self.waits_for(applied, &now),
+                no_puts: no_puts.unwrap_or_default(),
+            })
+        })
+    }
+
+    /// Returns the cluster's settings, once this master has certainly applied every change made before it started.
     pub(crate) fn known_settings(&self) -> Option<Settings> {
         let Leadership { leader, term, .. } = self.raft.leadership().borrow().clone();
         leader?;
         let committed = self.raft.view().committed;
         self.index.read(|applied| {
-            // An entry of the term that is led now lies after all that was committed in earlier ones.
+            // An entry of the current leader's term lies after everything that was committed in earlier terms.
             let last = applied.last_applied.filter(|last| last.leader_id.term == term)?;
             let all = last.index >= committed && applied.state.cluster_version() > 0;
             all.then(|| applied.state.settings().clone())
         })
     }
 
-    /// Why this master is of no use to the cluster right now; empty when it is.
-    pub(crate) fn waits_for(&self, applied: &Applied, now: &Leadership) -> String {
-        // Newcomers alone are asked: a member that has restarted may not know its membership before it hears a leader.
+    /// Says why this master cannot serve the cluster right now; empty if it can.
+    fn waits_for(&self, applied: &Applied, now: &Leadership) -> String {
+        // Checked for newcomers only: a restarted member may not know its membership before it hears a leader.
         let is_member = || applied.membership.membership().get_node(&self.raft.node_id()).is_some();
         if self.newcomer && now.removed.is_none() && !is_member() {
             return format!(
-                "this node is new to cluster {} and waits to be taken in by its leader (at another address than that of a \
-                     member that is gone, with `mcctl members add`)",
+                "this node is new to cluster {} and waits to be taken in by its leader (unless it has the address \
+                     of a dead member, run `mcctl members add`)",
                 self.cluster
             );
         }
@@ -274,26 +321,19 @@ impl Coordinator {
         }
     }
 
-    /// Whom this master believes to lead.
-    pub(crate) fn leader(&self) -> Option<v1::Leader> {
-        leader_of(&self.raft.leadership().borrow())
+    /// Returns the leader, as far as this master knows.
+    pub(crate) fn leader(&self) -> Option<KnownLeader> {
+        KnownLeader::in_force(&self.raft.leadership().borrow())
     }
 
-    /// Read leases that the current soft state remembers.
+    /// Number of read leases that the current soft state remembers.
     pub(crate) fn read_leases(&self) -> usize {
         self.leading.load().as_ref().map_or(0, |leading| leading.lease_count())
     }
 }
 
-/// Whom it names, as it travels.
-pub(crate) fn leader_of(now: &Leadership) -> Option<v1::Leader> {
-    message_of(now.leader.as_ref(), now.term)
-}
-
-fn message_of(leader: Option<&(NodeId, MasterNode)>, term: u64) -> Option<v1::Leader> {
-    leader.map(|(id, node)| leader_message(*id, node, term))
-}
-
-fn refusal(not: &NotLeader) -> Refusal {
-    Refusal::NotLeader { leader: message_of(not.leader.as_ref(), not.term), term: not.term }
+impl From<NotLeader> for Refusal {
+    fn from(not: NotLeader) -> Self {
+        Self::NotLeader { leader: KnownLeader::of(not.leader.as_ref(), not.term), term: not.term }
+    }
 }

@@ -1,11 +1,14 @@
 use std::time::Duration;
 
+use mc_eviction::{Hits, Leases};
 use mc_index::{Settings, Stamp};
 use mc_types::{Clock, ClusterTime, MAX_GRANT_LIFETIME, PutId, StoreId};
 use parking_lot::RwLock;
 
-use super::leases::Leases;
 use super::liveness::Liveness;
+
+/// Lifetime of a put that asks for none: the time within which it must end.
+const PUT_LIFETIME: Duration = Duration::from_secs(30);
 
 /// One term of leadership: its clock, its leases, its view of the stores.
 #[derive(Debug)]
@@ -14,10 +17,12 @@ pub(crate) struct Leading {
     pub(crate) term: u64,
     /// Liveness of the stores.
     pub(crate) liveness: Liveness,
-    leases: Leases,
+    pub(super) leases: Leases,
+    /// Reads, for the order of eviction.
+    pub(super) hits: Hits,
     terms: RwLock<Terms>,
     clock: Clock,
-    /// Cluster time when this began, and what the clock showed then.
+    /// Cluster time when the term began here; `origin` is the clock's reading at that moment.
     base: ClusterTime,
     origin: Duration,
 }
@@ -29,6 +34,7 @@ struct Terms {
     /// The longest that read leases have been in this term.
     longest_lease: Duration,
     put_deadline_max: Duration,
+    put_space_wait: Duration,
 }
 
 impl Terms {
@@ -38,19 +44,21 @@ impl Terms {
             read_lease,
             longest_lease: read_lease,
             put_deadline_max: Duration::from_millis(settings.put_deadline_max_ms).min(MAX_GRANT_LIFETIME),
+            put_space_wait: Duration::from_millis(settings.put_space_wait_ms),
         }
     }
 }
 
 impl Leading {
-    /// Begins a term. `applied` is the state's time once an entry of this term is applied: every stamp that any earlier
-    /// leader got committed is at or before it.
+    /// Begins a term. `applied` is the state's time once an entry of this term is applied: it is at or after every
+    /// stamp that an earlier leader got committed.
     pub(crate) fn begin(term: u64, applied: ClusterTime, settings: &Settings, clock: Clock) -> Self {
         let origin = clock.now();
         Self {
             term,
             liveness: Liveness::new(Duration::from_millis(settings.store_suspect_ms), origin),
             leases: Leases::new(),
+            hits: Hits::new(),
             terms: RwLock::new(Terms::of(settings)),
             clock,
             base: applied,
@@ -58,7 +66,7 @@ impl Leading {
         }
     }
 
-    /// The cluster's settings have changed.
+    /// Adopts changed settings of the cluster.
     pub(crate) fn adopt(&self, settings: &Settings) {
         let mut terms = self.terms.write();
         let longest_lease = terms.longest_lease;
@@ -67,7 +75,7 @@ impl Leading {
         self.liveness.suspect_after(Duration::from_millis(settings.store_suspect_ms));
     }
 
-    /// This process's monotonic clock.
+    /// Returns the reading of this process's monotonic clock.
     pub(crate) fn elapsed(&self) -> Duration {
         self.clock.now()
     }
@@ -78,7 +86,7 @@ impl Leading {
         ClusterTime(self.base.0 + u64::try_from(led.as_millis()).unwrap_or(u64::MAX - self.base.0))
     }
 
-    /// How long this term has been led here.
+    /// How long this master has led this term.
     pub(crate) fn age(&self) -> Duration {
         self.clock.now().saturating_sub(self.origin)
     }
@@ -88,13 +96,16 @@ impl Leading {
         self.terms.read().read_lease
     }
 
-    /// The deadlines of puts that start now, by what each asks for in ms (0: the default of 30 s).
-    pub(crate) fn put_deadlines(&self) -> impl Fn(u64) -> ClusterTime + use<> {
+    /// Longest wait of a put for space.
+    pub(crate) fn put_space_wait(&self) -> Duration {
+        self.terms.read().put_space_wait
+    }
+
+    /// Returns a function from the lifetime that a put asks for (`None`: the default) to the deadline of a put that
+    /// starts now.
+    pub(crate) fn put_deadlines(&self) -> impl Fn(Option<Duration>) -> ClusterTime + use<> {
         let (now, longest) = (self.now(), self.terms.read().put_deadline_max);
-        move |asked_ms| {
-            let asked = Duration::from_millis(if asked_ms == 0 { 30_000 } else { asked_ms });
-            now.after(asked.min(longest))
-        }
+        move |asked| now.after(asked.unwrap_or(PUT_LIFETIME).min(longest))
     }
 
     /// A stamp for a command that is proposed now.
@@ -107,26 +118,38 @@ impl Leading {
         }
     }
 
-    /// Notes that somebody was told where `version` lies.
-    pub(crate) fn lease(&self, version: PutId) {
-        self.leases.grant(version, self.now().after(self.read_lease()));
+    /// Records a read lease on `version`, because a client is told where it lies. Returns false if the version is being
+    /// evicted: then the client must not be told.
+    #[must_use]
+    pub(crate) fn lease(&self, version: PutId) -> bool {
+        self.leases.grant(version, self.now().after(self.read_lease()))
+    }
+
+    /// Time from which the bytes of versions that are evicted now may be reused; zero for at once.
+    ///
+    /// No lease of this term runs on them, because their marks exclude one. Leases of earlier terms, which are unknown
+    /// here, end within the first lease period of this term.
+    pub(crate) fn evicted_until(&self) -> ClusterTime {
+        let floor = self.base.after(self.terms.read().longest_lease);
+        if self.now() < floor { floor } else { ClusterTime(0) }
     }
 
     /// Whether a lease granted in this term runs on `version`.
     ///
-    /// Leases of earlier terms are not known. They refuse nothing: a remove succeeds, and its bytes are held past the
-    /// end of any of them (see [`Self::hold_until`]).
+    /// Leases of earlier terms are unknown here and block nothing: a remove succeeds, and the bytes are held past the
+    /// end of any such lease (see [`Self::hold_until`]).
     pub(crate) fn is_leased(&self, version: PutId) -> bool {
         self.leases.holds(version, self.now())
     }
 
-    /// Until when the bytes of a version are kept that a command proposed now removes or replaces.
+    /// End of the time for which the bytes of a version stay reserved after a command proposed now removes or replaces
+    /// it.
     ///
     /// A read may be granted until that command is applied, and holds for one lease from then. So two leases from now
-    /// outlast every reader, those of earlier terms included, if the command is applied within one lease. Nothing
-    /// enforces that (disks of a majority may stall while heartbeats go on): then the store's fence refuses the late
-    /// reader, which every transport that bytes are read over today has. See docs/adr/0005. The same goes for a lease of an
-    /// earlier term that was granted before the setting was made shorter.
+    /// outlast every reader, also of earlier terms, if the command is applied within one lease. Nothing enforces that:
+    /// the disks of a majority may stall while heartbeats go on. The store's fence then refuses the late reader; every
+    /// transport in use today has that fence. See docs/adr/0005. The same holds for a lease of an earlier term that was
+    /// granted before the setting was made shorter.
     pub(crate) fn hold_until(&self) -> ClusterTime {
         self.now().after(2 * self.terms.read().longest_lease)
     }
@@ -136,12 +159,12 @@ impl Leading {
         self.leases.sweep(self.now());
     }
 
-    /// Leases that are remembered.
+    /// Number of remembered leases.
     pub(crate) fn lease_count(&self) -> usize {
         self.leases.len()
     }
 
-    /// Whether `store` is offered.
+    /// Whether `store` is suspect, so that its replicas are not offered.
     pub(crate) fn is_suspect(&self, store: StoreId) -> bool {
         self.liveness.suspects().binary_search(&store).is_ok()
     }
@@ -176,7 +199,7 @@ mod tests {
         let leading = Leading::begin(3, ClusterTime(0), &Settings::default(), clock);
         let held = leading.hold_until();
         ms.fetch_add(9_999, Ordering::SeqCst); // the command is applied just within one lease
-        leading.lease(PutId(1)); // and this read was granted right before
+        assert!(leading.lease(PutId(1))); // and this read was granted right before
         assert!(held > leading.now().after(Duration::from_millis(9_999)));
     }
 
@@ -194,10 +217,21 @@ mod tests {
     }
 
     #[test]
+    fn bytes_evicted_in_the_first_lease_period_of_a_term_are_held_to_its_end() {
+        let (ms, clock) = manual_clock();
+        let leading = Leading::begin(3, ClusterTime(500), &Settings::default(), clock);
+        assert_eq!(leading.evicted_until(), ClusterTime(10_500));
+        ms.fetch_add(9_999, Ordering::SeqCst);
+        assert_eq!(leading.evicted_until(), ClusterTime(10_500));
+        ms.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(leading.evicted_until(), ClusterTime(0));
+    }
+
+    #[test]
     fn a_put_never_outlives_the_longest_grant() {
         let (_, clock) = manual_clock();
         let leading = Leading::begin(3, ClusterTime(0), &Settings::default(), clock);
-        assert_eq!(leading.put_deadlines()(0), ClusterTime(30_000));
-        assert_eq!(leading.put_deadlines()(3_600_000), ClusterTime(60_000));
+        assert_eq!(leading.put_deadlines()(None), ClusterTime(30_000));
+        assert_eq!(leading.put_deadlines()(Some(Duration::from_secs(3600))), ClusterTime(60_000));
     }
 }

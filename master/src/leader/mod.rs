@@ -1,21 +1,40 @@
-//! Soft state of a leader, which it does not replicate: read leases, the liveness of stores, the running cluster time.
+//! Decisions of a leading master: reads and puts, stores, members, the cluster's configuration.
 //!
-//! It belongs to one term. Whatever is decided from it is stamped with that term and does nothing in an entry of
-//! another, so it dies with the leadership.
+//! - [`Coordinator`]: who leads, proposals, and the soft state of the term that this master leads.
+//! - [`Objects`], [`Stores`], [`Members`], [`Configuration`]: a service for each kind of call.
+//! - [`duties`], [`keep_room`], [`keep_members`], [`leave_to_a_better_disk`]: work that a leader does unasked.
+//!
+//! Soft state is not replicated: read leases, the liveness of stores, the running cluster time. It belongs to one term.
+//! A decision made from it is stamped with that term and does nothing in an entry of another, so it dies with the
+//! leadership.
 
 mod admission;
+mod configuration;
 mod coordinator;
 pub(crate) mod duties;
+mod eviction;
+mod grants;
 mod leading;
-mod leases;
 mod liveness;
-mod membership;
+mod members;
+mod objects;
+mod refusal;
+mod services;
 mod slow_disk;
+mod stores;
 #[cfg(test)]
 mod tests;
+mod watch;
 
-pub(crate) use coordinator::{Coordinator, CoordinatorConfig, leader_of};
+pub(crate) use configuration::{Configuration, Replicated};
+pub(crate) use coordinator::{Coordinator, CoordinatorConfig, KnownLeader, Look};
+pub(crate) use eviction::{Room, keep_room};
+pub(crate) use grants::{GrantedReplica, StoreGrant};
 pub(crate) use leading::Leading;
-pub(crate) use liveness::StoreState;
-pub(crate) use membership::keep_members;
+pub(crate) use members::{MemberState, Members, keep_members};
+pub(crate) use objects::{EndPut, Found, NewPut, Objects, RemoveObject};
+pub(crate) use refusal::Refusal;
+pub(crate) use services::{Services, ServicesConfig};
 pub(crate) use slow_disk::leave_to_a_better_disk;
+pub(crate) use stores::{Session, Stores};
+pub(crate) use watch::{Event, watch};

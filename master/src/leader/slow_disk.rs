@@ -1,7 +1,8 @@
-//! A leader whose disk has become slow hands over to a master whose disk is well.
+//! Hand-over from a leader whose disk has become slow to a master with a healthy disk.
 //!
-//! A slow disk stops nobody: the others commit without it. But a leader's proposals wait for its own disk whenever one
-//! of the others is away, its votes and its snapshots do always, and a disk that takes its time is often about to fail.
+//! A slow disk does not stop the cluster: the other masters commit without it. But a leader's proposals wait for its
+//! own disk whenever one of the others is away, and its votes and snapshots always do. A slow disk is also often about
+//! to fail.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +15,17 @@ use tokio::time::Instant;
 use super::Coordinator;
 use super::duties::pause;
 
-/// Between two looks at the disks.
+/// Time between two looks at the disks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// A leader's disk is slow when half of its syncs take longer than this ...
+/// Median sync time above which a leader's disk may be slow.
 const SLOW: Duration = Duration::from_millis(200);
-/// ... and half of the last two seconds went into them.
+/// Time out of the last two seconds that a slow disk has spent on syncs at least.
 const SPENT: Duration = Duration::from_secs(1);
-/// One slow sync is no slow disk, unless it takes longer than that.
+/// Number of syncs needed to call a disk slow. Fewer suffice if the latest one took [`SPENT`] or longer.
 const SYNCS: usize = 3;
-/// A disk whose syncs take less is well.
+/// Median sync time below which a disk is healthy.
 const WELL: Duration = Duration::from_millis(50);
-/// After one that was not taken.
+/// Pause after a hand-over that was not confirmed.
 const NEXT_TRY: Duration = Duration::from_secs(30);
 
 /// Watches the disks until this master stops; does nothing while it does not lead.
@@ -40,24 +41,24 @@ pub(crate) async fn leave_to_a_better_disk(coordinator: Arc<Coordinator>) {
         };
         let Some((node, theirs)) = successor(own, &roster) else { continue };
         tracing::warn!(
-            "this master's disk is slow: half of its syncs take {} ms and more; handing over to {node}, where one takes {} ms",
+            "this master's disk is slow: the median sync takes {} ms; handing over to {node}, whose syncs take {} ms",
             own.median.as_millis(),
             theirs.as_millis()
         );
         coordinator.metrics.slow_disk_handovers.increment(1);
         if let Err(why) = coordinator.hand_over(Some(node)).await {
-            // With a stuck disk this master may not learn that it was.
-            tracing::warn!("it is not known to have been taken: {why}");
+            // With a stuck disk, this master may not learn that the hand-over succeeded.
+            tracing::warn!("the hand-over was not confirmed: {why}");
             not_before = Instant::now() + NEXT_TRY;
         }
     }
 }
 
-/// A better leader than this master with its disk's pace: of the voters that have caught up, the one with the fastest
-/// disk.
+/// Returns a better leader, if the disk of this master, with pace `own`, is slow: of the other voters that have caught
+/// up, the one with the fastest disk, and its median sync time.
 ///
-/// Nobody, unless the others with good disks are a majority by themselves. A vote is written before it counts, and that
-/// of a master with a slow disk comes too late for whoever asked: an election that needs it has no winner.
+/// Returns `None` unless the others with healthy disks are a majority by themselves. A vote is written before it
+/// counts, so the vote of a master with a slow disk comes too late, and an election that needs it has no winner.
 fn successor(own: Pace, roster: &Roster) -> Option<(NodeId, Duration)> {
     if own.median <= SLOW || own.spent < SPENT || (own.syncs < SYNCS && own.latest < SPENT) {
         return None;

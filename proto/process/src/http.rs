@@ -1,4 +1,4 @@
-//! The HTTP side of every process: health, metrics, status; and a client for it, for tools and tests.
+//! The HTTP side of every process: health, metrics and status, and a client for tools and tests.
 
 use std::future::Future;
 use std::io;
@@ -16,19 +16,19 @@ use tokio::sync::oneshot;
 
 use mc_net::{Connection, Listener};
 
-/// How long open requests may take to end after the shutdown began.
+/// Time that open requests may take to end after the shutdown began.
 const DRAIN: Duration = Duration::from_secs(1);
 
 type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
 type Status = Arc<dyn Fn() -> BoxFuture<'static, serde_json::Value> + Send + Sync>;
 
-/// The routes that every process has:
+/// Returns the routes that every process has:
 ///
 /// - `/livez`: 200 as long as the process answers at all; never depends on a quorum.
 /// - `/readyz`: 200 when `ready` is `Ok`, else 503 with the reason as text.
-/// - `/metrics`: what `metrics` renders.
-/// - `/status`: what `status` answers, as JSON.
+/// - `/metrics`: the text that `metrics` renders.
+/// - `/status`: the value that `status` returns, as JSON.
 pub fn standard_routes<S, F>(
     ready: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     metrics: impl Fn() -> String + Send + Sync + 'static,
@@ -74,8 +74,8 @@ where
         )
 }
 
-/// Serves `router` on `listener` until `shutdown` ends, then for at most a second more, so that open requests get
-/// their answers and an idle connection can't hold the process.
+/// Serves `router` on `listener` until `shutdown` ends, then for at most a second more. Open requests get their answers
+/// within that time, and an idle connection can't hold up the process.
 ///
 /// # Errors
 /// The error of the listener.
@@ -87,7 +87,7 @@ pub async fn serve(
     let (begun, shutting_down) = oneshot::channel();
     let shutdown = async move {
         shutdown.await;
-        // Nobody listens when the server ended by itself.
+        // Fails only if the server has already ended.
         let _ = begun.send(());
     };
     let served = axum::serve(Accept(listener), router).with_graceful_shutdown(shutdown);
@@ -102,14 +102,14 @@ pub async fn serve(
     }
 }
 
-/// How long [`request`] waits.
+/// Time limit of a [`request`].
 const REQUEST_WITHIN: Duration = Duration::from_secs(2);
 
-/// Asks one of our processes at `address` (`host:port`): a request without a body, on a connection of its own. Answers
-/// with the status code and the body, within two seconds.
+/// Sends an HTTP request without a body to one of our processes at `address` (`host:port`), on a connection of its own.
+/// Returns the status code and the body.
 ///
 /// # Errors
-/// When nobody answers there in time, or not in HTTP.
+/// When no HTTP answer comes within two seconds.
 pub async fn request(method: &str, address: &str, path: &str) -> io::Result<(u16, String)> {
     let exchange = async {
         let mut stream = mc_net::connect(address).await?;
@@ -125,7 +125,7 @@ pub async fn request(method: &str, address: &str, path: &str) -> io::Result<(u16
     tokio::time::timeout(REQUEST_WITHIN, exchange).await?
 }
 
-/// Our listener in the shape that axum asks for.
+/// Adapts our listener to axum.
 struct Accept(Listener);
 
 impl axum::serve::Listener for Accept {
@@ -136,9 +136,9 @@ impl axum::serve::Listener for Accept {
         loop {
             match self.0.incoming.next().await {
                 Some(Ok(connection)) => return (connection, self.0.address),
-                // A peer that gave up, or no descriptors left: the next accept may do better, though not at once.
+                // The peer gave up, or no descriptors are left. A later accept may succeed, but not at once.
                 Some(Err(error)) => {
-                    tracing::warn!(%error, address = %self.0.address, "a connection was not accepted");
+                    tracing::warn!(%error, address = %self.0.address, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
                 None => std::future::pending().await,

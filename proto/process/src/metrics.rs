@@ -1,11 +1,13 @@
-//! Metrics as a value: a process makes one [`Registry`] and hands it down; nothing is installed for the process, so
-//! that a simulation can run many nodes in one.
+//! Metrics as a value: a process makes one [`Registry`] and hands it down. Nothing is installed globally, so a
+//! simulation can run many nodes in one process.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder as _};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
+use parking_lot::Mutex;
 
 /// Bounds of histograms whose name ends in `_seconds`: from a leased read (tens of microseconds) to a stalled disk.
 const SECONDS: [f64; 19] = [
@@ -35,10 +37,58 @@ static METADATA: Metadata<'static> = Metadata::new("mc", Level::INFO, None);
 
 /// The metrics of one process or one simulated node; clones share them.
 ///
-/// A handle is looked up once, where the thing that it counts is made, and then costs one atomic operation. Asking
-/// again for the same name and labels answers the same metric.
+/// A handle is looked up once, where the thing that it counts is made; then each use costs one atomic operation. Asking
+/// again for the same name and labels returns the same metric.
 #[derive(Clone)]
-pub struct Registry(Arc<PrometheusRecorder>);
+pub struct Registry(Arc<Shared>);
+
+struct Shared {
+    recorder: PrometheusRecorder,
+    metrics: Mutex<BTreeMap<&'static str, Metric>>,
+}
+
+/// A metric as a reference page shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Name, as Prometheus reads it.
+    pub name: &'static str,
+    /// Type, as Prometheus reads it.
+    pub kind: MetricKind,
+    /// Meaning, in a line.
+    pub help: &'static str,
+    /// Each label with the values that were registered.
+    pub labels: BTreeMap<&'static str, BTreeSet<String>>,
+}
+
+impl Metric {
+    /// Returns the unit that the name ends in (`seconds`, `bytes`); `None` for counts, indexes and flags.
+    #[must_use]
+    pub fn unit(&self) -> Option<&'static str> {
+        let name = self.name.strip_suffix("_total").unwrap_or(self.name);
+        ["seconds", "bytes"].into_iter().find(|unit| name.ends_with(unit))
+    }
+}
+
+/// Type of a [`Metric`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// A count that only grows.
+    Counter,
+    /// A value that goes up and down.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
+
+impl fmt::Display for MetricKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        })
+    }
+}
 
 impl Default for Registry {
     fn default() -> Self {
@@ -47,7 +97,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// An empty registry.
+    /// Makes an empty registry.
     #[must_use]
     pub fn new() -> Self {
         let buckets = |builder: PrometheusBuilder, matcher, values: &[f64]| {
@@ -56,51 +106,76 @@ impl Registry {
         let builder = PrometheusBuilder::new().set_buckets(&COUNTS).expect("the list of bounds is not empty");
         let builder = buckets(builder, Matcher::Suffix("_seconds".into()), &SECONDS);
         let builder = buckets(builder, Matcher::Suffix("_bytes".into()), &BYTES);
-        Self(Arc::new(builder.build_recorder()))
+        Self(Arc::new(Shared { recorder: builder.build_recorder(), metrics: Mutex::default() }))
     }
 
-    /// A count that only grows; its name ends in `_total`.
+    /// Registers a count that only grows; its name ends in `_total`.
     pub fn counter(
         &self,
         name: &'static str,
         help: &'static str,
         labels: &[(&'static str, &str)],
     ) -> Counter {
-        self.0.describe_counter(KeyName::from_const_str(name), None, help.into());
-        self.0.register_counter(&key(name, labels), &METADATA)
+        self.note(name, MetricKind::Counter, help, labels);
+        self.0.recorder.describe_counter(KeyName::from_const_str(name), None, help.into());
+        self.0.recorder.register_counter(&key(name, labels), &METADATA)
     }
 
-    /// A value that goes up and down.
+    /// Registers a value that goes up and down.
     pub fn gauge(&self, name: &'static str, help: &'static str, labels: &[(&'static str, &str)]) -> Gauge {
-        self.0.describe_gauge(KeyName::from_const_str(name), None, help.into());
-        self.0.register_gauge(&key(name, labels), &METADATA)
+        self.note(name, MetricKind::Gauge, help, labels);
+        self.0.recorder.describe_gauge(KeyName::from_const_str(name), None, help.into());
+        self.0.recorder.register_gauge(&key(name, labels), &METADATA)
     }
 
-    /// A distribution. Names that end in `_seconds` and `_bytes` have bounds that fit; others count items.
+    /// Registers a distribution. Names that end in `_seconds` or `_bytes` get bounds for their unit; all others get
+    /// bounds for counts of items.
     pub fn histogram(
         &self,
         name: &'static str,
         help: &'static str,
         labels: &[(&'static str, &str)],
     ) -> Histogram {
-        self.0.describe_histogram(KeyName::from_const_str(name), None, help.into());
-        self.0.register_histogram(&key(name, labels), &METADATA)
+        self.note(name, MetricKind::Histogram, help, labels);
+        self.0.recorder.describe_histogram(KeyName::from_const_str(name), None, help.into());
+        self.0.recorder.register_histogram(&key(name, labels), &METADATA)
     }
 
-    /// All metrics as Prometheus reads them.
+    /// Returns the registered metrics, sorted by name.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<Metric> {
+        self.0.metrics.lock().values().cloned().collect()
+    }
+
+    fn note(
+        &self,
+        name: &'static str,
+        kind: MetricKind,
+        help: &'static str,
+        labels: &[(&'static str, &str)],
+    ) {
+        let mut metrics = self.0.metrics.lock();
+        let metric =
+            metrics.entry(name).or_insert_with(|| Metric { name, kind, help, labels: BTreeMap::new() });
+        for (label, value) in labels {
+            metric.labels.entry(label).or_default().insert((*value).to_owned());
+        }
+    }
+
+    /// Renders all metrics in Prometheus's text format.
     ///
-    /// Samples of histograms pile up until they are drained into their buckets. Rendering drains them; a process
-    /// that may not be scraped calls this or [`Self::upkeep`] every few seconds, or its memory grows.
+    /// Samples of histograms accumulate until they are drained into their buckets, and rendering drains them. A process
+    /// that might never be scraped must call this or [`Self::upkeep`] every few seconds, or its memory grows.
     #[must_use]
     pub fn render(&self) -> String {
-        let handle = self.0.handle();
+        let handle = self.0.recorder.handle();
         handle.run_upkeep();
         handle.render()
     }
 
     /// Drains the samples of histograms into their buckets.
     pub fn upkeep(&self) {
-        self.0.handle().run_upkeep();
+        self.0.recorder.handle().run_upkeep();
     }
 }
 
@@ -131,6 +206,28 @@ mod tests {
         assert!(text.contains("mc_puts_total{result=\"ok\"} 3"), "{text}");
         assert!(!text.contains("mc_objects"), "{text}");
         assert!(b.render().contains("mc_objects 7"));
+    }
+
+    #[test]
+    fn a_registry_lists_each_metric_once_with_all_its_labels_and_its_unit() {
+        let registry = Registry::new();
+        for rpc in ["put", "get"] {
+            registry.histogram("mc_rpc_seconds", "RPC", &[("rpc", rpc)]).record(0.5);
+        }
+        registry.counter("mc_log_bytes_total", "Bytes", &[]).increment(1);
+        registry.gauge("mc_objects", "Objects", &[]).set(1.0);
+        let listed = registry.metrics();
+        let row = |metric: &Metric| (metric.name, metric.kind.to_string(), metric.unit());
+        assert_eq!(
+            listed.iter().map(row).collect::<Vec<_>>(),
+            [
+                ("mc_log_bytes_total", "counter".to_owned(), Some("bytes")),
+                ("mc_objects", "gauge".to_owned(), None),
+                ("mc_rpc_seconds", "histogram".to_owned(), Some("seconds")),
+            ]
+        );
+        let values = BTreeSet::from(["get".to_owned(), "put".to_owned()]);
+        assert_eq!(listed[2].labels, BTreeMap::from([("rpc", values)]));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Values that travel between the processes of mc, and those that are computed from them. No I/O, no runtime.
+//! Values that the processes of mc exchange, and values computed from them. No I/O, no runtime.
 //!
 //! - Ids ([`NodeId`], [`StoreId`], ...) and [`Grant`], the short-lived permission to touch ranges of a store's memory.
 //! - [`Code`]: the result of an operation on one item.
-//! - [`HostPort`], [`ByteSize`], [`Span`]: addresses, sizes and durations as people write them.
+//! - [`HostPort`], [`ByteSize`], [`Span`], [`Ratio`]: addresses, sizes, durations and shares as people write them.
 //! - [`ClusterTime`], and [`Clock`], the injected monotonic clock beneath it.
 
 mod addr;
@@ -11,6 +11,7 @@ mod code;
 mod grant;
 mod ids;
 mod limits;
+mod ratio;
 mod size;
 
 pub use addr::{HostPort, ParseAddressError, parse_list};
@@ -21,4 +22,5 @@ pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, S
 pub use limits::{
     ALLOCATION_ALIGN, MAX_COMMAND_BYTES, MAX_GRANT_LIFETIME, MAX_ITEMS, MAX_KEY_LEN, MAX_TENANT_LEN,
 };
+pub use ratio::{ParseRatioError, Ratio};
 pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};

@@ -16,19 +16,21 @@ use tracing::info;
 use crate::Server;
 use crate::args::Flags;
 
-/// How long the masters may take to give the memory back; a supervisor kills what takes much longer.
+/// Time limit of the unmount when the process stops. A supervisor kills a process that takes much longer.
 const UNMOUNT_WITHIN: Duration = Duration::from_secs(2);
-/// The user has to change something.
+/// Exit code of an error that the user has to fix.
 const USAGE: u8 = 2;
 
-/// The command line of `mc-store`, for help, completions, and a binary that is several.
+/// Returns the command line of `mc-store`, for help, completions, and a binary with several programs.
 #[must_use]
 pub fn command() -> clap::Command {
     Flags::command()
 }
 
-/// Runs `mc-store` until it is told to stop. `args` begin with the program's name. Installs this process' log
-/// subscriber and signal handlers, so it is for `main`s only; to embed a store use [`mc_store::Store::start`].
+/// Runs `mc-store` until it is told to stop. `args` start with the program's name.
+///
+/// Installs this process' log subscriber and signal handlers, so it is for `main`s only; to embed a store use
+/// [`mc_store::Store::start`].
 pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let loaded = match config::load::<Flags>(command(), args, |name| std::env::var_os(name)) {
         Ok(loaded) => loaded,
@@ -48,7 +50,7 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(source) => return refuse(&StartError::System { what: "event loop", source }),
     };
     let code = runtime.block_on(run(loaded.args));
-    // What still blocks (a name lookup, say) does not hold the process.
+    // Do not wait for work that still blocks, such as a name lookup.
     runtime.shutdown_background();
     code
 }
@@ -59,7 +61,7 @@ async fn run(flags: Flags) -> ExitCode {
         Err(source) => return refuse(&StartError::System { what: "signal handler", source }),
     };
     tokio::pin!(stopped);
-    // Before the store looks how many there are.
+    // Must happen before the store reads the limit.
     if let Err(error) = mc_process::raise_descriptor_limit() {
         tracing::warn!(%error, "cannot raise the limit of open descriptors: fewer clients can connect");
     }
@@ -71,7 +73,7 @@ async fn run(flags: Flags) -> ExitCode {
     let started = tokio::select! {
         started = Server::start(flags.store, TcpNetwork::shared(), Clock::monotonic(), progress()) => started,
         why = &mut stopped => {
-            info!("{why} while starting: nothing to take back");
+            info!("{why} while starting: nothing to unmount");
             return ExitCode::SUCCESS;
         }
     };
@@ -80,12 +82,12 @@ async fn run(flags: Flags) -> ExitCode {
         Err(err) => return refuse(&err),
     };
     let why = stopped.await;
-    info!("{why}: taking the memory back");
+    info!("{why}: unmounting the memory");
     server.stop(UNMOUNT_WITHIN).await;
     ExitCode::SUCCESS
 }
 
-/// Waits for whatever asks this process to stop, and says what it was.
+/// Returns a future that ends when this process is asked to stop, and says by what.
 fn stop_signal(stdin_too: bool) -> io::Result<impl Future<Output = &'static str>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -98,20 +100,20 @@ fn stop_signal(stdin_too: bool) -> io::Result<impl Future<Output = &'static str>
     })
 }
 
-/// Shows how much memory is ready, on a terminal only: a log does not need it line by line.
+/// Returns a callback that shows how much memory is ready. It prints on a terminal only, not line by line into a log.
 fn progress() -> impl FnMut(ByteSize, ByteSize) + Send {
     let terminal = io::stderr().is_terminal();
     move |ready: ByteSize, of: ByteSize| {
         if terminal {
             let percent = ready.0 as f64 * 100.0 / of.0 as f64;
             let end = if ready == of { "\n" } else { "" };
-            // Nobody is left to tell when the terminal is gone.
+            // An error means that the terminal is gone.
             let _ = write!(io::stderr(), "\rallocating {of}: {percent:3.0} %{end}");
         }
     }
 }
 
-/// One sentence and exit code 2.
+/// Prints the error as one sentence and returns exit code 2.
 fn refuse(error: &dyn std::error::Error) -> ExitCode {
     let _ = writeln!(io::stderr(), "error: {error}");
     ExitCode::from(USAGE)

@@ -1,4 +1,4 @@
-//! The process around a store: flags, health, metrics, signals. `mc-store` and `mcctl run store` are this.
+//! The process around a store: flags, health, metrics, signals. Both `mc-store` and `mcctl run store` use it.
 
 mod args;
 mod command;
@@ -11,4 +11,5 @@ mod server;
 
 pub use args::StoreArgs;
 pub use command::{command, main_with};
+pub use metrics::metrics_reference;
 pub use server::Server;

@@ -1,11 +1,19 @@
-use mc_process::metrics::Registry;
+use mc_process::metrics::{Metric, Registry};
 use mc_transfer::RequestSeconds;
 use metrics::{Counter, Gauge};
 
 use mc_store::StoreReport;
 
-/// Every metric of a store: names, help, units. All but the histograms are set when they are asked for, from what the
-/// parts count themselves.
+/// Lists the metrics of a store, by name.
+#[must_use]
+pub fn metrics_reference() -> Vec<Metric> {
+    let registry = Registry::new();
+    let _registered = StoreMetrics::new(registry.clone());
+    registry.metrics()
+}
+
+/// Every metric of a store, with its name, help and unit. All but the histograms are set at each scrape, from counts
+/// that the parts of the store keep.
 #[derive(Debug)]
 pub(crate) struct StoreMetrics {
     registry: Registry,
@@ -54,12 +62,12 @@ impl StoreMetrics {
             transfer_seconds: RequestSeconds { read: seconds("read"), write: seconds("write") },
             fence: gauge(
                 "mc_store_fence_bytes",
-                "Memory that remembers who wrote what in the last two minutes",
+                "Memory of the fence, which remembers the writes of the last two minutes",
             ),
-            fence_limit: gauge("mc_store_fence_limit_bytes", "Most memory for that; then writes wait"),
+            fence_limit: gauge("mc_store_fence_limit_bytes", "Limit of the fence's memory; then writes wait"),
             fence_waits: counter(
                 "mc_store_fence_waits_total",
-                "Writes that waited for memory to be remembered with",
+                "Writes that waited until the fence had memory to remember them",
             ),
             refusals: counter(
                 "mc_store_refusals_total",
@@ -77,7 +85,7 @@ impl StoreMetrics {
             connections_opened: counter("mc_store_connections_opened_total", "Data connections accepted"),
             connections_refused: counter(
                 "mc_store_connections_refused_total",
-                "Data connections refused because there were as many as may be",
+                "Data connections refused because the limit was reached",
             ),
             ready: gauge("mc_store_ready", "1 when a leader had this store mounted within the last second"),
             heartbeat_age: gauge(
@@ -85,21 +93,21 @@ impl StoreMetrics {
                 "Time since a leader last said that this store is mounted; NaN before the first time",
             ),
             term: gauge("mc_store_leader_term", "Raft term of the leader that the heartbeats go to"),
-            mounts: counter("mc_store_mounts_total", "Mounts that a leader took"),
+            mounts: counter("mc_store_mounts_total", "Mounts that a leader accepted"),
             dead_epochs: counter(
                 "mc_store_dead_epochs_total",
-                "Times that the masters gave this memory up and it was offered again",
+                "Times that the masters dropped this memory and the store offered it again",
             ),
             registry,
         }
     }
 
-    /// Drains what histograms have gathered; called every second, so that a store that nobody scrapes stays small.
+    /// Drains the samples of histograms. Called every second, so that a store that is never scraped stays small.
     pub(crate) fn upkeep(&self) {
         self.registry.upkeep();
     }
 
-    /// All of them as Prometheus reads them.
+    /// Sets every metric from `report` and renders them in Prometheus's text format.
     pub(crate) fn render(&self, report: &StoreReport) -> String {
         let totals = &report.totals;
         self.capacity.set(report.capacity.0 as f64);

@@ -1,14 +1,11 @@
-//! The store's link to the masters: who leads, mount, heartbeats, unmount.
+//! The store's link to the masters: the search for the leader, mount, heartbeats, unmount.
 //!
-//! A store alone in its process gives it a thread and a runtime of its own, so that neither transfers nor a busy process
-//! can delay a heartbeat: a store that is late is suspect, and its keys stop being offered. A process with many stores
-//! hands them one runtime instead.
+//! A store alone in its process gives the link a thread and a runtime of its own, so that neither transfers nor a busy
+//! process can delay a heartbeat. A store whose heartbeats are late becomes suspect, and its keys are no longer
+//! offered. A process with many stores hands them one runtime instead.
 
 mod advertise;
-mod cluster;
-pub(crate) mod finder;
-mod leaders;
-mod masters;
+mod finder;
 mod run;
 mod session;
 mod status;
@@ -19,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use mc_discovery::Leader;
 use mc_net::Network;
 use mc_types::{ClusterId, ClusterTime, GrantKey, HostPort, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
@@ -27,11 +25,20 @@ use tokio::sync::oneshot;
 pub(crate) use advertise::Advertised;
 pub(crate) use status::LinkStatus;
 
-/// Facts that do not change while the process runs.
+/// A leader to move to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Believed {
+    pub(crate) leader: Leader,
+    /// Whether every store learns of this leader at the same moment, as from a watch. The stores then move one after
+    /// the other. A store that learned of the leader by its own question moves at once.
+    pub(crate) told_to_all: bool,
+}
+
+/// The store's properties that do not change while the process runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Lent {
     pub(crate) store: StoreId,
-    /// For people.
+    /// Name for display.
     pub(crate) name: String,
     pub(crate) advertised: Advertised,
     pub(crate) segment_bytes: Vec<u64>,
@@ -50,13 +57,13 @@ impl Identity {
     }
 }
 
-/// The server of the memory.
+/// Serves the memory, as the link needs it.
 pub(crate) trait Served: Send + Sync {
-    /// A leader of `cluster` said that its time is `time`: grants expire by that.
+    /// Takes in that a leader of `cluster` reported the cluster time `time`, by which grants expire.
     fn learn(&self, cluster: ClusterId, time: ClusterTime);
 
-    /// Closes every connection made under the old identity, then serves the same memory under `identity`. When this
-    /// returns, nothing that was granted before can touch a byte.
+    /// Closes every connection made under the old identity, then serves the same memory under `identity`. Once this
+    /// returns, no grant issued before can touch a byte.
     fn register(&self, identity: Identity) -> BoxFuture<'_, ()>;
 }
 
@@ -68,18 +75,18 @@ pub(crate) struct LinkConfig {
     pub(crate) identity: Identity,
     pub(crate) served: Arc<dyn Served>,
     pub(crate) status: Arc<LinkStatus>,
-    /// Called when the store meets its cluster or goes over to another, to keep the id on disk.
+    /// Saves the cluster id on disk. Called when the store joins its first cluster or moves to another.
     pub(crate) keep_cluster: Box<dyn Fn(ClusterId) + Send>,
 }
 
 /// The running link. Dropping it stops the heartbeats without unmounting.
 pub(crate) struct Link {
-    /// Sending asks for an unmount within that time; dropping just stops.
+    /// Asks for an unmount within the time sent; dropping it stops the link without one.
     stop: Option<oneshot::Sender<Duration>>,
     running: Running,
 }
 
-/// Where the link runs.
+/// The thread or task that runs the link.
 enum Running {
     Thread(JoinHandle<()>),
     Task(tokio::task::JoinHandle<()>),
@@ -105,10 +112,10 @@ impl Link {
         Ok(Self { stop: Some(stop), running })
     }
 
-    /// Unmounts, for at most `within`, and ends the link.
+    /// Unmounts the memory within `within`, and ends the link.
     pub(crate) async fn unmount(mut self, within: Duration) {
         if let Some(stop) = self.stop.take() {
-            // A link that has ended has nothing mounted any more.
+            // A link that has ended has nothing mounted.
             let _ = stop.send(within);
         }
         let well = match self.running {

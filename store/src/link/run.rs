@@ -1,31 +1,31 @@
-//! The link's life: sessions with one leader after the other, until it is asked to stop.
+//! Runs the link: one session with a leader after the other, until it is asked to stop.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_discovery::Backoff;
-use mc_net::Network;
+use mc_discovery::{Backoff, Leader};
+use mc_net::{ChannelOptions, Network};
+use mc_proto::v1::master_client::MasterClient;
 use mc_types::{ClusterId, ClusterTime};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
+use tonic::transport::Channel;
 use tracing::{error, info, warn};
 
 use super::finder::Finder;
-use super::leaders::{Believed, Leader};
-use super::masters::fresh_client;
 use super::session::{End, Session, knows, unmount};
 use super::status::LinkStatus;
-use super::{Identity, Lent, LinkConfig, Served};
+use super::{Believed, Identity, Lent, LinkConfig, Served};
 
-/// How long until a leader that did not answer is tried again.
+/// First and longest pause before a leader that did not answer is tried again.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-/// How long until a leader that refused this store is asked again.
+/// Pause before a leader that refused this store is asked again.
 const REFUSED_RETRY: Duration = Duration::from_secs(1);
-/// A session that lasted so long worked.
+/// Time for which a session must last to count as one that worked.
 const WORKED: Duration = Duration::from_secs(5);
 
-/// Follows the leader until `stop` fires: with a time, the memory is unmounted within it.
+/// Follows the leader until `stop` fires. If `stop` sends a duration, unmounts the memory within it.
 pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration>) {
     let LinkConfig { masters, network, lent, identity, served, status, keep_cluster } = config;
     let (leader, leaders) = watch::channel(None);
@@ -51,15 +51,18 @@ pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration
         within = &mut stop => within.ok(),
     };
     if let Some(within) = within
-        // Also when no mount was answered: one may be under way.
+        // Even if no mount was answered: one may be under way.
         && following.cluster.is_some()
         && tokio::time::timeout(within, following.unmount()).await.is_err()
     {
-        warn!("no leader took the unmount within {within:?}: the masters will find out by the silence");
+        warn!(
+            "no leader confirmed the unmount within {within:?}: the masters will drop this store when its \
+               heartbeats stay away"
+        );
     }
 }
 
-/// A task that ends with its owner.
+/// A task that is aborted when its owner is dropped.
 struct Background(JoinHandle<()>);
 
 impl Drop for Background {
@@ -68,19 +71,28 @@ impl Drop for Background {
     }
 }
 
+/// Returns a client on a new connection, so that a leader that is reached again after trouble is not called over the
+/// connection that was in trouble.
+fn fresh_client(
+    network: &Arc<dyn Network>,
+    address: &str,
+) -> Result<MasterClient<Channel>, tonic::transport::Error> {
+    network.channel(address, ChannelOptions::default()).map(MasterClient::new)
+}
+
 struct Following {
     network: Arc<dyn Network>,
     lent: Lent,
     served: Arc<dyn Served>,
     status: Arc<LinkStatus>,
     identity: Identity,
-    /// The cluster that was told of this epoch.
+    /// The cluster whose leader was told of this epoch.
     cluster: Option<ClusterId>,
-    /// A leader of the present cluster has mounted the present epoch.
+    /// Whether a leader of the present cluster has mounted the present epoch.
     mounted: bool,
     leaders: watch::Receiver<Option<Believed>>,
     redirect: mpsc::Sender<Leader>,
-    /// Between tries with leaders.
+    /// Pauses between tries with leaders.
     pace: Backoff,
     /// The leader of the last session.
     followed: Option<Leader>,
@@ -101,14 +113,15 @@ impl Following {
                 Ok(()) => self.session(&leader).await,
                 Err(end) => Some(end),
             };
-            // Without an end, a newer leader is known.
+            // `None`: the session was left because a newer leader is known.
             let Some(end) = end else { continue };
             match end {
                 End::NotLeader(other) => {
                     if let Some(other) = other {
                         self.redirected(other);
                     }
-                    // Cut short when the redirect is news. It ended the streams of all stores at once.
+                    // The change of the leader ended the streams of all stores at once. The pause is cut short if the
+                    // redirect names a new leader.
                     self.pause_between_tries(true).await;
                 }
                 End::Broken(why) => {
@@ -130,7 +143,7 @@ impl Following {
                     warn!(
                         epoch = %self.identity.epoch,
                         leader = leader.address,
-                        "the masters gave this memory up while the store was out of reach: what it held is lost; \
+                        "the masters dropped this memory while the store was out of reach: what it held is lost; \
                          offering it again"
                     );
                     self.status.update(|state| state.dead_epochs += 1);
@@ -140,17 +153,19 @@ impl Following {
         }
     }
 
-    /// Makes sure that this epoch is one that `cluster` may have, before its leader is told of it.
+    /// Decides whether the memory keeps its epoch under `cluster`, before the cluster's leader is told of it.
     ///
-    /// A cluster that knows this epoch without having been told was rescued from the disk of a master of the old one, and its
-    /// index names this memory. Its log goes on far above what the old cluster can have reached, so the fence goes on, too,
-    /// and grants of the old cluster are refused by its id. Where the old cluster had used bytes again after the rescued
-    /// disk's last entry, they are another object's than the index says: the reader's checksum finds that, as docs/operations.md
-    /// says. Rescue after rescue it is the same.
+    /// A cluster that knows this epoch without having been told was rescued from the disk of a master of the old
+    /// cluster, and its index names this memory. Its log continues far above any index that the old cluster can have
+    /// reached. So the fence stays valid, and grants of the old cluster are refused by their cluster id. The old
+    /// cluster may have reused bytes after the last entry on the rescued disk; they hold another object than the index
+    /// says, and the reader's checksum detects that (see docs/operations.md). All this holds for one rescue after
+    /// another, too.
     ///
-    /// A rescued cluster's time goes on far above the old one's, too. One whose time is behind did not come of the one that is
-    /// left: it is an older one, or was rescued beside it, and the fence would refuse its grants. It and any other cluster
-    /// get the memory under a new epoch and key: the old masters know the present one's.
+    /// A rescued cluster's time also continues far above the old one's. A cluster whose time is behind was not rescued
+    /// from the cluster that the store leaves: it is older, or was rescued beside it, and the fence would refuse its
+    /// grants. Such a cluster, and any other, gets the memory under a new epoch and key, because the old masters know
+    /// the present key.
     async fn go_over(&mut self, leader: &Leader, cluster: Option<ClusterId>) -> Result<(), End> {
         if self.cluster.is_some() && self.cluster != cluster {
             let client = fresh_client(&self.network, &leader.address)
@@ -164,20 +179,23 @@ impl Following {
                 if known.is_some() {
                     warn!(
                         epoch = %self.identity.epoch,
-                        "the other cluster knows this memory and did not come of the one that is left: what it holds is lost"
+                        "the other cluster knows this memory, but was not rescued from the cluster that is left: \
+                         what it holds is lost"
                     );
                 }
                 self.register_anew().await;
             }
-            // Of a cluster that does not know this memory, the time is learned with the mount.
+            // A cluster that does not know this memory tells its time with the mount.
             self.status.update(|state| state.cluster_time = known.unwrap_or(ClusterTime(0)));
         }
         self.cluster = cluster;
         Ok(())
     }
 
-    /// After a failover every store hears of the new leader at the same moment. They go over to it spread over the time
-    /// that the last leader named for that; the new one believes them meanwhile. False when a newer one is known.
+    /// Waits for this store's turn to move to `leader`; returns false if a newer leader is known first.
+    ///
+    /// After a failover every store hears of the new leader at the same moment. The stores spread their moves over the
+    /// time that the last leader named, and the new leader believes them meanwhile.
     async fn wait_for_my_turn(&mut self, leader: &Leader) -> bool {
         let spread = self.status.get().spread;
         if spread.is_zero() || self.followed.as_ref().is_none_or(|followed| followed.same_reign(leader)) {
@@ -202,13 +220,13 @@ impl Following {
                 return leader;
             }
             if self.leaders.changed().await.is_err() {
-                // The finder has ended, which it does only with this link.
+                // The finder ends only with this link.
                 std::future::pending::<()>().await;
             }
         }
     }
 
-    /// One session; `None` when it was left because a newer leader is known.
+    /// Runs one session; returns `None` if it was left because a newer leader is known.
     async fn session(&mut self, leader: &Leader) -> Option<End> {
         let client = match fresh_client(&self.network, &leader.address) {
             Ok(client) => client,
@@ -239,14 +257,15 @@ impl Following {
         let state = status.get();
         self.mounted |= state.mounts > mounts;
         if state.mounted_at.is_some_and(|at| at >= started + WORKED) {
-            // The next trouble is news. A leader that takes a store up and loses it again and again has too much to do.
+            // The session worked, so the next trouble is logged again and the pauses start over. A shorter one does not
+            // count: a leader that takes up a store and loses it again and again has too much to do.
             self.said = None;
             self.pace.reset();
         }
         end
     }
 
-    /// The same memory under a new epoch and key.
+    /// Serves the same memory under a new epoch and key.
     async fn register_anew(&mut self) {
         let identity = Identity::draw();
         self.identity = identity;
@@ -258,8 +277,10 @@ impl Following {
         self.served.register(identity).await;
     }
 
-    /// The first try after a session that worked comes soon; the ones after that are spread like the rest of the fleet's.
-    /// `with_all`: other stores try again as well, and this one takes a place among them.
+    /// Pauses before the next try.
+    ///
+    /// The first try after a session that worked comes soon; later ones are spread like those of the rest of the fleet.
+    /// `with_all`: other stores try again as well, so this one waits for a random part of the spread.
     async fn pause_between_tries(&mut self, with_all: bool) {
         let spread = match with_all {
             true => self.status.get().spread.mul_f64(rand::random_range(0.0..1.0)),
@@ -276,13 +297,14 @@ impl Following {
                 if changed.is_err() {
                     std::future::pending::<()>().await;
                 }
-                // Seen by the next look.
+                // Leave the change for `next_leader` to see.
                 self.leaders.mark_changed();
             }
         }
     }
 
-    /// The finder decides whether that is news. It hears it from its watches, too, so a full queue loses nothing.
+    /// Reports a redirect to the finder, which decides whether it is news. A full queue loses nothing: the finder also
+    /// hears of leaders from its watches.
     fn redirected(&self, leader: Leader) {
         let _ = self.redirect.try_send(leader);
     }
@@ -294,7 +316,7 @@ impl Following {
         }
     }
 
-    /// Takes the memory back, at whoever leads; returns when that is done or refused for good.
+    /// Unmounts the memory at the present leader; returns when that is done or refused for good.
     async fn unmount(&mut self) {
         loop {
             let Believed { leader, .. } = self.next_leader().await;

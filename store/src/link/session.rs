@@ -1,8 +1,9 @@
-//! One leader: mount, then heartbeats until something ends it.
+//! A session with one leader: the mount, then heartbeats until something ends them.
 
 use std::time::Duration;
 
 use bytes::Bytes;
+use mc_discovery::{LONGEST_SPREAD, Leader};
 use mc_proto::v1;
 use mc_types::{ClusterId, ClusterTime, Code, NodeId, SegmentEpoch};
 use tokio::sync::mpsc;
@@ -11,39 +12,35 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tracing::info;
 
-use super::leaders::Leader;
 use super::status::LinkStatus;
 use super::{Identity, Lent, Served};
 
 type Client = v1::master_client::MasterClient<Channel>;
 
-/// Mounting takes one replicated commit at most.
+/// Time limit of a call. A mount takes at most one replicated commit.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Opening a stream takes a turn of a leader that a whole fleet goes over to. The store is believed meanwhile; a stream
-/// that is dropped and opened again would be one more to wait for.
+/// Time limit for opening a heartbeat stream. A leader that a whole fleet moves to opens the streams in turn, and
+/// believes the stores meanwhile. A stream that is dropped and opened again would be one more to wait for.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
-/// A leader that has not answered a heartbeat for so long is left.
+/// Time without a reply to a heartbeat after which the store leaves the leader.
 const SILENCE: Duration = Duration::from_secs(1);
-
-/// A slip of a master must not keep a store away.
-const LONGEST_SPREAD: Duration = Duration::from_secs(5);
 
 /// Why a session ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The master does not lead; it may know who does.
     NotLeader(Option<Leader>),
-    /// The connection broke, or nothing came back.
+    /// The connection broke, or the master did not answer.
     Broken(String),
-    /// The leader has no time for a mount at the moment.
+    /// The leader is too busy for a mount at the moment.
     Busy,
-    /// This epoch is gone for good.
+    /// The masters have dropped this epoch for good.
     Dead,
-    /// The master will not have this store: nothing changes until a person does something.
+    /// The master refuses this store until a person changes something.
     Refused(String),
 }
 
-/// The store's side of one conversation with one leader.
+/// The store's side of a session with one leader.
 pub(crate) struct Session<'a> {
     pub(crate) lent: &'a Lent,
     pub(crate) identity: Identity,
@@ -54,14 +51,16 @@ pub(crate) struct Session<'a> {
 }
 
 impl Session<'_> {
-    /// Runs until it ends. `mounted` says whether a leader of this cluster has mounted this epoch before: mounts are
-    /// replicated, so after a failover only the heartbeats move.
+    /// Runs the session and returns why it ended.
+    ///
+    /// `mounted` says whether a leader of this cluster has mounted this epoch before. Mounts are replicated, so after a
+    /// failover only the heartbeats move.
     pub(crate) async fn run(mut self, mounted: bool) -> End {
         if !mounted && let Err(end) = self.mount().await {
             return end;
         }
         let (beats, requests) = mpsc::channel(4);
-        // The first heartbeat goes in before the call: a master may wait for it before it answers.
+        // Queue the first heartbeat before the call: a master may wait for it before it answers.
         let mut sequence = 1;
         if beats.try_send(self.beat(sequence)).is_err() {
             return End::Broken("the stream closed at once".to_owned());
@@ -81,7 +80,7 @@ impl Session<'_> {
                         return End::Broken(format!("no reply for {SILENCE:?}"));
                     }
                     sequence += 1;
-                    // A full stream has heartbeats waiting in it already.
+                    // A full stream still holds unsent heartbeats, so one more is not needed.
                     if let Err(mpsc::error::TrySendError::Closed(_)) = beats.try_send(self.beat(sequence)) {
                         return End::Broken("the master closed the stream".to_owned());
                     }
@@ -104,7 +103,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes a master's word for what time it is in its cluster.
+    /// Takes over the cluster time that a master reports.
     fn learn(&self, cluster: Option<ClusterId>, ms: u64) {
         let Some(cluster) = cluster else { return };
         self.served.learn(cluster, ClusterTime(ms));
@@ -117,7 +116,7 @@ impl Session<'_> {
         }
         let cluster = self.status.get().cluster;
         if mc_types::ClusterId::from_bytes(&reply.cluster_id) != cluster {
-            return Err(End::Refused("its heartbeats come from another cluster".to_owned()));
+            return Err(End::Refused("it answered a heartbeat in the name of another cluster".to_owned()));
         }
         self.learn(cluster, reply.cluster_time_ms);
         let spread = Duration::from_millis(reply.spread_ms.into()).min(LONGEST_SPREAD);
@@ -153,12 +152,12 @@ impl Session<'_> {
         };
         let cluster = self.status.get().cluster;
         if mc_types::ClusterId::from_bytes(&reply.cluster_id) != cluster {
-            return Err(End::Refused("its mount came from another cluster".to_owned()));
+            return Err(End::Refused("it answered a mount in the name of another cluster".to_owned()));
         }
         self.learn(cluster, reply.cluster_time_ms);
         self.status.update(|state| {
             state.mounts += 1;
-            // Zero means that the master leaves it to the store; the bounds keep a slip from silencing it.
+            // Zero leaves the interval to the store. The bounds keep a master's mistake from silencing the store.
             if reply.heartbeat_ms > 0 {
                 state.heartbeat = Duration::from_millis(reply.heartbeat_ms.clamp(10, 10_000));
             }
@@ -184,7 +183,7 @@ impl Session<'_> {
     }
 }
 
-/// Asks for the time in the cluster of `leader`, if that has this epoch mounted.
+/// Asks `leader` whether it has this epoch mounted; returns the time of its cluster if it has.
 pub(crate) async fn knows(
     client: Client,
     lent: &Lent,
@@ -213,7 +212,7 @@ pub(crate) async fn knows(
     }
 }
 
-/// Takes the memory back at `leader`.
+/// Unmounts the memory at `leader`.
 pub(crate) async fn unmount(
     mut client: Client,
     lent: &Lent,
@@ -248,14 +247,14 @@ fn epoch_bytes(epoch: SegmentEpoch) -> Bytes {
     Bytes::copy_from_slice(&epoch.to_bytes())
 }
 
-/// Meaning of a failed call for the session.
+/// Maps a failed call to the end of the session.
 fn ended(status: &tonic::Status) -> End {
     let Some(detail) = mc_proto::detail_of(status) else { return End::Broken(mc_proto::reason_of(status)) };
     match Code::try_from(detail.code) {
         Ok(Code::NotLeader | Code::NoLeader) => End::NotLeader(Leader::read(detail.leader.as_ref())),
         Ok(Code::StoreEpochDead) => End::Dead,
         Ok(Code::ResourceExhausted) => End::Busy,
-        // The caller's node or cluster is not the one that answered there: look for the leader again.
+        // Another node or cluster answered there: look for the leader again.
         Ok(Code::WrongNode | Code::WrongCluster) => End::Broken(detail.message),
         Ok(Code::VersionSkew | Code::SegmentAlreadyExists | Code::InvalidParams | Code::NotSupported) => {
             End::Refused(detail.message)

@@ -1,9 +1,8 @@
 use std::time::Duration;
 
+use mc_discovery::Leader;
 use mc_types::{Clock, ClusterId, ClusterTime, SegmentEpoch};
 use parking_lot::Mutex;
-
-use super::leaders::Leader;
 
 /// State of the link to the masters; written by its thread, read by health, metrics and the finder.
 #[derive(Debug)]
@@ -12,31 +11,31 @@ pub(crate) struct LinkStatus {
     state: Mutex<LinkState>,
 }
 
-/// One reading of the link.
+/// State of the link at one moment.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkState {
-    /// The cluster that this store belongs to, once met.
+    /// The cluster that this store belongs to, once known.
     pub(crate) cluster: Option<ClusterId>,
-    /// The latest time that its masters named.
+    /// Latest cluster time that its masters reported.
     pub(crate) cluster_time: ClusterTime,
-    /// Whom the heartbeats go to, or last went to.
+    /// Leader that the heartbeats go to, or last went to.
     pub(crate) leader: Option<Leader>,
     /// The current allocation of the memory.
     pub(crate) epoch: SegmentEpoch,
-    /// When a leader last said that this epoch is mounted; `None` before the first time, after the epoch changed and
-    /// while the leader says that it is not.
+    /// Time at which a leader last confirmed the mount of this epoch. `None` before the first time, after the epoch
+    /// changed, and while the leader denies the mount.
     pub(crate) mounted_at: Option<Duration>,
-    /// The term of the leader that said so.
+    /// Term of the leader that last confirmed the mount.
     pub(crate) mounted_term: u64,
-    /// The interval that the cluster asks for.
+    /// Heartbeat interval that the cluster asks for.
     pub(crate) heartbeat: Duration,
-    /// Over how long the stores go over to another leader.
+    /// Time over which the stores of the cluster move to another leader.
     pub(crate) spread: Duration,
-    /// Mounts that were answered.
+    /// Mounts that a leader accepted.
     pub(crate) mounts: u64,
     /// Epochs that a leader declared dead.
     pub(crate) dead_epochs: u64,
-    /// The reason why the store waits; empty while all is well.
+    /// Reason why the store waits; empty while all is well.
     pub(crate) waiting_for: String,
 }
 
@@ -70,7 +69,7 @@ impl LinkStatus {
         self.clock.now()
     }
 
-    /// The leader of `term` said just now that this epoch is mounted.
+    /// Records that the leader of `term` has just confirmed the mount of this epoch.
     pub(crate) fn beat(&self, term: u64) {
         let now = self.clock.now();
         self.update(|state| {
@@ -80,24 +79,29 @@ impl LinkStatus {
         });
     }
 
-    /// The term of the leader that last said that this store is mounted.
+    /// Returns the term of the leader that last confirmed the mount; `None` if this epoch was never confirmed, or the
+    /// leader denies the mount.
     pub(crate) fn mounted_in_term(&self) -> Option<u64> {
         let state = self.state.lock();
         state.mounted_at.map(|_| state.mounted_term)
     }
 
-    /// Time since a leader last said that this store is mounted.
+    /// Returns the time since a leader last confirmed the mount; `None` if this epoch was never confirmed, or the
+    /// leader denies the mount.
     pub(crate) fn age(&self) -> Option<Duration> {
         let mounted_at = self.state.lock().mounted_at?;
         Some(self.clock.now().saturating_sub(mounted_at))
     }
 
-    /// Mounted at a leader within the last second: what `/readyz` says.
+    /// Returns whether a leader confirmed the mount within the last second; `/readyz` reports this.
     pub(crate) fn ready(&self) -> bool {
         self.age().is_some_and(|age| age < Duration::from_secs(1))
     }
 
-    /// No leader has answered for two heartbeats: time to look for another. `Err` is how long that is off.
+    /// Checks that no leader has confirmed the mount for two heartbeats: time to look for another leader.
+    ///
+    /// # Errors
+    /// The time left until then.
     pub(crate) fn quiet(&self) -> Result<(), Duration> {
         let (mounted_at, limit) = {
             let state = self.state.lock();

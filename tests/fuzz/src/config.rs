@@ -5,8 +5,8 @@ use std::hint::black_box;
 use clap::CommandFactory as _;
 use mc_index::ReadPolicy;
 use mc_log::LogSync;
-use mc_master::config::MasterArgs;
-use mc_master::peers::PeerList;
+use mc_master::MasterArgs;
+use mc_master::fuzz::{flags, peer_list};
 use mc_types::{ByteSize, HostPort, Span};
 
 use crate::files::in_file;
@@ -26,9 +26,9 @@ pub(crate) fn text(data: &[u8]) -> bool {
     if let Ok(address) = &address {
         assert_eq!(HostPort::parse(&address.to_string(), 1).as_ref(), Ok(address), "an address reads back");
     }
-    let peers = PeerList::parse(&[text], None);
+    let peers = peer_list(text);
     let names = text.parse::<LogSync>().is_ok() || text.parse::<ReadPolicy>().is_ok();
-    size.is_ok() || span.is_ok() || address.is_ok() || peers.is_ok() || names
+    size.is_ok() || span.is_ok() || address.is_ok() || peers || names
 }
 
 /// One of each form.
@@ -78,7 +78,7 @@ pub(crate) fn master(data: &[u8]) -> bool {
         let loaded = mc_process::config::load::<MasterArgs>(MasterArgs::command(), args, |_| None);
         loaded.is_ok_and(|loaded| {
             black_box(loaded.args.settings());
-            loaded.args.check().is_ok()
+            flags(&loaded.args)
         })
     })
 }

@@ -13,6 +13,9 @@ use mc_log::{
 use mc_master::fuzz::NODE;
 use mc_types::NodeId;
 
+/// The format of all that `mc-log` writes.
+const RECORD_FORMAT: u8 = 2;
+
 /// The files of a directory of golden ones, by name.
 pub(crate) fn golden(dir: &str) -> Vec<Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../master/index/testdata").join(dir);
@@ -53,8 +56,11 @@ pub(crate) fn entry(data: &[u8]) -> bool {
 pub(crate) fn entries() -> Vec<Vec<u8>> {
     // The body of a stored membership without the entry that set it.
     let membership = encode_membership(&StoredMembership::new(None, two_masters()))[2..].to_vec();
-    let commands = commands().into_iter().map(|command| [&[1, 1], &command[..]].concat());
-    [vec![1, 0], [&[1, 2], &membership[..]].concat()].into_iter().chain(commands).collect()
+    let commands = commands().into_iter().map(|command| [&[RECORD_FORMAT, 1], &command[..]].concat());
+    [vec![RECORD_FORMAT, 0], [&[RECORD_FORMAT, 2], &membership[..]].concat()]
+        .into_iter()
+        .chain(commands)
+        .collect()
 }
 
 fn two_masters() -> Membership {
@@ -95,7 +101,8 @@ pub(crate) fn pieces() -> Vec<Vec<u8>> {
     let packed = records.iter().map(with_length).collect::<Vec<_>>().concat();
     let value = |kind: u8, count: u32, number: u32, body: &[u8]| {
         let head =
-            [&[1, kind][..], &9u64.to_be_bytes(), &count.to_be_bytes(), &number.to_be_bytes()].concat();
+            [&[RECORD_FORMAT, kind][..], &9u64.to_be_bytes(), &count.to_be_bytes(), &number.to_be_bytes()]
+                .concat();
         [&head[..], &[0; 4], body].concat()
     };
     vec![
@@ -111,7 +118,7 @@ fn length(bytes: &[u8]) -> [u8; 4] {
 
 /// A position in the log and two votes, without their checksum.
 pub(crate) fn marks() -> Vec<Vec<u8>> {
-    let position = [&[1u8][..], &3u64.to_be_bytes(), &7u64.to_be_bytes()].concat();
+    let position = [&[RECORD_FORMAT][..], &3u64.to_be_bytes(), &7u64.to_be_bytes()].concat();
     let vote = |committed| [&position[..], &[committed], &300u64.to_be_bytes()].concat();
     vec![vote(0), vote(1), position]
 }
@@ -119,7 +126,7 @@ pub(crate) fn marks() -> Vec<Vec<u8>> {
 /// Two slots with sequence number, index and term, without their checksums.
 pub(crate) fn mark_files() -> Vec<Vec<u8>> {
     let slot = |sequence: u64, next: u64| {
-        [&[1u8][..], &sequence.to_be_bytes(), &next.to_be_bytes(), &3u64.to_be_bytes()].concat()
+        [&[RECORD_FORMAT][..], &sequence.to_be_bytes(), &next.to_be_bytes(), &3u64.to_be_bytes()].concat()
     };
     vec![[slot(4, 20), slot(5, 30)].concat(), [slot(2, 9), slot(1, 8)].concat()]
 }

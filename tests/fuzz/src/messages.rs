@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use mc_log::encode_membership;
-use mc_master::config::RAFT_PORT;
+use mc_master::DEFAULT_RAFT_PORT;
 use mc_master::fuzz::{self, CLUSTER, ELECTION_MAX_MS, NODE};
 use mc_proto::{VERSIONS, v1};
 use mc_types::{HostPort, NodeId};
@@ -157,7 +157,7 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             fuzz::caller(transfer.caller.as_ref()) && fuzz::node(&transfer.to)
         }),
         kind(v1::AddMemberRequest { caller: caller.clone(), raft_address: "d:50055".into() }, |add| {
-            fuzz::caller(add.caller.as_ref()) && HostPort::parse(&add.raft_address, RAFT_PORT).is_ok()
+            fuzz::caller(add.caller.as_ref()) && HostPort::parse(&add.raft_address, DEFAULT_RAFT_PORT).is_ok()
         }),
         kind(v1::RemoveMemberRequest { caller: caller.clone(), node_id: id(&NODE.to_bytes()) }, |remove| {
             fuzz::caller(remove.caller.as_ref()) && fuzz::node(&remove.node_id)
@@ -227,6 +227,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             v1::BatchPutStartReply {
                 results: vec![v1::PutStartResult { code: 0, replicas: vec![replica()] }; 2],
                 grants: vec![grant(); 2],
+                no_space: "all leased".into(),
             },
             mc_client::fuzz::put_start,
         ),
@@ -497,6 +498,7 @@ fn status() -> v1::StatusReply {
         waiting_for: "nothing".into(),
         cluster_version_max: 1,
         no_puts: "the disk is nearly full".into(),
+        raft_timing: "lan".into(),
     }
 }
 

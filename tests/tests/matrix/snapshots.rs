@@ -1,5 +1,7 @@
 //! A follower that comes back after the entries that it lacks were purged, and a new master that never had them.
 
+use std::time::Duration;
+
 use mc_tests::{Cluster, Link, Mix, Workload, fill, mcctl, until};
 
 use crate::membership::{added, removed};
@@ -80,7 +82,8 @@ async fn lags_without_a_vote(cluster: &Cluster, learner: &str) {
         let listed = listed.members.into_iter().find(|member| member.raft_address == learner);
         listed.is_some_and(|member| {
             assert!(!member.voter, "it has a vote, and lacks {:?} entries", member.lag_entries);
-            member.lag_entries >= Some(LAGS) && member.silent_ms.is_some_and(|silent| silent < 1_000)
+            member.lag_entries >= Some(LAGS)
+                && member.silent.is_some_and(|silent| silent < Duration::from_secs(1))
         })
     })
     .await;

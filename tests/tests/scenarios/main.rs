@@ -5,6 +5,7 @@
 
 mod bytes;
 mod data_disk;
+mod eviction;
 mod examples;
 mod exits;
 mod fence;

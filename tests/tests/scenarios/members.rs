@@ -245,7 +245,7 @@ async fn what_would_break_the_cluster_is_refused_with_the_reason() {
         assert!(code == 2 && said.contains(why), "{args:?}: {code}: {said}");
     };
     refused(&["members", "remove", &address], "2 voters remain of which 1 is up, no majority").await;
-    refused(&["members", "remove", "nobody"], "no member is `nobody`; there are").await;
+    refused(&["members", "remove", "nobody"], "no member is `nobody`; the members are").await;
     refused(&["members", "add", "127.0.0.1:9"], "no master answers at the Raft address 127.0.0.1:9").await;
     assert_eq!(voters(&cluster).await.len(), 3);
     // The dead one can go: both others are up.

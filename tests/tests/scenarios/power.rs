@@ -168,16 +168,20 @@ fn sum(taken: &[Taken]) -> Taken {
 
 async fn nothing_acknowledged_is_lost(masters: usize, rounds: usize, seed: u64) {
     let mut pool = Pool::new(masters, seed, None);
-    for round in 0..rounds {
+    // On a busy machine the power may be gone before the store is mounted: such rounds acknowledge nothing.
+    let enough = |pool: &Pool, round| round >= rounds && pool.expected.lock().len() > rounds;
+    let mut round = 0;
+    while !enough(&pool, round) && round < 5 * rounds {
         if let Err(lost) = pool.round().await {
             panic!("round {round} of seed {seed}: {lost}");
         }
+        round += 1;
     }
     let taken = sum(&pool.taken);
     assert!(taken.lost > 0, "it took nothing that had been written: {taken:?}");
     let kept = pool.expected.lock().len();
     report(&serde_json::json!({
-        "power": format!("{masters} masters"), "rounds": rounds, "keys": kept, "unsynced": taken.unsynced,
+        "power": format!("{masters} masters"), "rounds": round, "keys": kept, "unsynced": taken.unsynced,
         "lost": taken.lost, "torn": taken.torn, "names": taken.names,
     }));
     assert!(kept > rounds, "few calls were acknowledged: {kept}");

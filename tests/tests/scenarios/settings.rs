@@ -82,6 +82,12 @@ async fn under_read_index_no_answer_is_given_by_lease_and_a_failover_loses_nothi
 #[tokio::test]
 async fn a_flag_that_the_cluster_overrules_is_named_at_the_start() {
     let mut cluster = Cluster::builder().masters(1).stores(0).start().await;
+    // A leader commits its flags as the cluster's settings after its election. Stopped before that, the
+    // second start's flags would become the settings.
+    until("the settings are in force", async || {
+        cluster.status(0).await.is_some_and(|status| status.cluster_version > 0)
+    })
+    .await;
     assert!(!cluster.masters[0].output().contains("differs from the cluster's setting"));
     cluster.masters[0].terminate().await;
     cluster.masters[0].add_args(["--read-lease", "20s", "--store-ttl", "10m"]);

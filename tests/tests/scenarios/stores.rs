@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use mc_client::{Client, Code, Put, PutOptions, StoreId};
+use mc_client::{Client, Put, StoreId};
 use mc_tests::checker::Outcome;
 use mc_tests::{Cluster, Faults, Workload, mcctl, until, value};
 
@@ -174,36 +174,6 @@ async fn a_flipped_byte_is_a_miss_and_a_metric_and_is_never_returned() {
     flip();
     assert_eq!(client.get(key(0)).await.unwrap().as_deref(), Some(&bytes(0, 1)[..]));
     faults.assert_happened();
-}
-
-#[tokio::test]
-async fn a_full_pool_says_so_and_keeps_what_it_has() {
-    let cluster = Cluster::builder().masters(1).segment("16mb").start().await;
-    let client = cluster.client().await;
-    let options = PutOptions { deadline: Duration::from_secs(5), ..PutOptions::default() };
-    let big = |n: usize| value(&key(n), 1, 1 << 20);
-    let mut stored = 0;
-    let refusal = loop {
-        match client.put_with(key(stored), &big(stored), &options).await {
-            Ok(put) => assert_eq!(put, Put::Stored),
-            Err(error) => break error,
-        }
-        stored += 1;
-        assert!(stored <= 16, "more than fits was taken");
-    };
-    assert_eq!(refusal.code, Code::NoAvailableHandle, "{refusal}");
-    assert!(!refusal.is_unknown());
-    assert!(stored >= 15, "only {stored} of 16 MiB were usable");
-    for n in 0..stored {
-        assert_eq!(client.get(key(n)).await.unwrap().as_deref(), Some(&big(n)[..]));
-    }
-    assert_eq!(
-        client.put_with("too large", &value("too large", 1, 17 << 20), &options).await.unwrap_err().code,
-        Code::ObjectTooLarge
-    );
-    assert!(client.remove(key(0), true).await.unwrap());
-    // Its bytes are held until the leases on it have ended.
-    until("there is room again", async || client.put_with("again", &big(99), &options).await.is_ok()).await;
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Parser as _;
 use futures::FutureExt as _;
 use mc_durable::FreeSpace;
-use mc_master::config::MasterArgs;
+use mc_master::MasterArgs;
 use mc_master::{Environment, Master};
 use mc_process::config::Loaded;
 use mc_raft::RaftNode;

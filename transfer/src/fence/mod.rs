@@ -1,33 +1,37 @@
-//! The fence: which grants may still touch which bytes of a segment.
+//! The fence: decides which grants may still touch which bytes of a segment.
 //!
 //! The index of a grant orders the owners of the same bytes. The fence remembers, per range, the highest index that has
-//! written it, and refuses every lower one. It is what makes a late writer harmless and a late reader refused, with no
-//! clock and no message:
+//! written it, and refuses every lower one. So a late writer does no harm and a late reader is refused, without a clock
+//! or a message:
 //!
 //! - **Late writer, arriving.** A write registers the full range of its grant before its first byte. A lower index is
 //!   then refused when it arrives.
-//! - **Late writer, in mid-transfer.** Each write has a [`WritePass`], and does each non-blocking receive into the
-//!   segment under the pass's lock, after seeing that it isn't superseded; one that fills several writes, under all their
-//!   locks. A newer write marks every older pass that it overlaps, under that pass's lock, before it writes. So the older
-//!   one either finished its receive before the newer wrote its first byte, or sees the mark and receives no more.
-//! - **Late reader.** A seqlock: the bytes are copied into the socket, then the index is looked up again. A newer
-//!   write registers before its first byte, so a reader that copied one such byte finds it registered, and tells the
-//!   client in the trailer that the bytes are not good.
-//! - **The same put, twice.** A put striped over connections, or retried, has one index, and shares one pass. Its
-//!   writers don't fence each other: an older connection may put bytes over those of a newer one, and they are the same
-//!   bytes, since a put's id is drawn per call and the index belongs to that put alone.
+//! - **Late writer, in mid-transfer.** Each write has a [`WritePass`]. It does each non-blocking receive into the
+//!   segment under the pass's lock, after checking that the pass isn't superseded; a receive that fills several writes
+//!   holds all their locks. A newer write marks every older pass that it overlaps, under that pass's lock, before it
+//!   writes. So the older write has either finished its receive before the newer one's first byte, or sees the mark and
+//!   receives no more.
+//! - **Late reader.** A seqlock: the server copies the bytes into the socket, then looks the index up again. A newer
+//!   write registers before its first byte. So a server that copied such a byte finds the write registered, and tells
+//!   the client in the trailer that the bytes are not good.
+//! - **The same put, twice.** The connections of a striped put, and its retries, have one index and share one pass.
+//!   They don't fence each other: an older connection may write over the bytes of a newer one. These are the same
+//!   bytes, because each call draws its own put id and the index belongs to that put alone.
 //!
-//! **How long.** An entry may go once no grant of a lower index can be valid. Such a grant was made before the newer
-//! write arrived, so it expires within one grant lifetime of then by the cluster's time. An entry is stamped with the
-//! time known here, which may lag by as long as a heartbeat takes; twice the lifetime covers that with plenty. It goes
-//! only when a *master has said* a time past its end: the local clock runs on while the cluster's stands still, and
-//! then would forget the entry while grants are yet to expire. What is under way for so long that an entry which it
-//! must be checked against may be gone is refused: a write in flight by a mark on its pass when its own entry goes,
-//! everything else because its grant expired before the horizon up to which entries have been forgotten.
+//! **How long.** An entry may be forgotten once no grant of a lower index can be valid. Such a grant was made before
+//! the newer write arrived, so it expires within one grant lifetime from then, in cluster time. An entry is stamped
+//! with the time known here, which may lag by as long as a heartbeat takes; keeping it for twice the lifetime covers
+//! that amply.
 //!
-//! **How much.** Many writes a second make many entries in two minutes. They take at most 64 bytes each and have a
-//! budget. A write that would exceed it is not admitted, so nothing is forgotten too soon: it waits until a master's word
-//! lets older entries go, and is refused, to be tried again, if that takes too long for its client.
+//! An entry is forgotten only when a *master has said* a time past its end. The local clock would forget too soon: it
+//! runs on while cluster time stands still and grants do not expire. A request that takes so long that entries to check
+//! it against may be gone is refused. A write in flight is ended by a mark on its pass when its own entry goes.
+//! Everything else is refused because its grant expired before the horizon, up to which entries have been forgotten.
+//!
+//! **How much.** Many writes a second make many entries in two minutes. An entry takes at most 64 bytes, and all
+//! entries share a budget. A write that would exceed it is not admitted, so nothing is forgotten too soon. It waits
+//! until a master's time lets older entries go. If that takes too long for its client, it is refused, and the client
+//! tries again.
 
 mod budget;
 mod generations;
@@ -48,7 +52,7 @@ pub use self::budget::fence_limit;
 use self::map::{FenceMap, Supersede};
 use crate::authority::Times;
 
-/// Chunks of records that are looked through for old ones at once when there is no room for another: some 10 us.
+/// Number of chunks of records that one [`Fence::forget`] searches to make room for another: some 10 us.
 const SWEPT_FOR_ROOM: usize = 32;
 
 /// The fence of one segment.
@@ -57,7 +61,7 @@ pub(crate) struct Fence {
     budget: Arc<Budget>,
 }
 
-/// Why the fence refuses.
+/// Reason why the fence refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fenced {
     /// A later allocation owns the bytes.
@@ -65,20 +69,20 @@ pub(crate) enum Fenced {
         "the grant is superseded: its range was allocated again as number {by}, the grant is of number {index}"
     )]
     Superseded { index: u64, by: u64 },
-    /// The same, noticed while its bytes came in.
+    /// A later allocation took the bytes while those of this write came in.
     #[error(
         "the grant of allocation {index} was superseded while its bytes came in: its range was allocated again"
     )]
     Ended { index: u64 },
-    /// One allocation, two different ranges that overlap: no master grants that.
+    /// Two different ranges of one allocation overlap: no master grants that.
     #[error("the range overlaps another one of the same allocation {index}")]
     Overlap { index: u64 },
-    /// So late that what it must be checked against may be forgotten.
+    /// The request took so long that the records to check it against may be forgotten.
     #[error("the grant expired while its request was under way")]
     Forgotten,
-    /// No memory for another record before one of those there are may go.
+    /// There is no memory for another record until older ones may be forgotten.
     #[error(
-        "this store remembers as many recent writes as its memory for that allows, and each for two minutes: try again"
+        "this store has no memory left to remember another write, which it does for two minutes: try again"
     )]
     Full,
 }
@@ -87,7 +91,7 @@ pub(crate) enum Fenced {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WritePass(Arc<RwLock<bool>>);
 
-/// A pass that cannot be superseded.
+/// A hold on a pass, which keeps it from being superseded.
 pub(crate) struct HeldPass<'a> {
     _lock: RwLockReadGuard<'a, bool>,
 }
@@ -99,16 +103,16 @@ impl<'a> HeldPass<'a> {
 }
 
 impl WritePass {
-    /// Keeps the pass from being superseded until what this returns is dropped; `None` when it is superseded. Meanwhile
-    /// there may be one receive, which does not block. Writers of the same put share the pass and don't exclude each
-    /// other.
+    /// Keeps the pass from being superseded until the returned hold is dropped; `None` when it is superseded already.
+    /// Meanwhile the caller may do one non-blocking receive. Writers of the same put share the pass and don't exclude
+    /// each other.
     pub(crate) fn hold(&self) -> Option<HeldPass<'_>> {
         HeldPass::unless_superseded(self.0.read())
     }
 
-    /// [`Self::hold`], but `None` as well when it would have to wait: for whoever holds a pass already. If it were this
-    /// very pass (two operations of one put), somebody who wants to supersede it would wait for the first hold, and the
-    /// second hold behind him. Two that hold one each, and wait for the other's, could be stuck in the same way.
+    /// [`Self::hold`] for a caller that holds a pass already: `None` also when it would have to wait, because that
+    /// could deadlock. If this is the same pass (two operations of one put), a newer write may wait for the first hold,
+    /// and the second hold behind it. Two callers that hold one pass each and wait for the other's could also be stuck.
     pub(crate) fn try_hold(&self) -> Option<HeldPass<'_>> {
         HeldPass::unless_superseded(self.0.try_read()?)
     }
@@ -120,7 +124,7 @@ impl Supersede for WritePass {
     }
 
     fn is_in_use(&mut self) -> bool {
-        // Where it says no, whatever was done under the other clones is over and visible here.
+        // When it returns false, everything done under the other clones is over and visible here.
         Arc::get_mut(&mut self.0).is_none()
     }
 }
@@ -130,7 +134,7 @@ impl Fence {
         Self { map: Mutex::new(FenceMap::new(grant_lifetime.saturating_mul(2))), budget }
     }
 
-    /// Registers a write of `range` (the full granted range) and ends every older one that overlaps it.
+    /// Registers a write of `range` (the full granted range) and ends every older write that overlaps it.
     pub(crate) fn admit_write(
         &self,
         range: Range<u64>,
@@ -141,12 +145,12 @@ impl Fence {
         let pass = self.change(|map| {
             map.admit_write(range, index, expires, (times.now, times.heard), self.budget.room())
         })?;
-        // Pairs with the fence in `check_read`: whoever sees a byte that is written after this sees the registration.
+        // Pairs with the fence in `check_read`: a reader that sees a byte written after this sees the registration.
         atomic::fence(Ordering::SeqCst);
         Ok(pass)
     }
 
-    /// Drops some of the records whose time is over; says whether there are more of them.
+    /// Drops some of the records that may be forgotten; returns whether there are more.
     pub(crate) fn forget(&self, times: Times) -> bool {
         self.change(|map| map.forget(times.heard, SWEPT_FOR_ROOM))
     }
@@ -160,14 +164,14 @@ impl Fence {
         changed
     }
 
-    /// Whether bytes of `range` that were read *before* this call are those of `index`.
+    /// Checks that bytes of `range` that were read *before* this call are those of `index`.
     pub(crate) fn check_read(
         &self,
         range: Range<u64>,
         index: u64,
         expires: ClusterTime,
     ) -> Result<(), Fenced> {
-        // The reads come first, on every processor.
+        // Orders the reads before the check, on every processor.
         atomic::fence(Ordering::SeqCst);
         self.map.lock().check_read(range, index, expires)
     }
@@ -213,7 +217,7 @@ mod tests {
         let fence = fence();
         let first = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
         let second = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
-        // Both at once: neither excludes the other while it receives.
+        // Neither excludes the other while it receives.
         let held = first.hold();
         assert!(held.is_some() && second.hold().is_some());
     }
@@ -235,8 +239,8 @@ mod tests {
         assert!(first.hold().is_none());
     }
 
-    /// The argument of the module about a late writer in mid-transfer, raced: once the newer write is admitted, no
-    /// receive of the older one runs. Without the lock around check and receive this fails.
+    /// Stress test of a late writer in mid-transfer (see the module): once the newer write is admitted, no receive of
+    /// the older one runs. Without the lock around check and receive this fails.
     #[test]
     fn no_receive_of_an_older_write_runs_once_a_newer_one_is_admitted() {
         for round in 0..200 {
@@ -246,11 +250,11 @@ mod tests {
             thread::scope(|scope| {
                 let writing = scope.spawn(|| {
                     let mut received = 0u64;
-                    // Both ways of holding it, in turns.
+                    // Alternates between both ways to hold the pass.
                     while let Some(held) =
                         if received.is_multiple_of(2) { old.hold() } else { old.try_hold() }
                     {
-                        // A receive that takes a while, as one of 256 KiB does.
+                        // A receive that takes a while, like one of 256 KiB.
                         for _ in 0..2_000 {
                             std::hint::spin_loop();
                         }
@@ -275,7 +279,7 @@ mod tests {
         }
     }
 
-    /// The argument of the module about a late reader, raced: a reader that saw a byte of a newer write is refused.
+    /// Stress test of a late reader (see the module): a reader that saw a byte of a newer write is refused.
     #[test]
     fn a_reader_that_saw_a_newer_byte_is_refused() {
         for _ in 0..200 {

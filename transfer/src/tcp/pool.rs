@@ -12,36 +12,36 @@ use super::progress::{Looks, Moved, Watch};
 use super::{Failure, LOOKS, TcpOptions, plan};
 use crate::wire::Hello;
 
-/// The connections of one process, by address.
+/// The connection pools of a transport, by address.
 pub(super) struct Pools {
     options: TcpOptions,
     by_address: Mutex<HashMap<String, Arc<Pool>>>,
 }
 
-/// The connections to one address: at most so many, each with one call at a time, handed out in the order in which they
-/// were asked for.
+/// The connections to one address: at most `connections_per_peer`, each with one call at a time, first come, first
+/// served.
 ///
-/// A pool whose store moves no byte is given up with everything that waits in it; the next call makes another.
+/// A pool whose store moves no byte is given up, and all calls that wait in it fail; the next call makes a new pool.
 pub(super) struct Pool {
     address: String,
     options: TcpOptions,
     slots: Arc<Semaphore>,
-    /// Connections that no call has, last used last.
+    /// Connections that no call uses, the most recently used one last.
     idle: Mutex<Vec<Link>>,
     /// Bytes moved over all connections of this address.
     moved: Arc<Moved>,
     given_up: CancellationToken,
-    /// Why it was given up.
+    /// Reason why the pool was given up.
     why: OnceLock<String>,
 }
 
-/// The right to one of the connections.
+/// The right to use one of the connections.
 pub(super) type Slot = OwnedSemaphorePermit;
 
 /// A connection that one call has for itself. Dropped without [`Self::put_back`] it is closed.
 pub(super) struct Checkout {
     pub(super) link: Link,
-    /// Whether it was used before: its peer may have closed it meanwhile.
+    /// Whether it was used before, so that its peer may have closed it meanwhile.
     pub(super) reused: bool,
     pool: Arc<Pool>,
     _slot: Slot,
@@ -64,7 +64,7 @@ impl Pools {
         if let Some(pool) = pools.get(address).filter(|pool| !pool.given_up.is_cancelled()) {
             return pool.clone();
         }
-        // A store that went away must not keep its sockets here for ever.
+        // Otherwise the sockets to a store that went away would stay here forever.
         pools.retain(|_, pool| pool.is_in_use());
         let pool = Arc::new(Pool::new(address, self.options));
         pools.insert(address.to_owned(), pool.clone());
@@ -93,15 +93,15 @@ impl Pool {
         Arc::strong_count(self) > 1 || self.idle.lock().iter().any(Link::is_fresh)
     }
 
-    /// Connections that a batch of `total` bytes should be striped over now.
+    /// Returns the number of connections to stripe a batch of `total` bytes over now.
     pub(super) fn lanes(&self, total: u64) -> usize {
         plan::lanes(total, self.options.stripe_bytes, self.slots.available_permits())
     }
 
-    /// Waits for its turn to have a connection: first come, first served. Nothing is asked of the store meanwhile, so
-    /// that only the deadline bounds the wait, unless another call finds out that the store moves nothing.
+    /// Waits for the right to use a connection, first come, first served. Nothing is asked of the store meanwhile, so
+    /// only the deadline bounds the wait, unless another call notices that the store moves nothing.
     pub(super) async fn slot(self: &Arc<Self>, deadline: Instant) -> Result<Slot, Failure> {
-        // The semaphore hands permits to those who wait before it has any left to try for: no call overtakes another.
+        // The semaphore hands permits to waiting calls first, so no call overtakes another.
         if let Ok(permit) = self.slots.clone().try_acquire_owned() {
             return Ok(permit);
         }
@@ -116,7 +116,7 @@ impl Pool {
         }
     }
 
-    /// An idle connection to the memory that `hello` means, or a new one.
+    /// Returns an idle connection to the memory that `hello` names, or a new one.
     pub(super) async fn connection(
         self: &Arc<Self>,
         slot: Slot,
@@ -135,7 +135,7 @@ impl Pool {
             made = Link::connect(&self.address, hello, timeout, &self.moved) => match made {
                 Ok(link) => Ok(Checkout { link, reused: false, pool: self.clone(), _slot: slot }),
                 Err(error) => {
-                    // Whoever waits here would find out the same, each after as long a wait of its own.
+                    // Other calls that wait here would fail in the same way, each after as long a wait of its own.
                     if let ConnectError::TooLong(reason) = &error && self.moved.bytes() == moved {
                         self.give_up(reason.clone());
                     }
@@ -151,11 +151,11 @@ impl Pool {
         }
     }
 
-    /// Does `work` on the connection that `watch` is of, as long as bytes move and the deadline has not passed.
+    /// Does `work` on the connection of `watch`, as long as bytes move and the deadline has not passed.
     ///
-    /// When no byte has moved for the stall timeout over this connection nor over any other to this address, the store is
-    /// taken for dead and everything that waits for it fails with this call. When others do move bytes, only this
-    /// connection is broken.
+    /// When no byte has moved for the stall timeout over this and all other connections to this address, the store is
+    /// taken for dead and every call that waits for it fails with this one. When others do move bytes, only this
+    /// connection counts as broken.
     pub(super) async fn watched<T>(
         &self,
         watch: Watch,
@@ -170,14 +170,14 @@ impl Pool {
         }
     }
 
-    /// Looks now and then whether bytes move, and returns when they don't or the deadline has passed.
+    /// Looks regularly whether bytes move, and returns when they don't or the deadline has passed.
     ///
-    /// Looks are counted rather than time: a process that was stopped or starved does not take its own absence for the
-    /// store's.
+    /// It counts looks rather than time, so that a process that was stopped or starved does not blame the store for its
+    /// own absence.
     async fn look(&self, mut watch: Watch, deadline: Instant) -> Failure {
         let every = self.options.look_every();
         let mut looks = Looks::default();
-        // Bytes that the address had moved before the first of the silent looks.
+        // Bytes that the address had moved before the first silent look.
         let mut before = self.moved.bytes();
         loop {
             let look_at = Instant::now() + every;
@@ -191,21 +191,24 @@ impl Pool {
             let why = || format!("no byte moved for {:?}", every * looks.in_a_row);
             if looks.in_a_row >= LOOKS {
                 if self.moved.bytes() != before {
-                    return Failure::Broken(format!("{} while other connections moved some", why()));
+                    return Failure::Broken(format!(
+                        "{} on this connection, while others to the store moved some",
+                        why()
+                    ));
                 }
                 self.give_up(why());
                 return self.stalled();
             }
             if look_at >= deadline {
-                // A deadline shorter than the stall timeout must not hide a store that says nothing at all.
+                // A deadline shorter than the stall timeout must not hide that a store is silent.
                 return if looks.mostly_silent() { Failure::Stalled(why()) } else { Failure::Deadline };
             }
         }
     }
 
-    /// Fails everything that has or waits for a connection, and leaves the address to a new pool.
+    /// Fails every call that has or waits for a connection, and leaves the address to a new pool.
     fn give_up(&self, why: String) {
-        // The first reason is the reason.
+        // Only the first reason is kept.
         let _ = self.why.set(why);
         self.given_up.cancel();
     }
@@ -214,7 +217,7 @@ impl Pool {
         Failure::Stalled(self.why.get().cloned().unwrap_or_default())
     }
 
-    /// The most recently used idle connection that still works; the ones that don't are closed.
+    /// Returns the most recently used idle connection that still works, and closes the ones that don't.
     fn take_idle(&self, hello: Hello) -> Option<Link> {
         let mut idle = self.idle.lock();
         while let Some(link) = idle.pop() {

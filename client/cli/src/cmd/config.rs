@@ -1,7 +1,6 @@
-//! `mcctl config show|set`.
+//! `mcctl config show|set`: shows and changes the cluster settings.
 
 use anyhow::Result;
-use mc_proto::v1;
 use serde::Serialize;
 
 use crate::Ended;
@@ -14,7 +13,7 @@ struct Setting {
     name: String,
     value: String,
     default: String,
-    /// Whether `config set` can change it.
+    /// Whether the setting is fixed, so that `config set` cannot change it.
     fixed: bool,
     help: String,
 }
@@ -42,10 +41,8 @@ pub(crate) async fn config(global: &Global, command: &ConfigCommand, output: Out
             output.result(&shown, || table(&shown));
         }
         ConfigCommand::Set { name, value } => {
-            let reply = admin.set_config(name, value).await?;
-            let text = |setting: Option<v1::Setting>| setting.unwrap_or_default().value;
-            let changed =
-                Changed { name: name.clone(), before: text(reply.before), after: text(reply.after) };
+            let (before, after) = admin.set_config(name, value).await?;
+            let changed = Changed { name: name.clone(), before: before.value, after: after.value };
             output.result(&changed, || match changed.before == changed.after {
                 true => format!("{name} is {} already", changed.after),
                 false => format!("{name}: {} -> {}", changed.before, changed.after),
@@ -55,8 +52,8 @@ pub(crate) async fn config(global: &Global, command: &ConfigCommand, output: Out
     Ok(Ended::Well)
 }
 
-fn setting(setting: v1::Setting) -> Setting {
-    let v1::Setting { name, value, default_value, help, fixed } = setting;
+fn setting(setting: mc_client::Setting) -> Setting {
+    let mc_client::Setting { name, value, default_value, help, fixed } = setting;
     Setting { name, value, default: default_value, fixed, help }
 }
 

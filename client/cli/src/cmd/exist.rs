@@ -1,4 +1,4 @@
-//! `mcctl exist`.
+//! `mcctl exist`: checks whether an object exists.
 
 use anyhow::Result;
 use mc_client::{Mode, Presence};
@@ -24,8 +24,10 @@ pub(crate) async fn exist(global: &Global, args: &KeyArgs, output: Output) -> Re
         Presence::Absent => false,
     };
     if !exists && client.mode() == Mode::LocalOnly {
-        let why =
-            format!("the leader was lost before it answered: whether {} is there is not known", args.key);
+        let why = format!(
+            "the leader was lost before it answered, so it is unknown whether {} exists; try again",
+            args.key
+        );
         return Err(NoLeader(why).into());
     }
     output.result(&Document { key: &args.key, exists }, || {

@@ -1,4 +1,4 @@
-//! `mcctl get`.
+//! `mcctl get`: reads an object into a file.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -31,11 +31,13 @@ pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Resu
     }
     let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
     let Some(value) = client.get(&args.key).await? else {
-        // A miss is all that a get says of an object that can't be read now.
+        // A get answers with a miss if the object can't be read now, so ask for its presence.
         let presence = client.presence(&args.key).await?;
         if client.mode() == Mode::LocalOnly {
-            let why =
-                format!("the leader was lost before it answered: whether {} is there is not known", args.key);
+            let why = format!(
+                "the leader was lost before it answered, so it is unknown whether {} exists; try again",
+                args.key
+            );
             return Err(NoLeader(why).into());
         }
         if presence != Presence::Absent {

@@ -1,10 +1,9 @@
-//! `mcctl members`.
+//! `mcctl members`: lists and changes the masters of the cluster.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use mc_client::Admin;
-use mc_proto::v1::{ListMembersReply, MemberStatus};
+use mc_client::{Admin, Members};
 use mc_types::NodeId;
 use serde::Serialize;
 use tokio::time::Instant;
@@ -15,13 +14,13 @@ use crate::args::{Global, MembersCommand};
 use crate::connect;
 use crate::output::{Output, Tone, columns, note};
 
-/// How often a new member is looked at until it has its vote.
+/// Pause between two looks at a new member until it has its vote.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How often it is said how far it is.
+/// Time between two notes about a new member's progress.
 const SAY_EVERY: Duration = Duration::from_secs(3);
-/// So many digits of an id are no slip of the pen.
+/// Minimum digits that name an id. Fewer could match by a typing error.
 const ID_DIGITS: usize = 6;
-/// A member that has not answered for so long is not up.
+/// Milliseconds without an answer after which a member counts as down.
 const SILENT: u64 = 1_000;
 
 #[derive(Serialize)]
@@ -32,17 +31,18 @@ struct Member {
     raft: String,
     client: String,
     http: String,
-    /// Entries of the leader's log that it is not known to have.
+    /// Number of entries of the leader's log that the member is not known to have.
     lag_entries: Option<u64>,
-    /// Since when it has not answered the leader; absent when it never has in this term.
+    /// Milliseconds since the leader sent the latest message that the member answered; absent if it answered none in
+    /// this term.
     silent_ms: Option<u64>,
 }
 
 impl Member {
-    fn of(member: &MemberStatus, leader: &[u8]) -> Self {
-        let is_leader = member.node_id == leader;
+    fn of(member: &mc_client::Member, leader: Option<NodeId>) -> Self {
+        let is_leader = Some(member.node) == leader;
         Self {
-            id: id(member),
+            id: member.node.to_string(),
             role: match (is_leader, member.voter) {
                 (true, _) => "leader",
                 (false, true) => "voter",
@@ -52,7 +52,7 @@ impl Member {
             client: member.client_address.clone(),
             http: member.http_address.clone(),
             lag_entries: member.lag_entries,
-            silent_ms: member.silent_ms,
+            silent_ms: member.silent.map(|silent| u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)),
         }
     }
 
@@ -84,7 +84,7 @@ pub(crate) async fn members(global: &Global, command: &MembersCommand, output: O
         anyhow::Ok(client.admin())
     };
     match command {
-        // Of a directory, not of a cluster.
+        // A rescue works on a data directory and needs no cluster.
         MembersCommand::Rescue(args) => rescue::rescue(args, output).await,
         MembersCommand::List => {
             let admin = leader().await?;
@@ -109,25 +109,25 @@ pub(crate) async fn members(global: &Global, command: &MembersCommand, output: O
     }
 }
 
-/// Takes a master in and waits until it votes.
+/// Adds a master and waits until it has its vote.
 async fn add(admin: &Admin, address: &str, patience: Duration, output: Output) -> Result<Ended> {
     let added = admin.add_member(address).await?;
     let deadline = Instant::now() + patience;
     let mut said = Instant::now();
     loop {
         let reply = admin.list_members().await?;
-        let leader = reply.leader.as_ref().map(|leader| leader.node_id.clone()).unwrap_or_default();
-        let Some(member) = reply.members.iter().find(|member| member.node_id == added.node_id) else {
-            bail!("{} was removed again while it caught up", id(&added));
+        let leader = reply.leader.as_ref().map(|leader| leader.node);
+        let Some(member) = reply.members.iter().find(|member| member.node == added.node) else {
+            bail!("{} was removed again while it caught up", added.node);
         };
         let (votes, late) = (member.voter, Instant::now() >= deadline);
         if votes || late {
-            let member = Member::of(member, &leader);
+            let member = Member::of(member, leader);
             output.result(&member, || match votes {
                 true => format!("{} at {} is a voter", member.id, member.raft),
                 false => format!(
-                    "{} at {} is taken in and lacks {} entries of the log; it gets its vote by itself once it has them \
-                     (mcctl members list)",
+                    "{} at {} has joined and lacks {} log entries; it becomes a voter once it has them (watch it \
+                     with mcctl members list)",
                     member.id,
                     member.raft,
                     member.lag_entries.unwrap_or_default()
@@ -156,53 +156,48 @@ async fn remove(admin: &Admin, member: &str, output: Output) -> Result<Ended> {
     });
     if leaves_one(&members, node) {
         note(
-            "one master is left: while it is down there is no leader, and if its disk is lost, so is the index \
-             (mcctl members add)",
+            "one master is left: while it is down there is no leader, and if its disk is lost, so is the index; \
+             add masters with `mcctl members add`",
         );
     }
     Ok(Ended::Well)
 }
 
-/// Whether one of `members` votes once `node` does not any more.
-fn leaves_one(members: &[MemberStatus], node: NodeId) -> bool {
+/// Returns whether exactly one voter remains of `members` without `node`.
+fn leaves_one(members: &[mc_client::Member], node: NodeId) -> bool {
     let voters: Vec<_> = members.iter().filter(|member| member.voter).collect();
-    voters.len() == 2 && voters.iter().any(|voter| voter.node_id == node.to_bytes()[..])
+    voters.len() == 2 && voters.iter().any(|voter| voter.node == node)
 }
 
-fn list(reply: &ListMembersReply) -> Vec<Member> {
-    let leader = reply.leader.as_ref().map(|leader| leader.node_id.clone()).unwrap_or_default();
-    reply.members.iter().map(|member| Member::of(member, &leader)).collect()
+fn list(reply: &Members) -> Vec<Member> {
+    let leader = reply.leader.as_ref().map(|leader| leader.node);
+    reply.members.iter().map(|member| Member::of(member, leader)).collect()
 }
 
-fn id(member: &MemberStatus) -> String {
-    NodeId::from_bytes(&member.node_id).map_or_else(String::new, |id| id.to_string())
-}
-
-/// The one member that `text` names: by its id, at least the first digits of that, or a host, with one of its ports or
-/// without.
-fn find(members: &[MemberStatus], text: &str) -> Result<NodeId> {
+/// Finds the one member that `text` names: by its id, by at least the first 6 digits of its id, or by a host with or
+/// without one of its ports.
+fn find(members: &[mc_client::Member], text: &str) -> Result<NodeId> {
     let at =
         |address: &str| address == text || address.rsplit_once(':').is_some_and(|(host, _)| host == text);
-    let named = |member: &&MemberStatus| {
-        (text.len() >= ID_DIGITS && id(member).starts_with(text))
+    let named = |member: &&mc_client::Member| {
+        (text.len() >= ID_DIGITS && member.node.to_string().starts_with(text))
             || at(&member.raft_address)
             || at(&member.client_address)
             || at(&member.http_address)
     };
     let found: Vec<_> = members.iter().filter(named).collect();
     match found[..] {
-        [member] => NodeId::from_bytes(&member.node_id)
-            .ok_or_else(|| anyhow::anyhow!("{text} has an id that is none")),
+        [member] => Ok(member.node),
         [] => {
             let known: Vec<_> =
-                members.iter().map(|member| format!("{} at {}", id(member), member.raft_address)).collect();
+                members.iter().map(|member| format!("{} at {}", member.node, member.raft_address)).collect();
             bail!(
-                "no member is `{text}`; there are {} (of an id its first {ID_DIGITS} digits do)",
+                "no member is `{text}`; the members are {} (the first {ID_DIGITS} digits of an id are enough)",
                 known.join(", ")
             );
         }
         _ => {
-            let which: Vec<_> = found.iter().map(|member| id(member)).collect();
+            let which: Vec<_> = found.iter().map(|member| member.node.to_string()).collect();
             bail!("`{text}` is more than one member: {}; name its id", which.join(", "));
         }
     }
@@ -232,17 +227,13 @@ fn table(members: &[Member], output: Output) -> String {
 mod tests {
     use super::*;
 
-    fn member(id: u64, raft: &str) -> MemberStatus {
-        MemberStatus {
-            node_id: NodeId(id).to_bytes().to_vec().into(),
-            raft_address: raft.to_owned(),
-            ..MemberStatus::default()
-        }
+    fn member(id: u64, raft: &str) -> mc_client::Member {
+        mc_client::Member { node: NodeId(id), raft_address: raft.to_owned(), ..Default::default() }
     }
 
     #[test]
     fn the_last_but_one_voter_that_goes_leaves_one() {
-        let voter = |id| MemberStatus { voter: true, ..member(id, "a:1") };
+        let voter = |id| mc_client::Member { voter: true, ..member(id, "a:1") };
         let mut members = vec![voter(1), voter(2), member(3, "c:1")];
         assert!(leaves_one(&members, NodeId(1)));
         assert!(!leaves_one(&members, NodeId(3)), "it had no vote");
@@ -260,7 +251,7 @@ mod tests {
         assert_eq!(find("b"), Ok(NodeId(0xab02)), "a host");
         assert!(find("0").is_err(), "all ids begin so");
         assert!(find("a").unwrap_err().contains("is more than one member"));
-        assert!(find("c:1").unwrap_err().contains("no member is `c:1`; there are"));
+        assert!(find("c:1").unwrap_err().contains("no member is `c:1`; the members are"));
         assert!(find("").is_err());
     }
 }

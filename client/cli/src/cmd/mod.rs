@@ -1,4 +1,4 @@
-//! The commands, one a file.
+//! The commands of `mcctl`, one per file.
 
 pub(crate) mod bench;
 pub(crate) mod completion;
@@ -8,6 +8,7 @@ pub(crate) mod get;
 pub(crate) mod members;
 pub(crate) mod playground;
 pub(crate) mod put;
+pub(crate) mod reference;
 mod rescue;
 pub(crate) mod rm;
 pub(crate) mod run;

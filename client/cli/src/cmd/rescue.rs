@@ -1,7 +1,7 @@
-//! `mcctl members rescue`: a cluster of one out of what a survivor has on disk.
+//! `mcctl members rescue`: makes a cluster of one from a survivor's data directory.
 
 use anyhow::Result;
-use mc_master::rescue::{Found, Rescue, Rescued};
+use mc_master::{Found, Rescue, Rescued};
 use serde::Serialize;
 
 use crate::Ended;
@@ -11,11 +11,11 @@ use crate::output::Output;
 #[derive(Serialize)]
 struct Document {
     done: bool,
-    /// The master that is left; absent when an earlier attempt had been cut short.
+    /// The surviving master; absent when this run completes an earlier attempt that was cut short.
     survivor: Option<Survivor>,
-    /// Absent until it is done.
+    /// Id of the new cluster; absent until the rescue is done.
     new_cluster: Option<String>,
-    /// Where what was there before is kept.
+    /// Directory with the previous contents of the data directory.
     backup: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `mcctl status`.
+//! `mcctl status`: shows the pool on one screen.
 
 use std::fmt::Write as _;
 
@@ -37,7 +37,7 @@ fn screen(view: &View, output: Output) -> String {
         let _ = writeln!(text, "  {}", output.paint(Tone::Warning, problem));
     }
 
-    let mut rows = vec![heading(["MASTER", "ROLE", "TERM", "APPLIED", "PID", "ID"])];
+    let mut rows = vec![heading(["MASTER", "ROLE", "TERM", "APPLIED", "TIMING", "PID", "ID"])];
     for master in &view.masters {
         let tone = if master.pid.is_some() { Tone::Good } else { Tone::Bad };
         rows.push(vec![
@@ -45,6 +45,7 @@ fn screen(view: &View, output: Output) -> String {
             output.paint(tone, &master.role),
             or_dash(master.term),
             or_dash(master.applied),
+            or_dash(master.raft_timing.clone()),
             or_dash(master.pid),
             or_dash(master.id.clone()),
         ]);

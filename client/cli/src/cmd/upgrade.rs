@@ -1,7 +1,6 @@
-//! `mcctl upgrade status|finish`.
+//! `mcctl upgrade status|finish`: shows and raises the cluster version.
 
 use anyhow::Result;
-use mc_types::NodeId;
 use serde::Serialize;
 
 use crate::Ended;
@@ -13,17 +12,17 @@ use crate::output::{Output, columns};
 struct Master {
     addr: String,
     id: Option<String>,
-    /// Its build; absent while it does not answer.
+    /// Name and version of its build; absent while it does not answer.
     software: Option<String>,
-    /// The highest cluster version that its build supports.
+    /// Highest cluster version that its build supports.
     supports: Option<u32>,
 }
 
 #[derive(Serialize)]
 struct Status {
-    /// Version that the cluster runs as; absent while no master answers.
+    /// Cluster version in effect; absent while no master answers.
     cluster_version: Option<u32>,
-    /// Whether `upgrade finish` would raise it.
+    /// Whether `upgrade finish` would raise the cluster version.
     can_finish: bool,
     masters: Vec<Master>,
 }
@@ -39,8 +38,8 @@ pub(crate) async fn upgrade(global: &Global, command: &UpgradeCommand, output: O
         UpgradeCommand::Status => status(global, output).await,
         UpgradeCommand::Finish => {
             let admin = connect::client_with_leader(&global.masters(), global.timeout.0).await?.admin();
-            let reply = admin.finish_upgrade().await?;
-            let finished = Finished { before: reply.before, after: reply.after };
+            let (before, after) = admin.finish_upgrade().await?;
+            let finished = Finished { before, after };
             output.result(&finished, || match finished.before == finished.after {
                 true => format!("the cluster version is {} already", finished.after),
                 false => format!("cluster version: {} -> {}", finished.before, finished.after),
@@ -61,7 +60,7 @@ async fn status(global: &Global, output: Output) -> Result<Ended> {
             let status = master.status.as_ref().ok();
             Master {
                 addr: master.address.clone(),
-                id: status.and_then(|status| NodeId::from_bytes(&status.node_id)).map(|id| id.to_string()),
+                id: status.map(|status| status.node.to_string()),
                 software: status.map(|status| status.software.clone()),
                 supports: status.map(|status| status.cluster_version_max),
             }

@@ -5,3 +5,4 @@ mod bench;
 mod command_line;
 mod objects;
 mod playground;
+mod reference;

@@ -237,14 +237,15 @@ impl Master for Service {
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
         self.alive().await;
-        let member = |address: &String| v1::MemberStatus {
+        let member = |(node, address): (u64, &String)| v1::MemberStatus {
+            node_id: NodeId(node).to_bytes().to_vec().into(),
             client_address: address.clone(),
             ..v1::MemberStatus::default()
         };
         Ok(Response::new(v1::StatusReply {
             node_id: self.says.node.to_bytes().to_vec().into(),
             leader: self.says.leader.borrow().clone(),
-            masters: self.says.masters.lock().iter().map(member).collect(),
+            masters: (1..).zip(self.says.masters.lock().iter()).map(member).collect(),
             keys: self.world.lock().objects.len() as u64,
             ..v1::StatusReply::default()
         }))

@@ -1,14 +1,14 @@
 //! The index as bytes: `mcstate`, a format byte, then chunks of at most 64 KiB.
 //!
-//! A chunk is a section number, a length, a CRC-32C over both and the payload, and the payload: records in postcard,
-//! none of them cut. Sections stand in a fixed order and records in the order of their keys, so two replicas with
-//! equal state write equal bytes. The last chunk counts the records of each section.
+//! A chunk is a section number, a length, a CRC-32C over both and the payload, and the payload: whole records in
+//! postcard. Sections come in a fixed order and records in the order of their keys, so two replicas with equal state
+//! write equal bytes. The last chunk counts the records of each section.
 //!
-//! Derived data is not written: allocators are rebuilt from the layout of their runs and from the owners of
-//! every allocation, which proves at the same time that no two owners overlap and that nothing is unowned.
+//! Derived data is not written: allocators are rebuilt from the layout of their runs and from the owners of all
+//! allocations. This also proves that no two owners overlap and that every run has an owner.
 //!
-//! Reading is strict and bounded: every length is checked before it is used, whatever does not fit is an error that
-//! names the section, and no bytes make it panic.
+//! Reading is strict and bounded: every length is checked before it is used, bytes that do not fit are an error that
+//! names the section, and no bytes cause a panic.
 
 mod frame;
 mod read;
@@ -23,28 +23,30 @@ use std::io;
 pub use frame::seal_chunks;
 
 const MAGIC: [u8; 7] = *b"mcstate";
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 3;
 
-/// Why bytes are not a snapshot of the index.
+/// Error of reading a snapshot of the index.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The source failed.
     #[error("reading the snapshot failed: {0}")]
     Io(#[from] io::Error),
-    /// Something else altogether.
+    /// The bytes are not a snapshot at all.
     #[error("this is not a snapshot of the index: it does not start with `mcstate`")]
     NotASnapshot,
-    /// Written by a newer build.
-    #[error("its index is in format {0}, this build reads {FORMAT}")]
+    /// The snapshot is in the format of another build.
+    #[error(
+        "its index is in format {0}, this build reads {FORMAT}: start the build of mc-master that wrote it"
+    )]
     Format(u8),
-    /// Damaged, or not written by this program.
+    /// The snapshot is damaged, or was not written by this program.
     #[error(
         "the snapshot is damaged in its section `{section}`: {why}; take the one before it, or another master's"
     )]
     Corrupt {
-        /// Where.
+        /// Section with the damage.
         section: &'static str,
-        /// The contradiction.
+        /// The contradiction that was found.
         why: String,
     },
 }

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mc_index::{
-    Command, HeldRange, KeyHash, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode, PutStartItem,
-    PutStarted, RemoveItem, Response, Settings, State, allocation_order,
+    Command, EvictItem, HeldRange, KeyHash, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
+    PutStartItem, PutStarted, RemoveItem, Response, Settings, State, allocation_order,
 };
 use mc_types::{ClusterTime, Code, PutId, SegmentEpoch, StoreId};
 
@@ -127,6 +127,10 @@ impl Model {
             }
             (Op::Remove { tenant, items }, Response::Codes(codes)) => {
                 let expected: Vec<_> = items.iter().map(|item| self.remove(tenant, item)).collect();
+                assert_eq!(*codes, expected);
+            }
+            (Op::Evict { items, reuse_at }, Response::Codes(codes)) => {
+                let expected: Vec<_> = items.iter().map(|item| self.evict(item, *reuse_at)).collect();
                 assert_eq!(*codes, expected);
             }
             (Op::MountStore(mount), Response::Codes(codes)) => assert_eq!(codes[..], [self.mount(mount)]),
@@ -329,6 +333,17 @@ impl Model {
         }
     }
 
+    fn evict(&mut self, item: &EvictItem, reuse_at: ClusterTime) -> Code {
+        let named = |key: &&Key| KeyHash::of(&key.0, &key.1) == item.key;
+        let key = self.objects.keys().find(named).cloned();
+        let Some(key) = key.filter(|key| self.visible(key).is_some_and(|it| it.version == item.version))
+        else {
+            return Code::ObjectNotFound;
+        };
+        self.hold(&key, reuse_at);
+        Code::Ok
+    }
+
     fn mount(&mut self, mount: &MountStore) -> Code {
         if mount.segments.contains(&0) || mount.segments.is_empty() {
             return Code::InvalidParams;
@@ -402,6 +417,23 @@ impl Model {
         let deadlines = self.puts.values().map(|p| p.deadline).chain(self.held.iter().map(|h| h.reuse_at));
         assert_eq!(state.next_deadline(), deadlines.min());
         self.compare_stores(state);
+        let bytes =
+            |ranges: &mut dyn Iterator<Item = PlacedReplica>| ranges.map(|r| rounded(r.len)).sum::<u64>();
+        let held = bytes(&mut self.held.iter().map(|held| held.place));
+        let usage = state.usage(&[]);
+        assert_eq!(
+            (usage.held, usage.live),
+            (held, bytes(&mut self.in_use()) - held),
+            "bytes by their state"
+        );
+        for (key, object) in self.objects.iter().filter(|(key, _)| self.visible(key).is_some()) {
+            let found: Vec<_> = state.with_hash(KeyHash::of(&key.0, &key.1)).collect();
+            let live = object.replicas.iter().filter(|r| self.is_mounted(r)).map(|r| r.store);
+            assert_eq!(found.len(), 1, "{key:?}");
+            assert_eq!((found[0].version, found[0].size), (object.version, object.size));
+            assert_eq!(found[0].stores.to_vec(), live.collect::<Vec<_>>());
+        }
+        assert_eq!(state.hashes().count() as u64, visible);
     }
 
     fn compare_stores(&self, state: &State) {

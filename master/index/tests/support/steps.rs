@@ -1,6 +1,8 @@
 //! Random command sequences: steps name keys, puts and stores by small numbers, so that they meet.
 
-use mc_index::{Command, KeyHash, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Settings, Stamp};
+use mc_index::{
+    Command, EvictItem, KeyHash, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Settings, Stamp,
+};
 use mc_types::{ClusterTime, PutId, SegmentEpoch, StoreId};
 use proptest::prelude::*;
 
@@ -31,6 +33,7 @@ pub enum Act {
     End(Vec<End>),
     Revoke(Vec<u8>),
     Remove(Vec<Remove>),
+    Evict { items: Vec<Remove>, lease: u64 },
     Mount { store: u64, epoch: u64, layout: u8, rdma: bool, renamed: bool },
     Drop { store: u64, epoch: u64 },
     Sweep(u32),
@@ -93,15 +96,22 @@ fn act() -> impl Strategy<Value = Act> {
             End { put, wrong_key, failed, lease }
         },
     );
-    let remove = (0..KEYS, prop::bool::weighted(0.2), lease())
-        .prop_map(|(key, wrong_version, lease)| Remove { key, wrong_version, lease });
+    let remove = || {
+        (0..KEYS, prop::bool::weighted(0.2), lease()).prop_map(|(key, wrong_version, lease)| Remove {
+            key,
+            wrong_version,
+            lease,
+        })
+    };
     let mounted = (1..=STORES, 0..6u64, 0..4u8, prop::bool::weighted(0.3), prop::bool::weighted(0.1));
     prop_oneof![
         4 => Just(Act::Tick),
         24 => prop::collection::vec(start(), 1..5).prop_map(Act::Start),
         20 => prop::collection::vec(end, 1..5).prop_map(Act::End),
         3 => prop::collection::vec(0..8u8, 1..3).prop_map(Act::Revoke),
-        8 => prop::collection::vec(remove, 1..4).prop_map(Act::Remove),
+        8 => prop::collection::vec(remove(), 1..4).prop_map(Act::Remove),
+        6 => (prop::collection::vec(remove(), 1..4), lease())
+            .prop_map(|(items, lease)| Act::Evict { items, lease }),
         8 => mounted.prop_map(|(store, epoch, layout, rdma, renamed)| {
             Act::Mount { store, epoch, layout, rdma, renamed }
         }),
@@ -164,6 +174,14 @@ impl Script {
                     }
                 };
                 Op::Remove { tenant, items: items.iter().map(remove).collect() }
+            }
+            Act::Evict { items, lease } => {
+                let evict = |item: &Remove| {
+                    let key = key(item.key);
+                    let version = if item.wrong_version { None } else { seen(&key) };
+                    EvictItem { key: KeyHash::of(TENANT, &key), version: version.unwrap_or(PutId(u128::MAX)) }
+                };
+                Op::Evict { items: items.iter().map(evict).collect(), reuse_at: self.after(*lease) }
             }
             &Act::Mount { store, epoch, layout, rdma, renamed } => {
                 let layouts: [&[u64]; 4] = [&[1 << 20], &[150_000, 300_000], &[8192], &[40_000, 0]];

@@ -101,20 +101,19 @@ fn the_bytes_around_the_state_never_change() {
     let whole = fs::read(path(&dir, 10)).unwrap();
     let state = bytes_of(&state(10));
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let (head, rest) = whole.split_at(16 + 0x77);
+    let (head, rest) = whole.split_at(16 + 0x40);
     let golden = concat!(
         "6d632d736e617000",                   // magic
         "00000001",                           // format
-        "00000077",                           // length of the header
+        "00000040",                           // length of the header
         "00000000000000000000000000000005",   // cluster
         "010000000000000003000000000000000a", // last log id: term 3, index 10
-        "01",                                 // format of the membership
+        "02",                                 // format of the membership
         "0100000000000000030000000000000001", // set by term 3, index 1
-        "00000001",                           // one set of voters
-        "0000000200000000000000010000000000000002",
-        "00000002", // two nodes without addresses
-        "0000000000000001000000000000000000000000",
-        "0000000000000002000000000000000000000000",
+        "01020102",                           // one set of two voters
+        "02",                                 // two nodes without addresses
+        "01000000",
+        "02000000",
     );
     assert_eq!(hex(head), golden);
     let (found, trailer) = rest.split_at(state.len());

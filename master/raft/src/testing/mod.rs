@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use mc_index::{CLUSTER_VERSION, Command, Op, Settings, Stamp};
+use mc_index::{CLUSTER_VERSION, Command, Op, Stamp};
 use mc_log::{LogId, MasterNode, Proposal, VoteTiming};
 use mc_net::{Network, TcpNetwork};
 use mc_proto::v1;
@@ -23,7 +23,9 @@ use tokio::task::JoinHandle;
 use tonic::Status;
 
 use crate::snapshots::{Disk, FileSystem};
-use crate::{Formation, RaftNode, RaftNodeConfig, RaftService, RpcTimes, SnapshotLimits, StartError};
+use crate::{
+    Formation, RaftNode, RaftNodeConfig, RaftService, RaftTiming, RpcTimes, SnapshotLimits, StartError,
+};
 use mem_log::MemLog;
 
 pub const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -35,7 +37,7 @@ pub fn unread_metrics() -> RpcTimes {
     RpcTimes::new(|_| Histogram::noop())
 }
 
-/// A master that forms nothing.
+/// A formation without a cluster: it refuses every call.
 pub struct NoFormation;
 
 #[tonic::async_trait]
@@ -78,7 +80,7 @@ impl Formation for Announced {
     }
 }
 
-/// One master: what survives a restart, and what runs.
+/// A test's master: its state that survives a restart, and its running node.
 pub struct Member {
     pub id: NodeId,
     /// The highest cluster version that its build supports, as it tells others.
@@ -102,7 +104,7 @@ pub struct Pool {
     pub members: Vec<Member>,
     pub limits: SnapshotLimits,
     pub clock: Clock,
-    pub settings: Settings,
+    pub timing: RaftTiming,
     /// How masters that start reach the others.
     network: Arc<dyn Network>,
     /// Keeps the ports open of masters whose nodes were taken.
@@ -112,11 +114,11 @@ pub struct Pool {
 
 impl Pool {
     /// `n` masters that run, and belong to a cluster that has not been formed.
-    pub async fn unformed(n: u64, limits: SnapshotLimits, settings: Settings) -> Self {
+    pub async fn unformed(n: u64, limits: SnapshotLimits, timing: RaftTiming) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::monotonic();
         let (members, network, taken) = (Vec::new(), TcpNetwork::shared(), Vec::new());
-        let mut pool = Self { members, limits, clock, settings, network, taken, _dir: dir };
+        let mut pool = Self { members, limits, clock, timing, network, taken, _dir: dir };
         for id in 1..=n {
             pool.add(NodeId(id)).await;
         }
@@ -125,20 +127,20 @@ impl Pool {
 
     /// `n` masters of one cluster, with a leader.
     pub async fn formed(n: u64, limits: SnapshotLimits) -> Self {
-        Self::formed_with(n, limits, Settings::default()).await
+        Self::formed_with(n, limits, RaftTiming::LAN).await
     }
 
     /// The same with another Raft timing.
-    pub async fn formed_with(n: u64, limits: SnapshotLimits, settings: Settings) -> Self {
-        let pool = Self::unformed(n, limits, settings).await;
+    pub async fn formed_with(n: u64, limits: SnapshotLimits, timing: RaftTiming) -> Self {
+        let pool = Self::unformed(n, limits, timing).await;
         pool.node(0).initialize(pool.addresses()).await.unwrap();
         pool.leader().await;
         pool
     }
 
     /// Three masters whose messages pass through a proxy each and take `round_trip` there and back, with a leader.
-    pub async fn far_apart(settings: Settings, round_trip: Duration) -> (Self, Links) {
-        let mut pool = Self::unformed(3, SnapshotLimits::default(), settings).await;
+    pub async fn far_apart(timing: RaftTiming, round_trip: Duration) -> (Self, Links) {
+        let mut pool = Self::unformed(3, SnapshotLimits::default(), timing).await;
         let addresses: Vec<_> = pool.members.iter().map(|member| member.address.clone()).collect();
         let links = Links::new(&addresses, &addresses, &[]);
         links.with_clients(slow(round_trip));
@@ -181,7 +183,7 @@ impl Pool {
         let config = RaftNodeConfig {
             node: member.id,
             cluster: CLUSTER,
-            settings: self.settings.clone(),
+            timing: self.timing,
             network: self.network.clone(),
             clock: self.clock.clone(),
             log: log.clone(),

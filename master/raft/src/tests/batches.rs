@@ -29,7 +29,7 @@ use crate::envelope::Identity;
 use crate::leadership::Heard;
 use crate::peers::Peers;
 use crate::testing::mem_log::MemLog;
-use crate::{AddressBook, Applied, Builder, Machine, SnapshotFile, SnapshotLimits};
+use crate::{AddressBook, Applied, Builder, Machine, RaftTiming, SnapshotFile, SnapshotLimits};
 use state_support::steps::{Script, Step, steps};
 use state_support::{TERM, snapshot};
 
@@ -93,7 +93,7 @@ async fn responders(count: usize) -> (Vec<ApplyResponder<TypeConfig>>, impl Futu
         Arc::default(),
         Heard::default(),
     );
-    let config = raft_config(&Settings::default(), &SnapshotLimits::default()).unwrap();
+    let config = raft_config(RaftTiming::LAN, &SnapshotLimits::default()).unwrap();
     let raft = Raft::new(me, Arc::new(config), peers, MemLog::default(), machine).await.unwrap();
     raft.initialize(BTreeMap::from([(me, MasterNode::default())])).await.unwrap();
     raft.trigger().elect(false).await.unwrap();

@@ -9,7 +9,7 @@ use mc_types::{GrantKey, NodeId, SegmentEpoch, StoreId};
 use openraft::async_runtime::watch::WatchReceiver;
 
 use crate::testing::{Pool, command};
-use crate::{Change, ChangeError, Leadership, RaftNode, SnapshotLimits, TransferError};
+use crate::{Change, ChangeError, Leadership, RaftNode, RaftTiming, SnapshotLimits, TransferError};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_reach_every_master_and_go_on_when_the_leader_dies() {
@@ -278,8 +278,8 @@ async fn the_read_policy_says_whether_the_lease_is_used() {
 #[tokio::test(flavor = "multi_thread")]
 async fn under_read_index_a_leader_that_is_cut_off_answers_nothing_while_its_lease_runs() {
     // A lease of fifteen seconds outlasts the test: to its clock this leader holds it all the time.
-    let timing =
-        Settings { raft_election_min_ms: 10_000, raft_election_max_ms: 20_000, ..Settings::default() };
+    let (election_min, election_max) = (Duration::from_secs(10), Duration::from_secs(20));
+    let timing = RaftTiming { election_min, election_max, ..RaftTiming::LAN };
     let mut pool = Pool::formed_with(3, SnapshotLimits::default(), timing).await;
     let last = pool.propose(read_policy(ReadPolicy::ReadIndex)).await;
     pool.converge(last).await;

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use mc_index::Settings;
 use mc_log::{LogId, Vote};
 use mc_net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_proto::v1::raft_client::RaftClient;
@@ -10,25 +9,15 @@ use mc_tests::{eventually, until};
 use mc_types::NodeId;
 use openraft::raft::VoteRequest;
 
-use crate::config::supported_round_trip;
+use crate::RaftTiming;
 use crate::convert::vote_request_to_wire;
 use crate::envelope::Identity;
 use crate::testing::{CLUSTER, Pool, slow};
 
-fn wan() -> Settings {
-    Settings {
-        raft_heartbeat_ms: 100,
-        raft_election_min_ms: 500,
-        raft_election_max_ms: 1_000,
-        ..Settings::default()
-    }
-}
-
 /// Forms, writes nothing for longer than openraft's lease holds by itself, then writes.
-async fn writes_after_a_rest(settings: Settings) {
-    let rest = Duration::from_millis(settings.raft_election_max_ms) * 3;
-    let round_trip = supported_round_trip(&settings);
-    let (mut pool, _links) = Pool::far_apart(settings, round_trip).await;
+async fn writes_after_a_rest(timing: RaftTiming) {
+    let rest = timing.election_max * 3;
+    let (mut pool, _links) = Pool::far_apart(timing, timing.supported_round_trip()).await;
     let first = pool.write(1).await;
     pool.converge(first).await;
     tokio::time::sleep(rest).await;
@@ -44,12 +33,12 @@ async fn writes_after_a_rest(settings: Settings) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_leader_writes_at_the_longest_round_trip_of_a_lan() {
-    writes_after_a_rest(Settings::default()).await;
+    writes_after_a_rest(RaftTiming::LAN).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_leader_writes_at_the_longest_round_trip_of_a_wan() {
-    writes_after_a_rest(wan()).await;
+    writes_after_a_rest(RaftTiming::WAN).await;
 }
 
 /// Whether master `at` would vote for a candidate that has everything, and whether it does.
@@ -67,8 +56,8 @@ async fn votes(pool: &Pool, at: usize, last: LogId) -> (bool, bool) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_whose_answers_come_too_late_says_so_and_writes_again_when_they_do_not() {
-    let settings = Settings::default();
-    let (pool, links) = Pool::far_apart(settings.clone(), supported_round_trip(&settings)).await;
+    let timing = RaftTiming::LAN;
+    let (pool, links) = Pool::far_apart(timing, timing.supported_round_trip()).await;
     let last = pool.write(1).await;
     let leader = pool.leader().await;
     let node = pool.node(leader);
@@ -91,8 +80,8 @@ async fn a_leader_whose_answers_come_too_late_says_so_and_writes_again_when_they
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_refuses_candidates_unless_it_can_not_write() {
-    let settings = Settings::default();
-    let (pool, links) = Pool::far_apart(settings.clone(), supported_round_trip(&settings)).await;
+    let timing = RaftTiming::LAN;
+    let (pool, links) = Pool::far_apart(timing, timing.supported_round_trip()).await;
     let last = pool.write(1).await;
     let leader = pool.leader().await;
     assert_eq!(votes(&pool, leader, last).await, (false, false));

@@ -26,7 +26,7 @@ use crate::convert::{append_to_wire, log_id_to_wire, vote_from_wire, vote_to_wir
 use crate::envelope::Identity;
 use crate::snapshots::{Disk, FileSystem, SnapshotError};
 use crate::testing::{CLUSTER, Pool};
-use crate::{SnapshotLimits, SnapshotStore};
+use crate::{RaftTiming, SnapshotLimits, SnapshotStore};
 
 /// Where snapshots wait before they are read back.
 #[derive(Debug, Default)]
@@ -158,7 +158,7 @@ fn members() -> Membership {
 
 /// A master that has taken part in nothing so far, and a gate in front of what it reads back.
 async fn newcomer() -> (Pool, Closed) {
-    let mut pool = Pool::unformed(1, SnapshotLimits::default(), Settings::default()).await;
+    let mut pool = Pool::unformed(1, SnapshotLimits::default(), RaftTiming::LAN).await;
     pool.stop(0).await;
     let gate = Closed::new(&mut pool, 0);
     pool.start(0).await.unwrap();
@@ -199,6 +199,10 @@ fn send(pool: &Pool, term: u64, index: u64) -> JoinHandle<Result<Vote, Status>> 
 
 /// The leader of `term` sends its log up to `last`, all of which is committed.
 async fn append(pool: &Pool, term: u64, last: Option<u64>) {
+    append_committed(pool, term, last, last).await;
+}
+
+async fn append_committed(pool: &Pool, term: u64, last: Option<u64>, committed: Option<u64>) {
     let entry = |index| Entry {
         log_id: id(index),
         payload: if index == 0 { EntryPayload::Membership(members()) } else { EntryPayload::Blank },
@@ -207,7 +211,7 @@ async fn append(pool: &Pool, term: u64, last: Option<u64>) {
         vote: Vote::new_committed(term, SENDER),
         prev_log_id: None,
         entries: last.map_or_else(Vec::new, |last| (0..=last).map(entry).collect()),
-        leader_commit: last.map(id),
+        leader_commit: committed.map(id),
     };
     let (mut client, envelope) = client(pool);
     client.append(append_to_wire(&request, envelope)).await.unwrap();
@@ -271,11 +275,28 @@ async fn a_snapshot_that_the_log_has_overtaken_is_not_installed() {
     assert_eq!(applied(&pool), Some(25));
 }
 
+/// A leader that lost a follower's answers sends a snapshot, and has no newer one for as long as nothing is written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_is_told_that_its_snapshot_is_held_where_the_log_goes_on_behind_it() {
+    let (mut pool, gate) = newcomer().await;
+    gate.open();
+    append_committed(&pool, 1, Some(25), Some(3)).await;
+    until("what is committed to be applied", async || applied(&pool) == Some(3)).await;
+    let held = async |pool: &Pool| {
+        until("the sender to be told so", async || send(pool, 1, 20).await.unwrap().is_ok()).await;
+        assert_eq!(applied(pool), Some(3), "it was not installed");
+    };
+    held(&pool).await;
+    pool.stop(0).await;
+    pool.start(0).await.unwrap();
+    held(&pool).await;
+}
+
 /// The power is cut after the snapshot was installed and before the log has forgotten, durably, what the snapshot
 /// overrules.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_starts_whose_log_a_snapshot_has_overruled() {
-    let mut pool = Pool::unformed(1, SnapshotLimits::default(), Settings::default()).await;
+    let mut pool = Pool::unformed(1, SnapshotLimits::default(), RaftTiming::LAN).await;
     pool.stop(0).await;
     let member = &mut pool.members[0];
     let entry = |index| Entry { log_id: id(index), payload: EntryPayload::Blank };

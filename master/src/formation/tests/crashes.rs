@@ -23,7 +23,7 @@ fn smallest(machines: &[Machine; 3]) -> NodeId {
 
 #[tokio::test]
 async fn a_founding_that_stopped_before_raft_wrote_is_done_anew() {
-    // Who had recorded it: the founder alone; it and one more; all of them.
+    // Masters that had recorded the founding: the founder alone; the founder and one more; all of them.
     for recorded in 1..=3 {
         let names = Names::default();
         let mut machines = ["a", "b", "c"].map(Machine::new);
@@ -119,7 +119,7 @@ async fn a_newcomer_that_restarts_empty_waits_for_its_cluster_even_beside_empty_
     machines[0].belong(6, None);
     let mut a = machines[0].start(&names, "a,b,c").await;
     let mut others = [machines[1].start(&names, "a,b,c").await, machines[2].start(&names, "a,b,c").await];
-    a.waits("and none of it is there").await;
+    a.waits("and none of its masters answers").await;
     let founder = usize::from(others[0].service.node() > others[1].service.node());
     if others[founder].service.node() < a.service.node() {
         others[founder].waits("a:50055 did not take part: this node waits to be taken in by cluster").await;
@@ -139,7 +139,7 @@ fn request(cluster: u128, to: NodeId, replaces: Option<u128>) -> FoundRequest {
     }
 }
 
-/// The way to two clusters, closed: a call that was overtaken by a later founding takes nobody back.
+/// A late call that a later founding has overtaken changes nothing; otherwise two clusters could form.
 #[tokio::test]
 async fn a_founding_that_arrives_late_does_not_undo_a_later_one() {
     let a = Machine::new("a");

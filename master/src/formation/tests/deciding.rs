@@ -39,7 +39,7 @@ fn node(name: &str) -> MasterNode {
     }
 }
 
-/// An empty master that agrees.
+/// An empty master that shows the same list.
 fn empty(id: u64, name: &str) -> Answer {
     Answer {
         instance: Instance(id.into()),
@@ -167,7 +167,7 @@ fn a_leader_that_calls_this_very_id_takes_the_node_in() {
     let decision = decide(&called, &round(met("b", formed(2, "b", 8)), silent("c")));
     assert!(waits(&decision).contains("already formed"), "a call of a cluster that nobody listed is of");
     let decision = decide(&called, &round(met("b", formed(2, "b", 7)), met("c", formed(3, "c", 8))));
-    assert!(waits(&decision).contains("joins the one that most"), "peers that disagree");
+    assert!(waits(&decision).contains("joins the cluster that most"), "peers that disagree");
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_member_goes_along_with_the_founding_that_it_accepted() {
     let member =
         Own { belonging: Some(Belonging { cluster: ClusterId(7), founder: Some(NodeId(2)) }), ..own() };
     joins(&decide(&member, &round(met("b", formed(2, "b", 7)), silent("c"))), 7, Some(NodeId(2)));
-    // Another one was completed instead.
+    // Another founding was completed instead.
     joins(&decide(&member, &round(met("b", formed(2, "b", 8)), met("c", formed(3, "c", 8)))), 8, None);
     let decision = decide(&member, &round(met("b", formed(2, "b", 8)), silent("c")));
     assert!(waits(&decision).contains("already formed"), "{decision:?}");
@@ -195,7 +195,7 @@ fn a_peer_of_another_cluster_is_an_error_that_names_both() {
 fn a_node_that_was_taken_in_never_founds() {
     let own = Own { belonging: Some(Belonging { cluster: ClusterId(7), founder: None }), ..own() };
     let decision = decide(&own, &round(met("b", empty(2, "b")), met("c", empty(3, "c"))));
-    assert!(waits(&decision).contains("and none of it is there"), "{decision:?}");
+    assert!(waits(&decision).contains("and none of its masters answers"), "{decision:?}");
 }
 
 #[test]

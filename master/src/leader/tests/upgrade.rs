@@ -3,15 +3,15 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use mc_durable::{DirectoryLock, FileSystem};
 use mc_index::{CLUSTER_VERSION, Command, Op, Settings, Stamp};
 use mc_log::Proposal;
 use mc_net::TcpNetwork;
 use mc_process::metrics::Registry;
-use mc_proto::v1;
 use mc_raft::testing::{CLUSTER, Pool};
-use mc_raft::{RaftNode, SnapshotLimits};
+use mc_raft::{RaftNode, RaftTiming, SnapshotLimits};
 use mc_types::{Clock, NodeId};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -19,44 +19,44 @@ use tokio_util::sync::CancellationToken;
 use crate::data_disk::DataDisk;
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, Plan};
 use crate::identity::Identity;
-use crate::leader::{Coordinator, CoordinatorConfig};
+use crate::leader::{CoordinatorConfig, Services, ServicesConfig};
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
 
-/// Version of a cluster whose masters got this build one after the other.
+/// Version of a cluster before its upgrade, when each master has got this build.
 const BEFORE: u32 = CLUSTER_VERSION - 1;
-/// Read lease from the leader's flags: not the default.
+/// Read lease from the leader's flags; differs from the default.
 const READ_LEASE_MS: u64 = 7_000;
 
 /// Three masters of this build, in a cluster that runs as an older version.
 struct Upgraded {
     /// All but the leader.
     pool: Pool,
-    leader: Coordinator,
+    leader: Services,
     _dir: TempDir,
 }
 
 impl Upgraded {
-    /// Version 0 is that of a cluster that has just formed.
+    /// Starts the cluster at `version`; 0 is the version of a cluster that has just formed.
     async fn start(version: u32) -> Self {
-        // With a lease that outlasts the test, however busy the machine is: nobody else comes to lead.
-        let timing =
-            Settings { raft_election_min_ms: 10_000, raft_election_max_ms: 20_000, ..Settings::default() };
+        // The lease outlasts the test however busy the machine is, so that no other master comes to lead.
+        let (election_min, election_max) = (Duration::from_secs(10), Duration::from_secs(20));
+        let timing = RaftTiming { election_min, election_max, ..RaftTiming::LAN };
         let mut pool = Pool::formed_with(3, SnapshotLimits::default(), timing).await;
         let old = Command { stamp: Stamp::default(), op: Op::SetClusterVersion(version) };
         let last = pool.propose(Proposal(old.encode())).await;
         pool.converge(last).await;
         let leads = pool.leader().await;
         let dir = tempfile::tempdir().unwrap();
-        let leader = coordinator(pool.take(leads), &dir);
+        let leader = services(pool.take(leads), &dir);
         let this = Self { pool, leader, _dir: dir };
         this.assert_version(version).await;
         this
     }
 
     async fn assert_version(&self, version: u32) {
-        assert_eq!(self.leader.index.read(|applied| applied.state.cluster_version()), version);
-        let last = self.leader.index.read(|applied| applied.last_applied).unwrap();
+        assert_eq!(self.leader.coordinator.index.read(|applied| applied.state.cluster_version()), version);
+        let last = self.leader.coordinator.index.read(|applied| applied.last_applied).unwrap();
         self.pool.converge(last).await;
         for at in self.pool.running() {
             let node = self.pool.node(at);
@@ -64,7 +64,7 @@ impl Upgraded {
         }
     }
 
-    /// Some follower gets a build that supports `version` at most. Who that is.
+    /// Makes a follower claim to support at most `version`; returns its id.
     fn give_a_follower(&self, version: u32) -> NodeId {
         let at = self.pool.running().next().unwrap();
         self.pool.members[at].supports.store(version, Ordering::Relaxed);
@@ -72,8 +72,8 @@ impl Upgraded {
     }
 }
 
-/// A coordinator that answers calls; unlike a whole master it does nothing unasked, so the version stays as it is.
-fn coordinator(raft: RaftNode, dir: &TempDir) -> Coordinator {
+/// Services that answer calls; unlike a whole master they do nothing unasked, so the version stays as it is.
+fn services(raft: RaftNode, dir: &TempDir) -> Services {
     let identity = Identity::open(&DirectoryLock::acquire(dir.path()).unwrap()).unwrap();
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let bound = BoundAddresses { raft: nowhere, client: nowhere, http: nowhere };
@@ -83,31 +83,33 @@ fn coordinator(raft: RaftNode, dir: &TempDir) -> Coordinator {
         network: TcpNetwork::shared(),
         resolver: system_resolver(),
     };
-    Coordinator::new(CoordinatorConfig {
-        cluster: CLUSTER,
-        newcomer: false,
-        raft,
+    Services::new(ServicesConfig {
+        coordinator: CoordinatorConfig {
+            cluster: CLUSTER,
+            newcomer: false,
+            raft,
+            clock: Clock::monotonic(),
+            unwritten: Box::new(|| 0),
+            disk: DataDisk::new(dir.path(), 0, Arc::new(FileSystem)),
+            metrics: Arc::new(MasterMetrics::new(Registry::new())),
+            stop: CancellationToken::new(),
+        },
         seed: Settings { read_lease_ms: READ_LEASE_MS, ..Settings::default() },
-        clock: Clock::monotonic(),
-        unwritten: Box::new(|| 0),
-        disk: DataDisk::new(dir.path(), 0, Arc::new(FileSystem)),
         formation: Arc::new(Formation::new(identity, true, formation)),
-        metrics: Arc::new(MasterMetrics::new(Registry::new())),
-        stop: CancellationToken::new(),
     })
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_finished_upgrade_raises_the_version_on_every_master_once() {
     let masters = Upgraded::start(BEFORE).await;
-    let reply = masters.leader.finish_upgrade().await.unwrap();
-    assert_eq!(reply, v1::FinishUpgradeReply { before: BEFORE, after: CLUSTER_VERSION });
+    let reply = masters.leader.configuration.finish_upgrade().await.unwrap();
+    assert_eq!(reply, (BEFORE, CLUSTER_VERSION));
     masters.assert_version(CLUSTER_VERSION).await;
 
-    let last = || masters.leader.index.read(|applied| applied.last_applied);
+    let last = || masters.leader.coordinator.index.read(|applied| applied.last_applied);
     let raised = last();
-    let reply = masters.leader.finish_upgrade().await.unwrap();
-    assert_eq!(reply, v1::FinishUpgradeReply { before: CLUSTER_VERSION, after: CLUSTER_VERSION });
+    let reply = masters.leader.configuration.finish_upgrade().await.unwrap();
+    assert_eq!(reply, (CLUSTER_VERSION, CLUSTER_VERSION));
     assert_eq!(last(), raised, "nothing is left to do");
     masters.assert_version(CLUSTER_VERSION).await;
 }
@@ -116,20 +118,20 @@ async fn a_finished_upgrade_raises_the_version_on_every_master_once() {
 async fn a_member_whose_build_is_old_holds_the_version_down_and_is_named() {
     let masters = Upgraded::start(BEFORE).await;
     let old = masters.give_a_follower(BEFORE);
-    let why = masters.leader.finish_upgrade().await.unwrap_err().to_string();
+    let why = masters.leader.configuration.finish_upgrade().await.unwrap_err().to_string();
     assert!(why.contains(&format!("the build of master {old} supports cluster version {BEFORE}")), "{why}");
     masters.assert_version(BEFORE).await;
 
     assert_eq!(masters.give_a_follower(CLUSTER_VERSION), old);
-    assert_eq!(masters.leader.finish_upgrade().await.unwrap().after, CLUSTER_VERSION);
+    assert_eq!(masters.leader.configuration.finish_upgrade().await.unwrap(), (BEFORE, CLUSTER_VERSION));
     masters.assert_version(CLUSTER_VERSION).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_has_just_formed_gets_its_settings_with_its_version() {
     let masters = Upgraded::start(0).await;
-    masters.leader.finish_upgrade().await.unwrap();
+    masters.leader.configuration.finish_upgrade().await.unwrap();
     masters.assert_version(CLUSTER_VERSION).await;
-    let read_lease = masters.leader.index.read(|applied| applied.state.settings().read_lease_ms);
+    let read_lease = masters.leader.coordinator.index.read(|applied| applied.state.settings().read_lease_ms);
     assert_eq!(read_lease, READ_LEASE_MS, "nobody seeds them later");
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use clap::CommandFactory as _;
 use mc_durable::FreeSpace;
 use mc_log::OnSled;
-use mc_master::config::MasterArgs;
+use mc_master::MasterArgs;
 use mc_master::{Environment, Master};
 use mc_net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_process::config;

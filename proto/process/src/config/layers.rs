@@ -10,28 +10,31 @@ use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 use super::file::File;
 use super::{ConfigError, Loaded, Origin, Setting};
 
-/// Flags that ask for something instead of setting it: no environment, no file, no line in the listing.
+/// Flags that ask for something instead of setting it. They have no environment variable, no key in the file and no
+/// line in the listing.
 const ASKING: [&str; 3] = ["help", "version", "print-config"];
-/// The flag that names the file.
+/// The flag that names the configuration file.
 pub(super) const CONFIG: &str = "config";
 
-/// A long flag and the environment variable that stands for it.
+/// A long flag, and the environment variable that sets it.
 struct Flag {
     arg: Arg,
     long: String,
     env: String,
 }
 
-/// Parses twice. The first pass sees the command line alone, with nothing required, and tells which flags it set.
-/// Values of the environment and the file are put in front of it and the whole is parsed by clap's own rules, so
-/// that a value is checked the same way wherever it stands.
+/// Loads all layers by parsing twice.
+///
+/// The first pass sees the command line alone, with nothing required, and shows which flags it sets. Values of the
+/// environment and the file are then inserted in front of it, and clap parses the whole. So a value is checked by the
+/// same rules whichever layer it comes from.
 pub(super) fn load<T: FromArgMatches>(
     command: Command,
     mut args: Vec<OsString>,
     env: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Loaded<T>, ConfigError> {
     let flags: Vec<Flag> = command.get_arguments().filter_map(flag).collect();
-    // clap would read the process' environment itself, where no test can reach; this reads what it is handed.
+    // clap would read the process' real environment, which tests cannot control. This reads only `env`.
     let command = command.mut_args(|arg| match flag(&arg) {
         Some(Flag { env, .. }) => {
             let note = format!("[env: {env}]");
@@ -82,7 +85,7 @@ pub(super) fn load<T: FromArgMatches>(
         }
     }
 
-    // In front: what follows may be a subcommand with flags of its own.
+    // In front, because a subcommand with flags of its own may follow.
     let after_name = args.len().min(1);
     args.splice(after_name..after_name, added);
     let blame = |err: &clap::Error| {
@@ -92,7 +95,7 @@ pub(super) fn load<T: FromArgMatches>(
     let matches = command.clone().try_get_matches_from(&args).map_err(|err| blame(&err))?;
     let settings = flags
         .iter()
-        // What --help keeps to itself is for the programs that start this one, not for whoever asks what is set.
+        // Flags hidden from --help are for programs that start this one, not for people who ask what is set.
         .filter(|flag| !flag.arg.is_hide_set())
         .map(|flag| Setting {
             name: flag.long.clone(),
@@ -105,15 +108,21 @@ pub(super) fn load<T: FromArgMatches>(
 }
 
 fn flag(arg: &Arg) -> Option<Flag> {
-    let long = arg.get_long()?.to_owned();
-    if ASKING.contains(&long.as_str()) {
-        return None;
-    }
-    let env = match arg.get_env() {
+    let env = variable(arg)?;
+    Some(Flag { arg: arg.clone(), long: arg.get_long()?.to_owned(), env })
+}
+
+/// The environment variable that sets the flag `arg`.
+///
+/// `None` for an argument without a long flag, and for `--help`, `--version` and `--print-config`, which ask for
+/// something instead of setting it.
+#[must_use]
+pub fn variable(arg: &Arg) -> Option<String> {
+    let long = arg.get_long().filter(|long| !ASKING.contains(long))?;
+    Some(match arg.get_env() {
         Some(name) => name.to_string_lossy().into_owned(),
         None => format!("MC_{}", long.to_uppercase().replace('-', "_")),
-    };
-    Some(Flag { arg: arg.clone(), long, env })
+    })
 }
 
 fn config_path(
@@ -130,7 +139,7 @@ fn config_path(
     env(&flag.env).filter(|value| !value.is_empty()).or_else(given).map(PathBuf::from)
 }
 
-/// The long flag that clap's error is about.
+/// Returns the long flag that clap's error is about.
 fn invalid_flag(err: &clap::Error) -> Option<String> {
     match err.get(ContextKind::InvalidArg)? {
         // `--name <VALUE>`
@@ -142,7 +151,7 @@ fn invalid_flag(err: &clap::Error) -> Option<String> {
 }
 
 impl Flag {
-    /// Appends this flag with `values` in the form of a command line.
+    /// Appends this flag with `values` to the arguments `out`, as it would stand on a command line.
     fn add(
         &self,
         out: &mut Vec<OsString>,

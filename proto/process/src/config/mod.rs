@@ -1,8 +1,9 @@
 //! Configuration in layers: flags > environment > file > default, with the origin of every value.
 //!
 //! A process declares its flags once, as a clap struct. Every long flag `--some-name` can then also be set by the
-//! environment as `MC_SOME_NAME` (or the name that the struct gives it) and by a TOML file as `some-name = ...`.
-//! An empty environment variable counts as not set. A process that wants a file flattens [`FileOptions`].
+//! environment as `MC_SOME_NAME` (or the name that the struct gives it), and by a TOML file as `some-name = ...`. An
+//! empty environment variable counts as not set. A process that supports a file flattens [`FileOptions`] into its
+//! flags.
 
 mod error;
 mod file;
@@ -16,8 +17,9 @@ use std::path::PathBuf;
 use clap::{Command, FromArgMatches};
 
 pub use error::ConfigError;
+pub use layers::variable;
 
-/// The flags that name the configuration file and ask for what came out of all layers.
+/// The flags that name the configuration file and print the resolved settings.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct FileOptions {
     /// Read settings from this TOML file; its keys are the names of the flags
@@ -28,7 +30,7 @@ pub struct FileOptions {
     pub print_config: bool,
 }
 
-/// Where a value came from.
+/// Layer that a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The command line.
@@ -52,14 +54,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One setting as it was resolved.
+/// One setting after all layers are resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// The long flag, without dashes.
     pub name: String,
-    /// The value as text, given or defaulted; several are joined by commas; `None` when there is no value.
+    /// The value as text, given or defaulted. Several values are joined by commas. `None` means that there is no value.
     pub value: Option<String>,
-    /// Where it came from.
+    /// Layer that the value came from.
     pub origin: Origin,
 }
 
@@ -73,7 +75,7 @@ pub struct Loaded<T> {
 }
 
 impl<T> Loaded<T> {
-    /// Where the value of the long flag `name` came from; `None` for one that is hidden or unknown.
+    /// Returns the layer that the value of the long flag `name` came from; `None` if the flag is hidden or unknown.
     #[must_use]
     pub fn origin(&self, name: &str) -> Option<&Origin> {
         self.settings.iter().find(|setting| setting.name == name).map(|setting| &setting.origin)
@@ -99,8 +101,9 @@ impl<T> Loaded<T> {
     }
 }
 
-/// Parses `args` (the first is the program's name) with `command`, filling what they do not set from `env` and from
-/// the file that `--config` names. Flags of subcommands are left to the command line; global flags are layered.
+/// Parses `args` (the first is the program's name) with `command`. Settings that `args` leave out are filled from `env`
+/// and from the file that `--config` names. Flags of subcommands come from the command line alone; global flags are
+/// layered.
 ///
 /// # Errors
 /// [`ConfigError`]; [`ConfigError::Shown`] when help or the version was asked for.
@@ -110,14 +113,6 @@ pub fn load<T: FromArgMatches>(
     env: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Loaded<T>, ConfigError> {
     layers::load(command, args.into_iter().collect(), &env)
-}
-
-/// [`load`] from this process' command line and environment.
-///
-/// # Errors
-/// As [`load`].
-pub fn load_process<T: clap::Parser>() -> Result<Loaded<T>, ConfigError> {
-    load(T::command(), std::env::args_os(), |name| std::env::var_os(name))
 }
 
 #[cfg(test)]

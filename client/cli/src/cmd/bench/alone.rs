@@ -1,4 +1,4 @@
-//! One replicated commit after the other on a pool that does nothing else, each timed by the leader.
+//! Measurement of single commits on an idle pool, each timed by the leader.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ use mc_types::{ClientId, PutId};
 use super::masters::{Masters, Total};
 use super::report::Latencies;
 
-/// Commits that count; those before them warm the connection.
+/// Number of measured commits, after `WARM` commits that warm up the connection.
 const COMMITS: u64 = 300;
 const WARM: u64 = 20;
 
-/// Commits measured alone.
+/// Results of commits measured alone.
 #[derive(Clone, Debug)]
 pub(super) struct Alone {
-    /// Each from its proposal until it was applied, without the call around it.
+    /// Time of each commit from its proposal until it was applied, without the call around it.
     pub(super) commits: Latencies,
-    /// The fdatasyncs of the leader's log in that time.
+    /// Fdatasyncs of the leader's log during these commits.
     pub(super) fdatasyncs: Total,
 }
 
-/// Commits the smallest entry there is, the revoke of a put that nobody started, again and again. The leader's
-/// histogram is read after each, so its sum has grown by that one commit's time.
+/// Measures commits of the smallest entry, the revoke of an unknown put, one at a time. It reads the leader's histogram
+/// after each commit: the growth of the sum is the time of that commit.
 pub(super) async fn measure(masters: &Masters) -> Result<Alone> {
     let options = ChannelOptions { call_timeout: Some(Duration::from_secs(5)), ..ChannelOptions::default() };
     let channel = TcpNetwork.channel(&masters.leader, options).context("the leader's address")?;
@@ -47,14 +47,14 @@ pub(super) async fn measure(masters: &Masters) -> Result<Alone> {
         let now = masters.leader_measured().await?;
         let one = now.since(seen).revoke_commits;
         seen = now;
-        // More than one: another client's was committed as well, and whose time is whose cannot be told.
+        // With more than one commit, another client's was counted too, and their times can't be told apart.
         if commit >= WARM && one.count == 1 {
             commits.record(Duration::try_from_secs_f64(one.seconds).unwrap_or_default());
         }
     }
     ensure!(
         commits.count() >= COMMITS / 2,
-        "only {} of {COMMITS} commits could be told from other clients': measure an idle pool",
+        "only {} of {COMMITS} commits could be told apart from other clients': measure an idle pool",
         commits.count()
     );
     Ok(Alone { commits, fdatasyncs: seen.since(first).leader_fdatasyncs })

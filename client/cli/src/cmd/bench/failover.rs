@@ -1,4 +1,4 @@
-//! `mcctl bench failover`: the leader ends again and again under load.
+//! `mcctl bench failover`: ends the leader repeatedly under load.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,14 +18,14 @@ use crate::progress::Progress;
 use crate::workload::{Keyspace, Ledger, verify};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// Time between two calls of a writer: the load must go on for hours of rounds without filling the pool.
+/// Pause of a writer between two calls, so that hours of rounds do not fill the pool.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Acknowledged puts before each kill.
+/// Number of acknowledged puts before each kill.
 const PUTS_A_ROUND: u64 = 400;
-/// Objects after which writers only read: bounds the pool, however many rounds there are.
+/// Maximum number of objects. Beyond it writers only read, so that any number of rounds fits in the pool.
 const MOST_OBJECTS: u64 = 200_000;
 
-/// The result, as `-o json` prints it.
+/// Result of the command, as `-o json` prints it.
 #[derive(Debug, Serialize)]
 struct Report {
     bench: &'static str,
@@ -33,12 +33,12 @@ struct Report {
     batch: u32,
     size_bytes: u64,
     rounds: usize,
-    /// kill or term.
+    /// Signal that ended the leaders: kill or term.
     signal: &'static str,
     median_ms: f64,
     max_ms: f64,
-    /// From just before the signal to the writing client's good put and good get of an old key, each round; for term
-    /// the longest time between two good calls from the signal on.
+    /// Outage of each round in milliseconds. For kill: from just before the signal until the writing client has put a
+    /// new key and got an old one. For term: the longest time between two successful calls from the signal on.
     rounds_ms: Vec<f64>,
     acked: u64,
     lost: u64,
@@ -48,7 +48,7 @@ struct Report {
 
 pub(crate) async fn bench(global: &Global, args: &FailoverArgs, output: Output) -> Result<Ended> {
     if global.masters_flag().is_some() {
-        bail!("bench failover kills masters: it does that to a pool of its own only, so leave --masters out");
+        bail!("bench failover kills masters, so it runs only on a pool that it starts: leave --masters out");
     }
     if args.size.0 == 0 {
         bail!("--size is 0: an object has at least one byte");
@@ -57,7 +57,7 @@ pub(crate) async fn bench(global: &Global, args: &FailoverArgs, output: Output) 
     let objects = most / args.size.0.max(4096);
     if objects < u64::from(args.batch) {
         bail!(
-            "--batch {} of {} is more than the {} that this bench puts in all",
+            "--batch {} of {} is more than the {} that this bench puts in total: lower --batch",
             args.batch,
             args.size,
             human_bytes(most)
@@ -124,7 +124,7 @@ async fn rounds(
     let mut progress = Progress::new("rounds", args.rounds.into());
     let mut rounds_ms = Vec::new();
     for round in 1..=args.rounds {
-        // Each round has written something that its kill could lose, and the load is at its pace again.
+        // Wait until the load is at its pace again, and has written something in this round that the kill could lose.
         let enough = ledger.acknowledged() + PUTS_A_ROUND;
         let start = Instant::now();
         while ledger.acknowledged() < enough.min(MOST_OBJECTS) && start.elapsed() < Duration::from_secs(5) {
@@ -174,11 +174,11 @@ fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Puts and gets that go on through every failover.
+/// Puts and gets that run through every failover.
 struct Load {
     client: Client,
     ledger: Ledger,
-    /// Objects a put.
+    /// Objects in each put.
     batch: u64,
     most: u64,
     next: AtomicU64,
@@ -195,7 +195,7 @@ impl Load {
                     (first..first + self.batch).map(|block| self.ledger.keys.object(block)).collect();
                 let results = self.client.batch_put(&objects, &PutOptions::default()).await;
                 for (block, result) in (first..).zip(results) {
-                    // A failed put is not acknowledged: its block may be there or not.
+                    // A failed put is not acknowledged; its block may or may not be in the pool.
                     if matches!(result, Ok(Put::Stored | Put::AlreadyExists)) {
                         self.ledger.acknowledge(block);
                     }

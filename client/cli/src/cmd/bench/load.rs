@@ -1,4 +1,4 @@
-//! `mcctl bench put|get|exist|lookup|mixed`.
+//! `mcctl bench put|get|exist|lookup|mixed`: measures one kind of call under load.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ use crate::output::{Output, note};
 use crate::progress::Progress;
 use crate::workload::{Block, Keyspace};
 
-/// The calls of a load bench.
+/// Kind of calls that a load bench makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Put,
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// Objects when `--keys` does not say: 512 MiB, at most 4,096, and at least one call of every thread.
+/// Returns the default of `--keys`: 512 MiB of objects, at most 4,096, and at least one call's worth for each thread.
 fn default_keys(args: &LoadArgs) -> u64 {
     let calls = u64::from(args.threads) * u64::from(args.batch);
     ((512 << 20) / args.size.0.max(1)).clamp(1, 4_096).max(calls)
@@ -62,7 +62,8 @@ pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: 
         bail!("--size is 0: an object has at least one byte");
     }
     let keys = args.keys.unwrap_or_else(|| default_keys(args));
-    // Twice what is there at a time: a mixed load puts beside what it reads, and removed bytes may be held for a lease.
+    // Twice the objects in use: a mixed load puts objects beside those that it reads, and removed bytes may be held for
+    // a lease.
     let mut shape = Shape::three_and_two(2 * keys * args.size.0.next_multiple_of(4096));
     shape.data_dir.clone_from(&args.data_dir);
     if args.single {
@@ -109,8 +110,8 @@ pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: 
     Ok(if counts.failed == 0 && counts.wrong == 0 { Ended::Well } else { Ended::Negative })
 }
 
-/// Answers `None` where the parts of a put cannot be measured: the masters of a pool that is somebody else's may not
-/// show their metrics. The rest of the bench counts all the same.
+/// Turns an error into `None` with a note: masters of a given pool may not expose their metrics. The rest of the bench
+/// still counts.
 fn measured<T>(outcome: Result<T>) -> Option<T> {
     outcome.inspect_err(|why| note(&format!("the parts of a put are not measured: {why:#}"))).ok()
 }
@@ -120,17 +121,17 @@ struct Load {
     args: LoadArgs,
     keys: u64,
     space: Keyspace,
-    /// The values of the measured puts, whatever the block: a bench measures the pool, not the making of values. Only
-    /// blocks that [`Load::populate`] put are read.
+    /// Values of the measured puts, shared by all blocks, so that generating values is not measured. Reads use only
+    /// blocks that [`Load::populate`] put.
     values: Vec<Bytes>,
-    /// The next block that nothing has put: blocks below `keys` are those that are read.
+    /// Next block that has not been put. Blocks below `keys` are those that are read.
     next: AtomicU64,
 }
 
 impl Load {
-    /// Puts the objects that are read later.
+    /// Puts the objects that the calls later read.
     async fn populate(&self) -> Result<()> {
-        let mut progress = Progress::new("putting what is read", self.keys);
+        let mut progress = Progress::new("putting the objects to read", self.keys);
         let blocks: Vec<Block> = (0..self.keys).collect();
         for batch in self.space.batches(&blocks) {
             let objects: Vec<_> = batch.iter().map(|block| self.space.object(*block)).collect();
@@ -145,8 +146,8 @@ impl Load {
         Ok(())
     }
 
-    /// Rounds of puts: each puts all its keys, then they are removed outside the measured time, since a pool without
-    /// room refuses.
+    /// Puts in rounds. After each round all its keys are removed, outside the measured time, because a full pool
+    /// refuses puts.
     async fn put_rounds(self: &Arc<Self>, progress: &mut Progress) -> (Counts, Duration) {
         let (mut counts, mut took) = (Counts::new(), Duration::ZERO);
         while took < self.args.duration.0 {
@@ -178,7 +179,7 @@ impl Load {
         (counts, took)
     }
 
-    /// Calls over the objects that are there, until the time is over.
+    /// Makes calls on existing objects until the time is over.
     async fn steady(self: &Arc<Self>, kind: Kind, progress: &mut Progress) -> Result<(Counts, Duration)> {
         let rooms = self.rooms(kind).await?;
         let start = Instant::now();
@@ -222,7 +223,7 @@ impl Load {
         Ok((counts, took))
     }
 
-    /// The callers, each a task of its own: a call then runs on the thread of its connection, as in a real client.
+    /// Runs each caller as a separate task. A call then runs on the thread of its connection, as in a real client.
     async fn spread<F>(&self, caller: impl Fn() -> F) -> Vec<Counts>
     where
         F: Future<Output = Counts> + Send + 'static,
@@ -245,7 +246,7 @@ impl Load {
         }
     }
 
-    /// Puts the next blocks; removes the ones put `keys` blocks ago, so that there is always room.
+    /// Puts the next blocks, and removes older ones so that there is always room.
     async fn put_one_more(&self, counts: &mut Counts) {
         let batch = u64::from(self.args.batch);
         let from = self.next.fetch_add(batch, Ordering::Relaxed);
@@ -255,15 +256,15 @@ impl Load {
         self.put(from..from + batch, counts).await;
     }
 
-    /// Memory that each caller's gets read into, in use already as an engine's is: a thousand callers that touch theirs
-    /// for the first time would keep the runtime's threads busy for seconds, and be measured with it.
+    /// Allocates and touches the memory that each caller's gets read into. Untouched memory of a thousand callers would
+    /// keep the runtime's threads busy for seconds, and that would be measured too.
     async fn rooms(&self, kind: Kind) -> Result<Mutex<Vec<Vec<Vec<u8>>>>> {
         let gets = matches!(kind, Kind::Get | Kind::Mixed);
         let objects = if gets { self.args.batch as usize * self.args.buffers as usize } else { 0 };
         let (callers, size) = (self.args.threads, self.args.size.0 as usize);
         let room = move |_| (0..objects).map(|_| vec![0xff; size]).collect();
         let rooms = tokio::task::spawn_blocking(move || (0..callers).map(room).collect());
-        rooms.await.map(Mutex::new).context("cannot make memory to read into")
+        rooms.await.map(Mutex::new).context("cannot allocate the read buffers")
     }
 
     async fn get(&self, rng: &mut SmallRng, room: &mut [Vec<u8>], counts: &mut Counts) {
@@ -276,7 +277,7 @@ impl Load {
         counts.latencies.record(start.elapsed());
         for ((block, bytes), result) in blocks.into_iter().zip(room).zip(results) {
             match result {
-                // The client has compared the checksum of each; this compares some with what must be there.
+                // The client has compared every checksum. This also compares some values with the expected bytes.
                 Ok(Some(len))
                     if counts.ops.is_multiple_of(64) && !self.space.is_right(block, &bytes[..len]) =>
                 {
@@ -316,7 +317,7 @@ impl Load {
         }
     }
 
-    /// Makes room. What is not there (any more) is no failure, and neither is what was read a moment ago: by force.
+    /// Removes blocks to make room, with force because some were just read. Absent blocks are no failure.
     async fn remove(&self, blocks: std::ops::Range<Block>) {
         let keys: Vec<_> = blocks.map(|block| self.space.key(block)).collect();
         for keys in keys.chunks(mc_types::MAX_ITEMS) {

@@ -1,26 +1,26 @@
-//! Measurements by the masters themselves: sums and counts of their histograms, read from their `/metrics`.
+//! Measurements by the masters: sums and counts of their histograms, read from their `/metrics`.
 
 use anyhow::{Context, Result, ensure};
+use mc_client::{MasterStatus, Member};
 use mc_process::http;
-use mc_proto::v1::{MemberStatus, StatusReply};
 
 use crate::connect;
 
-/// Sum and count of a histogram of seconds, or what was added to them between two moments.
+/// Sum and count of a histogram of seconds, or their growth between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Total {
     pub(super) seconds: f64,
     pub(super) count: u64,
 }
 
-/// Sums over all masters, at one moment or between two.
+/// Sums over all masters, at one moment, or their growth between two.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Measured {
-    /// Commits of put starts, from the leader's proposal until they were applied there.
+    /// Commits of put starts, from the proposal until the leader has applied them.
     pub(super) start_commits: Total,
-    /// The same of put ends.
+    /// Commits of put ends, likewise.
     pub(super) end_commits: Total,
-    /// The same of put revokes.
+    /// Commits of put revokes, likewise.
     pub(super) revoke_commits: Total,
     /// fdatasyncs of the leader's log.
     pub(super) leader_fdatasyncs: Total,
@@ -28,7 +28,7 @@ pub(super) struct Measured {
     pub(super) followers_fdatasyncs: Total,
 }
 
-/// The masters of a pool while one of them leads.
+/// Addresses of a pool's masters, while one of them leads.
 #[derive(Clone, Debug)]
 pub(super) struct Masters {
     /// The leader's client address.
@@ -41,7 +41,7 @@ impl Total {
     fn since(self, before: Self) -> Self {
         Self {
             seconds: self.seconds - before.seconds,
-            // Less than before: the master was restarted, and this says nothing.
+            // A smaller count means that the master was restarted. Its difference is useless and becomes 0.
             count: self.count.saturating_sub(before.count),
         }
     }
@@ -50,7 +50,7 @@ impl Total {
         Self { seconds: self.seconds + other.seconds, count: self.count + other.count }
     }
 
-    /// `None` when nothing was counted.
+    /// Returns the mean in microseconds; `None` when nothing was counted.
     pub(super) fn mean_us(self) -> Option<f64> {
         (self.count > 0).then(|| self.seconds * 1e6 / self.count as f64)
     }
@@ -85,10 +85,10 @@ impl Masters {
         let status = connect::admin(addresses).await?.status().await;
         let leader = status.leader.context("no master leads")?;
         let authority = status.authority.and_then(|at| status.masters[at].status.as_ref().ok());
-        let members = authority.map(|reply: &StatusReply| reply.masters.as_slice()).unwrap_or_default();
-        let http = |member: &MemberStatus| member.http_address.clone();
+        let members = authority.map(|status: &MasterStatus| status.members.as_slice()).unwrap_or_default();
+        let http = |member: &Member| member.http_address.clone();
         let (leaders, followers): (Vec<_>, Vec<_>) =
-            members.iter().partition(|member| member.node_id == leader.node_id);
+            members.iter().partition(|member| member.node == leader.node);
         let leader_http = leaders.first().map(|member| http(member));
         Ok(Self {
             leader: leader.address,
@@ -125,7 +125,7 @@ fn fdatasyncs(text: &str) -> Total {
     total(text, "mc_raft_log_fsync_seconds", "")
 }
 
-/// Sum and count of one series of a Prometheus text; zero where it is not there.
+/// Reads sum and count of one series from a Prometheus text; 0 if it is absent.
 fn total(text: &str, name: &str, labels: &str) -> Total {
     let value = |part: &str| {
         let series = format!("{name}_{part}{labels} ");

@@ -1,8 +1,8 @@
-//! Where the time of a put of one key goes, and whether it stays within its bound.
+//! Breakdown of the time of a put of one key, and a check of its bound.
 //!
-//! The parts come from three clocks of the same run: the client's (the put, its two calls, its transfer), the masters'
-//! (a commit from its proposal until it is applied, each fdatasync of a log), and the leader's again for commits that
-//! it makes one at a time with nothing else going on. Parts of the run are means, since medians do not add up.
+//! The parts come from three measurements. The client times the put, its two calls and its transfer. The masters time
+//! each commit, from its proposal until it is applied, and each fdatasync of a log. After the run, the leader times
+//! commits one at a time on an idle pool. The parts of the run are means, because medians do not add up.
 
 use anyhow::{Context, Result};
 use mc_client::{Client, Stats};
@@ -12,46 +12,46 @@ use super::alone::{self, Alone};
 use super::masters::{Masters, Measured};
 use super::report::{Latencies, round};
 
-/// Allowance of a put beside its two commits, in microseconds.
+/// Allowance for a put beyond its two commits, in microseconds.
 const ALLOWANCE_US: f64 = 500.0;
 
-/// The parts, in microseconds.
+/// Parts of a put, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Parts {
-    /// The put, as its caller saw it.
+    /// Median time of a put, as seen by its caller.
     pub(crate) put_p50_us: f64,
-    /// The mean, which is the sum of the next six.
+    /// Mean time of a put: the sum of the next six.
     pub(crate) put_mean_us: f64,
-    /// The call that starts it, less its commit.
+    /// Start call without its commit.
     pub(crate) start_rpc_mean_us: f64,
-    /// The commit of the start, from its proposal until the leader has applied it.
+    /// Commit of the start, from its proposal until the leader has applied it.
     pub(crate) start_commit_mean_us: f64,
-    /// The write to the store, as the client saw it.
+    /// Write to the store, as seen by the client.
     pub(crate) transfer_mean_us: f64,
-    /// The call that ends it, less its commit.
+    /// End call without its commit.
     pub(crate) end_rpc_mean_us: f64,
-    /// The commit of the end.
+    /// Commit of the end.
     pub(crate) end_commit_mean_us: f64,
-    /// The rest: the client itself.
+    /// Remaining time, spent in the client itself.
     pub(crate) client_mean_us: f64,
-    /// One fdatasync of the leader's log in the run; absent where logs are not synced.
+    /// One fdatasync of the leader's log during the run; absent where logs are not synced.
     pub(crate) fdatasync_leader_mean_us: Option<f64>,
-    /// One of the other masters' logs.
+    /// One fdatasync of another master's log.
     pub(crate) fdatasync_followers_mean_us: Option<f64>,
-    /// fdatasyncs of the leader's log for each put.
+    /// Number of fdatasyncs of the leader's log per put.
     pub(crate) fdatasyncs_a_put: f64,
-    /// A replicated commit alone: the smallest entry, one at a time, by the leader's clock.
+    /// Commit of the smallest entry, one at a time on an idle pool, by the leader's clock.
     pub(crate) commit_alone_p50_us: f64,
     pub(crate) commit_alone_mean_us: f64,
-    /// One fdatasync of the leader's log in those.
+    /// One fdatasync of the leader's log during those commits.
     pub(crate) commit_alone_fdatasync_mean_us: Option<f64>,
-    /// Two commits alone (p50) and 500 us.
+    /// Bound of a put: twice the p50 of a commit alone, plus 500 us.
     pub(crate) bound_us: f64,
-    /// Whether the put's p50 is within it.
+    /// Whether the p50 of a put is within the bound.
     pub(crate) bound_met: bool,
 }
 
-/// A run of puts of one key at a time that is being watched.
+/// Measurement of a run that puts one key at a time.
 pub(super) struct Watch {
     masters: Masters,
     measured: Measured,
@@ -59,14 +59,14 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// To be called right before the run.
+    /// Begins the measurement. Call it right before the run.
     pub(super) async fn begin(addresses: &str, client: &Client) -> Result<Self> {
         let masters = Masters::find(addresses).await?;
         let measured = masters.measured().await?;
         Ok(Self { masters, measured, stats: client.stats() })
     }
 
-    /// To be called after the run, once the pool is idle again; `puts` are the run's.
+    /// Ends the measurement. Call it after the run, once the pool is idle; `puts` are the latencies of the run.
     pub(super) async fn end(self, client: &Client, puts: &Latencies) -> Result<Parts> {
         let client = Waits::between(&self.stats, &client.stats(), puts.count());
         let masters = self.masters.measured().await?.since(self.measured);
@@ -75,7 +75,7 @@ impl Watch {
     }
 }
 
-/// A put's waits in the client.
+/// Mean waits of a put in the client, in microseconds.
 #[derive(Clone, Copy, Debug)]
 struct Waits {
     start_us: f64,
@@ -96,7 +96,7 @@ impl Waits {
 
 impl Parts {
     fn new(puts: &Latencies, client: Waits, masters: Measured, alone: &Alone) -> Result<Self> {
-        let unseen = "no commit of a put was counted: the leader changed in the run, or is of an older build";
+        let unseen = "the leader counted no commit of a put: it changed during the run, or is an older build";
         let start_commit = masters.start_commits.mean_us().context(unseen)?;
         let end_commit = masters.end_commits.mean_us().context(unseen)?;
         let (put_p50_us, put_mean) = (puts.quantile_us(0.5), puts.mean_us());

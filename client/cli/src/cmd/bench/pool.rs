@@ -1,4 +1,4 @@
-//! The pool that a bench runs against: the one that `--masters` names, or its own.
+//! Pool that a bench runs against: the one named by `--masters`, or one of its own.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,21 +14,21 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 /// A pool to measure.
 #[derive(Debug)]
 pub(crate) enum Pool {
-    /// Child processes, gone when this is dropped.
+    /// Child processes, which end when this is dropped.
     Own(Box<Cluster>),
-    /// Somebody's.
+    /// Addresses of a pool that the user named.
     Given(String),
 }
 
 impl Pool {
-    /// The pool that `--masters` names. Without the flag, one of child processes in `shape`: a load test never goes to
-    /// a pool just because an environment variable names it.
+    /// Opens the pool that `--masters` names, or else starts child processes in `shape`. An environment variable alone
+    /// does not select a pool, so that a load test does not hit one by accident.
     pub(crate) async fn open(global: &Global, shape: &Shape) -> Result<Self> {
         if let Some(masters) = global.masters_flag() {
             return Ok(Self::Given(masters.to_owned()));
         }
         if std::env::var_os("MC_MASTERS").is_some_and(|masters| !masters.is_empty()) {
-            note("measuring a pool of its own; --masters \"$MC_MASTERS\" measures that one");
+            note("measuring a new pool; add --masters \"$MC_MASTERS\" to measure the one in MC_MASTERS");
         }
         note(&format!(
             "starting {} masters and {} stores of {}",
@@ -41,7 +41,7 @@ impl Pool {
         Ok(Self::Own(Box::new(cluster)))
     }
 
-    /// Addresses of the masters.
+    /// Returns the addresses of the masters.
     pub(crate) fn masters(&self) -> String {
         match self {
             Self::Own(cluster) => cluster.addresses(),
@@ -49,7 +49,8 @@ impl Pool {
         }
     }
 
-    /// Where the disk is measured: beside the masters' data where that is here.
+    /// Returns the directory where the disk is measured: that of an own pool, else `wanted`, else the system's
+    /// temporary one.
     pub(crate) fn disk(&self, wanted: Option<&Path>) -> PathBuf {
         match self {
             Self::Own(cluster) => cluster.dir().to_owned(),

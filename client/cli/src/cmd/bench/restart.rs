@@ -1,4 +1,4 @@
-//! `mcctl bench restart`: all masters are killed at once and started again from what their disks hold.
+//! `mcctl bench restart`: kills all masters at once and restarts them from their disks.
 
 use std::io::Read;
 use std::path::Path;
@@ -23,39 +23,39 @@ use crate::view::{Health, View};
 use crate::workload::Keyspace;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// A restart that takes longer than this is a failure.
+/// Time limit after which a restart counts as failed.
 const UP_WITHIN: Duration = Duration::from_secs(120);
-/// Callers that fill the log, and objects of each of their calls: what fills it fastest (docs/benchmarks.md).
+/// Number of callers that fill the log, and of objects in each call: the fastest combination (docs/results/puts.md).
 const CALLERS: u64 = 16;
 const BATCH: u64 = 128;
-/// Bytes of an object. What masters hold does not depend on it.
+/// Bytes of an object. The masters' data does not depend on it.
 const OBJECT: u64 = 256;
-/// Objects that are in the pool at a time; those before them are removed.
+/// Number of objects kept in the pool; older ones are removed.
 const OBJECTS: u64 = 200_000;
-/// Time between two looks at the masters.
+/// Pause between two looks at the masters.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The result, as `-o json` prints it.
+/// Result of the command, as `-o json` prints it.
 #[derive(Debug, Serialize)]
 struct Report {
     bench: &'static str,
     puts: u64,
-    /// Largest of the masters' data directories.
+    /// Size of the largest data directory of a master.
     directory_bytes: u64,
-    /// From the start of the masters to a leader that can be asked.
+    /// Milliseconds from the start of the masters until a leader answers.
     leader_ms: f64,
-    /// From the start of the masters until every voter and store serves.
+    /// Milliseconds from the start of the masters until every voter and store serves.
     all_ms: f64,
-    /// Processor time of all masters in that time.
+    /// Processor time of all masters in that period.
     cpu_ms: f64,
-    /// Reading all data directories once, one after the other, after the restart.
+    /// Milliseconds to read all data directories once, one after the other, after the restart.
     read_ms: f64,
     machine: Machine,
 }
 
 pub(crate) async fn bench(global: &Global, args: &RestartArgs, output: Output) -> Result<Ended> {
     if global.masters_flag().is_some() {
-        bail!("bench restart kills masters: it does that to a pool of its own only, so leave --masters out");
+        bail!("bench restart kills masters, so it runs only on a pool that it starts: leave --masters out");
     }
     let mut shape = Shape::three_and_two(2 * OBJECTS * 4096);
     shape.data_dir.clone_from(&args.data_dir);
@@ -125,7 +125,7 @@ async fn restart(cluster: &mut Cluster, args: &RestartArgs, machine: Machine) ->
     })
 }
 
-/// Puts objects, and removes those that were put `OBJECTS` before them.
+/// Puts objects, and removes each one `OBJECTS` puts later.
 async fn fill(client: &Client, puts: u64) -> Result<()> {
     note(&format!("putting {puts} objects"));
     let space = Keyspace::uniform(format!("restart/{:016x}", rand::random::<u64>()), OBJECT as usize);
@@ -185,11 +185,11 @@ fn read_below(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Processor time that a process has used.
+/// Returns the processor time of a process in milliseconds.
 fn cpu_ms(pid: u32) -> Result<f64> {
     let stat =
         std::fs::read_to_string(format!("/proc/{pid}/stat")).context("cannot read a master's times")?;
-    // After the name, which ends with the last bracket: user and system time are the 12th and 13th field.
+    // Skip the name, which ends at the last bracket. User and system time are the 12th and 13th field after it.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
     let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
     Ok(ticks as f64 * 1e3 / rustix::param::clock_ticks_per_second() as f64)

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures::Stream;
 use mc_net::{Network as _, TcpNetwork};
 use mc_proto::v1::{self, master_server::Master, master_server::MasterServer};
+use mc_tests::Ports;
 use mc_types::{ClusterId, Code, GrantKey, NodeId, SegmentEpoch};
 use tonic::{Request, Response, Status, Streaming};
 
@@ -36,15 +37,15 @@ pub struct FakeCluster {
     agreed: Arc<Mutex<Agreed>>,
     addresses: Vec<String>,
     running: Vec<Option<tokio::runtime::Runtime>>,
+    /// Keeps the ports from other tests, also while a master is killed.
+    _ports: Ports,
 }
 
 impl FakeCluster {
     /// `masters` of them, none running, the first to lead; their ports are free ones.
     pub fn reserve(masters: usize) -> Self {
-        let ports: Vec<_> =
-            (0..masters).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addresses: Vec<String> =
-            ports.iter().map(|port| port.local_addr().unwrap().to_string()).collect();
+        let mut ports = Ports::default();
+        let addresses: Vec<String> = (0..masters).map(|_| ports.address()).collect();
         let agreed = Agreed {
             cluster: ClusterId(0xc1),
             term: 1,
@@ -56,7 +57,7 @@ impl FakeCluster {
             addresses: addresses.clone(),
         };
         let running = (0..masters).map(|_| None).collect();
-        Self { agreed: Arc::new(Mutex::new(agreed)), addresses, running }
+        Self { agreed: Arc::new(Mutex::new(agreed)), addresses, running, _ports: ports }
     }
 
     pub fn start(masters: usize) -> Self {

@@ -1,4 +1,4 @@
-//! `mcctl bench fleet`: hundreds of stores and thousands of clients on three masters.
+//! `mcctl bench fleet`: measures three masters with hundreds of stores and thousands of clients.
 
 mod clients;
 mod process;
@@ -22,37 +22,38 @@ use crate::connect;
 use crate::output::{Output, note};
 use crate::view::View;
 
-/// Every stage must be over by then.
+/// Time limit of each stage.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Before something is measured at rest.
+/// Pause before a measurement at rest.
 const SETTLE: Duration = Duration::from_secs(3);
-/// Descriptors that a store, a client and all else of this process take at most.
+/// Maximum number of descriptors of one store, of one client, and of the rest of this process.
 const DESCRIPTORS: (u64, u64, u64) = (12, 4, 4_000);
 
-/// The result, as `--json` prints it.
+/// Result of the command, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Report {
     bench: &'static str,
     stores: u32,
     clients: u32,
-    /// From the start of the first store until a leader has all of them mounted.
+    /// Milliseconds from the start of the first store until all of them are mounted at a leader.
     mounted_ms: u64,
-    /// Of one core, with all stores mounted and no client.
+    /// The leader's CPU in per cent of a core, with all stores mounted and no client.
     leader_cpu_percent: f64,
     leader_rss_mib: f64,
-    /// From the first client's start until all of them know the leader.
+    /// Milliseconds from the start of the first client until all of them know the leader.
     connected_ms: u64,
-    /// Of one core, with each client getting one object a second.
+    /// The leader's CPU in per cent of a core, with each client getting one object a second.
     leader_loaded_cpu_percent: f64,
     leader_loaded_rss_mib: f64,
-    /// From just before SIGKILL of the leader until a put and a get that began after its death are good.
+    /// Milliseconds from just before SIGKILL of the leader until a put and a get that began after its death have
+    /// succeeded.
     failover_ms: u64,
-    /// The same until 99 % of the stores have heard the next leader answer a heartbeat.
+    /// Milliseconds from the same moment until the next leader has answered a heartbeat of 99 % of the stores.
     stores_99_ms: u64,
-    /// The same, of a SIGKILL of all masters and their restart.
+    /// The same as `failover_ms`, after SIGKILL of all masters and their restart.
     restart_ms: u64,
     restart_stores_99_ms: u64,
-    /// Most calls that the masters were sent in a second, all of them together.
+    /// Highest rate of calls per second to all masters together.
     peak_calls_s: u64,
     gets: u64,
     gets_missed: u64,
@@ -62,7 +63,7 @@ struct Report {
 
 pub(crate) async fn bench(global: &Global, args: &FleetArgs, output: Output) -> Result<Ended> {
     if global.masters_flag().is_some() {
-        bail!("bench fleet kills masters: it does that to a pool of its own only, so leave --masters out");
+        bail!("bench fleet kills masters, so it runs only on a pool that it starts: leave --masters out");
     }
     make_room(args)?;
     let shape = Shape { masters: 3, stores: 0, segment: ByteSize(0), data_dir: args.data_dir.clone() };
@@ -73,7 +74,7 @@ pub(crate) async fn bench(global: &Global, args: &FleetArgs, output: Output) -> 
     Ok(Ended::Well)
 }
 
-/// Fails before it begins where descriptors would run out later. The masters inherit the limit.
+/// Fails early if descriptors would run out later. The masters inherit the raised limit.
 fn make_room(args: &FleetArgs) -> Result<()> {
     let (store, client, rest) = DESCRIPTORS;
     let needed = u64::from(args.stores) * store + u64::from(args.clients) * client + rest;
@@ -167,7 +168,7 @@ async fn run(args: &FleetArgs, cluster: &mut Cluster) -> Result<Report> {
     })
 }
 
-/// Client address of the leader, once there is one.
+/// Returns the client address of the leader, once there is one.
 async fn leader(cluster: &Cluster) -> Result<String> {
     let admin = connect::admin(&cluster.addresses()).await?;
     let start = Instant::now();
@@ -180,7 +181,7 @@ async fn leader(cluster: &Cluster) -> Result<String> {
     }
 }
 
-/// CPU time and memory of the leader at rest.
+/// Measures CPU time and memory of the leader after a pause.
 async fn at_rest(cluster: &mut Cluster, span: Duration) -> Result<Usage> {
     tokio::time::sleep(SETTLE).await;
     let address = leader(cluster).await?;
@@ -190,7 +191,7 @@ async fn at_rest(cluster: &mut Cluster, span: Duration) -> Result<Usage> {
     Ok(usage)
 }
 
-/// How long after `began` it was done.
+/// Waits until `done` ends, up to the time limit; returns the time since `began`.
 async fn within(what: &str, done: impl Future<Output = ()>, began: Instant) -> Result<Duration> {
     let waited = tokio::time::timeout(LIMIT, done).await;
     waited.with_context(|| format!("waited {LIMIT:?} until {what}"))?;

@@ -1,0 +1,204 @@
+//! `mcctl reference`: prints docs/reference.md, the flags, settings, ports and metrics of this build.
+
+mod flags;
+mod markdown;
+
+use anyhow::{Context, Result};
+use clap::{Command, CommandFactory};
+use mc_master::{MasterArgs, SettingReference};
+use mc_process::config;
+use mc_process::metrics::Metric;
+use serde::Serialize;
+
+use crate::Ended;
+use crate::args::Cli;
+use crate::output::Output;
+use flags::{Fallback, Flag};
+use markdown::{code, table};
+
+const INTRODUCTION: &str = "\
+# Reference
+
+Flags, settings, ports and metrics, for looking up. `mcctl reference` prints this page as it is for your build.
+Procedures are in [operations.md](operations.md).
+
+The page is generated from the code: change the code, then regenerate the page with
+`MC_BLESS=1 cargo test -p mc-cli --test it reference`.";
+
+const VALUES: &str = "\
+## Flags
+
+`mc-master` and `mc-store` take a value from the flag, else from the environment variable, else from the TOML file that
+`--config` names, else from the default. The key in the file is the name of the flag without its leading dashes. A list
+has commas, or is an array in the file; a flag without a value is `true` or `false` in both. An empty variable counts as
+not set. `--print-config` prints each value and its source. `mcctl` reads no file, and only the variables listed.
+
+| Value | Written as |
+|---|---|
+| `SIZE` | `4096`, `64kb`, `512mb`, `50gb`, `2tb`; the units are powers of 1,024 |
+| `DURATION` | `500ms`, `5s`, `10m`, `2h` |
+| `ADDRESSES` | host or host:port, with commas: `a,b:50051,[::1]:7` |";
+
+const PORTS: &str = "\
+## Ports
+
+These are the default ports, and the flags that change them. Connections are neither encrypted nor authenticated: keep
+the ports inside a trusted network.";
+
+const SETTINGS: &str = "\
+## Cluster settings
+
+The masters share these values. `mcctl config show` prints those in force; `mcctl config set NAME VALUE` changes one on
+all masters. A flag of `mc-master` gives a setting its value in a cluster that forms, and has no effect later.";
+
+const METRICS: &str = "\
+## Metrics
+
+Each process serves its metrics at `/metrics` of its `--http-listen` address. For the values to worry about, see
+[operations.md](operations.md#metrics).";
+
+#[derive(Serialize)]
+struct Document {
+    page: String,
+}
+
+pub(crate) fn reference(output: Output) -> Result<Ended> {
+    let document = Document { page: page()? };
+    output.result(&document, || document.page.clone());
+    Ok(Ended::Well)
+}
+
+fn page() -> Result<String> {
+    let (mut master, mut store, mut mcctl) =
+        (MasterArgs::command(), mc_store_server::command(), Cli::command());
+    for command in [&mut master, &mut store, &mut mcctl] {
+        command.build();
+    }
+    let master_flags = flags::of(&master, config::variable);
+    let store_flags = flags::of(&store, config::variable);
+    // mcctl reads no config file; the help of a flag names its variable.
+    let mcctl_flags = flags::of(&mcctl, |_| None);
+    let parts = [
+        INTRODUCTION.to_owned(),
+        VALUES.to_owned(),
+        process(&master, &master_flags),
+        process(&store, &store_flags),
+        process(&mcctl, &mcctl_flags),
+        commands(&mcctl),
+        PORTS.to_owned(),
+        ports(&[("mc-master", &master_flags), ("mc-store", &store_flags)])?,
+        SETTINGS.to_owned(),
+        settings(&mc_master::settings_reference(), &master_flags),
+        METRICS.to_owned(),
+        metrics("mc-master", &mc_master::metrics_reference()),
+        metrics("mc-store", &mc_store_server::metrics_reference()),
+    ];
+    Ok(parts.join("\n\n"))
+}
+
+/// Returns the section of one process: its purpose and its flags.
+fn process(command: &Command, flags: &[Flag]) -> String {
+    let name = command.get_name();
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let rows = flags.iter().map(|flag| {
+        [
+            code(&flag.name),
+            code(&flag.value),
+            flag.default.to_string(),
+            code(flag.variable.as_deref().unwrap_or_default()),
+            flag.help.clone(),
+        ]
+    });
+    format!(
+        "### {name}\n\n{about}.\n\n{}",
+        table(["Flag", "Value", "Default", "Environment", "Meaning"], rows)
+    )
+}
+
+fn commands(mcctl: &Command) -> String {
+    let rows = flags::commands(mcctl).into_iter().map(|(usage, about)| [code(&usage), about]);
+    let table = table(["Command", "Meaning"], rows);
+    format!("The flags above go with every command; `mcctl COMMAND --help` lists those of one.\n\n{table}")
+}
+
+/// Lists the default ports, from the defaults of the listen flags.
+fn ports(processes: &[(&str, &[Flag])]) -> Result<String> {
+    let mut rows = Vec::new();
+    for (process, flags) in processes {
+        for flag in flags.iter().filter(|flag| flag.name.ends_with("listen")) {
+            let name = &flag.name;
+            let address = match &flag.default {
+                Fallback::Value(address) => address.rsplit_once(':'),
+                _ => None,
+            };
+            let (_, port) = address.with_context(|| format!("{name} of {process} has no default port"))?;
+            let (callers, protocol) = callers(process, name).with_context(|| {
+                format!("no caller is listed for {name} of {process}: add it to callers()")
+            })?;
+            rows.push([port.to_owned(), code(process), code(name), callers.to_owned(), protocol.to_owned()]);
+        }
+    }
+    Ok(table(["Port", "Process", "Flag", "Who connects", "Protocol"], rows))
+}
+
+/// Returns who connects to the port of a listen flag, and the protocol.
+fn callers(process: &str, flag: &str) -> Option<(&'static str, &'static str)> {
+    Some(match (process, flag) {
+        ("mc-master", "--listen") => ("clients, stores, `mcctl`", "gRPC"),
+        ("mc-master", "--raft-listen") => ("the other masters", "gRPC"),
+        ("mc-store", "--listen") => ("clients, `mcctl`: the bytes of objects", "its own, over TCP"),
+        (_, "--http-listen") => {
+            ("Prometheus, probes, people", "HTTP: `/metrics`, `/livez`, `/readyz`, `/status`")
+        }
+        _ => return None,
+    })
+}
+
+fn settings(settings: &[SettingReference], master_flags: &[Flag]) -> String {
+    let rows = settings.iter().map(|SettingReference { name, default, range, help }| {
+        let flag = format!("--{name}");
+        let seeded = master_flags.iter().any(|known| known.name == flag);
+        let flag = if seeded { code(&flag) } else { String::new() };
+        [code(name), code(default), range.unwrap_or("fixed").to_owned(), flag, (*help).to_owned()]
+    });
+    table(["Setting", "Default", "Range", "Flag", "Meaning"], rows)
+}
+
+fn metrics(process: &str, metrics: &[Metric]) -> String {
+    let rows = metrics.iter().map(|metric| {
+        let labels: Vec<_> = metric
+            .labels
+            .iter()
+            .map(|(label, values)| {
+                let values: Vec<_> = values.iter().map(String::as_str).collect();
+                format!("{}: {}", code(label), values.join(", "))
+            })
+            .collect();
+        [
+            code(metric.name),
+            metric.kind.to_string(),
+            metric.unit().unwrap_or_default().to_owned(),
+            labels.join("; "),
+            metric.help.to_owned(),
+        ]
+    });
+    format!("### Metrics of {process}\n\n{}", table(["Metric", "Type", "Unit", "Labels", "Meaning"], rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listen_flag_without_a_listed_caller_is_an_error_that_names_it() {
+        let flag = Flag {
+            name: "--debug-listen".into(),
+            value: "IP:PORT".into(),
+            default: Fallback::Value("0.0.0.0:9999".into()),
+            variable: None,
+            help: String::new(),
+        };
+        let error = ports(&[("mc-master", &[flag])]).unwrap_err().to_string();
+        assert!(error.contains("--debug-listen of mc-master"), "{error}");
+    }
+}

@@ -1,0 +1,217 @@
+//! Types of the masters' reports, as [`Admin`](super::Admin) returns them.
+
+use std::time::Duration;
+
+use mc_discovery::Leader;
+use mc_proto::v1;
+use mc_transfer::PeerEndpoint;
+use mc_types::{ByteSize, ClusterId, NodeId, SegmentEpoch, StoreId};
+
+use crate::placement::endpoint;
+
+/// One master's report of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MasterStatus {
+    /// Id of its cluster; `None` until one has formed.
+    pub cluster: Option<ClusterId>,
+    /// Its node id.
+    pub node: NodeId,
+    /// Name and version of its software.
+    pub software: String,
+    /// `leader`, `follower`, `learner`, `candidate`, `stopped` or `forming`.
+    pub role: String,
+    /// Its term.
+    pub term: u64,
+    /// The leader, if it knows one.
+    pub leader: Option<Leader>,
+    /// Index of the last log entry that it knows to be committed.
+    pub committed: u64,
+    /// Index of the last log entry that it has applied.
+    pub applied: u64,
+    /// Objects in its index.
+    pub keys: u64,
+    /// Cluster time, in ms since the cluster formed.
+    pub cluster_time_ms: u64,
+    /// The members of its cluster.
+    pub members: Vec<Member>,
+    /// The stores of its cluster.
+    pub stores: Vec<StoreStatus>,
+    /// Puts that were started and have not ended.
+    pub puts_in_flight: u64,
+    /// The cluster version in effect.
+    pub cluster_version: u32,
+    /// Highest cluster version that its build supports.
+    pub cluster_version_max: u32,
+    /// Its process id.
+    pub pid: u32,
+    /// Reason why there is no cluster or no leader, in words; empty when all is well.
+    pub waiting_for: String,
+    /// Reason why a leader starts no puts, in words; empty when it does.
+    pub no_puts: String,
+    /// `lan`, `wan`, or other heartbeats and election timeouts in words; empty until it takes part in Raft.
+    pub raft_timing: String,
+}
+
+/// A member of the cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Member {
+    /// Its node id.
+    pub node: NodeId,
+    /// host:port of its Raft service.
+    pub raft_address: String,
+    /// host:port of its client API.
+    pub client_address: String,
+    /// host:port of its HTTP server.
+    pub http_address: String,
+    /// Whether it is a voter. A learner copies the index before it gets its vote.
+    pub voter: bool,
+    /// Number of entries of the leader's log that the member is not known to have. Only the leader reports it.
+    pub lag_entries: Option<u64>,
+    /// Time since the leader sent the latest message that the member has answered. Only the leader reports it, and only
+    /// for members that have answered in its term.
+    pub silent: Option<Duration>,
+}
+
+/// The members of the cluster, as its leader reports them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Members {
+    /// All of them.
+    pub members: Vec<Member>,
+    /// The leader.
+    pub leader: Option<Leader>,
+}
+
+/// State of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreState {
+    /// The leader receives its heartbeats.
+    Alive,
+    /// The leader does not receive its heartbeats, and offers none of its replicas.
+    Suspect,
+    /// The reporting master is not the leader and cannot tell.
+    Unknown,
+}
+
+/// A mounted store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreStatus {
+    /// Its id.
+    pub store: StoreId,
+    /// Its name, for people.
+    pub name: String,
+    /// Epoch of its memory.
+    pub epoch: SegmentEpoch,
+    /// Addresses of its memory.
+    pub endpoints: Vec<PeerEndpoint>,
+    /// State of the store.
+    pub state: StoreState,
+    /// Memory that the store lends.
+    pub capacity: ByteSize,
+    /// Memory that is allocated.
+    pub used: ByteSize,
+    /// Number of replicas on it.
+    pub objects: u64,
+    /// host:port of its HTTP server.
+    pub http_address: String,
+}
+
+/// A replicated setting.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name.
+    pub name: String,
+    /// Its current value, as text.
+    pub value: String,
+    /// Its value in a cluster whose masters configure no other.
+    pub default_value: String,
+    /// Its effect in one line.
+    pub help: String,
+    /// Whether it is fixed while the cluster runs.
+    pub fixed: bool,
+}
+
+/// The replicated settings and the cluster version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// All settings.
+    pub settings: Vec<Setting>,
+    /// The cluster version in effect.
+    pub cluster_version: u32,
+}
+
+impl MasterStatus {
+    /// Reads a reply; `None` when an id in it is malformed.
+    pub(super) fn read(reply: v1::StatusReply) -> Option<Self> {
+        Some(Self {
+            cluster: ClusterId::from_bytes(&reply.cluster_id),
+            node: NodeId::from_bytes(&reply.node_id)?,
+            leader: Leader::read(reply.leader.as_ref()),
+            members: reply.masters.into_iter().map(Member::read).collect::<Option<_>>()?,
+            stores: reply.stores.into_iter().map(StoreStatus::read).collect::<Option<_>>()?,
+            software: reply.software,
+            role: reply.role,
+            term: reply.term,
+            committed: reply.committed,
+            applied: reply.applied,
+            keys: reply.keys,
+            cluster_time_ms: reply.cluster_time_ms,
+            puts_in_flight: reply.puts_in_flight,
+            cluster_version: reply.cluster_version,
+            cluster_version_max: reply.cluster_version_max,
+            pid: reply.pid,
+            waiting_for: reply.waiting_for,
+            no_puts: reply.no_puts,
+            raft_timing: reply.raft_timing,
+        })
+    }
+}
+
+impl Member {
+    /// Reads a member's status; `None` when its id is malformed.
+    pub(super) fn read(member: v1::MemberStatus) -> Option<Self> {
+        Some(Self {
+            node: NodeId::from_bytes(&member.node_id)?,
+            raft_address: member.raft_address,
+            client_address: member.client_address,
+            http_address: member.http_address,
+            voter: member.voter,
+            lag_entries: member.lag_entries,
+            silent: member.silent_ms.map(Duration::from_millis),
+        })
+    }
+}
+
+impl Members {
+    /// Reads a reply; `None` when an id in it is malformed.
+    pub(super) fn read(reply: v1::ListMembersReply) -> Option<Self> {
+        let members = reply.members.into_iter().map(Member::read).collect::<Option<_>>()?;
+        Some(Self { members, leader: Leader::read(reply.leader.as_ref()) })
+    }
+}
+
+impl StoreStatus {
+    fn read(store: v1::StoreStatus) -> Option<Self> {
+        Some(Self {
+            store: StoreId::from_bytes(&store.store_id)?,
+            name: store.name,
+            epoch: SegmentEpoch::from_bytes(&store.epoch)?,
+            endpoints: store.endpoints.into_iter().map(endpoint).collect(),
+            state: match store.state.as_str() {
+                "alive" => StoreState::Alive,
+                "suspect" => StoreState::Suspect,
+                _ => StoreState::Unknown,
+            },
+            capacity: ByteSize(store.capacity_bytes),
+            used: ByteSize(store.used_bytes),
+            objects: store.objects,
+            http_address: store.http_address,
+        })
+    }
+}
+
+impl Setting {
+    pub(super) fn read(setting: v1::Setting) -> Self {
+        let v1::Setting { name, value, default_value, help, fixed } = setting;
+        Self { name, value, default_value, help, fixed }
+    }
+}

@@ -1,0 +1,367 @@
+//! Calls to the leader, with retries, redirects and deadlines.
+
+mod rpc;
+
+use std::error::Error as _;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_discovery::{Backoff, Leader};
+use mc_proto::{detail_of, v1::ErrorDetail};
+use mc_types::Code;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tonic::{Request, Response, Status};
+
+pub(crate) use rpc::Rpc;
+
+use crate::Error;
+use crate::masters::{Beacon, Link, Masters};
+
+/// Waiting time after which a call makes the client ask the leader and the other masters whether it still leads.
+const DOUBT_AFTER: Duration = Duration::from_millis(300);
+/// Time limit of the first try of a call. A longer try is abandoned and repeated over a new connection even if the
+/// leader answers hellos, because its answer may be lost. The limit doubles with every try, so that repetitions do not
+/// overload a slow leader.
+const FIRST_TRY: Duration = Duration::from_secs(1);
+/// Extra time that a call that must not be repeated waits for a replaced leader. A leader that handed over in good
+/// order answers at once that it did nothing, and only that answer makes the outcome definite.
+const LAST_WORD: Duration = Duration::from_millis(300);
+/// Maximum number of redirects in a row that are followed without a pause.
+const MAX_HOPS: u32 = 3;
+/// Shortest and longest pause between tries with the same leader.
+const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
+
+/// Whether a call may be repeated when a try got no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// Repeat freely: reads, and changes named by a put id, have the same effect however often they are made.
+    Freely,
+    /// Repeat only after tries that certainly did nothing: a repetition could change another client's object.
+    IfUnsent,
+}
+
+/// The leader's answer.
+#[derive(Debug)]
+pub(crate) struct Answer<T> {
+    pub(crate) reply: T,
+    /// When the answered try was sent. Leases count from here.
+    pub(crate) sent_at: Instant,
+    /// Whether an earlier try got no answer and so may have been applied before this one.
+    pub(crate) repeated: bool,
+}
+
+/// Reason why a call got no answer.
+#[derive(Debug)]
+pub(crate) enum CallError {
+    /// No leader is in reach.
+    LocalOnly {
+        /// Whether a try was sent without an answer, so that it may have been applied.
+        sent: bool,
+    },
+    /// The call failed.
+    Failed(Error),
+}
+
+impl CallError {
+    /// Converts to the error of a call that has no local-only answer.
+    pub(crate) fn into_error(self, what: &'static str) -> Error {
+        match self {
+            Self::Failed(error) => error,
+            Self::LocalOnly { sent } => {
+                let error = Error::definite(what, Code::NoLeader, "this client", "no leader is in reach");
+                if sent { error.unknown() } else { error }
+            }
+        }
+    }
+}
+
+/// Kind of a failed try.
+pub(crate) enum Failure {
+    /// The master did nothing, because another master or none leads.
+    NotLeader(ErrorDetail),
+    /// The leader did nothing, and may accept the same call shortly.
+    Busy(Code),
+    /// The master did nothing, because it is not the one that was meant.
+    Stranger(ErrorDetail),
+    /// The try was not sent.
+    Unsent,
+    /// The try may have been applied.
+    Lost,
+    /// The master answered with an error.
+    Refused(Code, String),
+}
+
+enum Tried<T> {
+    Answered(Result<Response<T>, Status>),
+    /// The master that was asked no longer leads.
+    Superseded,
+    TooLong,
+}
+
+impl Masters {
+    /// Calls the leader, following changes of the leader, until one answers or the deadline passes.
+    pub(crate) async fn call<R: Rpc>(
+        &self,
+        request: &R,
+        deadline: Instant,
+        repeat: Repeat,
+    ) -> Result<Answer<R::Reply>, CallError> {
+        let mut sent = false;
+        let mut last = LastTry::new("the masters", "no leader is known");
+        let mut asked: Option<Arc<Leader>> = None;
+        let mut hops = 0;
+        let mut pace = Backoff::new(RETRY.0, RETRY.1);
+        let mut longest = FIRST_TRY;
+        loop {
+            let leader = self.leader(R::NAME, deadline, sent, &last).await?;
+            if let Some(before) = &asked {
+                self.counters.retries.one();
+                // Ask a new leader at once, but give the one that just failed a moment.
+                if before.same_reign(&leader) || hops > MAX_HOPS {
+                    hops = 0;
+                    sleep(pace.wait().min(deadline.saturating_duration_since(Instant::now()))).await;
+                }
+            }
+            asked = Some(Arc::clone(&leader));
+            let sent_at = Instant::now();
+            let Ok(mut line) = self.channels.to(&leader.address) else {
+                last = LastTry::new(&leader.address, "it is not an address");
+                self.lost(&leader, sent_at);
+                continue;
+            };
+            let mut message = request.clone();
+            *message.caller() = Some(self.caller(Some(leader.node)));
+            let mut message = Request::new(message);
+            message.set_timeout(deadline.saturating_duration_since(sent_at));
+            let until = match repeat {
+                Repeat::Freely => deadline.min(sent_at + longest),
+                Repeat::IfUnsent => deadline,
+            };
+            let tried = self.attempt(R::send(&mut line.client, message), &leader, until, repeat).await;
+            let failure = match tried {
+                Tried::Answered(Ok(reply)) => {
+                    return Ok(Answer { reply: reply.into_inner(), sent_at, repeated: sent });
+                }
+                Tried::Answered(Err(status)) => {
+                    last = LastTry::new(&leader.address, status.message());
+                    failure_of(&status)
+                }
+                Tried::Superseded => {
+                    last = LastTry::new(&leader.address, "it stopped answering");
+                    Failure::Lost
+                }
+                Tried::TooLong => {
+                    last = LastTry::new(&leader.address, "no answer in time");
+                    self.channels.replace(&leader.address, &line);
+                    self.doubt(&leader, sent_at);
+                    longest *= 2;
+                    Failure::Lost
+                }
+            };
+            match failure {
+                Failure::NotLeader(detail) => {
+                    hops += 1;
+                    self.redirected(&leader, Leader::read(detail.leader.as_ref()));
+                }
+                Failure::Busy(code) => last.code = code,
+                Failure::Stranger(detail) => {
+                    if detail.code == Code::WrongCluster as i32 {
+                        self.foreign(&leader, &detail.ours, sent_at);
+                    } else {
+                        self.lost(&leader, sent_at);
+                    }
+                }
+                Failure::Unsent => {
+                    self.channels.replace(&leader.address, &line);
+                    self.lost(&leader, sent_at);
+                }
+                Failure::Lost => {
+                    sent = true;
+                    if !matches!(self.link(), Link::Leader(now) if !now.same_reign(&leader)) {
+                        self.doubt(&leader, sent_at);
+                    }
+                    if repeat == Repeat::IfUnsent {
+                        return Err(CallError::Failed(last.error(R::NAME, Code::OutcomeUnknown, true)));
+                    }
+                }
+                Failure::Refused(code, why) => {
+                    last.why = why;
+                    return Err(CallError::Failed(last.error(R::NAME, code, sent)));
+                }
+            }
+        }
+    }
+
+    /// Waits until a leader is known, and returns it.
+    async fn leader(
+        &self,
+        what: &'static str,
+        deadline: Instant,
+        sent: bool,
+        last: &LastTry,
+    ) -> Result<Arc<Leader>, CallError> {
+        if Instant::now() >= deadline {
+            return Err(CallError::Failed(last.error(what, last.code, sent)));
+        }
+        let mut beacon = self.beacon.subscribe();
+        let link = tokio::select! {
+            biased;
+            found = beacon.wait_for(|beacon| !matches!(beacon.link, Link::Searching)) => {
+                found.map_or(Link::Closed, |beacon| beacon.link.clone())
+            }
+            () = sleep_until(deadline) => Link::Searching,
+        };
+        if !matches!(link, Link::Leader(_)) {
+            // Such a call waits for nothing else. Without this yield, a thousand callers in a loop would starve the
+            // task that looks for the leader, and never get one.
+            tokio::task::yield_now().await;
+        }
+        match link {
+            Link::Leader(leader) => Ok(leader),
+            Link::LocalOnly => Err(CallError::LocalOnly { sent }),
+            Link::Searching => Err(CallError::Failed(last.error(what, last.code, sent))),
+            Link::Refused(refusal) => {
+                let error = refusal.error(what);
+                Err(CallError::Failed(if sent { error.unknown() } else { error }))
+            }
+            Link::Closed => {
+                let closed = LastTry::new("this client", "it was closed");
+                Err(CallError::Failed(closed.error(what, Code::UnavailableInCurrentStatus, sent)))
+            }
+        }
+    }
+
+    /// Makes one try, and abandons it as soon as it is futile.
+    async fn attempt<T>(
+        &self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+        leader: &Arc<Leader>,
+        until: Instant,
+        repeat: Repeat,
+    ) -> Tried<T> {
+        let sent_at = Instant::now();
+        let mut beacon = self.beacon.subscribe();
+        let superseded = async {
+            // The sender belongs to `self`, so waiting cannot fail.
+            let _ = beacon.wait_for(|beacon| is_superseded(beacon, leader, repeat)).await;
+        };
+        let mut doubt_at = sent_at + DOUBT_AFTER;
+        tokio::pin!(call, superseded);
+        loop {
+            // One timer for both times: setting a timer costs a system call, and nearly every call ends before either.
+            let look_at = until.min(doubt_at);
+            tokio::select! {
+                biased;
+                answer = &mut call => return Tried::Answered(answer),
+                () = &mut superseded => {
+                    if repeat == Repeat::Freely {
+                        return Tried::Superseded;
+                    }
+                    let answer = timeout_at(until.min(Instant::now() + LAST_WORD), call).await;
+                    return answer.map_or(Tried::Superseded, Tried::Answered);
+                }
+                () = sleep_until(look_at) => {
+                    if look_at == until {
+                        return Tried::TooLong;
+                    }
+                    self.doubt(leader, sent_at);
+                    doubt_at = Instant::now() + DOUBT_AFTER;
+                }
+            }
+        }
+    }
+}
+
+/// Returns whether it is futile to wait for this leader's answer.
+fn is_superseded(beacon: &Beacon, leader: &Leader, repeat: Repeat) -> bool {
+    match &beacon.link {
+        Link::Leader(now) => !now.same_reign(leader),
+        // Perhaps only another call's connection broke. A call that can be repeated need not wait to find out.
+        Link::Searching => repeat == Repeat::Freely,
+        Link::LocalOnly | Link::Refused(_) | Link::Closed => true,
+    }
+}
+
+/// The last try of a call, for its error text.
+struct LastTry {
+    at: String,
+    why: String,
+    /// Code of the error if the deadline passes now.
+    code: Code,
+}
+
+impl LastTry {
+    fn new(at: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { at: at.into(), why: why.into(), code: Code::RpcTimeout }
+    }
+
+    fn error(&self, what: &'static str, code: Code, sent: bool) -> Error {
+        let error = Error::definite(what, code, self.at.as_str(), self.why.as_str());
+        if sent { error.unknown() } else { error }
+    }
+}
+
+pub(crate) fn failure_of(status: &Status) -> Failure {
+    let Some(detail) = detail_of(status) else {
+        return failure_without_detail(status);
+    };
+    match Code::try_from(detail.code).unwrap_or(Code::InternalError) {
+        Code::NotLeader => Failure::NotLeader(detail),
+        code @ (Code::NoLeader | Code::UnavailableInCurrentStatus | Code::ResourceExhausted) => {
+            Failure::Busy(code)
+        }
+        Code::WrongCluster | Code::WrongNode => Failure::Stranger(detail),
+        Code::OutcomeUnknown | Code::RpcTimeout | Code::RpcFail | Code::InternalError => Failure::Lost,
+        Code::VersionSkew => {
+            let why =
+                format!("{} (it speaks {}, this client {})", detail.message, detail.ours, detail.theirs);
+            Failure::Refused(Code::VersionSkew, why)
+        }
+        code => Failure::Refused(code, detail.message),
+    }
+}
+
+/// Classifies a status that no master made: it comes from a broken connection, a proxy, or the gRPC library.
+fn failure_without_detail(status: &Status) -> Failure {
+    let mut cause = status.source();
+    while let Some(error) = cause {
+        if error.is::<tonic::ConnectError>() {
+            return Failure::Unsent;
+        }
+        cause = error.source();
+    }
+    match status.code() {
+        tonic::Code::Unimplemented => {
+            let why = format!("the master does not know this call: {}", status.message());
+            Failure::Refused(Code::VersionSkew, why)
+        }
+        tonic::Code::OutOfRange | tonic::Code::InvalidArgument => {
+            Failure::Refused(Code::InvalidParams, status.message().to_owned())
+        }
+        _ => Failure::Lost,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mc_proto::status_of;
+
+    use super::*;
+
+    #[test]
+    fn only_an_error_after_sending_leaves_the_outcome_open() {
+        let detail = |code: Code| status_of(&ErrorDetail { code: code as i32, ..ErrorDetail::default() });
+        assert!(matches!(failure_of(&detail(Code::NotLeader)), Failure::NotLeader(_)));
+        assert!(matches!(
+            failure_of(&detail(Code::ResourceExhausted)),
+            Failure::Busy(Code::ResourceExhausted)
+        ));
+        assert!(matches!(failure_of(&detail(Code::WrongNode)), Failure::Stranger(_)));
+        assert!(matches!(failure_of(&detail(Code::OutcomeUnknown)), Failure::Lost));
+        assert!(matches!(failure_of(&detail(Code::InvalidKey)), Failure::Refused(Code::InvalidKey, _)));
+        assert!(matches!(failure_of(&Status::unavailable("connection reset")), Failure::Lost));
+        let refused = tonic::ConnectError(Box::new(std::io::Error::other("refused")));
+        assert!(matches!(failure_of(&Status::from_error(Box::new(refused))), Failure::Unsent));
+    }
+}

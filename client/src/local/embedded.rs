@@ -1,0 +1,176 @@
+use std::sync::{Arc, Weak};
+
+use mc_transfer::{Checksum, Segment};
+use mc_types::StoreId;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+
+use crate::placement::Place;
+
+/// Maximum bytes of the account, estimated from its entries. With keys of 100 bytes it holds some 300,000 objects.
+const ACCOUNT_BYTES: u64 = 64 << 20;
+/// Bytes that an entry of the account takes in addition to its key.
+const ENTRY_OVERHEAD: u64 = 128;
+const TYPICAL_ENTRIES: usize = 1 << 10;
+/// Bytes copied between two yields to other tasks.
+const PIECE: usize = 1 << 20;
+
+/// The memory of a store in this process, with an account of the objects that lie there. It answers gets while no
+/// leader is in reach.
+///
+/// Without a leader nothing keeps the account right. The store may have been given up, and its memory may hold
+/// something else now or at any moment. So a read counts only if the checksum of the copy that is handed out is the one
+/// that the writer recorded.
+#[derive(Debug)]
+pub(crate) struct Embedded {
+    store: StoreId,
+    /// Segments by number. The store owns them, and they are gone once it has stopped.
+    segments: Vec<Weak<Segment>>,
+    account: Cache<Box<[u8]>, Spot, Weight>,
+}
+
+/// Place of an object in this process's store, from a leader's description or from a put of this client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) size: u64,
+    checksum: Checksum,
+    segment: u32,
+    offset: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Weight;
+
+impl Weighter<Box<[u8]>, Spot> for Weight {
+    fn weight(&self, key: &Box<[u8]>, _: &Spot) -> u64 {
+        key.len() as u64 + ENTRY_OVERHEAD
+    }
+}
+
+impl Embedded {
+    pub(crate) fn new(store: StoreId, segments: Vec<Weak<Segment>>) -> Self {
+        Self { store, segments, account: Cache::with_weighter(TYPICAL_ENTRIES, ACCOUNT_BYTES, Weight) }
+    }
+
+    /// Returns the place of an object in this memory; `None` when none of `places` is in it.
+    pub(crate) fn spot<'a>(
+        &self,
+        size: u64,
+        checksum: Checksum,
+        mut places: impl Iterator<Item = &'a Place>,
+    ) -> Option<Spot> {
+        let place = places.find(|place| place.store == self.store)?;
+        Some(Spot { size, checksum, segment: place.segment, offset: place.offset })
+    }
+
+    /// Records the place of a key's object. Without a place here, forgets the key.
+    pub(crate) fn note(&self, key: &[u8], spot: Option<Spot>) {
+        match spot {
+            Some(spot) => self.account.insert(key.into(), spot),
+            None => self.forget(key),
+        }
+    }
+
+    /// Returns the recorded place of a key's object, while the store's memory exists.
+    pub(crate) fn find(&self, key: &[u8]) -> Option<Spot> {
+        self.account.get(key).filter(|spot| self.segment(spot).is_some())
+    }
+
+    fn segment(&self, spot: &Spot) -> Option<Arc<Segment>> {
+        self.segments.get(usize::try_from(spot.segment).ok()?)?.upgrade()
+    }
+
+    /// Copies the object into `into`, which is as long as the object; returns `false` if it no longer lies there. It
+    /// yields after every piece, so that a large object delays neither other tasks nor a deadline.
+    pub(crate) async fn read(&self, spot: &Spot, into: &mut [u8]) -> bool {
+        let Some(segment) = self.segment(spot) else { return false };
+        let (mut offset, mut checksum) = (spot.offset, Checksum::of(&[]));
+        for piece in into.chunks_mut(PIECE) {
+            tokio::task::yield_now().await;
+            if segment.copy_out(offset, piece).is_err() {
+                return false;
+            }
+            // No overflow: `copy_out` has checked that the piece lies within the segment.
+            offset += piece.len() as u64;
+            checksum = checksum.followed_by(Checksum::of(piece), piece.len() as u64);
+        }
+        checksum == spot.checksum
+    }
+
+    pub(crate) fn forget(&self, key: &[u8]) {
+        self.account.remove(key);
+    }
+
+    pub(crate) fn clear(&self) {
+        self.account.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OURS: StoreId = StoreId(7);
+    const AT: u64 = 4096;
+
+    /// Returns a store's memory that contains `value`, and the account that names it.
+    fn holding(value: &[u8]) -> (Arc<Segment>, Embedded) {
+        let memory = Segment::allocate(0, 4 << 20, &mut |_| {}).unwrap();
+        let embedded = Embedded::new(OURS, vec![Arc::downgrade(&memory)]);
+        // The memory is all zeros: flip the bits where `value` is 0xff.
+        for (at, byte) in (AT..).zip(value) {
+            assert!([0, 0xff].contains(byte), "only these can be written here");
+            if *byte == 0xff {
+                memory.corrupt(at).unwrap();
+            }
+        }
+        let spot = embedded.spot(value.len() as u64, Checksum::of(value), [place(OURS, AT)].iter());
+        embedded.note(b"k", spot);
+        (memory, embedded)
+    }
+
+    fn place(store: StoreId, offset: u64) -> Place {
+        Place { store, grant: 0, range: 0, segment: 0, offset }
+    }
+
+    #[tokio::test]
+    async fn what_lies_there_is_read_and_what_does_not_any_more_is_not() {
+        // The value is longer than one piece.
+        let mut value = vec![0; PIECE + 3];
+        (value[0], value[PIECE + 1]) = (0xff, 0xff);
+        let (memory, embedded) = holding(&value);
+        let spot = embedded.find(b"k").unwrap();
+        let mut read = vec![1; value.len()];
+        assert!(embedded.read(&spot, &mut read).await);
+        assert_eq!(read, value);
+        for at in [AT, AT + PIECE as u64, AT + PIECE as u64 + 2] {
+            memory.corrupt(at).unwrap();
+            assert!(!embedded.read(&spot, &mut read).await, "the byte at {at} differs");
+            memory.corrupt(at).unwrap();
+        }
+        assert!(embedded.read(&spot, &mut read).await, "and is right again");
+        drop(memory);
+        assert!(!embedded.read(&spot, &mut read).await, "the store has stopped");
+        assert_eq!(embedded.find(b"k"), None);
+    }
+
+    #[test]
+    fn only_what_lies_in_this_store_is_noted_and_newer_words_replace_older_ones() {
+        let (_memory, embedded) = holding(&[0xff]);
+        let of = |places: &[Place]| embedded.spot(1, Checksum(0), places.iter());
+        assert_eq!(of(&[place(StoreId(8), 0)]), None);
+        embedded.note(b"k", of(&[place(StoreId(8), 0), place(OURS, 8192)]));
+        assert_eq!(embedded.find(b"k").map(|spot| spot.offset), Some(8192));
+        embedded.note(b"k", None);
+        assert_eq!(embedded.find(b"k"), None, "it lies elsewhere now");
+    }
+
+    #[tokio::test]
+    async fn an_account_of_nonsense_reads_nothing() {
+        let (_memory, embedded) = holding(&[0xff]);
+        let spot = embedded.find(b"k").unwrap();
+        assert!(!embedded.read(&Spot { segment: 1, ..spot }, &mut [0]).await, "no such segment");
+        assert!(!embedded.read(&Spot { offset: 4 << 20, ..spot }, &mut [0]).await, "past its end");
+        assert!(!embedded.read(&Spot { offset: u64::MAX, ..spot }, &mut [0]).await);
+    }
+}

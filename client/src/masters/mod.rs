@@ -1,0 +1,516 @@
+//! The client's view of the masters, shared by the calls that use it and the tasks that keep it up to date.
+
+mod discover;
+mod list;
+mod refusal;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use mc_discovery::{
+    Channels, ClusterIdentity, Event, Leader, LeaderView, Listed, Said, Source, Verdict, caller,
+};
+use mc_net::ChannelOptions;
+use mc_proto::v1::Caller;
+use mc_types::{ClientId, ClusterId, NodeId, StoreId};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+pub(crate) use discover::run;
+pub(crate) use list::MasterList;
+pub(crate) use refusal::Refusal;
+
+use crate::metrics::Counters;
+use crate::options::Builder;
+
+/// Keep-alive interval of idle connections. Calls notice sooner that a leader does not answer. The interval is for the
+/// watch of another master; it is long because every client of a fleet has one.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// The leader to call, or why there is none.
+#[derive(Clone, Debug)]
+pub(crate) enum Link {
+    /// No leader is known, and the leader timeout has not passed.
+    Searching,
+    /// This master leads.
+    Leader(Arc<Leader>),
+    /// No leader has answered for the leader timeout.
+    LocalOnly,
+    /// Every master that has answered so far is unusable: another protocol version or another cluster.
+    Refused(Arc<Refusal>),
+    /// The client was closed.
+    Closed,
+}
+
+/// Signals for the background tasks and the pending calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Beacon {
+    pub(crate) link: Link,
+    /// Whether the leader is to be asked if it still leads: a call to it has waited long, or its watch broke.
+    pub(crate) doubted: bool,
+    /// Addresses of all masters to ask: those listed by the user, those reported by masters, and the leader's.
+    pub(crate) targets: Arc<BTreeSet<String>>,
+    /// Whether every listed master has answered or failed at least once.
+    pub(crate) all_tried: bool,
+}
+
+/// News from masters for the rest of the client, beyond whom to call.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// The new leader has another term, so the suspects of the last one no longer count.
+    NewTerm,
+    /// Most masters report another cluster, so everything known of the old one is void.
+    NewCluster,
+    /// The complete list of suspect stores.
+    AllSuspects(Vec<StoreId>),
+    /// Stores that changed, with whether they are suspect now.
+    Stores(Vec<(StoreId, bool)>),
+}
+
+/// Receives changes. It is called while the view of the masters is locked, so it must not read that view.
+pub(crate) trait Observer: std::fmt::Debug + Send + Sync {
+    fn changed(&self, change: Change);
+}
+
+/// State of the masters as this client knows it.
+#[derive(Debug)]
+pub(crate) struct Masters {
+    pub(crate) list: MasterList,
+    pub(crate) channels: Channels,
+    pub(crate) client_id: ClientId,
+    pub(crate) leader_timeout: Duration,
+    pub(crate) counters: Arc<Counters>,
+    observer: Box<dyn Observer>,
+    pub(crate) beacon: watch::Sender<Beacon>,
+    /// The master that last answered a hello.
+    pub(crate) answered: watch::Sender<String>,
+    /// Time in ms over which clients spread when they move to another master, as a watched master last reported it.
+    spread_ms: AtomicU64,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    view: LeaderView,
+    identity: ClusterIdentity,
+    /// The user's list, resolved to addresses.
+    listed: Listed,
+    /// Addresses of the masters as masters of our cluster report them.
+    learned: BTreeSet<String>,
+    heard: BTreeMap<String, Heard>,
+    /// Whether a master of our cluster that speaks our protocol has ever answered.
+    met_ours: bool,
+    /// The last refusal, even if that master no longer answers.
+    last_refusal: Option<Arc<Refusal>>,
+    /// Term of the last leader, whose suspect stores this client avoids.
+    judged_by: Option<u64>,
+    /// Time from which the leader's silence counts; `None` while it is not doubted.
+    doubted_since: Option<Instant>,
+    leaderless_since: Option<Instant>,
+    local_only: bool,
+    closed: bool,
+}
+
+/// Result of the last attempt to ask a master.
+#[derive(Clone, Debug)]
+enum Heard {
+    Silence,
+    Usable,
+    Refused(Arc<Refusal>),
+}
+
+impl Masters {
+    pub(crate) fn new(
+        builder: &Builder,
+        list: MasterList,
+        listed: Listed,
+        counters: Arc<Counters>,
+        observer: Box<dyn Observer>,
+    ) -> Self {
+        let options = ChannelOptions {
+            connect_timeout: builder.connect_timeout,
+            call_timeout: None,
+            keep_alive: KEEP_ALIVE,
+        };
+        let beacon = Beacon {
+            link: Link::Searching,
+            doubted: false,
+            targets: Arc::new(listed.addresses.clone()),
+            all_tried: false,
+        };
+        Self {
+            list,
+            channels: Channels::new(Arc::clone(&builder.network), options),
+            client_id: ClientId::random(),
+            leader_timeout: builder.leader_timeout,
+            counters,
+            observer,
+            beacon: watch::Sender::new(beacon),
+            answered: watch::Sender::new(String::new()),
+            spread_ms: AtomicU64::new(0),
+            known: Mutex::new(Known {
+                view: LeaderView::default(),
+                identity: ClusterIdentity::new(builder.cluster, listed.clone()),
+                listed,
+                learned: BTreeSet::new(),
+                heard: BTreeMap::new(),
+                met_ours: false,
+                last_refusal: None,
+                judged_by: None,
+                doubted_since: None,
+                leaderless_since: Some(Instant::now()),
+                local_only: false,
+                closed: false,
+            }),
+        }
+    }
+
+    pub(crate) fn link(&self) -> Link {
+        self.beacon.borrow().link.clone()
+    }
+
+    /// Returns the addresses of all masters that are known now.
+    pub(crate) fn targets(&self) -> BTreeSet<String> {
+        (*self.beacon.borrow().targets).clone()
+    }
+
+    pub(crate) fn cluster(&self) -> Option<ClusterId> {
+        self.known.lock().identity.ours()
+    }
+
+    pub(crate) fn caller(&self, node: Option<NodeId>) -> Caller {
+        caller(self.cluster(), node, Some(self.client_id))
+    }
+
+    /// Processes a master's answer to a hello.
+    pub(crate) fn greeted(&self, address: &str, said: Said) {
+        self.learn(|known| {
+            if !known.belongs(self, address, &said) {
+                return;
+            }
+            match (said.leader, said.node) {
+                // Keep the address that answered here, whatever address the leader gives others.
+                (Some(leader), Some(node)) if leader.node == node => {
+                    if known.view.current().is_some_and(|current| current.same_reign(&leader)) {
+                        known.doubted_since = None;
+                    }
+                    known.offer(Leader { address: address.to_owned(), ..leader }, Source::Itself);
+                }
+                (named, node) => {
+                    // The master that we took for the leader says that it does not lead.
+                    if let Some(current) = known.view.current().cloned()
+                        && Some(current.node) == node
+                    {
+                        known.give_up(&current, Instant::now());
+                    }
+                    if let Some(leader) = named {
+                        known.offer(leader, Source::Other);
+                    }
+                }
+            }
+        });
+    }
+
+    /// Returns the time over which clients spread when they move to another master.
+    pub(crate) fn spread(&self) -> Duration {
+        Duration::from_millis(self.spread_ms.load(Ordering::Relaxed))
+    }
+
+    /// Processes an event of a watched master: who leads, which stores are suspect, and the spread of its watchers.
+    pub(crate) fn watched(&self, address: &str, event: Event) {
+        let Event { said, spread, stores, all_suspects } = event;
+        self.spread_ms.store(u64::try_from(spread.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.learn(|known| {
+            // Only a hello tells whether we speak the same protocol, so an event before the first hello is not used.
+            let usable = match known.heard.get(address) {
+                None => false,
+                Some(Heard::Refused(refusal)) => matches!(**refusal, Refusal::Cluster { .. }),
+                Some(Heard::Silence | Heard::Usable) => true,
+            };
+            if usable
+                && known.belongs(self, address, &said)
+                && let Some(leader) = said.leader
+            {
+                known.offer(leader, Source::Other);
+            }
+        });
+        self.observer.changed(match all_suspects {
+            true => Change::AllSuspects(
+                stores.iter().filter(|(_, suspect)| *suspect).map(|(store, _)| *store).collect(),
+            ),
+            false => Change::Stores(stores),
+        });
+    }
+
+    /// Records that a master refused a hello because it speaks only these protocol versions.
+    pub(crate) fn skewed(&self, address: &str, theirs: &str) {
+        let refusal = Refusal::Skew { address: address.to_owned(), theirs: theirs.to_owned() };
+        self.learn(|known| known.refuse(address, refusal));
+    }
+
+    /// Records that a master is busy and postponed a hello: it is alive.
+    pub(crate) fn busy(&self, address: &str) {
+        self.learn(|known| {
+            known.heard.entry(address.to_owned()).or_insert(Heard::Silence);
+            if known.view.current().is_some_and(|current| current.address == address) {
+                known.doubted_since = None;
+            }
+        });
+    }
+
+    /// Records that a master did not answer a hello that was sent at `asked` in time.
+    pub(crate) fn silent(&self, address: &str, asked: Instant) {
+        self.learn(|known| {
+            known.heard.insert(address.to_owned(), Heard::Silence);
+            if let Some(since) = known.doubted_since
+                && let Some(current) = known.view.current().cloned()
+                && current.address == address
+            {
+                known.give_up(&current, since.min(asked));
+            }
+        });
+    }
+
+    /// Records that `from` answered a call with NOT_LEADER, and who leads according to it.
+    pub(crate) fn redirected(&self, from: &Leader, to: Option<Leader>) {
+        self.learn(|known| {
+            known.give_up(from, Instant::now());
+            if let Some(leader) = to {
+                known.offer(leader, Source::Other);
+            }
+        });
+    }
+
+    /// Records that the leader's connection failed, or that another master answers at its address. `since` is when the
+    /// call that found out was sent.
+    pub(crate) fn lost(&self, leader: &Leader, since: Instant) {
+        self.learn(|known| known.give_up(leader, since));
+    }
+
+    /// Doubts the leader, which has not answered a message sent at `since`, so that it is asked whether it still leads.
+    pub(crate) fn doubt(&self, leader: &Leader, since: Instant) {
+        self.learn(|known| {
+            if known.view.current().is_some_and(|current| current.same_reign(leader)) {
+                known.doubted_since = Some(known.doubted_since.map_or(since, |before| before.min(since)));
+            }
+        });
+    }
+
+    /// Records that a master refused a call because it belongs to another cluster.
+    pub(crate) fn foreign(&self, leader: &Leader, theirs: &str, since: Instant) {
+        self.learn(|known| {
+            if let Ok(reported) = theirs.parse::<ClusterId>() {
+                known.identity_of(self, &leader.address, Some(leader.node), reported);
+            }
+            known.give_up(leader, since);
+        });
+    }
+
+    /// Stores the list after it was resolved again.
+    pub(crate) fn listed(&self, listed: Listed) {
+        self.learn(|known| known.listed = listed);
+    }
+
+    /// Returns when local-only mode begins if no leader is found before; `None` while there is a leader, or in that
+    /// mode.
+    pub(crate) fn leaderless_until(&self) -> Option<Instant> {
+        let known = self.known.lock();
+        known.leaderless_since.filter(|_| !known.local_only).map(|since| since + self.leader_timeout)
+    }
+
+    /// Enters local-only mode if the leader timeout has passed.
+    pub(crate) fn check_leader_timeout(&self) {
+        let now = Instant::now();
+        self.learn(|known| {
+            known.local_only |=
+                known.leaderless_since.is_some_and(|since| now >= since + self.leader_timeout);
+        });
+    }
+
+    pub(crate) fn close(&self) {
+        self.learn(|known| known.closed = true);
+    }
+
+    /// Returns the refusal of a master of another cluster, unless the user or a majority of the list names ours.
+    /// Without either the client cannot tell which cluster the user means.
+    pub(crate) fn conflict(&self) -> Option<Arc<Refusal>> {
+        let known = self.known.lock();
+        if known.identity.is_settled() {
+            return None;
+        }
+        known.heard.values().find_map(|heard| match heard {
+            Heard::Refused(refusal) if matches!(**refusal, Refusal::Cluster { .. }) => {
+                Some(Arc::clone(refusal))
+            }
+            _ => None,
+        })
+    }
+
+    /// Applies a change and publishes the new state to observer, beacon, counters and log.
+    fn learn(&self, change: impl FnOnce(&mut Known)) {
+        let mut known = self.known.lock();
+        let before = known.view.current().cloned();
+        let was_local_only = known.local_only;
+        change(&mut known);
+        let list = known.list();
+        known.identity.listed(list);
+        let after = known.view.current().cloned();
+        if let Some(leader) = &after
+            && before.as_ref() != Some(leader)
+        {
+            known.doubted_since = None;
+            known.leaderless_since = None;
+            known.local_only = false;
+            // Suspects stay valid if the same leader is found again; only a new term voids them.
+            if known.judged_by.replace(leader.term) != Some(leader.term) {
+                self.observer.changed(Change::NewTerm);
+            }
+            self.counters.leader_changes.one();
+        }
+        let targets: BTreeSet<String> = (known.listed.addresses.iter())
+            .chain(&known.learned)
+            .chain(after.as_ref().map(|leader| &leader.address))
+            .cloned()
+            .collect();
+        let link = known.link(&self.beacon.borrow().link);
+        let doubted = known.doubted_since.is_some();
+        let all_tried = known.listed.addresses.iter().all(|address| known.heard.contains_key(address));
+        self.beacon.send_if_modified(|beacon| {
+            let changed = beacon.doubted != doubted
+                || beacon.all_tried != all_tried
+                || *beacon.targets != targets
+                || !beacon.link.is_same(&link);
+            if *beacon.targets != targets {
+                beacon.targets = Arc::new(targets);
+            }
+            beacon.link = link;
+            beacon.doubted = doubted;
+            beacon.all_tried = all_tried;
+            changed
+        });
+        if known.local_only != was_local_only && !known.closed {
+            if known.local_only {
+                self.counters.local_only_entries.one();
+                tracing::warn!(
+                    timeout_ms = u64::try_from(self.leader_timeout.as_millis()).unwrap_or(u64::MAX),
+                    "no leader answers, entering local-only mode: gets are served from the local cache and this \
+                     process's own store, puts stay in the local cache"
+                );
+            } else if let Some(leader) = &after {
+                tracing::info!(
+                    address = leader.address,
+                    term = leader.term,
+                    "leader found: left local-only mode"
+                );
+            }
+        }
+    }
+}
+
+impl Known {
+    /// Records what a master says, and returns whether it may be used as one of our cluster.
+    fn belongs(&mut self, masters: &Masters, address: &str, said: &Said) -> bool {
+        // A master that waits for its cluster to form has no cluster id yet. It does no harm.
+        if let Some(reported) = said.cluster {
+            if !self.identity_of(masters, address, said.node, reported) {
+                return false;
+            }
+            if !said.masters.is_empty() {
+                self.learned = said.masters.iter().cloned().collect();
+            }
+        }
+        self.heard.insert(address.to_owned(), Heard::Usable);
+        self.met_ours = true;
+        true
+    }
+
+    /// Returns the list whose majority decides which cluster is ours. A list of one master is extended by the masters
+    /// that this one reports, because one entry has no majority.
+    fn list(&self) -> Listed {
+        let Listed { addresses, masters } = &self.listed;
+        match masters {
+            1 => Listed { addresses: addresses | &self.learned, masters: self.learned.len().max(1) },
+            _ => self.listed.clone(),
+        }
+    }
+
+    fn identity_of(
+        &mut self,
+        masters: &Masters,
+        address: &str,
+        node: Option<NodeId>,
+        reported: ClusterId,
+    ) -> bool {
+        match self.identity.report(address, node, reported) {
+            Verdict::Ours | Verdict::Joined(_) => true,
+            Verdict::Replaced { .. } => {
+                tracing::warn!(cluster = %reported, "a majority of the masters reports this cluster: following it");
+                self.view.forget();
+                self.learned.clear();
+                self.leaderless_since.get_or_insert_with(Instant::now);
+                self.heard.retain(|_, heard| !matches!(heard, Heard::Refused(_)));
+                masters.observer.changed(Change::NewCluster);
+                true
+            }
+            Verdict::Foreign { ours, .. } => {
+                self.refuse(
+                    address,
+                    Refusal::Cluster { address: address.to_owned(), ours, theirs: reported },
+                );
+                false
+            }
+        }
+    }
+
+    fn refuse(&mut self, address: &str, refusal: Refusal) {
+        let known = matches!(self.heard.get(address), Some(Heard::Refused(before)) if **before == refusal);
+        if !known {
+            tracing::warn!("{refusal}");
+            let refusal = Arc::new(refusal);
+            self.last_refusal = Some(Arc::clone(&refusal));
+            self.heard.insert(address.to_owned(), Heard::Refused(refusal));
+        }
+    }
+
+    fn offer(&mut self, leader: Leader, source: Source) {
+        self.view.offer(leader, source);
+    }
+
+    fn give_up(&mut self, leader: &Leader, since: Instant) {
+        if self.view.give_up(leader) {
+            self.doubted_since = None;
+            self.leaderless_since = Some(since);
+        }
+    }
+
+    fn link(&self, before: &Link) -> Link {
+        if self.closed {
+            return Link::Closed;
+        }
+        if let Some(leader) = self.view.current() {
+            return match before {
+                Link::Leader(known) if **known == *leader => before.clone(),
+                _ => Link::Leader(Arc::new(leader.clone())),
+            };
+        }
+        match &self.last_refusal {
+            // No usable master has ever answered: the list is wrong, or this client is too old or too new for it.
+            Some(refusal) if !self.met_ours => Link::Refused(Arc::clone(refusal)),
+            _ if self.local_only => Link::LocalOnly,
+            _ => Link::Searching,
+        }
+    }
+}
+
+impl Link {
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Leader(a), Self::Leader(b)) => a == b,
+            (Self::Refused(a), Self::Refused(b)) => a == b,
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+}

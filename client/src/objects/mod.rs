@@ -1,0 +1,20 @@
+//! Calls on objects: get, put, exist, size, remove.
+
+mod avoid;
+mod batch;
+mod core;
+mod get;
+mod keys;
+mod publish;
+mod put;
+mod round;
+
+pub use keys::Presence;
+
+pub(crate) use self::core::{Core, Follow, item_error, nonsense};
+pub(crate) use avoid::AvoidList;
+pub(crate) use get::Got;
+pub(crate) use publish::publish;
+pub(crate) use put::Fill;
+#[cfg(feature = "testing")]
+pub(crate) use round::{Pending, Round, Written};

@@ -1,0 +1,514 @@
+//! Puts: start at the leader, write to the stores, end at the leader.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::{BoxFuture, ready};
+use futures::stream::FuturesUnordered;
+use mc_proto::v1::{
+    BatchGetRequest, BatchPutEndRequest, BatchPutRevokeRequest, BatchPutStartRequest, PutEndItem,
+    PutStartItem,
+};
+use mc_transfer::{Checksum, TransferError, WriteOp};
+use mc_types::{Code, PutId, StoreId};
+use tokio::time::{Instant, sleep_until};
+
+use super::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
+use super::core::{Core, item_error, nonsense};
+use super::round::{Pending, Round, Writes, Written};
+use crate::call::{CallError, Repeat};
+use crate::local::LocalPut;
+use crate::options::LONGEST;
+use crate::placement::{Granted, Place, grants, places};
+use crate::{Error, Put, PutFrom, PutMode, PutOptions};
+
+/// Role of the local cache in a put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// Caches the stored value too, which costs a copy.
+    Cache,
+    /// Caches nothing.
+    Nothing,
+    /// Publishes a local put. Its value is already in the cache and the queue. Without a leader both stay unchanged,
+    /// because a later put, a remove or another cluster may have replaced the value there.
+    Publish,
+}
+
+/// Parameters of one call for a batch of puts.
+#[derive(Clone, Copy)]
+struct Call<'c> {
+    options: &'c PutOptions,
+    fill: Fill,
+    deadline: Instant,
+}
+
+/// Time that finished writes wait for the other stores. Writes to several stores usually end at nearly the same time,
+/// so one call can end all puts.
+const STRAGGLE: Duration = Duration::from_millis(20);
+/// Maximum bytes of one start item in a request and in the log, without its key and its stores.
+const START_ITEM_BYTES: usize = 80;
+/// Maximum bytes of one store id there.
+const STORE_ID_BYTES: usize = 10;
+
+/// Maximum time that a write reserves for the end of its put. It reserves a quarter of the remaining time up to this.
+const KEPT_FOR_THE_END: Duration = Duration::from_millis(200);
+/// The same limit while another replica of the put may already be written. The put must not lose that replica to a slow
+/// store, even if the end takes long.
+const KEPT_FOR_THE_OTHERS: Duration = Duration::from_secs(2);
+
+/// Returns the deadline of writes that begin at `now`, for puts that must end by `deadline`.
+fn write_by(now: Instant, deadline: Instant, kept: Duration) -> Instant {
+    deadline - kept.min(deadline.saturating_duration_since(now) / 4)
+}
+
+/// Encodes put ids for a request, in one shared allocation.
+fn id_bytes(puts: impl ExactSizeIterator<Item = PutId>) -> impl Iterator<Item = Bytes> {
+    let mut all = Vec::with_capacity(puts.len() * size_of::<PutId>());
+    puts.for_each(|put| all.extend_from_slice(&put.to_bytes()));
+    let mut all = Bytes::from(all);
+    std::iter::from_fn(move || (!all.is_empty()).then(|| all.split_to(size_of::<PutId>())))
+}
+
+impl Core {
+    pub(crate) async fn puts(
+        &self,
+        items: &[PutFrom<'_>],
+        options: &PutOptions,
+        fill: Fill,
+    ) -> Vec<Result<Put, Error>> {
+        let results = self.put_all(items, options, fill).await;
+        if let Some(unpublished) = &self.local.unpublished {
+            // An if-absent put with an unknown outcome may have done nothing. Its key's local put stays queued, and
+            // publishing it finds out.
+            let decided = |result: &Result<Put, Error>| match result {
+                Ok(put) => *put != Put::LocalOnly,
+                Err(error) => options.mode == PutMode::Upsert && error.is_unknown(),
+            };
+            let keys =
+                items.iter().zip(&results).filter(|(_, result)| decided(result)).map(|(item, _)| item.key);
+            unpublished.overtaken(keys, &self.local.cache);
+        }
+        results.iter().for_each(|result| self.count(result));
+        results
+    }
+
+    /// [`Self::puts`] without counting the results.
+    pub(crate) async fn put_all(
+        &self,
+        items: &[PutFrom<'_>],
+        options: &PutOptions,
+        fill: Fill,
+    ) -> Vec<Result<Put, Error>> {
+        let call = Call { options, fill, deadline: Instant::now() + options.deadline.min(LONGEST) };
+        let keep = if options.mode == PutMode::Upsert { Keep::Last } else { Keep::First };
+        let sent = representatives(items.iter().map(|item| item.key), keep);
+        let mut results: Vec<Option<Result<Put, Error>>> = vec![None; items.len()];
+        // All keys share one allocation.
+        let mut keys = Bytes::from(items.iter().map(|item| item.key).collect::<Vec<_>>().concat());
+        let mut pending = Vec::with_capacity(items.len());
+        for (at, item) in items.iter().enumerate() {
+            let key = keys.split_to(item.key.len());
+            if sent[at] == at {
+                match Pending::new(at, key, item) {
+                    Ok(put) => pending.push(put),
+                    Err(error) => results[at] = Some(Err(error)),
+                }
+            }
+        }
+        let stores = options.preferred.len() + self.avoid.avoided(Instant::now()).len();
+        let costs = pending.iter().map(|put| Cost {
+            request: put.key.len() + stores * STORE_ID_BYTES + START_ITEM_BYTES,
+            payload: put.size,
+        });
+        let chunks = cut(costs.collect::<Vec<_>>());
+        let mut pending = pending.into_iter();
+        let chunks: Vec<_> = chunks
+            .into_iter()
+            .map(|chunk| self.put_chunk(pending.by_ref().take(chunk.len()).collect(), call))
+            .collect();
+        let done: Vec<_> = futures::stream::iter(chunks).buffered(IN_FLIGHT).collect().await;
+        for (at, result) in done.into_iter().flatten() {
+            results[at] = Some(result);
+        }
+        (0..items.len())
+            .map(|at| {
+                let result = results[sent[at]].clone().unwrap_or_else(|| Err(nonsense("put")));
+                match result {
+                    // Of several if-absent puts of one key in a batch the first stores, and the others find its object.
+                    Ok(Put::Stored) if sent[at] != at && keep == Keep::First => Ok(Put::AlreadyExists),
+                    other => other,
+                }
+            })
+            .collect()
+    }
+
+    fn count(&self, result: &Result<Put, Error>) {
+        let counters = &self.counters;
+        match result {
+            Ok(Put::Stored) => counters.puts_stored.one(),
+            Ok(Put::AlreadyExists) => counters.puts_existing.one(),
+            Ok(Put::LocalOnly) => counters.puts_local.one(),
+            Err(_) => {}
+        }
+    }
+
+    fn start_item(
+        &self,
+        put: &Pending<'_>,
+        put_id: Bytes,
+        options: &PutOptions,
+        deadline_ms: u64,
+        avoid: &[StoreId],
+    ) -> PutStartItem {
+        let ids = |stores: &[StoreId]| stores.iter().map(|id| id.0).collect();
+        let mut avoided = put.avoid.clone();
+        if put.choosy {
+            avoided.extend(avoid.iter().filter(|store| !put.avoid.contains(store)));
+        }
+        PutStartItem {
+            put_id,
+            key: put.key.clone(),
+            size: put.size,
+            mode: match options.mode {
+                PutMode::IfAbsent => mc_proto::v1::PutMode::IfAbsent,
+                PutMode::Upsert => mc_proto::v1::PutMode::Upsert,
+            } as i32,
+            replicas: options.replicas,
+            deadline_ms,
+            preferred_stores: ids(&options.preferred),
+            avoid_stores: ids(&avoided),
+        }
+    }
+
+    async fn put_chunk(&self, chunk: Vec<Pending<'_>>, call: Call<'_>) -> Vec<(usize, Result<Put, Error>)> {
+        let rounds = self.put_round(chunk, call).await;
+        rounds.into_iter().filter_map(Round::done).collect()
+    }
+
+    /// Calls [`Self::put_round`], boxed because rounds are recursive.
+    fn another_round<'f, 'a: 'f>(
+        &'f self,
+        pending: Vec<Pending<'a>>,
+        call: Call<'f>,
+    ) -> BoxFuture<'f, Vec<Round<'a>>> {
+        Box::pin(self.put_round(pending, call))
+    }
+
+    /// Starts, writes and ends puts. Failed puts are started once more at once, so every put is done when this returns.
+    async fn put_round<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+        let now = Instant::now();
+        let avoid = self.avoid.avoided(now);
+        let left = call.deadline.saturating_duration_since(now).as_millis();
+        // 0 would select the master's default.
+        let left = u64::try_from(left).unwrap_or(u64::MAX).max(1);
+        let ids = id_bytes(pending.iter().map(|put| put.put));
+        let item = |(put, id)| self.start_item(put, id, call.options, left, &avoid);
+        let items: Vec<_> = pending.iter().zip(ids).map(item).collect();
+        let request = BatchPutStartRequest { caller: None, tenant: self.tenant.clone(), items };
+        let start = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely);
+        let answer = match self.counters.put_start_ns.time(start).await {
+            Ok(answer) if answer.reply.results.len() == pending.len() => answer,
+            Ok(_) => return Round::fail_all(pending, &nonsense("put start")),
+            // The puts may have been started. That is harmless: the masters free a put that is not ended.
+            Err(CallError::LocalOnly { .. }) => return self.keep_all(pending, call),
+            Err(CallError::Failed(error)) => {
+                return Round::fail_all(pending, &Error { outcome: crate::Outcome::Definite, ..error });
+            }
+        };
+        let granted = grants(self.masters.cluster().unwrap_or_default(), answer.reply.grants, answer.sent_at);
+        let no_space = answer.reply.no_space;
+        let mut rounds = Vec::with_capacity(pending.len());
+        let mut started = Vec::with_capacity(pending.len());
+        let mut writes = Writes::new();
+        for (put, result) in pending.into_iter().zip(answer.reply.results) {
+            if result.code == Code::Ok as i32 {
+                let usable: Vec<_> = places(&result.replicas, &granted, put.size).collect();
+                for (number, place) in &usable {
+                    writes.entry(place.grant).or_default().push((started.len(), *number, *place));
+                }
+                started.push(Written::new(put, result.replicas.len(), &usable));
+            } else {
+                rounds.push(Round::not_started(put, result.code, !avoid.is_empty(), &no_space));
+            }
+        }
+        self.write_and_end(started, rounds, &writes, &granted, call).await
+    }
+
+    /// Writes to all stores concurrently, with one call per store, and ends the written puts.
+    ///
+    /// Usually all stores finish at nearly the same time, and one call ends all puts. A slow store delays only its own
+    /// puts. `not_started` are the other puts of the batch.
+    async fn write_and_end<'a>(
+        &self,
+        started: Vec<Written<'a>>,
+        not_started: Vec<Round<'a>>,
+        writes: &Writes,
+        granted: &[Option<Granted>],
+        call: Call<'_>,
+    ) -> Vec<Round<'a>> {
+        let began = Instant::now();
+        let mut writing = FuturesUnordered::new();
+        for (grant, targets) in writes {
+            let Some(Some(to)) = granted.get(*grant) else { continue };
+            let op = |(put, _, place): &(usize, u32, Place)| {
+                let slices: &'a [&'a [u8]] = started[*put].pending.slices;
+                WriteOp { range: place.range, offset: 0, from: slices.to_vec() }
+            };
+            let ops = targets.iter().map(op).collect();
+            let alone = targets.iter().all(|(put, ..)| started[*put].untried == 1);
+            let kept = if alone { KEPT_FOR_THE_END } else { KEPT_FOR_THE_OTHERS };
+            let write_by = write_by(began, call.deadline, kept);
+            writing.push(async move { (targets, self.write_to(to, ops, write_by).await) });
+        }
+        let mut puts: Vec<Option<Written<'a>>> = started.into_iter().map(Some).collect();
+        let mut ending: FuturesUnordered<BoxFuture<'_, Vec<Round<'a>>>> = FuturesUnordered::new();
+        let mut rounds = Vec::with_capacity(puts.len());
+        ending.push(Box::pin(ready(not_started)));
+        // Time at which the finished puts are ended without waiting for the others.
+        let mut end_at = None;
+        loop {
+            let now = Instant::now();
+            let is_tried = |put: &Written<'a>| put.untried == 0;
+            if puts.iter().flatten().any(is_tried) {
+                if writing.is_empty() || end_at.is_some_and(|at| at <= now) {
+                    let tried = puts.iter_mut().filter_map(|put| put.take_if(|put| is_tried(put)));
+                    self.counters.put_write_ns.add(began.elapsed());
+                    ending.push(Box::pin(self.finish(tried.collect(), call)));
+                    end_at = None;
+                } else {
+                    end_at = end_at.or(Some(now + STRAGGLE));
+                }
+            }
+            tokio::select! {
+                biased;
+                Some((targets, results)) = writing.next() => {
+                    for ((put, number, place), result) in targets.iter().zip(results) {
+                        // The put is still here unless all its replicas were tried.
+                        if let Some(put) = &mut puts[*put] {
+                            self.judge_write(put, *number, place, result);
+                        }
+                    }
+                }
+                Some(ended) = ending.next() => {
+                    let mut again = Vec::new();
+                    for round in ended {
+                        match round {
+                            Round::Again(put) => again.push(put),
+                            done @ Round::Done(..) => rounds.push(done),
+                        }
+                    }
+                    if !again.is_empty() {
+                        ending.push(self.another_round(again, call));
+                    }
+                }
+                () = sleep_until(end_at.unwrap_or(now)), if end_at.is_some() => {}
+                else => return rounds,
+            }
+        }
+    }
+
+    fn judge_write(
+        &self,
+        put: &mut Written<'_>,
+        number: u32,
+        place: &Place,
+        result: Result<Checksum, TransferError>,
+    ) {
+        put.untried -= 1;
+        match result {
+            // Two replicas with different bytes mean that the caller's buffer changed in between. The first replica
+            // counts.
+            Ok(checksum) if put.checksum.is_none_or(|first| first == checksum.0) => {
+                put.checksum = Some(checksum.0);
+                let embedded = self.local.embedded.as_ref();
+                let spot =
+                    embedded.and_then(|here| here.spot(put.pending.size, checksum, [place].into_iter()));
+                put.pending.spot = spot.or(put.pending.spot);
+                self.counters.bytes_written.add(put.pending.size);
+            }
+            Ok(_) => put.failed.push((number, place.store)),
+            Err(error) => {
+                put.late |= matches!(error, TransferError::Deadline { .. });
+                put.why = error.to_string().into();
+                put.failed.push((number, place.store));
+            }
+        }
+    }
+
+    /// Ends the puts with a written replica, and revokes the others.
+    async fn finish<'a>(&self, tried: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+        let (written, unwritten): (Vec<_>, Vec<_>) =
+            tried.into_iter().partition(|put| put.checksum.is_some());
+        self.revoke(&unwritten);
+        let mut rounds: Vec<_> =
+            unwritten.into_iter().map(|put| Round::elsewhere(put, call.deadline)).collect();
+        if !written.is_empty() {
+            rounds.extend(self.end(written, call).await);
+        }
+        rounds
+    }
+
+    /// Frees the space of puts without a written replica, in the background. The put's deadline would free it too.
+    fn revoke(&self, unwritten: &[Written<'_>]) {
+        if unwritten.is_empty() {
+            return;
+        }
+        let put_ids = id_bytes(unwritten.iter().map(|put| put.pending.put)).collect();
+        let request = BatchPutRevokeRequest { caller: None, tenant: self.tenant.clone(), put_ids };
+        let masters = Arc::clone(&self.masters);
+        let deadline = Instant::now() + self.call_timeout;
+        tokio::spawn(async move {
+            if let Err(error) = masters.call(&request, deadline, Repeat::Freely).await {
+                tracing::debug!("{}", error.into_error("put revoke"));
+            }
+        });
+    }
+
+    async fn end<'a>(&self, written: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+        let ids = id_bytes(written.iter().map(|put| put.pending.put));
+        let items = written.iter().zip(ids).map(|(put, put_id)| PutEndItem {
+            put_id,
+            key: put.pending.key.clone(),
+            checksum: put.checksum.unwrap_or_default(),
+            failed_replicas: put.failed.iter().map(|(number, _)| *number).collect(),
+        });
+        let request =
+            BatchPutEndRequest { caller: None, tenant: self.tenant.clone(), items: items.collect() };
+        let puts: Vec<_> = written.into_iter().map(|put| put.pending).collect();
+        let end = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely);
+        let answer = match self.counters.put_end_ns.time(end).await {
+            Ok(answer) if answer.reply.results.len() == puts.len() => answer,
+            Ok(_) => return Round::fail_all(puts, &nonsense("put end").unknown()),
+            Err(CallError::LocalOnly { sent: false }) => return self.keep_all(puts, call),
+            Err(error) => return Round::fail_all(puts, &error.into_error("put end")),
+        };
+        let mut rounds = Vec::with_capacity(puts.len());
+        let mut open = Vec::new();
+        for (put, result) in puts.into_iter().zip(answer.reply.results) {
+            match Code::try_from(result.code) {
+                Ok(Code::Ok) => {
+                    self.fill(&put, call.fill);
+                    rounds.push(Round::Done(put.at, Ok(Put::Stored)));
+                }
+                Ok(Code::ObjectAlreadyExists) => rounds.push(Round::Done(put.at, Ok(Put::AlreadyExists))),
+                // A try without an answer may have ended the put. Only the object itself can tell.
+                Ok(Code::PutGone) if answer.repeated => open.push(put),
+                Ok(Code::PutGone)
+                    if call.options.mode == PutMode::IfAbsent
+                        && !put.again
+                        && Instant::now() < call.deadline =>
+                {
+                    rounds.push(Round::Again(Pending {
+                        put: PutId::random(),
+                        again: true,
+                        spot: None,
+                        ..put
+                    }));
+                }
+                _ => rounds.push(Round::Done(put.at, Err(item_error("put end", result.code)))),
+            }
+        }
+        if !open.is_empty() {
+            rounds.extend(self.settle(open, call).await);
+        }
+        rounds
+    }
+
+    /// Settles puts that the masters no longer know, and that a try without an answer may have ended.
+    ///
+    /// An if-absent put is stored if the key's current object has the put's id. The outcome of any other put stays
+    /// unknown.
+    async fn settle<'a>(&self, open: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+        let mut versions = vec![None; open.len()];
+        if call.options.mode == PutMode::IfAbsent {
+            let keys = open.iter().map(|put| put.key.clone()).collect();
+            let request = BatchGetRequest { caller: None, tenant: self.tenant.clone(), keys };
+            let answer = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely).await;
+            for (version, result) in versions.iter_mut().zip(answer.into_iter().flat_map(|a| a.reply.results))
+            {
+                *version = PutId::from_bytes(&result.version);
+            }
+        }
+        let settled = open.into_iter().zip(versions).map(|(put, version)| {
+            if version == Some(put.put) {
+                self.fill(&put, call.fill);
+                return Round::Done(put.at, Ok(Put::Stored));
+            }
+            let why = "an earlier try to end the put got no answer, and the masters no longer know the put";
+            Round::Done(put.at, Err(Error::definite("put end", Code::PutGone, "the leader", why).unknown()))
+        });
+        settled.collect()
+    }
+
+    /// Notes a stored put in the embedded store's account, and caches its value or drops the cached older version.
+    fn fill(&self, put: &Pending<'_>, fill: Fill) {
+        if let Some(embedded) = &self.local.embedded {
+            embedded.note(&put.key, put.spot);
+        }
+        if fill != Fill::Nothing && self.local.cache.holds(put.size) {
+            self.local.cache.insert(&put.key, put.put, put.slices.concat().into());
+        } else {
+            // An older version is useless now.
+            self.local.cache.remove(&put.key);
+        }
+    }
+
+    /// Keeps if-absent puts in the local cache in local-only mode, queued for publishing if that is on.
+    fn keep_all<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+        if call.fill == Fill::Publish {
+            return pending.into_iter().map(|put| Round::Done(put.at, Ok(Put::LocalOnly))).collect();
+        }
+        let unpublished = self.local.unpublished.as_ref().map(|to| (to, Arc::new(call.options.clone())));
+        let keep = |put: Pending<'a>| {
+            let result = if call.options.mode == PutMode::Upsert {
+                let why = "no leader is in reach, and an upsert cannot be kept locally";
+                Err(Error::definite("upsert", Code::NoLeader, "this client", why))
+            } else if !self.local.cache.holds(put.size) {
+                let why = "no leader is in reach, and the local cache is off or too small for the value";
+                Err(Error::definite("put", Code::NoLeader, "this client", why))
+            } else {
+                let value = || Bytes::from(put.slices.concat());
+                match &unpublished {
+                    Some((unpublished, options)) => {
+                        let options = Arc::clone(options);
+                        let local = LocalPut { key: Box::from(&put.key[..]), version: put.put, options };
+                        unpublished.keep(local, value(), &self.local.cache, &self.counters);
+                    }
+                    None if self.local_size(&put.key).is_none() => {
+                        self.local.cache.insert(&put.key, put.put, value());
+                    }
+                    None => {}
+                }
+                Ok(Put::LocalOnly)
+            };
+            Round::Done(put.at, result)
+        };
+        pending.into_iter().map(keep).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+
+    #[test]
+    fn a_start_takes_no_more_of_a_request_than_it_is_counted_for() {
+        let item = PutStartItem {
+            put_id: vec![0xff; 16].into(),
+            key: vec![b'k'; mc_types::MAX_KEY_LEN].into(),
+            size: u64::MAX,
+            mode: i32::MAX,
+            replicas: u32::MAX,
+            deadline_ms: u64::MAX,
+            preferred_stores: vec![u64::MAX; 3],
+            avoid_stores: vec![u64::MAX; 5],
+        };
+        let (key, stores) = (item.key.len(), 8 * STORE_ID_BYTES);
+        let request = BatchPutStartRequest { caller: None, tenant: String::new(), items: vec![item] };
+        assert!(request.encoded_len() <= key + stores + START_ITEM_BYTES);
+    }
+}

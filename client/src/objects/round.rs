@@ -1,0 +1,156 @@
+//! A round of puts: one start, write and end of a chunk, and the state in which it leaves each put.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use mc_types::{Code, PutId, StoreId};
+use tokio::time::Instant;
+
+use super::core::{check_key, item_error, item_error_with};
+use crate::local::Spot;
+use crate::placement::Place;
+use crate::{Error, Put, PutFrom};
+
+/// A put that has no result yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Pending<'a> {
+    /// Index in the batch.
+    pub(crate) at: usize,
+    pub(crate) key: Bytes,
+    pub(crate) slices: &'a [&'a [u8]],
+    pub(crate) size: u64,
+    pub(crate) put: PutId,
+    /// Stores that failed this put.
+    pub(crate) avoid: Vec<StoreId>,
+    /// Whether the put was started again after a failure. That is done only once.
+    pub(crate) again: bool,
+    /// The failure after which it was started again on other stores.
+    pub(crate) failure: Option<Error>,
+    /// Whether the leader is also asked to leave out stores that failed other calls.
+    pub(crate) choosy: bool,
+    /// Place in this process's own store, if a replica was written there.
+    pub(crate) spot: Option<Spot>,
+}
+
+impl<'a> Pending<'a> {
+    /// Creates a put that has not been started; `key` is the item's key.
+    pub(crate) fn new(at: usize, key: Bytes, item: &PutFrom<'a>) -> Result<Self, Error> {
+        check_key("put", &key)?;
+        let size: u64 = item.slices.iter().map(|slice| slice.len() as u64).sum();
+        if size == 0 {
+            let why = "a value of 0 bytes: at least 1 is needed";
+            return Err(Error::definite("put", Code::InvalidParams, "this client", why));
+        }
+        Ok(Self {
+            at,
+            key,
+            slices: item.slices,
+            size,
+            put: PutId::random(),
+            avoid: Vec::new(),
+            again: false,
+            failure: None,
+            choosy: true,
+            spot: None,
+        })
+    }
+}
+
+/// Writes by index of their grant: index of the put, number of its replica, and place.
+pub(crate) type Writes = BTreeMap<usize, Vec<(usize, u32, Place)>>;
+
+/// A put whose replicas are being written, with the results so far.
+pub(crate) struct Written<'a> {
+    pub(crate) pending: Pending<'a>,
+    pub(crate) replicas: Vec<u32>,
+    /// Number of replicas that are still being written.
+    pub(crate) untried: usize,
+    pub(crate) failed: Vec<(u32, StoreId)>,
+    pub(crate) checksum: Option<u64>,
+    pub(crate) why: Cow<'static, str>,
+    /// Whether the deadline passed while a store was still receiving. Another store would have even less time.
+    pub(crate) late: bool,
+}
+
+/// The state in which a round left one put.
+pub(crate) enum Round<'a> {
+    Done(usize, Result<Put, Error>),
+    Again(Pending<'a>),
+}
+
+impl<'a> Written<'a> {
+    /// Creates the state of a put that the leader started with `replicas` replicas, before any write. Replicas missing
+    /// from `usable`, because this client can't interpret them, count as failed.
+    pub(crate) fn new(pending: Pending<'a>, replicas: usize, usable: &[(u32, Place)]) -> Self {
+        let usable: Vec<u32> = usable.iter().map(|(number, _)| *number).collect();
+        let all = 0..u32::try_from(replicas).unwrap_or(0);
+        let failed = all.filter(|number| !usable.contains(number)).map(|number| (number, StoreId::default()));
+        Self {
+            failed: failed.collect(),
+            pending,
+            untried: usable.len(),
+            replicas: usable,
+            checksum: None,
+            why: "no usable replica was placed".into(),
+            late: false,
+        }
+    }
+}
+
+impl<'a> Round<'a> {
+    /// Returns the result of a finished put with its index in the batch.
+    pub(crate) fn done(self) -> Option<(usize, Result<Put, Error>)> {
+        match self {
+            Self::Done(at, result) => Some((at, result)),
+            Self::Again(_) => None,
+        }
+    }
+
+    /// Decides about a put that the leader did not start. `avoiding` says whether the leader was asked to leave stores
+    /// out, and `no_space` why there was no space for puts, if the leader said so.
+    pub(crate) fn not_started(put: Pending<'a>, code: i32, avoiding: bool, no_space: &str) -> Self {
+        match Code::try_from(code) {
+            Ok(Code::ObjectAlreadyExists) => Self::Done(put.at, Ok(Put::AlreadyExists)),
+            // Perhaps the only stores with room failed another call just now. They may be back, so try once with them.
+            Ok(Code::NoAvailableHandle) if put.choosy && put.avoid.is_empty() && avoiding => {
+                Self::Again(Pending { choosy: false, ..put })
+            }
+            known => {
+                let full = known == Ok(Code::NoAvailableHandle);
+                let before = put.failure.filter(|_| full);
+                let refused = || match known {
+                    Ok(known) if full && !no_space.is_empty() => {
+                        item_error_with("put start", known, no_space)
+                    }
+                    _ => item_error("put start", code),
+                };
+                Self::Done(put.at, Err(before.unwrap_or_else(refused)))
+            }
+        }
+    }
+
+    /// Decides about a put of which no replica was written: start it once more on other stores, under a new id because
+    /// the client is revoking the old one.
+    pub(crate) fn elsewhere(put: Written<'a>, deadline: Instant) -> Self {
+        let at = put.pending.at;
+        let why = format!("none of {} replicas was written: {}", put.replicas.len(), put.why);
+        let error = Error::definite("put", Code::TransferFail, "the stores", why);
+        if put.pending.again || put.late || Instant::now() >= deadline {
+            return Self::Done(at, Err(error));
+        }
+        let avoid = put.failed.iter().map(|(_, store)| *store).filter(|store| *store != StoreId::default());
+        Self::Again(Pending {
+            put: PutId::random(),
+            again: true,
+            avoid: avoid.collect(),
+            failure: Some(error),
+            ..put.pending
+        })
+    }
+
+    /// Fails every put with the same error.
+    pub(crate) fn fail_all(puts: Vec<Pending<'a>>, error: &Error) -> Vec<Self> {
+        puts.into_iter().map(|put| Self::Done(put.at, Err(error.clone()))).collect()
+    }
+}

@@ -1,0 +1,222 @@
+use hashbrown::HashTable;
+use mc_index::{Change, EvictItem, KeyHash, State};
+use mc_types::{ClusterTime, StoreId};
+
+use super::leases::Leases;
+use super::policy::{Policy, Unit};
+
+/// Maximum number of candidates that are passed over for each victim, because they are leased or on other stores.
+const LOOKS_PER_VICTIM: usize = 4;
+/// Number of candidates that are passed over beyond that: the leased ones of one call lie side by side.
+const FIRST_LOOKS: usize = 64;
+
+/// Number of units that are checked against the index at a time, once many of them may be gone.
+const PRUNE_SLICE: usize = 1024;
+
+/// Extent of one eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want {
+    /// Bytes to free.
+    pub bytes: u64,
+    /// Maximum number of objects.
+    pub objects: usize,
+}
+
+/// Objects chosen for one eviction. Their versions are marked in the leases.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chosen {
+    /// The objects.
+    pub items: Vec<EvictItem>,
+    /// Bytes that their replicas free on the stores that count.
+    pub bytes: u64,
+    /// Why fewer bytes were chosen than wanted, if that is not for the number of objects.
+    pub blocked: Option<Blocked>,
+}
+
+/// Why no more objects can be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocked {
+    /// No object is left.
+    Empty,
+    /// The next candidates are leased by readers, or lie on stores that do not count.
+    Leased,
+}
+
+/// Follows the objects of the index and their use, and chooses which to evict.
+///
+/// It costs constant work for each object put, read, removed or evicted. Objects are known by the hash of their key.
+/// When two keys share one, the order of both is that of the last used, and they are evicted together.
+#[derive(Debug, Default)]
+pub struct Evictor {
+    policy: Policy<KeyHash>,
+    units: HashTable<Unit>,
+    /// Number of calls so far, by which the policy tells uses of one call from those of several.
+    calls: u32,
+    /// Unit to check next against the index.
+    prune_from: usize,
+}
+
+impl Evictor {
+    /// Begins with the objects of `state`, in the order in which they were put.
+    #[must_use]
+    pub fn of(state: &State) -> Self {
+        let mut put: Vec<_> = state.hashes().map(|(key, order)| (order, key)).collect();
+        put.sort_unstable_by_key(|(order, key)| (*order, key.to_u64()));
+        let mut evictor = Self::default();
+        for (_, key) in put {
+            let unit = evictor.policy.restore(key.to_u64(), false, key);
+            evictor.add(key, unit);
+        }
+        evictor
+    }
+
+    /// Number of objects in the order.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.policy.len()
+    }
+
+    /// Whether the order is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn find(&self, key: KeyHash) -> Option<Unit> {
+        self.units.find(key.to_u64(), |unit| self.policy.get(*unit) == Some(&key)).copied()
+    }
+
+    fn add(&mut self, key: KeyHash, unit: Unit) {
+        let policy = &self.policy;
+        let hash = |unit: &Unit| policy.get(*unit).map_or(0, |key| key.to_u64());
+        self.units.insert_unique(key.to_u64(), unit, hash);
+    }
+
+    fn forget(&mut self, key: KeyHash) -> Option<Unit> {
+        let policy = &self.policy;
+        let entry = self.units.find_entry(key.to_u64(), |unit| policy.get(*unit) == Some(&key)).ok()?;
+        Some(entry.remove().0)
+    }
+
+    /// Follows a change of the index.
+    pub fn follow(&mut self, change: &Change) {
+        match change {
+            Change::Put(keys) => self.used(keys, true),
+            Change::Gone(keys) => {
+                for &key in keys {
+                    if let Some(unit) = self.forget(key) {
+                        self.policy.remove(unit);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Records that one call found these objects, in the order of the call.
+    pub fn hit(&mut self, keys: &[KeyHash]) {
+        self.used(keys, false);
+    }
+
+    /// Uses the keys of a call from the last to the first. A call names the blocks of a prefix in their order, and a
+    /// block is of no use without those before it, so the first one must be evicted last.
+    fn used(&mut self, keys: &[KeyHash], put: bool) {
+        self.calls = self.calls.wrapping_add(1);
+        for &key in keys.iter().rev() {
+            match self.find(key) {
+                Some(unit) => self.policy.hit(unit, self.calls),
+                None if put => {
+                    let unit = self.policy.insert(key.to_u64(), self.calls, key);
+                    self.add(key, unit);
+                }
+                // The object has just been evicted or removed.
+                None => {}
+            }
+        }
+    }
+
+    /// Chooses objects to evict and marks their versions in `leases`. Only bytes on stores that are not in `without`,
+    /// which is sorted, count, and objects without such bytes stay.
+    ///
+    /// Candidates that stay or are leased go to the other end of their queue. After four of them for each victim the choice stops, so that
+    /// its cost depends on the number of victims alone.
+    pub fn choose(
+        &mut self,
+        want: Want,
+        state: &State,
+        leases: &Leases,
+        now: ClusterTime,
+        without: &[StoreId],
+    ) -> Chosen {
+        let mut chosen = Chosen::default();
+        let mut looks = 0;
+        while chosen.bytes < want.bytes && chosen.items.len() < want.objects {
+            if looks >= FIRST_LOOKS + LOOKS_PER_VICTIM * chosen.items.len() {
+                chosen.blocked = Some(Blocked::Leased);
+                break;
+            }
+            let Some(unit) = self.policy.candidate() else {
+                chosen.blocked = Some(Blocked::Empty);
+                break;
+            };
+            let Some(key) = self.policy.get(unit).copied() else {
+                chosen.blocked = Some(Blocked::Empty);
+                break;
+            };
+            let mut stays = false;
+            let before = chosen.items.len();
+            for object in state.with_hash(key) {
+                let counts = object.stores.iter().filter(|store| without.binary_search(store).is_err());
+                let replicas = counts.count() as u64;
+                if replicas == 0 || !leases.mark(object.version, now) {
+                    stays = true;
+                    continue;
+                }
+                chosen.bytes += object.size * replicas;
+                chosen.items.push(EvictItem { key, version: object.version });
+            }
+            if stays {
+                looks += 1;
+                self.policy.defer(unit);
+                continue;
+            }
+            self.forget(key);
+            if chosen.items.len() > before {
+                self.policy.evict(unit);
+            } else {
+                // Its store was dropped.
+                self.policy.remove(unit);
+            }
+        }
+        chosen
+    }
+
+    /// Takes objects back into the order whose eviction was refused; they are the next candidates but for age.
+    pub fn keep(&mut self, items: &[EvictItem]) {
+        for &EvictItem { key, .. } in items {
+            if self.find(key).is_none() {
+                let unit = self.policy.restore(key.to_u64(), false, key);
+                self.add(key, unit);
+            }
+        }
+    }
+
+    /// Drops units whose objects a dropped store took along, a slice at each call, while there seem to be many.
+    pub fn prune(&mut self, state: &State) {
+        if self.len() as u64 <= state.objects() + state.objects() / 8 + PRUNE_SLICE as u64 {
+            return;
+        }
+        for _ in 0..PRUNE_SLICE {
+            let Some(unit) = self.policy.slot(self.prune_from) else {
+                self.prune_from = 0;
+                return;
+            };
+            self.prune_from += 1;
+            if let Some(key) = unit.and_then(|unit| self.policy.get(unit)).copied()
+                && state.with_hash(key).next().is_none()
+                && let Some(unit) = self.forget(key)
+            {
+                self.policy.remove(unit);
+            }
+        }
+    }
+}

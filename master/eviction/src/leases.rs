@@ -1,0 +1,140 @@
+use std::collections::HashMap;
+
+use mc_types::{ClusterTime, PutId};
+use parking_lot::Mutex;
+
+const SHARDS: usize = 64;
+
+/// End of the lease of a version that is being evicted: no lease is granted on it, whatever the time.
+const EVICTING: ClusterTime = ClusterTime(u64::MAX);
+
+/// Read leases: the time until which each version may be in use by a client that was told its placement.
+///
+/// A lease makes a remove without `force` fail, and protects the object from eviction. It does not keep bytes from being
+/// reused under a reader: a removed version's holding time does that and, on TCP, the store's fence.
+///
+/// An eviction marks a version before it proposes the entry. A mark and a lease exclude each other, because both are
+/// made under the lock of the version's shard: a reader either gets its lease first, and the version is not evicted, or
+/// finds the mark, and waits for the entry's outcome.
+#[derive(Debug)]
+pub struct Leases {
+    shards: Vec<Mutex<HashMap<PutId, ClusterTime>>>,
+}
+
+impl Default for Leases {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl Leases {
+    /// No leases.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn shard(&self, version: PutId) -> &Mutex<HashMap<PutId, ClusterTime>> {
+        // Versions are random: their low bits are as good as a hash.
+        &self.shards[(version.0 % SHARDS as u128) as usize]
+    }
+
+    /// Records a lease, which never shortens a longer one. Returns false, without a lease, if the version is being
+    /// evicted.
+    #[must_use]
+    pub fn grant(&self, version: PutId, until: ClusterTime) -> bool {
+        let mut shard = self.shard(version).lock();
+        let end = shard.entry(version).or_insert(until);
+        if *end == EVICTING {
+            return false;
+        }
+        *end = (*end).max(until);
+        true
+    }
+
+    /// Whether a lease on `version` still runs at `now`.
+    #[must_use]
+    pub fn holds(&self, version: PutId, now: ClusterTime) -> bool {
+        self.shard(version).lock().get(&version).is_some_and(|end| *end > now && *end != EVICTING)
+    }
+
+    /// Marks a version as being evicted. Returns false, without a mark, while a lease on it runs.
+    #[must_use]
+    pub fn mark(&self, version: PutId, now: ClusterTime) -> bool {
+        let mut shard = self.shard(version).lock();
+        let end = shard.entry(version).or_insert(EVICTING);
+        if *end > now && *end != EVICTING {
+            return false;
+        }
+        *end = EVICTING;
+        true
+    }
+
+    /// Removes the mark of a version whose eviction is decided, either way.
+    pub fn unmark(&self, version: PutId) {
+        let mut shard = self.shard(version).lock();
+        if shard.get(&version) == Some(&EVICTING) {
+            shard.remove(&version);
+        }
+    }
+
+    /// Forgets the leases that have ended.
+    pub fn sweep(&self, now: ClusterTime) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.retain(|_, end| *end > now);
+            if shard.capacity() > 4 * shard.len() + 1024 {
+                shard.shrink_to_fit();
+            }
+        }
+    }
+
+    /// Number of remembered leases and marks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    /// Whether no lease and no mark is remembered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_runs_until_its_latest_end_and_is_then_forgotten() {
+        let leases = Leases::new();
+        let version = PutId(7);
+        assert!(leases.grant(version, ClusterTime(20)) && leases.grant(version, ClusterTime(10)));
+        assert!(leases.holds(version, ClusterTime(19)));
+        assert!(!leases.holds(version, ClusterTime(20)));
+        assert!(!leases.holds(PutId(8), ClusterTime(0)));
+        leases.sweep(ClusterTime(19));
+        assert_eq!(leases.len(), 1);
+        leases.sweep(ClusterTime(20));
+        assert!(leases.is_empty());
+    }
+
+    #[test]
+    fn a_version_is_leased_or_being_evicted_but_never_both() {
+        let leases = Leases::new();
+        let version = PutId(7);
+        assert!(leases.grant(version, ClusterTime(20)));
+        assert!(!leases.mark(version, ClusterTime(19)), "its lease runs");
+        assert!(leases.mark(version, ClusterTime(20)));
+        assert!(leases.mark(version, ClusterTime(20)), "an eviction that is tried again");
+        assert!(!leases.grant(version, ClusterTime(90)), "it is being evicted");
+        assert!(!leases.holds(version, ClusterTime(20)), "a mark is no lease");
+        leases.sweep(ClusterTime(1000));
+        assert!(!leases.grant(version, ClusterTime(2000)), "a mark does not end with the time");
+        leases.unmark(version);
+        assert!(leases.grant(version, ClusterTime(2000)) && leases.holds(version, ClusterTime(1999)));
+        leases.unmark(version);
+        assert!(leases.holds(version, ClusterTime(1999)), "a lease is no mark");
+    }
+}

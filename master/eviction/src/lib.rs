@@ -1,0 +1,18 @@
+//! Eviction, as far as it can be decided without I/O: which objects to give up when the pool is full.
+//!
+//! - [`Policy`]: the order of objects by use, with constant work for each operation.
+//! - [`Evictor`]: follows the index and the reads, and chooses victims.
+//! - [`Leases`]: versions that clients may be reading, and versions that are about to be evicted.
+//! - [`Hits`]: reads on their way from the request threads to the evictor.
+//!
+//! All of it is soft state of a leader. The log carries only the outcome ([`mc_index::Op::Evict`]).
+
+mod evictor;
+mod hits;
+mod leases;
+mod policy;
+
+pub use evictor::{Blocked, Chosen, Evictor, Want};
+pub use hits::Hits;
+pub use leases::Leases;
+pub use policy::{Policy, Unit};

@@ -1,0 +1,211 @@
+//! The evictor over the real index.
+
+#[path = "../../../index/tests/support/mod.rs"]
+mod support;
+
+use mc_eviction::{Blocked, Chosen, Evictor, Leases, Want};
+use mc_index::{Change, KeyHash, Op, Response, Settings, State};
+use mc_types::{ClusterTime, Code, PutId, StoreId};
+use proptest::prelude::*;
+
+use support::model::Model;
+use support::steps::{Script, steps};
+use support::{Rig, TERM};
+
+const NOW: ClusterTime = ClusterTime(5_000);
+const SIZE: u64 = 4096;
+
+/// A pool with room for `room` objects, an evictor that follows it, and leases.
+struct Pool {
+    rig: Rig,
+    evictor: Evictor,
+    leases: Leases,
+}
+
+impl Pool {
+    fn new(stores: &[u64]) -> Self {
+        let rig = Rig::with_stores(stores);
+        Self { evictor: Evictor::of(&rig.state), rig, leases: Leases::new() }
+    }
+
+    /// Puts objects `keys` in one call.
+    fn put(&mut self, keys: std::ops::Range<u128>) {
+        let items = keys.clone().map(|n| support::start(n, &n.to_string(), SIZE)).collect();
+        self.rig.apply(Op::PutStart { tenant: String::new(), items });
+        let items = keys.map(|n| support::end(n, &n.to_string())).collect();
+        self.apply(Op::PutEnd { items });
+    }
+
+    fn apply(&mut self, op: Op) -> Response {
+        let command = self.rig.command(op.clone());
+        let response = self.rig.apply(op);
+        if let Some(change) = Change::of(&command, &response) {
+            self.evictor.follow(&change);
+        }
+        response
+    }
+
+    fn hit(&mut self, keys: impl Iterator<Item = u128>) {
+        let keys: Vec<_> = keys.map(hash).collect();
+        self.evictor.hit(&keys);
+    }
+
+    fn choose(&mut self, bytes: u64) -> Chosen {
+        self.choose_without(bytes, &[])
+    }
+
+    fn choose_without(&mut self, bytes: u64, suspects: &[StoreId]) -> Chosen {
+        let want = Want { bytes, objects: 1000 };
+        self.evictor.choose(want, &self.rig.state, &self.leases, NOW, suspects)
+    }
+
+    fn evict(&mut self, bytes: u64) -> Vec<u128> {
+        let Chosen { items, .. } = self.choose(bytes);
+        let codes = self.apply(Op::Evict { items: items.clone(), reuse_at: ClusterTime(0) });
+        assert_eq!(codes, Response::Codes(vec![Code::Ok; items.len()]));
+        items.iter().map(|item| item.version.0).collect()
+    }
+}
+
+fn hash(n: u128) -> KeyHash {
+    KeyHash::of("", n.to_string().as_bytes())
+}
+
+fn versions(chosen: &Chosen) -> Vec<u128> {
+    chosen.items.iter().map(|item| item.version.0).collect()
+}
+
+#[test]
+fn the_oldest_call_goes_first_from_its_tail_and_its_bytes_are_free() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    pool.put(1..5);
+    pool.put(5..9);
+    assert_eq!(pool.evict(2 * SIZE), [4, 3]);
+    assert_eq!(pool.rig.used(), 6 * SIZE);
+    assert_eq!(pool.evict(3 * SIZE - 1), [2, 1, 8]);
+    assert_eq!(pool.rig.version("8"), None);
+    assert_eq!(pool.rig.version("7"), Some(7));
+}
+
+#[test]
+fn a_new_leader_orders_objects_as_they_were_put() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    for n in 1..20 {
+        pool.put(n..n + 1);
+    }
+    pool.evictor = Evictor::of(&pool.rig.state);
+    assert_eq!(pool.evict(3 * SIZE), [1, 2, 3]);
+}
+
+#[test]
+fn leased_objects_are_passed_over_and_when_all_are_leased_it_says_so() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    for n in 1..9 {
+        pool.put(n..n + 1);
+    }
+    assert!(pool.leases.grant(PutId(1), ClusterTime(NOW.0 + 1)));
+    assert!(pool.leases.grant(PutId(2), NOW), "this one has just ended");
+    assert_eq!(pool.evict(2 * SIZE), [2, 3]);
+    for n in 4..9 {
+        assert!(pool.leases.grant(PutId(n), ClusterTime(NOW.0 + 1)));
+    }
+    let chosen = pool.choose(SIZE);
+    assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(Blocked::Leased)));
+    assert_eq!(pool.evictor.len(), 6, "none is lost to the order");
+}
+
+#[test]
+fn a_chosen_version_is_not_leased_any_more() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    pool.put(1..2);
+    assert_eq!(versions(&pool.choose(1)), [1]);
+    assert!(!pool.leases.grant(PutId(1), ClusterTime(9_000)));
+    let none = pool.choose(1);
+    assert_eq!((none.items.len(), none.blocked), (0, Some(Blocked::Empty)), "it is not chosen twice");
+}
+
+#[test]
+fn objects_whose_eviction_was_refused_are_candidates_again() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    pool.put(1..3);
+    let chosen = pool.choose(2 * SIZE);
+    for item in &chosen.items {
+        pool.leases.unmark(item.version);
+    }
+    pool.evictor.keep(&chosen.items);
+    assert_eq!(pool.evict(2 * SIZE).len(), 2);
+}
+
+#[test]
+fn objects_on_suspect_stores_stay() {
+    let mut pool = Pool::new(&[100 * SIZE, 100 * SIZE]);
+    for n in 1..41 {
+        pool.put(n..n + 1);
+    }
+    let on_first = pool.rig.state.stores().next().unwrap().objects;
+    assert!((1..40).contains(&on_first), "{on_first}");
+    let chosen = pool.choose_without(u64::MAX, &[StoreId(1)]);
+    assert_eq!((chosen.items.len() as u64, chosen.bytes), (40 - on_first, (40 - on_first) * SIZE));
+    assert_eq!(chosen.blocked, Some(Blocked::Leased));
+    assert!(pool.choose_without(u64::MAX, &[StoreId(1), StoreId(2)]).items.is_empty());
+}
+
+#[test]
+fn a_used_object_outlives_those_put_before_and_after_it() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    for n in 1..21 {
+        pool.put(n..n + 1);
+    }
+    pool.hit([5, 6].into_iter());
+    assert!(pool.evict(12 * SIZE).iter().all(|n| ![5, 6].contains(n)));
+}
+
+#[test]
+fn objects_that_a_dropped_store_took_along_leave_the_order() {
+    let mut pool = Pool::new(&[10_000 * SIZE, 10_000 * SIZE]);
+    for n in 0..4 {
+        pool.put(1 + n * 1000..1001 + n * 1000);
+    }
+    pool.rig.drop_store(1);
+    while pool.rig.sweep(10_000) {}
+    let left = pool.rig.state.objects();
+    assert!(left < 3000, "{left}");
+    for _ in 0..10 {
+        pool.evictor.prune(&pool.rig.state);
+    }
+    assert!((left..left + left / 8 + 1025).contains(&(pool.evictor.len() as u64)));
+    assert_eq!(pool.choose(u64::MAX).items.len() as u64, left.min(1000));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
+
+    /// Whatever happened to the index, an evictor that followed it can evict every object, each once.
+    #[test]
+    fn no_object_is_ever_lost_to_the_order(steps in steps(1..120), begin in 0..120usize) {
+        let mut state = State::new(Settings::default());
+        let (mut model, mut script) = (Model::new(), Script::new());
+        let mut evictor = Evictor::of(&state);
+        for (at, (step, index)) in steps.iter().zip(1..).enumerate() {
+            if at == begin {
+                evictor = Evictor::of(&state);
+            }
+            let command = script.command(step, |key| model.version(key));
+            let response = state.apply(index, TERM, &command);
+            model.check(index, &command, &response, &state);
+            if let Some(change) = Change::of(&command, &response) {
+                evictor.follow(&change);
+            }
+        }
+        let want = Want { bytes: u64::MAX, objects: 1000 };
+        let chosen = evictor.choose(want, &state, &Leases::new(), NOW, &[]);
+        let mut versions: Vec<_> = chosen.items.iter().map(|item| item.version).collect();
+        versions.sort();
+        versions.dedup();
+        prop_assert_eq!(versions.len(), chosen.items.len());
+        let visible: Vec<_> = state.hashes().collect();
+        prop_assert_eq!(chosen.items.len(), visible.len());
+        prop_assert_eq!(chosen.blocked, Some(Blocked::Empty));
+        prop_assert!(evictor.is_empty());
+    }
+}

@@ -1,0 +1,183 @@
+use mc_types::{ClusterTime, Code, PutId, SegmentEpoch, StoreId};
+
+use super::command::{
+    EvictItem, MountStore, Op, PutEndItem, PutEnded, PutStartItem, PutStarted, RemoveItem, Response,
+};
+use super::settings::Settings;
+
+/// An operation to propose, with the type of its answer.
+///
+/// A command's [`Response`] is one enum for all operations. A request knows which variant answers it, so its caller
+/// does not have to match on the others.
+#[derive(Debug)]
+pub struct Request<A> {
+    op: Op,
+    answer: fn(Response) -> Option<A>,
+}
+
+/// Reads the answer of a [`Request`].
+#[derive(Debug)]
+pub struct Answer<A>(fn(Response) -> Option<A>);
+
+impl<A> Request<A> {
+    /// Splits the request into the operation and the reader of its answer.
+    #[must_use]
+    pub fn split(self) -> (Op, Answer<A>) {
+        (self.op, Answer(self.answer))
+    }
+}
+
+impl<A> Answer<A> {
+    /// Returns the answer to the operation; `None` when its entry's term was not the stamp's, so that it did nothing.
+    #[must_use]
+    pub fn read(&self, response: Response) -> Option<A> {
+        (self.0)(response)
+    }
+}
+
+impl Request<()> {
+    /// Brings the cluster's time forward.
+    #[must_use]
+    pub fn tick() -> Self {
+        Self { op: Op::Tick, answer: done }
+    }
+
+    /// Replaces the replicated settings.
+    #[must_use]
+    pub fn set_settings(settings: Settings) -> Self {
+        Self { op: Op::SetSettings(settings), answer: done }
+    }
+
+    /// Raises the cluster version.
+    #[must_use]
+    pub fn set_cluster_version(version: u32) -> Self {
+        Self { op: Op::SetClusterVersion(version), answer: done }
+    }
+}
+
+impl Request<Code> {
+    /// Mounts a store.
+    #[must_use]
+    pub fn mount_store(mount: MountStore) -> Self {
+        Self { op: Op::MountStore(mount), answer: code }
+    }
+
+    /// Drops a store and its replicas.
+    #[must_use]
+    pub fn drop_store(store: StoreId, epoch: SegmentEpoch) -> Self {
+        Self { op: Op::DropStore { store, epoch }, answer: code }
+    }
+}
+
+impl Request<bool> {
+    /// Frees up to `limit` objects of dropped stores; the answer says whether there are more.
+    #[must_use]
+    pub fn sweep(limit: u32) -> Self {
+        Self { op: Op::Sweep { limit }, answer: more }
+    }
+}
+
+impl Request<Vec<PutStarted>> {
+    /// Starts puts; one answer an item.
+    #[must_use]
+    pub fn put_start(tenant: String, items: Vec<PutStartItem>) -> Self {
+        Self { op: Op::PutStart { tenant, items }, answer: started }
+    }
+}
+
+impl Request<Vec<PutEnded>> {
+    /// Ends puts; one answer an item.
+    #[must_use]
+    pub fn put_end(items: Vec<PutEndItem>) -> Self {
+        Self { op: Op::PutEnd { items }, answer: ended }
+    }
+}
+
+impl Request<Vec<Code>> {
+    /// Gives puts up; one code a put.
+    #[must_use]
+    pub fn put_revoke(puts: Vec<PutId>) -> Self {
+        Self { op: Op::PutRevoke { puts }, answer: codes }
+    }
+
+    /// Removes objects; one code an item.
+    #[must_use]
+    pub fn remove(tenant: String, items: Vec<RemoveItem>) -> Self {
+        Self { op: Op::Remove { tenant, items }, answer: codes }
+    }
+
+    /// Evicts objects; one code an item. Their bytes may be reused from `reuse_at` on.
+    #[must_use]
+    pub fn evict(items: Vec<EvictItem>, reuse_at: ClusterTime) -> Self {
+        Self { op: Op::Evict { items, reuse_at }, answer: codes }
+    }
+}
+
+fn done(response: Response) -> Option<()> {
+    matches!(response, Response::Done).then_some(())
+}
+
+fn code(response: Response) -> Option<Code> {
+    codes(response)?.pop()
+}
+
+fn codes(response: Response) -> Option<Vec<Code>> {
+    if let Response::Codes(codes) = response { Some(codes) } else { None }
+}
+
+fn more(response: Response) -> Option<bool> {
+    if let Response::Swept { more } = response { Some(more) } else { None }
+}
+
+fn started(response: Response) -> Option<Vec<PutStarted>> {
+    if let Response::PutStarted(started) = response { Some(started) } else { None }
+}
+
+fn ended(response: Response) -> Option<Vec<PutEnded>> {
+    if let Response::PutEnded(ended) = response { Some(ended) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Command, Stamp, State};
+    use mc_types::GrantKey;
+
+    /// Whether `request` gets an answer from an entry of the stamp's term, and from one of another term.
+    fn answered<A>(request: impl Fn() -> Request<A>) -> (bool, bool) {
+        let read = |term| {
+            let (op, answer) = request().split();
+            let mut state = State::new(Settings::default());
+            let command = Command { stamp: Stamp { term: 1, ..Stamp::default() }, op };
+            answer.read(state.apply(1, term, &command)).is_some()
+        };
+        (read(1), read(2))
+    }
+
+    #[test]
+    fn each_request_reads_the_response_to_its_operation_and_none_of_another_term() {
+        let mount = || MountStore {
+            store: StoreId(1),
+            epoch: SegmentEpoch(1),
+            name: String::new(),
+            grant_key: GrantKey([0; 32]),
+            endpoints: vec![],
+            segments: vec![1 << 20],
+            http: String::new(),
+        };
+        let item = || RemoveItem { key: vec![1], version: PutId(1), reuse_at: Default::default() };
+        let tenant = String::new;
+        assert_eq!(answered(|| Request::mount_store(mount())), (true, false));
+        assert_eq!(answered(|| Request::drop_store(StoreId(1), SegmentEpoch(1))), (true, false));
+        assert_eq!(answered(|| Request::sweep(1)), (true, false));
+        assert_eq!(answered(|| Request::put_start(tenant(), vec![])), (true, false));
+        assert_eq!(answered(|| Request::put_end(vec![])), (true, false));
+        assert_eq!(answered(|| Request::put_revoke(vec![PutId(1)])), (true, false));
+        assert_eq!(answered(|| Request::remove(tenant(), vec![item()])), (true, false));
+        assert_eq!(answered(|| Request::evict(vec![], ClusterTime(0))), (true, false));
+        // No leader decides these from its soft state.
+        assert_eq!(answered(Request::tick), (true, true));
+        assert_eq!(answered(|| Request::set_settings(Settings::default())), (true, true));
+        assert_eq!(answered(|| Request::set_cluster_version(1)), (true, true));
+    }
+}

@@ -1,0 +1,202 @@
+//! The replicated settings and the cluster version.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mc_index::{CLUSTER_VERSION, Request, Settings};
+use mc_types::{HostPort, NodeId};
+use tokio::sync::Mutex;
+
+use super::{Coordinator, Leading, Refusal};
+use crate::formation::Formation;
+use crate::setting::Setting;
+
+/// Settings and version of the cluster, as they are replicated.
+#[derive(Clone, Debug)]
+pub(crate) struct Replicated {
+    pub(crate) settings: Settings,
+    /// Cluster version; 0 if the cluster has just formed and its first leader has not logged its settings yet.
+    pub(crate) version: u32,
+}
+
+/// Serves and changes the replicated settings and the cluster version.
+pub(crate) struct Configuration {
+    coordinator: Arc<Coordinator>,
+    formation: Arc<Formation>,
+    /// Settings from this master's flags. A new cluster takes those of its first leader.
+    seed: Settings,
+    /// Held while a setting or the version is changed.
+    changing: Mutex<()>,
+}
+
+impl Configuration {
+    pub(super) fn new(coordinator: Arc<Coordinator>, formation: Arc<Formation>, seed: Settings) -> Self {
+        Self { coordinator, formation, seed, changing: Mutex::default() }
+    }
+
+    pub(crate) async fn get(&self) -> Result<Replicated, Refusal> {
+        self.coordinator.lead().await?;
+        Ok(self.replicated())
+    }
+
+    /// Changes one setting; returns the settings before and after.
+    ///
+    /// Changes are made one after the other, also across a change of the leader: an entry holds all settings, so a
+    /// change must see the one before it.
+    ///
+    /// The lock and the tick ensure that. Under the lock, no other change is proposed in this term. Once the tick is
+    /// applied, everything proposed before it is applied or lost, and any committed entry of an earlier term lies
+    /// before the tick.
+    pub(crate) async fn set(&self, setting: &Setting, value: &str) -> Result<(Settings, Settings), Refusal> {
+        let _one_at_a_time = self.changing.lock().await;
+        let leading = self.coordinator.lead().await?;
+        // A change whose caller gave up may lie in the log ahead of this one. It is applied once the tick is.
+        self.coordinator.propose(&leading, Request::tick()).await?;
+        let Replicated { settings: before, version } = self.replicated();
+        if version == 0 {
+            return Err(Refusal::Busy("the cluster has just formed and has no settings yet".into()));
+        }
+        let mut after = before.clone();
+        setting.set(&mut after, value).map_err(|error| Refusal::Invalid(error.to_string()))?;
+        if after != before {
+            self.coordinator.propose(&leading, Request::set_settings(after.clone())).await?;
+            let (old, new) = (setting.value(&before), setting.value(&after));
+            tracing::info!(setting = setting.name, old, new, "the cluster's setting was changed");
+        }
+        leading.adopt(&after);
+        Ok((before, after))
+    }
+
+    /// Raises the cluster version to the highest that every member's build supports. Returns the old and the new
+    /// version.
+    pub(crate) async fn finish_upgrade(&self) -> Result<(u32, u32), Refusal> {
+        let leading = self.coordinator.lead().await?;
+        let supported = self.supported_versions().await?;
+        let _one_at_a_time = self.changing.lock().await;
+        if self.replicated().version == 0 {
+            // As in `set`: entries that lie before the tick in the log are applied once the tick is.
+            self.coordinator.propose(&leading, Request::tick()).await?;
+        }
+        let before = self.replicated().version;
+        let after = raised(before, &supported).map_err(Refusal::Invalid)?;
+        if after > before {
+            if before == 0 {
+                // The cluster has just formed. Once it has a version, no leader seeds its settings any more.
+                self.coordinator.propose(&leading, Request::set_settings(self.seed.clone())).await?;
+            }
+            self.coordinator.propose(&leading, Request::set_cluster_version(after)).await?;
+            tracing::info!(from = before, to = after, "the cluster version was raised");
+        }
+        if before == 0 {
+            // This term's soft state was made with the built-in settings.
+            self.coordinator.step_down();
+        }
+        Ok((before, after))
+    }
+
+    /// Logs the settings from this master's flags, and the version, for a cluster that has just formed.
+    ///
+    /// Such a cluster begins with version 0 and built-in settings. Returns true if there was nothing to log.
+    pub(super) async fn seed(&self, leading: &Leading) -> Result<bool, Refusal> {
+        if self.replicated().version > 0 {
+            return Ok(true);
+        }
+        let version = self.first_version().await;
+        // Someone may have finished the upgrade meanwhile, and changed a setting since.
+        let _one_at_a_time = self.changing.lock().await;
+        if self.replicated().version > 0 {
+            return Ok(false);
+        }
+        self.coordinator.propose(leading, Request::set_settings(self.seed.clone())).await?;
+        self.coordinator.propose(leading, Request::set_cluster_version(version)).await?;
+        // This term's soft state was made with the built-in settings.
+        self.coordinator.step_down();
+        Ok(false)
+    }
+
+    /// Version with which a cluster that has just formed begins: the highest that every member's build supports.
+    /// Version 1, which every build supports, if a member does not answer.
+    async fn first_version(&self) -> u32 {
+        if CLUSTER_VERSION == 1 {
+            return 1;
+        }
+        match self.supported_versions().await {
+            Ok(supported) => supported.into_values().fold(CLUSTER_VERSION, u32::min).max(1),
+            Err(why) => {
+                tracing::warn!(
+                    "the new cluster runs as version 1 until `mcctl upgrade finish` raises it: {why}"
+                );
+                1
+            }
+        }
+    }
+
+    /// Highest cluster version that each member's build supports. Fails unless every member answers.
+    async fn supported_versions(&self) -> Result<BTreeMap<NodeId, u32>, Refusal> {
+        let mut supported = BTreeMap::from([(self.coordinator.raft.node_id(), CLUSTER_VERSION)]);
+        for (node, addresses) in self.coordinator.raft.members() {
+            if node == self.coordinator.raft.node_id() {
+                continue;
+            }
+            let raft = &addresses.raft;
+            let answer = match HostPort::parse(raft, 0) {
+                Ok(address) => self.formation.who_is_at(&address).await,
+                Err(error) => Err(error.to_string()),
+            };
+            match answer {
+                Ok(answer) if answer.node == node => supported.insert(node, answer.cluster_version_max),
+                Ok(_) => {
+                    return Err(Refusal::Busy(format!("another node than member {node} answers at {raft}")));
+                }
+                Err(why) => {
+                    return Err(Refusal::Invalid(format!(
+                        "master {node} at {raft} does not answer ({why}): what its build supports is not known; start \
+                         it, or remove it with `mcctl members remove {node}`"
+                    )));
+                }
+            };
+        }
+        Ok(supported)
+    }
+
+    fn replicated(&self) -> Replicated {
+        self.coordinator.index.read(|applied| Replicated {
+            settings: applied.state.settings().clone(),
+            version: applied.state.cluster_version(),
+        })
+    }
+}
+
+/// Returns the cluster version after `before`: the highest that all builds support. If some builds hold it down while
+/// others support more, the error names them, because the caller believes that they were upgraded.
+fn raised(before: u32, supported: &BTreeMap<NodeId, u32>) -> Result<u32, String> {
+    let lowest = supported.values().copied().min().unwrap_or(before);
+    if lowest > before || supported.values().all(|supports| *supports == before) {
+        return Ok(lowest);
+    }
+    let behind = supported.iter().filter(|(_, supports)| **supports == lowest);
+    let behind: Vec<_> = behind.map(|(node, _)| node.to_string()).collect();
+    Err(format!(
+        "the build of master {} supports cluster version {lowest} at most, the cluster is at {before}: upgrade it",
+        behind.join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_raised_to_what_all_builds_support_and_who_holds_it_down_is_named() {
+        let raised = |before, supported: [u32; 3]| {
+            raised(before, &(1..).map(NodeId).zip(supported).collect::<BTreeMap<_, _>>())
+        };
+        assert_eq!(raised(1, [2, 3, 2]), Ok(2));
+        assert_eq!(raised(2, [2, 2, 2]), Ok(2), "it is raised already");
+        for (before, supported) in [(1, [2, 1, 2]), (2, [3, 1, 2])] {
+            let why = raised(before, supported).unwrap_err();
+            assert!(why.contains(&format!("master {} supports cluster version 1", NodeId(2))), "{why}");
+            assert!(!why.contains(&NodeId(3).to_string()), "{why}");
+        }
+    }
+}

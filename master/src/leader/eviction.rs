@@ -1,0 +1,296 @@
+//! Eviction: a task that makes room in a full pool, and the wait of puts for that room.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use mc_eviction::{Blocked, Chosen, Evictor, Want};
+use mc_index::{EvictItem, Request, Usage};
+use mc_types::Code;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::duties::pause;
+use super::{Coordinator, Leading, Refusal};
+
+/// Interval at which the pool's use is compared with the watermarks, if no put asks for room before.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum number of objects that one entry evicts. The index is locked against changes while they are chosen.
+const OBJECTS_PER_ENTRY: usize = 512;
+/// Longest wait of a read for the outcome of an eviction. An entry is decided within milliseconds, unless the leader is
+/// losing its majority.
+const OUTCOME_WAIT: Duration = Duration::from_secs(1);
+
+/// Room in the pool: what puts ask for, and what evictions have achieved.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// Bytes that waiting puts have asked for since the last round.
+    wanted: AtomicU64,
+    asked: Notify,
+    rounds: watch::Sender<Round>,
+}
+
+/// Outcome of the last round of eviction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    /// Why it freed nothing; `None` if it freed something.
+    blocked: Option<Blocked>,
+}
+
+/// Result of asking for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Made {
+    /// An eviction freed bytes: try again.
+    Freed,
+    /// Nothing can be evicted.
+    Blocked(Blocked),
+    /// Nothing was freed in time.
+    Late,
+}
+
+impl Room {
+    pub(super) fn new() -> Self {
+        Self { wanted: AtomicU64::new(0), asked: Notify::new(), rounds: watch::Sender::default() }
+    }
+
+    /// Asks for `bytes` of room and waits until an eviction has freed some, or has found that it cannot.
+    pub(super) async fn make(&self, bytes: u64, deadline: Instant) -> Made {
+        // Subscribed before asking: the round that answers cannot be missed. An earlier round that ends in between is
+        // taken for the answer. The caller then tries once more than necessary.
+        let mut rounds = self.rounds.subscribe();
+        self.wanted.fetch_add(bytes, Ordering::AcqRel);
+        self.asked.notify_one();
+        match tokio::time::timeout_at(deadline, rounds.changed()).await {
+            Ok(Ok(())) => match rounds.borrow().blocked {
+                None => Made::Freed,
+                Some(why) => Made::Blocked(why),
+            },
+            _ => Made::Late,
+        }
+    }
+
+    /// Calls `read` until it finds no version that is being evicted, or until such a version was undecided for too long.
+    ///
+    /// `read` returns its result and whether it met one. A version is decided when its entry is applied, or is known
+    /// never to be.
+    pub(super) async fn read_settled<R>(&self, mut read: impl FnMut() -> (R, bool)) -> R {
+        let (result, undecided) = read();
+        if !undecided {
+            return result;
+        }
+        let deadline = Instant::now() + OUTCOME_WAIT;
+        loop {
+            // Subscribed before reading: a round that ends after the read wakes this task.
+            let mut rounds = self.rounds.subscribe();
+            let (result, undecided) = read();
+            if !undecided || tokio::time::timeout_at(deadline, rounds.changed()).await.is_err() {
+                return result;
+            }
+        }
+    }
+
+    fn ended(&self, blocked: Option<Blocked>) {
+        self.rounds.send_replace(Round { blocked });
+    }
+}
+
+/// Why a put found no room, for its caller.
+pub(super) fn explain(made: Made) -> &'static str {
+    match made {
+        Made::Blocked(Blocked::Leased) => {
+            "the objects that could be evicted are leased by readers: try again later"
+        }
+        Made::Blocked(Blocked::Empty) => {
+            "no object is left to evict: the pool is full of puts in flight, or its free space is in pieces"
+        }
+        Made::Freed | Made::Late => "eviction did not free enough in time: try again",
+    }
+}
+
+/// Evicts objects until this master stops; does nothing while it does not lead.
+pub(crate) async fn keep_room(coordinator: Arc<Coordinator>) {
+    let mut term: Option<Term> = None;
+    while wait_for_work(&coordinator).await {
+        match coordinator.on_duty() {
+            Some(leading) => {
+                let mut now = match term.take().filter(|term| Arc::ptr_eq(&term.leading, &leading)) {
+                    Some(same) => same,
+                    None => Term::begin(&coordinator, leading).await,
+                };
+                if now.round(&coordinator).await.is_ok() {
+                    term = Some(now);
+                }
+            }
+            // Being unsure for a moment is not the end of a term.
+            None if coordinator.raft.view().role != "leader" && term.take().is_some() => {
+                coordinator.index.unfollow();
+            }
+            None => {}
+        }
+    }
+}
+
+/// Orders the objects of the index, apart from the tasks of the runtime: a large index takes seconds.
+async fn ordered(coordinator: &Coordinator) -> Evictor {
+    let state = coordinator.index.follow();
+    mc_durable::blocking(move || Evictor::of(&state)).await.unwrap_or_default()
+}
+
+/// Waits until a put asks for room or the interval is over. Returns false if this master stops.
+async fn wait_for_work(coordinator: &Coordinator) -> bool {
+    tokio::select! {
+        () = coordinator.room.asked.notified() => !coordinator.stop.is_cancelled(),
+        goes_on = pause(coordinator, LOOK_INTERVAL) => goes_on,
+    }
+}
+
+/// Eviction in one term.
+struct Term {
+    leading: Arc<Leading>,
+    evictor: Evictor,
+    /// Marked versions whose entry may or may not have been committed.
+    undecided: Vec<EvictItem>,
+}
+
+/// The term is over.
+struct TermOver;
+
+/// Whether an entry with the same items may be under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Try {
+    First,
+    Again,
+}
+
+/// Outcome of an entry that evicts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    Applied,
+    /// It was refused, or its outcome is unknown: no further one is proposed in this round.
+    Failed,
+}
+
+impl Term {
+    async fn begin(coordinator: &Coordinator, leading: Arc<Leading>) -> Self {
+        Self { evictor: ordered(coordinator).await, leading, undecided: Vec::new() }
+    }
+
+    /// Brings the order up to date, and evicts down to the low watermark if the pool is above the high one, or as much
+    /// as puts have asked for.
+    async fn round(&mut self, coordinator: &Coordinator) -> Result<(), TermOver> {
+        self.follow(coordinator).await;
+        if !self.undecided.is_empty() {
+            let items = std::mem::take(&mut self.undecided);
+            if self.evict(coordinator, items, Try::Again).await? == Entry::Failed {
+                return Ok(());
+            }
+        }
+        let asked = coordinator.room.wanted.swap(0, Ordering::AcqRel);
+        let mut left = self.excess(coordinator).max(asked);
+        while left > 0 {
+            let Chosen { items, bytes, blocked } = self.choose(coordinator, left);
+            if !items.is_empty() {
+                if self.evict(coordinator, items, Try::First).await? == Entry::Failed {
+                    break;
+                }
+                coordinator.metrics.evicted_bytes.increment(bytes);
+            } else if let Some(blocked) = blocked {
+                coordinator.room.ended(Some(blocked));
+            }
+            if blocked.is_some() {
+                break;
+            }
+            left = left.saturating_sub(bytes);
+            self.follow(coordinator).await;
+        }
+        Ok(())
+    }
+
+    async fn follow(&mut self, coordinator: &Coordinator) {
+        match coordinator.index.take_changes() {
+            Ok(changes) => changes.iter().for_each(|change| self.evictor.follow(change)),
+            Err(_) => {
+                tracing::warn!("the order of eviction lost track of the index and begins again by age");
+                self.evictor = ordered(coordinator).await;
+            }
+        }
+        self.leading.hits.drain(|call| self.evictor.hit(call));
+        coordinator.index.read(|applied| self.evictor.prune(&applied.state));
+    }
+
+    /// Bytes above the low watermark, once the high one is passed.
+    fn excess(&self, coordinator: &Coordinator) -> u64 {
+        let suspects = self.leading.liveness.suspects();
+        coordinator.index.read(|applied| {
+            let Usage { capacity, live, .. } = applied.state.usage(&suspects);
+            let settings = applied.state.settings();
+            if live <= settings.eviction_high_watermark.of(capacity) {
+                return 0;
+            }
+            live.saturating_sub(settings.eviction_low_watermark.of(capacity))
+        })
+    }
+
+    fn choose(&mut self, coordinator: &Coordinator, bytes: u64) -> Chosen {
+        let suspects = self.leading.liveness.suspects();
+        let want = Want { bytes, objects: OBJECTS_PER_ENTRY };
+        let Self { leading, evictor, .. } = self;
+        coordinator
+            .index
+            .read(|applied| evictor.choose(want, &applied.state, &leading.leases, leading.now(), &suspects))
+    }
+
+    /// Proposes the eviction of marked versions, and removes the marks once each is decided. Versions of unknown outcome
+    /// become `undecided`, which is empty before.
+    ///
+    /// The leader's log is in the order of its proposals. So when a later entry of this term is applied, an earlier one
+    /// of unknown outcome has been applied before it or never will be: repeating the items decides them.
+    async fn evict(
+        &mut self,
+        coordinator: &Coordinator,
+        items: Vec<EvictItem>,
+        attempt: Try,
+    ) -> Result<Entry, TermOver> {
+        let reuse_at = self.leading.evicted_until();
+        let request = Request::evict(items.clone(), reuse_at);
+        match coordinator.propose(&self.leading, request).await {
+            Ok(codes) => {
+                let evicted = codes.iter().filter(|code| **code == Code::Ok).count();
+                coordinator.metrics.evicted_objects.increment(evicted as u64);
+                self.unmark(&items);
+                coordinator.room.ended(None);
+                Ok(Entry::Applied)
+            }
+            // The marks end with this term's leases.
+            Err(Refusal::NotLeader { .. }) => Err(TermOver),
+            Err(Refusal::Unknown(why)) => {
+                tracing::warn!(
+                    why,
+                    objects = items.len(),
+                    "the outcome of an eviction is unknown; it is tried again"
+                );
+                self.undecided = items;
+                Ok(Entry::Failed)
+            }
+            // The earlier entry may still be applied.
+            Err(_) if attempt == Try::Again => {
+                self.undecided = items;
+                Ok(Entry::Failed)
+            }
+            Err(refusal) => {
+                tracing::warn!(%refusal, objects = items.len(), "an eviction was refused; it is tried again");
+                self.unmark(&items);
+                self.evictor.keep(&items);
+                // Reads of these versions wait.
+                coordinator.room.ended(None);
+                Ok(Entry::Failed)
+            }
+        }
+    }
+
+    fn unmark(&self, items: &[EvictItem]) {
+        for item in items {
+            self.leading.leases.unmark(item.version);
+        }
+    }
+}

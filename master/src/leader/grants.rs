@@ -1,0 +1,86 @@
+use bytes::Bytes;
+use mc_index::{Endpoint, PlacedReplica, State};
+use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
+
+/// A replica and its place in the grants of the same answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrantedReplica {
+    pub(crate) placed: PlacedReplica,
+    /// Index of the store's grant in the list of grants.
+    pub(crate) grant: u32,
+    /// Index of the replica's range in that grant.
+    pub(crate) range: u32,
+}
+
+/// Permission to touch ranges of one store's memory, sealed for that store.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreGrant {
+    pub(crate) store: StoreId,
+    pub(crate) epoch: SegmentEpoch,
+    pub(crate) grant: Bytes,
+    pub(crate) endpoints: Vec<Endpoint>,
+}
+
+/// Collects the placements of one answer and seals one grant per store for all of them.
+pub(super) struct Grants<'a> {
+    state: &'a State,
+    cluster: ClusterId,
+    access: Access,
+    expires: ClusterTime,
+    stores: Vec<PerStore<'a>>,
+}
+
+struct PerStore<'a> {
+    store: StoreId,
+    epoch: SegmentEpoch,
+    key: GrantKey,
+    endpoints: &'a [Endpoint],
+    ranges: Vec<GrantedRange>,
+}
+
+impl<'a> Grants<'a> {
+    pub(super) fn new(state: &'a State, cluster: ClusterId, access: Access, expires: ClusterTime) -> Self {
+        Self { state, cluster, access, expires, stores: Vec::new() }
+    }
+
+    /// Adds a replica. Returns `None` if its store is no longer mounted with the replica's epoch.
+    pub(super) fn add(&mut self, replica: &PlacedReplica) -> Option<GrantedReplica> {
+        let at = match self.stores.iter().position(|s| s.store == replica.store && s.epoch == replica.epoch) {
+            Some(at) => at,
+            None => {
+                let view = self.state.store(replica.store).filter(|view| view.epoch == replica.epoch)?;
+                self.stores.push(PerStore {
+                    store: replica.store,
+                    epoch: replica.epoch,
+                    key: *view.grant_key,
+                    endpoints: view.endpoints,
+                    ranges: Vec::new(),
+                });
+                self.stores.len() - 1
+            }
+        };
+        let ranges = &mut self.stores[at].ranges;
+        ranges.push(GrantedRange {
+            segment: replica.segment,
+            offset: replica.offset,
+            len: replica.len,
+            index: replica.index,
+        });
+        let (grant, range) = (u32::try_from(at).ok()?, u32::try_from(ranges.len() - 1).ok()?);
+        Some(GrantedReplica { placed: *replica, grant, range })
+    }
+
+    /// Seals one grant per store, in the order that the replicas refer to.
+    pub(super) fn seal(self) -> Vec<StoreGrant> {
+        let Self { cluster, access, expires, stores, .. } = self;
+        stores
+            .into_iter()
+            .map(|PerStore { store, epoch, key, endpoints, ranges }| StoreGrant {
+                store,
+                epoch,
+                grant: Grant { cluster, store, epoch, access, expires, ranges }.seal(&key),
+                endpoints: endpoints.to_vec(),
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,174 @@
+//! A leader's work on its members that no call asks for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_raft::{Change, ChangeError, Roster};
+use mc_types::{HostPort, NodeId};
+use tokio::time::Instant;
+
+use super::Members;
+use super::decide::{DEAD_AFTER, Found, SeenVoters, Step, found, held_up, is_there, next_step};
+use crate::formation::Answer;
+use crate::metrics::MemberChange;
+use crate::peers::DEFAULT_RAFT_PORT;
+
+/// Time between two looks at the members.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Looks after the members until this master stops; only watches while it does not lead.
+pub(crate) async fn keep_members(members: Arc<Members>) {
+    let mut keeper = Keeper {
+        members,
+        term: 0,
+        since: Instant::now(),
+        voters: SeenVoters::default(),
+        said: String::new(),
+    };
+    loop {
+        tokio::select! {
+            () = keeper.members.coordinator.stop.cancelled() => return,
+            () = tokio::time::sleep(LOOK_INTERVAL) => {}
+        }
+        let voters =
+            keeper.members.coordinator.index.read(|applied| applied.membership.voter_ids().collect());
+        keeper.voters.see(voters);
+        let Some(leading) = keeper.members.coordinator.on_duty() else { continue };
+        if keeper.term != leading.term {
+            (keeper.term, keeper.since) = (leading.term, Instant::now());
+        }
+        match keeper.look().await {
+            // Another leader, or the next look, goes on.
+            Ok(()) | Err(ChangeError::NotLeader) => {}
+            Err(ChangeError::Refused(why)) => {
+                tracing::debug!("a change of the members was not made, trying again: {why}");
+            }
+            Err(ChangeError::Unknown(why)) => {
+                tracing::warn!("a change of the members was not committed, trying again: {why}");
+            }
+        }
+    }
+}
+
+struct Keeper {
+    members: Arc<Members>,
+    term: u64,
+    /// When this master began to listen as leader of `term`.
+    since: Instant,
+    voters: SeenVoters,
+    /// The last warning, so that it is logged only once.
+    said: String,
+}
+
+impl Keeper {
+    async fn look(&mut self) -> Result<(), ChangeError> {
+        self.record_moved().await?;
+        // A roster of an older term says nothing about silence in this one.
+        let roster = self.members.coordinator.raft.roster().filter(|roster| roster.term == self.term);
+        let Some(roster) = roster else { return Ok(()) };
+        match next_step(&roster, self.since, self.voters.changed) {
+            Some(Step::Finish) => self.change(&roster, Change::Voters(roster.voters.clone())).await,
+            Some(Step::Promote(node)) => {
+                let voters = roster.voters.iter().copied().chain([node]).collect();
+                let made = self.change(&roster, Change::Voters(voters)).await;
+                self.made(
+                    made,
+                    MemberChange::Voter,
+                    &format!("master {node} has caught up and is a voter now"),
+                )
+            }
+            Some(Step::Swap(node, dead)) => self.swap(&roster, node, &dead).await,
+            Some(Step::Forget(node)) => {
+                let made = self.change(&roster, Change::Forget(node)).await;
+                self.made(
+                    made,
+                    MemberChange::Removed,
+                    &format!("learner {node} is dead and another node has its address"),
+                )
+            }
+            None => {
+                if let Some(waits) = held_up(&roster, self.since) {
+                    self.say(waits);
+                }
+                self.take_in_the_empty(&roster).await
+            }
+        }
+    }
+
+    async fn swap(&self, roster: &Roster, node: NodeId, dead: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
+        let Some(member) = roster.members.get(&node) else { return Ok(()) };
+        let raft = &member.addresses.raft;
+        // Checked right before the change: the recorded name must lead to the node from here, too.
+        if !is_there(self.who_is_at(raft).await, node) {
+            return Ok(());
+        }
+        let voters: BTreeSet<_> = roster.voters.difference(dead).copied().chain([node]).collect();
+        let made = self.change(roster, Change::Voters(voters)).await;
+        let old = dead.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let what =
+            format!("master {node} has caught up and takes the place of {old} at {raft}, which is gone");
+        self.made(made, MemberChange::Swap, &what)
+    }
+
+    /// Looks at the addresses of dead members for empty nodes, and takes those in.
+    async fn take_in_the_empty(&mut self, roster: &Roster) -> Result<(), ChangeError> {
+        let since = self.since;
+        let dead = roster.members.iter().filter(|(node, _)| roster.silence(**node, since) >= DEAD_AFTER);
+        for (node, member) in dead {
+            let Ok(raft) = HostPort::parse(&member.addresses.raft, DEFAULT_RAFT_PORT) else { continue };
+            let Ok(there) = self.members.formation.who_is_at(&raft).await else { continue };
+            let met = found(roster, member, &there);
+            if met == Found::NobodyNew {
+                continue;
+            }
+            let why_not = match self.members.check_newcomer(&raft, &there).await {
+                Err(why) => Some(why.to_string()),
+                Ok(()) => (met == Found::HasData).then(|| {
+                    "it has data, but is no member: empty its data directory, or take it in with `mcctl members \
+                     add`"
+                        .to_owned()
+                }),
+            };
+            if let Some(why_not) = why_not {
+                self.say(format!("the master at {raft} does not replace {node} by itself: {why_not}"));
+                continue;
+            }
+            let made = self.change(roster, Change::Learner(there.node, there.addresses.clone())).await;
+            let what = format!(
+                "the master at {raft} came back empty, as {}: it is taken in and will replace {node}",
+                there.node
+            );
+            return self.made(made, MemberChange::Learner, &what);
+        }
+        Ok(())
+    }
+
+    /// Records the addresses of masters that were found elsewhere than the membership says.
+    async fn record_moved(&self) -> Result<(), ChangeError> {
+        for (node, addresses) in self.members.coordinator.raft.record_moved().await? {
+            tracing::info!(%node, raft = addresses.raft, client = addresses.client, "recorded a master's new addresses");
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, what: String) {
+        if self.said != what {
+            tracing::warn!("{what}");
+            self.said = what;
+        }
+    }
+
+    async fn change(&self, roster: &Roster, change: Change) -> Result<(), ChangeError> {
+        self.members.coordinator.raft.change_members(roster, change).await
+    }
+
+    fn made(&self, made: Result<(), ChangeError>, kind: MemberChange, what: &str) -> Result<(), ChangeError> {
+        self.members.note_change(&made, kind, what);
+        made
+    }
+
+    async fn who_is_at(&self, raft: &str) -> Result<Answer, String> {
+        self.members.who_is_at(raft).await.map(|(_, answer)| answer)
+    }
+}

@@ -1,0 +1,216 @@
+//! Members of the cluster: changes that people ask for, and changes that the leader makes itself.
+//!
+//! A new master is a learner first: it copies the log and has no vote, so that it costs no majority while it catches
+//! up. Every learner becomes a voter as soon as it has caught up; there is no other kind. So the membership alone shows
+//! what remains to be done, and a new leader goes on where the last one stopped.
+//!
+//! A master that comes back with an empty disk is a new node at the address of a dead one. The leader takes it in
+//! without being asked. The old id leaves in the same change that makes the new one a voter, so the number of voters,
+//! and with it the majority, stays as people configured it.
+//!
+//! A swap cannot lose acknowledged data. It is a change of the membership like any other: a majority of the old voters
+//! and one of the new commit it, and before that the new node counts for nothing. The old id never votes again, because
+//! the only disk that knew its vote is gone. If the leader is wrong about that, the old node is a removed member, and
+//! Raft handles those. The conditions below keep a leader from swapping in vain or in haste: the new node is empty, the
+//! old one has been silent, every other voter is up, and no leader has made a swap within the last minute.
+
+mod decide;
+mod keep;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_log::MasterNode;
+use mc_proto::{VERSIONS, common_version};
+use mc_raft::{Applied, Change, ChangeError, Member, Roster};
+use mc_types::{HostPort, NodeId};
+
+pub(crate) use keep::keep_members;
+
+use self::decide::{removal, settled};
+use super::{Coordinator, Refusal};
+use crate::formation::{Answer, Formation};
+use crate::metrics::MemberChange;
+use crate::peers::DEFAULT_RAFT_PORT;
+
+/// Age of a term at which its leader has heard from every member that is up.
+const HEARD_FROM_ALL: Duration = Duration::from_secs(1);
+
+/// A member as its cluster knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct MemberState {
+    pub(crate) node: NodeId,
+    pub(crate) addresses: MasterNode,
+    pub(crate) voter: bool,
+    /// How well the member follows, as far as the leader knows.
+    pub(crate) seen: Option<Seen>,
+}
+
+/// How well a member follows its leader.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    /// Entries of the leader's log that the member is not known to have.
+    pub(crate) lag: u64,
+    /// Time since the leader sent the latest message that the member has answered; `None` if it has answered none.
+    pub(crate) silent: Option<Duration>,
+}
+
+impl MemberState {
+    /// Returns the members of an applied index.
+    pub(crate) fn of(applied: &Applied) -> Vec<Self> {
+        let membership = applied.membership.membership();
+        let voters: Vec<_> = membership.voter_ids().collect();
+        let member = |(node, addresses): (&NodeId, &MasterNode)| Self {
+            node: *node,
+            addresses: addresses.clone(),
+            voter: voters.contains(node),
+            seen: None,
+        };
+        membership.nodes().map(member).collect()
+    }
+}
+
+/// Serves and changes the cluster's members.
+pub(crate) struct Members {
+    coordinator: Arc<Coordinator>,
+    /// Asks other masters for their identity.
+    formation: Arc<Formation>,
+}
+
+impl Members {
+    pub(super) fn new(coordinator: Arc<Coordinator>, formation: Arc<Formation>) -> Self {
+        Self { coordinator, formation }
+    }
+
+    /// Returns the members and how well they follow.
+    pub(crate) async fn list(&self) -> Result<Vec<MemberState>, Refusal> {
+        self.coordinator.lead().await?;
+        let mut members = self.coordinator.index.read(MemberState::of);
+        let roster = self.coordinator.raft.roster();
+        let seen =
+            |member: &Member| Seen { lag: member.lag, silent: member.heard.map(|heard| heard.elapsed()) };
+        for member in &mut members {
+            member.seen = roster.as_ref().and_then(|roster| roster.members.get(&member.node)).map(seen);
+        }
+        Ok(members)
+    }
+
+    /// Hands leadership to `to`, or to the voter that has most of the log. Returns once that master leads.
+    pub(crate) async fn transfer_leader(&self, to: Option<NodeId>) -> Result<(), Refusal> {
+        self.coordinator.lead().await?;
+        self.coordinator.hand_over(to).await
+    }
+
+    /// Takes in the master at a Raft address, as a learner that becomes a voter once it has caught up. Does nothing if
+    /// it already is a member.
+    pub(crate) async fn add(&self, raft: &str) -> Result<Option<MemberState>, Refusal> {
+        self.coordinator.lead().await?;
+        let (raft, there) = self.who_is_at(raft).await.map_err(Refusal::Invalid)?;
+        let node = there.node;
+        let roster = self.settled_roster()?;
+        if !roster.members.contains_key(&node) {
+            self.check_newcomer(&raft, &there).await?;
+            let made =
+                self.coordinator.raft.change_members(&roster, Change::Learner(node, there.addresses)).await;
+            let what = format!(
+                "the master at {raft}, {node}, is taken in: it copies the index, then it gets a vote"
+            );
+            self.note_change(&made, MemberChange::Learner, &what);
+            made.map_err(|error| self.change_refused(error))?;
+        }
+        let members = self.coordinator.index.read(MemberState::of);
+        Ok(members.into_iter().find(|member| member.node == node))
+    }
+
+    /// Checks that the node that answered at `raft` may become a member.
+    async fn check_newcomer(&self, raft: &HostPort, there: &Answer) -> Result<(), Refusal> {
+        if let Some(theirs) = there.cluster.filter(|theirs| *theirs != self.coordinator.cluster) {
+            return Err(Refusal::Invalid(format!(
+                "the master at {raft} belongs to cluster {theirs}, this is {}: stop it and empty its data directory first",
+                self.coordinator.cluster
+            )));
+        }
+        let (versions, at) =
+            (&there.versions, self.coordinator.index.read(|applied| applied.state.cluster_version()));
+        if common_version(VERSIONS, versions.clone()).is_none() || there.cluster_version_max < at {
+            return Err(Refusal::Invalid(format!(
+                "the master at {raft} ({}) speaks protocol versions {versions:?} and supports cluster version {}, the \
+                 cluster is at {at} and speaks {VERSIONS:?}: upgrade it",
+                there.software, there.cluster_version_max
+            )));
+        }
+        if there.addresses.raft.is_empty() {
+            // A master that has only just started learns its own address in a moment.
+            return Err(Refusal::Busy(format!(
+                "the master at {raft} does not know its own address: start it with --peers that names the masters of \
+                 this cluster and itself, or with --advertise"
+            )));
+        }
+        // Raft will call the node at this address.
+        match self.who_is_at(&there.addresses.raft).await {
+            Ok((_, answer)) if answer.node == there.node => Ok(()),
+            Ok((at, _)) => Err(Refusal::Invalid(format!(
+                "the master at {raft} advertises {at}, where another master answers: correct its --peers or \
+                 --advertise"
+            ))),
+            Err(why) => Err(Refusal::Invalid(format!(
+                "the master at {raft} cannot be reached at the address that it advertises: {why}"
+            ))),
+        }
+    }
+
+    /// Removes a member for good; returns false if it was none.
+    ///
+    /// A leader that is asked to remove itself hands over first and refuses, so that the caller asks the next leader.
+    pub(crate) async fn remove(&self, node: NodeId) -> Result<bool, Refusal> {
+        let leading = self.coordinator.lead().await?;
+        let roster = self.settled_roster()?;
+        if !roster.members.contains_key(&node) {
+            return Ok(false);
+        }
+        if leading.age() < HEARD_FROM_ALL {
+            return Err(Refusal::Busy("this leader is new and has not heard from all masters yet".into()));
+        }
+        let change = removal(&roster, node)?;
+        if node == roster.me {
+            self.coordinator.hand_over(None).await?;
+            return Err(self.coordinator.not_leader());
+        }
+        let made = self.coordinator.raft.change_members(&roster, change).await;
+        self.note_change(
+            &made,
+            MemberChange::Removed,
+            &format!("master {node} is no member any more, as asked"),
+        );
+        made.map_err(|error| self.change_refused(error))?;
+        Ok(true)
+    }
+
+    /// Returns the members, unless a change of them is under way or this leader was removed.
+    fn settled_roster(&self) -> Result<Roster, Refusal> {
+        settled(self.coordinator.raft.roster().ok_or_else(|| self.coordinator.not_leader())?)
+    }
+
+    async fn who_is_at(&self, raft: &str) -> Result<(HostPort, Answer), String> {
+        let raft = HostPort::parse(raft, DEFAULT_RAFT_PORT).map_err(|error| error.to_string())?;
+        match self.formation.who_is_at(&raft).await {
+            Ok(answer) => Ok((raft, answer)),
+            Err(why) => Err(format!("no master answers at the Raft address {raft}: {why}")),
+        }
+    }
+
+    fn change_refused(&self, error: ChangeError) -> Refusal {
+        match error {
+            ChangeError::NotLeader => self.coordinator.not_leader(),
+            ChangeError::Refused(why) => Refusal::Busy(format!("the members were not changed: {why}")),
+            ChangeError::Unknown(why) => Refusal::Unknown(why),
+        }
+    }
+
+    fn note_change(&self, made: &Result<(), ChangeError>, kind: MemberChange, what: &str) {
+        if made.is_ok() {
+            tracing::info!("{what}");
+            self.coordinator.metrics.member_changed(kind);
+        }
+    }
+}

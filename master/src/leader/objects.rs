@@ -1,0 +1,411 @@
+//! Exist, get, put and remove: batches in, one result per item out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use mc_index::{
+    KeyHash, ObjectView, PlacedReplica, PutEndItem, PutMode, PutStartItem, PutStarted, RemoveItem, Request,
+    StartKey, State, StoreView,
+};
+use mc_types::{Access, ClusterTime, Code, PutId, StoreId};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use super::eviction::{Made, explain};
+use super::grants::{GrantedReplica, Grants, StoreGrant};
+use super::{Coordinator, Leading, Refusal};
+
+/// Attempts of a remove that names no version, while upserts replace the object in between.
+const REMOVE_ROUNDS: usize = 3;
+
+/// Why a put found no space where eviction would not help.
+const NO_STORE: &str = "no store can take the put: each is silent, has just failed the caller, or has no segment that is large enough";
+
+/// Attempts of a put to find space after an eviction. Each asks for its bytes again, so that more of them would evict
+/// many times what the put needs, where free space is in pieces that are too small for it.
+const ROOM_TRIES: usize = 4;
+
+/// Replicas of one object, each with its place in a grant. Most objects have one.
+pub(crate) type Granted = SmallVec<[GrantedReplica; 1]>;
+
+/// An object that can be read.
+pub(crate) struct Found {
+    pub(crate) version: PutId,
+    pub(crate) size: u64,
+    /// CRC-64/NVME of the value.
+    pub(crate) checksum: u64,
+    /// Replicas on stores that are not suspect; at least one.
+    pub(crate) replicas: Granted,
+}
+
+/// Placements of a batch of keys.
+pub(crate) struct Placements {
+    pub(crate) found: Vec<Result<Found, Code>>,
+    pub(crate) grants: Vec<StoreGrant>,
+    /// Time for which the placements may be used.
+    pub(crate) lease: Duration,
+}
+
+/// A put to start.
+pub(crate) struct NewPut {
+    pub(crate) put: PutId,
+    pub(crate) key: StartKey,
+    pub(crate) size: u64,
+    pub(crate) mode: PutMode,
+    pub(crate) replicas: u8,
+    /// Time within which the put must end; `None`: the default.
+    pub(crate) lifetime: Option<Duration>,
+    /// Stores to try first, in this order.
+    pub(crate) preferred: SmallVec<[StoreId; 2]>,
+    /// Stores that failed the caller just now.
+    pub(crate) avoid: SmallVec<[StoreId; 2]>,
+}
+
+impl NewPut {
+    /// Converts to the operation on the index, with `deadline` as the end of the put's lifetime.
+    pub(crate) fn until(self, deadline: ClusterTime) -> PutStartItem {
+        let Self { put, key, size, mode, replicas, lifetime: _, preferred, avoid } = self;
+        PutStartItem { put, key, size, mode, replicas, deadline, preferred, avoid }
+    }
+}
+
+/// Result of starting a batch of puts.
+pub(crate) struct Started {
+    /// Code of each put, and the replicas to write; no replicas unless the code is `Ok`.
+    pub(crate) puts: Vec<(Code, Granted)>,
+    pub(crate) grants: Vec<StoreGrant>,
+    /// Why puts got `NoAvailableHandle`; empty if none did.
+    pub(crate) no_space: &'static str,
+}
+
+/// A put to end.
+pub(crate) struct EndPut {
+    pub(crate) put: PutId,
+    pub(crate) key: KeyHash,
+    /// CRC-64/NVME of the value.
+    pub(crate) checksum: u64,
+    /// Replicas that were not written, as positions in the start's answer.
+    pub(crate) failed: SmallVec<[u8; 2]>,
+}
+
+/// An object to remove.
+pub(crate) struct RemoveObject {
+    pub(crate) key: Bytes,
+    /// Version to remove; `None`: the current one.
+    pub(crate) version: Option<PutId>,
+}
+
+/// Serves reads, puts and removes.
+pub(crate) struct Objects {
+    coordinator: Arc<Coordinator>,
+}
+
+impl Objects {
+    pub(super) fn new(coordinator: Arc<Coordinator>) -> Self {
+        Self { coordinator }
+    }
+
+    /// Returns the size of each object that exists, and leases it as a get does.
+    pub(crate) async fn exist(
+        &self,
+        tenant: &str,
+        keys: &[Bytes],
+    ) -> Result<Vec<Result<u64, Code>>, Refusal> {
+        let leading = self.coordinator.lead().await?;
+        let size = |found: Result<ObjectView, Miss>| found.map(|object| object.size).map_err(Miss::code);
+        let found = self
+            .coordinator
+            .room
+            .read_settled(|| {
+                self.coordinator.index.read(|applied| {
+                    let mut call = Call::new(&applied.state, &leading, tenant);
+                    let found: Vec<_> = keys.iter().map(|key| size(call.find(key))).collect();
+                    (found, call.end())
+                })
+            })
+            .await;
+        Ok(found)
+    }
+
+    /// Returns where the objects lie, with leases to read them.
+    pub(crate) async fn get(&self, tenant: &str, keys: &[Bytes]) -> Result<Placements, Refusal> {
+        let leading = self.coordinator.lead().await?;
+        let locate = || {
+            let expires = leading.now().after(leading.read_lease());
+            self.coordinator.index.read(|applied| {
+                let mut grants = Grants::new(&applied.state, self.coordinator.cluster, Access::Read, expires);
+                let mut call = Call::new(&applied.state, &leading, tenant);
+                let mut locate = |key: &Bytes| {
+                    let object = call.find(key).map_err(Miss::code)?;
+                    placed(&object, &leading, &mut grants)
+                };
+                let found = keys.iter().map(&mut locate).collect();
+                ((found, grants.seal()), call.end())
+            })
+        };
+        let (found, grants) = self.coordinator.room.read_settled(locate).await;
+        Ok(Placements { found, grants, lease: leading.read_lease() })
+    }
+
+    /// Allocates replicas for puts. A put that is still open at its deadline ends then.
+    pub(crate) async fn put_start(&self, tenant: String, puts: Vec<NewPut>) -> Result<Started, Refusal> {
+        let leading = self.coordinator.lead().await?;
+        // Only this call leads to further writes later; ends and removes merely finish what was begun.
+        self.coordinator.refuse_without_room()?;
+        let deadline = leading.put_deadlines();
+        let item = |put: NewPut| {
+            let deadline = deadline(put.lifetime);
+            put.until(deadline)
+        };
+        let items: Vec<_> = puts.into_iter().map(item).collect();
+        let expires = items.iter().map(|item| item.deadline).max().unwrap_or_default();
+        let (started, no_space) = self.start_with_room(&leading, &tenant, items).await?;
+        Ok(self.coordinator.index.read(|applied| {
+            let mut grants = Grants::new(&applied.state, self.coordinator.cluster, Access::Write, expires);
+            let mut granted = |replicas: &[PlacedReplica]| {
+                replicas.iter().map(|replica| grants.add(replica)).collect::<Option<Granted>>()
+            };
+            let puts = started
+                .iter()
+                .map(|started| {
+                    // A store that was dropped right after the placement has no grant for its replica. The client's put
+                    // end names replicas by their position in this answer, so one cannot be left out: the put gets
+                    // none.
+                    match granted(&started.replicas) {
+                        Some(replicas) => (started.code, replicas),
+                        None => (Code::NoAvailableHandle, Granted::new()),
+                    }
+                })
+                .collect();
+            Started { puts, grants: grants.seal(), no_space }
+        }))
+    }
+
+    /// Starts puts, and starts those that find no space again while evictions make room. Returns the answers, and why
+    /// there was no space for some.
+    async fn start_with_room(
+        &self,
+        leading: &Leading,
+        tenant: &str,
+        items: Vec<PutStartItem>,
+    ) -> Result<(Vec<PutStarted>, &'static str), Refusal> {
+        let propose = |items| self.coordinator.propose(leading, Request::put_start(tenant.to_owned(), items));
+        let deadline = Instant::now() + leading.put_space_wait();
+        let mut started = propose(items.clone()).await?;
+        for tries in 0..ROOM_TRIES {
+            let short = |at: &usize| started[*at].code == Code::NoAvailableHandle;
+            let mut places: Vec<usize> = (0..started.len()).filter(short).collect();
+            if places.is_empty() {
+                return Ok((started, ""));
+            }
+            let suspects = leading.liveness.suspects();
+            let has_room = self.coordinator.index.read(|applied| {
+                places.retain(|&at| eviction_helps(&applied.state, &suspects, &items[at]));
+                places.iter().all(|&at| has_room(&applied.state, &suspects, &items[at]))
+            });
+            if places.is_empty() {
+                self.coordinator.metrics.puts_refused_by_space.increment(1);
+                return Ok((started, NO_STORE));
+            }
+            self.coordinator.metrics.puts_waited_for_space.increment(u64::from(tries == 0));
+            let again: Vec<_> = places.iter().map(|&at| items[at].clone()).collect();
+            let bytes = again.iter().map(|item| item.size.saturating_mul(item.replicas.into())).sum();
+            // A store may have been suspect when the entry was made and be heard again by now: nothing is evicted before
+            // the puts were refused once more.
+            let made = match tries {
+                0 if has_room => Made::Freed,
+                _ => self.coordinator.room.make(bytes, deadline).await,
+            };
+            if made != Made::Freed {
+                self.coordinator.metrics.puts_refused_by_space.increment(1);
+                return Ok((started, explain(made)));
+            }
+            // The others are started by now: a failure of the second entry must not take the answer from them. A put
+            // that is not answered for is given up at its deadline.
+            let Ok(answers) = propose(again).await else { break };
+            for (at, answer) in places.into_iter().zip(answers) {
+                started[at] = answer;
+            }
+        }
+        Ok((started, explain(Made::Late)))
+    }
+
+    /// Ends puts whose bytes are written, which makes their objects visible. Returns one code per put.
+    pub(crate) async fn put_end(&self, puts: Vec<EndPut>) -> Result<Vec<Code>, Refusal> {
+        let leading = self.coordinator.lead().await?;
+        let reuse_at = leading.hold_until();
+        let item = |put: EndPut| {
+            let EndPut { put, key, checksum, failed } = put;
+            PutEndItem { put, key, checksum, failed, reuse_at }
+        };
+        let items = puts.into_iter().map(item).collect();
+        let ended = self.coordinator.propose(&leading, Request::put_end(items)).await?;
+        Ok(ended.iter().map(|ended| ended.code).collect())
+    }
+
+    /// Gives puts up and frees what they allocated. Returns one code per put.
+    pub(crate) async fn put_revoke(&self, puts: Vec<PutId>) -> Result<Vec<Code>, Refusal> {
+        let leading = self.coordinator.lead().await?;
+        self.coordinator.propose(&leading, Request::put_revoke(puts)).await
+    }
+
+    /// Removes the current versions; with `force`, also leased ones. Returns one code per item.
+    ///
+    /// Items that do not exist, are leased or have another version are answered without a log entry. The rest go into
+    /// one entry that names (key, version), so a newer version is never removed. An item that names no version and lost
+    /// a race with an upsert is tried again with the newer version.
+    pub(crate) async fn remove(
+        &self,
+        tenant: &str,
+        items: &[RemoveObject],
+        force: bool,
+    ) -> Result<Vec<Code>, Refusal> {
+        let mut codes: Vec<Option<Code>> = vec![None; items.len()];
+        for round in 0..REMOVE_ROUNDS {
+            match self.remove_round(tenant, items, force, &mut codes).await {
+                Ok(()) => {}
+                Err(refusal) if round == 0 => return Err(refusal),
+                // Some items may be removed by now, so the call as a whole cannot fail definitely any more.
+                Err(refusal) => return Err(Refusal::Unknown(format!("some were removed, then: {refusal}"))),
+            }
+            if codes.iter().all(Option::is_some) {
+                break;
+            }
+        }
+        Ok(codes.into_iter().map(|code| code.unwrap_or(Code::VersionChanged)).collect())
+    }
+
+    /// Sets a code for each item that has none yet, except for items that lost a race.
+    async fn remove_round(
+        &self,
+        tenant: &str,
+        items: &[RemoveObject],
+        force: bool,
+        answers: &mut [Option<Code>],
+    ) -> Result<(), Refusal> {
+        let leading = self.coordinator.lead().await?;
+        let reuse_at = leading.hold_until();
+        let mut proposed = Vec::new();
+        self.coordinator.index.read(|applied| {
+            for (place, item) in items.iter().enumerate() {
+                if answers[place].is_some() {
+                    continue;
+                }
+                let code = match applied.state.get(tenant, &item.key) {
+                    None => Code::ObjectNotFound,
+                    Some(object) if item.version.is_some_and(|version| version != object.version) => {
+                        Code::VersionChanged
+                    }
+                    Some(object) if !force && leading.is_leased(object.version) => Code::ObjectHasLease,
+                    Some(object) => {
+                        let key = item.key.to_vec();
+                        proposed.push((place, RemoveItem { key, version: object.version, reuse_at }));
+                        continue;
+                    }
+                };
+                answers[place] = Some(code);
+            }
+        });
+        if proposed.is_empty() {
+            return Ok(());
+        }
+        let (places, removed): (Vec<_>, Vec<_>) = proposed.into_iter().unzip();
+        let codes = self.coordinator.propose(&leading, Request::remove(tenant.to_owned(), removed)).await?;
+        for (place, code) in places.into_iter().zip(codes) {
+            let raced = code == Code::VersionChanged && items[place].version.is_none();
+            answers[place] = (!raced).then_some(code);
+        }
+        Ok(())
+    }
+}
+
+/// Lists the stores that may take the put, once they have room.
+fn takers<'a>(
+    state: &'a State,
+    suspects: &'a [StoreId],
+    item: &'a PutStartItem,
+) -> impl Iterator<Item = StoreView<'a>> {
+    state.stores().filter(|store| {
+        suspects.binary_search(&store.store).is_err()
+            && !item.avoid.contains(&store.store)
+            && store.segments.iter().any(|bytes| *bytes >= item.size)
+    })
+}
+
+/// Whether the put could be placed if enough objects were evicted.
+fn eviction_helps(state: &State, suspects: &[StoreId], item: &PutStartItem) -> bool {
+    takers(state, suspects, item).next().is_some()
+}
+
+/// Whether a store seems to have room for the put as it is.
+fn has_room(state: &State, suspects: &[StoreId], item: &PutStartItem) -> bool {
+    takers(state, suspects, item).any(|store| store.capacity.saturating_sub(store.used) >= item.size)
+}
+
+/// The reads of one call: each object found is leased to the caller, and counts as used.
+struct Call<'a> {
+    state: &'a State,
+    leading: &'a Leading,
+    tenant: &'a str,
+    found: Vec<KeyHash>,
+    undecided: bool,
+}
+
+/// Why an object cannot be read.
+enum Miss {
+    /// For the reason that the code tells.
+    Code(Code),
+    /// It is being evicted, and nobody knows yet whether that happens.
+    Undecided,
+}
+
+impl Miss {
+    /// The code to answer with, for an undecided object once it has been waited for.
+    fn code(self) -> Code {
+        match self {
+            Self::Code(code) => code,
+            Self::Undecided => Code::ReplicaIsNotReady,
+        }
+    }
+}
+
+impl<'a> Call<'a> {
+    fn new(state: &'a State, leading: &'a Leading, tenant: &'a str) -> Self {
+        Self { state, leading, tenant, found: Vec::new(), undecided: false }
+    }
+
+    /// Finds the object under `key` and leases it to the caller.
+    fn find(&mut self, key: &[u8]) -> Result<ObjectView, Miss> {
+        if key.is_empty() || key.len() > mc_types::MAX_KEY_LEN {
+            return Err(Miss::Code(Code::InvalidKey));
+        }
+        let object = self.state.get(self.tenant, key).ok_or(Miss::Code(Code::ObjectNotFound))?;
+        if object.replicas.iter().all(|replica| self.leading.is_suspect(replica.store)) {
+            return Err(Miss::Code(Code::ReplicaIsNotReady));
+        }
+        if !self.leading.lease(object.version) {
+            self.undecided = true;
+            return Err(Miss::Undecided);
+        }
+        self.found.push(object.key);
+        Ok(object)
+    }
+
+    /// Records the use of the objects that were found. Returns whether an object is being evicted.
+    fn end(self) -> bool {
+        self.leading.hits.call(self.found.into_iter());
+        self.undecided
+    }
+}
+
+/// Builds a get's answer from the replicas on stores that are not suspect, each with its place in a grant.
+fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> Result<Found, Code> {
+    let offered = object.replicas.iter().filter(|replica| !leading.is_suspect(replica.store));
+    let replicas: Granted = offered.filter_map(|replica| grants.add(replica)).collect();
+    if replicas.is_empty() {
+        return Err(Code::ReplicaIsNotReady);
+    }
+    let ObjectView { version, size, checksum, .. } = *object;
+    Ok(Found { version, size, checksum, replicas })
+}

@@ -1,0 +1,37 @@
+use std::sync::Arc;
+
+use mc_index::Settings;
+
+use super::coordinator::{Coordinator, CoordinatorConfig};
+use super::{Configuration, Members, Objects, Stores};
+use crate::formation::Formation;
+
+/// Parts from which the services are built.
+pub(crate) struct ServicesConfig {
+    pub(crate) coordinator: CoordinatorConfig,
+    pub(crate) seed: Settings,
+    pub(crate) formation: Arc<Formation>,
+}
+
+/// The services of one master, which share its coordinator.
+pub(crate) struct Services {
+    pub(crate) coordinator: Arc<Coordinator>,
+    pub(crate) objects: Objects,
+    pub(crate) stores: Arc<Stores>,
+    pub(crate) members: Arc<Members>,
+    pub(crate) configuration: Configuration,
+}
+
+impl Services {
+    pub(crate) fn new(config: ServicesConfig) -> Self {
+        let ServicesConfig { coordinator, seed, formation } = config;
+        let coordinator = Arc::new(Coordinator::new(coordinator));
+        Self {
+            objects: Objects::new(coordinator.clone()),
+            stores: Arc::new(Stores::new(coordinator.clone())),
+            members: Arc::new(Members::new(coordinator.clone(), formation.clone())),
+            configuration: Configuration::new(coordinator.clone(), formation, seed),
+            coordinator,
+        }
+    }
+}

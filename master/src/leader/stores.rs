@@ -1,0 +1,230 @@
+//! Stores: mount, unmount, heartbeats.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_index::{MountStore, Request};
+use mc_types::{ClusterTime, Code, SegmentEpoch, StoreId};
+use tokio::sync::watch;
+
+use super::liveness::StoreState;
+use super::{Coordinator, Leading, Refusal};
+
+/// Serves stores and reports changes of their liveness.
+pub(crate) struct Stores {
+    coordinator: Arc<Coordinator>,
+    /// Counts the changes of the stores' liveness, for the watchers.
+    changes: watch::Sender<u64>,
+}
+
+/// Answer to a mount.
+pub(crate) struct Mounted {
+    pub(crate) time: ClusterTime,
+    /// Time between two heartbeats of the store.
+    pub(crate) heartbeat: Duration,
+}
+
+/// Answer to a heartbeat.
+pub(crate) struct Beat {
+    pub(crate) time: ClusterTime,
+    pub(crate) term: u64,
+    /// Whether the store is mounted with this epoch.
+    pub(crate) mounted: bool,
+    /// Whether the epoch was dropped for good.
+    pub(crate) dead: bool,
+    /// Period over which all stores go over to another leader.
+    pub(crate) spread: Duration,
+}
+
+impl Stores {
+    pub(super) fn new(coordinator: Arc<Coordinator>) -> Self {
+        Self { coordinator, changes: watch::Sender::new(0) }
+    }
+
+    /// Subscribes to changes of the stores' liveness.
+    pub(crate) fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Number of subscribers to the stores' liveness.
+    pub(crate) fn watchers(&self) -> usize {
+        self.changes.receiver_count()
+    }
+
+    pub(crate) async fn mount(&self, mount: MountStore) -> Result<Mounted, Refusal> {
+        let leading = self.coordinator.lead().await?;
+        self.refuse_impostor(&mount, &leading)?;
+        let (store, name) = (mount.store, mount.name.clone());
+        let code = self.coordinator.propose(&leading, Request::mount_store(mount)).await?;
+        match code {
+            Code::Ok => {}
+            Code::StoreEpochDead => {
+                return Err(Refusal::Store {
+                    code,
+                    message: format!(
+                        "store {store} mounts memory that was declared dead: it allocates again"
+                    ),
+                });
+            }
+            _ => {
+                return Err(Refusal::Invalid(format!(
+                    "store {store} ({name}) asks for segments or endpoints beyond \
+                                                     the limits"
+                )));
+            }
+        }
+        let heartbeat_ms = self.coordinator.index.read(|applied| applied.state.settings().store_heartbeat_ms);
+        // The store may have been suspect under its previous epoch.
+        leading.liveness.mounted(store, leading.elapsed());
+        self.refresh_suspect(&leading, store);
+        tracing::info!(%store, name, "store mounted");
+        Ok(Mounted { time: leading.now(), heartbeat: Duration::from_millis(heartbeat_ms) })
+    }
+
+    /// Refuses a second live process with the same store id (a copied data directory): the two would take each other's
+    /// memory away in turns.
+    fn refuse_impostor(&self, mount: &MountStore, leading: &Leading) -> Result<(), Refusal> {
+        let known = self.coordinator.index.read(|applied| {
+            let store = applied.state.store(mount.store)?;
+            Some((store.epoch, store.name.to_owned(), store.endpoints.to_vec()))
+        });
+        // Right after a failover, the mounted store counts as alive until it has had time to report.
+        let alive = leading.liveness.state(mount.store, leading.elapsed()) == StoreState::Alive;
+        match known {
+            Some((epoch, name, endpoints))
+                if alive && epoch != mount.epoch && endpoints != mount.endpoints =>
+            {
+                Err(Refusal::Store {
+                    code: Code::SegmentAlreadyExists,
+                    message: format!(
+                        "store {} is alive as {name} at another address: two stores share a data directory, or a copy of \
+                     one; give this one a --data-dir of its own",
+                        mount.store
+                    ),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) async fn unmount(&self, store: StoreId, epoch: SegmentEpoch) -> Result<(), Refusal> {
+        let leading = self.coordinator.lead().await?;
+        self.coordinator.propose(&leading, Request::drop_store(store, epoch)).await?;
+        tracing::info!(%store, "store unmounted");
+        Ok(())
+    }
+
+    /// Begins the session of a store's heartbeat stream.
+    pub(crate) fn session(self: &Arc<Self>) -> Session {
+        Session { stores: self.clone(), open: None }
+    }
+
+    /// Updates the list of suspects, and tells the watchers if it changed.
+    ///
+    /// Does nothing while this master is unsure whether it leads: it then ends the stores' streams itself, and that
+    /// time does not count as their silence. Until the next look, calls that a quorum confirms are answered from the
+    /// old list.
+    pub(super) fn refresh_suspects(&self, leading: &Leading) {
+        if !self.coordinator.is_on_duty(leading) {
+            return;
+        }
+        let stores = self
+            .coordinator
+            .index
+            .read(|applied| applied.state.mounted().map(|(store, _)| store).collect::<Vec<_>>());
+        if leading.liveness.refresh(stores.into_iter(), leading.elapsed()) {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+
+    /// Updates the list of suspects for one store whose stream has begun or ended. Looks at no other store, so that a
+    /// thousand streams that change at once cost a thousand looks, not a million.
+    fn refresh_suspect(&self, leading: &Leading, store: StoreId) {
+        // A store that is no longer mounted is not suspect either.
+        let mounted = || self.coordinator.index.read(|applied| applied.state.mounted_epoch(store).is_some());
+        let changed = self.coordinator.is_on_duty(leading)
+            && mounted()
+            && leading.liveness.look_at(store, leading.elapsed());
+        if changed {
+            self.changes.send_modify(|changes| *changes += 1);
+        }
+    }
+}
+
+/// One stream of heartbeats.
+pub(crate) struct Session {
+    stores: Arc<Stores>,
+    open: Option<OpenStream>,
+}
+
+impl Session {
+    /// Counts a heartbeat, and answers it.
+    pub(crate) async fn beat(&mut self, store: StoreId, epoch: SegmentEpoch) -> Result<Beat, Refusal> {
+        let leading = self.stores.coordinator.lead().await?;
+        let (mounted, dead) = self.stores.coordinator.index.read(|applied| {
+            let mounted = applied.state.mounted_epoch(store) == Some(epoch);
+            (mounted, !mounted && applied.state.epoch_is_dead(store, epoch))
+        });
+        // A heartbeat of an epoch that is not mounted says nothing about the mounted one.
+        if mounted {
+            match &self.open {
+                Some(open) if Arc::ptr_eq(&open.leading, &leading) => {
+                    leading.liveness.beat(store, leading.elapsed());
+                    if leading.is_suspect(store) {
+                        self.stores.refresh_suspect(&leading, store);
+                    }
+                }
+                _ => self.open = Some(OpenStream::begin(&self.stores, store, leading.clone())),
+            }
+        }
+        let (time, spread) = (leading.now(), leading.liveness.spread());
+        Ok(Beat { time, term: leading.term, mounted, dead, spread })
+    }
+
+    /// Detaches the store's stream when this master ends it, or leaves it unanswered, for reasons of its own. Neither
+    /// the end of that stream nor a new term of this master makes the store suspect then.
+    pub(crate) fn let_go(&mut self) {
+        if let Some(open) = self.open.take() {
+            open.let_go();
+        }
+    }
+
+    /// Whether this master believes that it leads but could not confirm it. It soon will, or hears who leads. Ending
+    /// the stream would make the whole fleet reconnect at once; a store that gets no answers looks for another leader
+    /// anyway.
+    pub(crate) fn may_lead_on(&self, refusal: &Refusal) -> bool {
+        matches!(refusal, Refusal::NotLeader { leader: None, .. })
+            && self.stores.coordinator.raft.view().role == "leader"
+    }
+}
+
+/// A store's open stream in one term. Its end makes the store suspect at once, unless this master ended it.
+struct OpenStream {
+    stores: Arc<Stores>,
+    leading: Arc<Leading>,
+    store: StoreId,
+    let_go: bool,
+}
+
+impl OpenStream {
+    fn begin(on: &Arc<Stores>, store: StoreId, leading: Arc<Leading>) -> Self {
+        leading.liveness.opened(store, leading.elapsed());
+        on.refresh_suspect(&leading, store);
+        Self { stores: on.clone(), leading, store, let_go: false }
+    }
+
+    /// Ends the stream for reasons of this master.
+    fn let_go(mut self) {
+        self.let_go = true;
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        match self.let_go {
+            true => self.leading.liveness.let_go(self.store, self.leading.elapsed()),
+            false => self.leading.liveness.closed(self.store),
+        }
+        self.stores.refresh_suspect(&self.leading, self.store);
+    }
+}

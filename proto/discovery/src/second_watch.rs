@@ -1,0 +1,209 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::Backoff;
+
+/// First and longest pause between a watch that broke and the next. A mounted store is in no hurry: a leader that loses
+/// its leadership ends the heartbeats itself. If both heartbeats and watch are gone, the masters are asked.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Time for which a watch must last to count as one that worked, so that the pauses start over.
+const WORKED: Duration = Duration::from_secs(5);
+/// Shortest time between two watches that are opened without a pause, so that a master that comes and goes does not
+/// void the pauses.
+const HURRY: Duration = Duration::from_secs(1);
+
+/// Decides which master is watched besides the leader, and when its watch is opened. The leader's heartbeats are watch
+/// enough.
+///
+/// A watch reports the next leader at the moment of its election, earlier than the answer to a question would.
+#[derive(Debug)]
+pub struct SecondWatch {
+    /// The master that is watched, or will be after the pause.
+    watched: Option<String>,
+    /// Whether the present watch has brought news.
+    hears: bool,
+    pace: Backoff,
+    next: usize,
+    /// A master that answered a question while no watch brings news. It is watched at once: even if it knows no leader
+    /// yet, its watch reports one sooner than the next question.
+    came_back: Option<String>,
+    /// When a watch was last opened without a pause for that reason.
+    hurried: Option<Instant>,
+}
+
+/// A decision about the watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WatchStep {
+    /// Leave the watch as it is.
+    Keep,
+    /// End the watch; there is no other master to watch.
+    End,
+    /// End the watch if one is open, and open one of this master after a pause.
+    Open {
+        /// The master.
+        address: String,
+        /// The pause.
+        pause: Duration,
+    },
+}
+
+impl SecondWatch {
+    /// Starts with the master at place `first` among all, so that not every store of a fleet watches the same one.
+    #[must_use]
+    pub fn new(first: usize) -> Self {
+        let pace = Backoff::new(PAUSE.0, PAUSE.1);
+        Self { watched: None, hears: false, pace, next: first, came_back: None, hurried: None }
+    }
+
+    /// Returns whether an open watch has brought news, so that it will report the next leader.
+    #[must_use]
+    pub fn hears(&self) -> bool {
+        self.hears
+    }
+
+    /// Decides at `now` what to do about the watch. `masters` are all known masters. `turn` delays a watch that is
+    /// opened, because all watchers of a master that begins to lead change over at the same moment.
+    pub fn step(
+        &mut self,
+        now: Instant,
+        leader: Option<&str>,
+        masters: &BTreeSet<String>,
+        turn: Duration,
+    ) -> WatchStep {
+        let may_hurry = self.hurried.is_none_or(|at| now.duration_since(at) >= HURRY);
+        let was_open = self.watched.is_some();
+        if let Some(watched) = &self.watched {
+            let better = !self.hears && may_hurry && self.came_back.is_some();
+            if Some(watched.as_str()) != leader && !better {
+                return WatchStep::Keep;
+            }
+            (self.watched, self.hears) = (None, false);
+        }
+        let others: Vec<&String> =
+            masters.iter().filter(|address| Some(address.as_str()) != leader).collect();
+        if others.is_empty() {
+            return if was_open { WatchStep::End } else { WatchStep::Keep };
+        }
+        let came_back = match may_hurry {
+            true => self.came_back.take().filter(|address| others.contains(&address)),
+            false => None,
+        };
+        let in_turn = others[self.next % others.len()].clone();
+        self.next = self.next.wrapping_add(1);
+        let (address, pause) = match came_back {
+            Some(address) => {
+                self.hurried = Some(now);
+                self.pace.wait();
+                (address, Duration::ZERO)
+            }
+            None => (in_turn, self.pace.wait() + turn),
+        };
+        self.watched = Some(address.clone());
+        WatchStep::Open { address, pause }
+    }
+
+    /// Takes in that the master at `from` answered a question, or that its watch brought news. `leads`: it is the
+    /// leader, which needs no second watch.
+    pub fn heard(&mut self, from: &str, by_watch: bool, leads: bool) {
+        self.hears |= by_watch;
+        if !self.hears && !leads {
+            self.came_back = Some(from.to_owned());
+        }
+    }
+
+    /// Takes in that the watch of `address` ended after it had `lasted` this long.
+    pub fn ended(&mut self, address: &str, lasted: Duration) {
+        if self.watched.as_deref() == Some(address) {
+            (self.watched, self.hears) = (None, false);
+            if lasted >= WORKED {
+                self.pace.reset();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: Duration = Duration::ZERO;
+
+    fn masters() -> BTreeSet<String> {
+        ["a:1", "b:1", "c:1"].map(String::from).into()
+    }
+
+    fn opened(step: WatchStep) -> (String, Duration) {
+        match step {
+            WatchStep::Open { address, pause } => (address, pause),
+            other => panic!("no watch is opened: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_master_besides_the_leader_is_watched_until_it_leads() {
+        let (mut watch, now, all) = (SecondWatch::new(0), Instant::now(), masters());
+        let (first, pause) = opened(watch.step(now, Some("a:1"), &all, NONE));
+        assert_eq!(first, "b:1");
+        assert!(pause > NONE && pause <= PAUSE.0);
+        assert_eq!(watch.step(now, Some("a:1"), &all, NONE), WatchStep::Keep);
+        assert_eq!(watch.step(now, Some("c:1"), &all, NONE), WatchStep::Keep, "another one leads");
+        watch.heard("b:1", true, false);
+        assert!(watch.hears());
+        let turn = Duration::from_secs(1);
+        let (second, pause) = opened(watch.step(now, Some("b:1"), &all, turn));
+        assert_ne!(second, "b:1");
+        assert!(pause > turn, "every store changes over at this moment");
+        assert!(!watch.hears(), "the new watch has brought nothing yet");
+    }
+
+    #[test]
+    fn a_single_master_is_not_watched_while_it_leads() {
+        let (mut watch, now) = (SecondWatch::new(0), Instant::now());
+        let one = BTreeSet::from(["a:1".to_owned()]);
+        assert_eq!(opened(watch.step(now, None, &one, NONE)).0, "a:1");
+        assert_eq!(watch.step(now, Some("a:1"), &one, NONE), WatchStep::End);
+        assert_eq!(watch.step(now, Some("a:1"), &one, NONE), WatchStep::Keep);
+    }
+
+    #[test]
+    fn a_master_that_answers_while_no_watch_brings_news_is_watched_at_once() {
+        let (mut watch, now, all) = (SecondWatch::new(0), Instant::now(), masters());
+        opened(watch.step(now, None, &all, NONE));
+        watch.heard("c:1", false, false);
+        assert_eq!(opened(watch.step(now, None, &all, Duration::from_secs(1))), ("c:1".to_owned(), NONE));
+        watch.heard("b:1", false, false);
+        assert_eq!(watch.step(now, None, &all, NONE), WatchStep::Keep, "not twice within a second");
+        let later = now + HURRY;
+        assert_eq!(opened(watch.step(later, None, &all, NONE)), ("b:1".to_owned(), NONE));
+        watch.heard("b:1", true, false);
+        watch.heard("c:1", false, false);
+        assert_eq!(watch.step(later + HURRY, None, &all, NONE), WatchStep::Keep, "this one brings news");
+    }
+
+    #[test]
+    fn an_answer_of_the_leader_does_not_end_a_watch_that_is_being_opened() {
+        let (mut watch, now, all) = (SecondWatch::new(0), Instant::now(), masters());
+        opened(watch.step(now, Some("a:1"), &all, NONE));
+        watch.heard("a:1", false, true);
+        assert_eq!(watch.step(now, Some("a:1"), &all, NONE), WatchStep::Keep);
+    }
+
+    #[test]
+    fn pauses_grow_until_a_watch_has_worked() {
+        let (mut watch, now, all) = (SecondWatch::new(0), Instant::now(), masters());
+        let mut pause = NONE;
+        for _ in 0..8 {
+            let (address, next) = opened(watch.step(now, None, &all, NONE));
+            pause = next;
+            watch.ended(&address, NONE);
+        }
+        assert!(pause >= PAUSE.1 / 2);
+        let (address, _) = opened(watch.step(now, None, &all, NONE));
+        watch.ended("another", WORKED);
+        assert_eq!(watch.step(now, None, &all, NONE), WatchStep::Keep, "this one is still open");
+        watch.ended(&address, WORKED);
+        assert!(opened(watch.step(now, None, &all, NONE)).1 <= PAUSE.0);
+    }
+}

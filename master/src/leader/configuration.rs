@@ -83,13 +83,10 @@ impl Configuration {
             if before == 0 {
                 // The cluster has just formed. Once it has a version, no leader seeds its settings any more.
                 self.coordinator.propose(&leading, Request::set_settings(self.seed.clone())).await?;
+                leading.adopt(&self.seed);
             }
             self.coordinator.propose(&leading, Request::set_cluster_version(after)).await?;
             tracing::info!(from = before, to = after, "the cluster version was raised");
-        }
-        if before == 0 {
-            // This term's soft state was made with the built-in settings.
-            self.coordinator.step_down();
         }
         Ok((before, after))
     }
@@ -108,9 +105,9 @@ impl Configuration {
             return Ok(false);
         }
         self.coordinator.propose(leading, Request::set_settings(self.seed.clone())).await?;
+        // This term began with the built-in settings. Its leases must stay, so its soft state is not made anew.
+        leading.adopt(&self.seed);
         self.coordinator.propose(leading, Request::set_cluster_version(version)).await?;
-        // This term's soft state was made with the built-in settings.
-        self.coordinator.step_down();
         Ok(false)
     }
 

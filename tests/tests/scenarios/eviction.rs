@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use mc_client::{Code, Put, PutOptions};
+use mc_client::{Admin, Code, Put, PutOptions};
 use mc_tests::{Cluster, Faults, until, value};
 
 const MIB: usize = 1 << 20;
@@ -23,6 +23,12 @@ async fn a_full_pool_whose_objects_are_all_leased_says_so_and_keeps_them() {
     let lease = ["--read-lease", "60s"];
     let cluster = Cluster::builder().masters(1).segment("16mb").master_args(lease).start().await;
     let client = cluster.client().await;
+    // Otherwise the last put would pass the watermark, and could be evicted before it is leased.
+    let admin = Admin::connect(&cluster.addresses()).await.unwrap();
+    until("nothing is evicted below the capacity", async || {
+        admin.set_config("eviction-high-watermark", "1").await.is_ok()
+    })
+    .await;
     let mut stored = 0;
     let refusal = loop {
         match client.put_with(key(stored), &big(stored), &options()).await {

@@ -12,7 +12,7 @@ use mc_net::TcpNetwork;
 use mc_process::metrics::Registry;
 use mc_raft::testing::{CLUSTER, Pool};
 use mc_raft::{RaftNode, RaftTiming, SnapshotLimits};
-use mc_types::{Clock, NodeId};
+use mc_types::{Clock, NodeId, PutId};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -62,6 +62,14 @@ impl Upgraded {
             let node = self.pool.node(at);
             assert_eq!(node.index().read(|applied| applied.state.cluster_version()), version);
         }
+    }
+
+    async fn assert_seeded(&self) {
+        let coordinator = &self.leader.coordinator;
+        let read_lease = coordinator.index.read(|applied| applied.state.settings().read_lease_ms);
+        assert_eq!(read_lease, READ_LEASE_MS, "nobody seeds them later");
+        let leading = coordinator.lead().await.unwrap();
+        assert_eq!(leading.read_lease(), Duration::from_millis(READ_LEASE_MS), "the leader goes by them");
     }
 
     /// Makes a follower claim to support at most `version`; returns its id.
@@ -132,6 +140,16 @@ async fn a_cluster_that_has_just_formed_gets_its_settings_with_its_version() {
     let masters = Upgraded::start(0).await;
     masters.leader.configuration.finish_upgrade().await.unwrap();
     masters.assert_version(CLUSTER_VERSION).await;
-    let read_lease = masters.leader.coordinator.index.read(|applied| applied.state.settings().read_lease_ms);
-    assert_eq!(read_lease, READ_LEASE_MS, "nobody seeds them later");
+    masters.assert_seeded().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_settings_of_a_cluster_end_no_lease() {
+    let masters = Upgraded::start(0).await;
+    let leading = masters.leader.coordinator.lead().await.unwrap();
+    assert!(leading.lease(PutId(1)));
+    let nothing_to_do = masters.leader.configuration.seed(&leading).await.unwrap();
+    assert!(!nothing_to_do);
+    masters.assert_seeded().await;
+    assert!(masters.leader.coordinator.lead().await.unwrap().is_leased(PutId(1)));
 }

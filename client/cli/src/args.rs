@@ -137,7 +137,10 @@ impl Command {
             | BenchCommand::Exist(load)
             | BenchCommand::Lookup(load)
             | BenchCommand::Mixed(load) => Some(load.threads),
-            BenchCommand::Failover(_) | BenchCommand::Restart(_) | BenchCommand::Fleet(_) => None,
+            BenchCommand::Failover(_)
+            | BenchCommand::Restart(_)
+            | BenchCommand::Replay(_)
+            | BenchCommand::Fleet(_) => None,
         }
     }
 }
@@ -307,6 +310,12 @@ pub(crate) enum BenchCommand {
     ///
     /// The bench reports the time from the restart to a leader, and until every master and store serves.
     Restart(RestartArgs),
+    /// Replay a recorded workload through a full pool, and compare its hit ratio with LRU, FIFO and the optimum
+    ///
+    /// The bench drives the masters' index and eviction in this process, with the times of the trace. With --bytes it
+    /// also starts a pool and moves the blocks through it, as fast as it can. A hit is a block of the longest prefix of a request
+    /// that the pool holds.
+    Replay(ReplayArgs),
     /// Run hundreds of stores and thousands of clients on three masters, and kill the leader, then all masters
     ///
     /// Stores and clients run in this process, with the product's own code; the masters are child processes. Each client
@@ -376,6 +385,33 @@ pub(crate) struct RestartArgs {
     /// Parent of the directory for data and logs [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// The workload: JSON lines with `timestamp` in milliseconds and `hash_ids`, plain or gzipped
+    #[arg(value_name = "TRACE")]
+    pub(crate) trace: PathBuf,
+    /// Number of blocks that fit into the pool before eviction starts
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
+    pub(crate) capacity_blocks: u64,
+    /// Start a pool too, and move blocks of this size through it
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) bytes: Option<ByteSize>,
+    /// Lose the leader after this share of the requests, above 0 and below 1
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    pub(crate) kill_leader_at: Option<f64>,
+    /// Parent of the directory for data and logs [default: the system's directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+/// Parses a share above 0 and below 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if share > 0.0 && share < 1.0 => Ok(share),
+        _ => Err("it must be a number above 0 and below 1, such as 0.5".to_owned()),
+    }
 }
 
 #[derive(Clone, Debug, Args)]

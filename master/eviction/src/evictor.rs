@@ -1,5 +1,5 @@
 use hashbrown::HashTable;
-use mc_index::{Change, EvictItem, KeyHash, State};
+use mc_index::{Change, EvictItem, KeyHash, State, Usage};
 use mc_types::{ClusterTime, StoreId};
 
 use super::leases::Leases;
@@ -40,6 +40,18 @@ pub enum Blocked {
     Empty,
     /// The next candidates are leased by readers, or lie on stores that do not count.
     Leased,
+}
+
+/// Bytes above the low watermark, once the high one is passed; 0 below that. Stores in `without`, which is sorted, do not
+/// count.
+#[must_use]
+pub fn excess(state: &State, without: &[StoreId]) -> u64 {
+    let Usage { capacity, live, .. } = state.usage(without);
+    let settings = state.settings();
+    if live <= settings.eviction_high_watermark.of(capacity) {
+        return 0;
+    }
+    live.saturating_sub(settings.eviction_low_watermark.of(capacity))
 }
 
 /// Follows the objects of the index and their use, and chooses which to evict.

@@ -12,7 +12,7 @@ mod hits;
 mod leases;
 mod policy;
 
-pub use evictor::{Blocked, Chosen, Evictor, Want};
+pub use evictor::{Blocked, Chosen, Evictor, Want, excess};
 pub use hits::Hits;
 pub use leases::Leases;
 pub use policy::{Policy, Unit};

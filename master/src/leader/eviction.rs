@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mc_eviction::{Blocked, Chosen, Evictor, Want};
-use mc_index::{EvictItem, Request, Usage};
+use mc_eviction::{Blocked, Chosen, Evictor, Want, excess};
+use mc_index::{EvictItem, Request};
 use mc_types::Code;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -186,7 +186,9 @@ impl Term {
             }
         }
         let asked = coordinator.room.wanted.swap(0, Ordering::AcqRel);
-        let mut left = self.excess(coordinator).max(asked);
+        let suspects = self.leading.liveness.suspects();
+        let excess = coordinator.index.read(|applied| excess(&applied.state, &suspects));
+        let mut left = excess.max(asked);
         while left > 0 {
             let Chosen { items, bytes, blocked } = self.choose(coordinator, left);
             if !items.is_empty() {
@@ -216,19 +218,6 @@ impl Term {
         }
         self.leading.hits.drain(|call| self.evictor.hit(call));
         coordinator.index.read(|applied| self.evictor.prune(&applied.state));
-    }
-
-    /// Bytes above the low watermark, once the high one is passed.
-    fn excess(&self, coordinator: &Coordinator) -> u64 {
-        let suspects = self.leading.liveness.suspects();
-        coordinator.index.read(|applied| {
-            let Usage { capacity, live, .. } = applied.state.usage(&suspects);
-            let settings = applied.state.settings();
-            if live <= settings.eviction_high_watermark.of(capacity) {
-                return 0;
-            }
-            live.saturating_sub(settings.eviction_low_watermark.of(capacity))
-        })
     }
 
     fn choose(&mut self, coordinator: &Coordinator, bytes: u64) -> Chosen {

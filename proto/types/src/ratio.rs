@@ -32,6 +32,13 @@ impl Ratio {
         let part = u128::from(whole) * u128::from(self.0.min(Self::ONE)) / u128::from(Self::ONE);
         u64::try_from(part).unwrap_or(whole)
     }
+
+    /// Returns the smallest whole of which this part is at least `part`. The ratio must not be 0.
+    #[must_use]
+    pub fn whole(self, part: u64) -> u64 {
+        let whole = (u128::from(part) * u128::from(Self::ONE)).div_ceil(u128::from(self.0.max(1)));
+        u64::try_from(whole).unwrap_or(u64::MAX)
+    }
 }
 
 impl FromStr for Ratio {

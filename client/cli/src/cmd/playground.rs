@@ -81,7 +81,8 @@ fn requests(args: &PlaygroundArgs) -> Result<(&'static str, Requests)> {
     Ok(match &args.trace {
         Some(path) => {
             let requests = read_trace(path)?;
-            let blocks = requests.iter().flatten().collect::<HashSet<_>>().len() as u64;
+            let blocks =
+                requests.iter().flat_map(|request| &request.blocks).collect::<HashSet<_>>().len() as u64;
             if blocks < args.puts {
                 bail!(
                     "the trace {} has {blocks} different blocks, fewer than the {} puts to reach: take a longer one, \
@@ -90,7 +91,7 @@ fn requests(args: &PlaygroundArgs) -> Result<(&'static str, Requests)> {
                     args.puts
                 );
             }
-            ("trace", Box::new(requests.into_iter()))
+            ("trace", Box::new(requests.into_iter().map(|request| request.blocks)))
         }
         None => ("generated", Box::new(Generator::new(args.seed, HURRY))),
     })

@@ -10,5 +10,5 @@ mod verify;
 pub(crate) use driver::{Driver, Requests};
 pub(crate) use generator::{Block, Generator};
 pub(crate) use ledger::{Keyspace, Ledger};
-pub(crate) use trace::read as read_trace;
+pub(crate) use trace::{Request, read as read_trace};
 pub(crate) use verify::{Verdict, verify};

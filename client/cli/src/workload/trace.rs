@@ -22,17 +22,18 @@ pub(crate) enum TraceError {
     Empty { path: PathBuf },
 }
 
-#[derive(Deserialize)]
-struct Line {
-    /// Milliseconds since the start. It is required so that other kinds of files are refused, but not used: requests
-    /// are replayed in order, as fast as the pool takes them.
-    #[serde(rename = "timestamp")]
-    _timestamp: u64,
-    hash_ids: Vec<Block>,
+/// One line of a trace.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct Request {
+    /// Milliseconds since the start of the trace.
+    pub(crate) timestamp: u64,
+    /// Blocks of the prompt, in the order of the prompt.
+    #[serde(rename = "hash_ids")]
+    pub(crate) blocks: Vec<Block>,
 }
 
 /// Reads the requests of the trace at `path`, in order, without those that have no blocks.
-pub(crate) fn read(path: &Path) -> Result<Vec<Vec<Block>>, TraceError> {
+pub(crate) fn read(path: &Path) -> Result<Vec<Request>, TraceError> {
     let failed = |why| TraceError::Read { path: path.to_owned(), why };
     let mut file = BufReader::new(File::open(path).map_err(failed)?);
     // gzip files begin with these two bytes; JSON begins with neither.
@@ -48,13 +49,13 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Vec<Block>>, TraceError> {
         if line.trim().is_empty() {
             continue;
         }
-        let request: Line = serde_json::from_str(&line).map_err(|why| TraceError::Line {
+        let request: Request = serde_json::from_str(&line).map_err(|why| TraceError::Line {
             path: path.to_owned(),
             line: number + 1,
             why,
         })?;
-        if !request.hash_ids.is_empty() {
-            requests.push(request.hash_ids);
+        if !request.blocks.is_empty() {
+            requests.push(request);
         }
     }
     if requests.is_empty() {
@@ -124,7 +125,8 @@ mod tests {
                 match read(file(&bytes).path()) {
                     Ok(requests) => {
                         good += 1;
-                        let full = !requests.is_empty() && requests.iter().all(|blocks| !blocks.is_empty());
+                        let full =
+                            !requests.is_empty() && requests.iter().all(|request| !request.blocks.is_empty());
                         assert!(full, "{requests:?} from {bytes:?}");
                     }
                     Err(error) => {
@@ -140,7 +142,8 @@ mod tests {
     #[test]
     fn plain_and_gzipped_traces_read_alike() {
         let plain = read(file(TEXT.as_bytes()).path()).unwrap();
-        assert_eq!(plain, [vec![0, 1, 2], vec![0, 3]]);
+        let request = |timestamp, blocks| Request { timestamp, blocks };
+        assert_eq!(plain, [request(0, vec![0, 1, 2]), request(12, vec![0, 3])]);
         assert_eq!(read(file(&gzipped(TEXT)).path()).unwrap(), plain);
     }
 

@@ -8,6 +8,7 @@ mod machine;
 mod masters;
 mod parts;
 mod pool;
+mod replay;
 mod report;
 mod restart;
 
@@ -29,6 +30,7 @@ pub(crate) async fn bench(global: &Global, args: &BenchArgs, output: Output) -> 
             BenchCommand::Mixed(args) => load::bench(load::Kind::Mixed, global, args, output).await,
             BenchCommand::Failover(args) => failover::bench(global, args, output).await,
             BenchCommand::Restart(args) => restart::bench(global, args, output).await,
+            BenchCommand::Replay(args) => replay::bench(global, args, output).await,
             BenchCommand::Fleet(args) => fleet::bench(global, args, output).await,
         }
     };

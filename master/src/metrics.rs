@@ -112,6 +112,7 @@ impl From<&Op> for Proposed {
             Op::Remove { .. } => Self::Remove,
             Op::Evict { .. } => Self::Evict,
             Op::Tick
+            | Op::NoteReuse { .. }
             | Op::MountStore(_)
             | Op::DropStore { .. }
             | Op::Sweep { .. }

@@ -1,5 +1,7 @@
+use std::collections::VecDeque;
+
 use hashbrown::HashTable;
-use mc_index::{Change, EvictItem, KeyHash, State, Usage};
+use mc_index::{Change, EvictItem, KeyHash, ObjectAge, State, Usage, reuse_epoch};
 use mc_types::{ClusterTime, StoreId};
 
 use super::leases::Leases;
@@ -12,6 +14,9 @@ const FIRST_LOOKS: usize = 64;
 
 /// Number of units that are checked against the index at a time, once many of them may be gone.
 const PRUNE_SLICE: usize = 1024;
+
+/// Maximum number of reused objects that wait to be noted in the index. Further ones are noted when they are used again.
+const NOTES_MAX: usize = 64 << 10;
 
 /// Extent of one eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,26 +65,57 @@ pub fn excess(state: &State, without: &[StoreId]) -> u64 {
 /// When two keys share one, the order of both is that of the last used, and they are evicted together.
 #[derive(Debug, Default)]
 pub struct Evictor {
-    policy: Policy<KeyHash>,
+    policy: Policy<Tracked>,
     units: HashTable<Unit>,
     /// Number of calls so far, by which the policy tells uses of one call from those of several.
     calls: u32,
     /// Unit to check next against the index.
     prune_from: usize,
+    /// Epoch of reuse now (see [`mc_index::reuse_epoch`]).
+    epoch: u32,
+    /// Reused objects whose epoch in the index is behind.
+    to_note: VecDeque<KeyHash>,
+}
+
+/// An object in the order.
+#[derive(Clone, Copy, Debug)]
+struct Tracked {
+    key: KeyHash,
+    /// Epoch of reuse that is noted in the index, or waits to be.
+    noted: u32,
 }
 
 impl Evictor {
-    /// Begins with the objects of `state`, in the order in which they were put.
+    /// Begins with the objects of `state`: those that were noted as reused by the epoch of their last use, the others
+    /// in the order in which they were put.
     #[must_use]
     pub fn of(state: &State) -> Self {
-        let mut put: Vec<_> = state.hashes().map(|(key, order)| (order, key)).collect();
-        put.sort_unstable_by_key(|(order, key)| (*order, key.to_u64()));
-        let mut evictor = Self::default();
-        for (_, key) in put {
-            let unit = evictor.policy.restore(key.to_u64(), false, key);
+        let mut ages: Vec<ObjectAge> = state.ages().collect();
+        ages.sort_unstable_by_key(|age| (age.reused, age.put, age.key.to_u64()));
+        let mut evictor = Self { epoch: reuse_epoch(state.time()), ..Self::default() };
+        if let Some(share) = state.once_share() {
+            evictor.policy.set_once_share(share);
+        }
+        for ObjectAge { key, reused: noted, .. } in ages {
+            let unit = evictor.policy.restore(key.to_u64(), noted > 0, Tracked { key, noted });
             evictor.add(key, unit);
         }
         evictor
+    }
+
+    /// Brings the epoch of reuse up to date.
+    pub fn set_time(&mut self, now: ClusterTime) {
+        self.epoch = reuse_epoch(now);
+    }
+
+    /// Takes at most `max` objects whose reuse is to be noted in the index ([`mc_index::Op::NoteReuse`]), and returns
+    /// them with the epoch and the share of the once-seen queue. `None` if there are none.
+    ///
+    /// An object is noted at most once in an epoch. When an entry with notes is lost, a next leader orders these objects
+    /// as if they were used earlier.
+    pub fn take_notes(&mut self, max: usize) -> Option<(Vec<KeyHash>, u32, u32)> {
+        let keys: Vec<_> = self.to_note.drain(..max.min(self.to_note.len())).collect();
+        (!keys.is_empty()).then(|| (keys, self.epoch, self.policy.once_share()))
     }
 
     /// Number of objects in the order.
@@ -95,18 +131,19 @@ impl Evictor {
     }
 
     fn find(&self, key: KeyHash) -> Option<Unit> {
-        self.units.find(key.to_u64(), |unit| self.policy.get(*unit) == Some(&key)).copied()
+        self.units.find(key.to_u64(), |unit| self.policy.get(*unit).is_some_and(|it| it.key == key)).copied()
     }
 
     fn add(&mut self, key: KeyHash, unit: Unit) {
         let policy = &self.policy;
-        let hash = |unit: &Unit| policy.get(*unit).map_or(0, |key| key.to_u64());
+        let hash = |unit: &Unit| policy.get(*unit).map_or(0, |it| it.key.to_u64());
         self.units.insert_unique(key.to_u64(), unit, hash);
     }
 
     fn forget(&mut self, key: KeyHash) -> Option<Unit> {
         let policy = &self.policy;
-        let entry = self.units.find_entry(key.to_u64(), |unit| policy.get(*unit) == Some(&key)).ok()?;
+        let is_it = |unit: &Unit| policy.get(*unit).is_some_and(|it| it.key == key);
+        let entry = self.units.find_entry(key.to_u64(), is_it).ok()?;
         Some(entry.remove().0)
     }
 
@@ -134,15 +171,34 @@ impl Evictor {
     fn used(&mut self, keys: &[KeyHash], put: bool) {
         self.calls = self.calls.wrapping_add(1);
         for &key in keys.iter().rev() {
-            match self.find(key) {
-                Some(unit) => self.policy.hit(unit, self.calls),
+            let unit = match self.find(key) {
+                Some(unit) => {
+                    self.policy.hit(unit, self.calls);
+                    if put && let Some(replaced) = self.policy.get_mut(unit) {
+                        replaced.noted = 0;
+                    }
+                    unit
+                }
                 None if put => {
-                    let unit = self.policy.insert(key.to_u64(), self.calls, key);
+                    let unit = self.policy.insert(key.to_u64(), self.calls, Tracked { key, noted: 0 });
                     self.add(key, unit);
+                    unit
                 }
                 // The object has just been evicted or removed.
-                None => {}
-            }
+                None => continue,
+            };
+            self.note(unit);
+        }
+    }
+
+    /// Lets a reused object be noted in the index, once in an epoch.
+    fn note(&mut self, unit: Unit) {
+        if !self.policy.is_reused(unit) || self.to_note.len() >= NOTES_MAX {
+            return;
+        }
+        if let Some(it) = self.policy.get_mut(unit).filter(|it| it.noted < self.epoch) {
+            it.noted = self.epoch;
+            self.to_note.push_back(it.key);
         }
     }
 
@@ -170,7 +226,7 @@ impl Evictor {
                 chosen.blocked = Some(Blocked::Empty);
                 break;
             };
-            let Some(key) = self.policy.get(unit).copied() else {
+            let Some(key) = self.policy.get(unit).map(|it| it.key) else {
                 chosen.blocked = Some(Blocked::Empty);
                 break;
             };
@@ -206,7 +262,7 @@ impl Evictor {
     pub fn keep(&mut self, items: &[EvictItem]) {
         for &EvictItem { key, .. } in items {
             if self.find(key).is_none() {
-                let unit = self.policy.restore(key.to_u64(), false, key);
+                let unit = self.policy.restore(key.to_u64(), false, Tracked { key, noted: 0 });
                 self.add(key, unit);
             }
         }
@@ -223,7 +279,7 @@ impl Evictor {
                 return;
             };
             self.prune_from += 1;
-            if let Some(key) = unit.and_then(|unit| self.policy.get(unit)).copied()
+            if let Some(key) = unit.and_then(|unit| self.policy.get(unit)).map(|it| it.key)
                 && state.with_hash(key).next().is_none()
                 && let Some(unit) = self.forget(key)
             {

@@ -29,6 +29,8 @@ const REUSED_STEP: u64 = 6;
 
 /// The whole, in which the once-seen queue's share of all units is counted.
 const WHOLE: u64 = 1 << 32;
+/// Least share of each of the two queues.
+const LEAST_SHARE: u64 = WHOLE / 20;
 
 /// An order of units for eviction that weighs recency against frequency, and learns which of the two counts.
 ///
@@ -124,6 +126,29 @@ impl<T> Policy<T> {
     #[must_use]
     pub fn get(&self, unit: Unit) -> Option<&T> {
         self.slots.get(unit.0 as usize)?.data.as_ref()
+    }
+
+    /// Returns the data of a unit, to change it.
+    pub fn get_mut(&mut self, unit: Unit) -> Option<&mut T> {
+        self.slots.get_mut(unit.0 as usize)?.data.as_mut()
+    }
+
+    /// Whether a unit is in the reused queue.
+    #[must_use]
+    pub fn is_reused(&self, unit: Unit) -> bool {
+        let slot = self.slots.get(unit.0 as usize).filter(|slot| slot.data.is_some());
+        slot.is_some_and(|slot| slot.queue != Name::Once)
+    }
+
+    /// Share of the once-seen queue, of 2^32; never 0.
+    #[must_use]
+    pub fn once_share(&self) -> u32 {
+        u32::try_from(self.once_share).unwrap_or(u32::MAX)
+    }
+
+    /// Sets the share of the once-seen queue, of 2^32.
+    pub fn set_once_share(&mut self, share: u32) {
+        self.once_share = u64::from(share).clamp(LEAST_SHARE, WHOLE - LEAST_SHARE);
     }
 
     /// Returns the unit in the slot `at`, if it holds one; `None` beyond the last slot.
@@ -222,9 +247,9 @@ impl<T> Policy<T> {
     fn shift_share(&mut self, to_once: bool) {
         let unit = WHOLE / (self.len() as u64).max(16);
         self.once_share = if to_once {
-            (self.once_share + ONCE_STEP * unit).min(WHOLE / 20 * 19)
+            (self.once_share + ONCE_STEP * unit).min(WHOLE - LEAST_SHARE)
         } else {
-            self.once_share.saturating_sub(REUSED_STEP * unit).max(WHOLE / 20)
+            self.once_share.saturating_sub(REUSED_STEP * unit).max(LEAST_SHARE)
         };
     }
 

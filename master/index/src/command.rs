@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::key::KeyHash;
 use super::settings::Settings;
 
-const COMMAND_FORMAT: u8 = 5;
+const COMMAND_FORMAT: u8 = 6;
 
 /// A log entry: the leader's stamp and the operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +77,16 @@ pub enum Op {
         /// earlier one can run on them.
         reuse_at: ClusterTime,
     },
+    /// Note which objects were used again after the call that put them, for the eviction order of the next leader.
+    /// Answers [`Response::Done`]. Keys without an object are passed over.
+    NoteReuse {
+        /// Hashes of the keys.
+        keys: Vec<KeyHash>,
+        /// Epoch of the use (see [`reuse_epoch`]).
+        epoch: u32,
+        /// Share of the once-seen queue in the leader's order, of 2^32.
+        once_share: u32,
+    },
     /// Mount a store's memory. Answers [`Response::Codes`] with one code: `Ok` (also when this epoch is mounted
     /// already), `StoreEpochDead`, `InvalidParams`. A new epoch of a known store replaces the old one, whose replicas
     /// become invisible at once.
@@ -98,6 +108,15 @@ pub enum Op {
     SetSettings(Settings),
     /// Raise the cluster version; lower or equal ones do nothing.
     SetClusterVersion(u32),
+}
+
+/// Length of an epoch of reuse: the precision with which the index knows the last use of an object.
+const REUSE_EPOCH_MS: u64 = 5 * 60 * 1000;
+
+/// Returns the number of the epoch of reuse at a time, from 1 on. An object with epoch 0 was not noted as reused.
+#[must_use]
+pub fn reuse_epoch(time: ClusterTime) -> u32 {
+    u32::try_from(time.0 / REUSE_EPOCH_MS + 1).unwrap_or(u32::MAX)
 }
 
 /// Key of a put that starts. Keys of up to 128 bytes are stored inline: otherwise decoding a batch of a hundred would
@@ -349,6 +368,7 @@ impl Command {
             Op::Remove { items, .. } => items.iter().map(|item| item.key.len() + 32).sum(),
             Op::PutRevoke { puts } => puts.len() * 20,
             Op::Evict { items, .. } => items.len() * 26,
+            Op::NoteReuse { keys, .. } => keys.len() * 8,
             _ => 0,
         };
         keys + 256

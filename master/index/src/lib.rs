@@ -33,11 +33,11 @@ mod stores;
 pub use changes::Change;
 pub use command::{
     Command, DecodeError, Endpoint, EvictItem, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
-    PutStartItem, PutStarted, RemoveItem, Response, Stamp, StartKey,
+    PutStartItem, PutStarted, RemoveItem, Response, Stamp, StartKey, reuse_epoch,
 };
 pub use key::KeyHash;
 pub use machine::{State, allocation_order};
-pub use query::{HashedObject, HeldRange, ObjectView, PutView, StoreView, Usage};
+pub use query::{HashedObject, HeldRange, ObjectAge, ObjectView, PutView, StoreView, Usage};
 pub use request::{Answer, Request};
 pub use settings::{CLUSTER_VERSION, ReadPolicy, ReadPolicyError, Settings};
 pub use snapshot::SnapshotError;

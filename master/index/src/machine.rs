@@ -22,6 +22,8 @@ pub struct State {
     pub(super) segments: Segments,
     pub(super) objects: Objects,
     pub(super) puts: Puts,
+    /// Share of the once-seen queue that a leader noted last, of 2^32; 0 if none did.
+    pub(super) once_share: u32,
 }
 
 /// Facts about the entry that carries an operation.
@@ -46,6 +48,7 @@ impl State {
             segments: Segments::new(),
             objects: Objects::new(),
             puts: Puts::new(),
+            once_share: 0,
         }
     }
 
@@ -91,6 +94,11 @@ impl State {
                     return Response::Codes(vec![Code::InvalidParams; items.len()]);
                 }
                 Response::Codes(items.iter().map(|item| self.evict(item, *reuse_at)).collect())
+            }
+            Op::NoteReuse { keys, epoch, once_share } => {
+                self.once_share = *once_share;
+                keys.iter().take(MAX_ITEMS).for_each(|&key| self.objects.note_reuse(key, *epoch));
+                Response::Done
             }
             Op::MountStore(mount) => Response::Codes(vec![self.mount_store(index, mount)]),
             Op::DropStore { store, epoch } => {
@@ -211,6 +219,7 @@ fn items(op: &Op) -> usize {
         Op::PutRevoke { puts } => puts.len(),
         Op::Remove { items, .. } => items.len(),
         Op::Evict { items, .. } => items.len(),
+        Op::NoteReuse { keys, .. } => keys.len(),
         Op::Tick
         | Op::MountStore(_)
         | Op::DropStore { .. }

@@ -170,7 +170,13 @@ impl State {
         for replica in &written {
             self.segments.settle(replica.segment, replica.offset, key.shard());
         }
-        let object = Object { version: item.put, size: put.size, checksum: item.checksum, replicas: written };
+        let object = Object {
+            version: item.put,
+            size: put.size,
+            checksum: item.checksum,
+            reused: 0,
+            replicas: written,
+        };
         if let Some(old) = self.objects.insert(key, &object) {
             self.retire(key, &old, item.reuse_at);
         }

@@ -36,6 +36,17 @@ pub struct HashedObject {
     pub stores: SmallVec<[StoreId; 1]>,
 }
 
+/// Facts about a visible object by which a new leader orders it for eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectAge {
+    /// Hash of its key.
+    pub key: KeyHash,
+    /// Epoch of its last noted reuse (see [`crate::reuse_epoch`]); 0 if there was none.
+    pub reused: u32,
+    /// Order of its first allocation (see [`crate::allocation_order`]), by which objects were put.
+    pub put: u64,
+}
+
 /// Bytes of mounted stores by their state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -140,13 +151,18 @@ impl State {
             })
     }
 
-    /// Lists the hash of every object's key, with the order of its first allocation (see [`crate::allocation_order`]),
-    /// by which objects were put.
-    pub fn hashes(&self) -> impl Iterator<Item = (KeyHash, u64)> + '_ {
+    /// Lists when every visible object was put and last reused.
+    pub fn ages(&self) -> impl Iterator<Item = ObjectAge> + '_ {
         self.objects.iter().filter(|object| self.is_live(*object)).map(|object| {
-            let first = object.replicas().map(|replica| replica.index).min();
-            (KeyHash::of_index_key(object.key), first.unwrap_or_default())
+            let put = object.replicas().map(|replica| replica.index).min().unwrap_or_default();
+            ObjectAge { key: KeyHash::of_index_key(object.key), reused: object.reused, put }
         })
+    }
+
+    /// Share of the once-seen queue that a leader noted last, of 2^32; `None` if none did.
+    #[must_use]
+    pub fn once_share(&self) -> Option<u32> {
+        (self.once_share > 0).then_some(self.once_share)
     }
 
     /// Sums up the bytes of the mounted stores that are not in `without`, which is sorted.

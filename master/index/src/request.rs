@@ -3,6 +3,7 @@ use mc_types::{ClusterTime, Code, PutId, SegmentEpoch, StoreId};
 use super::command::{
     EvictItem, MountStore, Op, PutEndItem, PutEnded, PutStartItem, PutStarted, RemoveItem, Response,
 };
+use super::key::KeyHash;
 use super::settings::Settings;
 
 /// An operation to propose, with the type of its answer.
@@ -46,6 +47,12 @@ impl Request<()> {
     #[must_use]
     pub fn set_settings(settings: Settings) -> Self {
         Self { op: Op::SetSettings(settings), answer: done }
+    }
+
+    /// Notes objects that were used again, and the share of the once-seen queue.
+    #[must_use]
+    pub fn note_reuse(keys: Vec<KeyHash>, epoch: u32, once_share: u32) -> Self {
+        Self { op: Op::NoteReuse { keys, epoch, once_share }, answer: done }
     }
 
     /// Raises the cluster version.
@@ -175,6 +182,7 @@ mod tests {
         assert_eq!(answered(|| Request::put_revoke(vec![PutId(1)])), (true, false));
         assert_eq!(answered(|| Request::remove(tenant(), vec![item()])), (true, false));
         assert_eq!(answered(|| Request::evict(vec![], ClusterTime(0))), (true, false));
+        assert_eq!(answered(|| Request::note_reuse(vec![], 1, 1)), (true, false));
         // No leader decides these from its soft state.
         assert_eq!(answered(Request::tick), (true, true));
         assert_eq!(answered(|| Request::set_settings(Settings::default())), (true, true));

@@ -17,6 +17,9 @@ use super::{Coordinator, Leading, Refusal};
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Maximum number of objects that one entry evicts. The index is locked against changes while they are chosen.
 const OBJECTS_PER_ENTRY: usize = 512;
+/// Interval between two entries that note reused objects, and the maximum number of objects in each.
+const NOTE_INTERVAL: Duration = Duration::from_secs(1);
+const NOTES_PER_ENTRY: usize = 4096;
 /// Longest wait of a read for the outcome of an eviction. An entry is decided within milliseconds, unless the leader is
 /// losing its majority.
 const OUTCOME_WAIT: Duration = Duration::from_secs(1);
@@ -150,6 +153,7 @@ struct Term {
     evictor: Evictor,
     /// Marked versions whose entry may or may not have been committed.
     undecided: Vec<EvictItem>,
+    noted_at: Instant,
 }
 
 /// The term is over.
@@ -172,13 +176,15 @@ enum Entry {
 
 impl Term {
     async fn begin(coordinator: &Coordinator, leading: Arc<Leading>) -> Self {
-        Self { evictor: ordered(coordinator).await, leading, undecided: Vec::new() }
+        let evictor = ordered(coordinator).await;
+        Self { evictor, leading, undecided: Vec::new(), noted_at: Instant::now() }
     }
 
     /// Brings the order up to date, and evicts down to the low watermark if the pool is above the high one, or as much
     /// as puts have asked for.
     async fn round(&mut self, coordinator: &Coordinator) -> Result<(), TermOver> {
         self.follow(coordinator).await;
+        self.note(coordinator).await;
         if !self.undecided.is_empty() {
             let items = std::mem::take(&mut self.undecided);
             if self.evict(coordinator, items, Try::Again).await? == Entry::Failed {
@@ -218,6 +224,21 @@ impl Term {
         }
         self.leading.hits.drain(|call| self.evictor.hit(call));
         coordinator.index.read(|applied| self.evictor.prune(&applied.state));
+    }
+
+    /// Notes in the index, at intervals, which objects were reused, so that the next leader knows.
+    async fn note(&mut self, coordinator: &Coordinator) {
+        if self.noted_at.elapsed() < NOTE_INTERVAL {
+            return;
+        }
+        self.noted_at = Instant::now();
+        self.evictor.set_time(self.leading.now());
+        if let Some((keys, epoch, once_share)) = self.evictor.take_notes(NOTES_PER_ENTRY) {
+            let noted = coordinator.propose(&self.leading, Request::note_reuse(keys, epoch, once_share));
+            if let Err(why) = noted.await {
+                tracing::debug!(%why, "reused objects were not noted");
+            }
+        }
     }
 
     fn choose(&mut self, coordinator: &Coordinator, bytes: u64) -> Chosen {

@@ -98,6 +98,34 @@ fn a_new_leader_orders_objects_as_they_were_put() {
 }
 
 #[test]
+fn a_new_leader_knows_what_was_reused_and_when() {
+    const EPOCH: u64 = 5 * 60 * 1000;
+    let mut pool = Pool::new(&[100 * SIZE]);
+    for n in 1..8 {
+        pool.put(n..n + 1);
+    }
+    pool.evictor.set_time(ClusterTime(3 * EPOCH));
+    pool.hit(1..2);
+    pool.evictor.set_time(ClusterTime(4 * EPOCH));
+    pool.hit(3..4);
+    pool.hit(3..4);
+    let (keys, epoch, once_share) = pool.evictor.take_notes(10).unwrap();
+    assert_eq!((&keys[..], epoch), (&[hash(1), hash(3)][..], 5));
+    assert_eq!(pool.evictor.take_notes(10), None, "each is noted once in an epoch");
+    pool.apply(Op::NoteReuse { keys: vec![hash(1)], epoch: 4, once_share });
+    pool.apply(Op::NoteReuse { keys: vec![hash(3)], epoch, once_share });
+
+    pool.evictor = Evictor::of(&pool.rig.state);
+    assert_eq!(pool.evict(3 * SIZE), [2, 4, 5], "objects that were seen once go first, while they are many");
+    assert_eq!(pool.evict(SIZE), [1], "then the reused one of the earlier epoch");
+
+    pool.put(11..12);
+    pool.evictor.set_time(ClusterTime(4 * EPOCH));
+    pool.hit(3..4);
+    assert_eq!(pool.evictor.take_notes(10), None, "the new leader knows what is noted");
+}
+
+#[test]
 fn leased_objects_are_passed_over_and_when_all_are_leased_it_says_so() {
     let mut pool = Pool::new(&[100 * SIZE]);
     for n in 1..9 {
@@ -203,7 +231,7 @@ proptest! {
         versions.sort();
         versions.dedup();
         prop_assert_eq!(versions.len(), chosen.items.len());
-        let visible: Vec<_> = state.hashes().collect();
+        let visible: Vec<_> = state.ages().map(|age| age.key).collect();
         prop_assert_eq!(chosen.items.len(), visible.len());
         prop_assert_eq!(chosen.blocked, Some(Blocked::Empty));
         prop_assert!(evictor.is_empty());

@@ -20,6 +20,8 @@ pub(super) struct Object {
     pub(super) size: u64,
     /// CRC-64/NVME of the value.
     pub(super) checksum: u64,
+    /// Epoch of the last use that a leader noted after the call that put it; 0 if there was none.
+    pub(super) reused: u32,
     /// Places of its replicas; some or all may be in segments that are gone.
     pub(super) replicas: SmallVec<[Replica; 1]>,
 }
@@ -83,6 +85,14 @@ impl Objects {
         let old = self.parts.get_mut(part(key.hash())).remove(key.hash().order(), key.bytes());
         self.len -= u64::from(old.is_some());
         old
+    }
+
+    /// Notes a use of the objects with this hash. It never goes back to an earlier epoch.
+    pub(super) fn note_reuse(&mut self, hash: KeyHash, epoch: u32) {
+        // Without news, a shard that a clone shares need not be copied.
+        if self.with_hash(hash).any(|object| object.reused < epoch) {
+            self.parts.get_mut(part(hash)).note_reuse(hash, epoch);
+        }
     }
 
     /// Returns the object in a shard that has a replica at that place, and its key.

@@ -1,6 +1,6 @@
 use mc_types::PutId;
 
-use super::{Object, Replica};
+use super::{KeyHash, Object, Replica};
 
 /// A part of a shard: some twenty objects (at ten million in all), packed so that copying it is two `memcpy`s.
 ///
@@ -46,8 +46,10 @@ struct Slot {
     at: u32,
 }
 
-/// Bytes of a record's head: version, size, checksum, length of the key, number of replicas.
-const HEAD: usize = 16 + 8 + 8 + 2 + 1;
+/// Bytes of a record's head: version, size, checksum, epoch of the last reuse, length of the key, number of replicas.
+const HEAD: usize = 16 + 8 + 8 + 4 + 2 + 1;
+/// Start of the epoch in a record.
+const REUSED: usize = 16 + 8 + 8;
 /// Bytes of a replica in a record: segment, offset, index.
 const REPLICA: usize = 4 + 8 + 8;
 
@@ -58,6 +60,7 @@ pub(crate) struct ObjectRef<'a> {
     pub(crate) version: PutId,
     pub(crate) size: u64,
     pub(crate) checksum: u64,
+    pub(crate) reused: u32,
     replicas: &'a [u8],
 }
 
@@ -72,6 +75,7 @@ impl<'a> ObjectRef<'a> {
         let (version, bytes) = split(bytes);
         let (size, bytes) = split(bytes);
         let (checksum, bytes) = split(bytes);
+        let (reused, bytes) = split(bytes);
         let (key_len, bytes) = split(bytes);
         let ([replicas], bytes) = split(bytes);
         let (replicas, bytes) = bytes.split_at_checked(REPLICA * usize::from(replicas)).unwrap_or_default();
@@ -80,6 +84,7 @@ impl<'a> ObjectRef<'a> {
             version: PutId(u128::from_le_bytes(version)),
             size: u64::from_le_bytes(size),
             checksum: u64::from_le_bytes(checksum),
+            reused: u32::from_le_bytes(reused),
             replicas,
         }
     }
@@ -99,8 +104,8 @@ impl<'a> ObjectRef<'a> {
     }
 
     pub(crate) fn to_object(self) -> Object {
-        let Self { version, size, checksum, .. } = self;
-        Object { version, size, checksum, replicas: self.replicas().collect() }
+        let Self { version, size, checksum, reused, .. } = self;
+        Object { version, size, checksum, reused, replicas: self.replicas().collect() }
     }
 
     /// Length of its record in bytes.
@@ -165,6 +170,25 @@ impl Shard {
         Some(object)
     }
 
+    /// Notes a use of the objects with this hash, unless a later one is noted.
+    pub(super) fn note_reuse(&mut self, hash: KeyHash, epoch: u32) {
+        let from = self.index.partition_point(|slot| slot.order < hash.order());
+        for at in from..self.index.len() {
+            let slot = self.index[at];
+            if slot.order != hash.order() {
+                return;
+            }
+            let object = self.read(slot);
+            if object.reused >= epoch || KeyHash::of_index_key(object.key) != hash {
+                continue;
+            }
+            let reused = slot.at as usize + REUSED..slot.at as usize + REUSED + size_of::<u32>();
+            if let Some(reused) = self.records.get_mut(reused) {
+                reused.copy_from_slice(&epoch.to_le_bytes());
+            }
+        }
+    }
+
     /// Appends a record and returns its start.
     fn push(&mut self, key: &[u8], object: &Object) -> u32 {
         // A put has at most 255 replicas, and an index key at most 65 + 4,096 bytes. Were there more replicas, only as
@@ -180,6 +204,7 @@ impl Shard {
         records.extend_from_slice(&object.version.0.to_le_bytes());
         records.extend_from_slice(&object.size.to_le_bytes());
         records.extend_from_slice(&object.checksum.to_le_bytes());
+        records.extend_from_slice(&object.reused.to_le_bytes());
         records.extend_from_slice(&key_len.to_le_bytes());
         records.push(replicas);
         for replica in object.replicas.iter().take(usize::from(replicas)) {
@@ -244,6 +269,7 @@ mod tests {
             version: PutId(version),
             size: 1,
             checksum: 2,
+            reused: 3,
             replicas: (0..replicas).map(replica).collect(),
         }
     }

@@ -137,6 +137,7 @@ impl Restore {
         self.state.cluster_version = record.cluster_version;
         self.state.settings = record.settings;
         self.next_segment = record.next_segment;
+        self.state.once_share = record.once_share;
         Ok(())
     }
 
@@ -231,8 +232,8 @@ impl Restore {
             ensure(inside && replica.offset.is_multiple_of(ALLOCATION_ALIGN), "a replica out of place")?;
             self.replicas.push((replica.segment, replica.offset, record.size, key.shard()));
         }
-        let ObjectRecord { version, size, checksum, replicas, .. } = record;
-        self.state.objects.insert(&key, &Object { version, size, checksum, replicas });
+        let ObjectRecord { version, size, checksum, reused, replicas, .. } = record;
+        self.state.objects.insert(&key, &Object { version, size, checksum, reused, replicas });
         Ok(())
     }
 

@@ -71,6 +71,7 @@ pub(super) struct HeaderRecord {
     pub(super) cluster_version: u32,
     pub(super) settings: Settings,
     pub(super) next_segment: u32,
+    pub(super) once_share: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -113,6 +114,7 @@ pub(super) struct ObjectRecord<'a> {
     pub(super) version: PutId,
     pub(super) size: u64,
     pub(super) checksum: u64,
+    pub(super) reused: u32,
     pub(super) replicas: SmallVec<[Replica; 1]>,
 }
 

@@ -21,7 +21,13 @@ fn read(records: impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>)) -> Result<(), Stri
     bytes.push(FORMAT);
     let mut chunks = ChunkWriter::new(&mut bytes);
     let settings = Settings::default();
-    let header = HeaderRecord { time: ClusterTime(1000), cluster_version: 0, settings, next_segment: 2 };
+    let header = HeaderRecord {
+        time: ClusterTime(1000),
+        cluster_version: 0,
+        settings,
+        next_segment: 2,
+        once_share: 0,
+    };
     chunks.record(Section::Header, &header).unwrap();
     records(&mut chunks);
     let trailer = TrailerRecord { counts: chunks.counts };
@@ -72,7 +78,8 @@ fn dropped_segment(bytes: u64) -> impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>) {
         chunks.record(Section::Segments, &record).unwrap();
         let replicas = smallvec![Replica { segment: 0, offset: bytes.saturating_sub(64), index: 1 }];
         let key = key();
-        let record = ObjectRecord { key: key.bytes(), version: PutId(1), size: 64, checksum: 0, replicas };
+        let record =
+            ObjectRecord { key: key.bytes(), version: PutId(1), size: 64, checksum: 0, reused: 0, replicas };
         chunks.record(Section::Objects, &record).unwrap();
     }
 }

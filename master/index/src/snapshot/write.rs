@@ -25,13 +25,15 @@ impl State {
                 cluster_version: self.cluster_version,
                 settings: self.settings.clone(),
                 next_segment: self.segments.next(),
+                once_share: self.once_share,
             },
         )?;
         self.write_stores(&mut chunks)?;
         for object in self.objects.iter() {
             let replicas = object.replicas().collect();
-            let ObjectRef { key, version, size, checksum, .. } = object;
-            chunks.record(Section::Objects, &ObjectRecord { key, version, size, checksum, replicas })?;
+            let ObjectRef { key, version, size, checksum, reused, .. } = object;
+            let record = ObjectRecord { key, version, size, checksum, reused, replicas };
+            chunks.record(Section::Objects, &record)?;
         }
         self.write_puts(&mut chunks)?;
         for (segment, held) in self.segments.iter().filter_map(|(n, s)| Some((n, &s.space.as_ref()?.held))) {

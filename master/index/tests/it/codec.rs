@@ -92,6 +92,14 @@ fn commands() -> Vec<(&'static str, Command)> {
             },
         ),
         (
+            "note_reuse",
+            Op::NoteReuse {
+                keys: vec![KeyHash::of("tenant", b"key"), KeyHash::of("", b"other")],
+                epoch: 300,
+                once_share: 1 << 31,
+            },
+        ),
+        (
             "mount_store",
             Op::MountStore(MountStore {
                 store: StoreId(0xfeed),
@@ -189,7 +197,7 @@ fn every_command_encodes_as_it_did() {
 fn a_snapshot_reads_and_writes_as_it_did() {
     let state = full_state();
     let bytes = snapshot(&state);
-    assert_golden("snapshot/v3.bin", &bytes);
+    assert_golden("snapshot/v4.bin", &bytes);
     let mut again = restore(&bytes);
     assert_eq!(snapshot(&again), bytes);
     // What is derived acts the same: the next placements, ends and releases.

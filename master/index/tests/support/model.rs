@@ -19,6 +19,7 @@ struct Object {
     version: PutId,
     size: u64,
     checksum: u64,
+    reused: u32,
     replicas: Vec<PlacedReplica>,
 }
 
@@ -41,6 +42,7 @@ pub struct Model {
     puts: BTreeMap<PutId, Put>,
     ended: BTreeMap<PutId, (PutEnded, ClusterTime)>,
     held: Vec<HeldRange>,
+    once_share: Option<u32>,
 }
 
 fn rounded(len: u64) -> u64 {
@@ -65,6 +67,7 @@ impl Model {
             puts: BTreeMap::new(),
             ended: BTreeMap::new(),
             held: Vec::new(),
+            once_share: None,
         }
     }
 
@@ -132,6 +135,14 @@ impl Model {
             (Op::Evict { items, reuse_at }, Response::Codes(codes)) => {
                 let expected: Vec<_> = items.iter().map(|item| self.evict(item, *reuse_at)).collect();
                 assert_eq!(*codes, expected);
+            }
+            (Op::NoteReuse { keys, epoch, once_share }, Response::Done) => {
+                self.once_share = Some(*once_share).filter(|share| *share > 0);
+                for (key, object) in &mut self.objects {
+                    if keys.contains(&KeyHash::of(&key.0, &key.1)) {
+                        object.reused = object.reused.max(*epoch);
+                    }
+                }
             }
             (Op::MountStore(mount), Response::Codes(codes)) => assert_eq!(codes[..], [self.mount(mount)]),
             (Op::DropStore { store, epoch }, Response::Codes(codes)) => {
@@ -293,8 +304,8 @@ impl Model {
         } else {
             let replaced = self.visible(&key).map(|object| object.version);
             self.hold(&key, item.reuse_at);
-            let object =
-                Object { version: item.put, size: put.size, checksum: item.checksum, replicas: written };
+            let (size, checksum) = (put.size, item.checksum);
+            let object = Object { version: item.put, size, checksum, reused: 0, replicas: written };
             self.objects.insert(key, object);
             answer(Code::Ok, replaced)
         };
@@ -433,7 +444,15 @@ impl Model {
             assert_eq!((found[0].version, found[0].size), (object.version, object.size));
             assert_eq!(found[0].stores.to_vec(), live.collect::<Vec<_>>());
         }
-        assert_eq!(state.hashes().count() as u64, visible);
+        let ages: BTreeMap<_, _> =
+            state.ages().map(|age| (age.key.to_u64(), (age.reused, age.put))).collect();
+        let visible_objects = self.objects.iter().filter(|(key, _)| self.visible(key).is_some());
+        let expected = visible_objects.map(|(key, object)| {
+            let put = object.replicas.iter().map(|replica| replica.index).min().unwrap();
+            (KeyHash::of(&key.0, &key.1).to_u64(), (object.reused, put))
+        });
+        assert_eq!(ages, expected.collect());
+        assert_eq!(state.once_share(), self.once_share);
     }
 
     fn compare_stores(&self, state: &State) {

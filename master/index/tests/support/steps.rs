@@ -34,6 +34,7 @@ pub enum Act {
     Revoke(Vec<u8>),
     Remove(Vec<Remove>),
     Evict { items: Vec<Remove>, lease: u64 },
+    Note { keys: Vec<u8>, epoch: u32, once_share: u32 },
     Mount { store: u64, epoch: u64, layout: u8, rdma: bool, renamed: bool },
     Drop { store: u64, epoch: u64 },
     Sweep(u32),
@@ -112,6 +113,8 @@ fn act() -> impl Strategy<Value = Act> {
         8 => prop::collection::vec(remove(), 1..4).prop_map(Act::Remove),
         6 => (prop::collection::vec(remove(), 1..4), lease())
             .prop_map(|(items, lease)| Act::Evict { items, lease }),
+        3 => (prop::collection::vec(0..KEYS, 0..4), 0..5u32, 0..3u32)
+            .prop_map(|(keys, epoch, once_share)| Act::Note { keys, epoch, once_share }),
         8 => mounted.prop_map(|(store, epoch, layout, rdma, renamed)| {
             Act::Mount { store, epoch, layout, rdma, renamed }
         }),
@@ -182,6 +185,10 @@ impl Script {
                     EvictItem { key: KeyHash::of(TENANT, &key), version: version.unwrap_or(PutId(u128::MAX)) }
                 };
                 Op::Evict { items: items.iter().map(evict).collect(), reuse_at: self.after(*lease) }
+            }
+            Act::Note { keys, epoch, once_share } => {
+                let keys = keys.iter().map(|nth| KeyHash::of(TENANT, &key(*nth))).collect();
+                Op::NoteReuse { keys, epoch: *epoch, once_share: *once_share }
             }
             &Act::Mount { store, epoch, layout, rdma, renamed } => {
                 let layouts: [&[u64]; 4] = [&[1 << 20], &[150_000, 300_000], &[8192], &[40_000, 0]];

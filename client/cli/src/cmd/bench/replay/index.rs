@@ -19,8 +19,10 @@ const BLOCK_BYTES: u64 = 128 << 10;
 const OBJECTS_PER_ENTRY: usize = 512;
 /// Lifetime of a put. It ends at once.
 const PUT_LIFETIME: Duration = Duration::from_secs(30);
-/// Interval at which ended leases are forgotten.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which ended leases are forgotten and reused objects noted, as in a master.
+const DUTY_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of objects in a note, as in a master.
+const NOTES_PER_ENTRY: usize = 4096;
 
 /// Counts of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +47,7 @@ pub(super) struct Index {
     /// Cluster time when the term began.
     began: ClusterTime,
     now: ClusterTime,
-    swept: ClusterTime,
+    last_duty: ClusterTime,
     entries: u64,
     puts: u128,
     counts: Counts,
@@ -62,7 +64,7 @@ impl Index {
             term: 1,
             began: ClusterTime(0),
             now: ClusterTime(0),
-            swept: ClusterTime(0),
+            last_duty: ClusterTime(0),
             entries: 0,
             puts: 0,
             counts: Counts::default(),
@@ -88,9 +90,13 @@ impl Index {
     /// Serves one request: a get of all its blocks, then puts of those that are missing.
     pub(super) fn serve(&mut self, request: &Request) {
         self.now = self.now.max(ClusterTime(request.timestamp));
-        if self.swept.after(SWEEP_INTERVAL) <= self.now {
-            self.swept = self.now;
+        self.evictor.set_time(self.now);
+        if self.last_duty.after(DUTY_INTERVAL) <= self.now {
+            self.last_duty = self.now;
             self.leases.sweep(self.now);
+            if let Some((keys, epoch, once_share)) = self.evictor.take_notes(NOTES_PER_ENTRY) {
+                self.propose(Proposal::note_reuse(keys, epoch, once_share));
+            }
         }
         let found = self.get(&request.blocks);
         self.counts.hits += found.iter().take_while(|found| **found).count() as u64;

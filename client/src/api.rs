@@ -12,7 +12,7 @@ use crate::masters::{self, Link, MasterList, Masters};
 use crate::metrics::Counters;
 use crate::objects::{self, AvoidList, Core, Fill, Follow, Got, Presence, nonsense};
 use crate::options::Builder;
-use crate::{Admin, ConnectError, Error, Mode, Put, PutOptions, Stats};
+use crate::{Admin, ConnectError, Description, Error, Mode, Put, PutOptions, Stats};
 
 /// A client of one cluster and one tenant.
 ///
@@ -284,6 +284,25 @@ impl Client {
     pub async fn presence(&self, key: impl AsRef<[u8]>) -> Result<Presence, Error> {
         let mut results = self.core().presences(copied(&[key.as_ref()])).await;
         results.pop().unwrap_or_else(|| Err(nonsense("exist")))
+    }
+
+    /// Describes an object: its version, size, checksum, pin and replicas; `None` when there is none.
+    ///
+    /// The call grants no read lease and does not count as a use of the object.
+    ///
+    /// # Errors
+    /// [`Error`] when no leader answers in time.
+    pub async fn describe(&self, key: impl AsRef<[u8]>) -> Result<Option<Description>, Error> {
+        let mut results = self.batch_describe(&[key.as_ref()]).await;
+        results.pop().unwrap_or_else(|| Err(nonsense("describe")))
+    }
+
+    /// [`describe`](Self::describe) for many keys; one result each, in order.
+    pub async fn batch_describe<K: AsRef<[u8]> + Sync>(
+        &self,
+        keys: &[K],
+    ) -> Vec<Result<Option<Description>, Error>> {
+        self.core().descriptions(copied(keys)).await
     }
 
     /// Removes an object; returns `false` when there was none.

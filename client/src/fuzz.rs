@@ -9,11 +9,12 @@ use mc_discovery::{Leader, Listed, Said, read_event, read_hello};
 use mc_net::{ChannelOptions, endpoint};
 use mc_proto::{
     detail_of, status_of,
-    v1::{BatchGetReply, BatchPutStartReply, ErrorDetail, HelloReply, WatchEvent},
+    v1::{BatchDescribeReply, BatchGetReply, BatchPutStartReply, ErrorDetail, HelloReply, WatchEvent},
 };
 use mc_types::{ByteSize, ClusterId, Code, NodeId};
 use tokio::time::Instant;
 
+use crate::Description;
 use crate::admin::Lookup;
 use crate::call::failure_of;
 use crate::local::Local;
@@ -71,6 +72,12 @@ pub fn get(reply: &BatchGetReply) -> bool {
         check(object.places.iter(), &granted);
         !object.places.is_empty()
     })
+}
+
+/// Processes descriptions; returns whether every object that was found is described.
+pub fn describe(reply: &BatchDescribeReply) -> bool {
+    let found = reply.results.iter().filter(|result| result.code == Code::Ok as i32);
+    found.map(Description::read).all(|described| described.is_some())
 }
 
 /// Processes an answer to put starts; returns whether every started put has a usable place.

@@ -195,6 +195,30 @@ pub struct PutOptions {
     pub deadline: Duration,
     /// Stores to prefer for the replicas, in this order.
     pub preferred: Vec<StoreId>,
+    /// Protection of the object from eviction. A put-if-absent that finds its key changes nothing. A put that stays local
+    /// (see [`Builder::publish_local`]) is published without a pin.
+    pub pin: Pin,
+}
+
+/// What a put does to the protection of its key's object from eviction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pin {
+    /// The object gets the pin of the one that it replaces, if any.
+    #[default]
+    Preserve,
+    /// The object is not pinned.
+    Disable,
+    /// The object is evicted only when nothing without a pin can be, for this long: at most 24 hours. Reads do not
+    /// renew it.
+    Soft(Duration),
+    /// The object is never evicted. The setting `hard-pin-limit` bounds the bytes of all such objects; beyond it the put
+    /// fails with [`Code::NoAvailableHandle`](crate::Code::NoAvailableHandle).
+    Hard,
+}
+
+impl Pin {
+    /// A soft pin of 30 minutes.
+    pub const SOFT: Self = Self::Soft(Duration::from_secs(30 * 60));
 }
 
 impl Default for PutOptions {
@@ -204,6 +228,7 @@ impl Default for PutOptions {
             replicas: 1,
             deadline: Duration::from_secs(30),
             preferred: Vec::new(),
+            pin: Pin::Preserve,
         }
     }
 }

@@ -72,6 +72,8 @@ pub(crate) fn sample(api: &Api) -> Sample {
         stores_suspect: in_state("suspect"),
         capacity_bytes: total(&status, |store| store.capacity_bytes),
         used_bytes: total(&status, |store| store.used_bytes),
+        hard_pinned_bytes: coordinator
+            .map_or(0, |coordinator| coordinator.index.read(|applied| applied.state.usage(&[]).pinned)),
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) enum Rpc {
     Watch,
     Exist,
     Get,
+    Describe,
     PutStart,
     PutEnd,
     PutRevoke,
@@ -34,12 +35,13 @@ pub(crate) enum Rpc {
     FinishUpgrade,
 }
 
-const RPCS: [(Rpc, &str); 19] = [
+const RPCS: [(Rpc, &str); 20] = [
     (Rpc::Hello, "hello"),
     (Rpc::Status, "status"),
     (Rpc::Watch, "watch"),
     (Rpc::Exist, "batch_exist"),
     (Rpc::Get, "batch_get"),
+    (Rpc::Describe, "batch_describe"),
     (Rpc::PutStart, "batch_put_start"),
     (Rpc::PutEnd, "batch_put_end"),
     (Rpc::PutRevoke, "batch_put_revoke"),
@@ -175,6 +177,7 @@ pub(crate) struct MasterMetrics {
     stores_suspect: Gauge,
     capacity_bytes: Gauge,
     used_bytes: Gauge,
+    hard_pinned_bytes: Gauge,
     data_dir_free: Gauge,
     data_dir_needed: Gauge,
 }
@@ -198,6 +201,7 @@ pub(crate) struct Sample {
     pub(crate) stores_suspect: usize,
     pub(crate) capacity_bytes: u64,
     pub(crate) used_bytes: u64,
+    pub(crate) hard_pinned_bytes: u64,
 }
 
 impl MasterMetrics {
@@ -351,6 +355,7 @@ impl MasterMetrics {
             stores_suspect: r.gauge("mc_stores", "Mounted stores, on the leader", &[("state", "suspect")]),
             capacity_bytes: r.gauge("mc_pool_capacity_bytes", "Bytes that the mounted stores lend", &[]),
             used_bytes: r.gauge("mc_pool_used_bytes", "Bytes allocated in the mounted stores, held bytes included", &[]),
+            hard_pinned_bytes: r.gauge("mc_pool_hard_pinned_bytes", "Bytes of hard-pinned objects in the mounted stores, puts in flight included", &[]),
             data_dir_free: r.gauge(
                 "mc_data_dir_free_bytes",
                 "Bytes free on the disk of the data directory",
@@ -408,6 +413,7 @@ impl MasterMetrics {
         self.stores_suspect.set(sample.stores_suspect as f64);
         self.capacity_bytes.set(sample.capacity_bytes as f64);
         self.used_bytes.set(sample.used_bytes as f64);
+        self.hard_pinned_bytes.set(sample.hard_pinned_bytes as f64);
     }
 
     /// Shows how many bytes are free on the disk of the data directory, and how many are needed.

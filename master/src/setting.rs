@@ -63,7 +63,7 @@ pub(crate) enum SettingError {
 }
 
 /// All settings, in the order of `mcctl config show`.
-pub(crate) const SETTINGS: [Setting; 9] = [
+pub(crate) const SETTINGS: [Setting; 10] = [
     Setting {
         name: "put-deadline-max",
         help: "longest deadline that a put may ask for",
@@ -173,6 +173,18 @@ pub(crate) const SETTINGS: [Setting; 9] = [
         }),
     },
     Setting {
+        name: "hard-pin-limit",
+        help: "share of the pool's bytes that may be hard-pinned",
+        read: |settings| settings.hard_pin_limit.to_string(),
+        change: Some(Change {
+            range: HARD_PIN_LIMIT,
+            write: |settings, text| {
+                settings.hard_pin_limit = share(text, HARD_PIN_LIMIT)?;
+                Ok(())
+            },
+        }),
+    },
+    Setting {
         name: "store-heartbeat",
         help: "interval between the heartbeats of a store",
         read: |settings| span(settings.store_heartbeat_ms),
@@ -189,6 +201,7 @@ pub(crate) struct Bounds {
 }
 
 const HIGH_WATERMARK: &str = "above 0 and at most 1";
+const HARD_PIN_LIMIT: &str = "0 to 1";
 const LOW_WATERMARK: &str = "0 to 1";
 const PUT_SPACE_WAIT: Bounds =
     Bounds { min: Duration::from_millis(10), max: Duration::from_secs(5), text: "10ms to 5s" };
@@ -277,6 +290,7 @@ mod tests {
             ("eviction-high-watermark", "0.99"),
             ("eviction-low-watermark", "0.5"),
             ("put-space-wait", "20ms"),
+            ("hard-pin-limit", "0.25"),
         ];
         for (name, value) in written {
             let setting = Setting::named(name).unwrap();

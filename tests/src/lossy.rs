@@ -219,6 +219,13 @@ impl Master for Proxy {
         self.lose_in_turn(call, reply)
     }
 
+    async fn batch_describe(
+        &self,
+        request: Request<v1::BatchDescribeRequest>,
+    ) -> Result<Response<v1::BatchDescribeReply>, Status> {
+        self.master.clone().batch_describe(request.into_inner()).await
+    }
+
     async fn batch_put_start(
         &self,
         request: Request<v1::BatchPutStartRequest>,

@@ -105,7 +105,7 @@ pub(crate) enum Command {
     Exist(KeyArgs),
     /// Remove an object
     Rm(RmArgs),
-    /// Show the size, checksum and stores of an object
+    /// Show the size, checksum, pin and stores of an object
     Stat(KeyArgs),
     /// List, add, remove and rescue masters
     #[command(subcommand)]
@@ -202,6 +202,25 @@ pub(crate) struct PutArgs {
     /// Number of copies, each on another store
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) replicas: u32,
+    /// Protection of the object from eviction
+    #[arg(long, value_enum, default_value_t = PinKind::Preserve, value_name = "PIN")]
+    pub(crate) pin: PinKind,
+    /// Duration of a soft pin, at most 24 hours
+    #[arg(long, default_value = "30m", value_name = "DURATION")]
+    pub(crate) pin_for: Span,
+}
+
+/// Pin that a put asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PinKind {
+    /// That of the object which is replaced, if any
+    Preserve,
+    /// None
+    Off,
+    /// Evicted only when nothing without a pin can be, for --pin-for
+    Soft,
+    /// Never evicted; the setting hard-pin-limit bounds the bytes
+    Hard,
 }
 
 #[derive(Debug, Args)]

@@ -1,14 +1,16 @@
-//! Calls on objects: get, put, exist, size, remove.
+//! Calls on objects: get, put, exist, size, describe, remove.
 
 mod avoid;
 mod batch;
 mod core;
+mod describe;
 mod get;
 mod keys;
 mod publish;
 mod put;
 mod round;
 
+pub use describe::{DescribedReplica, Description, PinState};
 pub use keys::Presence;
 
 pub(crate) use self::core::{Core, Follow, item_error, nonsense};

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use futures::future::{BoxFuture, ready};
 use futures::stream::FuturesUnordered;
 use mc_proto::v1::{
-    BatchGetRequest, BatchPutEndRequest, BatchPutRevokeRequest, BatchPutStartRequest, PutEndItem,
+    BatchGetRequest, BatchPutEndRequest, BatchPutRevokeRequest, BatchPutStartRequest, PinAction, PutEndItem,
     PutStartItem,
 };
 use mc_transfer::{Checksum, TransferError, WriteOp};
@@ -22,7 +22,7 @@ use crate::call::{CallError, Repeat};
 use crate::local::LocalPut;
 use crate::options::LONGEST;
 use crate::placement::{Granted, Place, grants, places};
-use crate::{Error, Put, PutFrom, PutMode, PutOptions};
+use crate::{Error, Pin, Put, PutFrom, PutMode, PutOptions};
 
 /// Role of the local cache in a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ struct Call<'c> {
 /// so one call can end all puts.
 const STRAGGLE: Duration = Duration::from_millis(20);
 /// Maximum bytes of one start item in a request and in the log, without its key and its stores.
-const START_ITEM_BYTES: usize = 80;
+const START_ITEM_BYTES: usize = 100;
 /// Maximum bytes of one store id there.
 const STORE_ID_BYTES: usize = 10;
 
@@ -179,6 +179,17 @@ impl Core {
             deadline_ms,
             preferred_stores: ids(&options.preferred),
             avoid_stores: ids(&avoided),
+            pin: match options.pin {
+                Pin::Preserve => PinAction::PinPreserve,
+                Pin::Disable => PinAction::PinDisable,
+                Pin::Soft(_) => PinAction::PinSoft,
+                Pin::Hard => PinAction::PinHard,
+            } as i32,
+            soft_pin_ms: match options.pin {
+                // 0 would select the master's default.
+                Pin::Soft(length) => u64::try_from(length.as_millis()).unwrap_or(u64::MAX).max(1),
+                _ => 0,
+            },
         }
     }
 
@@ -506,6 +517,8 @@ mod tests {
             deadline_ms: u64::MAX,
             preferred_stores: vec![u64::MAX; 3],
             avoid_stores: vec![u64::MAX; 5],
+            pin: i32::MAX,
+            soft_pin_ms: u64::MAX,
         };
         let (key, stores) = (item.key.len(), 8 * STORE_ID_BYTES);
         let request = BatchPutStartRequest { caller: None, tenant: String::new(), items: vec![item] };

@@ -1,7 +1,7 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashTable;
-use mc_index::{Change, EvictItem, KeyHash, ObjectAge, State, Usage, reuse_epoch};
+use mc_index::{Change, EvictItem, KeyHash, ObjectAge, Pin, State, Usage, reuse_epoch};
 use mc_types::{ClusterTime, StoreId};
 
 use super::leases::Leases;
@@ -17,6 +17,9 @@ const PRUNE_SLICE: usize = 1024;
 
 /// Maximum number of reused objects that wait to be noted in the index. Further ones are noted when they are used again.
 const NOTES_MAX: usize = 64 << 10;
+
+/// Maximum number of pins that are found out, or ended, in one choice.
+const PINS_PER_CHOICE: usize = 1024;
 
 /// Extent of one eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,15 @@ pub enum Blocked {
     Empty,
     /// The next candidates are leased by readers, or lie on stores that do not count.
     Leased,
+    /// No object is left but hard-pinned ones.
+    Pinned,
+}
+
+/// Candidates for eviction, in the order in which they are tried.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    Unpinned,
+    Soft,
 }
 
 /// Bytes above the low watermark, once the high one is passed; 0 below that. Stores in `without`, which is sorted, do not
@@ -75,6 +87,8 @@ pub struct Evictor {
     epoch: u32,
     /// Reused objects whose epoch in the index is behind.
     to_note: VecDeque<KeyHash>,
+    /// Soft-pinned objects that were candidates, by the end of their pin. Objects may be gone since.
+    soft_pins: BTreeMap<(ClusterTime, u64), KeyHash>,
 }
 
 /// An object in the order.
@@ -176,6 +190,8 @@ impl Evictor {
                     self.policy.hit(unit, self.calls);
                     if put && let Some(replaced) = self.policy.get_mut(unit) {
                         replaced.noted = 0;
+                        // Its pin may be another one; it is found out anew.
+                        self.policy.unpin(unit);
                     }
                     unit
                 }
@@ -203,10 +219,12 @@ impl Evictor {
     }
 
     /// Chooses objects to evict and marks their versions in `leases`. Only bytes on stores that are not in `without`,
-    /// which is sorted, count, and objects without such bytes stay.
+    /// which is sorted, count, and objects without such bytes stay. Soft-pinned objects are chosen only when not enough
+    /// others can be, hard-pinned ones never.
     ///
     /// Candidates that stay or are leased go to the other end of their queue. After four of them for each victim the choice stops, so that
-    /// its cost depends on the number of victims alone.
+    /// its cost depends on the number of victims alone. A pin is found out when its object is a candidate for the first time, at most
+    /// [`PINS_PER_CHOICE`] in one choice: then fewer bytes may be chosen than wanted without a reason.
     pub fn choose(
         &mut self,
         want: Want,
@@ -215,47 +233,106 @@ impl Evictor {
         now: ClusterTime,
         without: &[StoreId],
     ) -> Chosen {
+        self.end_soft_pins(now);
         let mut chosen = Chosen::default();
-        let mut looks = 0;
-        while chosen.bytes < want.bytes && chosen.items.len() < want.objects {
-            if looks >= FIRST_LOOKS + LOOKS_PER_VICTIM * chosen.items.len() {
-                chosen.blocked = Some(Blocked::Leased);
-                break;
-            }
-            let Some(unit) = self.policy.candidate() else {
-                chosen.blocked = Some(Blocked::Empty);
-                break;
-            };
-            let Some(key) = self.policy.get(unit).map(|it| it.key) else {
-                chosen.blocked = Some(Blocked::Empty);
-                break;
-            };
-            let mut stays = false;
+        let mut leased = false;
+        for class in [Class::Unpinned, Class::Soft] {
+            let (mut looks, mut pins) = (0, 0);
             let before = chosen.items.len();
-            for object in state.with_hash(key) {
-                let counts = object.stores.iter().filter(|store| without.binary_search(store).is_err());
-                let replicas = counts.count() as u64;
-                if replicas == 0 || !leases.mark(object.version, now) {
-                    stays = true;
+            loop {
+                if chosen.bytes >= want.bytes || chosen.items.len() >= want.objects || pins >= PINS_PER_CHOICE
+                {
+                    return chosen;
+                }
+                if looks >= FIRST_LOOKS + LOOKS_PER_VICTIM * (chosen.items.len() - before) {
+                    leased = true;
+                    break;
+                }
+                let candidate = match class {
+                    Class::Unpinned => self.policy.candidate(),
+                    Class::Soft => self.policy.soft_candidate(),
+                };
+                let found = candidate.and_then(|unit| Some((unit, self.policy.get(unit)?.key)));
+                let Some((unit, key)) = found else { break };
+                if class == Class::Unpinned && self.take_out_pinned(unit, key, state, now) {
+                    pins += 1;
                     continue;
                 }
-                chosen.bytes += object.size * replicas;
-                chosen.items.push(EvictItem { key, version: object.version });
-            }
-            if stays {
-                looks += 1;
-                self.policy.defer(unit);
-                continue;
-            }
-            self.forget(key);
-            if chosen.items.len() > before {
-                self.policy.evict(unit);
-            } else {
-                // Its store was dropped.
-                self.policy.remove(unit);
+                let stays = !self.try_evict(unit, key, &mut chosen, state, leases, now, without);
+                looks += usize::from(stays);
             }
         }
+        chosen.blocked = Some(match leased {
+            true => Blocked::Leased,
+            false if self.policy.has_hard() => Blocked::Pinned,
+            false => Blocked::Empty,
+        });
         chosen
+    }
+
+    /// Takes a unit whose object is pinned out of the order. Returns whether it is.
+    fn take_out_pinned(&mut self, unit: Unit, key: KeyHash, state: &State, now: ClusterTime) -> bool {
+        let pins = || state.with_hash(key).map(|object| object.pin.at(now));
+        if pins().any(Pin::is_hard) {
+            self.policy.pin(unit, true);
+            return true;
+        }
+        let Some(until) = pins().filter_map(Pin::soft_until).max() else { return false };
+        self.policy.pin(unit, false);
+        self.soft_pins.insert((until, key.to_u64()), key);
+        true
+    }
+
+    /// Brings units back into the order whose soft pins have ended, a slice at each call.
+    fn end_soft_pins(&mut self, now: ClusterTime) {
+        for _ in 0..PINS_PER_CHOICE {
+            let Some(first) = self.soft_pins.first_entry().filter(|entry| entry.key().0 <= now) else {
+                return;
+            };
+            let key = first.remove();
+            if let Some(unit) = self.find(key) {
+                self.policy.unpin(unit);
+            }
+        }
+    }
+
+    /// Adds the objects of a unit to the chosen ones and takes it out of the order, or defers it. Returns whether it is
+    /// out.
+    #[expect(clippy::too_many_arguments, reason = "the parameters of a choice")]
+    fn try_evict(
+        &mut self,
+        unit: Unit,
+        key: KeyHash,
+        chosen: &mut Chosen,
+        state: &State,
+        leases: &Leases,
+        now: ClusterTime,
+        without: &[StoreId],
+    ) -> bool {
+        let mut stays = false;
+        let before = chosen.items.len();
+        for object in state.with_hash(key) {
+            let counts = object.stores.iter().filter(|store| without.binary_search(store).is_err());
+            let replicas = counts.count() as u64;
+            if replicas == 0 || !leases.mark(object.version, now) {
+                stays = true;
+                continue;
+            }
+            chosen.bytes += object.size * replicas;
+            chosen.items.push(EvictItem { key, version: object.version });
+        }
+        if stays {
+            self.policy.defer(unit);
+            return false;
+        }
+        self.forget(key);
+        if chosen.items.len() > before {
+            self.policy.evict(unit);
+        } else {
+            // Its store was dropped.
+            self.policy.remove(unit);
+        }
+        true
     }
 
     /// Takes objects back into the order whose eviction was refused; they are the next candidates but for age.

@@ -51,7 +51,7 @@ pub struct Policy<T> {
     slots: Vec<Slot<T>>,
     /// First of the free slots, linked by `next`.
     free: u32,
-    queues: [Queue; 3],
+    queues: [Queue; 5],
     ghosts: Ghosts,
     /// Share of the once-seen queue, of [`WHOLE`].
     once_share: u64,
@@ -77,6 +77,16 @@ enum Name {
     Reused,
     /// The oldest part of the reused queue.
     ReusedEnd,
+    /// Units that are evicted only when no other can be, in the order of the last use.
+    Soft,
+    /// Units that are never evicted.
+    Hard,
+}
+
+impl Name {
+    fn is_pinned(self) -> bool {
+        matches!(self, Self::Soft | Self::Hard)
+    }
 }
 
 /// A list of slots from the newest to the oldest.
@@ -96,7 +106,7 @@ impl<T> Default for Policy<T> {
         Self {
             slots: Vec::new(),
             free: NONE,
-            queues: [Queue::EMPTY; 3],
+            queues: [Queue::EMPTY; 5],
             ghosts: Ghosts::default(),
             once_share: WHOLE / 2,
         }
@@ -110,10 +120,21 @@ impl<T> Policy<T> {
         Self::default()
     }
 
-    /// Number of units.
+    /// Number of units, pinned ones included.
     #[must_use]
     pub fn len(&self) -> usize {
         self.queues.iter().map(|queue| queue.len).sum()
+    }
+
+    /// Number of units that are not pinned, of which the once-seen queue has its share.
+    fn unpinned(&self) -> usize {
+        [Name::Once, Name::Reused, Name::ReusedEnd].map(|name| self.queue(name).len).into_iter().sum()
+    }
+
+    /// Whether there are units that are never evicted.
+    #[must_use]
+    pub fn has_hard(&self) -> bool {
+        self.queue(Name::Hard).len > 0
     }
 
     /// Whether there are no units.
@@ -177,6 +198,26 @@ impl<T> Policy<T> {
         self.add(ghost_key, 0, data, if reused { Name::Reused } else { Name::Once })
     }
 
+    /// Takes a unit out of the order of eviction, for a hard pin, or behind all others, for a soft one.
+    pub fn pin(&mut self, unit: Unit, hard: bool) {
+        self.move_to(unit, if hard { Name::Hard } else { Name::Soft });
+    }
+
+    /// Takes a pinned unit back into the order, as the most recent of those that were seen once.
+    pub fn unpin(&mut self, unit: Unit) {
+        if self.slots.get(unit.0 as usize).is_some_and(|slot| slot.queue.is_pinned()) {
+            self.move_to(unit, Name::Once);
+        }
+    }
+
+    fn move_to(&mut self, unit: Unit, queue: Name) {
+        if self.get(unit).is_some() {
+            self.unlink(unit.0);
+            self.push_newest(unit.0, queue);
+            self.balance();
+        }
+    }
+
     /// Records that call number `call` used a unit. Further uses by the same call only move it.
     pub fn hit(&mut self, unit: Unit, call: u32) {
         let Some(slot) = self.slots.get_mut(unit.0 as usize).filter(|slot| slot.data.is_some()) else {
@@ -188,7 +229,7 @@ impl<T> Policy<T> {
             self.shift_share(false);
         }
         self.unlink(unit.0);
-        self.push_newest(unit.0, if again { from } else { Name::Reused });
+        self.push_newest(unit.0, if again || from.is_pinned() { from } else { Name::Reused });
         self.balance();
     }
 
@@ -212,11 +253,17 @@ impl<T> Policy<T> {
         self.remove(unit)
     }
 
-    /// Returns the next victim.
+    /// Returns the next victim among the soft-pinned units.
+    #[must_use]
+    pub fn soft_candidate(&self) -> Option<Unit> {
+        Some(self.queue(Name::Soft).oldest).filter(|oldest| *oldest != NONE).map(Unit)
+    }
+
+    /// Returns the next victim that is not pinned.
     #[must_use]
     pub fn candidate(&self) -> Option<Unit> {
         let once = self.queue(Name::Once);
-        let share = (self.len() as u64).saturating_mul(self.once_share >> 16) >> 16;
+        let share = (self.unpinned() as u64).saturating_mul(self.once_share >> 16) >> 16;
         let reused = [Name::ReusedEnd, Name::Reused].map(|name| self.queue(name).oldest);
         let reused = reused.into_iter().find(|oldest| *oldest != NONE);
         let first = if once.len as u64 > share { Some(once.oldest) } else { reused };
@@ -228,9 +275,7 @@ impl<T> Policy<T> {
     pub fn defer(&mut self, unit: Unit) {
         if self.get(unit).is_some() {
             let queue = self.slots[unit.0 as usize].queue;
-            self.unlink(unit.0);
-            self.push_newest(unit.0, if queue == Name::Once { Name::Once } else { Name::Reused });
-            self.balance();
+            self.move_to(unit, if queue == Name::ReusedEnd { Name::Reused } else { queue });
         }
     }
 
@@ -240,12 +285,12 @@ impl<T> Policy<T> {
 
     /// Number of units that are watched at the end of each queue.
     fn margin(&self) -> usize {
-        (self.len() / MARGIN_PART).max(1)
+        (self.unpinned() / MARGIN_PART).max(1)
     }
 
     /// Shifts the share by the part that a few units are of all. See [`ONCE_STEP`].
     fn shift_share(&mut self, to_once: bool) {
-        let unit = WHOLE / (self.len() as u64).max(16);
+        let unit = WHOLE / (self.unpinned() as u64).max(16);
         self.once_share = if to_once {
             (self.once_share + ONCE_STEP * unit).min(WHOLE - LEAST_SHARE)
         } else {

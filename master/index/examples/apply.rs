@@ -87,6 +87,7 @@ impl Load {
             deadline,
             preferred: Vec::new().into(),
             avoid: Vec::new().into(),
+            pin: Default::default(),
         });
         let ends = puts.map(|n| PutEndItem {
             put: put_id(n),

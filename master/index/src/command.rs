@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::key::KeyHash;
+use super::pin::PinAction;
 use super::settings::Settings;
 
 const COMMAND_FORMAT: u8 = 6;
@@ -144,6 +145,8 @@ pub struct PutStartItem {
     pub preferred: SmallVec<[StoreId; 2]>,
     /// Stores that have just failed the caller; no replica is placed on them.
     pub avoid: SmallVec<[StoreId; 2]>,
+    /// Pin of the object that the put makes, decided when it starts.
+    pub pin: PinAction,
 }
 
 /// Behaviour of a put whose key exists.

@@ -19,6 +19,7 @@ mod key;
 mod machine;
 mod mount;
 mod objects;
+mod pin;
 mod place;
 mod put;
 mod puts;
@@ -37,6 +38,7 @@ pub use command::{
 };
 pub use key::KeyHash;
 pub use machine::{State, allocation_order};
+pub use pin::{Pin, PinAction, SOFT_PIN_MAX};
 pub use query::{HashedObject, HeldRange, ObjectAge, ObjectView, PutView, StoreView, Usage};
 pub use request::{Answer, Request};
 pub use settings::{CLUSTER_VERSION, ReadPolicy, ReadPolicyError, Settings};

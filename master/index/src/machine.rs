@@ -131,6 +131,7 @@ impl State {
         if let Some(put) = self.puts.forget(put) {
             for replica in &put.replicas {
                 self.segments.free(replica.segment, replica.placed.offset, put.size);
+                self.segments.unpin(replica.segment, put.size, put.pin);
             }
         }
     }

@@ -293,6 +293,7 @@ mod tests {
             deadline: ClusterTime(1000),
             preferred: SmallVec::new(),
             avoid: avoid.iter().copied().map(StoreId).collect(),
+            pin: Default::default(),
         }
     }
 

@@ -10,8 +10,10 @@ use super::command::{PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted};
 use super::key::{IndexKey, KeyHash};
 use super::machine::{Entry, State};
 use super::objects::{Object, ObjectRef, Replica};
+use super::pin::Pin;
 use super::place::Placement;
 use super::puts::{Ended, Outcome, Put, PutReplica, PutState};
+use super::query::Usage;
 
 /// Number of items whose puts and keys are looked up together before any of them is applied.
 ///
@@ -101,11 +103,19 @@ impl State {
                 return refused(Code::ObjectAlreadyExists);
             }
         }
+        let before = self.visible(&key).map_or(Pin::NONE, |object| object.pin);
+        let pin = item.pin.pin(before, entry.now);
+        if pin.is_hard() && !self.may_pin(item.size.saturating_mul(u64::from(item.replicas))) {
+            return refused(Code::NoAvailableHandle);
+        }
         let replicas = match placement.place(self, entry, item) {
             Ok(replicas) => replicas,
             Err(code) => return refused(code),
         };
-        let put = Put { key, size: item.size, mode: item.mode, deadline, replicas };
+        for replica in &replicas {
+            self.segments.pin(replica.segment, item.size, pin);
+        }
+        let put = Put { key, size: item.size, mode: item.mode, deadline, pin, replicas };
         let answer = PutStarted::of(&put);
         self.puts.start(item.put, put);
         answer
@@ -145,6 +155,7 @@ impl State {
         let key = &put.key;
         let free = |state: &mut Self, replica: &PutReplica| {
             state.segments.free(replica.segment, replica.placed.offset, put.size);
+            state.segments.unpin(replica.segment, put.size, put.pin);
         };
         let mut written: SmallVec<[Replica; 1]> = SmallVec::new();
         for (at, replica) in put.replicas.iter().enumerate() {
@@ -163,6 +174,7 @@ impl State {
         if put.mode == PutMode::IfAbsent && there.is_some_and(|object| self.is_present(object, suspects)) {
             for replica in &written {
                 self.segments.free(replica.segment, replica.offset, put.size);
+                self.segments.unpin(replica.segment, put.size, put.pin);
             }
             return Outcome::Exists;
         }
@@ -175,6 +187,7 @@ impl State {
             size: put.size,
             checksum: item.checksum,
             reused: 0,
+            pin: put.pin,
             replicas: written,
         };
         if let Some(old) = self.objects.insert(key, &object) {
@@ -187,12 +200,20 @@ impl State {
     pub(super) fn retire(&mut self, key: &IndexKey, object: &Object, reuse_at: ClusterTime) {
         for replica in &object.replicas {
             self.segments.leave(replica.segment, replica.offset, key.shard());
+            self.segments.unpin(replica.segment, object.size, object.pin);
             if reuse_at > self.time {
                 self.segments.hold(replica.segment, replica.offset, object.size, reuse_at);
             } else {
                 self.segments.free(replica.segment, replica.offset, object.size);
             }
         }
+    }
+
+    /// Whether so many bytes more may be hard-pinned.
+    #[must_use]
+    pub fn may_pin(&self, bytes: u64) -> bool {
+        let Usage { capacity, pinned, .. } = self.usage(&[]);
+        pinned.saturating_add(bytes) <= self.settings.hard_pin_limit.of(capacity)
     }
 
     /// Returns the object of a key if it has a replica in a live segment; one that only waits for the sweep has none.

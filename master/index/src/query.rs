@@ -7,6 +7,7 @@ use super::command::{Endpoint, PlacedReplica, PutMode};
 use super::key::{IndexKey, KeyHash};
 use super::machine::State;
 use super::objects::ObjectRef;
+use super::pin::Pin;
 use super::settings::Settings;
 use super::stores::Mounted;
 
@@ -21,6 +22,8 @@ pub struct ObjectView {
     pub size: u64,
     /// CRC-64/NVME of the value.
     pub checksum: u64,
+    /// Its protection from eviction.
+    pub pin: Pin,
     /// Places of its replicas: at least one, and of mounted epochs only.
     pub replicas: SmallVec<[PlacedReplica; 1]>,
 }
@@ -32,6 +35,8 @@ pub struct HashedObject {
     pub version: PutId,
     /// Bytes of the value, and of each replica.
     pub size: u64,
+    /// Its protection from eviction.
+    pub pin: Pin,
     /// Mounted store of each replica; at least one.
     pub stores: SmallVec<[StoreId; 1]>,
 }
@@ -56,6 +61,8 @@ pub struct Usage {
     pub live: u64,
     /// Bytes of removed versions that are held back from reuse.
     pub held: u64,
+    /// Part of the live bytes that is hard-pinned.
+    pub pinned: u64,
 }
 
 /// A put in flight.
@@ -134,8 +141,9 @@ impl State {
         let key = IndexKey::new(tenant, key)?;
         let object = self.objects.get(&key)?;
         let replicas = self.placed(object);
-        let ObjectRef { version, size, checksum, .. } = object;
-        (!replicas.is_empty()).then_some(ObjectView { key: key.hash(), version, size, checksum, replicas })
+        let ObjectRef { version, size, checksum, pin, .. } = object;
+        let view = ObjectView { key: key.hash(), version, size, checksum, pin, replicas };
+        (!view.replicas.is_empty()).then_some(view)
     }
 
     /// Returns the visible versions of keys with this hash: one, unless two keys share a hash.
@@ -146,8 +154,8 @@ impl State {
             .filter_map(|object| {
                 let lies_on = object.replicas().filter_map(|replica| self.segments.live(replica.segment));
                 let stores: SmallVec<[StoreId; 1]> = lies_on.map(|segment| segment.store).collect();
-                let ObjectRef { version, size, .. } = object;
-                (!stores.is_empty()).then_some(HashedObject { version, size, stores })
+                let ObjectRef { version, size, pin, .. } = object;
+                (!stores.is_empty()).then_some(HashedObject { version, size, pin, stores })
             })
     }
 
@@ -178,6 +186,7 @@ impl State {
                 usage.capacity += space.alloc.capacity();
                 usage.live += space.alloc.used().saturating_sub(space.held_bytes);
                 usage.held += space.held_bytes;
+                usage.pinned += space.pinned_bytes;
             }
         }
         usage

@@ -25,11 +25,14 @@ pub(super) struct Space {
     pub(super) held: CowMap<(ClusterTime, u64), u64>,
     /// Bytes that the held ranges take, each rounded up to the alignment.
     pub(super) held_bytes: u64,
+    /// Bytes that replicas of hard-pinned objects and puts take, each rounded up to the alignment.
+    pub(super) pinned_bytes: u64,
 }
 
 impl Segment {
     pub(super) fn new(store: StoreId, epoch: SegmentEpoch, number: SegmentNumber, bytes: u64) -> Self {
-        let space = Space { alloc: Allocator::new(bytes), held: CowMap::new(), held_bytes: 0 };
+        let space =
+            Space { alloc: Allocator::new(bytes), held: CowMap::new(), held_bytes: 0, pinned_bytes: 0 };
         Self { store, epoch, number, bytes, space: Some(space), residents: Residents::new() }
     }
 

@@ -1,6 +1,7 @@
 use mc_types::{ALLOCATION_ALIGN, ClusterTime};
 
 use super::cow::CowMap;
+use super::pin::Pin;
 use super::segment::{Segment, Space};
 
 /// All segments by number, with indexes that save looking at each segment.
@@ -120,6 +121,24 @@ impl Segments {
         }
     }
 
+    /// Counts the bytes of a replica that is placed as hard-pinned; does nothing for another pin or a segment that is gone.
+    pub(super) fn pin(&mut self, number: u32, len: u64, pin: Pin) {
+        if pin.is_hard()
+            && let Some(space) = self.space_mut(number)
+        {
+            space.pinned_bytes += allocated(len);
+        }
+    }
+
+    /// Stops counting the bytes of a replica as hard-pinned; the counterpart of [`Self::pin`].
+    pub(super) fn unpin(&mut self, number: u32, len: u64, pin: Pin) {
+        if pin.is_hard()
+            && let Some(space) = self.space_mut(number)
+        {
+            space.pinned_bytes -= allocated(len);
+        }
+    }
+
     /// Keeps bytes from being reused until `until`.
     pub(super) fn hold(&mut self, number: u32, offset: u64, len: u64, until: ClusterTime) {
         let Some(space) = self.space_mut(number) else { return };
@@ -175,7 +194,7 @@ impl Segments {
 }
 
 /// Bytes that an allocation of `len` bytes takes.
-fn allocated(len: u64) -> u64 {
+pub(super) fn allocated(len: u64) -> u64 {
     len.next_multiple_of(ALLOCATION_ALIGN)
 }
 

@@ -33,6 +33,8 @@ pub struct Settings {
     pub eviction_low_watermark: Ratio,
     /// Longest wait of a put for space that an eviction is about to free, in ms.
     pub put_space_wait_ms: u64,
+    /// Share of the pool's bytes that may be hard-pinned.
+    pub hard_pin_limit: Ratio,
 }
 
 impl Default for Settings {
@@ -47,6 +49,7 @@ impl Default for Settings {
             eviction_high_watermark: Ratio::of_ten_thousandths(9_500),
             eviction_low_watermark: Ratio::of_ten_thousandths(9_200),
             put_space_wait_ms: 500,
+            hard_pin_limit: Ratio::of_ten_thousandths(5_000),
         }
     }
 }

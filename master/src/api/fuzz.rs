@@ -36,8 +36,10 @@ pub fn keys<'a>(tenant: &str, keys: impl ExactSizeIterator<Item = &'a Bytes>) ->
 
 /// Whether a batch of puts that start can be read.
 pub fn put_start(request: &v1::BatchPutStartRequest) -> bool {
-    let items =
-        request.items.iter().map(|item| Ok::<PutStartItem, Refusal>(new_put(item)?.until(ClusterTime(1))));
+    let items = request
+        .items
+        .iter()
+        .map(|item| Ok::<PutStartItem, Refusal>(new_put(item)?.until(ClusterTime(1), ClusterTime(0))));
     let Ok(items) = items.collect::<Result<_, _>>() else { return false };
     check_logged(Op::PutStart { tenant: request.tenant.clone(), items });
     caller(request.caller.as_ref()) && limits(&request.tenant, request.items.len()).is_ok()

@@ -3,12 +3,18 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_index::{KeyHash, PutMode, StartKey};
+use mc_index::{KeyHash, PutMode, SOFT_PIN_MAX, StartKey};
 use mc_proto::v1;
 use mc_types::{Code, StoreId};
 
 use super::convert::{bytes, endpoints_to_wire, put_id};
-use crate::leader::{EndPut, Found, GrantedReplica, NewPut, Objects, Refusal, RemoveObject, StoreGrant};
+use crate::leader::{
+    Described, DescribedReplica, EndPut, Found, GrantedReplica, NewPin, NewPut, Objects, Refusal,
+    RemoveObject, StoreGrant,
+};
+
+/// Length of a soft pin when the request names none.
+const SOFT_PIN: Duration = Duration::from_secs(30 * 60);
 
 pub(super) async fn exist(
     objects: &Objects,
@@ -43,6 +49,38 @@ pub(super) async fn get(
     let results = placements.found.into_iter().map(result).collect();
     let lease_ms = u64::try_from(placements.lease.as_millis()).unwrap_or(u64::MAX);
     Ok(v1::BatchGetReply { results, grants: grants.into_wire(), lease_ms })
+}
+
+pub(super) async fn describe(
+    objects: &Objects,
+    request: v1::BatchDescribeRequest,
+) -> Result<v1::BatchDescribeReply, Refusal> {
+    limits(&request.tenant, request.keys.len())?;
+    let replica = |replica: DescribedReplica| v1::DescribedReplica {
+        store_id: bytes(&replica.store.to_bytes()),
+        epoch: bytes(&replica.epoch.to_bytes()),
+        store_name: replica.name,
+        address: replica.address,
+        segment: replica.segment,
+        offset: replica.offset,
+        suspect: replica.suspect,
+    };
+    let result = |found: Result<Described, Code>| match found {
+        Ok(found) => v1::DescribeResult {
+            code: Code::Ok as i32,
+            version: bytes(&found.version.to_bytes()),
+            size: found.size,
+            checksum: found.checksum,
+            hard_pinned: found.hard_pinned,
+            soft_pin_left_ms: found
+                .soft_pin_left
+                .map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+            replicas: found.replicas.into_iter().map(replica).collect(),
+        },
+        Err(code) => v1::DescribeResult { code: code as i32, ..Default::default() },
+    };
+    let described = objects.describe(&request.tenant, &request.keys).await?;
+    Ok(v1::BatchDescribeReply { results: described.into_iter().map(result).collect() })
 }
 
 pub(super) async fn put_start(
@@ -166,6 +204,29 @@ pub(super) fn new_put(item: &v1::PutStartItem) -> Result<NewPut, Refusal> {
         lifetime: (item.deadline_ms > 0).then(|| Duration::from_millis(item.deadline_ms)),
         preferred: item.preferred_stores.iter().copied().map(StoreId).collect(),
         avoid: item.avoid_stores.iter().copied().map(StoreId).collect(),
+        pin: new_pin(item)?,
+    })
+}
+
+fn new_pin(item: &v1::PutStartItem) -> Result<NewPin, Refusal> {
+    Ok(match v1::PinAction::try_from(item.pin) {
+        Ok(v1::PinAction::PinPreserve) => NewPin::Preserve,
+        Ok(v1::PinAction::PinDisable) => NewPin::Disable,
+        Ok(v1::PinAction::PinHard) => NewPin::Hard,
+        Ok(v1::PinAction::PinSoft) => {
+            let length = match item.soft_pin_ms {
+                0 => SOFT_PIN,
+                ms => Duration::from_millis(ms),
+            };
+            if length > SOFT_PIN_MAX {
+                let (ms, max) = (item.soft_pin_ms, SOFT_PIN_MAX.as_secs() / 3600);
+                return Err(Refusal::Invalid(format!(
+                    "a soft pin of {ms} ms: it can last {max} hours at most"
+                )));
+            }
+            NewPin::Soft(length)
+        }
+        Err(_) => return Err(Refusal::Invalid(format!("pin action {} is not known here", item.pin))),
     })
 }
 

@@ -161,6 +161,13 @@ impl Master for MasterService {
         call!(self, Get, request, |services| objects::get(&services.objects, request).await?)
     }
 
+    async fn batch_describe(
+        &self,
+        request: Request<v1::BatchDescribeRequest>,
+    ) -> Result<Response<v1::BatchDescribeReply>, Status> {
+        call!(self, Describe, request, |services| objects::describe(&services.objects, request).await?)
+    }
+
     async fn batch_put_start(
         &self,
         request: Request<v1::BatchPutStartRequest>,

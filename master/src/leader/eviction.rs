@@ -103,6 +103,9 @@ pub(super) fn explain(made: Made) -> &'static str {
         Made::Blocked(Blocked::Leased) => {
             "the objects that could be evicted are leased by readers: try again later"
         }
+        Made::Blocked(Blocked::Pinned) => {
+            "the objects that are left are hard-pinned: remove some, or add stores"
+        }
         Made::Blocked(Blocked::Empty) => {
             "no object is left to evict: the pool is full of puts in flight, or its free space is in pieces"
         }

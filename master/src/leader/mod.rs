@@ -32,7 +32,7 @@ pub(crate) use eviction::{Room, keep_room};
 pub(crate) use grants::{GrantedReplica, StoreGrant};
 pub(crate) use leading::Leading;
 pub(crate) use members::{MemberState, Members, keep_members};
-pub(crate) use objects::{EndPut, Found, NewPut, Objects, RemoveObject};
+pub(crate) use objects::{Described, DescribedReplica, EndPut, Found, NewPin, NewPut, Objects, RemoveObject};
 pub(crate) use refusal::Refusal;
 pub(crate) use services::{Services, ServicesConfig};
 pub(crate) use slow_disk::leave_to_a_better_disk;

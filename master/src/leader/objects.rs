@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_index::{
-    KeyHash, ObjectView, PlacedReplica, PutEndItem, PutMode, PutStartItem, PutStarted, RemoveItem, Request,
-    StartKey, State, StoreView,
+    KeyHash, ObjectView, PinAction, PlacedReplica, PutEndItem, PutMode, PutStartItem, PutStarted, RemoveItem,
+    Request, StartKey, State, StoreView,
 };
-use mc_types::{Access, ClusterTime, Code, PutId, StoreId};
+use mc_types::{Access, ClusterTime, Code, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -21,6 +21,10 @@ const REMOVE_ROUNDS: usize = 3;
 
 /// Why a put found no space where eviction would not help.
 const NO_STORE: &str = "no store can take the put: each is silent, has just failed the caller, or has no segment that is large enough";
+
+/// Why a put of a hard-pinned object found no space.
+const PIN_LIMIT: &str =
+    "as many bytes as hard-pin-limit allows are hard-pinned: remove hard-pinned objects or raise the limit";
 
 /// Attempts of a put to find space after an eviction. Each asks for its bytes again, so that more of them would evict
 /// many times what the put needs, where free space is in pieces that are too small for it.
@@ -47,6 +51,29 @@ pub(crate) struct Placements {
     pub(crate) lease: Duration,
 }
 
+/// An object as it is described, without a lease.
+pub(crate) struct Described {
+    pub(crate) version: PutId,
+    pub(crate) size: u64,
+    /// CRC-64/NVME of the value.
+    pub(crate) checksum: u64,
+    pub(crate) hard_pinned: bool,
+    pub(crate) soft_pin_left: Option<Duration>,
+    pub(crate) replicas: Vec<DescribedReplica>,
+}
+
+/// A replica of a described object.
+pub(crate) struct DescribedReplica {
+    pub(crate) store: StoreId,
+    pub(crate) epoch: SegmentEpoch,
+    pub(crate) name: String,
+    /// host:port of the store's first endpoint.
+    pub(crate) address: String,
+    pub(crate) segment: SegmentNumber,
+    pub(crate) offset: u64,
+    pub(crate) suspect: bool,
+}
+
 /// A put to start.
 pub(crate) struct NewPut {
     pub(crate) put: PutId,
@@ -60,13 +87,36 @@ pub(crate) struct NewPut {
     pub(crate) preferred: SmallVec<[StoreId; 2]>,
     /// Stores that failed the caller just now.
     pub(crate) avoid: SmallVec<[StoreId; 2]>,
+    pub(crate) pin: NewPin,
+}
+
+/// What a put does to the pin of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewPin {
+    Preserve,
+    Disable,
+    /// Soft-pinned for that long.
+    Soft(Duration),
+    Hard,
+}
+
+impl NewPin {
+    fn from(self, now: ClusterTime) -> PinAction {
+        match self {
+            Self::Preserve => PinAction::Preserve,
+            Self::Disable => PinAction::Disable,
+            Self::Soft(length) => PinAction::Soft { until: now.after(length) },
+            Self::Hard => PinAction::Hard,
+        }
+    }
 }
 
 impl NewPut {
-    /// Converts to the operation on the index, with `deadline` as the end of the put's lifetime.
-    pub(crate) fn until(self, deadline: ClusterTime) -> PutStartItem {
-        let Self { put, key, size, mode, replicas, lifetime: _, preferred, avoid } = self;
-        PutStartItem { put, key, size, mode, replicas, deadline, preferred, avoid }
+    /// Converts to the operation on the index at `now`, with `deadline` as the end of the put's lifetime.
+    pub(crate) fn until(self, deadline: ClusterTime, now: ClusterTime) -> PutStartItem {
+        let Self { put, key, size, mode, replicas, lifetime: _, preferred, avoid, pin } = self;
+        let pin = pin.from(now);
+        PutStartItem { put, key, size, mode, replicas, deadline, preferred, avoid, pin }
     }
 }
 
@@ -148,15 +198,36 @@ impl Objects {
         Ok(Placements { found, grants, lease: leading.read_lease() })
     }
 
+    /// Describes objects. This is no use of them and grants no lease.
+    pub(crate) async fn describe(
+        &self,
+        tenant: &str,
+        keys: &[Bytes],
+    ) -> Result<Vec<Result<Described, Code>>, Refusal> {
+        let leading = self.coordinator.lead().await?;
+        let now = leading.now();
+        Ok(self.coordinator.index.read(|applied| {
+            let state = &applied.state;
+            let describe = |key: &Bytes| {
+                if key.is_empty() || key.len() > mc_types::MAX_KEY_LEN {
+                    return Err(Code::InvalidKey);
+                }
+                let object = state.get(tenant, key).ok_or(Code::ObjectNotFound)?;
+                Ok(described(&object, state, &leading, now))
+            };
+            keys.iter().map(describe).collect()
+        }))
+    }
+
     /// Allocates replicas for puts. A put that is still open at its deadline ends then.
     pub(crate) async fn put_start(&self, tenant: String, puts: Vec<NewPut>) -> Result<Started, Refusal> {
         let leading = self.coordinator.lead().await?;
         // Only this call leads to further writes later; ends and removes merely finish what was begun.
         self.coordinator.refuse_without_room()?;
-        let deadline = leading.put_deadlines();
+        let (deadline, now) = (leading.put_deadlines(), leading.now());
         let item = |put: NewPut| {
             let deadline = deadline(put.lifetime);
-            put.until(deadline)
+            put.until(deadline, now)
         };
         let items: Vec<_> = puts.into_iter().map(item).collect();
         let expires = items.iter().map(|item| item.deadline).max().unwrap_or_default();
@@ -200,13 +271,18 @@ impl Objects {
                 return Ok((started, ""));
             }
             let suspects = leading.liveness.suspects();
+            let mut over_pin_limit = false;
             let has_room = self.coordinator.index.read(|applied| {
-                places.retain(|&at| eviction_helps(&applied.state, &suspects, &items[at]));
+                places.retain(|&at| {
+                    let over = is_over_pin_limit(&applied.state, tenant, &items[at]);
+                    over_pin_limit |= over;
+                    !over && eviction_helps(&applied.state, &suspects, &items[at])
+                });
                 places.iter().all(|&at| has_room(&applied.state, &suspects, &items[at]))
             });
             if places.is_empty() {
                 self.coordinator.metrics.puts_refused_by_space.increment(1);
-                return Ok((started, NO_STORE));
+                return Ok((started, if over_pin_limit { PIN_LIMIT } else { NO_STORE }));
             }
             self.coordinator.metrics.puts_waited_for_space.increment(u64::from(tries == 0));
             let again: Vec<_> = places.iter().map(|&at| items[at].clone()).collect();
@@ -397,6 +473,41 @@ impl<'a> Call<'a> {
         self.leading.hits.call(self.found.into_iter());
         self.undecided
     }
+}
+
+fn described(object: &ObjectView, state: &State, leading: &Leading, now: ClusterTime) -> Described {
+    let replica = |replica: &PlacedReplica| {
+        let store = state.store(replica.store);
+        let endpoint = store.as_ref().and_then(|store| store.endpoints.first());
+        DescribedReplica {
+            store: replica.store,
+            epoch: replica.epoch,
+            name: store.as_ref().map(|store| store.name.to_owned()).unwrap_or_default(),
+            address: endpoint.map(|endpoint| endpoint.address.clone()).unwrap_or_default(),
+            segment: replica.segment,
+            offset: replica.offset,
+            suspect: leading.is_suspect(replica.store),
+        }
+    };
+    let soft_until = object.pin.at(now).soft_until();
+    Described {
+        version: object.version,
+        size: object.size,
+        checksum: object.checksum,
+        hard_pinned: object.pin.is_hard(),
+        soft_pin_left: soft_until.map(|until| Duration::from_millis(until.0.saturating_sub(now.0))),
+        replicas: object.replicas.iter().map(replica).collect(),
+    }
+}
+
+/// Whether the object of a put would be hard-pinned beyond the limit.
+fn is_over_pin_limit(state: &State, tenant: &str, item: &PutStartItem) -> bool {
+    let hard = match item.pin {
+        PinAction::Hard => true,
+        PinAction::Preserve => state.get(tenant, &item.key).is_some_and(|object| object.pin.is_hard()),
+        PinAction::Disable | PinAction::Soft { .. } => false,
+    };
+    hard && !state.may_pin(item.size.saturating_mul(item.replicas.into()))
 }
 
 /// Builds a get's answer from the replicas on stores that are not suspect, each with its place in a grant.

@@ -101,6 +101,12 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             fuzz::caller(get.caller.as_ref()) && fuzz::keys(&get.tenant, get.keys.iter())
         }),
         kind(
+            v1::BatchDescribeRequest { caller: caller.clone(), tenant: tenant.clone(), keys: keys() },
+            |describe| {
+                fuzz::caller(describe.caller.as_ref()) && fuzz::keys(&describe.tenant, describe.keys.iter())
+            },
+        ),
+        kind(
             v1::BatchPutStartRequest { caller: caller.clone(), tenant: tenant.clone(), items: starts() },
             fuzz::put_start,
         ),
@@ -206,6 +212,34 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             |event| mc_client::fuzz::watch(event) & mc_store::fuzz::watch(event),
         ),
         kind(v1::BatchExistReply { results: vec![v1::ExistResult { code: -704, size: 4096 }; 3] }, |_| true),
+        kind(
+            v1::BatchDescribeReply {
+                results: vec![
+                    v1::DescribeResult {
+                        code: 0,
+                        version: id(&[1; 16]),
+                        size: 4096,
+                        checksum: u64::MAX,
+                        hard_pinned: true,
+                        soft_pin_left_ms: 1_800_000,
+                        replicas: vec![
+                            v1::DescribedReplica {
+                                store_id: id(&[7; 8]),
+                                epoch: id(&[9; 8]),
+                                store_name: "host:50060".into(),
+                                address: "host:50060".into(),
+                                segment: 1,
+                                offset: 64,
+                                suspect: true,
+                            };
+                            2
+                        ],
+                    };
+                    2
+                ],
+            },
+            mc_client::fuzz::describe,
+        ),
         kind(
             v1::BatchGetReply {
                 results: vec![
@@ -406,6 +440,8 @@ fn starts() -> Vec<v1::PutStartItem> {
         deadline_ms: 30_000,
         preferred_stores: vec![7; 3],
         avoid_stores: vec![8],
+        pin: v1::PinAction::PinSoft.into(),
+        soft_pin_ms: 1_800_000,
     };
     keys().into_iter().map(start).collect()
 }

@@ -4,11 +4,11 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use mc_client::{Code, Put, PutMode, PutOptions};
+use mc_client::{Code, Pin, Put, PutMode, PutOptions};
 use serde::Serialize;
 
 use crate::Ended;
-use crate::args::{Global, PutArgs};
+use crate::args::{Global, PinKind, PutArgs};
 use crate::connect;
 use crate::failure::NoLeader;
 use crate::output::{Output, human_bytes, note};
@@ -35,6 +35,12 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
     let options = PutOptions {
         mode: if args.replace { PutMode::Upsert } else { PutMode::IfAbsent },
         replicas: args.replicas,
+        pin: match args.pin {
+            PinKind::Preserve => Pin::Preserve,
+            PinKind::Off => Pin::Disable,
+            PinKind::Soft => Pin::Soft(args.pin_for.0),
+            PinKind::Hard => Pin::Hard,
+        },
         ..PutOptions::default()
     };
     let mut document =

@@ -1,9 +1,9 @@
-//! `mcctl stat`: shows the size, checksum and stores of an object.
+//! `mcctl stat`: shows the size, checksum, pin and stores of an object.
 
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use mc_client::Presence;
+use mc_client::{DescribedReplica, PinState};
 use serde::Serialize;
 
 use crate::Ended;
@@ -26,37 +26,54 @@ struct Object {
     size: u64,
     /// CRC-64/NVME of the bytes, in hexadecimal.
     checksum: String,
+    /// soft or hard; absent if the object is not pinned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pin: Option<&'static str>,
+    /// Milliseconds until a soft pin ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pin_left_ms: Option<u64>,
     replicas: Vec<Replica>,
 }
 
 #[derive(Serialize)]
 struct Replica {
     store: String,
-    addr: Option<String>,
+    name: String,
+    addr: String,
     segment: u64,
     offset: u64,
+    /// Whether the store is silent, so that readers are not sent to it.
+    suspect: bool,
 }
 
 pub(crate) async fn stat(global: &Global, args: &KeyArgs, output: Output) -> Result<Ended> {
     let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
-    let found = client.admin().lookup(&args.key).await?;
-    if found.is_none() && client.presence(&args.key).await? == Presence::Unavailable {
+    let found = client.describe(&args.key).await?;
+    if found.as_ref().is_some_and(|found| found.replicas.iter().all(|replica| replica.suspect)) {
         return Err(Unavailable { key: args.key.clone() }.into());
     }
-    let object = found.map(|lookup| Object {
-        version: lookup.version.to_string(),
-        size: lookup.size.0,
-        checksum: format!("{:016x}", lookup.checksum),
-        replicas: lookup
-            .replicas
-            .iter()
-            .map(|replica| Replica {
-                store: replica.store.to_string(),
-                addr: replica.endpoints.first().map(|endpoint| endpoint.address.clone()),
-                segment: replica.segment.into(),
-                offset: replica.offset,
-            })
-            .collect(),
+    let replica = |replica: DescribedReplica| Replica {
+        store: replica.store.to_string(),
+        name: replica.store_name,
+        addr: replica.address,
+        segment: replica.segment.into(),
+        offset: replica.offset,
+        suspect: replica.suspect,
+    };
+    let object = found.map(|found| {
+        let (pin, left) = match found.pin {
+            None => (None, None),
+            Some(PinState::Hard) => (Some("hard"), None),
+            Some(PinState::Soft { left }) => (Some("soft"), Some(left)),
+        };
+        Object {
+            version: found.version.to_string(),
+            size: found.size.0,
+            checksum: format!("{:016x}", found.checksum),
+            pin,
+            pin_left_ms: left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+            replicas: found.replicas.into_iter().map(replica).collect(),
+        }
     });
     let ended = if object.is_some() { Ended::Well } else { Ended::Negative };
     let document = Document { key: &args.key, found: object.is_some(), object };
@@ -74,13 +91,18 @@ fn text(document: &Document<'_>) -> String {
         object.checksum,
         object.version
     );
+    // Writing to a string can't fail.
+    let _ = match (object.pin, object.pin_left_ms) {
+        (None, _) => Ok(()),
+        (Some(pin), None) => writeln!(text, "  pin       {pin}"),
+        (Some(pin), Some(left)) => writeln!(text, "  pin       {pin}, for {} s more", left.div_ceil(1000)),
+    };
     for replica in &object.replicas {
-        let addr = replica.addr.as_deref().unwrap_or("?");
-        // Writing to a string can't fail.
+        let suspect = if replica.suspect { ", suspect" } else { "" };
         let _ = writeln!(
             text,
-            "  replica   store {addr} ({}), segment {}, offset {}",
-            replica.store, replica.segment, replica.offset
+            "  replica   store {} ({}), segment {}, offset {}{suspect}",
+            replica.addr, replica.store, replica.segment, replica.offset
         );
     }
     text

@@ -291,6 +291,13 @@ impl Master for Service {
         self.serve(On::Get, items, request, |q| q.caller.as_ref(), |world, q| world.get(q)).await
     }
 
+    async fn batch_describe(
+        &self,
+        _: Request<v1::BatchDescribeRequest>,
+    ) -> Result<Response<v1::BatchDescribeReply>, Status> {
+        Err(Status::unimplemented("no test of the client describes objects"))
+    }
+
     async fn batch_put_start(
         &self,
         request: Request<v1::BatchPutStartRequest>,

@@ -4,7 +4,7 @@
 mod support;
 
 use mc_eviction::{Blocked, Chosen, Evictor, Leases, Want};
-use mc_index::{Change, KeyHash, Op, Response, Settings, State};
+use mc_index::{Change, KeyHash, Op, PinAction, PutMode, PutStartItem, Response, Settings, State};
 use mc_types::{ClusterTime, Code, PutId, StoreId};
 use proptest::prelude::*;
 
@@ -34,6 +34,13 @@ impl Pool {
         self.rig.apply(Op::PutStart { tenant: String::new(), items });
         let items = keys.map(|n| support::end(n, &n.to_string())).collect();
         self.apply(Op::PutEnd { items });
+    }
+
+    /// Puts object `n` with a pin.
+    fn put_pinned(&mut self, n: u128, pin: PinAction) {
+        let item = PutStartItem { pin, ..support::start(n, &n.to_string(), SIZE) };
+        self.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
+        self.apply(Op::PutEnd { items: vec![support::end(n, &n.to_string())] });
     }
 
     fn apply(&mut self, op: Op) -> Response {
@@ -126,6 +133,46 @@ fn a_new_leader_knows_what_was_reused_and_when() {
 }
 
 #[test]
+fn pinned_objects_go_last_or_never() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    pool.put_pinned(1, PinAction::Hard);
+    pool.put_pinned(2, PinAction::Soft { until: ClusterTime(NOW.0 + 60_000) });
+    pool.put_pinned(3, PinAction::Soft { until: ClusterTime(1) });
+    pool.put(4..5);
+    assert_eq!(pool.evict(2 * SIZE), [3, 4], "the soft pin of 3 is over");
+    let chosen = pool.choose(2 * SIZE);
+    assert_eq!((versions(&chosen), chosen.blocked), (vec![2], Some(Blocked::Pinned)));
+}
+
+#[test]
+fn an_object_whose_soft_pin_ends_is_like_the_others_again() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    pool.put_pinned(1, PinAction::Soft { until: ClusterTime(NOW.0 + 60_000) });
+    pool.put(2..3);
+    assert_eq!(pool.evict(SIZE), [2]);
+    pool.put(3..4);
+    pool.put(4..5);
+    let later = ClusterTime(NOW.0 + 61_000);
+    let want = Want { bytes: 2 * SIZE, objects: 10 };
+    let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, later, &[]);
+    assert_eq!(versions(&chosen), [3, 4], "it counts as used when its pin ended");
+    let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, later, &[]);
+    assert_eq!((versions(&chosen), chosen.blocked), (vec![1], Some(Blocked::Empty)));
+}
+
+#[test]
+fn a_new_version_has_its_own_pin() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    pool.put_pinned(1, PinAction::Hard);
+    assert_eq!(pool.choose(SIZE).blocked, Some(Blocked::Pinned));
+    let item =
+        PutStartItem { mode: PutMode::Upsert, pin: PinAction::Disable, ..support::start(9, "1", SIZE) };
+    pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
+    pool.apply(Op::PutEnd { items: vec![support::end(9, "1")] });
+    assert_eq!(pool.evict(SIZE), [9]);
+}
+
+#[test]
 fn leased_objects_are_passed_over_and_when_all_are_leased_it_says_so() {
     let mut pool = Pool::new(&[100 * SIZE]);
     for n in 1..9 {
@@ -208,7 +255,7 @@ fn objects_that_a_dropped_store_took_along_leave_the_order() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-    /// Whatever happened to the index, an evictor that followed it can evict every object, each once.
+    /// Whatever happened to the index, an evictor that followed it can evict every object but the hard-pinned ones, each once.
     #[test]
     fn no_object_is_ever_lost_to_the_order(steps in steps(1..120), begin in 0..120usize) {
         let mut state = State::new(Settings::default());
@@ -231,9 +278,10 @@ proptest! {
         versions.sort();
         versions.dedup();
         prop_assert_eq!(versions.len(), chosen.items.len());
-        let visible: Vec<_> = state.ages().map(|age| age.key).collect();
-        prop_assert_eq!(chosen.items.len(), visible.len());
-        prop_assert_eq!(chosen.blocked, Some(Blocked::Empty));
-        prop_assert!(evictor.is_empty());
+        let objects = || state.ages().flat_map(|age| state.with_hash(age.key));
+        let hard = objects().filter(|object| object.pin.is_hard()).count();
+        prop_assert_eq!(chosen.items.len(), objects().count() - hard);
+        prop_assert_eq!(chosen.blocked, Some(if hard > 0 { Blocked::Pinned } else { Blocked::Empty }));
+        prop_assert_eq!(evictor.len(), hard);
     }
 }

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::cow::CowTable;
 use super::key::{IndexKey, KeyHash, SHARDS};
+use super::pin::Pin;
 pub(super) use shard::ObjectRef;
 use shard::Shard;
 
@@ -22,6 +23,7 @@ pub(super) struct Object {
     pub(super) checksum: u64,
     /// Epoch of the last use that a leader noted after the call that put it; 0 if there was none.
     pub(super) reused: u32,
+    pub(super) pin: Pin,
     /// Places of its replicas; some or all may be in segments that are gone.
     pub(super) replicas: SmallVec<[Replica; 1]>,
 }

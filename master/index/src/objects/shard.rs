@@ -1,6 +1,6 @@
 use mc_types::PutId;
 
-use super::{KeyHash, Object, Replica};
+use super::{KeyHash, Object, Pin, Replica};
 
 /// A part of a shard: some twenty objects (at ten million in all), packed so that copying it is two `memcpy`s.
 ///
@@ -46,8 +46,9 @@ struct Slot {
     at: u32,
 }
 
-/// Bytes of a record's head: version, size, checksum, epoch of the last reuse, length of the key, number of replicas.
-const HEAD: usize = 16 + 8 + 8 + 4 + 2 + 1;
+/// Bytes of a record's head: version, size, checksum, epoch of the last reuse, pin, length of the key, number of
+/// replicas.
+const HEAD: usize = 16 + 8 + 8 + 4 + 4 + 2 + 1;
 /// Start of the epoch in a record.
 const REUSED: usize = 16 + 8 + 8;
 /// Bytes of a replica in a record: segment, offset, index.
@@ -61,6 +62,7 @@ pub(crate) struct ObjectRef<'a> {
     pub(crate) size: u64,
     pub(crate) checksum: u64,
     pub(crate) reused: u32,
+    pub(crate) pin: Pin,
     replicas: &'a [u8],
 }
 
@@ -76,6 +78,7 @@ impl<'a> ObjectRef<'a> {
         let (size, bytes) = split(bytes);
         let (checksum, bytes) = split(bytes);
         let (reused, bytes) = split(bytes);
+        let (pin, bytes) = split(bytes);
         let (key_len, bytes) = split(bytes);
         let ([replicas], bytes) = split(bytes);
         let (replicas, bytes) = bytes.split_at_checked(REPLICA * usize::from(replicas)).unwrap_or_default();
@@ -85,6 +88,7 @@ impl<'a> ObjectRef<'a> {
             size: u64::from_le_bytes(size),
             checksum: u64::from_le_bytes(checksum),
             reused: u32::from_le_bytes(reused),
+            pin: Pin::from_u32(u32::from_le_bytes(pin)),
             replicas,
         }
     }
@@ -104,8 +108,8 @@ impl<'a> ObjectRef<'a> {
     }
 
     pub(crate) fn to_object(self) -> Object {
-        let Self { version, size, checksum, reused, .. } = self;
-        Object { version, size, checksum, reused, replicas: self.replicas().collect() }
+        let Self { version, size, checksum, reused, pin, .. } = self;
+        Object { version, size, checksum, reused, pin, replicas: self.replicas().collect() }
     }
 
     /// Length of its record in bytes.
@@ -205,6 +209,7 @@ impl Shard {
         records.extend_from_slice(&object.size.to_le_bytes());
         records.extend_from_slice(&object.checksum.to_le_bytes());
         records.extend_from_slice(&object.reused.to_le_bytes());
+        records.extend_from_slice(&object.pin.to_u32().to_le_bytes());
         records.extend_from_slice(&key_len.to_le_bytes());
         records.push(replicas);
         for replica in object.replicas.iter().take(usize::from(replicas)) {
@@ -270,6 +275,7 @@ mod tests {
             size: 1,
             checksum: 2,
             reused: 3,
+            pin: Pin::soft(mc_types::ClusterTime(4_000)),
             replicas: (0..replicas).map(replica).collect(),
         }
     }

@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::command::{PlacedReplica, PutMode};
 use super::cow::{CowMap, CowTable};
 use super::key::IndexKey;
+use super::pin::Pin;
 use deadlines::Deadlines;
 use shard::Shard;
 
@@ -35,6 +36,8 @@ pub(super) struct Put {
     pub(super) size: u64,
     pub(super) mode: PutMode,
     pub(super) deadline: ClusterTime,
+    /// Pin of the object that it makes.
+    pub(super) pin: Pin,
     /// Replicas as answered to the start, kept so that a repeated start gets the same answer even if a store has died.
     pub(super) replicas: SmallVec<[PutReplica; 1]>,
 }

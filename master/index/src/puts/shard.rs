@@ -164,7 +164,14 @@ mod tests {
     fn a_put_is_found_while_it_is_in_flight_and_after_it_ended_until_its_deadline() {
         let key = crate::key::IndexKey::new("", b"k").unwrap();
         let deadline = ClusterTime(10);
-        let put = Put { key, size: 1, mode: PutMode::Upsert, deadline, replicas: SmallVec::new() };
+        let put = Put {
+            key,
+            size: 1,
+            mode: PutMode::Upsert,
+            deadline,
+            pin: crate::pin::Pin::NONE,
+            replicas: SmallVec::new(),
+        };
         let mut shard = Shard::default();
         for id in [4, 1, 5, 2] {
             shard.start(PutId(id), put.clone());

@@ -232,8 +232,11 @@ impl Restore {
             ensure(inside && replica.offset.is_multiple_of(ALLOCATION_ALIGN), "a replica out of place")?;
             self.replicas.push((replica.segment, replica.offset, record.size, key.shard()));
         }
-        let ObjectRecord { version, size, checksum, reused, replicas, .. } = record;
-        self.state.objects.insert(&key, &Object { version, size, checksum, reused, replicas });
+        let ObjectRecord { version, size, checksum, reused, pin, replicas, .. } = record;
+        for replica in &replicas {
+            self.state.segments.pin(replica.segment, size, pin);
+        }
+        self.state.objects.insert(&key, &Object { version, size, checksum, reused, pin, replicas });
         Ok(())
     }
 
@@ -271,8 +274,11 @@ impl Restore {
             }
             self.claim(replica.segment, placed.offset, record.size)?;
         }
-        let PutRecord { put, size, mode, deadline, replicas, .. } = record;
-        self.state.puts.start(put, Put { key, size, mode, deadline, replicas });
+        let PutRecord { put, size, mode, deadline, pin, replicas, .. } = record;
+        for replica in &replicas {
+            self.state.segments.pin(replica.segment, size, pin);
+        }
+        self.state.puts.start(put, Put { key, size, mode, deadline, pin, replicas });
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::command::{MountStore, PutMode};
 use crate::objects::Replica;
+use crate::pin::Pin;
 use crate::puts::{Ended, PutReplica};
 use crate::settings::Settings;
 
@@ -115,6 +116,7 @@ pub(super) struct ObjectRecord<'a> {
     pub(super) size: u64,
     pub(super) checksum: u64,
     pub(super) reused: u32,
+    pub(super) pin: Pin,
     pub(super) replicas: SmallVec<[Replica; 1]>,
 }
 
@@ -126,6 +128,7 @@ pub(super) struct PutRecord<'a> {
     pub(super) size: u64,
     pub(super) mode: PutMode,
     pub(super) deadline: ClusterTime,
+    pub(super) pin: Pin,
     pub(super) replicas: SmallVec<[PutReplica; 1]>,
 }
 

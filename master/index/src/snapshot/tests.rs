@@ -12,6 +12,7 @@ use crate::command::{PlacedReplica, PutMode};
 use crate::key::IndexKey;
 use crate::machine::State;
 use crate::objects::Replica;
+use crate::pin::Pin;
 use crate::puts::{Ended, Outcome, PutReplica, shard_of};
 use crate::settings::Settings;
 
@@ -52,7 +53,15 @@ fn put(segment: u32, replicas: usize) -> impl FnOnce(&mut ChunkWriter<&mut Vec<u
     let replicas: SmallVec<_> = smallvec![PutReplica { segment, placed }; replicas];
     move |chunks| {
         let (put, key, deadline) = (PutId(1), key(), ClusterTime(2000));
-        let record = PutRecord { put, key: key.bytes(), size: 64, mode: PutMode::Upsert, deadline, replicas };
+        let record = PutRecord {
+            put,
+            key: key.bytes(),
+            size: 64,
+            mode: PutMode::Upsert,
+            deadline,
+            pin: Pin::NONE,
+            replicas,
+        };
         chunks.record(Section::Puts, &record).unwrap();
     }
 }
@@ -78,8 +87,15 @@ fn dropped_segment(bytes: u64) -> impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>) {
         chunks.record(Section::Segments, &record).unwrap();
         let replicas = smallvec![Replica { segment: 0, offset: bytes.saturating_sub(64), index: 1 }];
         let key = key();
-        let record =
-            ObjectRecord { key: key.bytes(), version: PutId(1), size: 64, checksum: 0, reused: 0, replicas };
+        let record = ObjectRecord {
+            key: key.bytes(),
+            version: PutId(1),
+            size: 64,
+            checksum: 0,
+            reused: 0,
+            pin: Pin::NONE,
+            replicas,
+        };
         chunks.record(Section::Objects, &record).unwrap();
     }
 }

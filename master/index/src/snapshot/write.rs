@@ -31,8 +31,8 @@ impl State {
         self.write_stores(&mut chunks)?;
         for object in self.objects.iter() {
             let replicas = object.replicas().collect();
-            let ObjectRef { key, version, size, checksum, reused, .. } = object;
-            let record = ObjectRecord { key, version, size, checksum, reused, replicas };
+            let ObjectRef { key, version, size, checksum, reused, pin, .. } = object;
+            let record = ObjectRecord { key, version, size, checksum, reused, pin, replicas };
             chunks.record(Section::Objects, &record)?;
         }
         self.write_puts(&mut chunks)?;
@@ -83,6 +83,7 @@ impl State {
                 size: put.size,
                 mode: put.mode,
                 deadline: put.deadline,
+                pin: put.pin,
                 replicas: put.replicas.clone(),
             };
             chunks.record(Section::Puts, &record)?;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use crate::support::{Rig, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{
-    Command, DecodeError, Endpoint, EvictItem, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem,
-    ReadPolicy, RemoveItem, Response, Settings, SnapshotError, Stamp, State,
+    Command, DecodeError, Endpoint, EvictItem, KeyHash, MountStore, Op, PinAction, PutEndItem, PutMode,
+    PutStartItem, ReadPolicy, RemoveItem, Response, Settings, SnapshotError, Stamp, State,
 };
 use mc_types::{ClusterTime, Code, GrantKey, PutId, Ratio, SegmentEpoch, StoreId};
 
@@ -33,6 +33,7 @@ fn settings() -> Settings {
         eviction_high_watermark: Ratio::of_ten_thousandths(9_900),
         eviction_low_watermark: Ratio::of_ten_thousandths(9_000),
         put_space_wait_ms: 700,
+        hard_pin_limit: Ratio::of_ten_thousandths(6_000),
     }
 }
 
@@ -55,6 +56,7 @@ fn commands() -> Vec<(&'static str, Command)> {
                         deadline: ClusterTime(30_000),
                         preferred: [StoreId(1), StoreId(2), StoreId(3)][..].into(),
                         avoid: [StoreId(u64::MAX)][..].into(),
+                        pin: PinAction::Soft { until: ClusterTime(70_000) },
                     },
                     start(1, "other", 1),
                 ],
@@ -164,7 +166,11 @@ fn full_state() -> State {
     rig.end(51, "late");
     assert_eq!(rig.end(52, "late").code, Code::ObjectAlreadyExists);
     assert_eq!(
-        rig.start(on(2, PutStartItem { mode: PutMode::Upsert, ..start(53, "late", 2000) })).code,
+        rig.start(on(
+            2,
+            PutStartItem { mode: PutMode::Upsert, pin: PinAction::Hard, ..start(53, "late", 2000) }
+        ))
+        .code,
         Code::Ok
     );
     assert_eq!(rig.end_item(PutEndItem { reuse_at: ClusterTime(8000), ..end(53, "late") }).code, Code::Ok);

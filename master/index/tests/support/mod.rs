@@ -152,6 +152,7 @@ pub fn start(put: u128, key: &str, size: u64) -> PutStartItem {
         deadline: ClusterTime(1_000_000),
         preferred: Vec::new().into(),
         avoid: Vec::new().into(),
+        pin: Default::default(),
     }
 }
 

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mc_index::{
-    Command, EvictItem, HeldRange, KeyHash, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
-    PutStartItem, PutStarted, RemoveItem, Response, Settings, State, allocation_order,
+    Command, EvictItem, HeldRange, KeyHash, MountStore, Op, Pin, PinAction, PlacedReplica, PutEndItem,
+    PutEnded, PutMode, PutStartItem, PutStarted, RemoveItem, Response, Settings, State, allocation_order,
 };
 use mc_types::{ClusterTime, Code, PutId, SegmentEpoch, StoreId};
 
@@ -20,6 +20,7 @@ struct Object {
     size: u64,
     checksum: u64,
     reused: u32,
+    pin: Pin,
     replicas: Vec<PlacedReplica>,
 }
 
@@ -29,6 +30,7 @@ struct Put {
     size: u64,
     mode: PutMode,
     deadline: ClusterTime,
+    pin: Pin,
     replicas: Vec<PlacedReplica>,
 }
 
@@ -205,6 +207,7 @@ impl Model {
         }
         let deadline_max = ClusterTime(self.time.0 + self.settings.put_deadline_max_ms);
         let put = Put {
+            pin: self.pin(&key, item),
             key,
             size: item.size,
             mode: item.mode,
@@ -236,8 +239,39 @@ impl Model {
         if item.mode == PutMode::IfAbsent && self.is_present(key, suspects) {
             return Some(Code::ObjectAlreadyExists);
         }
+        if self.pin(key, item).is_hard() && !self.may_pin(item.size * u64::from(item.replicas)) {
+            return Some(Code::NoAvailableHandle);
+        }
         let largest = self.mounted.values().flat_map(|m| &m.segments).map(|bytes| bytes / 64 * 64).max();
         (largest.is_some_and(|largest| item.size > largest)).then_some(Code::ObjectTooLarge)
+    }
+
+    /// The pin that the object of this put gets.
+    fn pin(&self, key: &Key, item: &PutStartItem) -> Pin {
+        let before = self.visible(key).map_or(Pin::NONE, |object| object.pin);
+        match item.pin {
+            PinAction::Preserve if before.soft_until().is_some_and(|until| until <= self.time) => Pin::NONE,
+            PinAction::Preserve => before,
+            PinAction::Soft { until } if Pin::soft(until).soft_until() > Some(self.time) => Pin::soft(until),
+            PinAction::Soft { .. } | PinAction::Disable => Pin::NONE,
+            PinAction::Hard => Pin::HARD,
+        }
+    }
+
+    fn hard_pinned(&self) -> u64 {
+        let objects = self.objects.values().filter(|it| it.pin.is_hard()).flat_map(|it| &it.replicas);
+        let puts = self.puts.values().filter(|it| it.pin.is_hard()).flat_map(|it| &it.replicas);
+        objects
+            .chain(puts)
+            .filter(|replica| self.is_mounted(replica))
+            .map(|replica| rounded(replica.len))
+            .sum()
+    }
+
+    fn may_pin(&self, bytes: u64) -> bool {
+        let segments = self.mounted.values().flat_map(|mount| &mount.segments);
+        let capacity = segments.map(|bytes| bytes / 64 * 64).sum();
+        self.hard_pinned() + bytes <= self.settings.hard_pin_limit.of(capacity)
     }
 
     /// Held bytes that the state gave to puts are no longer held. What is left must be what the state says.
@@ -305,7 +339,8 @@ impl Model {
             let replaced = self.visible(&key).map(|object| object.version);
             self.hold(&key, item.reuse_at);
             let (size, checksum) = (put.size, item.checksum);
-            let object = Object { version: item.put, size, checksum, reused: 0, replicas: written };
+            let object =
+                Object { version: item.put, size, checksum, reused: 0, pin: put.pin, replicas: written };
             self.objects.insert(key, object);
             answer(Code::Ok, replaced)
         };
@@ -406,8 +441,8 @@ impl Model {
             if let Some(seen) = seen {
                 visible += 1;
                 assert_eq!(
-                    (seen.version, seen.size, seen.checksum),
-                    (object.version, object.size, object.checksum)
+                    (seen.version, seen.size, seen.checksum, seen.pin),
+                    (object.version, object.size, object.checksum, object.pin)
                 );
                 assert_eq!(seen.replicas[..], live[..]);
             }
@@ -433,8 +468,8 @@ impl Model {
         let held = bytes(&mut self.held.iter().map(|held| held.place));
         let usage = state.usage(&[]);
         assert_eq!(
-            (usage.held, usage.live),
-            (held, bytes(&mut self.in_use()) - held),
+            (usage.held, usage.live, usage.pinned),
+            (held, bytes(&mut self.in_use()) - held, self.hard_pinned()),
             "bytes by their state"
         );
         for (key, object) in self.objects.iter().filter(|(key, _)| self.visible(key).is_some()) {

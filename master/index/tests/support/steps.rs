@@ -1,7 +1,8 @@
 //! Random command sequences: steps name keys, puts and stores by small numbers, so that they meet.
 
 use mc_index::{
-    Command, EvictItem, KeyHash, Op, PutEndItem, PutMode, PutStartItem, RemoveItem, Settings, Stamp,
+    Command, EvictItem, KeyHash, Op, PinAction, PutEndItem, PutMode, PutStartItem, RemoveItem, Settings,
+    Stamp,
 };
 use mc_types::{ClusterTime, PutId, SegmentEpoch, StoreId};
 use proptest::prelude::*;
@@ -53,6 +54,7 @@ pub struct Start {
     deadline: u64,
     preferred: Option<u64>,
     avoid: Option<u64>,
+    pin: u8,
 }
 
 #[derive(Clone, Debug)]
@@ -81,10 +83,10 @@ fn start() -> impl Strategy<Value = Start> {
     let deadline = prop_oneof![1 => 0..300u64, 2 => 1000..60_000u64, 4 => Just(2_000)];
     let sizes = prop_oneof![8 => 0..5u8, 1 => 5..7u8];
     let store = || prop::option::weighted(0.2, 1..=STORES);
-    (put, 0..KEYS, sizes, any::<bool>(), 0..4u8, deadline, store(), store()).prop_map(
-        |(put, key, size, upsert, replicas, deadline, preferred, avoid)| {
+    (put, 0..KEYS, sizes, any::<bool>(), 0..4u8, deadline, store(), store(), 0..8u8).prop_map(
+        |(put, key, size, upsert, replicas, deadline, preferred, avoid, pin)| {
             let replicas = replicas.max(u8::from(key > 0));
-            Start { put, key, size, upsert, replicas, deadline, preferred, avoid }
+            Start { put, key, size, upsert, replicas, deadline, preferred, avoid, pin }
         },
     )
 }
@@ -243,6 +245,12 @@ impl Script {
             deadline: ClusterTime(self.now + item.deadline),
             preferred: item.preferred.map(StoreId).into_iter().collect(),
             avoid: item.avoid.map(StoreId).into_iter().collect(),
+            pin: match item.pin {
+                0 => PinAction::Hard,
+                1 => PinAction::Disable,
+                2 => PinAction::Soft { until: ClusterTime(self.now + item.deadline) },
+                _ => PinAction::Preserve,
+            },
         }
     }
 

@@ -275,6 +275,12 @@ impl Master for Fake {
     ) -> Result<Response<v1::BatchGetReply>, Status> {
         Err(Status::unimplemented("not asked by stores"))
     }
+    async fn batch_describe(
+        &self,
+        _: Request<v1::BatchDescribeRequest>,
+    ) -> Result<Response<v1::BatchDescribeReply>, Status> {
+        Err(Status::unimplemented("not asked by stores"))
+    }
     async fn batch_put_start(
         &self,
         _: Request<v1::BatchPutStartRequest>,

@@ -145,6 +145,7 @@ impl Index {
                     deadline,
                     preferred: Default::default(),
                     avoid: Default::default(),
+                    pin: Default::default(),
                 }
             })
             .collect();

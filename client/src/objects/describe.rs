@@ -1,0 +1,114 @@
+//! Descriptions of objects.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mc_proto::v1::{BatchDescribeRequest, DescribeResult};
+use mc_types::{ByteSize, Code, PutId, SegmentEpoch, SegmentNumber, StoreId};
+use tokio::time::Instant;
+
+use super::core::{Core, item_error, nonsense};
+use crate::Error;
+use crate::call::Repeat;
+
+/// What the masters know of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Id of the put that wrote it.
+    pub version: PutId,
+    /// Its size.
+    pub size: ByteSize,
+    /// CRC-64/NVME that its writer recorded.
+    pub checksum: u64,
+    /// Its protection from eviction; `None` if it is not pinned.
+    pub pin: Option<PinState>,
+    /// Its replicas, those on suspect stores included; at least one.
+    pub replicas: Vec<DescribedReplica>,
+}
+
+/// Protection of an object from eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PinState {
+    /// Evicted only when nothing without a pin can be.
+    Soft {
+        /// Time until the pin ends.
+        left: Duration,
+    },
+    /// Never evicted.
+    Hard,
+}
+
+/// One replica of a described object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DescribedReplica {
+    /// The store.
+    pub store: StoreId,
+    /// Epoch of the store's memory.
+    pub epoch: SegmentEpoch,
+    /// Name of the store.
+    pub store_name: String,
+    /// host:port of the store's memory.
+    pub address: String,
+    /// Number of the segment within the store.
+    pub segment: SegmentNumber,
+    /// Offset of its first byte within the segment.
+    pub offset: u64,
+    /// Whether the store is silent, so that readers are not sent to it.
+    pub suspect: bool,
+}
+
+impl Description {
+    pub(crate) fn read(result: &DescribeResult) -> Option<Self> {
+        let soft = Duration::from_millis(result.soft_pin_left_ms);
+        let pin = match result.hard_pinned {
+            true => Some(PinState::Hard),
+            false => (!soft.is_zero()).then_some(PinState::Soft { left: soft }),
+        };
+        let replica = |replica: &mc_proto::v1::DescribedReplica| {
+            Some(DescribedReplica {
+                store: StoreId::from_bytes(&replica.store_id)?,
+                epoch: SegmentEpoch::from_bytes(&replica.epoch)?,
+                store_name: replica.store_name.clone(),
+                address: replica.address.clone(),
+                segment: replica.segment,
+                offset: replica.offset,
+                suspect: replica.suspect,
+            })
+        };
+        Some(Self {
+            version: PutId::from_bytes(&result.version)?,
+            size: ByteSize(result.size),
+            checksum: result.checksum,
+            pin,
+            replicas: result.replicas.iter().map(replica).collect::<Option<_>>()?,
+        })
+    }
+}
+
+impl Core {
+    pub(crate) async fn descriptions(&self, keys: Vec<Bytes>) -> Vec<Result<Option<Description>, Error>> {
+        let deadline = Instant::now() + self.call_timeout;
+        self.by_chunks("describe", keys, |keys| self.descriptions_of(keys, deadline)).await
+    }
+
+    async fn descriptions_of(
+        &self,
+        keys: Vec<Bytes>,
+        deadline: Instant,
+    ) -> Vec<Result<Option<Description>, Error>> {
+        let request = BatchDescribeRequest { caller: None, tenant: self.tenant.clone(), keys };
+        let reply = match self.masters.call(&request, deadline, Repeat::Freely).await {
+            Ok(answer) => answer.reply,
+            Err(error) => return vec![Err(error.into_error("describe")); request.keys.len()],
+        };
+        if reply.results.len() != request.keys.len() {
+            return vec![Err(nonsense("describe")); request.keys.len()];
+        }
+        let read = |result: &DescribeResult| match Code::try_from(result.code) {
+            Ok(Code::Ok) => Description::read(result).map(Some).ok_or_else(|| nonsense("describe")),
+            Ok(Code::ObjectNotFound) => Ok(None),
+            _ => Err(item_error("describe", result.code)),
+        };
+        reply.results.iter().map(read).collect()
+    }
+}

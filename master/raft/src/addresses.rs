@@ -6,10 +6,11 @@ use parking_lot::Mutex;
 
 use mc_log::{MasterNode, Membership};
 
-/// Where this master reaches the others: at the address that the membership records, or at the one where a master was
-/// met since, which its leader then records.
+/// Addresses at which this master reaches the others: those in the membership, or those where a master was met since,
+/// which its leader then records.
 ///
-/// A wrong entry costs reachability and nothing else: every Raft call names the cluster and the node that it is for.
+/// A wrong address costs reachability and nothing else: every Raft call names the cluster and the node that it is
+/// for.
 #[derive(Clone, Debug, Default)]
 pub struct AddressBook(Arc<Mutex<HashMap<NodeId, Entry>>>);
 
@@ -26,13 +27,13 @@ impl Entry {
 }
 
 impl AddressBook {
-    /// `node` itself was met at these addresses.
+    /// Notes that `node` itself was met at these addresses.
     pub fn met(&self, node: NodeId, addresses: MasterNode) {
         self.0.lock().entry(node).or_default().met = Some(addresses);
     }
 
-    /// The membership says so now. Where it says something else than before, it is newer than what was met; where the
-    /// two still differ then, the moved master goes on telling.
+    /// Takes over the addresses of the membership. An address there that has changed is newer than one that was met.
+    /// If the two still differ, the moved master keeps reporting its own.
     pub(super) fn record(&self, membership: &Membership) {
         let mut book = self.0.lock();
         for (node, addresses) in membership.nodes() {
@@ -47,13 +48,13 @@ impl AddressBook {
         }
     }
 
-    /// Where `node` is reached.
+    /// Returns the address of `node`.
     #[must_use]
     pub fn get(&self, node: NodeId) -> Option<MasterNode> {
         self.0.lock().get(&node).and_then(Entry::current).cloned()
     }
 
-    /// Members that were met elsewhere than the membership says.
+    /// Returns the members that were met at other addresses than the membership has.
     #[must_use]
     pub fn moved(&self, membership: &Membership) -> BTreeMap<NodeId, MasterNode> {
         let book = self.0.lock();

@@ -1,4 +1,4 @@
-//! Replication: appends sent without waiting for the answers to those before, which come in the same order.
+//! Replication: appends are sent without waiting for the answers to earlier ones. Answers come in the same order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,30 +24,34 @@ use super::hush::Hush;
 use super::leadership::Heard;
 use super::peer::Whom;
 
-/// openraft sends an append without entries where the log has not the one that it wants to send, every 10 ms, and never
-/// looks whether that one was purged. After so many of the same the stream is ended: openraft then begins again from what
-/// the follower has, with a snapshot if need be. Found by a simulated schedule (docs/simulation.md).
+/// Number of equal appends without entries after which a stream is ended.
+///
+/// openraft sends such an append every 10 ms when the log does not have the next entry that it wants to send. It
+/// never checks whether that entry was purged. After the stream has ended, openraft begins again from what the
+/// follower has, with a snapshot if necessary. Found by a simulated schedule (docs/simulation.md).
 const IN_VAIN: u32 = 20;
 
-/// Bytes a second that get to a follower at least: an append that is larger gets more time. With less of it than its bytes
-/// take, it would be sent again and again, and never arrive.
+/// Lowest rate, in bytes a second, at which an append must reach a follower. A larger append gets more time. If the
+/// time were shorter than its bytes take, it would be sent again and again, and never arrive.
 const SLOWEST: f64 = (64 << 10) as f64;
 
 type Reply = Result<StreamAppendResult<TypeConfig>, RPCError<TypeConfig>>;
 
 /// openraft's requests of one leadership.
 ///
-/// openraft may go on to read the log for a stream that it has given up: it ends the stream's input where that waits for
-/// something to send, and a stream that still waited for its connection reads the log first. By then this node may have
-/// been voted out and have cut the end of its log off, and the range to read begins behind its own end, which a debug
-/// assertion of openraft doesn't stand. The end of a log is only ever cut because of a message of a newer leader, and each
-/// of those is noted before openraft sees it. So openraft is asked for no more requests as soon as one is noted. One of a
-/// leader that went before this one, and hasn't been heard until now, ends the stream, too: openraft, which makes sure that
-/// it still leads before it opens a stream, opens the next.
+/// openraft may read the log for a stream that it has already given up. It ends the stream's input where that waits
+/// for something to send, but a stream that still waits for its connection reads the log first. By then this node may
+/// have voted for another leader and cut off the end of its log. The range to read then begins behind the log's end,
+/// and a debug assertion of openraft fails.
+///
+/// The end of a log is only cut because of a message of a newer leader, and each such message is noted before
+/// openraft sees it. So openraft is asked for no more requests once one is noted. A message of an earlier leader that
+/// was not heard before ends the stream, too. openraft then opens the next stream, after it has made sure that it
+/// still leads.
 pub(crate) struct Requests<S> {
     input: S,
     heard: Heard,
-    /// The newest term of another leader that had been heard when the stream was opened.
+    /// The newest term of another leader that had been heard of when the stream was opened.
     heard_before: u64,
 }
 
@@ -85,7 +89,7 @@ struct Pipeline {
     last_answer: Option<Instant>,
     /// openraft has no more requests for this stream.
     input_ended: bool,
-    /// Where appends without entries end though more is committed, and how many there were in a row.
+    /// Where appends without entries end although more is committed, and their number in a row.
     in_vain: (Option<LogId>, u32),
 }
 
@@ -102,7 +106,7 @@ struct Unanswered {
 }
 
 impl Pipeline {
-    /// Whether openraft keeps sending nothing to a follower that lacks something.
+    /// Whether openraft keeps sending appends without entries to a follower that lacks some.
     fn is_in_vain(&mut self, request: &AppendEntriesRequest<TypeConfig>) -> bool {
         let prev = request.prev_log_id;
         let lacks = request.entries.is_empty() && request.leader_commit > prev;
@@ -114,8 +118,8 @@ impl Pipeline {
         self.in_vain.1 >= IN_VAIN
     }
 
-    /// How much longer than its bytes may take the oldest request has waited, without any answer coming in; `bytes` says
-    /// whether they count.
+    /// Time for which the oldest request has waited since the last answer, less the time that its bytes may take.
+    /// With `bytes` false, the latter is not subtracted.
     fn waiting(&self, bytes: bool) -> Duration {
         self.unanswered.front().map_or(Duration::ZERO, |oldest| {
             let waited = self.last_answer.map_or(oldest.at, |answered| answered.max(oldest.at)).elapsed();
@@ -125,12 +129,12 @@ impl Pipeline {
     }
 }
 
-/// Opens the stream. Its answers end with an error when the connection breaks or stalls, and without one when openraft
-/// has ended `input` and everything is answered.
+/// Opens the stream. Its answers end with an error when the connection breaks or stalls. They end without one when
+/// openraft has ended `input` and everything is answered.
 ///
-/// It stalls when nothing is answered for `stall`, one maximum election timeout: an answer waits for the follower's disk,
-/// and with less a slow disk would be sent everything twice. Where heartbeats are answered, the link may be narrow: then
-/// the time that the oldest request's bytes may take does not count.
+/// The stream stalls when nothing is answered for `stall`, one maximum election timeout. An answer waits for the
+/// follower's disk: with a shorter time everything would be sent twice to a slow disk. If heartbeats are answered,
+/// the link may be narrow. Then the time that the oldest request's bytes may take does not count.
 pub(crate) async fn open(
     whom: Whom,
     mut client: RaftClient<Channel>,
@@ -155,13 +159,13 @@ pub(crate) async fn open(
         };
         let sends_on = {
             let mut pipeline = pipeline.lock();
-            // One that is left alone must not be kept from standing by entries either. Where the answers here come in, it
-            // was only slow to answer heartbeats.
+            // A peer that is left alone must not be kept from standing for election by entries either. If answers
+            // arrive here, it was only slow to answer heartbeats.
             let silent = !pipeline.unanswered.is_empty() && hush.check(target).is_err();
             !pipeline.is_in_vain(&request) && !silent
         };
         if !sends_on {
-            // Not the end of openraft's input: the answers will end with an error.
+            // This is not the end of openraft's input: the answers end with an error.
             return None;
         }
         let (sent, term) = (Sent::of(&request), request.vote.leader_id.term);
@@ -188,7 +192,7 @@ pub(crate) async fn open(
     }))
 }
 
-/// Whether an answer covers all of its request; openraft starts again where one does not.
+/// Whether an answer covers all of its request. openraft starts again from an answer that does not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Complete {
     Yes,
@@ -205,7 +209,7 @@ struct Answers {
 }
 
 impl Answers {
-    /// The answer to the oldest request may still come.
+    /// Whether the answer to the oldest request may still come.
     fn is_under_way(&self) -> bool {
         let hears = self.hush.check(self.whom.target).is_ok();
         self.pipeline.lock().waiting(hears) < self.stall
@@ -214,7 +218,7 @@ impl Answers {
     async fn next(&mut self) -> Option<(Reply, Complete)> {
         let failed = |err| Some((Err(err), Complete::No));
         let reply = loop {
-            // Requests are added while this waits, so the clock of the oldest one is looked at every now and then.
+            // Requests are added while this waits, so the age of the oldest one is checked at intervals.
             match timeout(self.stall / 4, self.inbound.message()).await {
                 Ok(message) => break message,
                 Err(_) if self.is_under_way() => {}

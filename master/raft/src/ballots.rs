@@ -1,10 +1,10 @@
-//! How a leader answers candidates, so that its own account of who follows it and openraft's can't disagree.
+//! Answers of a leader to candidates. They keep its own account of who follows it in step with openraft's.
 //!
-//! A leased read rests on [`Acks`] and on this node voting for nobody else meanwhile. openraft decides on votes by an account
-//! of its own, in which answers are missing that came late: it would grant a vote while the lease here still holds. So
-//! a leader that a majority follows, and that can write, refuses candidates before openraft is asked. One that can't write is
-//! of no use, and openraft may vote for another. Leased reads pause before openraft is asked and are over for good if it
-//! grants, because the voters of a new leader do not wait for this lease.
+//! A leased read relies on [`Acks`], and on this node voting for nobody else meanwhile. openraft decides on votes by
+//! an account of its own that lacks late answers, so it would grant a vote while the lease here still holds.
+//! Therefore a leader that a majority follows, and that can write, refuses candidates before openraft is asked. A
+//! leader that can't write is of no use: openraft may vote for another one. Leased reads pause before openraft is
+//! asked. They end for good if it grants the vote, because the voters of a new leader do not wait for this lease.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,39 +18,41 @@ use tokio::time::Instant;
 use super::acks::Acks;
 use super::writable::Writing;
 
-/// Whether leased reads are given up, for now or for all of a term. A check of the lease ends with [`Self::permits`].
+/// Whether leased reads are given up, for a moment or for the rest of a term. A check of the lease ends with
+/// [`Self::permits`].
 ///
-/// Why that is enough: a read whose check passed was, at the moment of the check, led by a lease that this node had not
-/// broken, so it is ordered before anything that a later leader commits. A vote that is granted later breaks it later.
-/// All accesses are `SeqCst`: a check sees the pause, or it came before the question to openraft.
+/// This is enough: when a read passes the check, this node leads by a lease that it has not broken. So the read is
+/// ordered before anything that a later leader commits. A vote that is granted later breaks the lease later. All
+/// accesses are `SeqCst`: a check sees the pause, or it came before the question to openraft.
 #[derive(Debug, Default)]
 pub(crate) struct Ballots {
-    /// Leases of this term, and earlier ones, are over.
+    /// Leases of this term and of earlier ones are over.
     yielded: AtomicU64,
-    /// Votes that openraft is deciding on.
+    /// Number of votes that openraft is deciding on.
     open: AtomicUsize,
 }
 
 impl Ballots {
-    /// No leased reads in `term` any more: leadership is handed over, or a later term has this node's vote.
+    /// Ends leased reads in `term`: leadership is handed over, or a later term has this node's vote.
     pub(super) fn yield_term(&self, term: u64) {
         self.yielded.fetch_max(term, Ordering::SeqCst);
     }
 
     /// Whether a lease of `term` may be used at this moment.
     pub(super) fn permits(&self, term: u64) -> bool {
-        // In this order: a question that is over by the first load has left its mark before the second.
+        // The order matters: a question that is over by the first load has left its mark before the second.
         self.open.load(Ordering::SeqCst) == 0 && self.yielded.load(Ordering::SeqCst) < term
     }
 
-    /// Pauses leased reads while openraft decides on a vote for `term`. The caller must not be cancelled before it knows.
+    /// Pauses leased reads while openraft decides on a vote for `term`. The caller must not be cancelled before it
+    /// knows the outcome.
     pub(super) fn ask(self: &Arc<Self>, term: u64) -> Asked {
         self.open.fetch_add(1, Ordering::SeqCst);
         Asked { ballots: self.clone(), term, refused: false }
     }
 }
 
-/// A vote on which openraft decides. Dropped without [`Self::refused`], it counts as granted.
+/// A vote that openraft is deciding on. If it is dropped without [`Self::refused`], it counts as granted.
 #[derive(Debug)]
 pub(super) struct Asked {
     ballots: Arc<Ballots>,
@@ -73,8 +75,8 @@ impl Drop for Asked {
     }
 }
 
-/// Whether this node refuses candidates without asking openraft: it leads, can write, and a majority may still count on it.
-/// `lease` is the whole of it, also the part that reads do not use.
+/// Whether this node refuses candidates without asking openraft: it leads, can write, and a majority may still rely
+/// on it. `lease` is the whole lease, including the part that reads do not use.
 pub(crate) fn holds_office(
     writing: Writing,
     metrics: &RaftMetrics<TypeConfig>,

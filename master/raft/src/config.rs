@@ -4,25 +4,25 @@ use openraft::{Config, ConfigError, SnapshotPolicy, StepDownPolicy};
 
 use super::timing::{RaftTiming, whole_ms};
 
-/// When snapshots are taken and how much of the log they leave.
+/// Limits at which snapshots are taken, and the part of the log that they leave.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotLimits {
-    /// A snapshot is taken when so many bytes were added to the log since the last one, or half as many as that one has,
-    /// whichever is more. Less makes restarts shorter and writes more to disk: a snapshot is the whole index.
+    /// Bytes of log since the last snapshot at which one is taken, if they are also half as many as that snapshot
+    /// has. A smaller value makes restarts shorter and writes more to disk: a snapshot is the whole index.
     pub log_bytes: u64,
-    /// A snapshot is also taken when so many entries were applied since the last one.
+    /// Number of entries applied since the last snapshot at which one is taken in any case.
     pub entries: Option<u64>,
-    /// Entries that stay in the log although a snapshot covers them, so that a follower that was away for a moment
-    /// gets them instead of the snapshot.
+    /// Number of entries that stay in the log although a snapshot covers them. A follower that was away for a moment
+    /// gets these entries instead of the snapshot.
     pub keep_entries: u64,
-    /// Fewer stay where the log would have more bytes than this, or than a snapshot, whichever is more: who lacks so much
-    /// is better off with the snapshot, and a restart reads the whole log.
+    /// Fewer entries stay if they have more bytes than this, or than a snapshot, whichever is more. For a follower
+    /// that lacks so much the snapshot is faster, and a restart reads the whole log.
     pub keep_bytes: u64,
 }
 
-/// Bytes of the log that are kept although a snapshot covers them. A few hundred thousand entries, each a batch of 128
-/// puts, would be gigabytes, and a restart reads them all: 256 MiB took a second more than this on two cores (`mcctl
-/// bench restart`).
+/// Bytes of the log that are kept although a snapshot covers them. A few hundred thousand entries, each a batch of
+/// 128 puts, would be gigabytes, and a restart reads them all. With 256 MiB a restart took a second longer than with
+/// this value on two cores (`mcctl bench restart`).
 const KEEP_BYTES: u64 = 64 << 20;
 
 impl Default for SnapshotLimits {
@@ -32,18 +32,19 @@ impl Default for SnapshotLimits {
 }
 
 impl SnapshotLimits {
-    /// Whether it is time for a snapshot: `log_bytes` and `entries` came since the last one, which has `snapshot_bytes`.
+    /// Whether a snapshot is due, after `log_bytes` and `entries` since the last one, which has `snapshot_bytes`.
     ///
-    /// By bytes alone an index of gigabytes would be written again for every 64 MiB that it takes in, without a pause.
-    /// By half its size two bytes of snapshots are written for one of log, and what the index has grown by; and a
-    /// restart, which reads the snapshot anyway, reads at most half as much again.
+    /// If only the log's bytes counted, an index of gigabytes would be written again for every 64 MiB of log, without
+    /// a pause. With half the snapshot's size as a second condition, two bytes of snapshots are written for each byte
+    /// of log, besides the growth of the index. A restart reads the snapshot anyway, and then at most half as much
+    /// log.
     pub(super) fn are_reached(&self, log_bytes: u64, entries: u64, snapshot_bytes: u64) -> bool {
         log_bytes >= self.log_bytes.max(snapshot_bytes / 2)
             || self.entries.is_some_and(|most| entries >= most)
     }
 
-    /// Up to which index the log is to be purged: `purged` is already, a snapshot of `snapshot_bytes` covers up to
-    /// `covered`, and `bytes_since` says what the log has after an index.
+    /// Returns the index up to which the log is to be purged. It is purged up to `purged`, a snapshot of
+    /// `snapshot_bytes` covers it up to `covered`, and `bytes_since` returns the bytes of the log after an index.
     pub(super) fn purge_upto(
         &self,
         purged: Option<u64>,
@@ -57,7 +58,7 @@ impl SnapshotLimits {
         if first > covered || little(purged) {
             return for_entries;
         }
-        // The first index after which it is little enough, or all that may go.
+        // The first index after which few enough bytes remain, or all that may be purged.
         let (mut low, mut high) = (first, covered);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -71,14 +72,16 @@ impl SnapshotLimits {
     }
 }
 
-/// A write that cannot be queued waits; more would only be slower (256 x 64 queued entries took 104 ms each, measured).
+/// Length of the queue of writes. A write that finds it full waits; a longer queue would only be slower (256 x 64
+/// queued entries took 104 ms each, measured).
 const API_QUEUE: u64 = 4096;
-/// openraft's own messages: it waits when they pile up, so this is well above what a burst of appends makes.
+/// Length of openraft's own queue. openraft waits when it is full, so it is well above what a burst of appends needs.
 const NOTIFICATION_QUEUE: u64 = 65_536;
-/// Entries of one append; the log reader bounds its bytes.
+/// Number of entries in one append; the log reader bounds their bytes.
 const APPEND_ENTRIES: u64 = 4096;
-/// Patience with a follower that takes a snapshot. openraft sets no limit of its own: it hands three quarters of this
-/// to the network, which waits so long for each piece to be taken, and longer for the end, by the snapshot's size.
+/// Time limit of a follower that takes a snapshot. openraft has no limit of its own: it passes three quarters of this
+/// to the network, which waits that long for each piece, and longer for the last one, depending on the snapshot's
+/// size.
 const INSTALL_SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// openraft's configuration for `timing`. `enable_elect` is off: the node turns it on when its guard is over.
@@ -90,15 +93,15 @@ pub(crate) fn raft_config(timing: RaftTiming, limits: &SnapshotLimits) -> Result
         election_timeout_max: whole_ms(timing.election_max),
         enable_elect: false,
         enable_pre_vote: Some(true),
-        // A restored leader would serve from an index that may miss what was committed before it stopped.
+        // A restored leader would serve from an index that may lack entries that were committed before it stopped.
         enable_leader_restore: Some(false),
-        // A log that went back has lost acknowledged writes: that must not be papered over.
+        // A log that went back has lost acknowledged writes. That must not be hidden.
         allow_log_reversion: Some(false),
         install_snapshot_timeout: whole_ms(INSTALL_SNAPSHOT_TIMEOUT),
         snapshot_policy: SnapshotPolicy::Never,
-        // What a snapshot covers is purged by `take_snapshots` alone, which looks at bytes, too.
+        // Only `take_snapshots` purges what a snapshot covers, because it also considers bytes.
         max_in_snapshot_log_to_keep: u64::MAX,
-        // Above what a snapshot leaves. It decides nothing but how long `add_learner` waits, which is not used here.
+        // Above what a snapshot leaves. It only decides how long `add_learner` waits, which is not used here.
         replication_lag_threshold: limits.keep_entries.saturating_mul(2).max(10_000),
         max_payload_entries: APPEND_ENTRIES,
         api_channel_size: Some(API_QUEUE),
@@ -134,7 +137,7 @@ mod tests {
     #[test]
     fn of_the_log_behind_a_snapshot_so_many_bytes_stay() {
         let limits = SnapshotLimits { keep_bytes: 1_000, ..SnapshotLimits::default() };
-        // Entries of ten bytes, the last at 999.
+        // Entries of ten bytes; the last one is 999.
         let since = |index: Option<u64>| 10 * (999 - index.map_or(-1, |index| index as i64)) as u64;
         for (purged, covered, snapshot, upto) in [
             (None, 950, 0, Some(899)),

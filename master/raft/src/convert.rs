@@ -1,5 +1,6 @@
-//! openraft's messages as they travel, both ways. Whatever comes from the wire is checked here to the extent that
-//! openraft takes it for granted (consecutive entries, who may send which vote), so that no peer can make it panic.
+//! Conversion of openraft's messages to protobuf and back. openraft takes some facts for granted: consecutive
+//! entries, and who may send which vote. Messages from the wire are checked for these here, so that no peer can make
+//! openraft panic.
 
 use bytes::Bytes;
 use mc_proto::v1;
@@ -15,7 +16,7 @@ use mc_log::{
     decode_membership, encode_payload,
 };
 
-/// Why a received message is invalid.
+/// Defect of a received message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadMessage {
     /// A field that every such message has is absent.
@@ -43,7 +44,7 @@ fn invalid(what: &'static str, why: impl Into<String>) -> BadMessage {
     BadMessage::Invalid { what, why: why.into() }
 }
 
-/// Which votes a message may carry: a leader's has been granted by a quorum, a candidate's has not.
+/// Kinds of votes that a message may carry: a quorum has granted a leader's vote, but not a candidate's.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     Leader,
@@ -67,8 +68,8 @@ fn opt_from_wire(id: Option<&v1::LogId>) -> Option<LogId> {
     id.map(log_id_from_wire)
 }
 
-/// Refuses a log id of a later term than the leader's vote. A leader has no such entry, and openraft asserts that: from a
-/// peer whose disk lost its vote, or from a hostile one, it would end this master.
+/// Refuses a log id of a later term than the leader's vote. A leader has no such entry, and openraft asserts that.
+/// Such a message, from a peer whose disk lost its vote or from a hostile one, would end this master.
 fn within_term(what: &'static str, id: Option<&LogId>, vote: &Vote) -> Result<(), BadMessage> {
     match id {
         Some(id) if id.leader_id.term > vote.leader_id.term => {
@@ -206,7 +207,7 @@ pub(crate) fn append_reply_from_wire(
             }
             Ok(Ok(matching))
         }
-        // An append from the start of the log fits every log, so openraft relies on a log id here.
+        // openraft relies on a log id here, because an append from the start of the log fits every log.
         Outcome::Conflict => {
             let at = sent.prev.ok_or_else(|| invalid("outcome", "is a conflict at the start of the log"))?;
             Ok(Err(StreamAppendError::Conflict(at)))
@@ -239,7 +240,7 @@ pub(crate) fn vote_request_from_wire(
     })
 }
 
-/// `not_a_member_since` is the entry that set the members, where the candidate is none of them.
+/// `not_a_member_since` is the entry that set the members, if the candidate is not among them.
 pub(crate) fn vote_reply_to_wire(
     reply: &VoteResponse<TypeConfig>,
     not_a_member_since: Option<LogId>,
@@ -282,7 +283,7 @@ pub(crate) fn transfer_from_wire(
     ))
 }
 
-/// Decodes the first piece of a snapshot: who sends it, and what it is of.
+/// Decodes the first piece of a snapshot: its sender and its metadata.
 pub(crate) fn snapshot_from_wire(header: &v1::SnapshotPiece) -> Result<(Vote, SnapshotMeta), BadMessage> {
     let vote = vote_from_wire(header.vote.as_ref(), Standing::Leader)?;
     let last_log_id = opt_from_wire(header.last_log_id.as_ref());
@@ -295,7 +296,8 @@ pub(crate) fn snapshot_from_wire(header: &v1::SnapshotPiece) -> Result<(Vote, Sn
     Ok((vote, SnapshotMeta { last_log_id, last_membership }))
 }
 
-/// A log id or none, as it stands in a snapshot's header: a byte that says which, then term and index, big-endian.
+/// Writes an optional log id into a snapshot's header: a byte that says whether there is one, then term and index,
+/// big-endian.
 pub(crate) fn opt_log_id_to_bytes(id: Option<&LogId>, out: &mut Vec<u8>) {
     out.push(u8::from(id.is_some()));
     if let Some(id) = id {
@@ -304,7 +306,7 @@ pub(crate) fn opt_log_id_to_bytes(id: Option<&LogId>, out: &mut Vec<u8>) {
     }
 }
 
-/// Reads what [`opt_log_id_to_bytes`] wrote; returns what follows, too.
+/// Reads the output of [`opt_log_id_to_bytes`]; also returns the bytes behind it.
 pub(crate) fn opt_log_id_from_bytes(bytes: &[u8]) -> Result<(Option<LogId>, &[u8]), BadMessage> {
     let short = || invalid("log id", "is cut short");
     match bytes.split_first().ok_or_else(short)? {

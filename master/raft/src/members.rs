@@ -1,4 +1,4 @@
-//! How a leader changes the membership.
+//! Changes of the membership by a leader.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,38 +13,38 @@ use tokio::time::Instant;
 
 use super::{AddressBook, Member, RaftNode, Roster};
 
-/// How long a change of the membership is waited for; one that comes later is seen in the membership.
+/// Time limit of a change of the membership. A later success shows in the membership.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long those who are to vote may take to answer before that is proposed: many times what a heartbeat takes.
+/// Time within which the proposed voters must answer before they are proposed; many times that of a heartbeat.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A change of the membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Copies the log from now on and has no vote.
+    /// The node copies the log from now on and has no vote.
     Learner(NodeId, MasterNode),
-    /// These vote, and nobody else. A voter that is not among them is no member any more.
+    /// These nodes vote, and no others. A voter that is not among them is no member any more.
     Voters(BTreeSet<NodeId>),
-    /// No member any more; not for voters.
+    /// The node, which is no voter, is no member any more.
     Forget(NodeId),
 }
 
-/// Why a change was not made.
+/// Error of a change of the membership.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// It certainly was not.
+    /// It was certainly not made.
     #[error("{0}")]
     Refused(String),
-    /// This node does not lead, so it was not.
+    /// It was not made, because this node does not lead.
     #[error("this master does not lead")]
     NotLeader,
-    /// It may still be.
+    /// It may still be made.
     #[error("{0}")]
     Unknown(String),
 }
 
 impl RaftNode {
-    /// Every member, as the membership records it.
+    /// Returns every member, as recorded in the membership.
     #[must_use]
     pub fn members(&self) -> BTreeMap<NodeId, MasterNode> {
         let metrics = self.metrics.borrow_watched();
@@ -52,7 +52,7 @@ impl RaftNode {
         membership.nodes().map(|(node, addresses)| (*node, addresses.clone())).collect()
     }
 
-    /// The members as this leader sees them; `None` where another one leads.
+    /// Returns the members as this leader sees them; `None` on a node that does not lead.
     #[must_use]
     pub fn roster(&self) -> Option<Roster> {
         let metrics = self.metrics.borrow_watched();
@@ -84,14 +84,15 @@ impl RaftNode {
         })
     }
 
-    /// The voters whose disks are nearly full, while no majority is known to have room; for a leader, whose own has.
+    /// Returns the voters whose disks are nearly full, if no majority is known to have room. For a leader with room
+    /// on its own disk.
     #[must_use]
     pub fn nearly_full(&self) -> Vec<NodeId> {
         let metrics = self.metrics.borrow_watched();
         self.acks().nearly_full(self.node, metrics.membership_config.membership())
     }
 
-    /// Changes the membership that `roster` shows; returns once that is committed. One change at a time.
+    /// Changes the membership that `roster` shows, one change at a time. Returns once the change is committed.
     ///
     /// # Errors
     /// [`ChangeError`]
@@ -107,10 +108,10 @@ impl RaftNode {
         self.change(change, roster.version).await
     }
 
-    /// Returns once a majority of `voters` has answered what was sent after the call.
+    /// Returns once a majority of `voters` has answered something that was sent after the call.
     ///
-    /// From the moment that new voters are proposed no leader commits anything, nor is one elected, without a majority of
-    /// them. One of them that had died a moment before would leave nobody who could even take the proposal back.
+    /// From the moment that new voters are proposed, no leader commits anything without a majority of them, and none
+    /// is elected without one. If one of them had died a moment before, nobody could even take the proposal back.
     async fn hear_majority(&self, term: u64, voters: &BTreeSet<NodeId>) -> Result<(), ChangeError> {
         let asked = Instant::now();
         let heard = || self.acks().majority(self.node, term, voters, asked) >= Some(asked);
@@ -125,14 +126,14 @@ impl RaftNode {
         )))
     }
 
-    /// Where the masters are reached from here.
+    /// Addresses at which the masters are reached from here.
     #[must_use]
     pub fn addresses(&self) -> &AddressBook {
         &self.addresses
     }
 
-    /// Records the addresses of the members that were met elsewhere than the membership says, and returns those. For
-    /// a leader; who votes is unchanged.
+    /// Records the addresses of members that were met at others than the membership has, and returns these members.
+    /// For a leader; the voters stay.
     ///
     /// # Errors
     /// [`ChangeError`]
@@ -148,19 +149,19 @@ impl RaftNode {
         Ok(moved)
     }
 
-    /// Only if `version` is the last membership: one that was decided on by an older one could bring back a member that
-    /// was removed meanwhile.
+    /// Makes a change only if `version` is the last membership. A change that was decided on by an older one could
+    /// bring back a member that was removed meanwhile.
     async fn change(
         &self,
         change: ChangeMembers<NodeId, MasterNode>,
         version: Option<LogId>,
     ) -> Result<(), ChangeError> {
         let only_if = [Precondition::LastMembershipLogId { last_membership_log_id: version }];
-        // openraft makes a change of voters in two steps and would let another one in between.
+        // openraft changes voters in two steps, and would let another change in between.
         let Ok(_one_at_a_time) = self.changing.try_lock() else {
             return Err(ChangeError::Refused("another change of the members is under way".into()));
         };
-        // Who is no voter any more is forgotten, and not kept as a learner.
+        // A node that is no voter any more is forgotten, not kept as a learner.
         let changed = self.raft().change_membership_if(change, false, only_if);
         match tokio::time::timeout(CHANGE_TIMEOUT, changed).await {
             Ok(Ok(_)) => Ok(()),

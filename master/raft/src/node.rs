@@ -38,10 +38,10 @@ use super::{
     VoteGuard, observe, tasks,
 };
 
-/// Bytes of the log after an index, or of all of it.
+/// Function that returns the bytes of the log after an index, or of all of it.
 pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;
 
-/// Whether the disk of a node's data directory is nearly full.
+/// Function that tells whether the disk of a node's data directory is nearly full.
 pub type NearlyFull = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Parts of a Raft node.
@@ -62,23 +62,23 @@ pub struct RaftNodeConfig<L> {
     pub vote_timing: Arc<VoteTiming>,
     /// Bytes of the log that a snapshot does not cover.
     pub bytes_since: BytesSince,
-    /// How long the log's syncs take.
+    /// Time that the log's syncs take.
     pub pace: Arc<SyncPace>,
-    /// Whether the disk of the data directory is nearly full; the leader is told so.
+    /// Tells whether the disk of the data directory is nearly full. The leader gets to know.
     pub nearly_full: NearlyFull,
-    /// Where snapshots lie; made if need be.
+    /// Directory of the snapshots; created if it does not exist.
     pub snapshot_dir: PathBuf,
-    /// When to take them.
+    /// Limits at which snapshots are taken.
     pub limits: SnapshotLimits,
-    /// The Raft port, which answers for this node from now on.
+    /// The Raft port's service, which answers for this node from now on.
     pub service: RaftService,
-    /// Takes how long entries took to apply.
+    /// Records the time that entries took to apply.
     pub apply_seconds: Histogram,
-    /// Takes how long the elections took that this node won.
+    /// Records the time of the elections that this node won.
     pub election_seconds: Histogram,
 }
 
-/// Why a Raft node does not start.
+/// Error of starting a Raft node.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The snapshots cannot be used.
@@ -95,7 +95,7 @@ pub enum StartError {
     Raft(#[from] Fatal<TypeConfig>),
 }
 
-/// The call needs the leader, and this node is not, or not surely, the leader.
+/// The call needs the leader. This node is not the leader, or not certain to be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not the leader in term {term}; the leader is {}", named(.leader.as_ref()))]
 pub struct NotLeader {
@@ -109,13 +109,13 @@ fn named(leader: Option<&(NodeId, MasterNode)>) -> String {
     leader.map_or_else(|| "not known".into(), |(id, node)| format!("node {id} at {}", node.client))
 }
 
-/// Why leadership was not handed over.
+/// Error of a hand-over of leadership.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
-    /// Only the leader can.
+    /// This node does not lead.
     #[error(transparent)]
     NotLeader(#[from] NotLeader),
-    /// The named node cannot lead, or nobody else can.
+    /// The named node cannot lead, or there is no other node that can.
     #[error("node {0} is no voter of this cluster")]
     NoVoter(NodeId),
     /// The named node, or every other one, has not answered a heartbeat lately.
@@ -124,12 +124,12 @@ pub enum TransferError {
     /// This node is the only voter.
     #[error("there is no other voter to hand leadership to")]
     Alone,
-    /// The target did not take it in time. An election follows.
+    /// The target did not take over in time. An election follows.
     #[error("node {to} did not take over within {waited:?}")]
     NotTaken {
         /// The target.
         to: NodeId,
-        /// How long it had.
+        /// Time that it had.
         waited: Duration,
     },
     /// Raft has stopped.
@@ -137,8 +137,8 @@ pub enum TransferError {
     Stopped(#[from] Fatal<TypeConfig>),
 }
 
-/// A running Raft node. Its tasks run on the runtime that [`RaftNode::start`] was called on, which should not be the
-/// one that serves clients: a busy one makes followers miss heartbeats.
+/// A running Raft node. Its tasks run on the runtime that [`RaftNode::start`] was called on. That should not be the
+/// one that serves clients, because a busy runtime makes followers miss heartbeats.
 pub struct RaftNode {
     pub(super) node: NodeId,
     raft: Raft<Machine>,
@@ -152,7 +152,7 @@ pub struct RaftNode {
     /// Held while the membership is changed.
     pub(super) changing: tokio::sync::Mutex<()>,
     timing: RaftTiming,
-    /// A hand-over yields the term: voters may elect another leader before our lease ends.
+    /// A hand-over yields the term: voters may elect another leader before this node's lease ends.
     ballots: Arc<Ballots>,
     blocked: watch::Receiver<Option<Blocked>>,
     pub(super) stopped: watch::Receiver<Option<String>>,
@@ -177,7 +177,7 @@ impl RaftNode {
         Self::start_on(Arc::new(FileSystem), config).await
     }
 
-    /// [`Self::start`], with the snapshots on another disk.
+    /// Like [`Self::start`], with the snapshots on another disk.
     pub(crate) async fn start_on<L>(
         disk: Arc<dyn Disk>,
         config: RaftNodeConfig<L>,
@@ -222,8 +222,9 @@ impl RaftNode {
                 "the log ends at {last}, which the snapshot up to {covered} overrules: this master died while it \
                  installed the snapshot; the log is dropped, the snapshot replaces it"
             );
-            // Entries up to the committed position go by a purge, which Raft begins with: a crash after some of them were
-            // cut off here would leave that position without its entry, and the log is refused then.
+            // Entries up to the committed position are removed by a purge, which Raft begins with. If some of them
+            // were cut off here and the process crashed, the committed position would lack its entry, and the log
+            // would be refused.
             let committed = log.read_committed().await.map_err(StartError::Log)?;
             let kept = committed.max(log_state.last_purged_log_id);
             log.truncate_after(kept).await.map_err(StartError::Log)?;
@@ -234,7 +235,7 @@ impl RaftNode {
                 Applied { state, last_applied: meta.last_log_id, membership: meta.last_membership }
             }
             None => Applied {
-                // The cluster's own settings are in its log: the first leader puts them there.
+                // The cluster's own settings are in its log: the first leader writes them.
                 state: State::new(Settings::default()),
                 last_applied: None,
                 membership: StoredMembership::default(),
@@ -248,14 +249,14 @@ impl RaftNode {
 
         let vote = log.get_log_reader().await.read_vote().await.map_err(StartError::Log)?;
         let recorded = vote_timing.election_max();
-        // The longer one stands beside each vote until the guard is over: if this run ends before that, the next one
-        // still has to keep what an earlier one promised.
+        // The longer timeout is kept beside each vote until the guard is over. If this run ends before that, the next
+        // one still has to keep the promises of earlier runs.
         let guarded = recorded.max(timing.election_max);
         vote_timing.set(guarded);
         let guard = match vote {
             Some(vote) => {
                 if guarded > recorded {
-                    // Before this run can promise anything that is longer than what is on the disk.
+                    // Written before this run can promise a longer time than the disk has.
                     log.save_vote(&vote).await.map_err(StartError::Log)?;
                 }
                 let spread = timing.election_max.saturating_sub(timing.election_min);
@@ -335,10 +336,10 @@ impl RaftNode {
         })
     }
 
-    /// Forms a cluster of `members`. Exactly one of them does so, once.
+    /// Forms a cluster of `members`. Exactly one of them must call this, once.
     ///
     /// # Errors
-    /// When the node holds Raft state already, or is not one of `members`.
+    /// The node already has Raft state, or is not one of `members`.
     pub async fn initialize(
         &self,
         members: BTreeMap<NodeId, MasterNode>,
@@ -346,37 +347,38 @@ impl RaftNode {
         self.raft.initialize(members).await
     }
 
-    /// Heartbeats and election timeouts that this node runs with.
+    /// Returns the heartbeat interval and election timeouts of this node.
     #[must_use]
     pub fn timing(&self) -> RaftTiming {
         self.timing
     }
 
-    /// openraft's handle: proposals, membership changes, metrics.
+    /// Returns openraft's handle: proposals, membership changes, metrics.
     #[must_use]
     pub fn raft(&self) -> &Raft<Machine> {
         &self.raft
     }
 
-    /// The index. Reads of it are linearizable only under [`Self::try_lease`] or after [`Self::read_barrier`].
+    /// Returns the index. Reads of it are linearizable only under [`Self::try_lease`] or after
+    /// [`Self::read_barrier`].
     #[must_use]
     pub fn index(&self) -> &SharedIndex {
         &self.index
     }
 
-    /// Bytes of this node's newest snapshot.
+    /// Returns the bytes of this node's newest snapshot.
     #[must_use]
     pub fn snapshot_bytes(&self) -> u64 {
         self.snapshots.current_bytes()
     }
 
-    /// Why this leader can't write, while it can't.
+    /// Returns the reason why this leader can't write; `None` if it can.
     #[must_use]
     pub fn blocked(&self) -> Option<Blocked> {
         self.blocked.borrow().clone()
     }
 
-    /// How long a majority takes to answer this leader's heartbeats, as last measured.
+    /// Returns the time that a majority took to answer this leader's heartbeats, as last measured.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {
         let metrics = self.metrics.borrow_watched();
@@ -388,15 +390,15 @@ impl RaftNode {
         each.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
-    /// Follows the leader, as this node learns of it.
+    /// Returns a receiver that follows the leader as this node learns of it.
     #[must_use]
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.leadership.clone()
     }
 
-    /// The term in which this node may serve reads, and answer from soft state, at this moment; `None` when only
-    /// [`Self::read_barrier`] can tell: always, where the cluster's read policy is [`ReadPolicy::ReadIndex`]. Costs no
-    /// message and no hop through Raft: for every operation again, within it.
+    /// Returns the term in which this node may serve reads, and answer from soft state, at this moment. `None` means
+    /// that only [`Self::read_barrier`] can tell, which is always so under the read policy [`ReadPolicy::ReadIndex`].
+    /// The call costs no message and no step through Raft. Make it for every operation anew, and within it.
     #[must_use]
     pub fn try_lease(&self) -> Option<LeaderTerm> {
         match self.index.read_policy() {
@@ -405,27 +407,27 @@ impl RaftNode {
         }
     }
 
-    /// The term that this node leads as far as its lease tells, under either read policy: for what it does unasked.
-    /// No caller may be told anything on the strength of it.
+    /// Returns the term that this node leads according to its lease, under either read policy. For background work
+    /// only: no caller may get an answer based on it.
     #[must_use]
     pub fn presumed_term(&self) -> Option<LeaderTerm> {
         let usable = usable_lease(self.timing.election_max);
         let metrics = self.metrics.borrow_watched();
         let term = leased_term(&metrics, self.node, &self.acks, Instant::now(), usable)?;
-        // Last: see there.
+        // The check of [`Ballots`] must come last.
         self.ballots.permits(term.0).then_some(term)
     }
 
-    /// Asks a quorum. A read of the index that begins after this returns sees every write acknowledged before the call,
-    /// whatever the clocks of the machines do.
+    /// Asks a quorum. A read of the index that begins after this returns sees every write that was acknowledged
+    /// before the call, whatever the clocks of the machines show.
     ///
     /// # Errors
     /// [`NotLeader`] when this node is not the leader, or a quorum does not confirm it in time.
     pub async fn read_barrier(&self) -> Result<LeaderTerm, NotLeader> {
         let began = Instant::now();
         let confirmed = async {
-            // It sends heartbeats, tells up to where to have applied, and waits for that. Whether a majority answered, it
-            // takes from an account that is not exact.
+            // openraft sends heartbeats, returns the index up to which entries must be applied, and waits for that.
+            // Its account of which nodes answered is not exact.
             let read_log_id = self.raft.ensure_linearizable(openraft::ReadPolicy::ReadIndex).await?;
             let term = read_log_id.committed_leader_id().term;
             self.acks.until(|| self.followed_since(term, began)).await;
@@ -439,14 +441,14 @@ impl RaftNode {
         }
     }
 
-    /// Whether a majority has taken something that this node sent after `began` as the leader of `term`.
+    /// Whether a majority has accepted something that this node sent after `began` as the leader of `term`.
     fn followed_since(&self, term: u64, began: Instant) -> bool {
         let metrics = self.metrics.borrow_watched();
         let membership = metrics.membership_config.membership();
         self.acks.quorum(self.node, term, membership, Instant::now()).is_some_and(|sent| sent >= began)
     }
 
-    /// How long the log's syncs take.
+    /// Time that the log's syncs take.
     #[must_use]
     pub fn sync_pace(&self) -> &SyncPace {
         &self.pace
@@ -456,17 +458,17 @@ impl RaftNode {
         &self.acks
     }
 
-    /// Turns openraft's redirection into an answer for the caller.
+    /// Converts openraft's redirection to an error for the caller.
     pub fn forward(&self, to: ForwardToLeader<TypeConfig>) -> NotLeader {
         let leader = to.leader_id.zip(to.leader_node).filter(|(id, _)| *id != self.node);
         NotLeader { leader, term: self.leadership.borrow().term }
     }
 
-    /// Hands leadership to `to`, or to the voter that has most of the log, and returns who leads then. To itself there is
-    /// nothing to hand over.
+    /// Hands leadership to `to`, or to the voter with the longest log, and returns the new leader. A hand-over to
+    /// this node itself changes nothing.
     ///
-    /// Else leased reads are off for the rest of the term from the moment of the call, whatever comes of it: the target may
-    /// stand at once, and voters then do not wait for our lease to end.
+    /// Otherwise leased reads are off for the rest of the term from the moment of the call, whatever its outcome. The
+    /// target may stand for election at once, and voters then do not wait for this node's lease to end.
     ///
     /// # Errors
     /// [`TransferError`]. After `NotTaken` an election decides.
@@ -486,12 +488,13 @@ impl RaftNode {
         let Some(successors) = successors else { return self.known_leader().await };
         self.ballots.yield_term(term);
         let began = tokio::time::Instant::now();
-        // A voter that has just restarted keeps out of elections and takes nothing over: another one may.
+        // A voter that has just restarted takes no part in elections and takes nothing over, but another one may.
         let mut successors = successors.into_iter().peekable();
         while let Some(target) = successors.next() {
             self.raft.trigger().transfer_leader(target).await?;
             let last = successors.peek().is_none();
-            // The request, a vote and the news of it each travel, besides what a near and busy voter takes.
+            // The request, a vote and the result travel one way each. A near but busy voter needs some time beside
+            // that.
             let far = self.acks.round_trip(target).unwrap_or_default() * 3;
             let patience =
                 if last { self.timing.election_max * 2 } else { self.timing.election_max / 6 + far };
@@ -509,7 +512,7 @@ impl RaftNode {
         Err(TransferError::Alone)
     }
 
-    /// Waits until `leadership` names this node, which leads: the news takes a moment.
+    /// Waits until `leadership` names this node, which leads. The news takes a moment.
     async fn known_leader(&self) -> Result<Leadership, TransferError> {
         let mut leadership = self.leadership.clone();
         let known = leadership.wait_for(|now| now.leader.as_ref().is_some_and(|(id, _)| *id == self.node));
@@ -520,7 +523,7 @@ impl RaftNode {
         }
     }
 
-    /// Stops taking part. Membership is unchanged; the others elect a leader if this was it.
+    /// Stops taking part in the cluster. The membership stays. If this node led, the others elect a leader.
     pub async fn shutdown(&self) {
         if let Err(err) = self.raft.shutdown().await {
             tracing::warn!("Raft did not stop cleanly: {err}");
@@ -528,14 +531,15 @@ impl RaftNode {
     }
 }
 
-/// Whether the log ends with entries of older terms where the snapshot has newer ones. Raft removes such entries before it
-/// installs a snapshot, but a snapshot is on stable storage sooner than the removal may be, and openraft takes the pair
-/// for a corrupted store.
+/// Whether the log ends with entries of older terms than the snapshot has at that index. Raft removes such entries
+/// before it installs a snapshot. But the snapshot can be on stable storage before the removal is, and openraft takes
+/// such a pair for a corrupted store.
 fn is_overruled(last: LogId, covered: LogId) -> bool {
     last < covered && last.index >= covered.index
 }
 
-/// The named voter, or all that answer, those with most of the log first; of equals the one that answered last.
+/// Returns the named voter, or all voters that answer: those with the longest log first, and of equal ones the last
+/// that answered.
 fn successors(
     metrics: &RaftMetrics<TypeConfig>,
     me: NodeId,

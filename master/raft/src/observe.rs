@@ -27,7 +27,7 @@ impl RaftNode {
         self.node
     }
 
-    /// Role, term and commit index, as of openraft's last report.
+    /// Returns role, term and commit index, as of openraft's last report.
     #[must_use]
     pub fn view(&self) -> RaftView {
         let metrics = self.metrics.borrow_watched();
@@ -42,13 +42,13 @@ impl RaftNode {
         RaftView {
             role,
             term: metrics.current_term,
-            // What a quorum has, which on a member that catches up is far ahead of its own log.
+            // The commit index of the quorum. On a member that catches up it is far ahead of its own log.
             committed: metrics.cluster_committed.as_ref().map_or(0, |id| id.index),
             purged: metrics.purged.as_ref().map_or(0, |id| id.index),
         }
     }
 
-    /// Completes when Raft has stopped, with the reason: a log or state machine that failed, or a shutdown.
+    /// Completes with the reason when Raft has stopped: a failure of the log or the state machine, or a shutdown.
     pub async fn stopped(&self) -> String {
         let mut stopped = self.stopped.clone();
         let reason = stopped.wait_for(Option::is_some).await.ok().and_then(|reason| reason.clone());
@@ -56,11 +56,11 @@ impl RaftNode {
     }
 }
 
-/// When Raft was dropped without a word.
+/// Reason for a Raft that was dropped without giving one.
 const ENDED: &str = "Raft has ended";
 
-/// Tells why Raft has stopped once it has. A task beside it: openraft reports several changes a commit, and each would
-/// wake a thread of whoever waits.
+/// Tells why Raft has stopped, once it has. It runs as a task of its own because openraft reports several changes a
+/// commit, and each would wake the waiting thread.
 pub(super) async fn tell_when_stopped(
     mut metrics: WatchReceiverOf<TypeConfig, RaftMetrics<TypeConfig>>,
     stopped: watch::Sender<Option<String>>,

@@ -27,10 +27,10 @@ use super::{SnapshotFile, append_stream, send_snapshot};
 /// Time limit of a heartbeat's answer.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Between two looks whether a peer is still to be left alone.
+/// Interval at which a peer that is left alone is checked again.
 const LEFT_ALONE: Duration = Duration::from_millis(20);
 
-/// Which connection a client's appends use.
+/// Connection that a client's appends use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     Appends,
@@ -42,7 +42,7 @@ pub(crate) enum Lane {
 pub(crate) struct Peer {
     identity: Identity,
     target: NodeId,
-    /// The address of the membership when openraft asked for this client.
+    /// Address in the membership when openraft asked for this client.
     recorded: String,
     lane: Lane,
     lines: Arc<Lines>,
@@ -79,7 +79,7 @@ impl Peer {
     }
 }
 
-/// Between whom a call runs, for its errors.
+/// Both ends of a call, for its errors.
 #[derive(Clone, Debug)]
 pub(crate) struct Whom {
     pub(super) from: NodeId,
@@ -92,8 +92,8 @@ impl Whom {
         Timeout { action, id: self.from, target: self.target, timeout }
     }
 
-    /// The error of a failed call. openraft backs off after `Unreachable` (the peer is down or refuses, and will for a
-    /// while) and tries again at once after `NetworkError`.
+    /// Returns the error of a failed call. openraft backs off after `Unreachable` (the peer is down, or refuses and
+    /// will for a while) and tries again at once after `NetworkError`.
     pub(crate) fn failed(&self, status: &Status) -> RPCError<TypeConfig> {
         let text = format!("node {} at {}: {}", self.target, self.address, status.message());
         match status.code() {
@@ -144,8 +144,8 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         let (term, began) = (request.vote.leader_id.term, Instant::now());
         let wire = convert::append_to_wire(&request, self.envelope());
         let (lines, target, answered_by) = (self.lines.clone(), self.target, whom.clone());
-        // Goes on when openraft has given it up: a late answer still says that this leader was followed when it was
-        // sent.
+        // The call goes on when openraft has given it up: a late answer still proves that this leader was followed
+        // when it was sent.
         let call = tokio::spawn(async move {
             let call = answered_by.call(RPCTypes::AppendEntries, LATE, links.control.append(wire));
             let reply = call.await?;
@@ -157,7 +157,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             lines.acks.note_disk(target, reply.sync_us, reply.disk_nearly_full);
             Ok::<_, RPCError<TypeConfig>>(result)
         });
-        // A little less than openraft's own patience, so that a peer that does not answer is noted here.
+        // A little less than openraft's own time limit, so that a peer that does not answer is noted here.
         let ttl = option.hard_ttl() * 15 / 16;
         let result = match tokio::time::timeout(ttl, call).await {
             Ok(Ok(result)) => result?,
@@ -190,12 +190,12 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
     {
         match self.lane {
-            // A stream of one: a call costs the same and leaves nothing open.
+            // A stream with one request: a call costs the same and leaves nothing open.
             Lane::Heartbeats => stream_append_sequential(self, input, option),
             Lane::Appends => Box::pin(async move {
                 let (whom, links) = self.line()?;
                 if let Err(left_alone) = self.lines.hush.check(self.target) {
-                    // openraft opens a stream that could not be opened again at once.
+                    // openraft immediately opens a failed stream again.
                     tokio::time::sleep(LEFT_ALONE).await;
                     return Err(left_alone.into());
                 }
@@ -281,7 +281,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         }))
     }
 
-    /// Short, so that a peer that restarted is found within the time that an election takes.
+    /// Short, so that a restarted peer is found within the time of an election.
     fn backoff(&self) -> Option<Backoff> {
         let growing = [20, 40, 80, 160].map(Duration::from_millis);
         Some(Backoff::new(growing.into_iter().chain(std::iter::repeat(Duration::from_millis(200)))))

@@ -21,14 +21,14 @@ use super::peer::{Lane, Peer, Whom};
 use super::removal::Removal;
 
 /// Makes openraft's clients of the other masters. openraft asks for one per replication stream and per election, and
-/// keeps those of a stream when a member's address changes, so clients ask for the connection at each call.
+/// keeps a stream's client when a member's address changes. So clients ask for the connection at each call.
 #[derive(Debug)]
 pub(crate) struct Peers {
     identity: Identity,
     lines: Arc<Lines>,
 }
 
-/// The connections to all peers: three to each, each opened by its first call.
+/// Connections to all peers: three to each, each opened by its first call.
 pub(crate) struct Lines {
     network: Arc<dyn Network>,
     addresses: AddressBook,
@@ -39,8 +39,9 @@ pub(crate) struct Lines {
     open: Mutex<HashMap<NodeId, (String, Links)>>,
 }
 
-/// Connections to one peer. Heartbeats and votes have one of their own, so that no backlog of entries or snapshot
-/// delays the proof that a leader lives; appends and snapshots have theirs, so that they do not share a window.
+/// Connections to one peer. Heartbeats and votes have one of their own, so that no backlog of entries or snapshots
+/// delays the proof that a leader lives. Appends and snapshots have one each, so that they do not share a
+/// flow-control window.
 #[derive(Clone)]
 pub(crate) struct Links {
     pub(crate) appends: RaftClient<Channel>,
@@ -55,7 +56,7 @@ impl fmt::Debug for Lines {
 }
 
 impl Lines {
-    /// The connections to `target` at the address where it is reached now; `recorded` is the one that openraft knows.
+    /// Returns the connections to `target` at its current address. `recorded` is the address that openraft knows.
     pub(crate) fn to(
         &self,
         from: NodeId,

@@ -4,7 +4,7 @@ use openraft::errors::{ClientWriteError, RaftError};
 
 use crate::RaftNode;
 
-/// Why a proposal got no response.
+/// Error of a proposal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {
     /// This node does not lead: nothing was done.
@@ -16,11 +16,12 @@ pub enum ProposeError {
 }
 
 impl RaftNode {
-    /// Writes a command to the log of a majority and answers with its response once it is applied here.
+    /// Writes a command to the logs of a majority, and returns its response once it is applied here.
     ///
     /// # Errors
-    /// [`ProposeError::NotLeader`] is definite: openraft redirects before it appends. An entry that was appended and lost
-    /// its leader is answered as discarded, which is [`ProposeError::Unknown`]: a later leader may have it.
+    /// [`ProposeError::NotLeader`] is definite: openraft redirects before it appends. An entry that was
+    /// appended and lost its leader is reported as discarded, which is [`ProposeError::Unknown`]: a later leader may
+    /// have it.
     pub fn propose(
         &self,
         proposal: Proposal,
@@ -33,7 +34,8 @@ impl RaftNode {
                     Err(ProposeError::NotLeader)
                 }
                 Err(RaftError::APIError(err)) => Err(ProposeError::Unknown(err.to_string())),
-                // Raft answers so to everything in flight when it stops; the entry may be on other masters by then.
+                // Raft gives this answer to everything in flight when it stops. The entry may be on other masters by
+                // then.
                 Err(RaftError::Fatal(err)) => {
                     Err(ProposeError::Unknown(format!("this master has stopped: {err}")))
                 }

@@ -1,4 +1,4 @@
-//! A snapshot coming in from the leader.
+//! Reception of a snapshot from the leader.
 
 use std::io;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::send_snapshot::DISK_REFUSES;
 use super::service::{Attached, stopped};
 use super::snapshots::{GivenUp, Incoming, SnapshotError};
 
-/// A sender that is silent for so long has gone.
+/// Time without a message after which a sender counts as gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) async fn next(
@@ -27,9 +27,9 @@ pub(super) async fn next(
     timeout(PATIENCE, inbound.message()).await.map_err(silent)?
 }
 
-/// Why a snapshot is not taken.
+/// Reason why a snapshot is not taken.
 enum Ended {
-    /// Its sender is told this node's vote, which says whether it was deposed.
+    /// Its sender gets this node's vote, which tells whether the sender was deposed.
     Answered(Vote),
     Refused(Status),
 }
@@ -40,7 +40,7 @@ impl From<Status> for Ended {
     }
 }
 
-/// Takes the snapshot and hands it to Raft. Returns the vote of this node, which tells a leader of an older term that it
+/// Takes the snapshot and passes it to Raft. Returns this node's vote, which tells a leader of an older term that it
 /// was replaced.
 pub(super) async fn receive(
     attached: &Attached,
@@ -55,7 +55,7 @@ pub(super) async fn receive(
     }
 }
 
-/// A snapshot that a leader sends.
+/// A snapshot offered by a leader.
 struct Offer {
     vote: Vote,
     meta: SnapshotMeta,
@@ -75,16 +75,16 @@ impl Offer {
             ended = outdated(&attached.raft, self.vote) => return Err(ended),
             incoming = self.receive(attached, &mut inbound) => incoming?,
         };
-        // Its sender is not needed any more: when it loses patience with a slow machine, or its connection, the work so far
-        // is not in vain, and its next try is answered at once.
+        // The sender is not needed any more. If it gives up on a slow machine, or its connection breaks, the work so
+        // far is kept, and its next attempt is answered at once.
         let rest =
             tokio::spawn(self.take_over(attached.raft.clone(), attached.log_at_start, incoming, began));
         rest.await.map_err(|err| Status::internal(err.to_string()))?
     }
 
-    /// Whether Raft would take it, as of now.
+    /// Checks whether Raft would take it now.
     async fn check(&self, raft: &Raft<Machine>, log_at_start: Option<LogId>) -> Result<(), Ended> {
-        // Before the end of the log is asked for, so that nothing counts as durable that is not in it.
+        // Taken before the end of the log is asked for, so that nothing counts as durable that is not in the log.
         let flushed = raft.watch_log_progress().get();
         let flushed =
             flushed.filter(|flushed| flushed.vote == self.vote).and_then(|flushed| flushed.last_log_id);
@@ -115,7 +115,7 @@ impl Offer {
         }
     }
 
-    /// Writes what comes in to a file.
+    /// Writes the received bytes to a file.
     async fn receive(
         &self,
         attached: &Attached,
@@ -123,7 +123,7 @@ impl Offer {
     ) -> Result<Aside<Incoming>, Ended> {
         let busy = |_| Status::unavailable("another snapshot is coming in");
         let turn = timeout(PATIENCE, attached.snapshots.turn()).await.map_err(busy)?;
-        // The one before may have brought all of this one.
+        // The previous attempt may have brought all of this snapshot.
         self.check(&attached.raft, attached.log_at_start).await?;
         let incoming = attached.snapshots.receive(self.meta.clone(), self.bytes, turn);
         let mut incoming = Aside::new(incoming.map_err(|err| refused(&err))?);
@@ -133,7 +133,7 @@ impl Offer {
         Ok(incoming)
     }
 
-    /// Reads back and decodes what came in, and has Raft install it.
+    /// Reads back and decodes the received file, and has Raft install it.
     async fn take_over(
         self,
         raft: Raft<Machine>,
@@ -172,8 +172,8 @@ impl Offer {
     }
 }
 
-/// Waits until this node knows of a vote above `vote`, or has stopped. The leader that sends has lost its place then, may
-/// be gone without a word, and the next one is waiting to send: this node may be what it lacks for a majority.
+/// Waits until this node knows of a vote above `vote`, or has stopped. The sending leader has then lost its place,
+/// and may be gone without a word. The next leader may wait for this node, which it needs for a majority.
 async fn outdated(raft: &Raft<Machine>, vote: Vote) -> Ended {
     let mut changes = raft.server_metrics();
     loop {
@@ -187,36 +187,36 @@ async fn outdated(raft: &Raft<Machine>, vote: Vote) -> Ended {
     }
 }
 
-/// The state of this node that a snapshot is compared with.
+/// State of this node that a snapshot is compared with.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     vote: Vote,
     committed: Option<LogId>,
     /// The last entry of its log.
     log: Option<LogId>,
-    /// The last entry that is known to be on its disk, of those that the sender has sent, or of those from before this run.
+    /// The last of the sender's entries, or of those from before this run, that is known to be on disk.
     durable: Option<LogId>,
 }
 
-/// Whether to take a snapshot.
+/// Decision on a snapshot.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Take,
-    /// The log has entries of the same leader beyond it, which go on from all that it holds, and they are on disk. Its
-    /// sender, which has lost sight of them, is told that all of the snapshot is here and goes on behind it.
+    /// The log has entries of the same leader beyond the snapshot, which continue from all that it holds, and they
+    /// are on disk. The sender has lost track of them. It is told that all of the snapshot is here, and goes on
+    /// behind it.
     ///
-    /// openraft asserts that what is written in one leader's name does not go back, so the snapshot can't be installed.
-    /// Nor can the leader be left to wait: it may have no newer snapshot for a long time, and sends no entries before it
-    /// knows that this one is here.
+    /// The snapshot can't be installed, because openraft asserts that what is written in one leader's name does not
+    /// go back. The leader can't be left to wait either: it may have no newer snapshot for a long time, and sends no
+    /// entries before it knows that this one is here.
     Held,
-    /// The same, but the entries are not known to be on disk yet. A leader that counted them would find a log that went
-    /// back if the power failed here.
+    /// The same, but the entries are not known to be on disk yet. If a leader counted them and the power failed here,
+    /// it would find a log that went back.
     Overtaken,
-    /// Not needed: its sender was deposed, or all of it is committed here. Raft would answer the same, after the
+    /// Not needed: its sender was deposed, or all of it is committed here. Raft would give the same answer after the
     /// transfer.
     Spare,
-    /// It holds another entry than this node in a place that is committed. openraft asserts that there is no such
-    /// snapshot.
+    /// It has another entry than this node at a committed index. openraft asserts that there is no such snapshot.
     Contradicts {
         last: LogId,
         committed: LogId,
@@ -229,7 +229,8 @@ fn judge(known: &Known, vote: Vote, last: Option<LogId>) -> Verdict {
     }
     let is_of_sender = |log: &LogId| log.committed_leader_id().term == vote.leader_id.term;
     if known.log > last && known.log.as_ref().is_some_and(is_of_sender) {
-        // An entry of the sender stays in the log until a later leader cuts it off, whose vote would be known here.
+        // An entry of the sender stays in the log until a later leader cuts it off. The vote of such a leader would
+        // be known here.
         let durable = known.durable >= last && known.durable.as_ref().is_some_and(is_of_sender);
         return if durable { Verdict::Held } else { Verdict::Overtaken };
     }

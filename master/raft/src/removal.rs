@@ -1,28 +1,29 @@
-//! How a master learns that it was removed from its cluster.
+//! Discovery by a master that it was removed from its cluster.
 //!
-//! Replication to it ends, as a rule, before it is sent the entry that removes it: as far as it knows it is a member, hears
-//! no leader any more, and stands for election. Whom it then asks for a vote tells it. It goes on asking: this is what
-//! people are told, and nothing else hangs on it. A master that had no vote does not ask, and is not told.
+//! Usually replication to a master ends before it is sent the entry that removes it. It then takes itself for a
+//! member, hears no leader any more, and stands for election. The masters that it asks for a vote tell it about the
+//! removal. It keeps asking: the answer is only shown to people. A master without a vote does not ask, and is not
+//! told.
 
 use mc_types::NodeId;
 use parking_lot::Mutex;
 
 use mc_log::{LogId, StoredMembership};
 
-/// News of this master's own removal: the latest members without this node that another master told of, by the
+/// News of this master's own removal: for the latest members without this node that another master reported, the
 /// entry that set them.
 #[derive(Debug, Default)]
 pub(crate) struct Removal(Mutex<Option<LogId>>);
 
 impl Removal {
-    /// A master has answered: the entry that set the members it knows, if this node is not among them.
+    /// Notes a master's answer: the entry that set the members it knows, if this node is not among them.
     pub(crate) fn told(&self, at: Option<LogId>) {
         let mut told = self.0.lock();
         *told = at.max(*told);
     }
 
-    /// The entry that set the latest members known, if this node was removed. What it knows itself: the newest members
-    /// in its log, the newest that are committed, and whether it was among committed ones since it started.
+    /// Returns the entry that set the latest known members, if this node was removed. This node knows the newest
+    /// members in its log, the newest committed ones, and whether it was among committed ones since it started.
     pub(crate) fn of(
         &self,
         me: NodeId,
@@ -33,13 +34,14 @@ impl Removal {
         if !has(newest, me) && !has(committed, me) && was_member {
             return *committed.log_id();
         }
-        // Who knows of older members than those with this node may not have heard that it was taken in.
+        // A master that knows only older members than those with this node may not have heard that this node was
+        // added.
         let member_as_of = if has(newest, me) { newest.log_id() } else { committed.log_id() };
         self.0.lock().filter(|at| Some(at) > member_as_of.as_ref())
     }
 }
 
-/// Whether `node` is among them, with a vote or without.
+/// Whether `node` is a member, with a vote or without.
 pub(super) fn has(members: &StoredMembership, node: NodeId) -> bool {
     members.membership().get_node(&node).is_some()
 }

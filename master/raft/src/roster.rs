@@ -7,9 +7,9 @@ use mc_log::{LogId, MasterNode};
 use mc_types::NodeId;
 use tokio::time::Instant;
 
-/// A member that has answered within so long is up.
+/// Time since its last answer within which a member counts as up.
 const UP: Duration = Duration::from_secs(1);
-/// A member that lacks fewer entries of the log than this has caught up; under load no member has all of them.
+/// Number of missing log entries below which a member counts as caught up. Under load no member has all of them.
 pub const CAUGHT_UP: u64 = 1_000;
 
 /// The members at one moment.
@@ -19,33 +19,33 @@ pub struct Roster {
     pub me: NodeId,
     /// Its term.
     pub term: u64,
-    /// The entry that made it so. A change is made only while no other has been made since.
+    /// The entry that set these members. A change is made only if no other one was made since.
     pub version: Option<LogId>,
-    /// A change is half done: majorities of the old and of the new voters are needed.
+    /// Whether a change is half done: majorities of the old and of the new voters are needed.
     pub joint: bool,
-    /// That entry is committed: whoever leads next sees these members, too.
+    /// Whether that entry is committed, so that any next leader sees these members, too.
     pub committed: bool,
-    /// The voters; while a change is half done, those that it leads to.
+    /// The voters; while a change is half done, those after it.
     pub voters: BTreeSet<NodeId>,
-    /// Everybody, learners included.
+    /// All members, learners included.
     pub members: BTreeMap<NodeId, Member>,
 }
 
 /// A member, as a leader sees it.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// Where it is reached.
+    /// Its addresses.
     pub addresses: MasterNode,
-    /// Entries of the leader's log that it is not known to have.
+    /// Number of entries of the leader's log that it is not known to have.
     pub lag: u64,
-    /// When the latest message was sent that it has answered in this term.
+    /// Time at which the latest message was sent that it has answered in this term.
     pub heard: Option<Instant>,
-    /// Duration of a sync of its log at worst; of others, as they last said.
+    /// Longest recent sync of its log; for other nodes, as they last reported.
     pub sync: Option<Duration>,
 }
 
 impl Roster {
-    /// How long `node` has been silent, at most since `since`.
+    /// Returns the time for which `node` has been silent, at most since `since`.
     #[must_use]
     pub fn silence(&self, node: NodeId, since: Instant) -> Duration {
         let heard = self.members.get(&node).and_then(|member| member.heard);
@@ -65,9 +65,9 @@ impl Roster {
         self.is_up(node) && self.members.get(node).is_some_and(|member| member.lag < CAUGHT_UP)
     }
 
-    /// Whether this leader was removed and is about to hand over: it finished what the one before had begun, which was to
-    /// remove it. It must not take itself in again, as a learner: Raft lets a learner that leads lead on, and it would
-    /// never get its vote, nor a lease, since it is up to the leader to give both.
+    /// Whether this leader was removed and is about to hand over, because it finished its predecessor's change that
+    /// removed it. It must not add itself again as a learner. Raft lets a learner that leads go on leading, but gives
+    /// it neither vote nor lease, and only the leader could change that.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         !self.joint && !self.voters.contains(&self.me)

@@ -5,17 +5,17 @@ use metrics::Histogram;
 /// The calls between masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RaftRpc {
-    /// A call of its own, or one message of the stream.
+    /// An append: a call of its own, or one message of the stream.
     Append,
     /// A candidate asks for a vote.
     Vote,
     /// A candidate asks whether it would get a vote.
     PreVote,
-    /// From the header on, so with the time that it takes to come in.
+    /// A snapshot, from its header on, so the transfer is included.
     Snapshot,
-    /// The leader hands over.
+    /// The leader hands leadership over.
     TransferLeader,
-    /// Masters that are not yet a cluster meet.
+    /// Masters without a cluster meet.
     Meet,
 }
 
@@ -38,12 +38,12 @@ impl RpcTimes {
         Self(RPCS.map(|(_, name)| histogram(name)))
     }
 
-    /// Times a call until what is answered is dropped.
+    /// Times a call until the returned value is dropped.
     pub(crate) fn time(&self, rpc: RaftRpc) -> RpcTimer<'_> {
         RpcTimer::start(&self.0[rpc as usize])
     }
 
-    /// A message of a stream was answered `took` after it had come in.
+    /// Records that a message of a stream was answered `took` after it had arrived.
     pub(crate) fn served(&self, rpc: RaftRpc, took: Duration) {
         self.0[rpc as usize].record(took.as_secs_f64());
     }

@@ -1,4 +1,4 @@
-//! A snapshot on its way to another master, piece by piece.
+//! Transfer of a snapshot to another master, piece by piece.
 
 use std::future::Future;
 use std::io;
@@ -21,21 +21,21 @@ use super::SnapshotFile;
 use super::convert::{Standing, log_id_to_wire, vote_from_wire, vote_to_wire};
 use super::peer::Whom;
 
-/// Bytes of one message: small beside the windows of a connection, large beside its overhead.
+/// Bytes of one message: few compared with the windows of a connection, many compared with its overhead.
 const PIECE: usize = 256 << 10;
 
-/// Bytes a second at which a receiver is thought to read back and decode a snapshot at the very least: 10 M objects,
-/// 1.4 GB, took 21 s on a slow machine (measured), which is four times as fast.
+/// Lowest assumed rate, in bytes a second, at which a receiver reads back and decodes a snapshot. 10 M objects, 1.4
+/// GB, took 21 s on a slow machine (measured), which is four times as fast.
 const SLOWEST_INSTALL: u64 = 16 << 20;
 
-/// The answer of a receiver whose disk refuses the snapshot: it is full, most likely.
+/// Answer of a receiver whose disk refuses the snapshot, most likely because it is full.
 pub(super) const DISK_REFUSES: Code = Code::ResourceExhausted;
 
-/// Before such a receiver is asked again. Nobody makes room within a moment, and it says why in its log each time.
+/// Pause before such a receiver is asked again. Nobody makes room within a moment, and it logs the reason each time.
 const WHILE_REFUSED: Duration = Duration::from_secs(5);
 
-/// Sends `snapshot` and awaits its installation. There is no deadline for the whole, only for progress: each piece
-/// must be taken within `patience`, and the last one be answered within that and the time that so many bytes may take.
+/// Sends `snapshot` and waits until it is installed. Only progress has a deadline, not the whole: each piece must be
+/// taken within `patience`, and the last one be answered within that and the time that so many bytes may take.
 pub(crate) async fn send(
     whom: &Whom,
     mut client: RaftClient<Channel>,
@@ -59,7 +59,7 @@ pub(crate) async fn send(
     let feed = feed(snapshot.snapshot, header, pieces, patience);
     tokio::pin!(call, feed, cancel);
 
-    // An answer before the end is a refusal, or news of a newer leader.
+    // An answer before the end is a refusal, or names a newer leader.
     let early = tokio::select! {
         answer = &mut call => Some(answer),
         fed = &mut feed => {
@@ -98,13 +98,13 @@ pub(crate) async fn send(
     Ok(SnapshotResponse::new(vote))
 }
 
-/// Whether a refusal will be repeated for a while: the receiver's disk has no room, or what it has committed contradicts
-/// the snapshot.
+/// Whether a refusal will be repeated for a while: the receiver's disk has no room, or its committed entries
+/// contradict the snapshot.
 fn will_last(status: &Status) -> bool {
     matches!(status.code(), DISK_REFUSES | Code::FailedPrecondition)
 }
 
-/// How long the answer to the last piece is waited for.
+/// Returns the time limit of the answer to the last piece.
 fn install_patience(patience: Duration, total_bytes: u64) -> Duration {
     patience + Duration::from_secs(total_bytes.div_ceil(SLOWEST_INSTALL))
 }

@@ -34,22 +34,22 @@ use crate::rpc_times::{RaftRpc, RpcTimes};
 /// Largest message that is read: twice what a log reader puts into one append.
 const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
-/// Calls before there is a cluster: the two calls of formation, and the word on Raft calls.
+/// Calls before there is a cluster: the two calls of formation, and the notice that a Raft call arrived.
 #[tonic::async_trait]
 pub trait Formation: Send + Sync + 'static {
-    /// Answers who this node is, what it holds and whom it lists.
+    /// Returns this node's id, what it holds, and the masters that it lists.
     async fn meet(&self, request: v1::MeetRequest) -> Result<v1::MeetReply, Status>;
-    /// Take part in a new cluster.
+    /// Takes part in a new cluster.
     async fn found(&self, request: v1::FoundRequest) -> Result<v1::FoundReply, Status>;
-    /// A Raft call for node `to` of `cluster` has come, and this node takes part in none yet.
+    /// Reports a Raft call for node `to` of `cluster`, while this node takes part in none yet.
     ///
     /// # Errors
     /// The answer to the call, unless this node takes part in that cluster by now.
     fn admit(&self, cluster: ClusterId, to: NodeId) -> Result<(), Status>;
 }
 
-/// The Raft port of a master. It serves before the node has a cluster, since formation happens on the same port:
-/// until [`RaftService::join`] every Raft call is refused, and until the node runs it is answered `UNAVAILABLE`.
+/// The Raft port of a master. It serves before the node has a cluster, because formation uses the same port. Until
+/// [`RaftService::join`] every Raft call is refused, and until the node runs it is answered with `UNAVAILABLE`.
 #[derive(Clone)]
 pub struct RaftService(Arc<Inner>);
 
@@ -66,11 +66,11 @@ pub(super) struct Attached {
     pub(super) raft: Raft<Machine>,
     pub(super) guard: VoteGuard,
     pub(super) snapshots: SnapshotStore,
-    /// The last entry that the log held on disk when this run began.
+    /// The last entry that was in the log on disk when this run began.
     pub(super) log_at_start: Option<LogId>,
-    /// This node's longest election timeout; that of all.
+    /// The longest election timeout, which must be the same on all nodes.
     pub(super) election_max_ms: u64,
-    /// A peer with another one was refused.
+    /// Whether a peer with another timeout was refused.
     pub(super) timing_differs: AtomicBool,
     pub(super) heard: Heard,
     pub(super) pace: Arc<SyncPace>,
@@ -81,7 +81,7 @@ pub(super) struct Attached {
 }
 
 impl Attached {
-    /// The entry that set the members, where the sender is none of them as far as this node knows for certain.
+    /// The entry that set the members, if this node is certain that the sender is not among them.
     fn not_a_member_since(&self, envelope: Option<&v1::Envelope>) -> Option<LogId> {
         let from = NodeId::from_bytes(&envelope?.from)?;
         let metrics = self.raft.server_metrics();
@@ -89,7 +89,7 @@ impl Attached {
         (*committed.log_id()).filter(|_| !removal::has(&committed, from))
     }
 
-    /// This leader's refusal, where a candidate gets it without openraft being asked.
+    /// This leader's refusal, if a candidate gets it without openraft being asked.
     fn refusal(&self, me: NodeId) -> Option<VoteResponse<TypeConfig>> {
         let lease = Duration::from_millis(self.election_max_ms);
         let now = tokio::time::Instant::now();
@@ -114,19 +114,19 @@ impl fmt::Debug for RaftService {
 }
 
 impl RaftService {
-    /// A service for `node`, which belongs to no cluster yet.
+    /// Returns a service for `node`, which belongs to no cluster yet.
     #[must_use]
     pub fn new(node: NodeId, formation: Arc<dyn Formation>, times: RpcTimes) -> Self {
         let (cluster, attached) = (OnceLock::new(), OnceLock::new());
         Self(Arc::new(Inner { node, cluster, attached, formation, times }))
     }
 
-    /// The node belongs to `cluster` from now on; the first call counts.
+    /// Makes the node belong to `cluster` from now on. Only the first call has an effect.
     pub fn join(&self, cluster: ClusterId) {
         let _ = self.0.cluster.set(cluster);
     }
 
-    /// The node runs; the first call counts.
+    /// Connects the running node. Only the first call has an effect.
     pub(super) fn attach(&self, running: Attached) {
         let _ = self.0.attached.set(running);
     }
@@ -141,11 +141,12 @@ impl RaftService {
         stop: impl Future<Output = ()> + Send,
     ) -> Result<(), tonic::transport::Error> {
         let server = RaftServer::new(self).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        // Keep-alive ends the streams of a peer that vanished without a word.
+        // Keep-alive ends the streams of a peer that vanished silently.
         tonic::transport::Server::builder()
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20)
-            // One that was stopped finds many heartbeats that were given up, and must not end the connection for it.
+            // A process that was stopped finds many heartbeats that were given up. It must not end the connection
+            // because of them.
             .http2_max_pending_accept_reset_streams(Some(1024))
             .http2_keepalive_interval(Some(Duration::from_secs(1)))
             .http2_keepalive_timeout(Some(Duration::from_secs(2)))
@@ -161,8 +162,8 @@ impl RaftService {
             && let Some(cluster) = ClusterId::from_bytes(&envelope.cluster_id)
             && let Some(to) = NodeId::from_bytes(&envelope.to)
         {
-            // The first Raft call is how a member whose founding was accepted learns that the cluster has begun. It
-            // gets no further than here, whatever formation says of it: Raft does not run yet.
+            // A member whose founding was accepted learns from the first Raft call that the cluster has begun. The
+            // call goes no further than this, whatever formation's answer is, because Raft does not run yet.
             self.0.formation.admit(cluster, to)?;
             return Err(self.starting());
         }
@@ -174,7 +175,7 @@ impl RaftService {
         if let Some(envelope) = envelope
             && let Err(refused) = check_timing(attached.election_max_ms, envelope)
         {
-            // Once: the peer tries again many times a second.
+            // Logged once: the peer tries again many times a second.
             if !attached.timing_differs.swap(true, Ordering::Relaxed) {
                 tracing::error!("refused a master: {}", refused.message());
             }
@@ -191,7 +192,7 @@ impl RaftService {
         Status::unavailable(format!("node {} is starting", self.0.node))
     }
 
-    /// A vote, or a pre-vote, and what its sender is told besides.
+    /// Handles a vote or a pre-vote; also returns what its sender is told besides.
     fn asked_for_a_vote(
         &self,
         request: Request<v1::VoteRequest>,
@@ -203,7 +204,7 @@ impl RaftService {
         Ok((attached, request, not_a_member_since))
     }
 
-    /// Like [`Self::admit`], for calls that make or break a leader.
+    /// Like [`Self::admit`], for calls that make or depose a leader.
     fn admit_to_election(&self, envelope: Option<&v1::Envelope>) -> Result<&Attached, Status> {
         let attached = self.admit(envelope)?;
         let remaining = attached.guard.remaining();
@@ -236,16 +237,19 @@ fn raft_stopped(err: RaftError<TypeConfig>) -> Status {
     }
 }
 
-/// Hands a heartbeat to Raft and answers without waiting for the disk.
+/// Passes a heartbeat to Raft, and answers without waiting for the disk.
 ///
-/// openraft answers an append when all that came before it is durable, one without entries too, so a slow disk made a
-/// leader whose heartbeats all arrived believe that nobody follows it. What a heartbeat's answer says needs no disk. Its
-/// sender asks whether this node has the entry that it has confirmed before, and counts the time for which this node
-/// votes for nobody else. That time begins when Raft has taken the message in, which is certain once it has answered a
-/// question that was put behind the message in the same queue. A refusal is answered before that one, or, where Raft's
-/// commands wait for a snapshot, is told apart by the vote. The vote itself is durable by then, since openraft saves it
-/// before it looks at the next message; and a node that forgets its promise by a restart keeps out of elections for as
-/// long as the promise holds ([`VoteGuard`]).
+/// openraft answers an append when everything before it is durable, even an append without entries. With a slow disk,
+/// a leader whose heartbeats all arrived took itself for abandoned. The answer to a heartbeat needs no disk. The
+/// sender asks whether this node has the entry that it confirmed before, and counts the time for which this node
+/// votes for nobody else.
+///
+/// That time begins when Raft has taken the message in. This is certain once Raft has answered a question that was
+/// put behind the message in the same queue. A refusal is answered before that question. If Raft's commands wait for
+/// a snapshot, the refusal is recognised by the vote.
+///
+/// The vote itself is durable by then, because openraft saves it before it looks at the next message. A node that
+/// forgets its promise in a restart keeps out of elections for as long as the promise holds ([`VoteGuard`]).
 async fn heartbeat(
     raft: &Raft<Machine>,
     request: AppendEntriesRequest<TypeConfig>,
@@ -253,7 +257,7 @@ async fn heartbeat(
     let leader = request.vote;
     let durable = pin!(raft.append_entries(request));
     let taken = pin!(raft.with_raft_state(|state| *state.vote_ref()));
-    // The one that is polled first is in the queue first.
+    // The future that is polled first is in the queue first.
     match select(durable, taken).await {
         Either::Left((reply, _)) => reply.map_err(raft_stopped),
         Either::Right((vote, durable)) => {
@@ -280,16 +284,16 @@ impl v1::raft_server::Raft for RaftService {
         self.0.formation.found(request.into_inner()).await.map(Response::new)
     }
 
-    /// The stream opens at once, since there may be nothing to replicate yet, and every message is checked. One that
-    /// cannot be taken, or a broken connection, ends the stream with that error after the answers that are still due:
-    /// it is never passed over.
+    /// The stream opens at once, because there may be nothing to replicate yet, and every message is checked. A
+    /// message that cannot be taken, or a broken connection, ends the stream with that error, after the answers that
+    /// are still due. It is never skipped.
     async fn append_stream(
         &self,
         request: Request<Streaming<v1::AppendRequest>>,
     ) -> Result<Response<Self::AppendStreamStream>, Status> {
         let raft = self.attached()?.raft.clone();
         let failed = Arc::new(Mutex::new(None));
-        // When each message came in that is not answered yet: the answers have the same order.
+        // Arrival times of the messages that are not answered yet. Answers have the same order.
         let unanswered = Arc::new(Mutex::new(VecDeque::new()));
         let requests = stream::unfold(
             (self.clone(), request.into_inner(), failed.clone(), unanswered.clone()),
@@ -360,14 +364,15 @@ impl v1::raft_server::Raft for RaftService {
         let _timer = self.0.times.time(RaftRpc::Vote);
         let (attached, request, not_a_member_since) = self.asked_for_a_vote(request)?;
         let reply = if request.leadership_transfer {
-            // The leader has yielded its lease before it asked for this.
+            // The leader has yielded its lease before it sent this request.
             attached.raft.vote(request).await.map_err(raft_stopped)?
         } else if let Some(refusal) = attached.refusal(self.0.node) {
             refusal
         } else {
             let asked = attached.ballots.ask(request.vote.leader_id.term);
             let raft = attached.raft.clone();
-            // Goes on when the candidate hangs up: openraft decides all the same, and leased reads pause until it has.
+            // This goes on when the candidate hangs up: openraft decides all the same, and leased reads pause until
+            // it has.
             let decided = tokio::spawn(async move {
                 let reply = raft.vote(request).await;
                 if reply.as_ref().is_ok_and(|reply| !reply.vote_granted) {

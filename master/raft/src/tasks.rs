@@ -14,7 +14,7 @@ pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnD
     AbortOnDropHandle::new(tokio::spawn(task))
 }
 
-/// Says once a second how far a starting node has applied its log, up to what it had noted as committed.
+/// Logs once a second how far a starting node has applied its log, up to the position that it had noted as committed.
 pub(super) fn say_what_is_applied(index: SharedIndex, committed: Option<LogId>) -> AbortOnDropHandle<()> {
     const SAY_EVERY: Duration = Duration::from_secs(1);
     spawn(async move {
@@ -28,9 +28,9 @@ pub(super) fn say_what_is_applied(index: SharedIndex, committed: Option<LogId>) 
     })
 }
 
-/// Sends heartbeats at `pace` while this node leads. openraft's own, which go on beside them, are as far apart as the
-/// patience with an answer is long ([`super::RaftTiming::answer_limit`]). They keep followers calm where these wait behind
-/// a full queue of proposals.
+/// Sends heartbeats at `pace` while this node leads. openraft's own heartbeats go on beside them, at intervals as
+/// long as the time limit of an answer ([`super::RaftTiming::answer_limit`]). They keep followers from standing for
+/// election when these heartbeats wait behind a full queue of proposals.
 pub(super) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDropHandle<()> {
     spawn(async move {
         let mut ticks = tokio::time::interval(pace);
@@ -46,7 +46,7 @@ pub(super) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDro
     })
 }
 
-/// Lets the node stand for election when its guard is over, after a call of `over`.
+/// Lets the node stand for election when its guard is over, then calls `over`.
 pub(super) fn stand_when_over(
     raft: Raft<Machine>,
     guard: VoteGuard,
@@ -59,8 +59,8 @@ pub(super) fn stand_when_over(
     })
 }
 
-/// Takes a snapshot when the log has grown enough since the last one. openraft passes over a trigger while one is
-/// being taken. What a snapshot covers is purged once it is on disk, but for what the limits keep.
+/// Takes a snapshot when the log has grown enough since the last one. openraft ignores a trigger while one is being
+/// taken. Once it is on disk, what it covers is purged, except what the limits keep.
 pub(super) fn take_snapshots(
     raft: Raft<Machine>,
     bytes_since: BytesSince,
@@ -84,7 +84,8 @@ pub(super) fn take_snapshots(
                 shortened = Some(covered);
                 let purged = purged.map(|purged| purged.index);
                 let bytes = snapshots.current_bytes();
-                // openraft purges nothing that no snapshot covers, and waits for who is being sent some of it.
+                // openraft purges nothing that no snapshot covers, and waits for followers that are being sent some
+                // of it.
                 if let Some(upto) = limits.purge_upto(purged, covered.index, bytes, &*bytes_since)
                     && raft.trigger().purge_log(upto).await.is_err()
                 {
@@ -95,7 +96,7 @@ pub(super) fn take_snapshots(
             let fresh = covered.map_or(applied.index + 1, |covered| applied.index - covered.index);
             let log_bytes = bytes_since(covered.map(|covered| covered.index));
             let due = limits.are_reached(log_bytes, fresh, snapshots.current_bytes());
-            // One that failed, on a full disk for instance, is not tried again at once: it writes the whole index.
+            // A failed snapshot, on a full disk for instance, is not tried again at once: it writes the whole index.
             if !due
                 || tried.is_some_and(|(base, at): (_, Instant)| base == covered && at.elapsed() < RETRY_AFTER)
             {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 /// Heartbeats and election timeouts of a master's Raft node, from its flag `--raft-timing`.
 ///
-/// All masters of a cluster run with the same one: a leader counts its lease by it, and voters keep out of elections for
-/// as long. Each message names the sender's election timeout, and masters whose timeouts differ refuse each other
+/// All masters of a cluster must use the same: a leader computes its lease from it, and voters keep out of elections
+/// for as long. Each message has the sender's election timeout, and masters whose timeouts differ refuse each other
 /// (docs/adr/0010).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaftTiming {
-    /// Pace of a leader's heartbeats.
+    /// Interval between a leader's heartbeats.
     pub heartbeat: Duration,
     /// Shortest silence of the leader after which a follower stands for election.
     pub election_min: Duration,
@@ -31,21 +31,21 @@ impl RaftTiming {
         }
     }
 
-    /// The longest wait for a heartbeat's answer: three quarters of a minimum election timeout.
+    /// Returns the time limit of a heartbeat's answer: three quarters of a minimum election timeout.
     ///
-    /// openraft has one heartbeat to a follower under way at a time and drops an answer that comes later than its
-    /// `heartbeat_interval`. Only an answer renews the lease without which it refuses writes. So that option is the patience
-    /// with an answer here, and [`super::tasks::send_heartbeats`] sets the pace. Each preset supports round trips of up to
-    /// half its minimum election timeout; the quarter on top is for a busy machine. At such a round trip an answer is at
-    /// most one pace and two round trips old when the next one comes: 200 of the lease's 300 ms, 600 of 1,000 ms with
-    /// `wan`.
+    /// openraft has one heartbeat to a follower under way at a time, and drops an answer that arrives later than its
+    /// `heartbeat_interval`. Only an answer renews the lease without which it refuses writes. So that option is the
+    /// time limit of an answer here, and [`super::tasks::send_heartbeats`] sets the pace. Each preset supports round
+    /// trips of up to half its minimum election timeout; the remaining quarter is for a busy machine. At such a round
+    /// trip an answer is at most one pace and two round trips old when the next one comes: 200 of the lease's 300 ms,
+    /// 600 of 1,000 ms with `wan`.
     ///
-    /// It is not more because openraft looks at its election timer every 13/64 of it.
+    /// It is not longer because openraft checks its election timer every 13/64 of it.
     pub(crate) fn answer_limit(self) -> Duration {
         (self.election_min * 3 / 4).max(self.heartbeat)
     }
 
-    /// The longest round trip between masters that it supports.
+    /// Returns the longest round trip between masters that it supports.
     pub(crate) fn supported_round_trip(self) -> Duration {
         self.election_min / 2
     }
@@ -81,7 +81,7 @@ impl FromStr for RaftTiming {
     }
 }
 
-/// Text that names no [`RaftTiming`].
+/// Error of a text that names no [`RaftTiming`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no Raft timing: use `lan` for masters in one data centre, `wan` for several")]
 pub struct RaftTimingError(pub String);

@@ -1,8 +1,8 @@
-//! Whether a leader can write, as openraft sees it.
+//! Whether a leader can write, by openraft's rule.
 //!
-//! openraft refuses proposals once no majority has answered a heartbeat within a maximum election timeout. It counts only
-//! answers that come in time ([`RaftTiming::answer_limit`]). Followers that hear a leader elect no other one, however
-//! late it hears their answers: such a leader leads on, can't write, and has to say so.
+//! openraft refuses proposals once no majority has answered a heartbeat within a maximum election timeout. It counts
+//! only answers that arrive in time ([`RaftTiming::answer_limit`]). Followers that hear a leader elect no other one,
+//! however late it hears their answers. Such a leader goes on leading and can't write, so it has to report that.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ pub(crate) enum Writing {
     Refused,
 }
 
-/// openraft's own type for moments, which it lets others only take and compare.
+/// openraft's own type for moments, which others can only take and compare.
 pub(crate) type RaftInstant = InstantOf<TypeConfig>;
 
-/// Whether openraft takes proposals, by its own rule and metrics; its lease is `lease` long.
+/// Returns whether openraft takes proposals, by its own rule and metrics; its lease is `lease` long.
 pub(crate) fn writing(
     metrics: &RaftMetrics<TypeConfig>,
     me: NodeId,
@@ -53,12 +53,12 @@ pub(crate) fn writing(
     if answered.is_some_and(|at| now < at + lease) { Writing::Open } else { Writing::Refused }
 }
 
-/// Why a leader can't write.
+/// Reason why a leader can't write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The round trip to each other voter, as last measured; `None` where no answer came lately.
+    /// The last measured round trip to each other voter; `None` if no answer came lately.
     round_trips: Vec<(NodeId, Option<Duration>)>,
-    /// Answers that take longer do not count.
+    /// Time limit of answers; later ones do not count.
     limit: Duration,
     /// The longest round trip that the Raft timing supports.
     supported: Duration,
@@ -94,11 +94,11 @@ pub(super) struct Signs {
     pub(super) timing: RaftTiming,
 }
 
-/// A leader that can't write again so soon has warned of it already.
+/// Time within which a leader that can't write again does not warn again.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// Publishes why this leader can't write, while it can't, until Raft ends. A new leader has no answer yet and a single
-/// late one is no news, so it has to last for a lease.
+/// Publishes the reason why this leader can't write, while it can't, until Raft ends. A new leader has no answer yet,
+/// and a single late one means nothing, so the state must last for a lease.
 pub(super) async fn watch(raft: Raft<Machine>, signs: Signs, out: watch::Sender<Option<Blocked>>) {
     let Signs { me, acks, timing } = signs;
     let lease = timing.election_max;

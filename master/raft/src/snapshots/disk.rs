@@ -1,4 +1,4 @@
-//! The file-system calls whose order makes a snapshot durable. They go through here, so that a test can cut the power
+//! File-system calls whose order makes a snapshot durable. They go through a trait, so that a test can cut the power
 //! between any two of them.
 
 use std::fmt;
@@ -17,26 +17,26 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     /// Bytes that may still be written to the file system that `dir` is on.
     fn free(&self, dir: &Path) -> io::Result<u64>;
 
-    /// Adds bytes to a file that does not count yet.
+    /// Appends bytes to a file that does not count as a snapshot yet.
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Makes its bytes durable.
+    /// Makes the file's bytes durable.
     fn sync(&self, file: &File) -> io::Result<()>;
 
-    /// Opens it again, to read it back.
+    /// Opens the file again, to read it back.
     fn open(&self, path: &Path) -> io::Result<File>;
 
-    /// Gives it the name under which it counts.
+    /// Gives the file the name under which it counts as a snapshot.
     fn rename(&self, partial: TempPath, to: &Path) -> io::Result<()>;
 
-    /// Makes the names durable.
+    /// Makes the names in the directory durable.
     fn sync_dir(&self, dir: &Path) -> Result<(), SnapshotError>;
 
-    /// Deletes an older one.
+    /// Deletes an older snapshot.
     fn remove(&self, path: &Path) -> io::Result<()>;
 }
 
-/// The real one.
+/// The real file system.
 #[derive(Debug)]
 pub(crate) struct FileSystem;
 
@@ -70,8 +70,8 @@ impl Disk for FileSystem {
     }
 }
 
-/// Bytes after which a file that is being written is synced: what is left to its end would hold up the log's syncs on the
-/// same disk for as long as the disk takes for all of it.
+/// Bytes after which a file that is being written is synced. Otherwise the sync at its end would delay the log's
+/// syncs on the same disk for as long as the disk takes for all of it.
 const SYNC_EVERY: usize = 16 << 20;
 
 /// A snapshot file that does not count yet.

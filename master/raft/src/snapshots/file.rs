@@ -10,13 +10,14 @@ use parking_lot::Mutex;
 
 use super::incoming::Received;
 
-/// A snapshot as openraft hands it around: an open file, so that it can still be sent after its name is gone, and its
-/// length. One that was received carries the index in it, and is deleted with its last handle unless it is installed.
+/// A snapshot as openraft passes it around: its length, and an open file, so that it can still be sent after its name
+/// is gone. A received snapshot also has the decoded index. It is deleted with its last handle unless it is
+/// installed.
 #[derive(Clone, Debug)]
 pub struct SnapshotFile {
     file: Arc<File>,
     len: u64,
-    /// Until it is installed. Raft may drop it instead, and must not be held up by that.
+    /// Present until it is installed. Raft may drop it instead, and must not be delayed by that.
     received: Option<Arc<Mutex<Option<Aside<Received>>>>>,
 }
 
@@ -25,7 +26,8 @@ impl SnapshotFile {
         Self { file, len, received: None }
     }
 
-    /// Where openraft is handed none: it asks what that covers, which is nothing, and never reads it.
+    /// A snapshot for calls in which openraft gets none: openraft asks for what it covers, which is nothing, and
+    /// never reads it.
     pub(crate) fn none() -> io::Result<Self> {
         Ok(Self::new(Arc::new(File::open(Path::new("/dev/null"))?), 0))
     }
@@ -35,7 +37,7 @@ impl SnapshotFile {
         Self { received: Some(Arc::new(Mutex::new(Some(Aside::new(received))))), ..file }
     }
 
-    /// Takes what was received, the first time that it is asked for.
+    /// Takes the decoded index, on the first call only.
     pub(super) fn take_received(&self) -> Option<Received> {
         self.received.as_ref()?.lock().take().map(Aside::into_inner)
     }
@@ -46,16 +48,16 @@ impl SnapshotFile {
         self.len
     }
 
-    /// Never so of a snapshot: even an empty index has a header.
+    /// Never true: even the snapshot of an empty index has a header.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// At most `max` bytes from `offset`; empty at the end. Blocks.
+    /// Reads at most `max` bytes from `offset`; the result is empty at the end. Blocks.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// Errors of the disk.
     pub fn read_piece(&self, offset: u64, max: usize) -> io::Result<Bytes> {
         let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
         let mut piece = BytesMut::zeroed(left.min(max));

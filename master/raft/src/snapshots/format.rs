@@ -30,10 +30,10 @@ pub(crate) struct Header {
     pub(crate) meta: SnapshotMeta,
 }
 
-/// Why a file is not a good snapshot.
+/// Defect of a snapshot file.
 #[derive(Debug, thiserror::Error)]
 pub enum Defect {
-    /// Too short, or not begun by the magic bytes.
+    /// Too short, or without the magic bytes at its start.
     #[error("it is not a snapshot file")]
     NotASnapshot,
     /// Written by a newer build.
@@ -42,19 +42,19 @@ pub enum Defect {
     /// The index in it was written by a newer build.
     #[error(transparent)]
     NewerIndex(mc_index::SnapshotError),
-    /// Of a cluster whose version is above what this build supports.
+    /// From a cluster whose version is above the highest that this build supports.
     #[error("its cluster runs as version {0}, this build supports {CLUSTER_VERSION}")]
     NewerCluster(u32),
-    /// Its end does not state the length that it has.
+    /// The length at its end is not its length.
     #[error("its end is missing (it has {found} bytes)")]
     Cut {
         /// Its length.
         found: u64,
     },
-    /// Altered since it was written.
+    /// Changed since it was written.
     #[error("its checksum does not match")]
     Checksum,
-    /// Another cluster's.
+    /// From another cluster.
     #[error("it belongs to cluster {theirs}, this node to {ours}")]
     Foreign {
         /// This node's cluster.
@@ -62,10 +62,10 @@ pub enum Defect {
         /// The snapshot's.
         theirs: ClusterId,
     },
-    /// The checksum is right, and what it covers cannot be read.
+    /// The checksum is right, but the content cannot be read.
     #[error("its content cannot be read: {0}")]
     Content(String),
-    /// The disk said no.
+    /// The disk refused.
     #[error("it cannot be read: {0}")]
     Io(#[from] io::Error),
 }
@@ -106,21 +106,21 @@ pub(crate) fn write(header: &Header, state: &State, file: PartialFile) -> io::Re
     Ok(len)
 }
 
-/// Bytes of `state` in a snapshot of it: nearly all of the file.
+/// Returns the bytes of `state` in its snapshot: nearly all of the file.
 pub(crate) fn measure(state: &State) -> io::Result<u64> {
     let mut out = Checksummed { inner: io::sink(), crc: 0, len: 0 };
     state.write_snapshot(&mut out)?;
     Ok(out.len)
 }
 
-/// A snapshot file whose checksum was found right.
+/// A snapshot file with a verified checksum.
 pub(crate) struct Verified<R> {
     pub(crate) header: Header,
     pub(crate) len: u64,
     state: Take<BufReader<R>>,
 }
 
-/// Reads the whole file once and compares its checksum; nothing in it is believed before that.
+/// Reads the whole file once and compares its checksum. Nothing in it is used before that.
 pub(crate) fn verify<R: Read + Seek>(mut file: R, ours: ClusterId) -> Result<Verified<R>, Defect> {
     let found = file.seek(SeekFrom::End(0))?;
     if found < PREFIX_LEN + TRAILER_LEN {
@@ -167,7 +167,7 @@ pub(crate) fn verify<R: Read + Seek>(mut file: R, ours: ClusterId) -> Result<Ver
 }
 
 impl Defect {
-    /// Whether a newer build wrote it, and can read it.
+    /// Whether a newer build wrote it and can read it.
     pub(super) fn is_newer(&self) -> bool {
         matches!(self, Self::Newer(_) | Self::NewerIndex(_) | Self::NewerCluster(_))
     }

@@ -13,14 +13,14 @@ use super::disk::Disk;
 use super::format::{self, Header, Verified};
 use super::{Defect, PartialFile, SnapshotError, SnapshotFile, io_error};
 
-/// The right to receive. Whatever a reception has on disk and in memory holds it to its end: so there is one decoded
-/// index beside the live one at most, whoever sends and however often.
+/// Permission to receive. A reception keeps it for as long as it has anything on disk or in memory. So there is at
+/// most one decoded index beside the live one, whoever sends and however often.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     pub(super) _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Tells a thread that reads a snapshot back that nobody needs it any more.
+/// Tells a thread that reads a snapshot back to stop, because the result is not needed any more.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GivenUp(Arc<AtomicBool>);
 
@@ -30,7 +30,7 @@ impl GivenUp {
     }
 }
 
-/// A snapshot that another master is sending. Dropped before its end, it leaves nothing behind.
+/// A snapshot that another master is sending. If it is dropped before its end, it leaves nothing behind.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     file: PartialFile,
@@ -39,7 +39,7 @@ pub(crate) struct Incoming {
     announced: Header,
     len: u64,
     received: u64,
-    /// Last, because fields are dropped in their order.
+    /// The last field, because fields are dropped in their order.
     turn: Turn,
 }
 
@@ -64,7 +64,8 @@ impl Incoming {
         self.file.write_all(piece).map_err(io_error("receive a snapshot into", &self.path))
     }
 
-    /// Syncs what arrived, reads it back and decodes it. Blocks; ends with an error soon after it was given up.
+    /// Syncs the received bytes, reads them back and decodes them. Blocks, and ends with an error soon after it was
+    /// given up.
     pub(crate) fn finish(self, given_up: &GivenUp) -> Result<SnapshotFile, SnapshotError> {
         let Self { file, path, disk, announced, len, received, turn } = self;
         if received != len {
@@ -88,7 +89,7 @@ fn not_as_sent(path: &Path, defect: Defect) -> SnapshotError {
     }
 }
 
-/// A snapshot that is on stable storage and was read back: it lacks nothing but the name under which it counts.
+/// A snapshot on stable storage that was read back. It only lacks the name under which it counts.
 #[derive(Debug)]
 pub(super) struct Unnamed {
     pub(super) meta: SnapshotMeta,
@@ -130,13 +131,13 @@ impl Unnamed {
     }
 }
 
-/// A snapshot that was received, with the index that was decoded from this very file.
+/// A received snapshot, with the index that was decoded from its file.
 #[derive(Debug)]
 pub(super) struct Received {
-    /// Or why only a newer build can read it.
+    /// The index, or the reason why only a newer build can read it.
     pub(super) state: Result<State, Defect>,
     pub(super) unnamed: Unnamed,
-    /// Last, because fields are dropped in their order.
+    /// The last field, because fields are dropped in their order.
     pub(super) turn: Turn,
 }
 

@@ -1,15 +1,15 @@
 //! Snapshots on disk.
 //!
 //! A snapshot counts once it was written to a `.partial` file, synced, read back and found good, renamed, and its
-//! directory synced; a crash at any step leaves the one before it in place, because nothing older is deleted earlier.
-//! Two are kept, so that one that turns bad on disk costs nothing while the log still reaches back to the other.
+//! directory synced. A crash at any step leaves the previous one in place, because nothing older is deleted earlier.
+//! Two are kept, so that one that goes bad on disk costs nothing while the log still reaches back to the other.
 //!
-//! Raft waits for the last two steps of a snapshot that was received, and votes for nobody meanwhile. So all that takes
-//! time with its size comes before Raft hears of it: it is received, synced, read back and decoded ([`Incoming`]); or
-//! after: what it replaced is freed and deleted ([`mc_durable::aside`]).
+//! For a received snapshot, Raft waits for the last two steps, and votes for nobody meanwhile. So everything whose
+//! time grows with the size happens before Raft hears of it, or afterwards. Before: it is received, synced, read back
+//! and decoded ([`Incoming`]). Afterwards: the index that it replaced is freed and deleted ([`mc_durable::aside`]).
 //!
-//! One that does not fit on the disk is not begun. It would take the last of the room from the log, and a master whose
-//! log cannot be written ends.
+//! A snapshot that does not fit on the disk is not begun. It would use up the space of the log, and a master that
+//! cannot write its log ends.
 
 mod disk;
 mod file;
@@ -43,7 +43,7 @@ use mc_log::{LogId, SnapshotMeta};
 const SUFFIX: &str = "snapshot";
 /// Bytes that a snapshot leaves to the log.
 const LOG_ROOM: u64 = 16 << 20;
-/// More than an index grows by between two snapshots.
+/// Bytes above the growth of an index between two snapshots.
 const AMPLE: u64 = 1 << 30;
 const PARTIAL: &str = "partial";
 /// Bytes that are copied at once.
@@ -51,15 +51,15 @@ const COPY_PIECE: usize = 1 << 20;
 
 const NEWER_BUILD: &str = "start a newer build with this data directory, which can read it";
 
-/// Why the snapshots of a data directory cannot be used, or one cannot be added.
+/// Error of the snapshots of a data directory, or of adding one.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The disk said no.
+    /// The disk refused.
     #[error("cannot {what} {path}: {source}")]
     Io {
         /// The attempted step.
         what: &'static str,
-        /// On what.
+        /// Its file or directory.
         path: PathBuf,
         /// Why it failed.
         source: io::Error,
@@ -77,7 +77,7 @@ pub enum SnapshotError {
         /// Bytes of the snapshot.
         needed: u64,
     },
-    /// A file that must not be passed over: another cluster's, or a newer build's.
+    /// A file that must not be ignored: another cluster's, or a newer build's.
     #[error("snapshot {path} is refused: {defect}; {fix}")]
     Refused {
         /// The file.
@@ -152,7 +152,7 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// Whether the log, which has lost everything up to `purged`, reaches back to the snapshot.
+    /// Checks that the log, which has lost everything up to `purged`, reaches back to the snapshot.
     ///
     /// # Errors
     /// [`SnapshotError::Bad`] or [`SnapshotError::Missing`] when it does not.
@@ -170,7 +170,7 @@ impl Recovered {
     }
 }
 
-/// The snapshots of one master. Everything here blocks on the disk.
+/// The snapshots of one master. All methods block on the disk.
 #[derive(Clone, Debug)]
 pub struct SnapshotStore {
     disk: Arc<dyn Disk>,
@@ -178,16 +178,16 @@ pub struct SnapshotStore {
     cluster: ClusterId,
     /// Held while a snapshot is published, so that one that was built and one that was received do not race.
     kept: Arc<Mutex<Kept>>,
-    /// Bytes of the newest snapshot. Beside the lock, which waits for the disk.
+    /// Bytes of the newest snapshot. Kept outside the lock, which waits for the disk.
     current_bytes: Arc<AtomicU64>,
-    /// Whose turn it is to receive.
+    /// Permits one reception at a time.
     turns: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
 struct Kept {
     current: Option<Current>,
-    /// Files that were found bad at start: they stay for whoever looks into it until there is a newer good one.
+    /// Files that were found bad at start. They stay for inspection until there is a newer good one.
     bad: Vec<PathBuf>,
 }
 
@@ -197,19 +197,21 @@ struct Current {
     file: SnapshotFile,
 }
 
-/// The index of a snapshot that was installed.
+/// The index of an installed snapshot.
 #[derive(Debug)]
 pub(crate) struct Installed {
     pub(crate) state: State,
-    /// To be held until the index that this one replaces is freed.
+    /// Must be held until the index that this one replaces is freed.
     pub(crate) turn: Turn,
 }
 
 impl SnapshotStore {
-    /// Opens `dir`, which is made if need be: deletes what a crash left unfinished, and loads the newest good snapshot.
+    /// Opens `dir`, and creates it if it does not exist. Deletes what a crash left unfinished, and loads the newest
+    /// good snapshot.
     ///
     /// # Errors
-    /// [`SnapshotError`] when the directory cannot be used, or a file in it is another cluster's or a newer build's.
+    /// [`SnapshotError`] when the directory cannot be used, or a file in it is another cluster's or a newer
+    /// build's.
     pub fn open(dir: &Path, cluster: ClusterId) -> Result<(Self, Recovered), SnapshotError> {
         Self::open_on(Arc::new(FileSystem), dir, cluster)
     }
@@ -286,10 +288,10 @@ impl SnapshotStore {
         kept.current = Some(current);
     }
 
-    /// Writes a snapshot. Returns the newest one: this one, or one that covers as much and was there before.
+    /// Writes a snapshot. Returns the newest one: this one, or an existing one that covers as much.
     ///
     /// # Errors
-    /// [`SnapshotError`] when the disk refuses; the snapshot before it is untouched.
+    /// [`SnapshotError`] when the disk refuses; the previous snapshot is untouched.
     pub fn write(
         &self,
         meta: &SnapshotMeta,
@@ -311,8 +313,8 @@ impl SnapshotStore {
         Ok(newest)
     }
 
-    /// Makes `file` the newest snapshot and returns the index in it. Quick where it was received: then it renames a file
-    /// and syncs the directory. The caller should [`Self::delete_old`] when nothing waits for it.
+    /// Makes `file` the newest snapshot and returns the index in it. This is fast for a received one: it renames a
+    /// file and syncs the directory. The caller should call [`Self::delete_old`] when nothing waits for it.
     ///
     /// # Errors
     /// [`SnapshotError`] when the file is not a good snapshot of `meta`, or the disk refuses.
@@ -331,7 +333,7 @@ impl SnapshotStore {
             return Err(SnapshotError::NotAsSent(defect));
         }
         self.publish(unnamed)?;
-        // It stays the newest on disk: this build does not start from an older one either.
+        // The other one stays the newest on disk: this build does not start from an older one either.
         let state = state.map_err(|defect| {
             let path = self.path_of(meta);
             SnapshotError::Refused { path, defect, fix: NEWER_BUILD }
@@ -355,9 +357,9 @@ impl SnapshotStore {
         whole.take_received().ok_or_else(lost)
     }
 
-    /// Waits until nothing of an earlier reception is left.
+    /// Waits until an earlier reception has ended.
     pub(crate) async fn turn(&self) -> Turn {
-        // It is never closed.
+        // The semaphore is never closed.
         Turn { _permit: self.turns.clone().acquire_owned().await.ok() }
     }
 
@@ -377,7 +379,7 @@ impl SnapshotStore {
     }
 
     fn check_room(&self, needed: u64) -> Result<(), SnapshotError> {
-        // A file system that does not say what is free refuses soon enough when it is written to.
+        // A file system that does not report its free space refuses a write soon enough.
         match self.disk.free(&self.dir) {
             Ok(free) if free < needed.saturating_add(LOG_ROOM) => {
                 Err(SnapshotError::NoRoom { dir: self.dir.to_path_buf(), free, needed })
@@ -386,8 +388,8 @@ impl SnapshotStore {
         }
     }
 
-    /// [`Self::check_room`] for a snapshot of `state`. Measuring it takes nearly as long as writing it: that is left out
-    /// where it can hardly be too large.
+    /// [`Self::check_room`] for a snapshot of `state`. Measuring its size takes nearly as long as writing it, so that
+    /// is left out when it can hardly be too large.
     fn check_room_for(&self, state: &State) -> Result<(), SnapshotError> {
         let before = self.current_bytes();
         if before > 0 && self.check_room(before.saturating_mul(2).saturating_add(AMPLE)).is_ok() {
@@ -405,7 +407,8 @@ impl SnapshotStore {
         Ok((PartialFile::new(file, self.disk.clone()), path))
     }
 
-    /// The last steps, see the module. Returns the newest snapshot: this one, unless there is a newer one.
+    /// Takes the last steps, which the module describes. Returns the newest snapshot: this one, unless there is a
+    /// newer one.
     fn publish(&self, unnamed: Unnamed) -> Result<(SnapshotMeta, SnapshotFile), SnapshotError> {
         let mut kept = self.kept.lock();
         let file = unnamed.file();
@@ -425,11 +428,12 @@ impl SnapshotStore {
         self.dir.join(file_name(meta.last_log_id.as_ref()))
     }
 
-    /// Leaves the two newest. A snapshot that cannot be deleted costs space, nothing else.
+    /// Deletes all but the two newest. A snapshot that cannot be deleted costs space and nothing else.
     ///
-    /// This may run long after the snapshot was published that made others old, and while another one is: it deletes none
-    /// that counts. Names below the second newest are never given again, because none is published that is older than the
-    /// newest; those of bad files may be, and leave the list then.
+    /// This may run long after the snapshot was published that made others old, and while another one is being
+    /// published. It deletes none that counts. Names below the second newest are never used again, because no
+    /// snapshot is published that is older than the newest. Names of bad files may be used again, and leave the list
+    /// then.
     pub(crate) fn delete_old(&self) {
         let delete = |path: &PathBuf| match self.disk.remove(path) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! A snapshot that was cut off at any step of its writing, or that turned bad on disk.
+//! Snapshots that were cut off at any step of writing, or that went bad on disk.
 
 mod full;
 mod power;
@@ -43,7 +43,7 @@ fn bytes_of(state: &State) -> Vec<u8> {
     bytes
 }
 
-/// A directory with good snapshots up to each of `indexes`.
+/// Returns a directory with good snapshots up to each of `indexes`.
 fn with_snapshots(indexes: &[u64]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let (store, _) = SnapshotStore::open(dir.path(), CLUSTER).unwrap();
@@ -148,7 +148,7 @@ fn an_empty_directory_is_fine_unless_the_log_was_purged() {
     assert!(err.contains("index 7") && err.contains("move the data directory away"), "{err}");
 }
 
-/// Before the rename: whatever part of the file was written, or all of it, nothing counts and nothing stays.
+/// Before the rename, whatever part of the file was written counts for nothing and is removed.
 #[test]
 fn cut_off_before_the_rename_nothing_has_happened() {
     let dir = with_snapshots(&[10, 20]);
@@ -161,8 +161,8 @@ fn cut_off_before_the_rename_nothing_has_happened() {
     }
 }
 
-/// After the rename of a file whose bytes did not all reach the disk: the one before it is loaded, if the log still
-/// reaches back to it; if it does not, the node refuses by name.
+/// After the rename of a file whose bytes did not all reach the disk, the previous one is loaded if the log still
+/// reaches back to it. Otherwise the node refuses to start and names the file.
 #[test]
 fn a_newest_snapshot_that_is_cut_short_anywhere_gives_way_to_the_one_before_it() {
     let dir = with_snapshots(&[10, 20]);
@@ -208,7 +208,7 @@ fn a_bit_that_flipped_anywhere_is_noticed() {
     }
 }
 
-/// Entries of such a cluster are refused one by one; its snapshot holds what they did.
+/// Entries of such a cluster are refused one by one. Its snapshot has their effects.
 #[test]
 fn a_snapshot_of_a_cluster_whose_version_this_build_does_not_support_is_refused() {
     let newer = |index| {
@@ -253,7 +253,7 @@ fn a_bad_snapshot_stays_until_there_is_a_newer_good_one() {
     store.write(&meta(20), &state(20)).unwrap();
     assert_eq!(names(&dir), [file_name(Some(&log_id(10))), file_name(Some(&log_id(20)))]);
 
-    // One of the same name is replaced, not deleted after the fact.
+    // A snapshot of the same name is replaced, not deleted afterwards.
     fs::write(path(&dir, 20), b"bad").unwrap();
     let (store, _) = open(&dir).unwrap();
     store.write(&meta(20), &state(20)).unwrap();
@@ -317,7 +317,7 @@ fn a_snapshot_can_be_read_to_its_end_after_its_name_is_gone() {
     assert!(old.read_piece(old.len(), 10).unwrap().is_empty());
 }
 
-/// Each may hold an index, and there is memory for one beside the live one.
+/// Each may have an index in memory, and there is memory for one beside the live one.
 #[tokio::test]
 async fn a_reception_ends_when_nothing_of_it_is_left() {
     let sender = with_snapshots(&[20, 30]);

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use mc_log::{Entry, LogId, TypeConfig, Vote, encode_payload};
 
-/// As the real reader: bounded, and never nothing.
+/// Bounded, and never empty, like the real reader.
 const MAX_APPEND_BYTES: usize = 2 << 20;
 
 #[derive(Clone, Default)]

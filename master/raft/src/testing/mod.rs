@@ -1,4 +1,4 @@
-//! A cluster to play with.
+//! A cluster for tests.
 
 #![allow(clippy::unwrap_used, reason = "a cluster for tests; shipped builds do not have it")]
 
@@ -32,7 +32,7 @@ pub const CLUSTER: ClusterId = ClusterId(0xc1);
 
 pub const NO_CLUSTER: &str = "this node takes part in no cluster";
 
-/// Metrics that nobody looks at.
+/// Metrics that are not read.
 pub fn unread_metrics() -> RpcTimes {
     RpcTimes::new(|_| Histogram::noop())
 }
@@ -89,7 +89,7 @@ pub struct Member {
     pub log: MemLog,
     pub vote_timing: Arc<VoteTiming>,
     pub snapshot_dir: PathBuf,
-    /// Where its snapshots lie, from its next start on.
+    /// Directory of its snapshots, from its next start on.
     pub(crate) disk: Arc<dyn Disk>,
     running: Option<Running>,
 }
@@ -105,15 +105,15 @@ pub struct Pool {
     pub limits: SnapshotLimits,
     pub clock: Clock,
     pub timing: RaftTiming,
-    /// How masters that start reach the others.
+    /// Network by which masters that start reach the others.
     network: Arc<dyn Network>,
-    /// Keeps the ports open of masters whose nodes were taken.
+    /// Keeps the ports of masters open whose nodes were taken.
     taken: Vec<oneshot::Sender<()>>,
     _dir: TempDir,
 }
 
 impl Pool {
-    /// `n` masters that run, and belong to a cluster that has not been formed.
+    /// Returns `n` running masters of a cluster that has not been formed.
     pub async fn unformed(n: u64, limits: SnapshotLimits, timing: RaftTiming) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::monotonic();
@@ -125,12 +125,12 @@ impl Pool {
         pool
     }
 
-    /// `n` masters of one cluster, with a leader.
+    /// Returns `n` masters of one cluster, with a leader.
     pub async fn formed(n: u64, limits: SnapshotLimits) -> Self {
         Self::formed_with(n, limits, RaftTiming::LAN).await
     }
 
-    /// The same with another Raft timing.
+    /// Like [`Self::formed`], with another Raft timing.
     pub async fn formed_with(n: u64, limits: SnapshotLimits, timing: RaftTiming) -> Self {
         let pool = Self::unformed(n, limits, timing).await;
         pool.node(0).initialize(pool.addresses()).await.unwrap();
@@ -201,7 +201,7 @@ impl Pool {
         let (stop, stopped) = oneshot::channel();
         let server = tokio::spawn(async move {
             let stopped = async move { drop(stopped.await) };
-            // Open streams would hold a graceful end up: the test wants the node gone.
+            // Open streams would delay a graceful end, and the test wants the node gone.
             tokio::select! {
                 () = stopped => {}
                 served = service.serve(listener, std::future::pending()) => served.unwrap(),
@@ -219,7 +219,7 @@ impl Pool {
         running.node.shutdown().await;
     }
 
-    /// Stops a master and forgets everything on its disk but its address; it comes back as `id`.
+    /// Stops a master and forgets everything on its disk but its address. It comes back as `id`.
     pub async fn wipe(&mut self, at: usize, id: NodeId) {
         self.stop(at).await;
         let member = &mut self.members[at];
@@ -233,7 +233,7 @@ impl Pool {
         self.members[at].running.as_ref().unwrap().node.clone()
     }
 
-    /// Hands out the node of a running master, for what else a master is made of. Its port goes on answering.
+    /// Takes the node of a running master, for the other parts of a master. Its port goes on answering.
     pub fn take(&mut self, at: usize) -> RaftNode {
         let Running { node, stop, .. } = self.members[at].running.take().unwrap();
         self.taken.push(stop);

@@ -1,5 +1,5 @@
-//! The machine applies a log in the batches in which openraft hands it over, in holds of so many entries and bytes: where
-//! it was cut shows neither in the index nor in the answers.
+//! The machine applies a log in the batches that openraft passes to it, and locks the index for a limited number of
+//! entries and bytes at a time. Where the log was cut shows neither in the index nor in the answers.
 
 #[path = "../../../index/tests/support/mod.rs"]
 mod state_support;
@@ -33,7 +33,7 @@ use crate::{AddressBook, Applied, Builder, Machine, RaftTiming, SnapshotFile, Sn
 use state_support::steps::{Script, Step, steps};
 use state_support::{TERM, snapshot};
 
-/// Only openraft makes responders. This machine applies nothing and passes them on.
+/// Only openraft can make responders. This machine applies nothing and passes them on.
 struct PassOn {
     machine: Machine,
     to: mpsc::UnboundedSender<ApplyResponder<TypeConfig>>,
@@ -78,7 +78,7 @@ impl RaftStateMachine<TypeConfig> for PassOn {
     }
 }
 
-/// So many responders, and what they will have been told, in their order.
+/// Returns that many responders, and the answers that they will have been given, in their order.
 async fn responders(count: usize) -> (Vec<ApplyResponder<TypeConfig>>, impl Future<Output = Vec<Response>>) {
     let dir = tempfile::tempdir().unwrap();
     let (to, mut passed_on) = mpsc::unbounded_channel();
@@ -113,8 +113,8 @@ fn entry(index: u64, payload: EntryPayloadOf<TypeConfig>) -> Entry {
     Entry { log_id: LogId::new_term_index(TERM, index), payload }
 }
 
-/// A log of these steps, and what a replica that applies it entry by entry answers and holds. Some of its entries are so
-/// large that a few of them fill a hold.
+/// Returns a log of these steps, with the answers and the index of a replica that applies it entry by entry. Some
+/// entries are so large that a few of them reach the limit of a lock.
 fn one_by_one(steps: &[Step]) -> (Vec<Entry>, Vec<Response>, State) {
     let members = Membership::new_with_defaults(vec![BTreeSet::from([NodeId(1)])], []);
     let mut log = vec![entry(0, EntryPayload::Membership(members)), entry(1, EntryPayload::Blank)];
@@ -124,7 +124,7 @@ fn one_by_one(steps: &[Step]) -> (Vec<Entry>, Vec<Response>, State) {
     for step in steps {
         let command = script.command(step, |key| state.get("t", key).map(|object| object.version));
         if matches!(command.op, Op::SetClusterVersion(version) if version > CLUSTER_VERSION) {
-            // No build that supports it is here: it would stop the machine.
+            // No build supports it: it would stop the machine.
             continue;
         }
         let stamp = Stamp { suspects: vec![StoreId(0); 20 << 10], ..command.stamp.clone() };
@@ -138,7 +138,7 @@ fn one_by_one(steps: &[Step]) -> (Vec<Entry>, Vec<Response>, State) {
     (log, answers, state)
 }
 
-/// Hands the log to a new machine in batches of these sizes, over and over, and returns what it answers and holds.
+/// Passes the log to a new machine in batches of these sizes, in turn, and returns its answers and its index.
 async fn in_batches(log: &[Entry], sizes: &[usize]) -> (Vec<Response>, Applied) {
     let dir = tempfile::tempdir().unwrap();
     let (mut machine, index) = machine(&dir);
@@ -154,7 +154,7 @@ async fn in_batches(log: &[Entry], sizes: &[usize]) -> (Vec<Response>, Applied) 
     (told.await, index.read(Clone::clone))
 }
 
-/// Entry by entry, some at a time, and more than one hold takes.
+/// Entry by entry, several at a time, and more than one lock takes.
 fn sizes() -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(prop_oneof![1..4usize, 1..100usize, Just(1_000usize)], 1..20)
 }

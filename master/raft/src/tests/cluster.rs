@@ -1,4 +1,4 @@
-//! Behaviour of a cluster when nothing lies to it: writes, failover, hand-over, snapshots.
+//! Behaviour of a cluster without faults in messages: writes, failover, hand-over, snapshots.
 
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,7 @@ async fn a_follower_that_the_log_no_longer_reaches_gets_the_snapshot() {
     let installed = pool.node(away).raft().metrics().borrow_watched().snapshot;
     assert!(installed > Some(missed), "it caught up from {installed:?}, which the log alone could not give");
 
-    // The snapshot that was received is as good as one of its own.
+    // The received snapshot is as good as one of its own.
     pool.stop(away).await;
     pool.start(away).await.unwrap();
     pool.converge(last).await;
@@ -130,7 +130,7 @@ async fn so_many_bytes_stay_in_the_log_however_few_entries_they_are() {
     assert!(kept > 1_000, "{kept} bytes are left");
 }
 
-/// A master alone that was written to until something was purged.
+/// A single master that was written to until something was purged.
 async fn a_purge_under(limits: SnapshotLimits) -> Pool {
     let pool = Pool::formed(1, limits).await;
     eventually("a purge", async || {
@@ -142,7 +142,8 @@ async fn a_purge_under(limits: SnapshotLimits) -> Pool {
     pool
 }
 
-/// Hands over. Right after an election, on a busy machine, the others may not have answered a heartbeat yet.
+/// Hands leadership over. Right after an election, on a busy machine, the others may not have answered a heartbeat
+/// yet.
 async fn hand_over(leader: &RaftNode, to: Option<NodeId>) -> Leadership {
     let taken = async {
         loop {
@@ -203,7 +204,7 @@ async fn a_hand_over_to_a_dead_master_turns_leases_off_and_an_election_follows()
     assert!(after.leader_id.term > term.0);
 }
 
-/// A member that was removed must not come back by what somebody decided on before.
+/// A removed member must not come back because of an earlier decision.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_was_decided_on_by_older_members_is_refused() {
     let pool = Pool::formed(1, SnapshotLimits::default()).await;
@@ -223,7 +224,8 @@ async fn a_change_that_was_decided_on_by_older_members_is_refused() {
     leader.change_members(&roster(), Change::Learner(late, there())).await.unwrap();
 }
 
-/// Proposed, such a change would leave no leader: neither of the two can commit anything without the dead one.
+/// If it were proposed, such a change would leave no leader: neither of the two can commit anything without the dead
+/// one.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_voters_are_proposed_of_which_a_majority_has_just_died() {
     let mut pool = Pool::formed(3, SnapshotLimits::default()).await;
@@ -277,7 +279,7 @@ async fn the_read_policy_says_whether_the_lease_is_used() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn under_read_index_a_leader_that_is_cut_off_answers_nothing_while_its_lease_runs() {
-    // A lease of fifteen seconds outlasts the test: to its clock this leader holds it all the time.
+    // A lease of fifteen seconds outlasts the test: by its clock this leader holds the lease all the time.
     let (election_min, election_max) = (Duration::from_secs(10), Duration::from_secs(20));
     let timing = RaftTiming { election_min, election_max, ..RaftTiming::LAN };
     let mut pool = Pool::formed_with(3, SnapshotLimits::default(), timing).await;

@@ -14,7 +14,7 @@ use crate::convert::vote_request_to_wire;
 use crate::envelope::Identity;
 use crate::testing::{CLUSTER, Pool, slow};
 
-/// Forms, writes nothing for longer than openraft's lease holds by itself, then writes.
+/// Forms a cluster, writes nothing for longer than openraft's lease holds without answers, then writes.
 async fn writes_after_a_rest(timing: RaftTiming) {
     let rest = timing.election_max * 3;
     let (mut pool, _links) = Pool::far_apart(timing, timing.supported_round_trip()).await;
@@ -41,7 +41,7 @@ async fn an_idle_leader_writes_at_the_longest_round_trip_of_a_wan() {
     writes_after_a_rest(RaftTiming::WAN).await;
 }
 
-/// Whether master `at` would vote for a candidate that has everything, and whether it does.
+/// Returns whether master `at` would vote for a candidate with the whole log, and whether it does.
 async fn votes(pool: &Pool, at: usize, last: LogId) -> (bool, bool) {
     let member = &pool.members[at];
     let (candidate, term) = (NodeId(9), last.leader_id.term + 100);

@@ -101,7 +101,7 @@ async fn a_wiped_master_cannot_vote_in_the_place_of_the_one_it_was() {
     pool.start(wiped).await.unwrap();
     pool.stop(leader).await;
 
-    // The survivor needs one more vote, and asks for it at the wiped master's address: its election timeout passes
+    // The survivor needs one more vote, and asks for it at the wiped master's address. Its election timeout passes
     // several times.
     let wiped_vote = || pool.node(wiped).raft().metrics().borrow_watched().vote;
     let until = tokio::time::Instant::now() + Duration::from_millis(1500);
@@ -131,7 +131,7 @@ async fn a_restarted_voter_keeps_out_of_elections_until_its_leases_are_over() {
     let peer = Identity { cluster: CLUSTER, node: NodeId(7), election_max_ms: 300 };
     let vote = ballot(100, NodeId(7), peer.envelope(us));
 
-    // Its clock stands still, so it may wait for ever: a single voter would otherwise lead within 600 ms.
+    // Its clock stands still, so it waits for ever: a single voter would otherwise lead within 600 ms.
     let until = tokio::time::Instant::now() + Duration::from_millis(1000);
     while tokio::time::Instant::now() < until {
         assert_eq!(client.vote(vote.clone()).await.unwrap_err().code(), tonic::Code::Unavailable);
@@ -157,7 +157,7 @@ async fn a_restarted_voter_waits_for_the_longer_of_the_recorded_and_the_configur
     let lan = Duration::from_millis(300);
     assert_eq!(pool.members[0].vote_timing.election_max(), lan, "it stands beside the vote");
 
-    // It promised more, a moment ago, under another timing.
+    // It promised a longer time a moment ago, under another timing.
     let wan = Duration::from_secs(1);
     pool.members[0].vote_timing.set(wan);
     let now = Arc::new(AtomicU64::new(0));
@@ -192,7 +192,7 @@ async fn a_master_that_was_cut_off_does_not_depose_the_leader_when_it_is_back() 
     let lonely = (leader + 1) % 3;
     pool.stop(leader).await;
     pool.stop((leader + 2) % 3).await;
-    // Alone it asks for pre-votes and gets none, so its term stays.
+    // Without the others it asks for pre-votes and gets none, so its term stays.
     let until = tokio::time::Instant::now() + Duration::from_millis(1500);
     while tokio::time::Instant::now() < until {
         let vote = pool.node(lonely).raft().metrics().borrow_watched().vote;

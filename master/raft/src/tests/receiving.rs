@@ -1,5 +1,4 @@
-//! Raft goes on while a snapshot is received, read back and decoded. A gate holds that up for as long as a test wants it to
-//! take.
+//! Raft goes on while a snapshot is received, read back and decoded. A gate delays that for as long as a test needs.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -28,7 +27,7 @@ use crate::snapshots::{Disk, FileSystem, SnapshotError};
 use crate::testing::{CLUSTER, Pool};
 use crate::{RaftTiming, SnapshotLimits, SnapshotStore};
 
-/// Where snapshots wait before they are read back.
+/// Point at which snapshots wait before they are read back.
 #[derive(Debug, Default)]
 struct Gate {
     state: Mutex<GateState>,
@@ -41,7 +40,7 @@ struct GateState {
     came: usize,
 }
 
-/// Opens the gate at the latest when the test ends, however that happens: no thread waits for ever.
+/// Opens the gate when the test ends in any way, so that no thread waits for ever.
 struct Closed(Arc<Gate>);
 
 impl Closed {
@@ -52,7 +51,7 @@ impl Closed {
         Self(gate)
     }
 
-    /// Waits until so many snapshots have come to it.
+    /// Waits until that many snapshots have reached the gate.
     async fn came(&self, count: usize) {
         until("a snapshot to come to the gate", async || self.0.state.lock().came >= count).await;
     }
@@ -102,7 +101,7 @@ impl Disk for Gate {
     }
 }
 
-/// The three masters by what they do: A leads, B has all of its log, C was away and is sent a snapshot.
+/// The three masters by their roles: A leads, B has all of its log, C was away and is sent a snapshot.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_voter_that_decodes_a_snapshot_votes() {
     let limits =
@@ -156,7 +155,7 @@ fn members() -> Membership {
     Membership::new_with_defaults(vec![BTreeSet::from([SENDER])], [])
 }
 
-/// A master that has taken part in nothing so far, and a gate in front of what it reads back.
+/// Returns a master that has taken part in nothing so far, with a gate in front of its reading back.
 async fn newcomer() -> (Pool, Closed) {
     let mut pool = Pool::unformed(1, SnapshotLimits::default(), RaftTiming::LAN).await;
     pool.stop(0).await;
@@ -171,7 +170,7 @@ fn client(pool: &Pool) -> (RaftClient<tonic::transport::Channel>, v1::Envelope) 
     (RaftClient::new(channel), identity.envelope(pool.members[0].id))
 }
 
-/// The leader of `term` sends a snapshot up to `index`; returns the vote that it is answered.
+/// Sends a snapshot up to `index` as the leader of `term`; returns the vote in the answer.
 fn send(pool: &Pool, term: u64, index: u64) -> JoinHandle<Result<Vote, Status>> {
     let dir = tempfile::tempdir().unwrap();
     let (snapshots, _) = SnapshotStore::open(dir.path(), CLUSTER).unwrap();
@@ -197,7 +196,7 @@ fn send(pool: &Pool, term: u64, index: u64) -> JoinHandle<Result<Vote, Status>> 
     })
 }
 
-/// The leader of `term` sends its log up to `last`, all of which is committed.
+/// Sends the log up to `last`, all of it committed, as the leader of `term`.
 async fn append(pool: &Pool, term: u64, last: Option<u64>) {
     append_committed(pool, term, last, last).await;
 }
@@ -221,7 +220,7 @@ fn applied(pool: &Pool) -> Option<u64> {
     pool.node(0).index().read(|applied| applied.last_applied).map(|last| last.index)
 }
 
-/// Waits until so many files are left, however far they got.
+/// Waits until that many files are left, finished or not.
 async fn files(pool: &Pool, count: usize) {
     let dir = &pool.members[0].snapshot_dir;
     until("what is left over to be deleted", async || fs::read_dir(dir).unwrap().count() == count).await;
@@ -275,7 +274,7 @@ async fn a_snapshot_that_the_log_has_overtaken_is_not_installed() {
     assert_eq!(applied(&pool), Some(25));
 }
 
-/// A leader that lost a follower's answers sends a snapshot, and has no newer one for as long as nothing is written.
+/// A leader that lost a follower's answers sends a snapshot, and has no newer one while nothing is written.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_is_told_that_its_snapshot_is_held_where_the_log_goes_on_behind_it() {
     let (mut pool, gate) = newcomer().await;
@@ -292,8 +291,8 @@ async fn a_leader_is_told_that_its_snapshot_is_held_where_the_log_goes_on_behind
     held(&pool).await;
 }
 
-/// The power is cut after the snapshot was installed and before the log has forgotten, durably, what the snapshot
-/// overrules.
+/// The power is cut after the snapshot was installed, and before the log has durably removed the entries that the
+/// snapshot overrules.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_starts_whose_log_a_snapshot_has_overruled() {
     let mut pool = Pool::unformed(1, SnapshotLimits::default(), RaftTiming::LAN).await;

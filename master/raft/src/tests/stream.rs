@@ -1,4 +1,4 @@
-//! The pipelined stream of appends against a follower that is scripted.
+//! The pipelined stream of appends to a scripted follower.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -142,12 +142,12 @@ fn append(index: u64) -> AppendEntriesRequest<TypeConfig> {
     }
 }
 
-/// As openraft has it: more may always come.
+/// As openraft's input: more may always come.
 fn endless(last: u64) -> impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static {
     Box::pin(stream::iter(0..=last).map(append).chain(stream::pending()))
 }
 
-/// The answers up to and including the first that ends the stream.
+/// Returns the answers up to and including the first that ends the stream.
 async fn answers(
     follower: &mut Follower,
     input: impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + Unpin + 'static,
@@ -270,7 +270,7 @@ async fn a_late_answer_says_nothing_of_what_was_sent_after_its_request() {
     assert!(followed < woke, "the lease counts from the request that was answered");
 }
 
-/// openraft may still read the log for a stream of a leadership that is over, and its range ends before it begins where
+/// openraft may still read the log for a stream of a leadership that is over. Its range ends before it begins once
 /// the new leader has had the end of the log cut off.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_requests_of_a_leadership_are_over_once_a_newer_leader_was_heard() {
@@ -291,7 +291,7 @@ async fn the_requests_of_a_leadership_are_over_once_a_newer_leader_was_heard() {
     assert!(end.is_err(), "append 1 was asked for and answered: {end:?}");
 
     drop(answers);
-    // Had it been one of an earlier term, which does not end the leadership, openraft would go on.
+    // If it had been one of an earlier term, which does not end the leadership, openraft would go on.
     let got = self::answers(&mut follower, Box::pin(stream::iter([append(1)]))).await;
     assert!(matches!(got[..], [Ok(Ok(_))]), "{got:?}");
 }

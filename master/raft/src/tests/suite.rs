@@ -1,4 +1,4 @@
-//! openraft's storage suite over the machine, and what the suite does not ask.
+//! openraft's storage suite over the machine, and checks that the suite lacks.
 
 use bytes::Bytes;
 use futures::stream;

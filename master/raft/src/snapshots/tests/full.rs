@@ -8,10 +8,10 @@ use super::*;
 
 const STEPS: [Step; 4] = [Step::Write, Step::Sync, Step::Rename, Step::SyncDir];
 
-/// A real directory on a disk that has as much room as it is said to have.
+/// A real directory on a disk with a configured amount of free space.
 #[derive(Debug)]
 struct Filling {
-    /// The step at which it turns out to be full.
+    /// The step at which the disk is full.
     full_at: Mutex<Option<Step>>,
     /// Bytes that it reports as free.
     free: AtomicU64,
@@ -23,7 +23,7 @@ impl Filling {
         Arc::new(Self { full_at: Mutex::new(full_at), free: free.into(), writes: AtomicU64::new(0) })
     }
 
-    /// It says that there is room for anything, and is full at `step`.
+    /// Returns a disk that reports room for anything, and is full at `step`.
     fn full_at(step: Step) -> Arc<Self> {
         Self::new(Some(step), u64::MAX)
     }
@@ -53,7 +53,7 @@ impl Disk for Filling {
     fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
         self.writes.fetch_add(1, Ordering::Relaxed);
         let full = self.take(Step::Write);
-        // A part of the first bytes fits.
+        // Part of the first bytes fits.
         if full.is_err() && file.metadata()?.len() == 0 {
             return FileSystem.write(file, &bytes[..bytes.len() / 2]);
         }
@@ -82,8 +82,8 @@ impl Disk for Filling {
     }
 }
 
-/// A snapshot up to 30 could not be added to those up to 10 and 20: the latter is what counts, and nothing of the new one
-/// is there, or all of it where only its name may still be lost.
+/// Checks a directory in which a snapshot up to 30 could not be added to those up to 10 and 20. The one up to 20
+/// counts. Of the new one there is nothing, or all of it if only its name may still be lost.
 fn assert_that_the_last_was_not_added(dir: &TempDir, snapshots: &SnapshotStore, step: Step) {
     assert_eq!(snapshots.current().unwrap().0, meta(20), "full at {step:?}");
     let left: &[u64] = if step == Step::SyncDir { &[10, 20, 30] } else { &[10, 20] };
@@ -154,7 +154,7 @@ async fn a_sent_snapshot_that_the_disk_has_no_room_for_is_taken_over_once_it_has
     }
 }
 
-/// The log would be left without room.
+/// Otherwise the log would be left without room.
 #[test]
 fn a_snapshot_that_does_not_fit_is_not_begun() {
     let needed = |index| bytes_of(&state(index)).len() as u64 + LOG_ROOM;

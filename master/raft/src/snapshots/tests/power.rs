@@ -1,5 +1,5 @@
-//! The power is cut between any two steps of writing a snapshot. What is left of the directory is what was synced, and
-//! of the names that were not synced any part.
+//! The power is cut between any two steps of writing a snapshot. The directory then has what was synced, and any
+//! subset of the names that were not.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -23,10 +23,10 @@ use Step::{ReadBack, Remove, Rename, Sync, SyncDir, Write};
 
 /// The files of a directory.
 type Files = BTreeMap<OsString, Vec<u8>>;
-/// Its names, and the inodes they stand for.
+/// Names in the directory, and their inodes.
 type Names = BTreeMap<OsString, u64>;
 
-/// A real directory on a disk whose power is cut after so many steps.
+/// A real directory on a disk whose power is cut after a number of steps.
 #[derive(Debug)]
 struct Power {
     steps: usize,
@@ -36,16 +36,16 @@ struct Power {
 #[derive(Debug, Default)]
 struct Medium {
     done: Vec<Step>,
-    /// By inode: the bytes that were synced.
+    /// Bytes that were synced, by inode.
     bytes: BTreeMap<u64, Vec<u8>>,
-    /// As of the last sync of the directory.
+    /// Names as of the last sync of the directory.
     names: Names,
-    /// Changes of names since: they were given to a file, or taken away.
+    /// Changes of names since: each gives a name to a file, or takes one away.
     renamed: Vec<(OsString, Option<u64>)>,
 }
 
 impl Medium {
-    /// The files there are if, of the names that were not synced, those reached the medium whose bit is set.
+    /// Returns the files if, of the names that were not synced, those reached the medium whose bit is set.
     fn files(&self, reached: usize) -> Files {
         let mut names = self.names.clone();
         for (at, (name, inode)) in self.renamed.iter().enumerate() {
@@ -59,7 +59,7 @@ impl Medium {
 }
 
 impl Power {
-    /// All that is in `dir` so far has reached the medium.
+    /// Marks all that is in `dir` as having reached the medium.
     fn cut_after(steps: usize, dir: &TempDir) -> Arc<Self> {
         let mut medium = Medium::default();
         for file in fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
@@ -84,7 +84,7 @@ impl Power {
         self.medium.lock().done.clone()
     }
 
-    /// All that the directory may hold when the power is back.
+    /// Returns every content that the directory may have when the power is back.
     fn left(&self) -> Vec<Files> {
         let medium = self.medium.lock();
         (0..1 << medium.renamed.len()).map(|reached| medium.files(reached)).collect()
@@ -154,8 +154,8 @@ impl Disk for Power {
     }
 }
 
-/// The power was cut while a snapshot up to 30 was added to those up to 10 and 20, and the log was purged up to `purged`
-/// on the strength of it: whatever is left, a whole snapshot is there that covers what was purged.
+/// Checks a directory after the power was cut while a snapshot up to 30 was added to those up to 10 and 20, and the
+/// log was purged up to `purged` because of it. In every case a whole snapshot covers what was purged.
 fn assert_that_one_is_whole(power: &Power, all: &[Step], purged: u64) {
     let done = power.done();
     assert_eq!(done, all[..power.steps], "the order of the steps");
@@ -176,7 +176,7 @@ fn assert_that_one_is_whole(power: &Power, all: &[Step], purged: u64) {
     assert_eq!(Vec::from_iter(newest), expected, "after {done:?}");
 }
 
-/// A process that is killed there leaves all that it did.
+/// If a process is killed there, all that it did stays.
 fn assert_that_a_kill_leaves_one(dir: &TempDir, power: &Power) {
     let expected = if power.done().contains(&Rename) { 30 } else { 20 };
     assert_eq!(recovered_index(&open(dir).unwrap().1), Some(expected), "after {:?}", power.done());
@@ -190,7 +190,7 @@ async fn power_that_is_cut_at_any_step_of_writing_leaves_the_old_snapshot_or_the
         let power = Power::cut_after(steps, &dir);
         let (mut machine, _) = machine(&dir, power.clone(), 30);
         let built = machine.get_snapshot_builder().await.build_snapshot().await.unwrap();
-        // As far as openraft then purges.
+        // The index up to which openraft then purges.
         let purged = built.meta.last_log_id.unwrap().index;
         assert_eq!(purged, if power.done().contains(&SyncDir) { 30 } else { 20 });
         assert_that_one_is_whole(&power, &all, purged);

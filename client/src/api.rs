@@ -12,7 +12,7 @@ use crate::masters::{self, Link, MasterList, Masters};
 use crate::metrics::Counters;
 use crate::objects::{self, AvoidList, Core, Fill, Follow, Got, Presence, nonsense};
 use crate::options::Builder;
-use crate::{Admin, ConnectError, Description, Error, Mode, Put, PutOptions, Stats};
+use crate::{Admin, ConnectError, Description, Error, KeyPage, ListPosition, Mode, Put, PutOptions, Stats};
 
 /// A client of one cluster and one tenant.
 ///
@@ -303,6 +303,23 @@ impl Client {
         keys: &[K],
     ) -> Vec<Result<Option<Description>, Error>> {
         self.core().descriptions(copied(keys)).await
+    }
+
+    /// Lists objects of this client's tenant whose keys begin with `prefix`, at most `limit` of them (0: 1,000; at most
+    /// 4,096). Pass the page's `next` to get the next one.
+    ///
+    /// An object that exists from the first page to the last is listed exactly once. A page costs the masters time for what it visits,
+    /// not for what it returns: a prefix with few keys among many objects has many empty pages.
+    ///
+    /// # Errors
+    /// [`Error`] when no leader answers in time.
+    pub async fn list_keys(
+        &self,
+        prefix: impl AsRef<[u8]>,
+        from: Option<ListPosition>,
+        limit: u32,
+    ) -> Result<KeyPage, Error> {
+        self.core().list_keys(Bytes::copy_from_slice(prefix.as_ref()), from, limit).await
     }
 
     /// Removes an object; returns `false` when there was none.

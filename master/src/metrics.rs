@@ -18,6 +18,7 @@ pub(crate) enum Rpc {
     Exist,
     Get,
     Describe,
+    ListKeys,
     PutStart,
     PutEnd,
     PutRevoke,
@@ -35,13 +36,14 @@ pub(crate) enum Rpc {
     FinishUpgrade,
 }
 
-const RPCS: [(Rpc, &str); 20] = [
+const RPCS: [(Rpc, &str); 21] = [
     (Rpc::Hello, "hello"),
     (Rpc::Status, "status"),
     (Rpc::Watch, "watch"),
     (Rpc::Exist, "batch_exist"),
     (Rpc::Get, "batch_get"),
     (Rpc::Describe, "batch_describe"),
+    (Rpc::ListKeys, "list_keys"),
     (Rpc::PutStart, "batch_put_start"),
     (Rpc::PutEnd, "batch_put_end"),
     (Rpc::PutRevoke, "batch_put_revoke"),

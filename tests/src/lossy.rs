@@ -226,6 +226,13 @@ impl Master for Proxy {
         self.master.clone().batch_describe(request.into_inner()).await
     }
 
+    async fn list_keys(
+        &self,
+        request: Request<v1::ListKeysRequest>,
+    ) -> Result<Response<v1::ListKeysReply>, Status> {
+        self.master.clone().list_keys(request.into_inner()).await
+    }
+
     async fn batch_put_start(
         &self,
         request: Request<v1::BatchPutStartRequest>,

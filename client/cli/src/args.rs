@@ -105,6 +105,8 @@ pub(crate) enum Command {
     Exist(KeyArgs),
     /// Remove an object
     Rm(RmArgs),
+    /// List the keys of objects
+    Ls(LsArgs),
     /// Show the size, checksum, pin and stores of an object
     Stat(KeyArgs),
     /// List, add, remove and rescue masters
@@ -229,6 +231,16 @@ pub(crate) struct GetArgs {
     pub(crate) key: String,
     /// File to write; `-` is standard output
     pub(crate) file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// First bytes of the keys to list [default: all keys]
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Most keys to list; the exit code is 0 even if there are more
+    #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) limit: u64,
 }
 
 #[derive(Debug, Args)]

@@ -94,6 +94,7 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Status => cmd::status::status(global, output).await,
             Command::Put(args) => cmd::put::put(global, args, output).await,
             Command::Get(args) => cmd::get::get(global, args, output).await,
+            Command::Ls(args) => cmd::ls::ls(global, args, output).await,
             Command::Exist(args) => cmd::exist::exist(global, args, output).await,
             Command::Rm(args) => cmd::rm::rm(global, args, output).await,
             Command::Stat(args) => cmd::stat::stat(global, args, output).await,

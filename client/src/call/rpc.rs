@@ -42,6 +42,7 @@ rpc! {
     BatchExistRequest -> BatchExistReply by batch_exist as "exist";
     BatchGetRequest -> BatchGetReply by batch_get as "get";
     BatchDescribeRequest -> BatchDescribeReply by batch_describe as "describe";
+    ListKeysRequest -> ListKeysReply by list_keys as "list keys";
     BatchPutStartRequest -> BatchPutStartReply by batch_put_start as "put start";
     BatchPutEndRequest -> BatchPutEndReply by batch_put_end as "put end";
     BatchPutRevokeRequest -> BatchPutRevokeReply by batch_put_revoke as "put revoke";

@@ -1,4 +1,4 @@
-//! Calls on objects: get, put, exist, size, describe, remove.
+//! Calls on objects: get, put, exist, size, describe, list, remove.
 
 mod avoid;
 mod batch;
@@ -6,12 +6,14 @@ mod core;
 mod describe;
 mod get;
 mod keys;
+mod list;
 mod publish;
 mod put;
 mod round;
 
 pub use describe::{DescribedReplica, Description, PinState};
 pub use keys::Presence;
+pub use list::{KeyPage, ListPosition, ListedKey};
 
 pub(crate) use self::core::{Core, Follow, item_error, nonsense};
 pub(crate) use avoid::AvoidList;

@@ -224,7 +224,7 @@ impl Evictor {
     ///
     /// Candidates that stay or are leased go to the other end of their queue. After four of them for each victim the choice stops, so that
     /// its cost depends on the number of victims alone. A pin is found out when its object is a candidate for the first time, at most
-    /// [`PINS_PER_CHOICE`] in one choice: then fewer bytes may be chosen than wanted without a reason.
+    /// 1,024 in one choice: then fewer bytes may be chosen than wanted without a reason.
     pub fn choose(
         &mut self,
         want: Want,

@@ -64,6 +64,18 @@ impl IndexKey {
         Some(Self::hashed(bytes))
     }
 
+    /// Returns the bytes with which the index keys of a tenant begin whose keys begin with `prefix`; `None` when the tenant's
+    /// name is too long.
+    pub(super) fn prefix(tenant: &str, prefix: &[u8]) -> Option<Vec<u8>> {
+        if tenant.len() > MAX_TENANT_LEN {
+            return None;
+        }
+        let mut bytes = vec![u8::try_from(tenant.len()).ok()?];
+        bytes.extend_from_slice(tenant.as_bytes());
+        bytes.extend_from_slice(prefix);
+        Some(bytes)
+    }
+
     /// Reads an index key from the bytes in a snapshot; `None` when they are not one.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (&tenant_len, rest) = bytes.split_first()?;

@@ -16,6 +16,7 @@ mod cow;
 #[doc(hidden)]
 pub mod fuzz;
 mod key;
+mod list;
 mod machine;
 mod mount;
 mod objects;
@@ -37,6 +38,7 @@ pub use command::{
     PutStartItem, PutStarted, RemoveItem, Response, Stamp, StartKey, reuse_epoch,
 };
 pub use key::KeyHash;
+pub use list::KeyPage;
 pub use machine::{State, allocation_order};
 pub use pin::{Pin, PinAction, SOFT_PIN_MAX};
 pub use query::{HashedObject, HeldRange, ObjectAge, ObjectView, PutView, StoreView, Usage};

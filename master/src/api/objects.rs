@@ -13,6 +13,9 @@ use crate::leader::{
     RemoveObject, StoreGrant,
 };
 
+/// Number of keys in a page of a listing when the request names none.
+const LISTED_KEYS: usize = 1000;
+
 /// Length of a soft pin when the request names none.
 const SOFT_PIN: Duration = Duration::from_secs(30 * 60);
 
@@ -81,6 +84,20 @@ pub(super) async fn describe(
     };
     let described = objects.describe(&request.tenant, &request.keys).await?;
     Ok(v1::BatchDescribeReply { results: described.into_iter().map(result).collect() })
+}
+
+pub(super) async fn list_keys(
+    objects: &Objects,
+    request: v1::ListKeysRequest,
+) -> Result<v1::ListKeysReply, Refusal> {
+    limits(&request.tenant, 0)?;
+    let limit = match usize::try_from(request.limit).unwrap_or(usize::MAX) {
+        0 => LISTED_KEYS,
+        limit => limit.min(mc_types::MAX_ITEMS),
+    };
+    let page = objects.list_keys(&request.tenant, &request.prefix, request.from, limit).await?;
+    let keys = page.keys.into_iter().map(|(key, size)| v1::ListedKey { key: key.into(), size }).collect();
+    Ok(v1::ListKeysReply { keys, next: page.next.unwrap_or_default() })
 }
 
 pub(super) async fn put_start(

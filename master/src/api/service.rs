@@ -168,6 +168,13 @@ impl Master for MasterService {
         call!(self, Describe, request, |services| objects::describe(&services.objects, request).await?)
     }
 
+    async fn list_keys(
+        &self,
+        request: Request<v1::ListKeysRequest>,
+    ) -> Result<Response<v1::ListKeysReply>, Status> {
+        call!(self, ListKeys, request, |services| objects::list_keys(&services.objects, request).await?)
+    }
+
     async fn batch_put_start(
         &self,
         request: Request<v1::BatchPutStartRequest>,

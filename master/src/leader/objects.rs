@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_index::{
-    KeyHash, ObjectView, PinAction, PlacedReplica, PutEndItem, PutMode, PutStartItem, PutStarted, RemoveItem,
-    Request, StartKey, State, StoreView,
+    KeyHash, KeyPage, ObjectView, PinAction, PlacedReplica, PutEndItem, PutMode, PutStartItem, PutStarted,
+    RemoveItem, Request, StartKey, State, StoreView,
 };
 use mc_types::{Access, ClusterTime, Code, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use smallvec::SmallVec;
@@ -25,6 +25,9 @@ const NO_STORE: &str = "no store can take the put: each is silent, has just fail
 /// Why a put of a hard-pinned object found no space.
 const PIN_LIMIT: &str =
     "as many bytes as hard-pin-limit allows are hard-pinned: remove hard-pinned objects or raise the limit";
+
+/// Bytes of keys after which a page of a listing ends.
+const LISTED_BYTES: usize = 1 << 20;
 
 /// Attempts of a put to find space after an eviction. Each asks for its bytes again, so that more of them would evict
 /// many times what the put needs, where free space is in pieces that are too small for it.
@@ -217,6 +220,21 @@ impl Objects {
             };
             keys.iter().map(describe).collect()
         }))
+    }
+
+    /// Lists keys of a tenant, from a position on.
+    pub(crate) async fn list_keys(
+        &self,
+        tenant: &str,
+        prefix: &[u8],
+        from: u64,
+        limit: usize,
+    ) -> Result<KeyPage, Refusal> {
+        self.coordinator.lead().await?;
+        Ok(self
+            .coordinator
+            .index
+            .read(|applied| applied.state.list(tenant, prefix, from, limit, LISTED_BYTES)))
     }
 
     /// Allocates replicas for puts. A put that is still open at its deadline ends then.

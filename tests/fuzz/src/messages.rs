@@ -107,6 +107,16 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             },
         ),
         kind(
+            v1::ListKeysRequest {
+                caller: caller.clone(),
+                tenant: tenant.clone(),
+                prefix: id(b"key"),
+                from: 7,
+                limit: 100,
+            },
+            |list| fuzz::caller(list.caller.as_ref()) && fuzz::keys(&list.tenant, std::iter::empty()),
+        ),
+        kind(
             v1::BatchPutStartRequest { caller: caller.clone(), tenant: tenant.clone(), items: starts() },
             fuzz::put_start,
         ),
@@ -239,6 +249,10 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 ],
             },
             mc_client::fuzz::describe,
+        ),
+        kind(
+            v1::ListKeysReply { keys: vec![v1::ListedKey { key: id(b"key"), size: 4096 }; 3], next: 9 },
+            |_| true,
         ),
         kind(
             v1::BatchGetReply {

@@ -5,6 +5,7 @@ pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod exist;
 pub(crate) mod get;
+pub(crate) mod ls;
 pub(crate) mod members;
 pub(crate) mod playground;
 pub(crate) mod put;

@@ -298,6 +298,13 @@ impl Master for Service {
         Err(Status::unimplemented("no test of the client describes objects"))
     }
 
+    async fn list_keys(
+        &self,
+        _: Request<v1::ListKeysRequest>,
+    ) -> Result<Response<v1::ListKeysReply>, Status> {
+        Err(Status::unimplemented("no test of the client lists keys"))
+    }
+
     async fn batch_put_start(
         &self,
         request: Request<v1::BatchPutStartRequest>,

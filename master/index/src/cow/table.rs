@@ -63,9 +63,18 @@ impl<T: Clone + Default, const TOP: usize> CowTable<T, TOP> {
     /// Iterates over the slots in order, except those of rows that were never written to: in a table with few entries,
     /// these are nearly all.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        let rows = self.rows.iter().filter(|row| !Arc::ptr_eq(row, &self.blank)).flat_map(|row| row.iter());
-        let written = rows.filter(|row| !Arc::ptr_eq(row, &self.blank[0]));
-        written.flat_map(|row| row.iter()).map(|slot| &**slot)
+        self.iter_from(0).map(|(_, slot)| slot)
+    }
+
+    /// [`Self::iter`] from a slot on, with the number of each.
+    pub(crate) fn iter_from(&self, first: u32) -> impl Iterator<Item = (u32, &T)> {
+        let rows =
+            self.rows.iter().zip((0..).step_by(MIDDLE * BOTTOM)).skip(first as usize / BOTTOM / MIDDLE);
+        let rows = rows.filter(|(row, _)| !Arc::ptr_eq(row, &self.blank));
+        let rows = rows.flat_map(|(row, at): (_, u32)| row.iter().zip((at..).step_by(BOTTOM)));
+        let written = rows.filter(|(row, _)| !Arc::ptr_eq(row, &self.blank[0]));
+        let slots = written.flat_map(|(row, at)| (at..).zip(row.iter().map(|slot| &**slot)));
+        slots.skip_while(move |(at, _)| *at < first)
     }
 }
 
@@ -105,5 +114,9 @@ mod tests {
             *table.get_mut(slot) = slot;
         }
         assert!(table.iter().copied().eq(0..SLOTS));
+        for first in [0, 1, 15, 16, 2047, 2048, SLOTS - 1, SLOTS, u32::MAX] {
+            let from = table.iter_from(first).map(|(at, slot)| (at, *slot));
+            assert!(from.eq((first..SLOTS.max(first)).map(|at| (at, at))), "from {first}");
+        }
     }
 }

@@ -110,6 +110,19 @@ impl Objects {
         self.parts.get(part(hash)).touch(hash.order())
     }
 
+    /// Iterates over the objects from a position on, in the order of a snapshot. Each comes with the position after it;
+    /// objects that share one are not separated by it. The end of a part yields a position alone.
+    pub(super) fn iter_from(&self, from: u64) -> impl Iterator<Item = (u64, Option<ObjectRef<'_>>)> {
+        let first = u32::try_from(from >> 32).unwrap_or(u32::MAX);
+        self.parts.iter_from(first).flat_map(move |(part, shard)| {
+            let start = u64::from(part) << 32;
+            let after = move |order: u32| start + u64::from(order) + 1;
+            let objects = shard.ordered().map(move |(order, object)| (after(order), Some(object)));
+            let left = objects.filter(move |(after, _)| *after > from);
+            left.chain(std::iter::once((start + (1 << 32), None)))
+        })
+    }
+
     /// Iterates over all objects in the order of a snapshot: shard, hash, key.
     pub(super) fn iter(&self) -> impl Iterator<Item = ObjectRef<'_>> {
         self.parts.iter().flat_map(Shard::iter)

@@ -248,6 +248,11 @@ impl Shard {
         self.index.iter().map(|slot| self.read(*slot))
     }
 
+    /// Iterates over the objects with the order bits of their key hashes.
+    pub(super) fn ordered(&self) -> impl Iterator<Item = (u32, ObjectRef<'_>)> {
+        self.index.iter().map(|slot| (slot.order, self.read(*slot)))
+    }
+
     /// Reads the memory that a look-up of that order is going to read, or an insert to write, to bring it into the
     /// cache.
     pub(super) fn touch(&self, order: u32) -> u64 {

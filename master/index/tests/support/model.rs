@@ -488,6 +488,25 @@ impl Model {
         });
         assert_eq!(ages, expected.collect());
         assert_eq!(state.once_share(), self.once_share);
+        self.compare_listing(state);
+    }
+
+    /// Pages of two keys name every visible object once.
+    fn compare_listing(&self, state: &State) {
+        for prefix in [&b""[..], b"kkk"] {
+            let (mut listed, mut from) = (Vec::new(), Some(0));
+            while let Some(at) = from {
+                let page = state.list("t", prefix, at, 2, usize::MAX);
+                listed.extend(page.keys);
+                from = page.next;
+            }
+            listed.sort();
+            let visible = self.objects.iter().filter(|(key, _)| self.visible(key).is_some());
+            let visible = visible.filter(|(key, _)| key.0 == "t" && key.1.starts_with(prefix));
+            let mut expected: Vec<_> = visible.map(|(key, object)| (key.1.clone(), object.size)).collect();
+            expected.sort();
+            assert_eq!(listed, expected);
+        }
     }
 
     fn compare_stores(&self, state: &State) {

@@ -281,6 +281,12 @@ impl Master for Fake {
     ) -> Result<Response<v1::BatchDescribeReply>, Status> {
         Err(Status::unimplemented("not asked by stores"))
     }
+    async fn list_keys(
+        &self,
+        _: Request<v1::ListKeysRequest>,
+    ) -> Result<Response<v1::ListKeysReply>, Status> {
+        Err(Status::unimplemented("not asked by stores"))
+    }
     async fn batch_put_start(
         &self,
         _: Request<v1::BatchPutStartRequest>,

@@ -87,6 +87,8 @@ pub struct Evictor {
     epoch: u32,
     /// Reused objects whose epoch in the index is behind.
     to_note: VecDeque<KeyHash>,
+    /// Number of candidates without a pin that were passed over one after the other, over several choices.
+    passed_over: usize,
     /// Soft-pinned objects that were candidates, by the end of their pin. Objects may be gone since.
     soft_pins: BTreeMap<(ClusterTime, u64), KeyHash>,
 }
@@ -246,6 +248,11 @@ impl Evictor {
                 }
                 if looks >= FIRST_LOOKS + LOOKS_PER_VICTIM * (chosen.items.len() - before) {
                     leased = true;
+                    if class == Class::Unpinned && self.passed_over < self.policy.unpinned() {
+                        // Others without a pin may be free: soft-pinned objects wait for a later choice.
+                        chosen.blocked = Some(Blocked::Leased);
+                        return chosen;
+                    }
                     break;
                 }
                 let candidate = match class {
@@ -260,6 +267,9 @@ impl Evictor {
                 }
                 let stays = !self.try_evict(unit, key, &mut chosen, state, leases, now, without);
                 looks += usize::from(stays);
+                if class == Class::Unpinned {
+                    self.passed_over = if stays { self.passed_over + 1 } else { 0 };
+                }
             }
         }
         chosen.blocked = Some(match leased {

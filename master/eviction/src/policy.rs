@@ -127,7 +127,8 @@ impl<T> Policy<T> {
     }
 
     /// Number of units that are not pinned, of which the once-seen queue has its share.
-    fn unpinned(&self) -> usize {
+    #[must_use]
+    pub fn unpinned(&self) -> usize {
         [Name::Once, Name::Reused, Name::ReusedEnd].map(|name| self.queue(name).len).into_iter().sum()
     }
 

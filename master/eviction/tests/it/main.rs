@@ -145,6 +145,31 @@ fn pinned_objects_go_last_or_never() {
 }
 
 #[test]
+fn soft_pinned_objects_stay_until_all_others_were_found_leased() {
+    const LEASED: u128 = 200;
+    let mut pool = Pool::new(&[400 * SIZE]);
+    pool.put_pinned(1, PinAction::Soft { until: ClusterTime(NOW.0 + 60_000) });
+    for n in 2..2 + LEASED {
+        pool.put(n..n + 1);
+        assert!(pool.leases.grant(PutId(n), ClusterTime(NOW.0 + 1)));
+    }
+    let free = 2 + LEASED;
+    pool.put(free..free + 1);
+    let mut evicted = Vec::new();
+    while evicted.is_empty() {
+        let chosen = pool.choose(SIZE);
+        assert!(chosen.blocked.is_none() != chosen.items.is_empty(), "{chosen:?}");
+        evicted = versions(&chosen);
+    }
+    assert_eq!(evicted, [free]);
+    let mut last = Vec::new();
+    for _ in 0..10 {
+        last.extend(versions(&pool.choose(SIZE)));
+    }
+    assert_eq!(last, [1], "once all others were found leased");
+}
+
+#[test]
 fn an_object_whose_soft_pin_ends_is_like_the_others_again() {
     let mut pool = Pool::new(&[100 * SIZE]);
     pool.put_pinned(1, PinAction::Soft { until: ClusterTime(NOW.0 + 60_000) });

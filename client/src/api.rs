@@ -308,8 +308,8 @@ impl Client {
     /// Lists objects of this client's tenant whose keys begin with `prefix`, at most `limit` of them (0: 1,000; at most
     /// 4,096). Pass the page's `next` to get the next one.
     ///
-    /// An object that exists from the first page to the last is listed exactly once. A page costs the masters time for what it visits,
-    /// not for what it returns: a prefix with few keys among many objects has many empty pages.
+    /// An object that exists from the first page to the last is listed exactly once. A page costs the masters time for
+    /// what it visits, not for what it returns: a prefix with few keys among many objects has many empty pages.
     ///
     /// # Errors
     /// [`Error`] when no leader answers in time.

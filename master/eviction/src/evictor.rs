@@ -15,7 +15,8 @@ const FIRST_LOOKS: usize = 64;
 /// Number of units that are checked against the index at a time, once many of them may be gone.
 const PRUNE_SLICE: usize = 1024;
 
-/// Maximum number of reused objects that wait to be noted in the index. Further ones are noted when they are used again.
+/// Maximum number of reused objects that wait to be noted in the index. Further ones are noted when they are used
+/// again.
 const NOTES_MAX: usize = 64 << 10;
 
 /// Maximum number of pins that are found out, or ended, in one choice.
@@ -59,8 +60,8 @@ enum Class {
     Soft,
 }
 
-/// Bytes above the low watermark, once the high one is passed; 0 below that. Stores in `without`, which is sorted, do not
-/// count.
+/// Bytes above the low watermark, once the high one is passed; 0 below that. Stores in `without`, which is sorted, do
+/// not count.
 #[must_use]
 pub fn excess(state: &State, without: &[StoreId]) -> u64 {
     let Usage { capacity, live, .. } = state.usage(without);
@@ -127,8 +128,8 @@ impl Evictor {
     /// Takes at most `max` objects whose reuse is to be noted in the index ([`mc_index::Op::NoteReuse`]), and returns
     /// them with the epoch and the share of the once-seen queue. `None` if there are none.
     ///
-    /// An object is noted at most once in an epoch. When an entry with notes is lost, a next leader orders these objects
-    /// as if they were used earlier.
+    /// An object is noted at most once in an epoch. When an entry with notes is lost, a next leader orders these
+    /// objects as if they were used earlier.
     pub fn take_notes(&mut self, max: usize) -> Option<(Vec<KeyHash>, u32, u32)> {
         let keys: Vec<_> = self.to_note.drain(..max.min(self.to_note.len())).collect();
         (!keys.is_empty()).then(|| (keys, self.epoch, self.policy.once_share()))
@@ -224,9 +225,10 @@ impl Evictor {
     /// which is sorted, count, and objects without such bytes stay. Soft-pinned objects are chosen only when not enough
     /// others can be, hard-pinned ones never.
     ///
-    /// Candidates that stay or are leased go to the other end of their queue. After four of them for each victim the choice stops, so that
-    /// its cost depends on the number of victims alone. A pin is found out when its object is a candidate for the first time, at most
-    /// 1,024 in one choice: then fewer bytes may be chosen than wanted without a reason.
+    /// Candidates that stay or are leased go to the other end of their queue. After four of them for each victim the
+    /// choice stops, so that its cost depends on the number of victims alone. A pin is found out when its object is a
+    /// candidate for the first time, at most 1,024 in one choice: then fewer bytes may be chosen than wanted without a
+    /// reason.
     pub fn choose(
         &mut self,
         want: Want,

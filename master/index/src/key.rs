@@ -64,8 +64,8 @@ impl IndexKey {
         Some(Self::hashed(bytes))
     }
 
-    /// Returns the bytes with which the index keys of a tenant begin whose keys begin with `prefix`; `None` when the tenant's
-    /// name is too long.
+    /// Returns the bytes with which the index keys of a tenant begin whose keys begin with `prefix`; `None` when the
+    /// tenant's name is too long.
     pub(super) fn prefix(tenant: &str, prefix: &[u8]) -> Option<Vec<u8>> {
         if tenant.len() > MAX_TENANT_LEN {
             return None;

@@ -3,7 +3,8 @@
 use super::key::IndexKey;
 use super::machine::State;
 
-/// Maximum number of objects and parts of the index that one page visits. The index is locked against changes meanwhile.
+/// Maximum number of objects and parts of the index that one page visits. The index is locked against changes
+/// meanwhile.
 const VISITS_MAX: usize = 64 << 10;
 
 /// A page of a listing.
@@ -18,8 +19,8 @@ pub struct KeyPage {
 impl State {
     /// Lists visible objects of a tenant whose keys begin with `prefix`, from a position on; 0 is the start.
     ///
-    /// A page ends after `keys` keys or `bytes` bytes of keys, or when it has visited enough of the index. It may be empty
-    /// although more pages follow. An object that exists from the first page to the last is listed exactly once.
+    /// A page ends after `keys` keys or `bytes` bytes of keys, or when it has visited enough of the index. It may be
+    /// empty although more pages follow. An object that exists from the first page to the last is listed exactly once.
     #[must_use]
     pub fn list(&self, tenant: &str, prefix: &[u8], from: u64, keys: usize, bytes: usize) -> KeyPage {
         let mut page = KeyPage::default();

@@ -121,7 +121,8 @@ impl Segments {
         }
     }
 
-    /// Counts the bytes of a replica that is placed as hard-pinned; does nothing for another pin or a segment that is gone.
+    /// Counts the bytes of a replica that is placed as hard-pinned; does nothing for another pin or a segment that is
+    /// gone.
     pub(super) fn pin(&mut self, number: u32, len: u64, pin: Pin) {
         if pin.is_hard()
             && let Some(space) = self.space_mut(number)

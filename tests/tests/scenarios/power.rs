@@ -1,6 +1,6 @@
-//! Loss of power: `kill -9` leaves the kernel all that a master wrote, a loss of power only what it made durable, and of the
-//! rest any part. Each round ends a master within a call that changes or syncs a file, takes a random part of what was
-//! not durable, and starts it again on what is left: every acknowledged put and remove must be there.
+//! Loss of power: `kill -9` leaves the kernel all that a master wrote, a loss of power only what it made durable, and
+//! of the rest any part. Each round ends a master within a call that changes or syncs a file, takes a random part of
+//! what was not durable, and starts it again on what is left: every acknowledged put and remove must be there.
 //!
 //! The same rounds with syncs that lie must find a loss: they would notice a sync that is missing.
 

@@ -280,7 +280,8 @@ fn objects_that_a_dropped_store_took_along_leave_the_order() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
-    /// Whatever happened to the index, an evictor that followed it can evict every object but the hard-pinned ones, each once.
+    /// Whatever happened to the index, an evictor that followed it can evict every object but the hard-pinned ones,
+    /// each once.
     #[test]
     fn no_object_is_ever_lost_to_the_order(steps in steps(1..120), begin in 0..120usize) {
         let mut state = State::new(Settings::default());

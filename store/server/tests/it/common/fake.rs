@@ -80,7 +80,16 @@ impl FakeCluster {
         let fake = Fake { place: master, agreed: self.agreed.clone() };
         let address = self.addresses[master].clone();
         runtime.spawn(async move {
-            let listener = TcpNetwork.listen(&address).await.unwrap();
+            // The port is reserved, but something that looked for a free one may hold it for a moment.
+            let mut listener = TcpNetwork.listen(&address).await;
+            for _ in 0..500 {
+                if listener.is_ok() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                listener = TcpNetwork.listen(&address).await;
+            }
+            let listener = listener.unwrap();
             tonic::transport::Server::builder()
                 .add_service(MasterServer::new(fake))
                 .serve_with_incoming(listener.incoming)

@@ -200,7 +200,7 @@ pub struct PutOptions {
     pub pin: Pin,
 }
 
-/// What a put does to the protection of its key's object from eviction.
+/// Protection from eviction that a put requests for its object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pin {
     /// The object gets the pin of the one that it replaces, if any.

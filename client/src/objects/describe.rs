@@ -11,7 +11,7 @@ use super::core::{Core, item_error, nonsense};
 use crate::Error;
 use crate::call::Repeat;
 
-/// What the masters know of an object.
+/// Description of an object by the masters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Id of the put that wrote it.

@@ -19,7 +19,7 @@ const PRUNE_SLICE: usize = 1024;
 /// again.
 const NOTES_MAX: usize = 64 << 10;
 
-/// Maximum number of pins that are found out, or ended, in one choice.
+/// Maximum number of pins that one choice looks up, and of those that it ends.
 const PINS_PER_CHOICE: usize = 1024;
 
 /// Extent of one eviction.
@@ -193,7 +193,7 @@ impl Evictor {
                     self.policy.hit(unit, self.calls);
                     if put && let Some(replaced) = self.policy.get_mut(unit) {
                         replaced.noted = 0;
-                        // Its pin may be another one; it is found out anew.
+                        // The new version may have another pin. The next choice that meets it looks it up.
                         self.policy.unpin(unit);
                     }
                     unit
@@ -226,9 +226,9 @@ impl Evictor {
     /// others can be, hard-pinned ones never.
     ///
     /// Candidates that stay or are leased go to the other end of their queue. After four of them for each victim the
-    /// choice stops, so that its cost depends on the number of victims alone. A pin is found out when its object is a
-    /// candidate for the first time, at most 1,024 in one choice: then fewer bytes may be chosen than wanted without a
-    /// reason.
+    /// choice stops, so that its cost depends on the number of victims alone. A pin is looked up when its object becomes a
+    /// candidate, at most 1,024 times in one choice. If that limit is reached, fewer bytes than wanted may be chosen, and
+    /// `blocked` is `None`.
     pub fn choose(
         &mut self,
         want: Want,

@@ -55,7 +55,7 @@ impl Pin {
     }
 }
 
-/// What a put does to the pin of its key.
+/// Pin that a put requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PinAction {
     /// The new object gets the pin of the one that it replaces, if any.

@@ -1,10 +1,10 @@
 //! Pauses of a leader's messages to a peer that does not answer.
 //!
-//! Where messages get through one way only, the followers go on hearing a leader that hears none of them, can commit
-//! nothing, and answers no reads: each of its messages puts their election off. So a peer that is sent to in vain is
-//! left alone long enough to stand for election, then tried again for a moment, and so on until an answer comes, be it
-//! late: one that was merely slow is left alone no longer. Where the leader has the others' answers, its silence costs
-//! that one peer nothing that it could use: its pre-votes are refused.
+//! If messages get through in one direction only, followers go on hearing a leader that hears none of them. Such a
+//! leader can commit nothing and answers no reads, but each of its messages postpones their election. So a peer that
+//! does not answer is left alone long enough to stand for election, then tried again for a moment. This repeats until
+//! an answer arrives, even a late one: a peer that was only slow is not left alone any longer. If the other peers answer
+//! the leader, its silence does that one peer no harm, because its pre-votes are refused.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -398,7 +398,7 @@ impl RaftNode {
 
     /// Returns the term in which this node may serve reads, and answer from soft state, at this moment. `None` means
     /// that only [`Self::read_barrier`] can tell, which is always so under the read policy [`ReadPolicy::ReadIndex`].
-    /// The call costs no message and no step through Raft. Make it for every operation anew, and within it.
+    /// The call costs no message and no step through Raft. Repeat it for every operation, during the operation.
     #[must_use]
     pub fn try_lease(&self) -> Option<LeaderTerm> {
         match self.index.read_policy() {

@@ -105,7 +105,7 @@ impl Configuration {
             return Ok(false);
         }
         self.coordinator.propose(leading, Request::set_settings(self.seed.clone())).await?;
-        // This term began with the built-in settings. Its leases must stay, so its soft state is not made anew.
+        // This term began with the built-in settings. Its soft state stays, because that has its leases.
         leading.adopt(&self.seed);
         self.coordinator.propose(leading, Request::set_cluster_version(version)).await?;
         Ok(false)

@@ -93,7 +93,7 @@ pub(crate) struct NewPut {
     pub(crate) pin: NewPin,
 }
 
-/// What a put does to the pin of its key.
+/// Pin that a put requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NewPin {
     Preserve,

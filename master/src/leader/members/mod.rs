@@ -11,8 +11,9 @@
 //! A swap cannot lose acknowledged data. It is a change of the membership like any other: a majority of the old voters
 //! and one of the new commit it, and before that the new node counts for nothing. The old id never votes again, because
 //! the only disk that knew its vote is gone. If the leader is wrong about that, the old node is a removed member, and
-//! Raft handles those. The conditions below keep a leader from swapping in vain or in haste: the new node is empty, the
-//! old one has been silent, every other voter is up, and no leader has made a swap within the last minute.
+//! Raft handles those. A leader swaps only if the new node is empty, the old one has been silent, every
+//! other voter is up, and no leader has made a swap within the last minute. So it makes no swap that fails or that is
+//! not needed.
 
 mod decide;
 mod keep;

@@ -32,5 +32,5 @@ pub use mc_discovery::Leader;
 pub use mc_transfer::{RegisterError, RegisteredMemory, Segment};
 pub use mc_types::{ByteSize, ClusterId, Code, NodeId, ParseAddressError, PutId, StoreId};
 pub use metrics::Stats;
-pub use objects::{DescribedReplica, Description, KeyPage, ListPosition, ListedKey, PinState, Presence};
-pub use options::{Builder, DEFAULT_MASTER_PORT, Mode, Pin, Put, PutMode, PutOptions};
+pub use objects::{DescribedReplica, Description, KeyPage, ListPosition, ListedKey, Pin, Presence};
+pub use options::{Builder, DEFAULT_MASTER_PORT, Mode, PinAction, Put, PutMode, PutOptions};

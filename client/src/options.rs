@@ -197,12 +197,12 @@ pub struct PutOptions {
     pub preferred: Vec<StoreId>,
     /// Protection of the object from eviction. A put-if-absent that finds its key changes nothing. A put that stays local
     /// (see [`Builder::publish_local`]) is published without a pin.
-    pub pin: Pin,
+    pub pin: PinAction,
 }
 
 /// Protection from eviction that a put requests for its object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pin {
+pub enum PinAction {
     /// The object gets the pin of the one that it replaces, if any.
     #[default]
     Preserve,
@@ -216,7 +216,7 @@ pub enum Pin {
     Hard,
 }
 
-impl Pin {
+impl PinAction {
     /// A soft pin of 30 minutes.
     pub const SOFT: Self = Self::Soft(Duration::from_secs(30 * 60));
 }
@@ -228,7 +228,7 @@ impl Default for PutOptions {
             replicas: 1,
             deadline: Duration::from_secs(30),
             preferred: Vec::new(),
-            pin: Pin::Preserve,
+            pin: PinAction::Preserve,
         }
     }
 }

@@ -21,14 +21,14 @@ pub struct Description {
     /// CRC-64/NVME that its writer recorded.
     pub checksum: u64,
     /// Its protection from eviction; `None` if it is not pinned.
-    pub pin: Option<PinState>,
+    pub pin: Option<Pin>,
     /// Its replicas, those on suspect stores included; at least one.
     pub replicas: Vec<DescribedReplica>,
 }
 
 /// Protection of an object from eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PinState {
+pub enum Pin {
     /// Evicted only when nothing without a pin can be.
     Soft {
         /// Time until the pin ends.
@@ -61,8 +61,8 @@ impl Description {
     pub(crate) fn read(result: &DescribeResult) -> Option<Self> {
         let soft = Duration::from_millis(result.soft_pin_left_ms);
         let pin = match result.hard_pinned {
-            true => Some(PinState::Hard),
-            false => (!soft.is_zero()).then_some(PinState::Soft { left: soft }),
+            true => Some(Pin::Hard),
+            false => (!soft.is_zero()).then_some(Pin::Soft { left: soft }),
         };
         let replica = |replica: &mc_proto::v1::DescribedReplica| {
             Some(DescribedReplica {

@@ -11,7 +11,7 @@ mod publish;
 mod put;
 mod round;
 
-pub use describe::{DescribedReplica, Description, PinState};
+pub use describe::{DescribedReplica, Description, Pin};
 pub use keys::Presence;
 pub use list::{KeyPage, ListPosition, ListedKey};
 

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use futures::future::{BoxFuture, ready};
 use futures::stream::FuturesUnordered;
 use mc_proto::v1::{
-    BatchGetRequest, BatchPutEndRequest, BatchPutRevokeRequest, BatchPutStartRequest, PinAction, PutEndItem,
+    BatchGetRequest, BatchPutEndRequest, BatchPutRevokeRequest, BatchPutStartRequest, PutEndItem,
     PutStartItem,
 };
 use mc_transfer::{Checksum, TransferError, WriteOp};
@@ -22,7 +22,7 @@ use crate::call::{CallError, Repeat};
 use crate::local::LocalPut;
 use crate::options::LONGEST;
 use crate::placement::{Granted, Place, grants, places};
-use crate::{Error, Pin, Put, PutFrom, PutMode, PutOptions};
+use crate::{Error, PinAction, Put, PutFrom, PutMode, PutOptions};
 
 /// Role of the local cache in a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,14 +180,14 @@ impl Core {
             preferred_stores: ids(&options.preferred),
             avoid_stores: ids(&avoided),
             pin: match options.pin {
-                Pin::Preserve => PinAction::PinPreserve,
-                Pin::Disable => PinAction::PinDisable,
-                Pin::Soft(_) => PinAction::PinSoft,
-                Pin::Hard => PinAction::PinHard,
+                PinAction::Preserve => mc_proto::v1::PinAction::PinPreserve,
+                PinAction::Disable => mc_proto::v1::PinAction::PinDisable,
+                PinAction::Soft(_) => mc_proto::v1::PinAction::PinSoft,
+                PinAction::Hard => mc_proto::v1::PinAction::PinHard,
             } as i32,
             soft_pin_ms: match options.pin {
                 // 0 would select the master's default.
-                Pin::Soft(length) => u64::try_from(length.as_millis()).unwrap_or(u64::MAX).max(1),
+                PinAction::Soft(length) => u64::try_from(length.as_millis()).unwrap_or(u64::MAX).max(1),
                 _ => 0,
             },
         }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use mc_client::{Admin, Code, Pin, PinState, Put, PutMode, PutOptions};
+use mc_client::{Admin, Code, Pin, PinAction, Put, PutMode, PutOptions};
 use mc_tests::{Cluster, Faults, until, value};
 
 const MIB: usize = 1 << 20;
@@ -96,10 +96,10 @@ async fn pinned_objects_outlast_a_pool_that_is_filled_again_and_again() {
     let client = cluster.client().await;
     let pinned = |pin| PutOptions { pin, ..options() };
     for n in 0..4 {
-        assert_eq!(client.put_with(key(n), &big(n), &pinned(Pin::Hard)).await.unwrap(), Put::Stored);
+        assert_eq!(client.put_with(key(n), &big(n), &pinned(PinAction::Hard)).await.unwrap(), Put::Stored);
     }
     for n in 4..8 {
-        assert_eq!(client.put_with(key(n), &big(n), &pinned(Pin::SOFT)).await.unwrap(), Put::Stored);
+        assert_eq!(client.put_with(key(n), &big(n), &pinned(PinAction::SOFT)).await.unwrap(), Put::Stored);
     }
     for n in 8..8 + 3 * ROOM {
         assert_eq!(client.put_with(key(n), &big(n), &options()).await.unwrap(), Put::Stored, "put {n}");
@@ -110,16 +110,16 @@ async fn pinned_objects_outlast_a_pool_that_is_filled_again_and_again() {
     assert_eq!(client.get(key(8)).await.unwrap(), None, "the oldest without a pin is evicted");
 
     let described = client.describe(key(0)).await.unwrap().unwrap();
-    assert_eq!((described.pin, described.size.0), (Some(PinState::Hard), MIB as u64));
+    assert_eq!((described.pin, described.size.0), (Some(Pin::Hard), MIB as u64));
     assert_eq!(described.replicas[0].address, cluster.store_address(0));
     let soft = client.describe(key(4)).await.unwrap().unwrap().pin;
-    assert!(matches!(soft, Some(PinState::Soft { left }) if left <= Duration::from_secs(1801)), "{soft:?}");
+    assert!(matches!(soft, Some(Pin::Soft { left }) if left <= Duration::from_secs(1801)), "{soft:?}");
     assert_eq!(client.describe(key(8)).await.unwrap(), None);
     let newest = client.describe(key(7 + 3 * ROOM)).await.unwrap().unwrap();
     assert_eq!(newest.pin, None);
 
     // Half of the pool may be hard-pinned.
-    let more = pinned(Pin::Hard);
+    let more = pinned(PinAction::Hard);
     let mut hard = 4;
     let refusal = loop {
         let name = format!("hard-{hard}");
@@ -136,10 +136,10 @@ async fn pinned_objects_outlast_a_pool_that_is_filled_again_and_again() {
         cluster.metric(leader, "mc_pool_hard_pinned_bytes").await == Some((ROOM / 2 * MIB) as f64)
     })
     .await;
-    let upsert = PutOptions { mode: PutMode::Upsert, ..pinned(Pin::Disable) };
+    let upsert = PutOptions { mode: PutMode::Upsert, ..pinned(PinAction::Disable) };
     assert_eq!(client.put_with(key(0), &big(0), &upsert).await.unwrap(), Put::Stored);
     assert_eq!(client.put_with("hard again", &big(1), &more).await.unwrap(), Put::Stored);
-    let too_long = pinned(Pin::Soft(Duration::from_secs(25 * 3600)));
+    let too_long = pinned(PinAction::Soft(Duration::from_secs(25 * 3600)));
     let refusal = client.put_with("too long", &big(1), &too_long).await.unwrap_err();
     assert!(refusal.code == Code::InvalidParams && refusal.why.contains("24 hours"), "{refusal}");
 }

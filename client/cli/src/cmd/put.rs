@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use mc_client::{Code, Pin, Put, PutMode, PutOptions};
+use mc_client::{Code, PinAction, Put, PutMode, PutOptions};
 use serde::Serialize;
 
 use crate::Ended;
@@ -36,10 +36,10 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
         mode: if args.replace { PutMode::Upsert } else { PutMode::IfAbsent },
         replicas: args.replicas,
         pin: match args.pin {
-            PinKind::Preserve => Pin::Preserve,
-            PinKind::Off => Pin::Disable,
-            PinKind::Soft => Pin::Soft(args.pin_for.0),
-            PinKind::Hard => Pin::Hard,
+            PinKind::Preserve => PinAction::Preserve,
+            PinKind::Off => PinAction::Disable,
+            PinKind::Soft => PinAction::Soft(args.pin_for.0),
+            PinKind::Hard => PinAction::Hard,
         },
         ..PutOptions::default()
     };

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use mc_client::{DescribedReplica, PinState};
+use mc_client::{DescribedReplica, Pin};
 use serde::Serialize;
 
 use crate::Ended;
@@ -63,8 +63,8 @@ pub(crate) async fn stat(global: &Global, args: &KeyArgs, output: Output) -> Res
     let object = found.map(|found| {
         let (pin, left) = match found.pin {
             None => (None, None),
-            Some(PinState::Hard) => (Some("hard"), None),
-            Some(PinState::Soft { left }) => (Some("soft"), Some(left)),
+            Some(Pin::Hard) => (Some("hard"), None),
+            Some(Pin::Soft { left }) => (Some("soft"), Some(left)),
         };
         Object {
             version: found.version.to_string(),

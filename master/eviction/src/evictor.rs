@@ -1,11 +1,20 @@
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use hashbrown::HashTable;
 use mc_index::{Change, EvictItem, KeyHash, ObjectAge, Pin, State, Usage, reuse_epoch};
-use mc_types::{ClusterTime, StoreId};
+use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
 
 use super::leases::Leases;
 use super::policy::{Policy, Unit};
+
+/// Maximum number of objects that a leader evicts in one entry. The index is locked against changes while they are
+/// chosen.
+pub const OBJECTS_PER_ENTRY: usize = 512;
+/// Interval between two entries in which a leader notes reused objects.
+pub const NOTE_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of objects in such an entry.
+pub const NOTES_PER_ENTRY: usize = MAX_ITEMS;
 
 /// Maximum number of candidates that are passed over for each victim, because they are leased or on other stores.
 const LOOKS_PER_VICTIM: usize = 4;

@@ -12,7 +12,9 @@ mod hits;
 mod leases;
 mod policy;
 
-pub use evictor::{Blocked, Chosen, Evictor, Want, excess};
+pub use evictor::{
+    Blocked, Chosen, Evictor, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want, excess,
+};
 pub use hits::Hits;
 pub use leases::Leases;
 pub use policy::{Policy, Unit};

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use mc_eviction::{Blocked, Chosen, Evictor, Want, excess};
+use mc_eviction::{
+    Blocked, Chosen, Evictor, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want, excess,
+};
 use mc_index::{EvictItem, Request};
 use mc_types::Code;
 use tokio::sync::{Notify, watch};
@@ -15,11 +17,6 @@ use super::{Coordinator, Leading, Refusal};
 
 /// Interval at which the pool's use is compared with the watermarks, if no put asks for room before.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-/// Maximum number of objects that one entry evicts. The index is locked against changes while they are chosen.
-const OBJECTS_PER_ENTRY: usize = 512;
-/// Interval between two entries that note reused objects, and the maximum number of objects in each.
-const NOTE_INTERVAL: Duration = Duration::from_secs(1);
-const NOTES_PER_ENTRY: usize = 4096;
 /// Longest wait of a read for the outcome of an eviction. An entry is decided within milliseconds, unless the leader is
 /// losing its majority.
 const OUTCOME_WAIT: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use mc_eviction::{Evictor, Hits, Leases, Want, excess};
+use mc_eviction::{Evictor, Hits, Leases, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want, excess};
 use mc_index::{
     Change, Command, KeyHash, MountStore, ObjectView, PutEndItem, PutMode, PutStartItem, Request as Proposal,
     Settings, Stamp, State,
@@ -15,14 +15,8 @@ use crate::workload::{Block, Request};
 
 /// Bytes of a block in the index, which holds no bytes: any multiple of the alignment gives the same result.
 const BLOCK_BYTES: u64 = 128 << 10;
-/// Maximum number of objects that one entry evicts, as in a master.
-const OBJECTS_PER_ENTRY: usize = 512;
 /// Lifetime of a put. It ends at once.
 const PUT_LIFETIME: Duration = Duration::from_secs(30);
-/// Interval at which ended leases are forgotten and reused objects noted, as in a master.
-const DUTY_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of objects in a note, as in a master.
-const NOTES_PER_ENTRY: usize = 4096;
 
 /// Counts of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,7 +41,7 @@ pub(super) struct Index {
     /// Cluster time when the term began.
     began: ClusterTime,
     now: ClusterTime,
-    last_duty: ClusterTime,
+    noted_at: ClusterTime,
     entries: u64,
     puts: u128,
     counts: Counts,
@@ -64,7 +58,7 @@ impl Index {
             term: 1,
             began: ClusterTime(0),
             now: ClusterTime(0),
-            last_duty: ClusterTime(0),
+            noted_at: ClusterTime(0),
             entries: 0,
             puts: 0,
             counts: Counts::default(),
@@ -91,8 +85,8 @@ impl Index {
     pub(super) fn serve(&mut self, request: &Request) {
         self.now = self.now.max(ClusterTime(request.timestamp));
         self.evictor.set_time(self.now);
-        if self.last_duty.after(DUTY_INTERVAL) <= self.now {
-            self.last_duty = self.now;
+        if self.noted_at.after(NOTE_INTERVAL) <= self.now {
+            self.noted_at = self.now;
             self.leases.sweep(self.now);
             if let Some((keys, epoch, once_share)) = self.evictor.take_notes(NOTES_PER_ENTRY) {
                 self.propose(Proposal::note_reuse(keys, epoch, once_share));

@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use mc_client::{Client, Put, PutOptions};
+use bytes::Bytes;
+use mc_client::{Client, Error, Put, PutOptions};
 use parking_lot::Mutex;
 
-use super::{Block, Ledger};
+use super::{Block, Keyspace, Ledger};
 
 /// Time after which a batch of puts that still fails ends the run. It is far longer than any failover.
 const PATIENCE: Duration = Duration::from_secs(15);
+/// Pause before failed puts are tried again.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Source of requests.
 pub(crate) type Requests = Box<dyn Iterator<Item = Vec<Block>> + Send>;
@@ -96,39 +99,70 @@ impl Driver {
         }
     }
 
-    /// Puts blocks until each is acknowledged. A put with an unknown outcome is simply repeated: the key is absent, or
-    /// holds the same bytes.
-    async fn put(&self, mut blocks: Vec<Block>) -> Result<()> {
-        let start = Instant::now();
-        loop {
-            let objects: Vec<_> = blocks.iter().map(|block| self.ledger.keys.object(*block)).collect();
-            let results = self.client.batch_put(&objects, &PutOptions::default()).await;
-            let mut failure = None;
+    /// Puts blocks until each is acknowledged.
+    async fn put(&self, blocks: Vec<Block>) -> Result<()> {
+        put_until_decided(&self.client, &self.ledger.keys, blocks, |attempt| {
             let mut left = Vec::new();
-            for (block, result) in blocks.iter().zip(results) {
+            for (object, result) in attempt.objects.iter().zip(attempt.results) {
                 match result {
-                    Ok(Put::Stored | Put::AlreadyExists) => self.ledger.acknowledge(*block),
-                    // No leader has seen it, so it is not acknowledged.
-                    Ok(Put::LocalOnly) => left.push(*block),
-                    Err(error) => {
-                        failure = Some(error);
-                        left.push(*block);
-                    }
+                    Ok(Put::Stored | Put::AlreadyExists) => self.ledger.acknowledge(object.block),
+                    // No leader has seen a local put, so it is not acknowledged.
+                    Ok(Put::LocalOnly) | Err(_) => left.push(object.block),
                 }
             }
-            if left.is_empty() {
-                return Ok(());
-            }
             self.counted.failed.fetch_add(left.len() as u64, Ordering::Relaxed);
-            if start.elapsed() > PATIENCE {
-                let message = format!("puts were not acknowledged for {PATIENCE:?}");
-                return match failure {
-                    Some(error) => Err(error).context(message),
-                    None => Err(anyhow::anyhow!("{message}: no leader in reach")),
-                };
-            }
-            blocks = left;
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            left
+        })
+        .await
+    }
+}
+
+/// A block with its key and value.
+pub(crate) struct Object {
+    pub(crate) block: Block,
+    pub(crate) key: String,
+    pub(crate) value: Bytes,
+}
+
+/// One call of [`put_until_decided`], and its results.
+pub(crate) struct Attempt<'a> {
+    pub(crate) objects: &'a [Object],
+    pub(crate) results: &'a [Result<Put, Error>],
+    pub(crate) took: Duration,
+}
+
+/// Puts blocks, and repeats those that `attempt` returns. A put with an unknown outcome can simply be repeated: the key
+/// is absent, or has the same bytes.
+///
+/// # Errors
+/// When a put still fails after 15 s.
+pub(crate) async fn put_until_decided(
+    client: &Client,
+    keys: &Keyspace,
+    mut blocks: Vec<Block>,
+    mut attempt: impl FnMut(Attempt<'_>) -> Vec<Block>,
+) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let object = |block: &Block| {
+            let (key, value) = keys.object(*block);
+            Object { block: *block, key, value }
+        };
+        let objects: Vec<_> = blocks.iter().map(object).collect();
+        let items: Vec<_> = objects.iter().map(|object| (&object.key, &object.value)).collect();
+        let start = Instant::now();
+        let results = client.batch_put(&items, &PutOptions::default()).await;
+        blocks = attempt(Attempt { objects: &objects, results: &results, took: start.elapsed() });
+        if blocks.is_empty() {
+            return Ok(());
         }
+        if begun.elapsed() > PATIENCE {
+            let message = format!("puts were not acknowledged for {PATIENCE:?}");
+            return match results.into_iter().find_map(Result::err) {
+                Some(error) => Err(error).context(message),
+                None => Err(anyhow::anyhow!("{message}: no leader in reach")),
+            };
+        }
+        tokio::time::sleep(AGAIN).await;
     }
 }

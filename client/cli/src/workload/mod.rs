@@ -7,7 +7,7 @@ mod trace;
 pub(crate) mod value;
 mod verify;
 
-pub(crate) use driver::{Driver, Requests};
+pub(crate) use driver::{Driver, Requests, put_until_decided};
 pub(crate) use generator::{Block, Generator};
 pub(crate) use ledger::{Keyspace, Ledger};
 pub(crate) use trace::{Request, read as read_trace};

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use mc_client::{Client, Code, Error, Put, PutOptions};
+use mc_client::{Client, Code, Put};
 use mc_types::ByteSize;
 use rustix::process::Signal;
 use serde::Serialize;
@@ -17,14 +17,10 @@ use crate::cmd::bench::report::Latencies;
 use crate::connect;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::workload::{Block, Keyspace, Request};
+use crate::workload::{Block, Keyspace, Request, put_until_decided};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const STORES: u64 = 2;
-/// Time after which a batch of puts that still fails ends the run. It is far longer than any failover.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// Pause before failed puts are tried again.
-const AGAIN: Duration = Duration::from_millis(20);
 
 /// Result of the part with processes.
 #[derive(Debug, Serialize)]
@@ -257,42 +253,22 @@ impl Server {
     }
 
     /// Writes blocks until each is stored or finds no space.
-    async fn write(&mut self, mut blocks: Vec<Block>) -> Result<()> {
-        let begun = Instant::now();
-        while !blocks.is_empty() {
-            let objects: Vec<_> = blocks.iter().map(|block| self.keys.object(*block)).collect();
-            let start = Instant::now();
-            let results = self.client.batch_put(&objects, &PutOptions::default()).await;
-            let took = start.elapsed();
-            let mut bytes = 0;
-            let mut failure: Option<Error> = None;
-            let mut left = Vec::new();
-            for ((block, (_, value)), result) in blocks.iter().zip(&objects).zip(results) {
+    async fn write(&mut self, blocks: Vec<Block>) -> Result<()> {
+        let Self { client, keys, puts, refused, failed, .. } = self;
+        put_until_decided(client, keys, blocks, |attempt| {
+            let (mut bytes, mut left) = (0, Vec::new());
+            for (object, result) in attempt.objects.iter().zip(attempt.results) {
                 match result {
-                    Ok(Put::Stored) => bytes += value.len() as u64,
+                    Ok(Put::Stored) => bytes += object.value.len() as u64,
                     Ok(Put::AlreadyExists) => {}
-                    Ok(Put::LocalOnly) => left.push(*block),
-                    Err(error) if error.code == Code::NoAvailableHandle => self.refused += 1,
-                    Err(error) => {
-                        failure = Some(error);
-                        left.push(*block);
-                    }
+                    Err(error) if error.code == Code::NoAvailableHandle => *refused += 1,
+                    Ok(Put::LocalOnly) | Err(_) => left.push(object.block),
                 }
             }
-            self.puts.record(took, bytes);
-            self.failed += left.len() as u64;
-            if !left.is_empty() {
-                if begun.elapsed() > PATIENCE {
-                    let message = format!("puts were not acknowledged for {PATIENCE:?}");
-                    return match failure {
-                        Some(error) => Err(error).context(message),
-                        None => Err(anyhow::anyhow!("{message}: no leader in reach")),
-                    };
-                }
-                tokio::time::sleep(AGAIN).await;
-            }
-            blocks = left;
-        }
-        Ok(())
+            puts.record(attempt.took, bytes);
+            *failed += left.len() as u64;
+            left
+        })
+        .await
     }
 }

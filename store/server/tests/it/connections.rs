@@ -34,7 +34,8 @@ impl Limited {
         args.extend(["--listen", any, "--http-listen", any]);
         let mut daemon = Daemon::start("/bin/sh", &dir.path().join("store"), &args);
         let http = daemon.address("http").await;
-        until("it is mounted", async || !cluster.mounts().is_empty()).await;
+        // The first heartbeat tells that the answer to the mount has arrived: before it, a store serves nobody.
+        until("it knows that it is mounted", async || cluster.beats(0) > 0).await;
         let Event::Mount { epoch, key, tcp, .. } = cluster.mounts()[0].clone() else { panic!("a mount") };
         let (_, status) = http_get(&http, "/status").await.unwrap();
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();

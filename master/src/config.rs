@@ -24,7 +24,7 @@ pub struct MasterArgs {
     /// Form a cluster of this master alone
     #[arg(long)]
     pub single: bool,
-    /// Number of masters, when a name in --peers resolves to several
+    /// Number of masters; required when a name in --peers resolves to several
     #[arg(long, value_name = "N", requires = "peers")]
     pub cluster_size: Option<usize>,
     /// Listen address for clients and stores
@@ -42,21 +42,22 @@ pub struct MasterArgs {
     /// Directory for the identity, the log and the snapshots
     #[arg(long, value_name = "DIR", default_value = "./mc-data/master")]
     pub data_dir: PathBuf,
-    /// Free space to keep on the disk: with less, or with less than two snapshots and the log need, a leader starts no
-    /// puts. Set per machine, not per cluster
+    /// Free space to keep on the disk of --data-dir. A leader starts no puts while less is free, or less than two snapshots
+    /// and the log need. Each master has its own value
     #[arg(long, value_name = "SIZE", default_value = "1gb")]
     pub disk_reserve: ByteSize,
-    /// When a log write counts as durable: after fdatasync, or (not safe over power loss) after the write
+    /// Point at which a log write counts as durable: after fdatasync, or after the write alone (`none`: a loss of power can
+    /// lose acknowledged puts)
     #[arg(long, value_name = "fdatasync|none", default_value = "fdatasync")]
     pub log_sync: LogSync,
     /// Bytes of log after which a snapshot is taken, or half the size of the last snapshot if that is more
     #[arg(long, value_name = "SIZE", default_value = "32mb")]
     pub snapshot_log_bytes: ByteSize,
-    /// Log entries after which a snapshot is taken too (0: by bytes alone)
+    /// Number of log entries after which a snapshot is also taken (0: only the bytes count)
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub snapshot_log_entries: u64,
-    /// Log entries to keep behind a snapshot for followers that lag; fewer if they take more than 64 MiB and more than
-    /// the snapshot
+    /// Number of log entries to keep behind a snapshot for followers that lag; fewer if they would take more than 64 MiB
+    /// and more than the snapshot
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     pub keep_log_entries: u64,
     /// Longest deadline of a put (cluster setting: used when the cluster forms)

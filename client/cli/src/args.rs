@@ -215,13 +215,13 @@ pub(crate) struct PutArgs {
 /// Pin that a put asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PinKind {
-    /// That of the object which is replaced, if any
+    /// Keep the pin of the object that is replaced, if any
     Preserve,
-    /// None
+    /// No pin
     Off,
-    /// Evicted only when nothing without a pin can be, for --pin-for
+    /// For the time in --pin-for, evict the object only when no object without a pin can be evicted
     Soft,
-    /// Never evicted; the setting hard-pin-limit bounds the bytes
+    /// Never evict the object; the setting hard-pin-limit bounds the bytes of such objects
     Hard,
 }
 
@@ -344,8 +344,8 @@ pub(crate) enum BenchCommand {
     /// Replay a recorded workload through a full pool, and compare its hit ratio with LRU, FIFO and the optimum
     ///
     /// The bench drives the masters' index and eviction in this process, with the times of the trace. With --bytes it
-    /// also starts a pool and moves the blocks through it, as fast as it can. A hit is a block of the longest prefix of a request
-    /// that the pool holds.
+    /// also starts a pool and moves the blocks through it, as fast as it can. A hit is a block that the pool holds together with all
+    /// earlier blocks of the request.
     Replay(ReplayArgs),
     /// Run hundreds of stores and thousands of clients on three masters, and kill the leader, then all masters
     ///
@@ -360,7 +360,7 @@ pub(crate) struct LoadArgs {
     /// Number of concurrent callers
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub(crate) threads: u32,
-    /// Objects in each call
+    /// Number of objects in each call
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub(crate) batch: u32,
     /// Size of each object
@@ -369,13 +369,13 @@ pub(crate) struct LoadArgs {
     /// Duration of the measurement
     #[arg(long, default_value = "5s", value_name = "DURATION")]
     pub(crate) duration: Span,
-    /// Objects in the pool: those that gets read, or those that puts write before they are removed [default: 512 MiB of objects, at most 4096]
+    /// Number of objects in the pool: benches that read use them, a put bench removes them after each round of as many puts [default: 512 MiB of objects, at most 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub(crate) keys: Option<u64>,
     /// Read buffers of each caller, used in turn
     ///
-    /// With one buffer each, a few callers stay in the processor's cache and a thousand do not. To compare the two, give the
-    /// few as much memory as the thousand have.
+    /// The buffers of a few callers fit into the processor's cache, those of a thousand callers do not. To compare the two,
+    /// give the few callers as many buffers in total as the thousand have.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
     pub(crate) buffers: u32,
     /// Start one master and one store instead of three and two
@@ -397,7 +397,7 @@ pub(crate) struct FailoverArgs {
     /// Number of concurrent writers
     #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) threads: u32,
-    /// Objects in each put
+    /// Number of objects in each put
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) batch: u32,
     /// Size of each object
@@ -410,7 +410,7 @@ pub(crate) struct FailoverArgs {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RestartArgs {
-    /// Objects put before the restart; the last 200,000 stay in the pool
+    /// Number of objects to put before the restart; the last 200,000 stay in the pool
     #[arg(long, default_value_t = 2_200_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) puts: u64,
     /// Parent of the directory for data and logs [default: the system's directory for temporary files]

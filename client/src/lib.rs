@@ -30,7 +30,9 @@ pub use api::{Client, GetInto, PutFrom};
 pub use error::{ConnectError, Error, Outcome};
 pub use mc_discovery::Leader;
 pub use mc_transfer::{RegisterError, RegisteredMemory, Segment};
-pub use mc_types::{ByteSize, ClusterId, Code, NodeId, ParseAddressError, PutId, StoreId};
-pub use metrics::Stats;
+pub use mc_types::{
+    ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, PutId, StoreId,
+};
+pub use metrics::{Stats, metrics_reference};
 pub use objects::{DescribedReplica, Description, KeyPage, ListPosition, ListedKey, Pin, Presence};
 pub use options::{Builder, DEFAULT_MASTER_PORT, Mode, PinAction, Put, PutMode, PutOptions};

@@ -1,22 +1,35 @@
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use mc_types::{Metric, MetricKind};
 use tokio::time::Instant;
 
-/// Declares each counter and timer once: its field in [`Stats`], its metric name, and its description.
+/// Declares each counter and timer once: its field in [`Stats`], its metric name, and its help text.
 macro_rules! counters {
     (
-        counters { $($(#[$doc:meta])* $field:ident => $metric:literal,)* }
-        timers { $($(#[$timer_doc:meta])* $timer:ident => $timer_metric:literal,)* }
+        counters { $($field:ident => $metric:literal, $help:literal;)* }
+        timers { $($timer:ident => $timer_metric:literal, $timer_help:literal;)* }
     ) => {
         /// Counters of a client since it was built.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Stats {
-            $($(#[$doc])* pub $field: u64,)*
-            $($(#[$timer_doc])* pub $timer: u64,)*
+            $(#[doc = concat!($help, " (metric `", $metric, "`).")] pub $field: u64,)*
+            $(#[doc = concat!($timer_help, ". In nanoseconds (metric `", $timer_metric, "`).")] pub $timer: u64,)*
             /// Bytes in the local cache.
             pub cache_bytes: u64,
+        }
+
+        /// Lists the metrics of a client, by name.
+        #[must_use]
+        pub fn metrics_reference() -> Vec<Metric> {
+            let mut metrics = vec![
+                $(reference($metric, MetricKind::Counter, $help),)*
+                $(reference($timer_metric, MetricKind::Histogram, $timer_help),)*
+            ];
+            metrics.sort_by_key(|metric| metric.name);
+            metrics
         }
 
         /// The counters of one client, each mirrored into the `metrics` facade.
@@ -31,6 +44,8 @@ macro_rules! counters {
 
         impl Counters {
             pub(crate) fn new() -> Self {
+                $(metrics::describe_counter!($metric, $help);)*
+                $(metrics::describe_histogram!($timer_metric, $timer_help);)*
                 Self {
                     $($field: Counter { here: AtomicU64::new(0), facade: metrics::counter!($metric) },)*
                     $($timer: Timer { here: AtomicU64::new(0), facade: metrics::histogram!($timer_metric) },)*
@@ -50,51 +65,44 @@ macro_rules! counters {
 
 counters! {
     counters {
-        /// Gets that answered with bytes.
-        hits => "mc_client_hits_total",
-        /// Gets that answered with a miss.
-        misses => "mc_client_misses_total",
-        /// Hits that the local cache answered.
-        cache_hits => "mc_client_cache_hits_total",
-        /// Hits that an embedded store's memory answered, without a leader.
+        hits => "mc_client_hits_total", "Gets that answered with bytes";
+        misses => "mc_client_misses_total", "Gets that answered with a miss";
+        cache_hits => "mc_client_cache_hits_total", "Hits that the local cache answered";
         embedded_hits => "mc_client_embedded_hits_total",
-        /// Puts that were acknowledged.
-        puts_stored => "mc_client_puts_stored_total",
-        /// Puts whose key existed already.
-        puts_existing => "mc_client_puts_existing_total",
-        /// Puts that stayed in the local cache.
-        puts_local => "mc_client_puts_local_total",
-        /// Local puts that were published once a leader was back, or whose key was found to exist. Each was counted as
-        /// [`Self::puts_local`] before and counts in no other counter.
+            "Hits that an embedded store's memory answered, without a leader";
+        puts_stored => "mc_client_puts_stored_total", "Puts that were acknowledged";
+        puts_existing => "mc_client_puts_existing_total", "Puts whose key existed already";
+        puts_local => "mc_client_puts_local_total", "Puts that stayed in the local cache";
         puts_published => "mc_client_puts_published_total",
-        /// Local puts queued for publishing that the pool refused for good.
+            "Local puts that were published once a leader was back, or whose key was found to exist; each was counted as a \
+             local put before and counts in no other counter";
         local_puts_refused => "mc_client_local_puts_refused_total",
-        /// Local puts that the local cache evicted before they were published.
+            "Local puts queued for publishing that the pool refused for good";
         local_puts_evicted => "mc_client_local_puts_evicted_total",
-        /// Bytes read from stores.
-        bytes_read => "mc_client_read_bytes_total",
-        /// Bytes written to stores; each replica counts.
-        bytes_written => "mc_client_written_bytes_total",
-        /// Replicas whose bytes did not match their checksum; such bytes are never returned.
+            "Local puts that the local cache evicted before they were published";
+        bytes_read => "mc_client_read_bytes_total", "Bytes read from stores";
+        bytes_written => "mc_client_written_bytes_total", "Bytes written to stores; each replica counts";
         checksum_mismatches => "mc_client_checksum_mismatches_total",
-        /// Objects that the masters know but of which no replica could be read. Each was answered as a miss.
+            "Replicas whose bytes did not match their checksum; such bytes are never returned";
         unreachable_replicas => "mc_client_unreachable_replicas_total",
-        /// Calls to masters that were issued again.
-        retries => "mc_client_retries_total",
-        /// Number of times that the client found a leader.
-        leader_changes => "mc_client_leader_changes_total",
-        /// Number of times that the client entered local-only mode.
+            "Objects that the masters know but of which no replica could be read; each was answered as a miss";
+        retries => "mc_client_retries_total", "Calls to masters that were issued again";
+        leader_changes => "mc_client_leader_changes_total", "Number of times that the client found a leader";
         local_only_entries => "mc_client_local_only_entries_total",
+            "Number of times that the client entered local-only mode";
     }
     timers {
-        /// Nanoseconds that puts waited for the leader to start them, including repetitions. Puts in one request count
-        /// the wait once, as in the two timers below.
         put_start_ns => "mc_client_put_start_seconds",
-        /// Nanoseconds that puts waited for the stores to take their bytes.
+            "Time that puts waited for the leader to start them, including repetitions; puts in one request count it once";
         put_write_ns => "mc_client_put_write_seconds",
-        /// Nanoseconds that puts waited for the leader to end them.
+            "Time that puts waited for the stores to take their bytes; puts in one request count it once";
         put_end_ns => "mc_client_put_end_seconds",
+            "Time that puts waited for the leader to end them; puts in one request count it once";
     }
+}
+
+fn reference(name: &'static str, kind: MetricKind, help: &'static str) -> Metric {
+    Metric { name, kind, help, labels: BTreeMap::new() }
 }
 
 pub(crate) struct Counter {
@@ -143,5 +151,22 @@ impl std::fmt::Debug for Timer {
 impl std::fmt::Debug for Counter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.here.load(Ordering::Relaxed).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metrics_name_ends_as_its_type_demands() {
+        for Metric { name, kind, .. } in metrics_reference() {
+            let ending = match kind {
+                MetricKind::Counter => "_total",
+                MetricKind::Histogram => "_seconds",
+                MetricKind::Gauge => unreachable!("{name}: a sum over clients has no gauge"),
+            };
+            assert!(name.starts_with("mc_client_") && name.ends_with(ending), "{name}: {kind}");
+        }
     }
 }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use mc_process::metrics::{Metric, Registry};
+use mc_process::metrics::Registry;
 use mc_raft::{RpcTimer, RpcTimes};
+use mc_types::Metric;
 use metrics::{Counter, Gauge, Histogram};
 
 use mc_index::Op;

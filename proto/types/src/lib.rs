@@ -3,6 +3,7 @@
 //! - Ids ([`NodeId`], [`StoreId`], ...) and [`Grant`], the short-lived permission to touch ranges of a store's memory.
 //! - [`Code`]: the result of an operation on one item.
 //! - [`HostPort`], [`ByteSize`], [`Span`], [`Ratio`]: addresses, sizes, durations and shares as people write them.
+//! - [`Metric`]: a metric as the reference page lists it.
 //! - [`ClusterTime`], and [`Clock`], the injected monotonic clock beneath it.
 
 mod addr;
@@ -11,6 +12,7 @@ mod code;
 mod grant;
 mod ids;
 mod limits;
+mod metric;
 mod ratio;
 mod size;
 
@@ -22,5 +24,6 @@ pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, S
 pub use limits::{
     ALLOCATION_ALIGN, MAX_COMMAND_BYTES, MAX_GRANT_LIFETIME, MAX_ITEMS, MAX_KEY_LEN, MAX_TENANT_LEN,
 };
+pub use metric::{Metric, MetricKind};
 pub use ratio::{ParseRatioError, Ratio};
 pub use size::{ByteSize, ParseSizeError, ParseSpanError, Span};

@@ -1,5 +1,6 @@
-use mc_process::metrics::{Metric, Registry};
+use mc_process::metrics::Registry;
 use mc_transfer::RequestSeconds;
+use mc_types::Metric;
 use metrics::{Counter, Gauge};
 
 use mc_store::StoreReport;

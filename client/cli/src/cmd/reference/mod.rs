@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::{Command, CommandFactory};
 use mc_master::{MasterArgs, SettingReference};
 use mc_process::config;
-use mc_process::metrics::Metric;
+use mc_types::Metric;
 use serde::Serialize;
 
 use crate::Ended;
@@ -54,8 +54,15 @@ all masters. A flag of `mc-master` gives a setting its value in a cluster that f
 const METRICS: &str = "\
 ## Metrics
 
-Each process serves its metrics at `/metrics` of its `--http-listen` address. For the values to worry about, see
-[operations.md](operations.md#metrics).";
+A master and a store serve their metrics at `/metrics` of their `--http-listen` addresses. For the values to worry about,
+see [operations.md](operations.md#metrics).";
+
+const CLIENT_METRICS: &str = "\
+### Metrics of a client
+
+The client library serves no HTTP. It reports to the recorder that its process installs with the `metrics` crate, as the
+sum over all clients of the process; without a recorder it reports nothing. `Client::stats` returns the same counts for
+one client, with times as sums in nanoseconds.";
 
 #[derive(Serialize)]
 struct Document {
@@ -92,6 +99,8 @@ fn page() -> Result<String> {
         METRICS.to_owned(),
         metrics("mc-master", &mc_master::metrics_reference()),
         metrics("mc-store", &mc_store_server::metrics_reference()),
+        CLIENT_METRICS.to_owned(),
+        metrics_table(&mc_client::metrics_reference()),
     ];
     Ok(parts.join("\n\n"))
 }
@@ -165,6 +174,10 @@ fn settings(settings: &[SettingReference], master_flags: &[Flag]) -> String {
 }
 
 fn metrics(process: &str, metrics: &[Metric]) -> String {
+    format!("### Metrics of {process}\n\n{}", metrics_table(metrics))
+}
+
+fn metrics_table(metrics: &[Metric]) -> String {
     let rows = metrics.iter().map(|metric| {
         let labels: Vec<_> = metric
             .labels
@@ -182,7 +195,7 @@ fn metrics(process: &str, metrics: &[Metric]) -> String {
             metric.help.to_owned(),
         ]
     });
-    format!("### Metrics of {process}\n\n{}", table(["Metric", "Type", "Unit", "Labels", "Meaning"], rows))
+    table(["Metric", "Type", "Unit", "Labels", "Meaning"], rows)
 }
 
 #[cfg(test)]

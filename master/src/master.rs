@@ -34,8 +34,8 @@ const LINGER: Duration = Duration::from_millis(100);
 /// Time for streams and calls that are still open at the end.
 const DRAIN: Duration = Duration::from_millis(300);
 
-/// Surroundings of a master, given to it rather than made by it: its clock, its network, its log's disk and the room on
-/// it, the threads for Raft.
+/// Everything outside a master that a test replaces: its clock, its network, its log's disk and the free space there, and
+/// the threads for Raft.
 #[derive(Clone, Debug)]
 pub struct Environment {
     /// Monotonic clock.

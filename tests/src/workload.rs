@@ -16,7 +16,7 @@ use crate::{History, Recorder, Seeded, digest, until, value};
 pub struct Mix {
     /// Put if absent.
     pub put: u64,
-    /// Put whatever is there.
+    /// Put, and replace an existing object.
     pub upsert: u64,
     /// Get.
     pub get: u64,

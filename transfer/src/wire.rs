@@ -60,7 +60,8 @@ pub(crate) enum WireError {
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    /// Takes the next `N` bytes. A header is an array with all its fields; past its end come zeros, never a panic.
+    /// Takes the next `N` bytes. Past the end of the header it returns zeros and does not panic; a header is an array that
+    /// has room for all its fields.
     fn take<const N: usize>(&mut self) -> [u8; N] {
         match self.0.split_first_chunk() {
             Some((field, rest)) => {

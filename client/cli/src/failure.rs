@@ -33,7 +33,7 @@ impl fmt::Display for Unavailable {
 
 impl std::error::Error for Unavailable {}
 
-/// Error for a command that no leader answered.
+/// No leader answered the command.
 #[derive(Debug)]
 pub(crate) struct NoLeader(pub(crate) String);
 

@@ -198,11 +198,11 @@ const LOST_ENTRIES_MAX: u64 = 1 << 32;
 /// Returns the order of an allocation by the log entry `index` of `term`, for a store's fence: of two allocations of
 /// the same bytes, the later one has the higher order.
 ///
-/// The index alone would do if no entry were ever lost. With `--log-sync none`, a power failure can cost a majority of
-/// the masters the end of their logs while the stores live on. The next leader then issues those indexes again, in a
-/// later term. No term has two leaders, because votes are synced whatever `--log-sync` says. A term therefore outweighs
-/// as many entries as a log can plausibly lose: a master whose log lost more than its last seconds refuses to start, by
-/// the log's mark.
+/// The index alone would be enough if no entry were ever lost. With `--log-sync none`, a majority of the masters can lose
+/// the end of their logs in a power failure while the stores live on. The next leader then issues those indexes again, in
+/// a later term. No term has two leaders, because votes are synced whatever `--log-sync` says. A term therefore counts
+/// more than as many entries as a log can plausibly lose. A log that lost more than its last seconds ends before its mark
+/// of what was durable, and its master refuses to start.
 #[must_use]
 pub fn allocation_order(term: u64, index: u64) -> u64 {
     term.saturating_mul(LOST_ENTRIES_MAX).saturating_add(index)

@@ -19,7 +19,7 @@ use mc_log::{
 /// Defect of a received message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadMessage {
-    /// A field that every such message has is absent.
+    /// A required field is absent.
     #[error("{0} is missing")]
     Missing(&'static str),
     /// A field has a value that no sender of this protocol sends.
@@ -161,7 +161,7 @@ pub(crate) fn append_from_wire(
     Ok(AppendEntriesRequest { vote, prev_log_id, entries, leader_commit })
 }
 
-/// Range of an append: the entry before it, and its last one.
+/// Range of entries in an append: the entry before the first, and the last one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) prev: Option<LogId>,

@@ -34,10 +34,10 @@ const SILENCE_FACTOR: u32 = 4;
 /// Advice for a master that was removed.
 pub const REMOVED_FIX: &str = "stop it, and empty its data directory before it is used again";
 
-/// Time of the last message from another leader, and the newest term of one.
+/// Time of the last message from another leader, and the highest term that such a message had.
 ///
-/// Noted before openraft sees the message: what openraft does because of it then finds it noted. A leader that was
-/// voted out is noted, too, once: it is told of the newer term and stops.
+/// It is set before openraft sees the message, so everything that openraft does because of the message finds it set. A
+/// leader that was voted out sets it once more: the answer tells that leader of the newer term, and it stops.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heard(Arc<Mutex<Last>>);
 

@@ -4,9 +4,9 @@ use crate::{Listed, Reports};
 
 /// The cluster that a client or a store belongs to, and the clusters that the masters of its list report.
 ///
-/// The first cluster reported is kept. A master of another one is refused, because a foreign cluster at a reused
-/// address looks just like that. Only if a majority of the list reports the same other cluster was the cluster really
-/// replaced (rescued, or formed again). Then that cluster becomes ours.
+/// The first cluster that a master reports becomes ours. A master of another cluster is refused: its address may have been
+/// reused by a foreign cluster. If a majority of the list reports the same other cluster, ours was really replaced
+/// (rescued, or formed again), and the other one becomes ours.
 #[derive(Debug)]
 pub struct ClusterIdentity {
     ours: Option<ClusterId>,
@@ -36,9 +36,9 @@ pub enum Verdict {
         ours: ClusterId,
         /// The cluster that the master belongs to.
         theirs: ClusterId,
-        /// Masters of the list that report `theirs`.
+        /// Number of masters of the list that report `theirs`.
         reports: usize,
-        /// Masters of the list that must report it before it replaces ours.
+        /// Number of masters of the list that must report `theirs` before it replaces ours.
         needed: usize,
     },
 }
@@ -50,7 +50,7 @@ impl ClusterIdentity {
         Self { ours: given, given: given.is_some(), list, reports: Reports::default() }
     }
 
-    /// Starts with the cluster of an earlier run, which the user did not name.
+    /// Starts with the cluster that an earlier run joined, if any. The user did not name it.
     #[must_use]
     pub fn remembered(ours: Option<ClusterId>, list: Listed) -> Self {
         Self { given: false, ..Self::new(ours, list) }

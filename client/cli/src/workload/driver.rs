@@ -99,7 +99,7 @@ impl Driver {
         }
     }
 
-    /// Puts blocks until each is acknowledged.
+    /// Puts blocks, and repeats those that fail, until each is acknowledged.
     async fn put(&self, blocks: Vec<Block>) -> Result<()> {
         put_until_decided(&self.client, &self.ledger.keys, blocks, |attempt| {
             let mut left = Vec::new();

@@ -17,8 +17,8 @@ pub(crate) struct CowMap<K, V> {
 
 enum Node<K, V> {
     Leaf(Vec<(K, V)>),
-    /// Each child with a lower bound of its keys. The bound is above all keys of the previous child, and that of the
-    /// first child is not used.
+    /// Each child with a lower bound of its keys. The bound is above all keys of the previous child; the bound of the first
+    /// child is unused.
     Inner(Vec<Child<K, V>>),
 }
 

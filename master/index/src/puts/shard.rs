@@ -11,8 +11,8 @@ const IN_FLIGHT_KEPT: usize = 4;
 pub(super) struct Shard {
     /// Puts in flight, sorted by id. Usually a handful, but a client may start any number whose ids share a hash.
     in_flight: Vec<(PutId, Arc<Put>)>,
-    /// Ids of ended puts, at most [`ENDED_PER_SHARD`], unordered. They are apart from the outcomes because every start
-    /// searches them.
+    /// Ids of ended puts, at most [`ENDED_PER_SHARD`], unordered. They are stored apart from the outcomes to keep them
+    /// close together: every start searches them.
     ended_ids: Vec<PutId>,
     /// Outcome and deadline for each of `ended_ids`.
     ended: Vec<Ended>,

@@ -18,9 +18,9 @@ pub(super) struct Total {
 pub(super) struct Measured {
     /// Commits of put starts, from the proposal until the leader has applied them.
     pub(super) start_commits: Total,
-    /// Commits of put ends, likewise.
+    /// Commits of put ends, from the proposal until the leader has applied them.
     pub(super) end_commits: Total,
-    /// Commits of put revokes, likewise.
+    /// Commits of put revokes, from the proposal until the leader has applied them.
     pub(super) revoke_commits: Total,
     /// fdatasyncs of the leader's log.
     pub(super) leader_fdatasyncs: Total,

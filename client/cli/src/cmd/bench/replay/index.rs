@@ -192,8 +192,8 @@ impl Index {
         Duration::from_millis(self.state.settings().read_lease_ms)
     }
 
-    /// Time from which evicted bytes may be reused: in the first lease period of a term, when leases of the leader
-    /// before may still run, its end.
+    /// Time from which evicted bytes may be reused: at once, except in the first lease period of a term. Leases of the
+    /// previous leader may still run then, so the bytes are held until that period ends.
     fn reuse_at(&self) -> ClusterTime {
         let floor = self.began.after(self.read_lease());
         if self.term > 1 && self.now < floor { floor } else { ClusterTime(0) }

@@ -84,8 +84,8 @@ async fn in_place(client: &Client) -> Result<RegisteredMemory, Failure> {
     // An object's bytes may lie apart; they are one object in the pool.
     let (keys, values) = from.as_slice().split_at(BLOCK);
     let items = [
-        PutFrom { key: LAYERS[0].as_bytes(), slices: &[keys, values] },
-        PutFrom { key: LAYERS[1].as_bytes(), slices: &[values] },
+        PutFrom { key: LAYERS[0].as_bytes(), slices: &[keys, values], group: &[] },
+        PutFrom { key: LAYERS[1].as_bytes(), slices: &[values], group: &[] },
     ];
     for (key, put) in LAYERS.iter().zip(client.batch_put_from(&items, &PutOptions::default()).await) {
         println!("put {key:?} from registered memory: {:?}", put?);

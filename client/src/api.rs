@@ -10,9 +10,12 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::local::Local;
 use crate::masters::{self, Link, MasterList, Masters};
 use crate::metrics::Counters;
-use crate::objects::{self, AvoidList, Core, Fill, Follow, Got, Presence, nonsense};
+use crate::objects::{self, AvoidList, Core, Fill, Follow, Got, Lease, Presence, nonsense};
 use crate::options::Builder;
-use crate::{Admin, ConnectError, Description, Error, KeyPage, ListPosition, Mode, Put, PutOptions, Stats};
+use crate::{
+    Admin, Code, ConnectError, Description, Error, Health, KeyPage, ListPosition, Mode, Put, PutOptions,
+    Removed, Stats,
+};
 
 /// A client of one cluster and one tenant.
 ///
@@ -61,6 +64,11 @@ pub struct PutFrom<'a> {
     pub key: &'a [u8],
     /// Slices that make up its value, in order; read in place.
     pub slices: &'a [&'a [u8]],
+    /// Name of the group that it joins, at most 256 bytes; empty for that of the options.
+    ///
+    /// The members of a group are evicted together or not at all, and a use of one renews all. A group has 1,024 members
+    /// at most.
+    pub group: &'a [u8],
 }
 
 impl Client {
@@ -148,7 +156,7 @@ impl Client {
         options: &PutOptions,
     ) -> Result<Put, Error> {
         let key = key.as_ref();
-        let item = PutFrom { key, slices: &[value] };
+        let item = PutFrom { key, slices: &[value], group: &[] };
         let mut results = self.core().puts(std::slice::from_ref(&item), options, Fill::Cache).await;
         results.pop().unwrap_or_else(|| Err(nonsense("put")))
     }
@@ -166,7 +174,7 @@ impl Client {
         let items: Vec<PutFrom<'_>> = items
             .iter()
             .zip(&slices)
-            .map(|((key, _), slices)| PutFrom { key: key.as_ref(), slices })
+            .map(|((key, _), slices)| PutFrom { key: key.as_ref(), slices, group: &[] })
             .collect();
         self.core().puts(&items, options, Fill::Cache).await
     }
@@ -272,7 +280,12 @@ impl Client {
             Presence::Present(size) => Some(size),
             Presence::Unavailable | Presence::Absent => None,
         };
-        self.core().presences(copied(keys)).await.into_iter().map(|presence| presence.map(size)).collect()
+        self.core()
+            .presences(copied(keys), Lease::Grant)
+            .await
+            .into_iter()
+            .map(|presence| presence.map(size))
+            .collect()
     }
 
     /// Returns whether the object exists, and whether it can be read.
@@ -282,8 +295,23 @@ impl Client {
     /// # Errors
     /// As for [`get`](Self::get).
     pub async fn presence(&self, key: impl AsRef<[u8]>) -> Result<Presence, Error> {
-        let mut results = self.core().presences(copied(&[key.as_ref()])).await;
+        let mut results = self.core().presences(copied(&[key.as_ref()]), Lease::Grant).await;
         results.pop().unwrap_or_else(|| Err(nonsense("exist")))
+    }
+
+    /// Returns what [`presence`](Self::presence) does, without a read lease and without counting as a use of the object:
+    /// it may be evicted at any time.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn peek(&self, key: impl AsRef<[u8]>) -> Result<Presence, Error> {
+        let mut results = self.batch_peek(&[key.as_ref()]).await;
+        results.pop().unwrap_or_else(|| Err(nonsense("exist")))
+    }
+
+    /// [`peek`](Self::peek) for many keys; one result each, in order.
+    pub async fn batch_peek<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Presence, Error>> {
+        self.core().presences(copied(keys), Lease::None).await
     }
 
     /// Describes an object: its version, size, checksum, pin and replicas; `None` when there is none.
@@ -341,6 +369,57 @@ impl Client {
         force: bool,
     ) -> Vec<Result<bool, Error>> {
         self.core().removals(copied(keys), force).await
+    }
+
+    /// Removes all objects of this client's tenant, pinned ones included; with `force`, leased ones, too.
+    ///
+    /// With `force`, all objects that exist at one moment are removed at once. Otherwise they are removed bit by bit, and
+    /// objects that are put meanwhile may be removed or not.
+    ///
+    /// # Errors
+    /// [`Error`]; what was removed before a failure stays removed.
+    pub async fn remove_all(&self, force: bool) -> Result<Removed, Error> {
+        self.core().remove_matching("", force).await
+    }
+
+    /// Removes the objects of this client's tenant whose keys match a regular expression, which is not anchored; with
+    /// `force`, leased ones, too. Pinned ones are removed as well.
+    ///
+    /// Keys are matched as bytes, in the syntax of the crate `regex`. Objects that are put meanwhile may be removed or
+    /// not.
+    ///
+    /// # Errors
+    /// [`Error`], with `INVALID_PARAMS` for a pattern that can't be used; what was removed before a failure stays
+    /// removed.
+    pub async fn remove_by_regex(&self, pattern: &str, force: bool) -> Result<Removed, Error> {
+        if pattern.is_empty() {
+            let why = "an empty pattern matches every key: call remove_all for that";
+            return Err(Error::definite("remove by regex", Code::InvalidParams, "this client", why));
+        }
+        self.core().remove_matching(pattern, force).await
+    }
+
+    /// Drops the replicas of objects on the store of that name; `false` where there was none. An object without another
+    /// replica is removed.
+    ///
+    /// # Errors
+    /// Each item its [`Error`]: `OBJECT_HAS_LEASE` while the object is being read, `INVALID_PARAMS` for an unknown store.
+    pub async fn batch_drop_replicas<K: AsRef<[u8]> + Sync>(
+        &self,
+        keys: &[K],
+        store_name: &str,
+    ) -> Vec<Result<bool, Error>> {
+        self.core().drop_replicas(copied(keys), store_name).await
+    }
+
+    /// Returns whether this client can work.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        match self.core().masters.link() {
+            Link::Closed => Health::Closed,
+            Link::LocalOnly | Link::Refused(_) => Health::NoLeader,
+            Link::Searching | Link::Leader(_) => Health::Healthy,
+        }
     }
 
     /// Returns whether a leader is in reach.

@@ -20,7 +20,7 @@ use crate::call::failure_of;
 use crate::local::Local;
 use crate::masters::{Link, MasterList, Masters};
 use crate::metrics::Counters;
-use crate::objects::{AvoidList, Follow, Pending, Round, Written};
+use crate::objects::{AvoidList, Follow, Pending, Refused, Round, Written};
 use crate::placement::{Granted, Place, described, grants, lease_end, places};
 use crate::{Builder, PutFrom};
 
@@ -82,12 +82,13 @@ pub fn describe(reply: &BatchDescribeReply) -> bool {
 
 /// Processes an answer to put starts; returns whether every started put has a usable place.
 pub fn put_start(reply: &BatchPutStartReply) -> bool {
-    let item = PutFrom { key: b"key", slices: &[b"value"] };
+    let item = PutFrom { key: b"key", slices: &[b"value"], group: &[] };
     let granted = grants(CLUSTER, reply.grants.clone(), Instant::now());
+    let refused = Refused { no_space: reply.no_space.clone(), largest_segment: reply.largest_segment };
     reply.results.iter().all(|result| {
         let Ok(put) = Pending::new(0, Bytes::from_static(b"key"), &item) else { return false };
         if result.code != Code::Ok as i32 {
-            black_box(Round::not_started(put, result.code, true, &reply.no_space));
+            black_box(Round::not_started(put, result.code, true, &refused));
             return true;
         }
         let usable: Vec<_> = places(&result.replicas, &granted, put.size).collect();

@@ -23,8 +23,8 @@ mod options;
 mod placement;
 
 pub use admin::{
-    Admin, ClusterStatus, Config, Lookup, MasterReport, MasterStatus, Member, Members, PlacedReplica,
-    Setting, StoreState, StoreStatus,
+    Admin, ClusterStatus, Config, Lookup, MasterReport, MasterStatus, Member, Members, PlacedReplica, Quota,
+    Setting, StoreState, StoreStatus, Tenant,
 };
 pub use api::{Client, GetInto, PutFrom};
 pub use error::{ConnectError, Error, Outcome};
@@ -34,5 +34,9 @@ pub use mc_types::{
     ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, PutId, StoreId,
 };
 pub use metrics::{Stats, metrics_reference};
-pub use objects::{DescribedReplica, Description, KeyPage, ListPosition, ListedKey, Pin, Presence};
-pub use options::{Builder, DEFAULT_MASTER_PORT, Mode, PinAction, Put, PutMode, PutOptions};
+pub use objects::{
+    DescribedGroup, DescribedReplica, Description, KeyPage, ListPosition, ListedKey, Pin, Presence, Removed,
+};
+pub use options::{
+    Builder, DEFAULT_MASTER_PORT, Health, Mode, Near, PinAction, Put, PutMode, PutOptions, Replication,
+};

@@ -188,16 +188,49 @@ pub enum PutMode {
 pub struct PutOptions {
     /// Behaviour when the key exists.
     pub mode: PutMode,
-    /// Number of replicas; fewer are placed when fewer stores have room.
+    /// Number of replicas.
     pub replicas: u32,
+    /// Whether fewer replicas will do when fewer stores have room.
+    pub replication: Replication,
     /// Time limit of the whole put, its transfer included. After it the masters free the space of a put that has not
     /// ended.
     pub deadline: Duration,
     /// Stores to prefer for the replicas, in this order.
     pub preferred: Vec<StoreId>,
+    /// Stores to prefer after those, by name. Unknown names are passed over.
+    pub preferred_names: Vec<String>,
+    /// Host to prefer after these stores.
+    pub near: Near,
+    /// Tag of the objects, which the pool keeps and does not interpret. [`Description::data_type`](crate::Description)
+    /// has it.
+    pub data_type: u8,
+    /// Group that the objects join, unless their items name another. Empty: none. See [`PutFrom::group`](crate::PutFrom).
+    pub group: Vec<u8>,
     /// Protection of the object from eviction. A put-if-absent that finds its key changes nothing. A put that stays local
     /// (see [`Builder::publish_local`]) is published without a pin.
     pub pin: PinAction,
+}
+
+/// Whether a put may have fewer replicas than it asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Replication {
+    /// As many as there is room for, at least one.
+    #[default]
+    BestEffort,
+    /// All of them; otherwise the put fails with [`Code::NoAvailableHandle`](crate::Code::NoAvailableHandle).
+    Strict,
+}
+
+/// Host whose stores a put prefers while they have room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Near {
+    /// None: stores with more free space.
+    #[default]
+    Any,
+    /// The host of this client, as the masters see its address.
+    Client,
+    /// One host for all objects of a call: the one with the most free space.
+    EachOther,
 }
 
 /// Protection from eviction that a put requests for its object.
@@ -227,7 +260,12 @@ impl Default for PutOptions {
             mode: PutMode::IfAbsent,
             replicas: 1,
             deadline: Duration::from_secs(30),
+            replication: Replication::BestEffort,
             preferred: Vec::new(),
+            preferred_names: Vec::new(),
+            near: Near::Any,
+            data_type: 0,
+            group: Vec::new(),
             pin: PinAction::Preserve,
         }
     }
@@ -242,6 +280,17 @@ pub enum Put {
     AlreadyExists,
     /// No leader was in reach. The value is only in this client's local cache, which is no acknowledgement.
     LocalOnly,
+}
+
+/// Whether a client can work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// A leader is known, or the leader timeout has not passed yet without one.
+    Healthy,
+    /// No leader is in reach: see [`Mode::LocalOnly`].
+    NoLeader,
+    /// The client was closed.
+    Closed,
 }
 
 /// Whether the client reaches a leader.

@@ -24,6 +24,10 @@ pub(crate) enum Rpc {
     PutEnd,
     PutRevoke,
     Remove,
+    RemoveAll,
+    DropReplicas,
+    ListTenants,
+    SetTenant,
     Mount,
     Unmount,
     /// One message of a store's stream.
@@ -37,7 +41,7 @@ pub(crate) enum Rpc {
     FinishUpgrade,
 }
 
-const RPCS: [(Rpc, &str); 21] = [
+const RPCS: [(Rpc, &str); 25] = [
     (Rpc::Hello, "hello"),
     (Rpc::Status, "status"),
     (Rpc::Watch, "watch"),
@@ -49,6 +53,10 @@ const RPCS: [(Rpc, &str); 21] = [
     (Rpc::PutEnd, "batch_put_end"),
     (Rpc::PutRevoke, "batch_put_revoke"),
     (Rpc::Remove, "batch_remove"),
+    (Rpc::RemoveAll, "remove_all"),
+    (Rpc::DropReplicas, "batch_drop_replicas"),
+    (Rpc::ListTenants, "list_tenants"),
+    (Rpc::SetTenant, "set_tenant"),
     (Rpc::Mount, "mount_store"),
     (Rpc::Unmount, "unmount_store"),
     (Rpc::Heartbeat, "heartbeat"),
@@ -114,13 +122,15 @@ impl From<&Op> for Proposed {
             Op::PutStart { .. } => Self::PutStart,
             Op::PutEnd { .. } => Self::PutEnd,
             Op::PutRevoke { .. } => Self::PutRevoke,
-            Op::Remove { .. } => Self::Remove,
+            Op::Remove { .. } | Op::RemoveAll { .. } | Op::DropReplicas { .. } => Self::Remove,
             Op::Evict { .. } => Self::Evict,
             Op::Tick
             | Op::NoteReuse { .. }
             | Op::MountStore(_)
             | Op::DropStore { .. }
             | Op::Sweep { .. }
+            | Op::SetTenant { .. }
+            | Op::SetKeyValue { .. }
             | Op::SetSettings(_)
             | Op::SetClusterVersion(_) => Self::Other,
         }

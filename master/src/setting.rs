@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mc_index::Settings;
-use mc_types::{MAX_GRANT_LIFETIME, Ratio, Span};
+use mc_types::{ByteSize, MAX_GRANT_LIFETIME, Ratio, Span};
 
 /// One setting. A flag that seeds it has the same name.
 pub(crate) struct Setting {
@@ -63,7 +63,7 @@ pub(crate) enum SettingError {
 }
 
 /// All settings, in the order of `mcctl config show`.
-pub(crate) const SETTINGS: [Setting; 10] = [
+pub(crate) const SETTINGS: [Setting; 15] = [
     Setting {
         name: "put-deadline-max",
         help: "longest deadline that a put may ask for",
@@ -185,6 +185,68 @@ pub(crate) const SETTINGS: [Setting; 10] = [
         }),
     },
     Setting {
+        name: "tenants",
+        help: "any: every tenant may put; registered: only tenants with a quota of their own (mcctl tenants set), and \
+               the default tenant",
+        read: |settings| settings.tenants.to_string(),
+        change: Some(Change {
+            range: TENANT_POLICIES,
+            write: |settings, text| {
+                settings.tenants = text.parse().map_err(|_| format!("it can be {TENANT_POLICIES}"))?;
+                Ok(())
+            },
+        }),
+    },
+    Setting {
+        name: "default-quota-bytes",
+        help: "most bytes of each tenant that is not registered, all replicas and puts in flight included; 0: no limit",
+        read: |settings| ByteSize(settings.default_quota.bytes).to_string(),
+        change: Some(Change {
+            range: SIZES,
+            write: |settings, text| {
+                settings.default_quota.bytes = size(text)?;
+                Ok(())
+            },
+        }),
+    },
+    Setting {
+        name: "default-quota-objects",
+        help: "most objects of each tenant that is not registered, puts in flight included; 0: no limit",
+        read: |settings| settings.default_quota.objects.to_string(),
+        change: Some(Change {
+            range: COUNTS,
+            write: |settings, text| {
+                settings.default_quota.objects = count(text)?;
+                Ok(())
+            },
+        }),
+    },
+    Setting {
+        name: "max-objects",
+        help: "most objects in the pool, puts in flight included; at the limit objects are evicted; 0: no limit",
+        read: |settings| settings.max_objects.to_string(),
+        change: Some(Change {
+            range: COUNTS,
+            write: |settings, text| {
+                settings.max_objects = count(text)?;
+                Ok(())
+            },
+        }),
+    },
+    Setting {
+        name: "max-index-memory",
+        help: "most memory that the index may take in each master, by its own estimate (mc_index_bytes); at the limit \
+               objects are evicted; 0: no limit",
+        read: |settings| ByteSize(settings.max_index_bytes).to_string(),
+        change: Some(Change {
+            range: SIZES,
+            write: |settings, text| {
+                settings.max_index_bytes = size(text)?;
+                Ok(())
+            },
+        }),
+    },
+    Setting {
         name: "store-heartbeat",
         help: "interval between the heartbeats of a store",
         read: |settings| span(settings.store_heartbeat_ms),
@@ -205,6 +267,9 @@ const HARD_PIN_LIMIT: &str = "0 to 1";
 const LOW_WATERMARK: &str = "0 to 1";
 const PUT_SPACE_WAIT: Bounds =
     Bounds { min: Duration::from_millis(10), max: Duration::from_secs(5), text: "10ms to 5s" };
+const TENANT_POLICIES: &str = "any or registered";
+const SIZES: &str = "0, or a size such as 50gb";
+const COUNTS: &str = "0, or a whole number";
 const READ_POLICIES: &str = "lease or read-index";
 pub(crate) const PUT_DEADLINE_MAX: Bounds =
     Bounds { min: Duration::from_secs(5), max: MAX_GRANT_LIFETIME, text: "5s to 60s" };
@@ -235,6 +300,14 @@ fn within(text: &str, bounds: &Bounds) -> Result<u64, String> {
         return Err(format!("it can be {}", bounds.text));
     }
     u64::try_from(value.as_millis()).map_err(|_| "it is too long".to_owned())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    text.parse::<ByteSize>().map(|size| size.0).map_err(|error| format!("{error}; it can be {SIZES}"))
+}
+
+fn count(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("it can be {COUNTS}"))
 }
 
 fn share(text: &str, range: &str) -> Result<Ratio, String> {
@@ -291,6 +364,11 @@ mod tests {
             ("eviction-low-watermark", "0.5"),
             ("put-space-wait", "20ms"),
             ("hard-pin-limit", "0.25"),
+            ("tenants", "registered"),
+            ("default-quota-bytes", "50gb"),
+            ("default-quota-objects", "1000"),
+            ("max-objects", "30000000"),
+            ("max-index-memory", "8gb"),
         ];
         for (name, value) in written {
             let setting = Setting::named(name).unwrap();

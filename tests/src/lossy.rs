@@ -277,6 +277,34 @@ impl Master for Proxy {
         self.lose_always()
     }
 
+    async fn remove_all(
+        &self,
+        request: Request<v1::RemoveAllRequest>,
+    ) -> Result<Response<v1::RemoveAllReply>, Status> {
+        self.master.clone().remove_all(request.into_inner()).await
+    }
+
+    async fn batch_drop_replicas(
+        &self,
+        request: Request<v1::BatchDropReplicasRequest>,
+    ) -> Result<Response<v1::BatchDropReplicasReply>, Status> {
+        self.master.clone().batch_drop_replicas(request.into_inner()).await
+    }
+
+    async fn list_tenants(
+        &self,
+        request: Request<v1::ListTenantsRequest>,
+    ) -> Result<Response<v1::ListTenantsReply>, Status> {
+        self.master.clone().list_tenants(request.into_inner()).await
+    }
+
+    async fn set_tenant(
+        &self,
+        request: Request<v1::SetTenantRequest>,
+    ) -> Result<Response<v1::SetTenantReply>, Status> {
+        self.master.clone().set_tenant(request.into_inner()).await
+    }
+
     async fn list_members(
         &self,
         request: Request<v1::ListMembersRequest>,

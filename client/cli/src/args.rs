@@ -49,6 +49,9 @@ pub(crate) struct Global {
     /// Short for `-o json`: print one JSON document on standard output and nothing else, also on failure
     #[arg(long, global = true, conflicts_with = "output")]
     json: bool,
+    /// Tenant whose objects the command works on; empty: the default tenant [env: MC_TENANT]
+    #[arg(long, global = true, value_name = "NAME")]
+    tenant: Option<String>,
     /// Longest time to wait for a leader
     #[arg(long, global = true, value_name = "DURATION", default_value = "60s")]
     pub(crate) timeout: Span,
@@ -57,6 +60,11 @@ pub(crate) struct Global {
 impl Global {
     pub(crate) fn format(&self) -> Format {
         if self.json { Format::Json } else { self.output.unwrap_or_default() }
+    }
+
+    /// Returns the tenant: the flag, else `MC_TENANT`, else the default one.
+    pub(crate) fn tenant(&self) -> String {
+        self.tenant.clone().or_else(|| std::env::var("MC_TENANT").ok()).unwrap_or_default()
     }
 
     /// The value of `--masters`.
@@ -103,7 +111,7 @@ pub(crate) enum Command {
     Get(GetArgs),
     /// Check whether an object exists; exit code 0: yes, 1: no, 3: it exists, but cannot be read now
     Exist(KeyArgs),
-    /// Remove an object
+    /// Remove an object, or many
     Rm(RmArgs),
     /// List the keys of objects
     Ls(LsArgs),
@@ -115,6 +123,9 @@ pub(crate) enum Command {
     /// Show and change the settings that all masters share
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// List tenants, and set their quotas
+    #[command(subcommand)]
+    Tenants(TenantsCommand),
     /// Show and raise the cluster version after all masters run a newer build
     #[command(subcommand)]
     Upgrade(UpgradeCommand),
@@ -204,6 +215,21 @@ pub(crate) struct PutArgs {
     /// Number of copies, each on another store
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) replicas: u32,
+    /// Refuse the put rather than store fewer copies than --replicas
+    #[arg(long)]
+    pub(crate) all_replicas: bool,
+    /// Store to prefer, by its name as `status` shows it; can be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) prefer: Vec<String>,
+    /// Prefer the stores of this host
+    #[arg(long)]
+    pub(crate) local: bool,
+    /// Group that the object joins: its members are evicted together
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    pub(crate) group: String,
+    /// Tag of the object, 0 to 255, which the pool keeps and does not interpret
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) data_type: u8,
     /// Protection of the object from eviction
     #[arg(long, value_enum, default_value_t = PinKind::Preserve, value_name = "PIN")]
     pub(crate) pin: PinKind,
@@ -246,10 +272,42 @@ pub(crate) struct LsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
     /// Key of the object
-    pub(crate) key: String,
-    /// Remove the object even while clients read it
-    #[arg(long)]
+    #[arg(required_unless_present_any = ["all", "regex"])]
+    pub(crate) key: Option<String>,
+    /// Remove all objects of the tenant, pinned ones included
+    #[arg(long, conflicts_with = "key")]
+    pub(crate) all: bool,
+    /// Remove the objects whose keys match a regular expression, which is not anchored; pinned ones included
+    #[arg(long, value_name = "PATTERN", conflicts_with_all = ["key", "all"])]
+    pub(crate) regex: Option<String>,
+    /// Drop only the replica on the store of this name, as `status` shows it
+    #[arg(long, value_name = "NAME", requires = "key")]
+    pub(crate) replica_on: Option<String>,
+    /// Remove objects even while clients read them
+    #[arg(long, conflicts_with = "replica_on")]
     pub(crate) force: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TenantsCommand {
+    /// List the tenants that have a quota of their own or something in the pool
+    List,
+    /// Give a tenant a quota of its own; at the quota, its own objects are evicted first
+    Set {
+        /// Name of the tenant; empty: the default tenant
+        name: String,
+        /// Most bytes of all replicas, puts in flight included; 0: no limit
+        #[arg(long, value_name = "SIZE", default_value = "0")]
+        bytes: ByteSize,
+        /// Most objects, puts in flight included; 0: no limit
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        objects: u64,
+    },
+    /// Take a tenant's own quota away; it must have no objects
+    Rm {
+        /// Name of the tenant; empty: the default tenant
+        name: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]

@@ -6,18 +6,26 @@ use anyhow::Result;
 use mc_client::{Admin, Client, ConnectError};
 use mc_types::ByteSize;
 
+use crate::args::Global;
 use crate::failure::NoLeader;
 use crate::output;
 
-/// Connects a client without a local cache, so that it reads only from the pool.
-pub(crate) async fn client(masters: &str) -> Result<Client, ConnectError> {
-    Client::builder().masters(masters).local_cache(ByteSize(0)).connect().await
+/// Connects a client of the command line's masters and tenant, and waits for a leader.
+pub(crate) async fn client_of(global: &Global) -> Result<Client> {
+    tenant_with_leader(&global.masters(), global.tenant(), global.timeout.0).await
 }
 
-/// Connects like [`client`] and waits up to `patience` for a leader. Notes once that it waits.
+/// Connects a client of the default tenant and waits up to `patience` for a leader.
 pub(crate) async fn client_with_leader(masters: &str, patience: Duration) -> Result<Client> {
+    tenant_with_leader(masters, String::new(), patience).await
+}
+
+/// Connects without a local cache, so that the client reads only from the pool, and waits up to `patience` for a leader.
+/// Notes once that it waits.
+async fn tenant_with_leader(masters: &str, tenant: String, patience: Duration) -> Result<Client> {
     let found = async {
-        let client = client(masters).await?;
+        let builder = Client::builder().masters(masters).tenant(tenant).local_cache(ByteSize(0));
+        let client = builder.connect().await?;
         if !client.connected(Duration::ZERO).await {
             output::note(&format!("waiting up to {patience:?} for a leader at {masters} (--timeout)"));
             client.connected(Duration::MAX).await;

@@ -99,6 +99,7 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Rm(args) => cmd::rm::rm(global, args, output).await,
             Command::Stat(args) => cmd::stat::stat(global, args, output).await,
             Command::Members(command) => cmd::members::members(global, command, output).await,
+            Command::Tenants(command) => cmd::tenants::tenants(global, command, output).await,
             Command::Config(command) => cmd::config::config(global, command, output).await,
             Command::Upgrade(command) => cmd::upgrade::upgrade(global, command, output).await,
             Command::Bench(args) => cmd::bench::bench(global, args, output).await,

@@ -9,8 +9,8 @@ use mc_proto::{
     detail_of, reason_of,
     v1::{
         AddMemberRequest, BatchGetRequest, Caller, FinishUpgradeRequest, GetConfigRequest, GetResult,
-        ListMembersRequest, RemoveMemberRequest, Replica, SetConfigRequest, StatusRequest, StoreGrant,
-        TransferLeaderRequest,
+        ListMembersRequest, ListTenantsRequest, RemoveMemberRequest, Replica, SetConfigRequest,
+        SetTenantRequest, StatusRequest, StoreGrant, TransferLeaderRequest,
     },
 };
 use mc_transfer::PeerEndpoint;
@@ -22,7 +22,7 @@ use crate::objects::{item_error, nonsense};
 use crate::placement::endpoint;
 use crate::{Client, ConnectError, Error};
 
-pub use types::{Config, MasterStatus, Member, Members, Setting, StoreState, StoreStatus};
+pub use types::{Config, MasterStatus, Member, Members, Quota, Setting, StoreState, StoreStatus, Tenant};
 
 /// Time limit for a master's answer to a status request.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -212,6 +212,44 @@ impl Admin {
     }
 
     /// Makes one call to the leader that may be repeated without harm.
+    /// Lists the tenants that are registered or have something in the pool, by name.
+    ///
+    /// # Errors
+    /// When no leader answers in time.
+    pub async fn tenants(&self) -> Result<Vec<Tenant>, Error> {
+        let mut tenants: Vec<Tenant> = Vec::new();
+        loop {
+            let after = tenants.last().map(|tenant| tenant.name.clone());
+            let reply = self.ask(&ListTenantsRequest { caller: None, after, limit: 0 }).await?;
+            let before = tenants.len();
+            tenants.extend(reply.tenants.into_iter().map(Tenant::read));
+            if !reply.more || tenants.len() == before {
+                return Ok(tenants);
+            }
+        }
+    }
+
+    /// Registers a tenant with a quota, or changes its quota. The empty name is the default tenant.
+    ///
+    /// A quota below what the tenant has makes the masters evict objects of the tenant.
+    ///
+    /// # Errors
+    /// When no leader answers in time.
+    pub async fn set_tenant(&self, name: &str, quota: Quota) -> Result<(), Error> {
+        let quota = mc_proto::v1::Quota { bytes: quota.bytes.0, objects: quota.objects };
+        let request = SetTenantRequest { caller: None, tenant: name.to_owned(), quota: Some(quota) };
+        self.ask(&request).await.map(drop)
+    }
+
+    /// Unregisters a tenant.
+    ///
+    /// # Errors
+    /// `TenantNotRegistered`, or `TenantNotEmpty` while it has objects or puts in flight; else as [`Self::tenants`].
+    pub async fn remove_tenant(&self, name: &str) -> Result<(), Error> {
+        let request = SetTenantRequest { caller: None, tenant: name.to_owned(), quota: None };
+        self.ask(&request).await.map(drop)
+    }
+
     async fn ask<R: Rpc>(&self, request: &R) -> Result<R::Reply, Error> {
         let core = self.client.core();
         let deadline = Instant::now() + core.call_timeout;

@@ -209,6 +209,52 @@ impl StoreStatus {
     }
 }
 
+/// Limits of what a tenant may have in the pool, puts in flight included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Bytes of all replicas; 0 for no limit.
+    pub bytes: ByteSize,
+    /// Objects; 0 for no limit.
+    pub objects: u64,
+}
+
+/// A tenant with its quota and its use of the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// Its name; empty for the default tenant.
+    pub name: String,
+    /// Whether it has a quota of its own, rather than the default one.
+    pub registered: bool,
+    /// Quota that binds it.
+    pub quota: Quota,
+    /// Number of its objects.
+    pub objects: u64,
+    /// Bytes of their replicas.
+    pub bytes: ByteSize,
+    /// Number of its puts in flight.
+    pub puts_in_flight: u64,
+    /// Bytes of their replicas.
+    pub bytes_in_flight: ByteSize,
+    /// Part of all these bytes that is hard-pinned.
+    pub hard_pinned_bytes: ByteSize,
+}
+
+impl Tenant {
+    pub(super) fn read(tenant: v1::Tenant) -> Self {
+        let v1::Quota { bytes, objects } = tenant.quota.unwrap_or_default();
+        Self {
+            name: tenant.name,
+            registered: tenant.registered,
+            quota: Quota { bytes: ByteSize(bytes), objects },
+            objects: tenant.objects,
+            bytes: ByteSize(tenant.bytes),
+            puts_in_flight: tenant.puts_in_flight,
+            bytes_in_flight: ByteSize(tenant.bytes_in_flight),
+            hard_pinned_bytes: ByteSize(tenant.hard_pinned_bytes),
+        }
+    }
+}
+
 impl Setting {
     pub(super) fn read(setting: v1::Setting) -> Self {
         let v1::Setting { name, value, default_value, help, fixed } = setting;

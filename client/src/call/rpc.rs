@@ -47,6 +47,10 @@ rpc! {
     BatchPutEndRequest -> BatchPutEndReply by batch_put_end as "put end";
     BatchPutRevokeRequest -> BatchPutRevokeReply by batch_put_revoke as "put revoke";
     BatchRemoveRequest -> BatchRemoveReply by batch_remove as "remove";
+    RemoveAllRequest -> RemoveAllReply by remove_all as "remove all";
+    BatchDropReplicasRequest -> BatchDropReplicasReply by batch_drop_replicas as "drop replicas";
+    ListTenantsRequest -> ListTenantsReply by list_tenants as "list tenants";
+    SetTenantRequest -> SetTenantReply by set_tenant as "set tenant";
     ListMembersRequest -> ListMembersReply by list_members as "list members";
     TransferLeaderRequest -> TransferLeaderReply by transfer_leader as "transfer leader";
     AddMemberRequest -> AddMemberReply by add_member as "add member";

@@ -22,8 +22,25 @@ pub struct Description {
     pub checksum: u64,
     /// Its protection from eviction; `None` if it is not pinned.
     pub pin: Option<Pin>,
+    /// Tag that its put gave it.
+    pub data_type: u8,
+    /// Its group.
+    pub group: Option<DescribedGroup>,
     /// Its replicas, those on suspect stores included; at least one.
     pub replicas: Vec<DescribedReplica>,
+}
+
+/// The group of a described object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DescribedGroup {
+    /// Hash of the tenant and the group's name.
+    pub id: u128,
+    /// Number of members that exist.
+    pub members: u32,
+    /// Number of members that were lost with their stores. The group is incomplete if there are any.
+    pub lost: u32,
+    /// Number of puts in flight that will join.
+    pub joining: u32,
 }
 
 /// Protection of an object from eviction.
@@ -80,6 +97,16 @@ impl Description {
             size: ByteSize(result.size),
             checksum: result.checksum,
             pin,
+            data_type: u8::try_from(result.data_type).ok()?,
+            group: match &result.group {
+                None => None,
+                Some(group) => Some(DescribedGroup {
+                    id: u128::from_be_bytes(group.id.as_ref().try_into().ok()?),
+                    members: group.members,
+                    lost: group.lost,
+                    joining: group.joining,
+                }),
+            },
             replicas: result.replicas.iter().map(replica).collect::<Option<_>>()?,
         })
     }

@@ -16,6 +16,13 @@ use crate::call::{CallError, Repeat};
 /// Maximum bytes that a key takes in a request in addition to its own.
 const KEY_OVERHEAD: usize = 8;
 
+/// Whether a call leases the objects that it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lease {
+    Grant,
+    None,
+}
+
 /// Presence of an object in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
@@ -28,13 +35,19 @@ pub enum Presence {
 }
 
 impl Core {
-    pub(crate) async fn presences(&self, keys: Vec<Bytes>) -> Vec<Result<Presence, Error>> {
+    pub(crate) async fn presences(&self, keys: Vec<Bytes>, lease: Lease) -> Vec<Result<Presence, Error>> {
         let deadline = Instant::now() + self.call_timeout;
-        self.by_chunks("exist", keys, |keys| self.presences_of(keys, deadline)).await
+        self.by_chunks("exist", keys, |keys| self.presences_of(keys, lease, deadline)).await
     }
 
-    async fn presences_of(&self, keys: Vec<Bytes>, deadline: Instant) -> Vec<Result<Presence, Error>> {
-        let request = BatchExistRequest { caller: None, tenant: self.tenant.clone(), keys };
+    async fn presences_of(
+        &self,
+        keys: Vec<Bytes>,
+        lease: Lease,
+        deadline: Instant,
+    ) -> Vec<Result<Presence, Error>> {
+        let no_lease = lease == Lease::None;
+        let request = BatchExistRequest { caller: None, tenant: self.tenant.clone(), keys, no_lease };
         let answer = match self.masters.call(&request, deadline, Repeat::Freely).await {
             Ok(answer) => answer,
             Err(CallError::LocalOnly { .. }) => {

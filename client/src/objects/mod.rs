@@ -1,4 +1,4 @@
-//! Calls on objects: get, put, exist, size, describe, list, remove.
+//! Calls on objects: get, put, exist, size, describe, list, remove, one by one and many at once.
 
 mod avoid;
 mod batch;
@@ -9,16 +9,19 @@ mod keys;
 mod list;
 mod publish;
 mod put;
+mod removal;
 mod round;
 
-pub use describe::{DescribedReplica, Description, Pin};
+pub use describe::{DescribedGroup, DescribedReplica, Description, Pin};
 pub use keys::Presence;
 pub use list::{KeyPage, ListPosition, ListedKey};
+pub use removal::Removed;
 
 pub(crate) use self::core::{Core, Follow, item_error, nonsense};
 pub(crate) use avoid::AvoidList;
 pub(crate) use get::Got;
+pub(crate) use keys::Lease;
 pub(crate) use publish::publish;
 pub(crate) use put::Fill;
 #[cfg(feature = "testing")]
-pub(crate) use round::{Pending, Round, Written};
+pub(crate) use round::{Pending, Refused, Round, Written};

@@ -48,8 +48,11 @@ impl Core {
         let taken = unpublished.take(cache, counters);
         let Some(options) = taken.first().map(|(put, _)| Arc::clone(&put.options)) else { return true };
         let slices: Vec<[&[u8]; 1]> = taken.iter().map(|(_, value)| [&value[..]]).collect();
-        let items: Vec<PutFrom<'_>> =
-            taken.iter().zip(&slices).map(|((put, _), slices)| PutFrom { key: &put.key, slices }).collect();
+        let items: Vec<PutFrom<'_>> = taken
+            .iter()
+            .zip(&slices)
+            .map(|((put, _), slices)| PutFrom { key: &put.key, slices, group: &[] })
+            .collect();
         let results = self.put_all(&items, &options, Fill::Publish).await;
         let failures: Vec<String> =
             results.iter().filter_map(|result| result.as_ref().err()).map(ToString::to_string).collect();

@@ -17,12 +17,12 @@ use tokio::time::{Instant, sleep_until};
 
 use super::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
 use super::core::{Core, item_error, nonsense};
-use super::round::{Pending, Round, Writes, Written};
+use super::round::{Pending, Refused, Round, Writes, Written};
 use crate::call::{CallError, Repeat};
 use crate::local::LocalPut;
 use crate::options::LONGEST;
 use crate::placement::{Granted, Place, grants, places};
-use crate::{Error, PinAction, Put, PutFrom, PutMode, PutOptions};
+use crate::{Error, Near, PinAction, Put, PutFrom, PutMode, PutOptions, Replication};
 
 /// Role of the local cache in a put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,10 @@ impl Core {
         }
         let stores = options.preferred.len() + self.avoid.avoided(Instant::now()).len();
         let costs = pending.iter().map(|put| Cost {
-            request: put.key.len() + stores * STORE_ID_BYTES + START_ITEM_BYTES,
+            request: put.key.len()
+                + put.group.len().max(options.group.len())
+                + stores * STORE_ID_BYTES
+                + START_ITEM_BYTES,
             payload: put.size,
         });
         let chunks = cut(costs.collect::<Vec<_>>());
@@ -190,6 +193,12 @@ impl Core {
                 PinAction::Soft(length) => u64::try_from(length.as_millis()).unwrap_or(u64::MAX).max(1),
                 _ => 0,
             },
+            all_replicas: options.replication == Replication::Strict,
+            data_type: options.data_type.into(),
+            group: match put.group {
+                [] => Bytes::copy_from_slice(&options.group),
+                group => Bytes::copy_from_slice(group),
+            },
         }
     }
 
@@ -217,7 +226,18 @@ impl Core {
         let ids = id_bytes(pending.iter().map(|put| put.put));
         let item = |(put, id)| self.start_item(put, id, call.options, left, &avoid);
         let items: Vec<_> = pending.iter().zip(ids).map(item).collect();
-        let request = BatchPutStartRequest { caller: None, tenant: self.tenant.clone(), items };
+        let near = match call.options.near {
+            Near::Any => mc_proto::v1::Near::Any,
+            Near::Client => mc_proto::v1::Near::Caller,
+            Near::EachOther => mc_proto::v1::Near::EachOther,
+        };
+        let request = BatchPutStartRequest {
+            caller: None,
+            tenant: self.tenant.clone(),
+            items,
+            preferred_names: call.options.preferred_names.clone(),
+            near: near.into(),
+        };
         let start = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely);
         let answer = match self.counters.put_start_ns.time(start).await {
             Ok(answer) if answer.reply.results.len() == pending.len() => answer,
@@ -229,7 +249,8 @@ impl Core {
             }
         };
         let granted = grants(self.masters.cluster().unwrap_or_default(), answer.reply.grants, answer.sent_at);
-        let no_space = answer.reply.no_space;
+        let refused =
+            Refused { no_space: answer.reply.no_space, largest_segment: answer.reply.largest_segment };
         let mut rounds = Vec::with_capacity(pending.len());
         let mut started = Vec::with_capacity(pending.len());
         let mut writes = Writes::new();
@@ -241,7 +262,7 @@ impl Core {
                 }
                 started.push(Written::new(put, result.replicas.len(), &usable));
             } else {
-                rounds.push(Round::not_started(put, result.code, !avoid.is_empty(), &no_space));
+                rounds.push(Round::not_started(put, result.code, !avoid.is_empty(), &refused));
             }
         }
         self.write_and_end(started, rounds, &writes, &granted, call).await
@@ -519,9 +540,12 @@ mod tests {
             avoid_stores: vec![u64::MAX; 5],
             pin: i32::MAX,
             soft_pin_ms: u64::MAX,
+            all_replicas: true,
+            data_type: u32::MAX,
+            group: Bytes::new(),
         };
         let (key, stores) = (item.key.len(), 8 * STORE_ID_BYTES);
-        let request = BatchPutStartRequest { caller: None, tenant: String::new(), items: vec![item] };
+        let request = BatchPutStartRequest { items: vec![item], ..Default::default() };
         assert!(request.encoded_len() <= key + stores + START_ITEM_BYTES);
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use mc_types::{Code, PutId, StoreId};
+use mc_types::{ByteSize, Code, MAX_GROUP_LEN, PutId, StoreId};
 use tokio::time::Instant;
 
 use super::core::{check_key, item_error, item_error_with};
@@ -19,6 +19,8 @@ pub(crate) struct Pending<'a> {
     pub(crate) at: usize,
     pub(crate) key: Bytes,
     pub(crate) slices: &'a [&'a [u8]],
+    /// Name of the group that it joins, if its item names one.
+    pub(crate) group: &'a [u8],
     pub(crate) size: u64,
     pub(crate) put: PutId,
     /// Stores that failed this put.
@@ -37,6 +39,11 @@ impl<'a> Pending<'a> {
     /// Creates a put that has not been started; `key` is the item's key.
     pub(crate) fn new(at: usize, key: Bytes, item: &PutFrom<'a>) -> Result<Self, Error> {
         check_key("put", &key)?;
+        if item.group.len() > MAX_GROUP_LEN {
+            let why =
+                format!("a group's name of {} bytes: it can have {MAX_GROUP_LEN} at most", item.group.len());
+            return Err(Error::definite("put", Code::InvalidParams, "this client", why));
+        }
         let size: u64 = item.slices.iter().map(|slice| slice.len() as u64).sum();
         if size == 0 {
             let why = "a value of 0 bytes: at least 1 is needed";
@@ -46,6 +53,7 @@ impl<'a> Pending<'a> {
             at,
             key,
             slices: item.slices,
+            group: item.group,
             size,
             put: PutId::random(),
             avoid: Vec::new(),
@@ -55,6 +63,15 @@ impl<'a> Pending<'a> {
             spot: None,
         })
     }
+}
+
+/// Reasons that the leader gave for the puts of a batch that it did not start.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    /// Why there was no room for some; empty if there was.
+    pub(crate) no_space: String,
+    /// Bytes of the largest segment; 0 without stores.
+    pub(crate) largest_segment: u64,
 }
 
 /// Writes by index of their grant: index of the put, number of its replica, and place.
@@ -108,8 +125,8 @@ impl<'a> Round<'a> {
     }
 
     /// Decides about a put that the leader did not start. `avoiding` says whether the leader was asked to leave stores
-    /// out, and `no_space` why there was no space for puts, if the leader said so.
-    pub(crate) fn not_started(put: Pending<'a>, code: i32, avoiding: bool, no_space: &str) -> Self {
+    /// out.
+    pub(crate) fn not_started(put: Pending<'a>, code: i32, avoiding: bool, why: &Refused) -> Self {
         match Code::try_from(code) {
             Ok(Code::ObjectAlreadyExists) => Self::Done(put.at, Ok(Put::AlreadyExists)),
             // Perhaps the only stores with room failed another call just now. They may be back, so try once with them.
@@ -119,10 +136,31 @@ impl<'a> Round<'a> {
             known => {
                 let full = known == Ok(Code::NoAvailableHandle);
                 let before = put.failure.filter(|_| full);
+                let size = put.size;
                 let refused = || match known {
-                    Ok(known) if full && !no_space.is_empty() => {
-                        item_error_with("put start", known, no_space)
+                    Ok(code @ (Code::NoAvailableHandle | Code::TenantQuotaExceeded))
+                        if !why.no_space.is_empty() =>
+                    {
+                        item_error_with("put start", code, &why.no_space)
                     }
+                    Ok(Code::ObjectTooLarge) => {
+                        let (size, most) = (ByteSize(size), ByteSize(why.largest_segment));
+                        let why = format!(
+                            "the object has {size}, and the largest segment of the pool {most}: split the object, or \
+                             add a store with a larger segment"
+                        );
+                        item_error_with("put start", Code::ObjectTooLarge, &why)
+                    }
+                    Ok(Code::TenantNotRegistered) => item_error_with(
+                        "put start",
+                        Code::TenantNotRegistered,
+                        "the cluster serves registered tenants only: register this one (mcctl tenants set)",
+                    ),
+                    Ok(Code::GroupFull) => item_error_with(
+                        "put start",
+                        Code::GroupFull,
+                        "the group has 1,024 members, the most that it can have: use a group for each page",
+                    ),
                     _ => item_error("put start", code),
                 };
                 Self::Done(put.at, Err(before.unwrap_or_else(refused)))

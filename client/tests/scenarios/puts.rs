@@ -94,7 +94,7 @@ async fn of_several_puts_of_one_key_in_a_batch_one_is_sent() {
 async fn scattered_memory_is_put_as_one_value() {
     let cluster = Cluster::start(1);
     let client = cluster.client().await;
-    let items = [PutFrom { key: b"k", slices: &[b"one, ", b"two, ", b"three"] }];
+    let items = [PutFrom { key: b"k", slices: &[b"one, ", b"two, ", b"three"], group: &[] }];
     client.batch_put_from(&items, &PutOptions::default()).await.pop().unwrap().unwrap();
     assert_eq!(client.stats().cache_bytes, 0, "nothing was copied");
     assert_eq!(client.get("k").await.unwrap().unwrap(), b"one, two, three"[..]);

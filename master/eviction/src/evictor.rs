@@ -1,15 +1,19 @@
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
 use hashbrown::HashTable;
-use mc_index::{Change, EvictItem, KeyHash, ObjectAge, Pin, State, Usage, reuse_epoch};
+use mc_index::{
+    Change, EvictItem, GroupView, HashedObject, KeyHash, ObjectAge, Pin, State, TenantName, UnitOf,
+    reuse_epoch,
+};
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
 
 use super::leases::Leases;
-use super::policy::{Policy, Unit};
+use super::policy::{Policy, Turn, Unit};
 
-/// Maximum number of objects that a leader evicts in one entry. The index is locked against changes while they are
-/// chosen.
+/// Maximum number of objects that a leader evicts in one entry, besides the rest of the last group. The index is locked
+/// against changes while they are chosen.
 pub const OBJECTS_PER_ENTRY: usize = 512;
 /// Interval between two entries in which a leader notes reused objects.
 pub const NOTE_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,8 +28,7 @@ const FIRST_LOOKS: usize = 64;
 /// Number of units that are checked against the index at a time, once many of them may be gone.
 const PRUNE_SLICE: usize = 1024;
 
-/// Maximum number of reused objects that wait to be noted in the index. Further ones are noted when they are used
-/// again.
+/// Maximum number of reused units that wait to be noted in the index. Further ones are noted when they are used again.
 const NOTES_MAX: usize = 64 << 10;
 
 /// Maximum number of pins that one choice looks up, and of those that it ends.
@@ -34,10 +37,14 @@ const PINS_PER_CHOICE: usize = 1024;
 /// Extent of one eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
-    /// Bytes to free.
+    /// Tenant whose objects are to go; `None` for those of all.
+    pub tenant: Option<TenantName>,
+    /// Bytes to free, at least.
     pub bytes: u64,
-    /// Maximum number of objects.
-    pub objects: usize,
+    /// Objects to evict, at least.
+    pub objects: u64,
+    /// Maximum number of objects, besides the rest of the last group.
+    pub max: usize,
 }
 
 /// Objects chosen for one eviction. Their versions are marked in the leases.
@@ -47,8 +54,15 @@ pub struct Chosen {
     pub items: Vec<EvictItem>,
     /// Bytes that their replicas free on the stores that count.
     pub bytes: u64,
-    /// Why fewer bytes were chosen than wanted, if that is not for the number of objects.
+    /// Why fewer were chosen than wanted, if that is not for the number of objects.
     pub blocked: Option<Blocked>,
+}
+
+impl Chosen {
+    fn is_enough(&self, want: &Want) -> bool {
+        let enough = self.bytes >= want.bytes && self.items.len() as u64 >= want.objects;
+        enough || self.items.len() >= want.max
+    }
 }
 
 /// Why no more objects can be evicted.
@@ -69,46 +83,72 @@ enum Class {
     Soft,
 }
 
-/// Bytes above the low watermark, once the high one is passed; 0 below that. Stores in `without`, which is sorted, do
-/// not count.
-#[must_use]
-pub fn excess(state: &State, without: &[StoreId]) -> u64 {
-    let Usage { capacity, live, .. } = state.usage(without);
-    let settings = state.settings();
-    if live <= settings.eviction_high_watermark.of(capacity) {
-        return 0;
-    }
-    live.saturating_sub(settings.eviction_low_watermark.of(capacity))
-}
-
 /// Follows the objects of the index and their use, and chooses which to evict.
 ///
-/// It costs constant work for each object put, read, removed or evicted. Objects are known by the hash of their key.
-/// When two keys share one, the order of both is that of the last used, and they are evicted together.
-#[derive(Debug, Default)]
+/// It costs constant work for each object put, read, removed or evicted. Its units are groups, known by the hash of
+/// their id, and objects without a group, known by the hash of their key. When two keys share one, the order of both is
+/// that of the last used, and they are evicted together.
+///
+/// The units of each tenant with a quota are in an order of their own, those of all others in a common one. The pool
+/// takes the candidate of all orders that was used longest ago; a tenant at its quota takes its own.
+#[derive(Debug)]
 pub struct Evictor {
-    policy: Policy<Tracked>,
-    units: HashTable<Unit>,
+    /// The common order, then those of tenants with a quota.
+    orders: Vec<Order>,
+    by_tenant: HashMap<TenantName, usize>,
+    units: HashTable<Place>,
     /// Number of calls so far, by which the policy tells uses of one call from those of several.
     calls: u32,
-    /// Unit to check next against the index.
-    prune_from: usize,
+    /// Order and unit to check next against the index.
+    prune_from: (usize, usize),
     /// Epoch of reuse now (see [`mc_index::reuse_epoch`]).
     epoch: u32,
-    /// Reused objects whose epoch in the index is behind.
+    /// Reused units whose epoch in the index is behind.
     to_note: VecDeque<KeyHash>,
     /// Number of candidates without a pin that were passed over one after the other, over several choices.
     passed_over: usize,
-    /// Soft-pinned objects that were candidates, by the end of their pin. Objects may be gone since.
+    /// Soft-pinned units that were candidates, by the end of their pin. Units may be gone since.
     soft_pins: BTreeMap<(ClusterTime, u64), KeyHash>,
 }
 
-/// An object in the order.
+/// Units of one tenant, or of all that have no quota, in the order of eviction.
+#[derive(Debug, Default)]
+struct Order {
+    tenant: Option<TenantName>,
+    policy: Policy<Tracked>,
+}
+
+/// A unit in an order.
 #[derive(Clone, Copy, Debug)]
 struct Tracked {
-    key: KeyHash,
+    /// Hash of its key, or of its group.
+    hash: KeyHash,
+    is_group: bool,
     /// Epoch of reuse that is noted in the index, or waits to be.
     noted: u32,
+}
+
+/// Where a unit is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    order: u32,
+    unit: Unit,
+}
+
+impl Default for Evictor {
+    fn default() -> Self {
+        Self {
+            orders: vec![Order::default()],
+            by_tenant: HashMap::new(),
+            units: HashTable::new(),
+            calls: 0,
+            prune_from: (0, 0),
+            epoch: 0,
+            to_note: VecDeque::new(),
+            passed_over: 0,
+            soft_pins: BTreeMap::new(),
+        }
+    }
 }
 
 impl Evictor {
@@ -116,17 +156,43 @@ impl Evictor {
     /// in the order in which they were put.
     #[must_use]
     pub fn of(state: &State) -> Self {
-        let mut ages: Vec<ObjectAge> = state.ages().collect();
-        ages.sort_unstable_by_key(|age| (age.reused, age.put, age.key.to_u64()));
+        let mut groups: HashMap<KeyHash, ObjectAge> = HashMap::new();
+        let mut ages = Vec::new();
+        for age in state.ages() {
+            let Some(group) = age.unit.group else {
+                ages.push((age.key, age));
+                continue;
+            };
+            let known = groups.entry(group.unit()).or_insert(age);
+            (known.reused, known.put) = (known.reused.max(age.reused), known.put.max(age.put));
+        }
+        ages.extend(groups);
+        ages.sort_unstable_by_key(|(hash, age)| (age.reused, age.put, hash.to_u64()));
         let mut evictor = Self { epoch: reuse_epoch(state.time()), ..Self::default() };
         if let Some(share) = state.once_share() {
-            evictor.policy.set_once_share(share);
+            evictor.orders[0].policy.set_once_share(share);
         }
-        for ObjectAge { key, reused: noted, .. } in ages {
-            let unit = evictor.policy.restore(key.to_u64(), noted > 0, Tracked { key, noted });
-            evictor.add(key, unit);
+        for tenant in state.tenants() {
+            evictor.order_of(UnitOf { group: None, tenant: tenant.name }, state);
+        }
+        for (hash, ObjectAge { unit, reused: noted, .. }) in ages {
+            evictor.calls = evictor.calls.wrapping_add(1);
+            let order = evictor.order_of(unit, state);
+            let tracked = Tracked { hash, is_group: unit.group.is_some(), noted };
+            let unit = evictor.orders[order].policy.restore(hash.to_u64(), noted > 0, evictor.calls, tracked);
+            evictor.add(hash, order, unit);
         }
         evictor
+    }
+
+    /// Whether other tenants have a quota than when the orders were made, so that the evictor must begin again.
+    #[must_use]
+    pub fn is_outdated(&self, state: &State) -> bool {
+        let limited = |tenant: &TenantName| state.has_quota(tenant);
+        let is_new = |tenant: &TenantName| limited(tenant) && !self.by_tenant.contains_key(tenant);
+        let mut with_objects = state.tenants().filter(|tenant| tenant.usage.objects.count > 0);
+        self.by_tenant.keys().any(|tenant| !limited(tenant))
+            || state.has_quotas() && with_objects.any(|tenant| is_new(&tenant.name))
     }
 
     /// Brings the epoch of reuse up to date.
@@ -134,110 +200,163 @@ impl Evictor {
         self.epoch = reuse_epoch(now);
     }
 
-    /// Takes at most `max` objects whose reuse is to be noted in the index ([`mc_index::Op::NoteReuse`]), and returns
-    /// them with the epoch and the share of the once-seen queue. `None` if there are none.
+    /// Takes at most `max` units whose reuse is to be noted in the index ([`mc_index::Op::NoteReuse`]), and returns an
+    /// object of each with the epoch and the share of the once-seen queue. `None` if there are none.
     ///
-    /// An object is noted at most once in an epoch. When an entry with notes is lost, a next leader orders these
-    /// objects as if they were used earlier.
-    pub fn take_notes(&mut self, max: usize) -> Option<(Vec<KeyHash>, u32, u32)> {
-        let keys: Vec<_> = self.to_note.drain(..max.min(self.to_note.len())).collect();
-        (!keys.is_empty()).then(|| (keys, self.epoch, self.policy.once_share()))
+    /// A unit is noted at most once in an epoch. When an entry with notes is lost, a next leader orders these units as
+    /// if they were used earlier.
+    pub fn take_notes(&mut self, max: usize, state: &State) -> Option<(Vec<KeyHash>, u32, u32)> {
+        let units: Vec<_> = self.to_note.drain(..max.min(self.to_note.len())).collect();
+        let object = |hash: KeyHash| match self.tracked(hash)?.is_group {
+            true => Some(state.group_of_unit(hash)?.members.first()?.key),
+            false => Some(hash),
+        };
+        let keys: Vec<_> = units.into_iter().filter_map(object).collect();
+        (!keys.is_empty()).then(|| (keys, self.epoch, self.orders[0].policy.once_share()))
     }
 
-    /// Number of objects in the order.
+    /// Number of units in the orders.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.policy.len()
+        self.orders.iter().map(|order| order.policy.len()).sum()
     }
 
-    /// Whether the order is empty.
+    /// Whether there are no units.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    fn find(&self, key: KeyHash) -> Option<Unit> {
-        self.units.find(key.to_u64(), |unit| self.policy.get(*unit).is_some_and(|it| it.key == key)).copied()
+    /// Returns the order of a unit, made when it is needed first.
+    fn order_of(&mut self, unit: UnitOf, state: &State) -> usize {
+        if !state.has_quota(&unit.tenant) {
+            return 0;
+        }
+        *self.by_tenant.entry(unit.tenant).or_insert_with(|| {
+            self.orders.push(Order { tenant: Some(unit.tenant), policy: Policy::new() });
+            self.orders.len() - 1
+        })
     }
 
-    fn add(&mut self, key: KeyHash, unit: Unit) {
-        let policy = &self.policy;
-        let hash = |unit: &Unit| policy.get(*unit).map_or(0, |it| it.key.to_u64());
-        self.units.insert_unique(key.to_u64(), unit, hash);
+    fn find(&self, hash: KeyHash) -> Option<Place> {
+        let is_it = |place: &Place| tracked(&self.orders, *place).is_some_and(|it| it.hash == hash);
+        self.units.find(hash.to_u64(), is_it).copied()
     }
 
-    fn forget(&mut self, key: KeyHash) -> Option<Unit> {
-        let policy = &self.policy;
-        let is_it = |unit: &Unit| policy.get(*unit).is_some_and(|it| it.key == key);
-        let entry = self.units.find_entry(key.to_u64(), is_it).ok()?;
+    fn tracked(&self, hash: KeyHash) -> Option<&Tracked> {
+        tracked(&self.orders, self.find(hash)?)
+    }
+
+    fn add(&mut self, hash: KeyHash, order: usize, unit: Unit) {
+        let orders = &self.orders;
+        let hash_of = |place: &Place| tracked(orders, *place).map_or(0, |it| it.hash.to_u64());
+        let place = Place { order: u32::try_from(order).unwrap_or_default(), unit };
+        self.units.insert_unique(hash.to_u64(), place, hash_of);
+    }
+
+    fn forget(&mut self, hash: KeyHash) -> Option<Place> {
+        let orders = &self.orders;
+        let is_it = |place: &Place| tracked(orders, *place).is_some_and(|it| it.hash == hash);
+        let entry = self.units.find_entry(hash.to_u64(), is_it).ok()?;
         Some(entry.remove().0)
     }
 
-    /// Follows a change of the index.
-    pub fn follow(&mut self, change: &Change) {
+    fn policy(&mut self, place: Place) -> &mut Policy<Tracked> {
+        // Every place names an order that exists: orders are only added.
+        let order = (place.order as usize).min(self.orders.len() - 1);
+        &mut self.orders[order].policy
+    }
+
+    /// Follows a change of the index, which `state` has gone through.
+    pub fn follow(&mut self, change: &Change, state: &State) {
         match change {
-            Change::Put(keys) => self.used(keys, true),
+            Change::Put(keys) => {
+                self.calls = self.calls.wrapping_add(1);
+                for &key in keys.iter().rev() {
+                    self.put(key, state);
+                }
+            }
             Change::Gone(keys) => {
                 for &key in keys {
-                    if let Some(unit) = self.forget(key) {
-                        self.policy.remove(unit);
+                    if let Some(place) = self.forget(key) {
+                        self.policy(place).remove(place.unit);
                     }
                 }
             }
         }
     }
 
-    /// Records that one call found these objects, in the order of the call.
-    pub fn hit(&mut self, keys: &[KeyHash]) {
-        self.used(keys, false);
+    /// Records that an object was put or replaced.
+    fn put(&mut self, key: KeyHash, state: &State) {
+        let of = if state.has_units() { state.unit_of(key) } else { None };
+        let group = of.and_then(|of| of.group);
+        let hash = group.map_or(key, |group| group.unit());
+        let place = match self.find(hash) {
+            Some(place) => {
+                let calls = self.calls;
+                let policy = self.policy(place);
+                match group {
+                    Some(_) => policy.extend(place.unit, calls),
+                    None => policy.hit(place.unit, calls),
+                }
+                // The new version may have another pin. The next choice that meets it looks it up.
+                policy.unpin(place.unit);
+                if let Some(replaced) = policy.get_mut(place.unit).filter(|_| group.is_none()) {
+                    replaced.noted = 0;
+                }
+                place
+            }
+            None => {
+                let order = of.map_or(0, |of| self.order_of(of, state));
+                let tracked = Tracked { hash, is_group: group.is_some(), noted: 0 };
+                let unit = self.orders[order].policy.insert(hash.to_u64(), self.calls, tracked);
+                self.add(hash, order, unit);
+                Place { order: u32::try_from(order).unwrap_or_default(), unit }
+            }
+        };
+        self.note(place);
     }
 
-    /// Uses the keys of a call from the last to the first. A call names the blocks of a prefix in their order, and a
-    /// block is of no use without those before it, so the first one must be evicted last.
-    fn used(&mut self, keys: &[KeyHash], put: bool) {
+    /// Records that one call found these units, in the order of the call: hashes of groups, and of keys of objects without
+    /// one.
+    ///
+    /// They are used from the last to the first. A call names the blocks of a prefix in their order, and a block is of
+    /// no use without those before it, so the first one must be evicted last.
+    pub fn hit(&mut self, units: &[KeyHash]) {
         self.calls = self.calls.wrapping_add(1);
-        for &key in keys.iter().rev() {
-            let unit = match self.find(key) {
-                Some(unit) => {
-                    self.policy.hit(unit, self.calls);
-                    if put && let Some(replaced) = self.policy.get_mut(unit) {
-                        replaced.noted = 0;
-                        // The new version may have another pin. The next choice that meets it looks it up.
-                        self.policy.unpin(unit);
-                    }
-                    unit
-                }
-                None if put => {
-                    let unit = self.policy.insert(key.to_u64(), self.calls, Tracked { key, noted: 0 });
-                    self.add(key, unit);
-                    unit
-                }
-                // The object has just been evicted or removed.
-                None => continue,
-            };
-            self.note(unit);
+        for &hash in units.iter().rev() {
+            // Else it has just been evicted or removed.
+            if let Some(place) = self.find(hash) {
+                let calls = self.calls;
+                self.policy(place).hit(place.unit, calls);
+                self.note(place);
+            }
         }
     }
 
-    /// Lets a reused object be noted in the index, once in an epoch.
-    fn note(&mut self, unit: Unit) {
-        if !self.policy.is_reused(unit) || self.to_note.len() >= NOTES_MAX {
+    /// Lets a reused unit be noted in the index, once in an epoch.
+    fn note(&mut self, place: Place) {
+        let (epoch, full) = (self.epoch, self.to_note.len() >= NOTES_MAX);
+        let policy = self.policy(place);
+        if full || !policy.is_reused(place.unit) {
             return;
         }
-        if let Some(it) = self.policy.get_mut(unit).filter(|it| it.noted < self.epoch) {
-            it.noted = self.epoch;
-            self.to_note.push_back(it.key);
+        if let Some(it) = policy.get_mut(place.unit).filter(|it| it.noted < epoch) {
+            it.noted = epoch;
+            let hash = it.hash;
+            self.to_note.push_back(hash);
         }
     }
 
     /// Chooses objects to evict and marks their versions in `leases`. Only bytes on stores that are not in `without`,
-    /// which is sorted, count, and objects without such bytes stay. Soft-pinned objects are chosen only when not enough
-    /// others can be, hard-pinned ones never.
+    /// which is sorted, count, and units without such bytes stay. Soft-pinned units are chosen only when not enough
+    /// others can be, hard-pinned ones never. A group is chosen with all its members, or not at all: one leased or
+    /// pinned member protects the others.
     ///
     /// Candidates that stay or are leased go to the other end of their queue. After four of them for each victim the
-    /// choice stops, so that its cost depends on the number of victims alone. A pin is looked up when its object becomes a
-    /// candidate, at most 1,024 times in one choice. If that limit is reached, fewer bytes than wanted may be chosen, and
-    /// `blocked` is `None`.
+    /// choice stops, so that its cost depends on the number of victims alone, and on that of the orders. A pin is looked
+    /// up when its unit becomes a candidate, at most 1,024 times in one choice. If that limit is reached, less than
+    /// wanted may be chosen, and `blocked` is `None`.
     pub fn choose(
         &mut self,
         want: Want,
@@ -248,59 +367,96 @@ impl Evictor {
     ) -> Chosen {
         self.end_soft_pins(now);
         let mut chosen = Chosen::default();
+        let orders = self.orders_for(want.tenant);
+        // Number of candidates of each order that stayed.
+        let mut stayed = vec![0u32; self.orders.len()];
         let mut leased = false;
         for class in [Class::Unpinned, Class::Soft] {
             let (mut looks, mut pins) = (0, 0);
             let before = chosen.items.len();
+            // The order whose candidate is the oldest; of several, the one of which fewer have stayed.
+            let rank = |evictor: &Self, order: usize, stayed: &[u32]| {
+                Some((evictor.age_of_candidate(order, class)?, Reverse(stayed[order]), order))
+            };
+            let mut oldest: BinaryHeap<_> =
+                orders.iter().filter_map(|&order| rank(self, order, &stayed)).collect();
             loop {
-                if chosen.bytes >= want.bytes || chosen.items.len() >= want.objects || pins >= PINS_PER_CHOICE
-                {
+                if chosen.is_enough(&want) || pins >= PINS_PER_CHOICE {
                     return chosen;
                 }
                 if looks >= FIRST_LOOKS + LOOKS_PER_VICTIM * (chosen.items.len() - before) {
                     leased = true;
-                    if class == Class::Unpinned && self.passed_over < self.policy.unpinned() {
-                        // Others without a pin may be free: soft-pinned objects wait for a later choice.
+                    if class == Class::Unpinned && self.passed_over < self.unpinned(&orders) {
+                        // Others without a pin may be free: soft-pinned units wait for a later choice.
                         chosen.blocked = Some(Blocked::Leased);
                         return chosen;
                     }
                     break;
                 }
-                let candidate = match class {
-                    Class::Unpinned => self.policy.candidate(),
-                    Class::Soft => self.policy.soft_candidate(),
-                };
-                let found = candidate.and_then(|unit| Some((unit, self.policy.get(unit)?.key)));
-                let Some((unit, key)) = found else { break };
-                if class == Class::Unpinned && self.take_out_pinned(unit, key, state, now) {
-                    pins += 1;
-                    continue;
+                let Some((_, _, order)) = oldest.pop() else { break };
+                // All of one queue may be leased while the other has victims: those that stay give way to it.
+                let turn = if stayed[order].is_multiple_of(2) { Turn::ByShare } else { Turn::Other };
+                if let Some((place, it)) = self.candidate(order, class, turn) {
+                    if class == Class::Unpinned && self.take_out_pinned(place, it, state, now) {
+                        pins += 1;
+                    } else {
+                        let stays = !self.try_evict(place, it, &mut chosen, state, leases, now, without);
+                        looks += usize::from(stays);
+                        stayed[order] += u32::from(stays);
+                        if class == Class::Unpinned {
+                            self.passed_over = if stays { self.passed_over + 1 } else { 0 };
+                        }
+                    }
                 }
-                let stays = !self.try_evict(unit, key, &mut chosen, state, leases, now, without);
-                looks += usize::from(stays);
-                if class == Class::Unpinned {
-                    self.passed_over = if stays { self.passed_over + 1 } else { 0 };
-                }
+                oldest.extend(rank(self, order, &stayed));
             }
         }
         chosen.blocked = Some(match leased {
             true => Blocked::Leased,
-            false if self.policy.has_hard() => Blocked::Pinned,
+            false if orders.iter().any(|&order| self.orders[order].policy.has_hard()) => Blocked::Pinned,
             false => Blocked::Empty,
         });
         chosen
     }
 
-    /// Takes a unit whose object is pinned out of the order. Returns whether it is.
-    fn take_out_pinned(&mut self, unit: Unit, key: KeyHash, state: &State, now: ClusterTime) -> bool {
-        let pins = || state.with_hash(key).map(|object| object.pin.at(now));
-        if pins().any(Pin::is_hard) {
-            self.policy.pin(unit, true);
+    /// Lists the orders of a tenant, or all.
+    fn orders_for(&self, tenant: Option<TenantName>) -> Vec<usize> {
+        match tenant {
+            None => (0..self.orders.len()).collect(),
+            Some(_) => (0..self.orders.len()).filter(|&at| self.orders[at].tenant == tenant).collect(),
+        }
+    }
+
+    fn unpinned(&self, orders: &[usize]) -> usize {
+        orders.iter().map(|&order| self.orders[order].policy.unpinned()).sum()
+    }
+
+    fn candidate(&self, order: usize, class: Class, turn: Turn) -> Option<(Place, Tracked)> {
+        let policy = &self.orders.get(order)?.policy;
+        let unit = match class {
+            Class::Unpinned => policy.candidate_of(turn),
+            Class::Soft => policy.soft_candidate(),
+        }?;
+        Some((Place { order: u32::try_from(order).ok()?, unit }, *policy.get(unit)?))
+    }
+
+    /// Returns for how many calls the candidate of an order was not used.
+    fn age_of_candidate(&self, order: usize, class: Class) -> Option<u32> {
+        let (place, _) = self.candidate(order, class, Turn::ByShare)?;
+        let used = self.orders[order].policy.last_used(place.unit)?;
+        Some(self.calls.wrapping_sub(used))
+    }
+
+    /// Takes a unit with a pinned object out of the order. Returns whether it has one.
+    fn take_out_pinned(&mut self, place: Place, it: Tracked, state: &State, now: ClusterTime) -> bool {
+        let pins: Vec<Pin> = objects(it, state).0.iter().map(|object| object.pin.at(now)).collect();
+        if pins.iter().any(|pin| pin.is_hard()) {
+            self.policy(place).pin(place.unit, true);
             return true;
         }
-        let Some(until) = pins().filter_map(Pin::soft_until).max() else { return false };
-        self.policy.pin(unit, false);
-        self.soft_pins.insert((until, key.to_u64()), key);
+        let Some(until) = pins.iter().filter_map(|pin| pin.soft_until()).max() else { return false };
+        self.policy(place).pin(place.unit, false);
+        self.soft_pins.insert((until, it.hash.to_u64()), it.hash);
         true
     }
 
@@ -310,9 +466,9 @@ impl Evictor {
             let Some(first) = self.soft_pins.first_entry().filter(|entry| entry.key().0 <= now) else {
                 return;
             };
-            let key = first.remove();
-            if let Some(unit) = self.find(key) {
-                self.policy.unpin(unit);
+            let hash = first.remove();
+            if let Some(place) = self.find(hash) {
+                self.policy(place).unpin(place.unit);
             }
         }
     }
@@ -322,46 +478,49 @@ impl Evictor {
     #[expect(clippy::too_many_arguments, reason = "the parameters of a choice")]
     fn try_evict(
         &mut self,
-        unit: Unit,
-        key: KeyHash,
+        place: Place,
+        it: Tracked,
         chosen: &mut Chosen,
         state: &State,
         leases: &Leases,
         now: ClusterTime,
         without: &[StoreId],
     ) -> bool {
-        let mut stays = false;
-        let before = chosen.items.len();
-        for object in state.with_hash(key) {
+        let (objects, is_joined) = objects(it, state);
+        let counted = |object: &HashedObject| {
             let counts = object.stores.iter().filter(|store| without.binary_search(store).is_err());
-            let replicas = counts.count() as u64;
-            if replicas == 0 || !leases.mark(object.version, now) {
-                stays = true;
-                continue;
-            }
-            chosen.bytes += object.size * replicas;
-            chosen.items.push(EvictItem { key, version: object.version });
-        }
-        if stays {
-            self.policy.defer(unit);
+            object.size * counts.count() as u64
+        };
+        let bytes: u64 = objects.iter().map(counted).sum();
+        let is_free = || !is_joined && bytes > 0 && mark_all(leases, &objects, now);
+        if !objects.is_empty() && !is_free() {
+            // Counted as a use, so that the candidates of other orders have their turn.
+            let calls = self.calls;
+            self.policy(place).defer(place.unit, calls);
             return false;
         }
-        self.forget(key);
-        if chosen.items.len() > before {
-            self.policy.evict(unit);
+        self.forget(it.hash);
+        if objects.is_empty() {
+            // Its store was dropped, it was removed with all others, or it belongs to a group now.
+            self.policy(place).remove(place.unit);
         } else {
-            // Its store was dropped.
-            self.policy.remove(unit);
+            self.policy(place).evict(place.unit);
         }
+        chosen.bytes += bytes;
+        chosen.items.extend(objects.iter().map(|it| EvictItem { key: it.key, version: it.version }));
         true
     }
 
     /// Takes objects back into the order whose eviction was refused; they are the next candidates but for age.
-    pub fn keep(&mut self, items: &[EvictItem]) {
+    pub fn keep(&mut self, items: &[EvictItem], state: &State) {
         for &EvictItem { key, .. } in items {
-            if self.find(key).is_none() {
-                let unit = self.policy.restore(key.to_u64(), false, Tracked { key, noted: 0 });
-                self.add(key, unit);
+            let Some(of) = state.unit_of(key) else { continue };
+            let hash = of.group.map_or(key, |group| group.unit());
+            if self.find(hash).is_none() {
+                let order = self.order_of(of, state);
+                let tracked = Tracked { hash, is_group: of.group.is_some(), noted: 0 };
+                let unit = self.orders[order].policy.restore(hash.to_u64(), false, self.calls, tracked);
+                self.add(hash, order, unit);
             }
         }
     }
@@ -372,17 +531,47 @@ impl Evictor {
             return;
         }
         for _ in 0..PRUNE_SLICE {
-            let Some(unit) = self.policy.slot(self.prune_from) else {
-                self.prune_from = 0;
+            let (order, at) = self.prune_from;
+            let Some(policy) = self.orders.get(order).map(|order| &order.policy) else {
+                self.prune_from = (0, 0);
                 return;
             };
-            self.prune_from += 1;
-            if let Some(key) = unit.and_then(|unit| self.policy.get(unit)).map(|it| it.key)
-                && state.with_hash(key).next().is_none()
-                && let Some(unit) = self.forget(key)
+            let Some(unit) = policy.slot(at) else {
+                self.prune_from = (order + 1, 0);
+                continue;
+            };
+            self.prune_from = (order, at + 1);
+            let it = unit.and_then(|unit| policy.get(unit)).copied();
+            if let Some(it) = it.filter(|it| objects(*it, state).0.is_empty())
+                && let Some(place) = self.forget(it.hash)
             {
-                self.policy.remove(unit);
+                self.policy(place).remove(place.unit);
             }
         }
     }
+}
+
+fn tracked(orders: &[Order], place: Place) -> Option<&Tracked> {
+    orders.get(place.order as usize)?.policy.get(place.unit)
+}
+
+/// Returns the objects of a unit, and whether a put is about to join them.
+fn objects(it: Tracked, state: &State) -> (Vec<HashedObject>, bool) {
+    if it.is_group {
+        let GroupView { members, joining, .. } = state.group_of_unit(it.hash).unwrap_or_default();
+        return (members, joining > 0);
+    }
+    // An object that has joined a group since is evicted with that.
+    (state.with_hash(it.hash).filter(|object| object.group.is_none()).collect(), false)
+}
+
+/// Marks all of these versions, or none if a lease runs on one.
+fn mark_all(leases: &Leases, objects: &[HashedObject], now: ClusterTime) -> bool {
+    for (at, object) in objects.iter().enumerate() {
+        if !leases.mark(object.version, now) {
+            objects[..at].iter().for_each(|marked| leases.unmark(marked.version));
+            return false;
+        }
+    }
+    true
 }

@@ -8,13 +8,13 @@
 //! All of it is soft state of a leader. The log carries only the outcome ([`mc_index::Op::Evict`]).
 
 mod evictor;
+mod excess;
 mod hits;
 mod leases;
 mod policy;
 
-pub use evictor::{
-    Blocked, Chosen, Evictor, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want, excess,
-};
+pub use evictor::{Blocked, Chosen, Evictor, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want};
+pub use excess::{Excess, excess, tenants_in_excess};
 pub use hits::Hits;
 pub use leases::Leases;
-pub use policy::{Policy, Unit};
+pub use policy::{Policy, Turn, Unit};

@@ -70,6 +70,15 @@ struct Slot<T> {
     queue: Name,
 }
 
+/// Queue that the next victim comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The one that holds more than its share.
+    ByShare,
+    /// The other one, because the candidates of the first can't be evicted now.
+    Other,
+}
+
 /// Name of a queue. The reused queue is in two parts, so that a hit near its end is recognised without a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Name {
@@ -194,9 +203,24 @@ impl<T> Policy<T> {
         self.add(ghost_key, call, data, queue)
     }
 
-    /// Adds a unit as the most recent one of its queue, without a look at the ghosts.
-    pub fn restore(&mut self, ghost_key: u64, reused: bool, data: T) -> Unit {
-        self.add(ghost_key, 0, data, if reused { Name::Reused } else { Name::Once })
+    /// Adds a unit that call number `call` used last as the most recent one of its queue, without a look at the ghosts.
+    pub fn restore(&mut self, ghost_key: u64, reused: bool, call: u32, data: T) -> Unit {
+        self.add(ghost_key, call, data, if reused { Name::Reused } else { Name::Once })
+    }
+
+    /// Moves a unit to the newest end of its queue, because a call has put a further part of it. That is no reuse.
+    pub fn extend(&mut self, unit: Unit, call: u32) {
+        if let Some(slot) = self.slots.get_mut(unit.0 as usize).filter(|slot| slot.data.is_some()) {
+            slot.used = call;
+            self.hit(unit, call);
+        }
+    }
+
+    /// Number of the last call that used a unit.
+    #[must_use]
+    pub fn last_used(&self, unit: Unit) -> Option<u32> {
+        self.get(unit)?;
+        self.slots.get(unit.0 as usize).map(|slot| slot.used)
     }
 
     /// Takes a unit out of the order of eviction, for a hard pin, or behind all others, for a soft one.
@@ -263,19 +287,29 @@ impl<T> Policy<T> {
     /// Returns the next victim that is not pinned.
     #[must_use]
     pub fn candidate(&self) -> Option<Unit> {
+        self.candidate_of(Turn::ByShare)
+    }
+
+    /// Returns the next victim that is not pinned, from the queue whose turn it is.
+    #[must_use]
+    pub fn candidate_of(&self, turn: Turn) -> Option<Unit> {
         let once = self.queue(Name::Once);
         let share = (self.unpinned() as u64).saturating_mul(self.once_share >> 16) >> 16;
         let reused = [Name::ReusedEnd, Name::Reused].map(|name| self.queue(name).oldest);
         let reused = reused.into_iter().find(|oldest| *oldest != NONE);
-        let first = if once.len as u64 > share { Some(once.oldest) } else { reused };
+        let from_once = (once.len as u64 > share) == (turn == Turn::ByShare);
+        let first = if from_once { Some(once.oldest) } else { reused };
         let unit = first.filter(|unit| *unit != NONE).or(reused).or(Some(once.oldest))?;
         (unit != NONE).then_some(Unit(unit))
     }
 
-    /// Moves a candidate that must not be evicted now to the other end of its queue.
-    pub fn defer(&mut self, unit: Unit) {
+    /// Moves a candidate that must not be evicted now to the other end of its queue, as if call number `call` had used
+    /// it.
+    pub fn defer(&mut self, unit: Unit, call: u32) {
         if self.get(unit).is_some() {
-            let queue = self.slots[unit.0 as usize].queue;
+            let slot = &mut self.slots[unit.0 as usize];
+            slot.used = call;
+            let queue = slot.queue;
             self.move_to(unit, if queue == Name::ReusedEnd { Name::Reused } else { queue });
         }
     }
@@ -550,7 +584,7 @@ mod tests {
             cache.call(&[key]);
         }
         let first = cache.policy.candidate().unwrap();
-        cache.policy.defer(first);
+        cache.policy.defer(first, 0);
         for expected in 1..10 {
             let unit = cache.policy.candidate().unwrap();
             assert_eq!(cache.policy.evict(unit), Some(expected));
@@ -603,7 +637,7 @@ mod tests {
                         let made = once.iter().find(|(known, _)| *known == unit).map(|(_, made)| *made);
                         once.retain(|(known, _)| *known != unit);
                         reused.retain(|known| *known != unit);
-                        policy.defer(unit);
+                        policy.defer(unit, call);
                         match made {
                             Some(made) if was_once => once.push_front((unit, made)),
                             _ => reused.push_front(unit),

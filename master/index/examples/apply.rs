@@ -88,6 +88,9 @@ impl Load {
             preferred: Vec::new().into(),
             avoid: Vec::new().into(),
             pin: Default::default(),
+            replication: Default::default(),
+            data_type: 0,
+            group: None,
         });
         let ends = puts.map(|n| PutEndItem {
             put: put_id(n),

@@ -9,11 +9,13 @@ use mc_types::{ClusterTime, Code, GrantKey, PutId, SegmentEpoch, SegmentNumber, 
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+use super::groups::GroupId;
 use super::key::KeyHash;
 use super::pin::PinAction;
 use super::settings::Settings;
+use super::tenants::Quota;
 
-const COMMAND_FORMAT: u8 = 6;
+const COMMAND_FORMAT: u8 = 7;
 
 /// A log entry: the leader's stamp and the operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,8 +71,27 @@ pub enum Op {
         /// The objects.
         items: Vec<RemoveItem>,
     },
-    /// Evict objects to make room. Answers [`Response::Codes`]: `Ok`, or `ObjectNotFound` when the key has another
-    /// version by now or none.
+    /// Remove all objects of a tenant that are visible now. Answers [`Response::Removed`]. Puts in flight go on. The
+    /// objects are invisible at once; [`Op::Sweep`] frees their bytes.
+    RemoveAll {
+        /// The tenant.
+        tenant: String,
+        /// Time from which the bytes may be reused.
+        reuse_at: ClusterTime,
+    },
+    /// Drop the replicas of objects on one store; an object without another replica is removed. Answers
+    /// [`Response::Codes`]: `Ok`, `ObjectNotFound` (also for an object without a replica there), `VersionChanged`.
+    DropReplicas {
+        /// Tenant of all items.
+        tenant: String,
+        /// The store.
+        store: StoreId,
+        /// The objects.
+        items: Vec<RemoveItem>,
+    },
+    /// Evict objects to make room. Answers [`Response::Codes`]: `Ok`, `ObjectNotFound` when the key has another version
+    /// by now or none, or `VersionChanged` when its group stays: a group is evicted only if the items name all of its
+    /// members and no put is about to join it.
     Evict {
         /// The objects.
         items: Vec<EvictItem>,
@@ -100,10 +121,29 @@ pub enum Op {
         /// The epoch to end; any other epoch stays mounted.
         epoch: SegmentEpoch,
     },
-    /// Free a slice of what dropped stores held. Answers [`Response::Swept`].
+    /// Free a slice of what dropped stores held, then of the objects that [`Op::RemoveAll`] removed. Answers
+    /// [`Response::Swept`].
     Sweep {
         /// Maximum number of objects to visit.
         limit: u32,
+    },
+    /// Register a tenant with a quota, or unregister it. Answers [`Response::Codes`] with one code: `Ok`,
+    /// `InvalidParams` for a name that is too long, `TenantNotRegistered`, or `TenantNotEmpty`.
+    SetTenant {
+        /// The tenant.
+        tenant: String,
+        /// Its quota; `None` to unregister it.
+        quota: Option<Quota>,
+    },
+    /// Set or remove an entry of the key-value table. Answers [`Response::Codes`] with one code: `Ok`, `InvalidKey`,
+    /// `InvalidParams` for a value that is too long, `ObjectNotFound` for an entry to remove, `NoAvailableHandle` when
+    /// the table is full.
+    SetKeyValue {
+        /// Key of the entry.
+        #[serde(with = "serde_bytes")]
+        key: Vec<u8>,
+        /// Its value; `None` to remove it.
+        value: Option<serde_bytes::ByteBuf>,
     },
     /// Replace the replicated settings.
     SetSettings(Settings),
@@ -137,7 +177,7 @@ pub struct PutStartItem {
     pub size: u64,
     /// Behaviour when the key exists.
     pub mode: PutMode,
-    /// Number of replicas, at least 1. Fewer are placed when fewer stores have room.
+    /// Number of replicas, at least 1.
     pub replicas: u8,
     /// Time at which a put that has not ended is given up; capped by the settings.
     pub deadline: ClusterTime,
@@ -147,6 +187,22 @@ pub struct PutStartItem {
     pub avoid: SmallVec<[StoreId; 2]>,
     /// Pin of the object that the put makes, decided when it starts.
     pub pin: PinAction,
+    /// Whether fewer replicas than asked for will do.
+    pub replication: Replication,
+    /// Tag of the object, which the index keeps and does not interpret.
+    pub data_type: u8,
+    /// Group that the object joins.
+    pub group: Option<GroupId>,
+}
+
+/// Whether a put may have fewer replicas than it asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Replication {
+    /// As many as there is room for, at least one.
+    #[default]
+    BestEffort,
+    /// All; otherwise the put is refused.
+    Strict,
 }
 
 /// Behaviour of a put whose key exists.
@@ -241,20 +297,23 @@ pub enum Response {
     PutEnded(Vec<PutEnded>),
     /// One code per item.
     Codes(Vec<Code>),
-    /// Whether objects of dropped stores are left to sweep.
+    /// Number of objects that an [`Op::RemoveAll`] removed.
+    Removed(u64),
+    /// Whether objects are left to sweep.
     Swept {
         /// Whether objects are left, so that another sweep is needed.
         more: bool,
     },
-    /// The stamp's term is not the entry's, so nothing was done. Ticks, settings and cluster versions never get this
-    /// answer: no leader decides them from soft state.
+    /// The stamp's term is not the entry's, so nothing was done. Ticks, settings, quotas, key-value entries and
+    /// cluster versions never get this answer: no leader decides them from soft state.
     WrongTerm,
 }
 
 /// The answer to a put's start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PutStarted {
-    /// `Ok`, `ObjectAlreadyExists`, `NoAvailableHandle`, `ObjectTooLarge`, `InvalidKey`, `InvalidParams` or `PutGone`.
+    /// `Ok`, `ObjectAlreadyExists`, `NoAvailableHandle`, `ObjectTooLarge`, `InvalidKey`, `InvalidParams`, `PutGone`,
+    /// `TenantQuotaExceeded`, `TenantNotRegistered` or `GroupFull`.
     ///
     /// `InvalidParams` also means that the deadline has passed, or that this put id is in flight with another key or
     /// size. A put that has ended already gets `ObjectAlreadyExists`, or `PutGone` when all its replicas failed. That a
@@ -365,13 +424,16 @@ impl Command {
         let keys: usize = match &self.op {
             Op::PutStart { items, .. } => {
                 let stores = |item: &PutStartItem| item.preferred.len() + item.avoid.len();
-                items.iter().map(|item| item.key.len() + 40 + 10 * stores(item)).sum()
+                items.iter().map(|item| item.key.len() + 60 + 10 * stores(item)).sum()
             }
             Op::PutEnd { items } => items.len() * 56,
-            Op::Remove { items, .. } => items.iter().map(|item| item.key.len() + 32).sum(),
+            Op::Remove { items, .. } | Op::DropReplicas { items, .. } => {
+                items.iter().map(|item| item.key.len() + 32).sum()
+            }
             Op::PutRevoke { puts } => puts.len() * 20,
             Op::Evict { items, .. } => items.len() * 26,
             Op::NoteReuse { keys, .. } => keys.len() * 8,
+            Op::SetKeyValue { key, value } => key.len() + value.as_ref().map_or(0, |value| value.len()),
             _ => 0,
         };
         keys + 256

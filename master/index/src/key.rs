@@ -3,6 +3,8 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::tenants::TenantName;
+
 /// Number of shards of the index. A snapshot lists objects in the order of shards, so this is part of its format.
 pub(super) const SHARDS: u32 = 1 << 18;
 
@@ -25,6 +27,10 @@ impl KeyHash {
     /// Hashes an index key in its bytes.
     pub(super) fn of_index_key(bytes: &[u8]) -> Self {
         Self(xxh3_64(bytes))
+    }
+
+    pub(super) fn from_u64(hash: u64) -> Self {
+        Self(hash)
     }
 
     /// Returns the hash as a number.
@@ -99,6 +105,10 @@ impl IndexKey {
     /// Returns the shard of the index, below [`SHARDS`].
     pub(super) fn shard(&self) -> u32 {
         self.hash.shard()
+    }
+
+    pub(super) fn tenant(&self) -> TenantName {
+        TenantName::of_index_key(&self.bytes)
     }
 }
 

@@ -15,7 +15,10 @@ mod cow;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
+mod groups;
 mod key;
+mod key_values;
+mod limits;
 mod list;
 mod machine;
 mod mount;
@@ -25,23 +28,31 @@ mod place;
 mod put;
 mod puts;
 mod query;
+mod removal;
 mod request;
 mod segment;
 mod segments;
 mod settings;
 mod snapshot;
 mod stores;
+mod tenants;
 
 pub use changes::Change;
 pub use command::{
     Command, DecodeError, Endpoint, EvictItem, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
-    PutStartItem, PutStarted, RemoveItem, Response, Stamp, StartKey, reuse_epoch,
+    PutStartItem, PutStarted, RemoveItem, Replication, Response, Stamp, StartKey, reuse_epoch,
 };
+pub use groups::GroupId;
 pub use key::KeyHash;
-pub use list::KeyPage;
+pub use key_values::{KEY_VALUE_KEY_MAX, KEY_VALUE_MAX, KEY_VALUES_BYTES_MAX, KEY_VALUES_MAX};
+pub use limits::TenantView;
+pub use list::{KeyPage, ListedObject};
 pub use machine::{State, allocation_order};
 pub use pin::{Pin, PinAction, SOFT_PIN_MAX};
-pub use query::{HashedObject, HeldRange, ObjectAge, ObjectView, PutView, StoreView, Usage};
+pub use query::{
+    GroupView, HashedObject, HeldRange, ObjectAge, ObjectView, PutView, StoreView, UnitOf, Usage,
+};
 pub use request::{Answer, Request};
-pub use settings::{CLUSTER_VERSION, ReadPolicy, ReadPolicyError, Settings};
+pub use settings::{CLUSTER_VERSION, ReadPolicy, ReadPolicyError, Settings, TenantPolicy, TenantPolicyError};
 pub use snapshot::SnapshotError;
+pub use tenants::{Quota, Share, TenantName, TenantUsage};

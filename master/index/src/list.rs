@@ -1,5 +1,7 @@
 //! Listing of keys, page by page.
 
+use mc_types::PutId;
+
 use super::key::IndexKey;
 use super::machine::State;
 
@@ -7,11 +9,22 @@ use super::machine::State;
 /// meanwhile.
 const VISITS_MAX: usize = 64 << 10;
 
+/// An object in a listing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListedObject {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Bytes.
+    pub size: u64,
+    /// The put that made it.
+    pub version: PutId,
+}
+
 /// A page of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyPage {
-    /// Key and size of each object, in no particular order.
-    pub keys: Vec<(Vec<u8>, u64)>,
+    /// The objects, in no particular order.
+    pub objects: Vec<ListedObject>,
     /// Position at which the next page begins; `None` at the end.
     pub next: Option<u64>,
 }
@@ -28,7 +41,7 @@ impl State {
         let (mut visits, mut listed, mut before) = (0, 0, from);
         for (after, object) in self.objects.iter_from(from) {
             // Objects that share a position are on one page.
-            if after != before && (page.keys.len() >= keys || listed >= bytes || visits >= VISITS_MAX) {
+            if after != before && (page.objects.len() >= keys || listed >= bytes || visits >= VISITS_MAX) {
                 page.next = Some(before);
                 return page;
             }
@@ -37,7 +50,7 @@ impl State {
             if object.key.starts_with(&start) && self.is_live(object) {
                 let key = object.key[1 + tenant.len()..].to_vec();
                 listed += key.len();
-                page.keys.push((key, object.size));
+                page.objects.push(ListedObject { key, size: object.size, version: object.version });
             }
         }
         page

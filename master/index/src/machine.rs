@@ -1,13 +1,15 @@
 use mc_types::{ClusterTime, Code, MAX_ITEMS, PutId};
 use triomphe::Arc;
 
-use super::command::{Command, EvictItem, Op, PutEnded, PutStarted, RemoveItem, Response, Stamp};
-use super::key::IndexKey;
-use super::objects::{ObjectRef, Objects};
+use super::command::{Command, Op, PutEnded, PutStarted, Response, Stamp};
+use super::groups::Groups;
+use super::key_values::KeyValues;
+use super::objects::Objects;
 use super::puts::{PutState, Puts};
 use super::segments::Segments;
 use super::settings::Settings;
 use super::stores::Stores;
+use super::tenants::Tenants;
 
 /// Number of due puts, and of held ranges, that an entry may end, in addition to twice its own number of items.
 const EXPIRE_MIN: usize = 1024;
@@ -22,6 +24,11 @@ pub struct State {
     pub(super) segments: Segments,
     pub(super) objects: Objects,
     pub(super) puts: Puts,
+    pub(super) tenants: Tenants,
+    pub(super) groups: Groups,
+    pub(super) key_values: KeyValues,
+    /// Position in the objects from which those are to be freed that a `remove_all` has removed.
+    pub(super) clear_from: u64,
     /// Share of the once-seen queue that a leader noted last, of 2^32; 0 if none did.
     pub(super) once_share: u32,
 }
@@ -48,6 +55,10 @@ impl State {
             segments: Segments::new(),
             objects: Objects::new(),
             puts: Puts::new(),
+            tenants: Tenants::new(),
+            groups: Groups::new(),
+            key_values: KeyValues::new(),
+            clear_from: 0,
             once_share: 0,
         }
     }
@@ -93,7 +104,16 @@ impl State {
                 if items.len() > MAX_ITEMS {
                     return Response::Codes(vec![Code::InvalidParams; items.len()]);
                 }
-                Response::Codes(items.iter().map(|item| self.evict(item, *reuse_at)).collect())
+                Response::Codes(self.evict(items, *reuse_at))
+            }
+            Op::RemoveAll { tenant, reuse_at } => {
+                Response::Removed(self.remove_all(&entry, tenant, *reuse_at))
+            }
+            Op::DropReplicas { tenant, store, items } => {
+                if items.len() > MAX_ITEMS {
+                    return Response::Codes(vec![Code::InvalidParams; items.len()]);
+                }
+                Response::Codes(items.iter().map(|item| self.drop_replica(tenant, *store, item)).collect())
             }
             Op::NoteReuse { keys, epoch, once_share } => {
                 self.once_share = *once_share;
@@ -106,6 +126,10 @@ impl State {
                 Response::Codes(vec![Code::Ok])
             }
             Op::Sweep { limit } => Response::Swept { more: self.sweep(*limit) },
+            Op::SetTenant { tenant, quota } => Response::Codes(vec![self.set_tenant(tenant, *quota)]),
+            Op::SetKeyValue { key, value } => {
+                Response::Codes(vec![self.key_values.set(key, value.as_ref().map(|value| &value[..]))])
+            }
             Op::SetSettings(settings) => {
                 self.settings = settings.clone();
                 Response::Done
@@ -129,6 +153,7 @@ impl State {
     /// because it sees a higher log index for these bytes before any client reads them.
     pub(super) fn give_up(&mut self, put: PutId) {
         if let Some(put) = self.puts.forget(put) {
+            self.leave_put(&put);
             for replica in &put.replicas {
                 self.segments.free(replica.segment, replica.placed.offset, put.size);
                 self.segments.unpin(replica.segment, put.size, put.pin);
@@ -165,31 +190,6 @@ impl State {
             }
         }
     }
-
-    fn remove(&mut self, tenant: &str, item: &RemoveItem) -> Code {
-        let Some(key) = IndexKey::new(tenant, &item.key) else { return Code::ObjectNotFound };
-        let Some(object) = self.visible(&key) else {
-            return Code::ObjectNotFound;
-        };
-        if object.version != item.version {
-            return Code::VersionChanged;
-        }
-        if let Some(object) = self.objects.remove(&key) {
-            self.retire(&key, &object, item.reuse_at);
-        }
-        Code::Ok
-    }
-
-    fn evict(&mut self, item: &EvictItem, reuse_at: ClusterTime) -> Code {
-        let is_meant = |object: &ObjectRef<'_>| object.version == item.version && self.is_live(*object);
-        let found = self.objects.with_hash(item.key).find(is_meant);
-        let key = found.and_then(|object| IndexKey::from_bytes(object.key));
-        let Some(key) = key else { return Code::ObjectNotFound };
-        if let Some(object) = self.objects.remove(&key) {
-            self.retire(&key, &object, reuse_at);
-        }
-        Code::Ok
-    }
 }
 
 /// Number of log entries a cluster may lose without a later allocation getting a lower order; see [`allocation_order`].
@@ -210,7 +210,14 @@ pub fn allocation_order(term: u64, index: u64) -> u64 {
 
 /// Whether the leader decides the operation from soft state, so that it is valid in one term only.
 fn is_bound_to_term(op: &Op) -> bool {
-    !matches!(op, Op::Tick | Op::SetSettings(_) | Op::SetClusterVersion(_))
+    !matches!(
+        op,
+        Op::Tick
+            | Op::SetSettings(_)
+            | Op::SetClusterVersion(_)
+            | Op::SetTenant { .. }
+            | Op::SetKeyValue { .. }
+    )
 }
 
 fn items(op: &Op) -> usize {
@@ -218,13 +225,16 @@ fn items(op: &Op) -> usize {
         Op::PutStart { items, .. } => items.len(),
         Op::PutEnd { items } => items.len(),
         Op::PutRevoke { puts } => puts.len(),
-        Op::Remove { items, .. } => items.len(),
+        Op::Remove { items, .. } | Op::DropReplicas { items, .. } => items.len(),
         Op::Evict { items, .. } => items.len(),
         Op::NoteReuse { keys, .. } => keys.len(),
         Op::Tick
         | Op::MountStore(_)
         | Op::DropStore { .. }
         | Op::Sweep { .. }
+        | Op::RemoveAll { .. }
+        | Op::SetTenant { .. }
+        | Op::SetKeyValue { .. }
         | Op::SetSettings(_)
         | Op::SetClusterVersion(_) => 0,
     }

@@ -61,21 +61,28 @@ impl State {
         }
     }
 
-    /// Removes replicas in dropped segments from the index, and each object that has no other live replica. Visits at
-    /// most `limit` objects and returns whether some are left.
+    /// Removes replicas in dropped segments from the index, and each object that has no other live replica; then
+    /// objects that a `remove_all` has removed. Visits at most `limit` objects and returns whether some are left.
     pub(super) fn sweep(&mut self, limit: u32) -> bool {
-        for _ in 0..limit.min(SWEEP_MAX) {
-            let Some((number, offset, shard)) = self.segments.next_to_sweep() else { break };
+        let limit = limit.min(SWEEP_MAX);
+        for swept in 0..limit {
+            let Some((number, offset, shard)) = self.segments.next_to_sweep() else {
+                self.sweep_cleared(limit - swept);
+                break;
+            };
             if let Some((key, mut object)) = self.objects.find(shard, number, offset) {
                 let (live, dropped): (Vec<Replica>, Vec<Replica>) =
                     object.replicas.iter().partition(|r| self.segments.live(r.segment).is_some());
                 for replica in dropped {
                     self.segments.leave(replica.segment, replica.offset, shard);
                 }
+                self.discharge(&key, &object);
                 if live.is_empty() {
                     self.objects.remove(&key);
+                    self.leave_group(&key, &object);
                 } else {
                     object.replicas = live.into();
+                    self.charge(&key, &object);
                     self.objects.insert(&key, &object);
                 }
             } else {
@@ -83,6 +90,6 @@ impl State {
                 self.segments.leave(number, offset, shard);
             }
         }
-        self.segments.next_to_sweep().is_some()
+        self.needs_sweep()
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 use mc_types::{Code, StoreId};
 use smallvec::SmallVec;
 
-use super::command::{PlacedReplica, PutStartItem};
+use super::command::{PlacedReplica, PutStartItem, Replication};
 use super::machine::{Entry, State};
 use super::puts::PutReplica;
 
@@ -15,6 +15,8 @@ const TAKE_BACK_MAX: usize = 4096;
 pub(super) struct Placement {
     /// Segments of live stores that are not suspect, by number.
     candidates: Vec<Candidate>,
+    /// Sum of their capacities.
+    capacity: u64,
     /// Bytes of the largest live segment, including those of suspect stores.
     largest: u64,
     random: SplitMix64,
@@ -35,6 +37,8 @@ struct Candidate {
     segment: u32,
     store: StoreId,
     capacity: u64,
+    /// Sum of the capacities of this candidate and those before it.
+    until: u64,
     tcp_only: bool,
 }
 
@@ -50,15 +54,21 @@ impl Placement {
                 let capacity = space.alloc.capacity();
                 largest = largest.max(capacity);
                 if !suspects.contains(&id) {
-                    candidates.push(Candidate { segment: number, store: id, capacity, tcp_only });
+                    candidates.push(Candidate { segment: number, store: id, capacity, until: 0, tcp_only });
                 }
             }
         }
         // Ordered by id until here. Order by number lets a held range find its candidate and keeps stores together.
         candidates.sort_unstable_by_key(|candidate| candidate.segment);
+        let mut sum = 0u64;
+        for candidate in &mut candidates {
+            sum = sum.saturating_add(candidate.capacity);
+            candidate.until = sum;
+        }
         let random = SplitMix64(0);
         Self {
             candidates,
+            capacity: sum,
             largest,
             random,
             take_back_left: TAKE_BACK_MAX,
@@ -73,6 +83,11 @@ impl Placement {
         self.random = SplitMix64(seed ^ at.wrapping_add(1).wrapping_mul(0xd1b5_4a32_d192_ed03));
     }
 
+    /// Whether no segment is large enough, whatever is evicted.
+    pub(super) fn is_too_large(&self, size: u64) -> bool {
+        self.largest > 0 && size > self.largest
+    }
+
     /// Allocates replicas on distinct stores: as many as the item asks for, or fewer when fewer stores have room.
     pub(super) fn place(
         &mut self,
@@ -80,9 +95,6 @@ impl Placement {
         entry: &Entry<'_>,
         item: &PutStartItem,
     ) -> Result<SmallVec<[PutReplica; 1]>, Code> {
-        if self.largest > 0 && item.size > self.largest {
-            return Err(Code::ObjectTooLarge);
-        }
         let mut replicas: SmallVec<[PutReplica; 1]> = SmallVec::new();
         for _ in 0..item.replicas {
             let taken = replicas.iter().map(|replica| replica.placed.store);
@@ -103,7 +115,17 @@ impl Placement {
                 },
             });
         }
-        if replicas.is_empty() { Err(Code::NoAvailableHandle) } else { Ok(replicas) }
+        let wanted = match item.replication {
+            Replication::BestEffort => 1,
+            Replication::Strict => usize::from(item.replicas),
+        };
+        if replicas.len() >= wanted {
+            return Ok(replicas);
+        }
+        for replica in replicas {
+            state.segments.free(replica.segment, replica.placed.offset, item.size);
+        }
+        Err(Code::NoAvailableHandle)
     }
 
     fn choose(
@@ -154,6 +176,10 @@ impl Placement {
     }
 
     /// Allocates on the freer of two random candidates: nearly the best balance, without a search.
+    ///
+    /// A candidate is drawn with the probability of its share of all capacity, so that segments of very different sizes
+    /// fill alike. With two draws, a store that comes empty gets at most twice its share of the puts, however full the
+    /// others are.
     fn better_of_two(
         &mut self,
         state: &mut State,
@@ -161,7 +187,8 @@ impl Placement {
         fits: &dyn Fn(&Candidate) -> bool,
     ) -> Option<(Candidate, u64)> {
         let mut pick = || {
-            let at = self.random.below(self.candidates.len())?;
+            let drawn = self.random.below_u64(self.capacity)?;
+            let at = self.candidates.partition_point(|candidate| candidate.until <= drawn);
             self.candidates.get(at).copied().filter(|c| fits(c))
         };
         let (a, b) = (pick(), pick());
@@ -246,8 +273,12 @@ impl SplitMix64 {
 
     /// Returns a number below `n`; `None` when `n` is 0.
     fn below(&mut self, n: usize) -> Option<usize> {
-        let scaled = (u128::from(self.next()) * (n as u128)) >> 64;
-        usize::try_from(scaled).ok().filter(|&at| at < n)
+        usize::try_from(self.below_u64(n as u64)?).ok()
+    }
+
+    fn below_u64(&mut self, n: u64) -> Option<u64> {
+        let scaled = (u128::from(self.next()) * u128::from(n)) >> 64;
+        u64::try_from(scaled).ok().filter(|&at| at < n)
     }
 }
 
@@ -294,6 +325,9 @@ mod tests {
             preferred: SmallVec::new(),
             avoid: avoid.iter().copied().map(StoreId).collect(),
             pin: Default::default(),
+            replication: Replication::BestEffort,
+            data_type: 0,
+            group: None,
         }
     }
 

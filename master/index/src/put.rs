@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mc_types::{ClusterTime, Code, MAX_TENANT_LEN, PutId, StoreId};
+use mc_types::{Code, MAX_TENANT_LEN, PutId, StoreId};
 use smallvec::SmallVec;
 
 use super::command::{PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted};
@@ -13,7 +13,7 @@ use super::objects::{Object, ObjectRef, Replica};
 use super::pin::Pin;
 use super::place::Placement;
 use super::puts::{Ended, Outcome, Put, PutReplica, PutState};
-use super::query::Usage;
+use super::segments::allocated;
 
 /// Number of items whose puts and keys are looked up together before any of them is applied.
 ///
@@ -103,22 +103,57 @@ impl State {
                 return refused(Code::ObjectAlreadyExists);
             }
         }
+        if placement.is_too_large(item.size) {
+            return refused(Code::ObjectTooLarge);
+        }
         let before = self.visible(&key).map_or(Pin::NONE, |object| object.pin);
         let pin = item.pin.pin(before, entry.now);
-        if pin.is_hard() && !self.may_pin(item.size.saturating_mul(u64::from(item.replicas))) {
-            return refused(Code::NoAvailableHandle);
+        if let Err(code) = self.may_start(tenant, item, pin) {
+            return refused(code);
         }
         let replicas = match placement.place(self, entry, item) {
             Ok(replicas) => replicas,
             Err(code) => return refused(code),
         };
-        for replica in &replicas {
-            self.segments.pin(replica.segment, item.size, pin);
-        }
-        let put = Put { key, size: item.size, mode: item.mode, deadline, pin, replicas };
+        let PutStartItem { size, mode, data_type, group, .. } = *item;
+        let put = Put { key, size, mode, deadline, pin, data_type, group, replicas };
         let answer = PutStarted::of(&put);
-        self.puts.start(item.put, put);
+        self.enter_put(item.put, put);
         answer
+    }
+
+    /// Checks the limits that do not depend on the place: of hard pins, tenants, groups and the index.
+    fn may_start(&self, tenant: &str, item: &PutStartItem, pin: Pin) -> Result<(), Code> {
+        let bytes = allocated(item.size).saturating_mul(u64::from(item.replicas));
+        if pin.is_hard() && !self.may_pin(tenant, bytes) {
+            return Err(Code::NoAvailableHandle);
+        }
+        if !self.is_served(tenant) {
+            return Err(Code::TenantNotRegistered);
+        }
+        if !self.quota_allows(tenant, bytes) {
+            return Err(Code::TenantQuotaExceeded);
+        }
+        if item.group.is_some_and(|group| !self.groups.has_room(group)) {
+            return Err(Code::GroupFull);
+        }
+        if self.is_at_cap() { Err(Code::NoAvailableHandle) } else { Ok(()) }
+    }
+
+    /// Adds a put in flight whose replicas are allocated.
+    pub(super) fn enter_put(&mut self, id: PutId, put: Put) {
+        for replica in &put.replicas {
+            self.segments.pin(replica.segment, put.size, put.pin);
+        }
+        self.groups.begin(put.group);
+        self.tenants.charge(put.key.tenant(), |usage| usage.puts.add(put.share()));
+        self.puts.start(id, put);
+    }
+
+    /// Stops counting a put in flight for its tenant and its group.
+    pub(super) fn leave_put(&mut self, put: &Put) {
+        self.groups.end(put.group);
+        self.tenants.charge(put.key.tenant(), |usage| usage.puts.subtract(put.share()));
     }
 
     pub(super) fn put_end(&mut self, entry: &Entry<'_>, items: &[PutEndItem]) -> Vec<PutEnded> {
@@ -145,13 +180,20 @@ impl State {
             }
             None => return gone,
         };
-        let outcome = self.settle_put(&put, item, suspects);
+        let outcome = self.settle_put(entry, &put, item, suspects);
+        self.leave_put(&put);
         self.puts.end(item.put, Ended { outcome, deadline: put.deadline }, self.time);
         PutEnded::of(outcome)
     }
 
     /// Decides the outcome of a put whose writer is done, and makes the object visible or frees its bytes.
-    fn settle_put(&mut self, put: &Put, item: &PutEndItem, suspects: &BTreeSet<StoreId>) -> Outcome {
+    fn settle_put(
+        &mut self,
+        entry: &Entry<'_>,
+        put: &Put,
+        item: &PutEndItem,
+        suspects: &BTreeSet<StoreId>,
+    ) -> Outcome {
         let key = &put.key;
         let free = |state: &mut Self, replica: &PutReplica| {
             state.segments.free(replica.segment, replica.placed.offset, put.size);
@@ -165,7 +207,11 @@ impl State {
                 continue;
             }
             let PutReplica { segment, placed } = *replica;
-            written.push(Replica { segment, offset: placed.offset, index: placed.index });
+            // A `remove_all` since the start removes what was visible then. The object is younger, and its order must
+            // say so. To the fence, too, a higher order is right: it refuses the put's own late writes.
+            let gone = self.tenants.cleared(key.bytes(), placed.index).is_some();
+            let index = if gone { entry.order } else { placed.index };
+            written.push(Replica { segment, offset: placed.offset, index });
         }
         if written.is_empty() {
             return Outcome::Failed;
@@ -188,32 +234,16 @@ impl State {
             checksum: item.checksum,
             reused: 0,
             pin: put.pin,
+            data_type: put.data_type,
+            group: put.group,
             replicas: written,
         };
+        self.tenants.charge(key.tenant(), |usage| usage.objects.add(object.share()));
         if let Some(old) = self.objects.insert(key, &object) {
             self.retire(key, &old, item.reuse_at);
         }
+        self.groups.join(put.group, key.hash());
         Outcome::Visible { replaced }
-    }
-
-    /// Removes the replicas of an object that is no longer in the index; their bytes are held until `reuse_at`.
-    pub(super) fn retire(&mut self, key: &IndexKey, object: &Object, reuse_at: ClusterTime) {
-        for replica in &object.replicas {
-            self.segments.leave(replica.segment, replica.offset, key.shard());
-            self.segments.unpin(replica.segment, object.size, object.pin);
-            if reuse_at > self.time {
-                self.segments.hold(replica.segment, replica.offset, object.size, reuse_at);
-            } else {
-                self.segments.free(replica.segment, replica.offset, object.size);
-            }
-        }
-    }
-
-    /// Whether so many bytes more may be hard-pinned.
-    #[must_use]
-    pub fn may_pin(&self, bytes: u64) -> bool {
-        let Usage { capacity, pinned, .. } = self.usage(&[]);
-        pinned.saturating_add(bytes) <= self.settings.hard_pin_limit.of(capacity)
     }
 
     /// Returns the object of a key if it has a replica in a live segment; one that only waits for the sweep has none.
@@ -226,8 +256,10 @@ impl State {
         self.objects.with_hash(key).any(|object| object.version == put && self.is_live(object))
     }
 
+    /// Whether the object can be seen: it has a replica in a live segment, and no `remove_all` has removed it.
     pub(super) fn is_live(&self, object: ObjectRef<'_>) -> bool {
         object.replicas().any(|replica| self.segments.live(replica.segment).is_some())
+            && self.cleared(object).is_none()
     }
 
     /// Whether the object has a replica on a store that is not suspect.

@@ -4,12 +4,14 @@ use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use smallvec::SmallVec;
 
 use super::command::{Endpoint, PlacedReplica, PutMode};
+use super::groups::GroupId;
 use super::key::{IndexKey, KeyHash};
 use super::machine::State;
 use super::objects::ObjectRef;
 use super::pin::Pin;
 use super::settings::Settings;
 use super::stores::Mounted;
+use super::tenants::TenantName;
 
 /// A visible object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,13 +26,29 @@ pub struct ObjectView {
     pub checksum: u64,
     /// Its protection from eviction.
     pub pin: Pin,
+    /// Tag that its put gave it.
+    pub data_type: u8,
+    /// Its group.
+    pub group: Option<GroupId>,
     /// Places of its replicas: at least one, and of mounted epochs only.
     pub replicas: SmallVec<[PlacedReplica; 1]>,
+}
+
+impl ObjectView {
+    /// Returns the hash of the unit in which the object is evicted: of its group, or of its key.
+    #[must_use]
+    pub fn unit(&self) -> KeyHash {
+        self.group.map_or(self.key, GroupId::unit)
+    }
 }
 
 /// A visible object, found by the hash of its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HashedObject {
+    /// Hash of its key.
+    pub key: KeyHash,
+    /// Its group.
+    pub group: Option<GroupId>,
     /// The put that made it.
     pub version: PutId,
     /// Bytes of the value, and of each replica.
@@ -41,15 +59,43 @@ pub struct HashedObject {
     pub stores: SmallVec<[StoreId; 1]>,
 }
 
+/// A group of objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupView {
+    /// Its visible members.
+    pub members: Vec<HashedObject>,
+    /// Number of members that were lost with their stores.
+    pub lost: usize,
+    /// Number of puts in flight that will join it.
+    pub joining: u32,
+}
+
+/// Unit in which an object is evicted, and its tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitOf {
+    /// Group, if it has one; it is evicted as a whole.
+    pub group: Option<GroupId>,
+    /// Tenant, by whose quota it is evicted.
+    pub tenant: TenantName,
+}
+
 /// Facts about a visible object by which a new leader orders it for eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectAge {
     /// Hash of its key.
     pub key: KeyHash,
+    /// Unit in which it is evicted.
+    pub unit: UnitOf,
     /// Epoch of its last noted reuse (see [`crate::reuse_epoch`]); 0 if there was none.
     pub reused: u32,
     /// Order of its first allocation (see [`crate::allocation_order`]), by which objects were put.
     pub put: u64,
+}
+
+impl UnitOf {
+    fn new(object: ObjectRef<'_>) -> Self {
+        Self { group: object.group, tenant: TenantName::of_index_key(object.key) }
+    }
 }
 
 /// Bytes of mounted stores by their state.
@@ -141,9 +187,11 @@ impl State {
         let key = IndexKey::new(tenant, key)?;
         let object = self.objects.get(&key)?;
         let replicas = self.placed(object);
-        let ObjectRef { version, size, checksum, pin, .. } = object;
-        let view = ObjectView { key: key.hash(), version, size, checksum, pin, replicas };
-        (!view.replicas.is_empty()).then_some(view)
+        if replicas.is_empty() || self.cleared(object).is_some() {
+            return None;
+        }
+        let ObjectRef { version, size, checksum, pin, data_type, group, .. } = object;
+        Some(ObjectView { key: key.hash(), version, size, checksum, pin, data_type, group, replicas })
     }
 
     /// Returns the visible versions of keys with this hash: one, unless two keys share a hash.
@@ -151,19 +199,62 @@ impl State {
         self.objects
             .with_hash(hash)
             .filter(move |object| KeyHash::of_index_key(object.key) == hash)
-            .filter_map(|object| {
-                let lies_on = object.replicas().filter_map(|replica| self.segments.live(replica.segment));
-                let stores: SmallVec<[StoreId; 1]> = lies_on.map(|segment| segment.store).collect();
-                let ObjectRef { version, size, pin, .. } = object;
-                (!stores.is_empty()).then_some(HashedObject { version, size, pin, stores })
-            })
+            .filter_map(move |object| self.hashed(hash, object))
+    }
+
+    fn hashed(&self, key: KeyHash, object: ObjectRef<'_>) -> Option<HashedObject> {
+        let lies_on = object.replicas().filter_map(|replica| self.segments.live(replica.segment));
+        let stores: SmallVec<[StoreId; 1]> = lies_on.map(|segment| segment.store).collect();
+        let ObjectRef { version, size, pin, group, .. } = object;
+        let visible = !stores.is_empty() && self.cleared(object).is_none();
+        visible.then_some(HashedObject { key, group, version, size, pin, stores })
+    }
+
+    /// Returns a group; `None` when it has neither members nor puts in flight.
+    #[must_use]
+    pub fn group(&self, id: GroupId) -> Option<GroupView> {
+        let group = self.groups.get(id)?;
+        let members: Vec<_> = self.members(id).filter_map(|(key, object)| self.hashed(key, object)).collect();
+        let removed = |key: &&KeyHash| {
+            self.objects.with_hash(**key).any(|it| it.group == Some(id) && self.cleared(it).is_some())
+        };
+        let cleared = if self.tenants.has_marks() { group.members.iter().filter(removed).count() } else { 0 };
+        let unreadable = group.members.len().saturating_sub(members.len() + cleared);
+        Some(GroupView { members, lost: group.lost.len() + unreadable, joining: group.joining })
+    }
+
+    /// Returns the group that the order of eviction knows by this hash (see [`GroupId::unit`]).
+    #[must_use]
+    pub fn group_of_unit(&self, unit: KeyHash) -> Option<GroupView> {
+        self.group(self.groups.of_unit(unit)?)
+    }
+
+    /// Whether objects are evicted by other rules than their order of use: in groups, or within quotas.
+    #[must_use]
+    pub fn has_units(&self) -> bool {
+        self.groups.len() > 0 || self.has_quotas()
+    }
+
+    /// Number of groups.
+    #[must_use]
+    pub fn groups(&self) -> u64 {
+        self.groups.len() as u64
+    }
+
+    /// Returns the unit in which the object of a key is evicted; `None` when there is no object.
+    #[must_use]
+    pub fn unit_of(&self, hash: KeyHash) -> Option<UnitOf> {
+        let mut objects = self.objects.with_hash(hash);
+        let object = objects.find(|object| KeyHash::of_index_key(object.key) == hash)?;
+        Some(UnitOf::new(object))
     }
 
     /// Lists when every visible object was put and last reused.
     pub fn ages(&self) -> impl Iterator<Item = ObjectAge> + '_ {
         self.objects.iter().filter(|object| self.is_live(*object)).map(|object| {
             let put = object.replicas().map(|replica| replica.index).min().unwrap_or_default();
-            ObjectAge { key: KeyHash::of_index_key(object.key), reused: object.reused, put }
+            let key = KeyHash::of_index_key(object.key);
+            ObjectAge { key, unit: UnitOf::new(object), reused: object.reused, put }
         })
     }
 
@@ -277,6 +368,23 @@ impl State {
         self.objects.len()
     }
 
+    /// Returns those of these keys of a tenant for which a put is in flight. It looks at all puts in flight.
+    #[must_use]
+    pub fn being_written(&self, tenant: &str, keys: &[&[u8]]) -> Vec<KeyHash> {
+        let mut wanted: Vec<u64> = keys.iter().map(|key| KeyHash::of(tenant, key).to_u64()).collect();
+        wanted.sort_unstable();
+        let keys = self.puts.iter_in_flight().map(|put| put.key.hash());
+        keys.filter(|key| wanted.binary_search(&key.to_u64()).is_ok()).collect()
+    }
+
+    /// Bytes of the largest mounted segment; 0 without stores.
+    #[must_use]
+    pub fn largest_segment(&self) -> u64 {
+        let mounted = self.stores.iter().filter_map(|(_, store)| store.mounted.as_ref());
+        let spaces = mounted.flat_map(Mounted::numbers).filter_map(|number| self.segments.space(number));
+        spaces.map(|space| space.alloc.capacity()).max().unwrap_or(0)
+    }
+
     /// Number of puts in flight.
     #[must_use]
     pub fn puts_in_flight(&self) -> u64 {
@@ -290,10 +398,10 @@ impl State {
         self.stores.is_dead(store, epoch)
     }
 
-    /// Whether objects of dropped stores are left to sweep.
+    /// Whether objects of dropped stores, or objects that a `remove_all` has removed, are left to sweep.
     #[must_use]
     pub fn needs_sweep(&self) -> bool {
-        self.segments.next_to_sweep().is_some()
+        self.segments.next_to_sweep().is_some() || self.tenants.has_marks()
     }
 
     /// Time of the next put deadline or release of held bytes, at which a tick has something to do.

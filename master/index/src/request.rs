@@ -5,6 +5,7 @@ use super::command::{
 };
 use super::key::KeyHash;
 use super::settings::Settings;
+use super::tenants::Quota;
 
 /// An operation to propose, with the type of its answer.
 ///
@@ -76,6 +77,28 @@ impl Request<Code> {
     }
 }
 
+impl Request<Code> {
+    /// Registers a tenant with a quota; `None` unregisters it.
+    #[must_use]
+    pub fn set_tenant(tenant: String, quota: Option<Quota>) -> Self {
+        Self { op: Op::SetTenant { tenant, quota }, answer: code }
+    }
+
+    /// Sets an entry of the key-value table; `None` removes it.
+    #[must_use]
+    pub fn set_key_value(key: Vec<u8>, value: Option<Vec<u8>>) -> Self {
+        Self { op: Op::SetKeyValue { key, value: value.map(Into::into) }, answer: code }
+    }
+}
+
+impl Request<u64> {
+    /// Removes all objects of a tenant; the answer is their number. Their bytes may be reused from `reuse_at` on.
+    #[must_use]
+    pub fn remove_all(tenant: String, reuse_at: ClusterTime) -> Self {
+        Self { op: Op::RemoveAll { tenant, reuse_at }, answer: removed }
+    }
+}
+
 impl Request<bool> {
     /// Frees up to `limit` objects of dropped stores; the answer says whether there are more.
     #[must_use]
@@ -113,6 +136,12 @@ impl Request<Vec<Code>> {
         Self { op: Op::Remove { tenant, items }, answer: codes }
     }
 
+    /// Drops the replicas of objects on one store; one code an item.
+    #[must_use]
+    pub fn drop_replicas(tenant: String, store: StoreId, items: Vec<RemoveItem>) -> Self {
+        Self { op: Op::DropReplicas { tenant, store, items }, answer: codes }
+    }
+
     /// Evicts objects; one code an item. Their bytes may be reused from `reuse_at` on.
     #[must_use]
     pub fn evict(items: Vec<EvictItem>, reuse_at: ClusterTime) -> Self {
@@ -130,6 +159,10 @@ fn code(response: Response) -> Option<Code> {
 
 fn codes(response: Response) -> Option<Vec<Code>> {
     if let Response::Codes(codes) = response { Some(codes) } else { None }
+}
+
+fn removed(response: Response) -> Option<u64> {
+    if let Response::Removed(objects) = response { Some(objects) } else { None }
 }
 
 fn more(response: Response) -> Option<bool> {
@@ -183,6 +216,10 @@ mod tests {
         assert_eq!(answered(|| Request::remove(tenant(), vec![item()])), (true, false));
         assert_eq!(answered(|| Request::evict(vec![], ClusterTime(0))), (true, false));
         assert_eq!(answered(|| Request::note_reuse(vec![], 1, 1)), (true, false));
+        assert_eq!(answered(|| Request::remove_all(tenant(), ClusterTime(0))), (true, false));
+        assert_eq!(answered(|| Request::drop_replicas(tenant(), StoreId(1), vec![item()])), (true, false));
+        assert_eq!(answered(|| Request::set_tenant(tenant(), Some(Quota::NONE))), (true, true));
+        assert_eq!(answered(|| Request::set_key_value(vec![1], None)), (true, true));
         // No leader decides these from its soft state.
         assert_eq!(answered(Request::tick), (true, true));
         assert_eq!(answered(|| Request::set_settings(Settings::default())), (true, true));

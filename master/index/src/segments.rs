@@ -194,9 +194,9 @@ impl Segments {
     }
 }
 
-/// Bytes that an allocation of `len` bytes takes.
+/// Bytes that an allocation of `len` bytes takes. A length that no segment has room for is not checked yet.
 pub(super) fn allocated(len: u64) -> u64 {
-    len.next_multiple_of(ALLOCATION_ALIGN)
+    len.checked_next_multiple_of(ALLOCATION_ALIGN).unwrap_or(u64::MAX)
 }
 
 fn first_of(space: &Space) -> Option<ClusterTime> {

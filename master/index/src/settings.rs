@@ -6,6 +6,8 @@ use std::str::FromStr;
 use mc_types::Ratio;
 use serde::{Deserialize, Serialize};
 
+use super::tenants::Quota;
+
 /// The highest cluster version that this build supports: the format of log entries and the behaviour of `apply`.
 ///
 /// A cluster runs at the version that all its members support. `mcctl upgrade finish` raises it; until then, the old
@@ -33,8 +35,16 @@ pub struct Settings {
     pub eviction_low_watermark: Ratio,
     /// Longest wait of a put for space that an eviction is about to free, in ms.
     pub put_space_wait_ms: u64,
-    /// Share of the pool's bytes that may be hard-pinned.
+    /// Share of the pool's bytes that may be hard-pinned, and of the bytes in a tenant's quota.
     pub hard_pin_limit: Ratio,
+    /// Which tenants may put.
+    pub tenants: TenantPolicy,
+    /// Quota of each tenant that is not registered.
+    pub default_quota: Quota,
+    /// Most objects in the pool, puts in flight included; 0 for no limit.
+    pub max_objects: u64,
+    /// Most memory that the index may take, by its own estimate ([`crate::State::index_bytes`]); 0 for no limit.
+    pub max_index_bytes: u64,
 }
 
 impl Default for Settings {
@@ -50,9 +60,48 @@ impl Default for Settings {
             eviction_low_watermark: Ratio::of_ten_thousandths(9_200),
             put_space_wait_ms: 500,
             hard_pin_limit: Ratio::of_ten_thousandths(5_000),
+            tenants: TenantPolicy::Any,
+            default_quota: Quota::NONE,
+            max_objects: 50_000_000,
+            max_index_bytes: 16 << 30,
         }
     }
 }
+
+/// Which tenants may put.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TenantPolicy {
+    /// All. Those that are not registered have the default quota.
+    #[default]
+    Any,
+    /// Registered ones, and the default tenant, whose name is empty.
+    Registered,
+}
+
+impl fmt::Display for TenantPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "any",
+            Self::Registered => "registered",
+        })
+    }
+}
+
+impl FromStr for TenantPolicy {
+    type Err = TenantPolicyError;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "any" => Ok(Self::Any),
+            "registered" => Ok(Self::Registered),
+            other => Err(TenantPolicyError(other.to_owned())),
+        }
+    }
+}
+
+/// Text that names no [`TenantPolicy`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a tenant policy: it can be `any` or `registered`")]
+pub struct TenantPolicyError(pub String);
 
 /// How a read makes sure that it sees every acknowledged write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

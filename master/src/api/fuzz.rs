@@ -4,7 +4,7 @@
 use std::hint::black_box;
 
 use bytes::Bytes;
-use mc_index::{Command, KeyHash, Op, PutStartItem, Stamp};
+use mc_index::{Command, KeyHash, Op, PutStartItem, Quota, Stamp};
 use mc_proto::v1;
 use mc_types::ClusterTime;
 
@@ -36,10 +36,9 @@ pub fn keys<'a>(tenant: &str, keys: impl ExactSizeIterator<Item = &'a Bytes>) ->
 
 /// Whether a batch of puts that start can be read.
 pub fn put_start(request: &v1::BatchPutStartRequest) -> bool {
-    let items = request
-        .items
-        .iter()
-        .map(|item| Ok::<PutStartItem, Refusal>(new_put(item)?.until(ClusterTime(1), ClusterTime(0))));
+    let items = request.items.iter().map(|item| {
+        Ok::<PutStartItem, Refusal>(new_put(&request.tenant, item)?.until(ClusterTime(1), ClusterTime(0)))
+    });
     let Ok(items) = items.collect::<Result<_, _>>() else { return false };
     check_logged(Op::PutStart { tenant: request.tenant.clone(), items });
     caller(request.caller.as_ref()) && limits(&request.tenant, request.items.len()).is_ok()
@@ -58,6 +57,20 @@ pub fn put_revoke(request: &v1::BatchPutRevokeRequest) -> bool {
     let Ok(puts) = puts.collect::<Result<_, _>>() else { return false };
     check_logged(Op::PutRevoke { puts });
     caller(request.caller.as_ref()) && limits(&request.tenant, request.put_ids.len()).is_ok()
+}
+
+/// Whether a removal by pattern can be read.
+pub fn remove_all(request: &v1::RemoveAllRequest) -> bool {
+    caller(request.caller.as_ref())
+        && limits(&request.tenant, 0).is_ok()
+        && crate::leader::compile(&request.pattern).is_ok()
+}
+
+/// Whether the quota of a tenant can be read.
+pub fn set_tenant(request: &v1::SetTenantRequest) -> bool {
+    let quota = request.quota.map(|v1::Quota { bytes, objects }| Quota { bytes, objects });
+    check_logged(Op::SetTenant { tenant: request.tenant.clone(), quota });
+    caller(request.caller.as_ref()) && limits(&request.tenant, 0).is_ok()
 }
 
 /// Whether the mount of a store can be read.

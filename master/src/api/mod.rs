@@ -12,6 +12,7 @@ mod refusal;
 mod service;
 mod shed;
 mod stores;
+mod tenants;
 
 pub(crate) use in_flight::InFlight;
 pub(crate) use service::{Api, MasterService};

@@ -1,16 +1,17 @@
 //! Exist, get, put and remove.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_index::{KeyHash, PutMode, SOFT_PIN_MAX, StartKey};
+use mc_index::{GroupId, KeyHash, ListedObject, PutMode, Replication, SOFT_PIN_MAX, StartKey};
 use mc_proto::v1;
-use mc_types::{Code, StoreId};
+use mc_types::{Code, MAX_GROUP_LEN, StoreId};
 
 use super::convert::{bytes, endpoints_to_wire, put_id};
 use crate::leader::{
-    Described, DescribedReplica, EndPut, Found, GrantedReplica, NewPin, NewPut, Objects, Refusal,
-    RemoveObject, StoreGrant,
+    Described, DescribedGroup, DescribedReplica, EndPut, Found, GrantedReplica, Lease, Near, NewPin, NewPut,
+    Objects, Preference, Refusal, RemoveObject, Removed, StoreGrant,
 };
 
 /// Number of keys in a page of a listing when the request names none.
@@ -24,7 +25,8 @@ pub(super) async fn exist(
     request: v1::BatchExistRequest,
 ) -> Result<v1::BatchExistReply, Refusal> {
     limits(&request.tenant, request.keys.len())?;
-    let sizes = objects.exist(&request.tenant, &request.keys).await?;
+    let lease = if request.no_lease { Lease::None } else { Lease::Grant };
+    let sizes = objects.exist(&request.tenant, &request.keys, lease).await?;
     let result = |size: Result<u64, Code>| match size {
         Ok(size) => v1::ExistResult { code: Code::Ok as i32, size },
         Err(code) => v1::ExistResult { code: code as i32, size: 0 },
@@ -68,6 +70,12 @@ pub(super) async fn describe(
         offset: replica.offset,
         suspect: replica.suspect,
     };
+    let group = |group: DescribedGroup| v1::DescribedGroup {
+        id: bytes(&group.id.to_bytes()),
+        members: group.members,
+        lost: group.lost,
+        joining: group.joining,
+    };
     let result = |found: Result<Described, Code>| match found {
         Ok(found) => v1::DescribeResult {
             code: Code::Ok as i32,
@@ -79,6 +87,8 @@ pub(super) async fn describe(
                 .soft_pin_left
                 .map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
             replicas: found.replicas.into_iter().map(replica).collect(),
+            data_type: found.data_type.into(),
+            group: found.group.map(group),
         },
         Err(code) => v1::DescribeResult { code: code as i32, ..Default::default() },
     };
@@ -96,17 +106,27 @@ pub(super) async fn list_keys(
         limit => limit.min(mc_types::MAX_ITEMS),
     };
     let page = objects.list_keys(&request.tenant, &request.prefix, request.from, limit).await?;
-    let keys = page.keys.into_iter().map(|(key, size)| v1::ListedKey { key: key.into(), size }).collect();
+    let listed = |it: ListedObject| v1::ListedKey { key: it.key.into(), size: it.size };
+    let keys = page.objects.into_iter().map(listed).collect();
     Ok(v1::ListKeysReply { keys, next: page.next.unwrap_or_default() })
 }
 
 pub(super) async fn put_start(
     objects: &Objects,
     request: v1::BatchPutStartRequest,
+    caller: Option<IpAddr>,
 ) -> Result<v1::BatchPutStartReply, Refusal> {
     limits(&request.tenant, request.items.len())?;
-    let puts = request.items.iter().map(new_put).collect::<Result<_, _>>()?;
-    let started = objects.put_start(request.tenant, puts).await?;
+    let puts = request.items.iter().map(|item| new_put(&request.tenant, item));
+    let puts = puts.collect::<Result<_, _>>()?;
+    let near = match (v1::Near::try_from(request.near), caller) {
+        (Ok(v1::Near::Any), _) | (Ok(v1::Near::Caller), None) => Near::Any,
+        (Ok(v1::Near::Caller), Some(caller)) => Near::Caller(caller),
+        (Ok(v1::Near::EachOther), _) => Near::EachOther,
+        (Err(_), _) => return Err(Refusal::Invalid(format!("place {} is not known here", request.near))),
+    };
+    let preference = Preference { names: request.preferred_names, near };
+    let started = objects.put_start(request.tenant, puts, &preference).await?;
     let grants = Grants::new(started.grants);
     let results = started
         .puts
@@ -116,7 +136,12 @@ pub(super) async fn put_start(
             replicas: grants.replicas(replicas),
         })
         .collect();
-    Ok(v1::BatchPutStartReply { results, grants: grants.into_wire(), no_space: started.no_space.to_owned() })
+    Ok(v1::BatchPutStartReply {
+        results,
+        grants: grants.into_wire(),
+        no_space: started.no_space.to_owned(),
+        largest_segment: started.largest_segment,
+    })
 }
 
 pub(super) async fn put_end(
@@ -164,6 +189,30 @@ pub(super) async fn remove(
     Ok(v1::BatchRemoveReply { results: codes.into_iter().map(result).collect() })
 }
 
+pub(super) async fn remove_all(
+    objects: &Objects,
+    request: v1::RemoveAllRequest,
+) -> Result<v1::RemoveAllReply, Refusal> {
+    let v1::RemoveAllRequest { caller: _, tenant, pattern, force, from } = request;
+    limits(&tenant, 0)?;
+    let Removed { objects: removed, leased, next } = if force && pattern.is_empty() && from == 0 {
+        Removed { objects: objects.remove_all(tenant).await?, ..Removed::default() }
+    } else {
+        objects.remove_matching(&tenant, &pattern, force, from).await?
+    };
+    Ok(v1::RemoveAllReply { removed, leased, next: next.unwrap_or_default() })
+}
+
+pub(super) async fn drop_replicas(
+    objects: &Objects,
+    request: &v1::BatchDropReplicasRequest,
+) -> Result<v1::BatchDropReplicasReply, Refusal> {
+    limits(&request.tenant, request.keys.len())?;
+    let codes = objects.drop_replicas(&request.tenant, &request.store_name, &request.keys).await?;
+    let result = |code: Code| v1::RemoveResult { code: code as i32 };
+    Ok(v1::BatchDropReplicasReply { results: codes.into_iter().map(result).collect() })
+}
+
 fn put_end_results(codes: Vec<Code>) -> Vec<v1::PutEndResult> {
     codes.into_iter().map(|code| v1::PutEndResult { code: code as i32 }).collect()
 }
@@ -207,8 +256,18 @@ impl Grants {
     }
 }
 
-pub(super) fn new_put(item: &v1::PutStartItem) -> Result<NewPut, Refusal> {
+pub(super) fn new_put(tenant: &str, item: &v1::PutStartItem) -> Result<NewPut, Refusal> {
+    if item.group.len() > MAX_GROUP_LEN {
+        let len = item.group.len();
+        return Err(Refusal::Invalid(format!(
+            "the name of a group has {len} bytes, the limit is {MAX_GROUP_LEN}"
+        )));
+    }
     Ok(NewPut {
+        replication: if item.all_replicas { Replication::Strict } else { Replication::BestEffort },
+        data_type: u8::try_from(item.data_type)
+            .map_err(|_| Refusal::Invalid(format!("data type {}: it can be 0 to 255", item.data_type)))?,
+        group: (!item.group.is_empty()).then(|| GroupId::of(tenant, &item.group)),
         put: put_id(&item.put_id)?,
         key: StartKey::from_slice(&item.key),
         size: item.size,

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use futures::stream::BoxStream;
 use mc_index::CLUSTER_VERSION;
+use mc_net::ConnectInfo;
 use mc_proto::v1::{self, master_server::Master};
 use mc_types::NodeId;
 use tokio_stream::wrappers::ReceiverStream;
@@ -11,7 +12,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::caller::{Addressee, names_client, versions_meet};
 use super::cluster::software;
 use super::shed::{Shedder, Sheds};
-use super::{cluster, config, objects, stores};
+use super::{cluster, config, objects, stores, tenants};
 use crate::leader::{Refusal, Services};
 use crate::metrics::{MasterMetrics, Rpc};
 
@@ -179,7 +180,9 @@ impl Master for MasterService {
         &self,
         request: Request<v1::BatchPutStartRequest>,
     ) -> Result<Response<v1::BatchPutStartReply>, Status> {
-        change!(self, PutStart, request, |services| objects::put_start(&services.objects, request).await?)
+        let caller = request.extensions().get::<ConnectInfo>().and_then(|info| Some(info.remote?.ip()));
+        change!(self, PutStart, request, |services| objects::put_start(&services.objects, request, caller)
+            .await?)
     }
 
     async fn batch_put_end(
@@ -201,6 +204,35 @@ impl Master for MasterService {
         request: Request<v1::BatchRemoveRequest>,
     ) -> Result<Response<v1::BatchRemoveReply>, Status> {
         change!(self, Remove, request, |services| objects::remove(&services.objects, request).await?)
+    }
+
+    async fn remove_all(
+        &self,
+        request: Request<v1::RemoveAllRequest>,
+    ) -> Result<Response<v1::RemoveAllReply>, Status> {
+        change!(self, RemoveAll, request, |services| objects::remove_all(&services.objects, request).await?)
+    }
+
+    async fn batch_drop_replicas(
+        &self,
+        request: Request<v1::BatchDropReplicasRequest>,
+    ) -> Result<Response<v1::BatchDropReplicasReply>, Status> {
+        change!(self, DropReplicas, request, |services| objects::drop_replicas(&services.objects, &request)
+            .await?)
+    }
+
+    async fn list_tenants(
+        &self,
+        request: Request<v1::ListTenantsRequest>,
+    ) -> Result<Response<v1::ListTenantsReply>, Status> {
+        call!(self, ListTenants, request, |services| tenants::list(&services.tenants, &request).await?)
+    }
+
+    async fn set_tenant(
+        &self,
+        request: Request<v1::SetTenantRequest>,
+    ) -> Result<Response<v1::SetTenantReply>, Status> {
+        change!(self, SetTenant, request, |services| tenants::set(&services.tenants, request).await?)
     }
 
     async fn mount_store(

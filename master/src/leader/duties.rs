@@ -12,7 +12,7 @@ use super::{Coordinator, Leading, Refusal, Services};
 
 /// Interval at which an idle leader logs the time, so that deadlines pass and a successor starts from a recent stamp.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
-/// Most objects that one entry frees after a store was dropped.
+/// Maximum number of objects that one entry frees after a store was dropped, or after a `remove_all`.
 const SWEEP_LIMIT: u32 = 1024;
 
 /// Watches the stores until this master stops; does nothing while it does not lead. Runs apart from the duties that
@@ -72,6 +72,7 @@ pub(crate) async fn keep_the_log_going(services: Arc<Services>) {
             log_failure("the entry of the cluster's settings", seeded.map(drop));
             continue;
         }
+        sweep(coordinator, &leading).await;
         if last_tick.elapsed() < TICK_INTERVAL {
             continue;
         }
@@ -81,7 +82,6 @@ pub(crate) async fn keep_the_log_going(services: Arc<Services>) {
         leading.adopt(&coordinator.index.read(|applied| applied.state.settings().clone()));
         log_failure("a tick", coordinator.propose(&leading, Request::tick()).await);
         drop_dead_stores(coordinator, &leading).await;
-        sweep(coordinator, &leading).await;
     }
 }
 

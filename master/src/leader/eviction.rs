@@ -1,14 +1,16 @@
 //! Eviction: a task that makes room in a full pool, and the wait of puts for that room.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_eviction::{
-    Blocked, Chosen, Evictor, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want, excess,
+    Blocked, Chosen, Evictor, Excess, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want, excess,
+    tenants_in_excess,
 };
-use mc_index::{EvictItem, Request};
+use mc_index::{EvictItem, Request, TenantName};
 use mc_types::Code;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -21,18 +23,32 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// losing its majority.
 const OUTCOME_WAIT: Duration = Duration::from_secs(1);
 
-/// Room in the pool: what puts ask for, and what evictions have achieved.
+/// Where room is made: in the quota of a tenant, or in the pool.
+pub(super) type Scope = Option<TenantName>;
+
+/// Number of scopes whose outcomes are kept while no put waits.
+const SCOPES_MAX: usize = 1024;
+
+/// Room in the pool and in the quotas of tenants: what puts ask for, and what evictions have achieved.
 #[derive(Debug)]
 pub(crate) struct Room {
-    /// Bytes that waiting puts have asked for since the last round.
-    wanted: AtomicU64,
+    /// What waiting puts have asked for since the last round.
+    wanted: Mutex<BTreeMap<Scope, Excess>>,
     asked: Notify,
-    rounds: watch::Sender<Round>,
+    rounds: watch::Sender<Rounds>,
 }
 
-/// Outcome of the last round of eviction.
+/// Outcomes of evictions.
+#[derive(Debug, Default)]
+struct Rounds {
+    /// The last outcome of each scope that a put has asked for in this term.
+    last: BTreeMap<Scope, Round>,
+}
+
+/// Outcome of the last round of eviction in a scope.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
+    number: u64,
     /// Why it freed nothing; `None` if it freed something.
     blocked: Option<Blocked>,
 }
@@ -50,23 +66,33 @@ pub(super) enum Made {
 
 impl Room {
     pub(super) fn new() -> Self {
-        Self { wanted: AtomicU64::new(0), asked: Notify::new(), rounds: watch::Sender::default() }
+        Self { wanted: Mutex::default(), asked: Notify::new(), rounds: watch::Sender::default() }
     }
 
-    /// Asks for `bytes` of room and waits until an eviction has freed some, or has found that it cannot.
-    pub(super) async fn make(&self, bytes: u64, deadline: Instant) -> Made {
+    /// Asks for room and waits until an eviction has freed some, or has found that it cannot.
+    pub(super) async fn make(&self, scope: Scope, wanted: Excess, deadline: Instant) -> Made {
         // Subscribed before asking: the round that answers cannot be missed. An earlier round that ends in between is
         // taken for the answer. The caller then tries once more than necessary.
         let mut rounds = self.rounds.subscribe();
-        self.wanted.fetch_add(bytes, Ordering::AcqRel);
-        self.asked.notify_one();
-        match tokio::time::timeout_at(deadline, rounds.changed()).await {
-            Ok(Ok(())) => match rounds.borrow().blocked {
+        let number = |rounds: &Rounds| rounds.last.get(&scope).map_or(0, |round| round.number);
+        let before = number(&rounds.borrow());
+        self.ask(scope, wanted);
+        let answered = rounds.wait_for(|rounds| number(rounds) != before);
+        match tokio::time::timeout_at(deadline, answered).await {
+            Ok(Ok(rounds)) => match rounds.last.get(&scope).and_then(|round| round.blocked) {
                 None => Made::Freed,
                 Some(why) => Made::Blocked(why),
             },
             _ => Made::Late,
         }
+    }
+
+    fn ask(&self, scope: Scope, wanted: Excess) {
+        let mut all = self.wanted.lock();
+        let asked = all.entry(scope).or_default();
+        asked.bytes = asked.bytes.saturating_add(wanted.bytes);
+        asked.objects = asked.objects.saturating_add(wanted.objects);
+        self.asked.notify_one();
     }
 
     /// Calls `read` until it finds no version that is being evicted, or until such a version was undecided for too long.
@@ -89,14 +115,42 @@ impl Room {
         }
     }
 
-    fn ended(&self, blocked: Option<Blocked>) {
-        self.rounds.send_replace(Round { blocked });
+    /// Wakes reads that wait for the outcome of an eviction.
+    fn decided(&self) {
+        self.rounds.send_modify(|_| {});
+    }
+
+    fn ended(&self, scope: Scope, blocked: Option<Blocked>) {
+        self.rounds.send_modify(|rounds| {
+            let round = rounds.last.entry(scope).or_default();
+            *round = Round { number: round.number + 1, blocked };
+        });
+    }
+
+    /// Takes what was asked for. Scopes that nobody has asked for lately are forgotten.
+    fn take_wanted(&self) -> BTreeMap<Scope, Excess> {
+        let wanted = std::mem::take(&mut *self.wanted.lock());
+        if self.rounds.borrow().last.len() > SCOPES_MAX && self.rounds.receiver_count() == 0 {
+            self.rounds.send_modify(|rounds| rounds.last.clear());
+        }
+        wanted
     }
 }
 
 /// Why a put found no room, for its caller.
-pub(super) fn explain(made: Made) -> &'static str {
+pub(super) fn explain(scope: Scope, made: Made) -> &'static str {
     match made {
+        Made::Blocked(Blocked::Leased) if scope.is_some() => {
+            "the tenant is at its quota, and its objects are leased by readers: try again later, or raise the quota \
+             (mcctl tenants set)"
+        }
+        Made::Blocked(Blocked::Pinned) if scope.is_some() => {
+            "the tenant is at its quota, and the objects that it has left are hard-pinned: remove some, or raise the \
+             quota (mcctl tenants set)"
+        }
+        Made::Blocked(Blocked::Empty) if scope.is_some() => {
+            "the tenant is at its quota, and has no object left to evict: its puts in flight take up the quota"
+        }
         Made::Blocked(Blocked::Leased) => {
             "the objects that could be evicted are leased by readers: try again later"
         }
@@ -191,32 +245,66 @@ impl Term {
                 return Ok(());
             }
         }
-        let asked = coordinator.room.wanted.swap(0, Ordering::AcqRel);
+        let mut wanted = coordinator.room.take_wanted();
         let suspects = self.leading.liveness.suspects();
-        let excess = coordinator.index.read(|applied| excess(&applied.state, &suspects));
-        let mut left = excess.max(asked);
-        while left > 0 {
-            let Chosen { items, bytes, blocked } = self.choose(coordinator, left);
-            if !items.is_empty() {
-                if self.evict(coordinator, items, Try::First).await? == Entry::Failed {
-                    break;
-                }
-                coordinator.metrics.evicted_bytes.increment(bytes);
-            } else if let Some(blocked) = blocked {
-                coordinator.room.ended(Some(blocked));
+        coordinator.index.read(|applied| {
+            let of_pool = wanted.entry(None).or_default();
+            *of_pool = of_pool.max(excess(&applied.state, &suspects));
+            for (tenant, excess) in tenants_in_excess(&applied.state) {
+                let of_tenant = wanted.entry(Some(tenant)).or_default();
+                *of_tenant = of_tenant.max(excess);
             }
-            if blocked.is_some() {
-                break;
+        });
+        // Tenants first: what they give up is room in the pool, too.
+        let mut entry = Entry::Applied;
+        for (scope, wanted) in wanted.into_iter().rev() {
+            if entry == Entry::Applied {
+                entry = self.make_room(coordinator, scope, wanted).await?;
             }
-            left = left.saturating_sub(bytes);
-            self.follow(coordinator).await;
+            if entry == Entry::Failed {
+                // Puts that wait here try again, and ask again.
+                coordinator.room.ended(scope, None);
+            }
         }
         Ok(())
     }
 
+    /// Evicts as much as is wanted in a scope, or as can be.
+    async fn make_room(
+        &mut self,
+        coordinator: &Coordinator,
+        scope: Scope,
+        wanted: Excess,
+    ) -> Result<Entry, TermOver> {
+        let mut left = wanted;
+        while !left.is_none() {
+            let Chosen { items, bytes, blocked } = self.choose(coordinator, scope, left);
+            let objects = items.len() as u64;
+            if !items.is_empty() {
+                if self.evict(coordinator, items, Try::First).await? == Entry::Failed {
+                    return Ok(Entry::Failed);
+                }
+                coordinator.metrics.evicted_bytes.increment(bytes);
+                coordinator.room.ended(scope, None);
+            } else if let Some(blocked) = blocked {
+                coordinator.room.ended(scope, Some(blocked));
+            }
+            if blocked.is_some() {
+                break;
+            }
+            left = left.less(bytes, objects);
+            self.follow(coordinator).await;
+        }
+        Ok(Entry::Applied)
+    }
+
     async fn follow(&mut self, coordinator: &Coordinator) {
         match coordinator.index.take_changes() {
-            Ok(changes) => changes.iter().for_each(|change| self.evictor.follow(change)),
+            Ok(changes) => {
+                for change in &changes {
+                    coordinator.index.read(|applied| self.evictor.follow(change, &applied.state));
+                }
+            }
             Err(_) => {
                 tracing::warn!("the order of eviction lost track of the index and begins again by age");
                 self.evictor = ordered(coordinator).await;
@@ -232,8 +320,14 @@ impl Term {
             return;
         }
         self.noted_at = Instant::now();
+        if coordinator.index.read(|applied| self.evictor.is_outdated(&applied.state)) {
+            tracing::info!("tenants have other quotas: the order of eviction begins again by age");
+            self.evictor = ordered(coordinator).await;
+        }
         self.evictor.set_time(self.leading.now());
-        if let Some((keys, epoch, once_share)) = self.evictor.take_notes(NOTES_PER_ENTRY) {
+        let notes =
+            coordinator.index.read(|applied| self.evictor.take_notes(NOTES_PER_ENTRY, &applied.state));
+        if let Some((keys, epoch, once_share)) = notes {
             let noted = coordinator.propose(&self.leading, Request::note_reuse(keys, epoch, once_share));
             if let Err(why) = noted.await {
                 tracing::debug!(%why, "reused objects were not noted");
@@ -241,9 +335,10 @@ impl Term {
         }
     }
 
-    fn choose(&mut self, coordinator: &Coordinator, bytes: u64) -> Chosen {
+    fn choose(&mut self, coordinator: &Coordinator, tenant: Scope, wanted: Excess) -> Chosen {
         let suspects = self.leading.liveness.suspects();
-        let want = Want { bytes, objects: OBJECTS_PER_ENTRY };
+        let Excess { bytes, objects } = wanted;
+        let want = Want { tenant, bytes, objects, max: OBJECTS_PER_ENTRY };
         let Self { leading, evictor, .. } = self;
         coordinator
             .index
@@ -268,7 +363,12 @@ impl Term {
                 let evicted = codes.iter().filter(|code| **code == Code::Ok).count();
                 coordinator.metrics.evicted_objects.increment(evicted as u64);
                 self.unmark(&items);
-                coordinator.room.ended(None);
+                // A group that has changed since it was chosen stays.
+                let stays =
+                    |(item, code): (&EvictItem, &Code)| (*code == Code::VersionChanged).then_some(*item);
+                let stay: Vec<_> = items.iter().zip(&codes).filter_map(stays).collect();
+                coordinator.index.read(|applied| self.evictor.keep(&stay, &applied.state));
+                coordinator.room.decided();
                 Ok(Entry::Applied)
             }
             // The marks end with this term's leases.
@@ -290,9 +390,8 @@ impl Term {
             Err(refusal) => {
                 tracing::warn!(%refusal, objects = items.len(), "an eviction was refused; it is tried again");
                 self.unmark(&items);
-                self.evictor.keep(&items);
-                // Reads of these versions wait.
-                coordinator.room.ended(None);
+                coordinator.index.read(|applied| self.evictor.keep(&items, &applied.state));
+                coordinator.room.decided();
                 Ok(Entry::Failed)
             }
         }

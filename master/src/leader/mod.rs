@@ -18,10 +18,14 @@ mod leading;
 mod liveness;
 mod members;
 mod objects;
+mod preference;
 mod refusal;
+mod removal;
 mod services;
+mod shortage;
 mod slow_disk;
 mod stores;
+mod tenants;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -32,9 +36,16 @@ pub(crate) use eviction::{Room, keep_room};
 pub(crate) use grants::{GrantedReplica, StoreGrant};
 pub(crate) use leading::Leading;
 pub(crate) use members::{MemberState, Members, keep_members};
-pub(crate) use objects::{Described, DescribedReplica, EndPut, Found, NewPin, NewPut, Objects, RemoveObject};
+pub(crate) use objects::{
+    Described, DescribedGroup, DescribedReplica, EndPut, Found, Lease, NewPin, NewPut, Objects, RemoveObject,
+};
+pub(crate) use preference::{Near, Preference};
 pub(crate) use refusal::Refusal;
+pub(crate) use removal::Removed;
+#[cfg(feature = "testing")]
+pub(crate) use removal::compile;
 pub(crate) use services::{Services, ServicesConfig};
 pub(crate) use slow_disk::leave_to_a_better_disk;
 pub(crate) use stores::{Session, Stores};
+pub(crate) use tenants::{TenantState, Tenants};
 pub(crate) use watch::{Event, watch};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_index::{
-    KeyHash, KeyPage, ObjectView, PinAction, PlacedReplica, PutEndItem, PutMode, PutStartItem, PutStarted,
-    RemoveItem, Request, StartKey, State, StoreView,
+    GroupId, GroupView, KeyHash, KeyPage, ObjectView, PinAction, PlacedReplica, PutEndItem, PutMode,
+    PutStartItem, PutStarted, Replication, Request, StartKey, State,
 };
 use mc_types::{Access, ClusterTime, Code, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use smallvec::SmallVec;
@@ -14,17 +14,9 @@ use tokio::time::Instant;
 
 use super::eviction::{Made, explain};
 use super::grants::{GrantedReplica, Grants, StoreGrant};
+use super::preference::Preference;
+use super::shortage::Shortage;
 use super::{Coordinator, Leading, Refusal};
-
-/// Attempts of a remove that names no version, while upserts replace the object in between.
-const REMOVE_ROUNDS: usize = 3;
-
-/// Why a put found no space where eviction would not help.
-const NO_STORE: &str = "no store can take the put: each is silent, has just failed the caller, or has no segment that is large enough";
-
-/// Why a put of a hard-pinned object found no space.
-const PIN_LIMIT: &str =
-    "as many bytes as hard-pin-limit allows are hard-pinned: remove hard-pinned objects or raise the limit";
 
 /// Bytes of keys after which a page of a listing ends.
 const LISTED_BYTES: usize = 1 << 20;
@@ -62,7 +54,20 @@ pub(crate) struct Described {
     pub(crate) checksum: u64,
     pub(crate) hard_pinned: bool,
     pub(crate) soft_pin_left: Option<Duration>,
+    pub(crate) data_type: u8,
+    pub(crate) group: Option<DescribedGroup>,
     pub(crate) replicas: Vec<DescribedReplica>,
+}
+
+/// The group of a described object.
+pub(crate) struct DescribedGroup {
+    pub(crate) id: GroupId,
+    /// Number of its members that can be read.
+    pub(crate) members: u32,
+    /// Number of its members that were lost with their stores.
+    pub(crate) lost: u32,
+    /// Number of puts in flight that will join it.
+    pub(crate) joining: u32,
 }
 
 /// A replica of a described object.
@@ -91,6 +96,9 @@ pub(crate) struct NewPut {
     /// Stores that failed the caller just now.
     pub(crate) avoid: SmallVec<[StoreId; 2]>,
     pub(crate) pin: NewPin,
+    pub(crate) replication: Replication,
+    pub(crate) data_type: u8,
+    pub(crate) group: Option<GroupId>,
 }
 
 /// Pin that a put requests.
@@ -117,9 +125,23 @@ impl NewPin {
 impl NewPut {
     /// Converts to the operation on the index at `now`, with `deadline` as the end of the put's lifetime.
     pub(crate) fn until(self, deadline: ClusterTime, now: ClusterTime) -> PutStartItem {
-        let Self { put, key, size, mode, replicas, lifetime: _, preferred, avoid, pin } = self;
+        let Self { put, key, size, mode, replicas, lifetime: _, preferred, avoid, pin, .. } = self;
+        let Self { replication, data_type, group, .. } = self;
         let pin = pin.from(now);
-        PutStartItem { put, key, size, mode, replicas, deadline, preferred, avoid, pin }
+        PutStartItem {
+            put,
+            key,
+            size,
+            mode,
+            replicas,
+            deadline,
+            preferred,
+            avoid,
+            pin,
+            replication,
+            data_type,
+            group,
+        }
     }
 }
 
@@ -130,6 +152,8 @@ pub(crate) struct Started {
     pub(crate) grants: Vec<StoreGrant>,
     /// Why puts got `NoAvailableHandle`; empty if none did.
     pub(crate) no_space: &'static str,
+    /// Bytes of the largest mounted segment.
+    pub(crate) largest_segment: u64,
 }
 
 /// A put to end.
@@ -142,6 +166,13 @@ pub(crate) struct EndPut {
     pub(crate) failed: SmallVec<[u8; 2]>,
 }
 
+/// Whether a call that finds objects leases them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lease {
+    Grant,
+    None,
+}
+
 /// An object to remove.
 pub(crate) struct RemoveObject {
     pub(crate) key: Bytes,
@@ -151,7 +182,7 @@ pub(crate) struct RemoveObject {
 
 /// Serves reads, puts and removes.
 pub(crate) struct Objects {
-    coordinator: Arc<Coordinator>,
+    pub(super) coordinator: Arc<Coordinator>,
 }
 
 impl Objects {
@@ -159,13 +190,22 @@ impl Objects {
         Self { coordinator }
     }
 
-    /// Returns the size of each object that exists, and leases it as a get does.
+    /// Returns the size of each object that exists. Leases it as a get does, or neither leases it nor counts the call as a
+    /// use.
     pub(crate) async fn exist(
         &self,
         tenant: &str,
         keys: &[Bytes],
+        lease: Lease,
     ) -> Result<Vec<Result<u64, Code>>, Refusal> {
         let leading = self.coordinator.lead().await?;
+        if lease == Lease::None {
+            let size = |found: Result<ObjectView, Code>| found.map(|object| object.size);
+            return Ok(self.coordinator.index.read(|applied| {
+                let call = Call::new(&applied.state, &leading, tenant);
+                keys.iter().map(|key| size(call.look(key))).collect()
+            }));
+        }
         let size = |found: Result<ObjectView, Miss>| found.map(|object| object.size).map_err(Miss::code);
         let found = self
             .coordinator
@@ -218,7 +258,19 @@ impl Objects {
                 let object = state.get(tenant, key).ok_or(Code::ObjectNotFound)?;
                 Ok(described(&object, state, &leading, now))
             };
-            keys.iter().map(describe).collect()
+            let mut described: Vec<_> = keys.iter().map(describe).collect();
+            let absent = |found: &Result<Described, Code>| matches!(found, Err(Code::ObjectNotFound));
+            let missing = || keys.iter().zip(&described).filter(|(_, found)| absent(found));
+            let missing: Vec<&[u8]> = missing().map(|(key, _)| &key[..]).collect();
+            if !missing.is_empty() && state.puts_in_flight() > 0 {
+                let written = state.being_written(tenant, &missing);
+                for (key, found) in keys.iter().zip(&mut described) {
+                    if absent(found) && written.contains(&KeyHash::of(tenant, key)) {
+                        *found = Err(Code::ReplicaIsNotReady);
+                    }
+                }
+            }
+            described
         }))
     }
 
@@ -238,7 +290,12 @@ impl Objects {
     }
 
     /// Allocates replicas for puts. A put that is still open at its deadline ends then.
-    pub(crate) async fn put_start(&self, tenant: String, puts: Vec<NewPut>) -> Result<Started, Refusal> {
+    pub(crate) async fn put_start(
+        &self,
+        tenant: String,
+        puts: Vec<NewPut>,
+        preference: &Preference,
+    ) -> Result<Started, Refusal> {
         let leading = self.coordinator.lead().await?;
         // Only this call leads to further writes later; ends and removes merely finish what was begun.
         self.coordinator.refuse_without_room()?;
@@ -247,7 +304,12 @@ impl Objects {
             let deadline = deadline(put.lifetime);
             put.until(deadline, now)
         };
-        let items: Vec<_> = puts.into_iter().map(item).collect();
+        let mut items: Vec<_> = puts.into_iter().map(item).collect();
+        if *preference != Preference::default() {
+            let suspects = leading.liveness.suspects();
+            let stores = self.coordinator.index.read(|applied| preference.stores(&applied.state, &suspects));
+            items.iter_mut().for_each(|item| item.preferred.extend_from_slice(&stores));
+        }
         let expires = items.iter().map(|item| item.deadline).max().unwrap_or_default();
         let (started, no_space) = self.start_with_room(&leading, &tenant, items).await?;
         Ok(self.coordinator.index.read(|applied| {
@@ -267,12 +329,13 @@ impl Objects {
                     }
                 })
                 .collect();
-            Started { puts, grants: grants.seal(), no_space }
+            let largest_segment = applied.state.largest_segment();
+            Started { puts, grants: grants.seal(), no_space, largest_segment }
         }))
     }
 
-    /// Starts puts, and starts those that find no space again while evictions make room. Returns the answers, and why
-    /// there was no space for some.
+    /// Starts puts, and starts those that find no space, or are beyond their tenant's quota, again while evictions make
+    /// room. Returns the answers, and why there was no room for some.
     async fn start_with_room(
         &self,
         leading: &Leading,
@@ -283,46 +346,35 @@ impl Objects {
         let deadline = Instant::now() + leading.put_space_wait();
         let mut started = propose(items.clone()).await?;
         for tries in 0..ROOM_TRIES {
-            let short = |at: &usize| started[*at].code == Code::NoAvailableHandle;
-            let mut places: Vec<usize> = (0..started.len()).filter(short).collect();
-            if places.is_empty() {
-                return Ok((started, ""));
-            }
             let suspects = leading.liveness.suspects();
-            let mut over_pin_limit = false;
-            let has_room = self.coordinator.index.read(|applied| {
-                places.retain(|&at| {
-                    let over = is_over_pin_limit(&applied.state, tenant, &items[at]);
-                    over_pin_limit |= over;
-                    !over && eviction_helps(&applied.state, &suspects, &items[at])
-                });
-                places.iter().all(|&at| has_room(&applied.state, &suspects, &items[at]))
+            let short = self.coordinator.index.read(|applied| {
+                let refused = items.iter().zip(&started).map(|(item, started)| (item, started.code));
+                Shortage::of(&applied.state, &suspects, tenant, refused)
             });
-            if places.is_empty() {
-                self.coordinator.metrics.puts_refused_by_space.increment(1);
-                return Ok((started, if over_pin_limit { PIN_LIMIT } else { NO_STORE }));
+            if short.places.is_empty() {
+                self.coordinator.metrics.puts_refused_by_space.increment(u64::from(!short.why.is_empty()));
+                return Ok((started, short.why));
             }
             self.coordinator.metrics.puts_waited_for_space.increment(u64::from(tries == 0));
-            let again: Vec<_> = places.iter().map(|&at| items[at].clone()).collect();
-            let bytes = again.iter().map(|item| item.size.saturating_mul(item.replicas.into())).sum();
+            let again: Vec<_> = short.places.iter().map(|&at| items[at].clone()).collect();
             // A store may have been suspect when the entry was made and be heard again by now: nothing is evicted before
             // the puts were refused once more.
-            let made = match tries {
-                0 if has_room => Made::Freed,
-                _ => self.coordinator.room.make(bytes, deadline).await,
-            };
-            if made != Made::Freed {
-                self.coordinator.metrics.puts_refused_by_space.increment(1);
-                return Ok((started, explain(made)));
+            let wants = if tries == 0 && short.has_room { Vec::new() } else { short.wants() };
+            for (scope, wanted) in wants {
+                let made = self.coordinator.room.make(scope, wanted, deadline).await;
+                if made != Made::Freed {
+                    self.coordinator.metrics.puts_refused_by_space.increment(1);
+                    return Ok((started, explain(scope, made)));
+                }
             }
             // The others are started by now: a failure of the second entry must not take the answer from them. A put
             // that is not answered for is given up at its deadline.
             let Ok(answers) = propose(again).await else { break };
-            for (at, answer) in places.into_iter().zip(answers) {
+            for (at, answer) in short.places.into_iter().zip(answers) {
                 started[at] = answer;
             }
         }
-        Ok((started, explain(Made::Late)))
+        Ok((started, explain(None, Made::Late)))
     }
 
     /// Ends puts whose bytes are written, which makes their objects visible. Returns one code per put.
@@ -343,98 +395,6 @@ impl Objects {
         let leading = self.coordinator.lead().await?;
         self.coordinator.propose(&leading, Request::put_revoke(puts)).await
     }
-
-    /// Removes the current versions; with `force`, also leased ones. Returns one code per item.
-    ///
-    /// Items that do not exist, are leased or have another version are answered without a log entry. The rest go into
-    /// one entry that names (key, version), so a newer version is never removed. An item that names no version and lost
-    /// a race with an upsert is tried again with the newer version.
-    pub(crate) async fn remove(
-        &self,
-        tenant: &str,
-        items: &[RemoveObject],
-        force: bool,
-    ) -> Result<Vec<Code>, Refusal> {
-        let mut codes: Vec<Option<Code>> = vec![None; items.len()];
-        for round in 0..REMOVE_ROUNDS {
-            match self.remove_round(tenant, items, force, &mut codes).await {
-                Ok(()) => {}
-                Err(refusal) if round == 0 => return Err(refusal),
-                // Some items may be removed by now, so the call as a whole cannot fail definitely any more.
-                Err(refusal) => return Err(Refusal::Unknown(format!("some were removed, then: {refusal}"))),
-            }
-            if codes.iter().all(Option::is_some) {
-                break;
-            }
-        }
-        Ok(codes.into_iter().map(|code| code.unwrap_or(Code::VersionChanged)).collect())
-    }
-
-    /// Sets a code for each item that has none yet, except for items that lost a race.
-    async fn remove_round(
-        &self,
-        tenant: &str,
-        items: &[RemoveObject],
-        force: bool,
-        answers: &mut [Option<Code>],
-    ) -> Result<(), Refusal> {
-        let leading = self.coordinator.lead().await?;
-        let reuse_at = leading.hold_until();
-        let mut proposed = Vec::new();
-        self.coordinator.index.read(|applied| {
-            for (place, item) in items.iter().enumerate() {
-                if answers[place].is_some() {
-                    continue;
-                }
-                let code = match applied.state.get(tenant, &item.key) {
-                    None => Code::ObjectNotFound,
-                    Some(object) if item.version.is_some_and(|version| version != object.version) => {
-                        Code::VersionChanged
-                    }
-                    Some(object) if !force && leading.is_leased(object.version) => Code::ObjectHasLease,
-                    Some(object) => {
-                        let key = item.key.to_vec();
-                        proposed.push((place, RemoveItem { key, version: object.version, reuse_at }));
-                        continue;
-                    }
-                };
-                answers[place] = Some(code);
-            }
-        });
-        if proposed.is_empty() {
-            return Ok(());
-        }
-        let (places, removed): (Vec<_>, Vec<_>) = proposed.into_iter().unzip();
-        let codes = self.coordinator.propose(&leading, Request::remove(tenant.to_owned(), removed)).await?;
-        for (place, code) in places.into_iter().zip(codes) {
-            let raced = code == Code::VersionChanged && items[place].version.is_none();
-            answers[place] = (!raced).then_some(code);
-        }
-        Ok(())
-    }
-}
-
-/// Lists the stores that may take the put, once they have room.
-fn takers<'a>(
-    state: &'a State,
-    suspects: &'a [StoreId],
-    item: &'a PutStartItem,
-) -> impl Iterator<Item = StoreView<'a>> {
-    state.stores().filter(|store| {
-        suspects.binary_search(&store.store).is_err()
-            && !item.avoid.contains(&store.store)
-            && store.segments.iter().any(|bytes| *bytes >= item.size)
-    })
-}
-
-/// Whether the put could be placed if enough objects were evicted.
-fn eviction_helps(state: &State, suspects: &[StoreId], item: &PutStartItem) -> bool {
-    takers(state, suspects, item).next().is_some()
-}
-
-/// Whether a store seems to have room for the put as it is.
-fn has_room(state: &State, suspects: &[StoreId], item: &PutStartItem) -> bool {
-    takers(state, suspects, item).any(|store| store.capacity.saturating_sub(store.used) >= item.size)
 }
 
 /// The reads of one call: each object found is leased to the caller, and counts as used.
@@ -469,20 +429,26 @@ impl<'a> Call<'a> {
         Self { state, leading, tenant, found: Vec::new(), undecided: false }
     }
 
+    /// Finds the object under `key`.
+    fn look(&self, key: &[u8]) -> Result<ObjectView, Code> {
+        if key.is_empty() || key.len() > mc_types::MAX_KEY_LEN {
+            return Err(Code::InvalidKey);
+        }
+        let object = self.state.get(self.tenant, key).ok_or(Code::ObjectNotFound)?;
+        if object.replicas.iter().all(|replica| self.leading.is_suspect(replica.store)) {
+            return Err(Code::ReplicaIsNotReady);
+        }
+        Ok(object)
+    }
+
     /// Finds the object under `key` and leases it to the caller.
     fn find(&mut self, key: &[u8]) -> Result<ObjectView, Miss> {
-        if key.is_empty() || key.len() > mc_types::MAX_KEY_LEN {
-            return Err(Miss::Code(Code::InvalidKey));
-        }
-        let object = self.state.get(self.tenant, key).ok_or(Miss::Code(Code::ObjectNotFound))?;
-        if object.replicas.iter().all(|replica| self.leading.is_suspect(replica.store)) {
-            return Err(Miss::Code(Code::ReplicaIsNotReady));
-        }
+        let object = self.look(key).map_err(Miss::Code)?;
         if !self.leading.lease(object.version) {
             self.undecided = true;
             return Err(Miss::Undecided);
         }
-        self.found.push(object.key);
+        self.found.push(object.unit());
         Ok(object)
     }
 
@@ -514,18 +480,14 @@ fn described(object: &ObjectView, state: &State, leading: &Leading, now: Cluster
         checksum: object.checksum,
         hard_pinned: object.pin.is_hard(),
         soft_pin_left: soft_until.map(|until| Duration::from_millis(until.0.saturating_sub(now.0))),
+        data_type: object.data_type,
+        group: object.group.map(|id| {
+            let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+            let GroupView { members, lost, joining } = state.group(id).unwrap_or_default();
+            DescribedGroup { id, members: count(members.len()), lost: count(lost), joining }
+        }),
         replicas: object.replicas.iter().map(replica).collect(),
     }
-}
-
-/// Whether the object of a put would be hard-pinned beyond the limit.
-fn is_over_pin_limit(state: &State, tenant: &str, item: &PutStartItem) -> bool {
-    let hard = match item.pin {
-        PinAction::Hard => true,
-        PinAction::Preserve => state.get(tenant, &item.key).is_some_and(|object| object.pin.is_hard()),
-        PinAction::Disable | PinAction::Soft { .. } => false,
-    };
-    hard && !state.may_pin(item.size.saturating_mul(item.replicas.into()))
 }
 
 /// Builds a get's answer from the replicas on stores that are not suspect, each with its place in a grant.

@@ -116,6 +116,14 @@ pub(crate) enum Refusal {
     /// The outcome is unknown: the change was proposed and may or may not have happened.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
+    /// A tenant can't be unregistered.
+    #[error("{}", tenant(name, *code))]
+    Tenant {
+        /// The tenant.
+        name: String,
+        /// Kind of refusal.
+        code: Code,
+    },
     /// A store's mount is refused.
     #[error("{message}")]
     Store {
@@ -124,6 +132,18 @@ pub(crate) enum Refusal {
         /// Explanation for a person.
         message: String,
     },
+}
+
+fn tenant(name: &str, code: Code) -> String {
+    match code {
+        Code::TenantNotRegistered => {
+            format!("tenant `{name}` is not registered: `mcctl tenants list` shows which are")
+        }
+        Code::TenantNotEmpty => format!(
+            "tenant `{name}` has objects or puts in flight: remove them first (mcctl rm --all --tenant {name})"
+        ),
+        code => format!("tenant `{name}`: {}", code.name()),
+    }
 }
 
 fn not_leader(leader: Option<&KnownLeader>, term: u64) -> String {
@@ -149,7 +169,7 @@ impl Refusal {
             | Self::Shed { .. } => Code::ResourceExhausted,
             Self::DiskNearlyFull { .. } | Self::NoMajorityHasRoom { .. } => Code::DiskNearlyFull,
             Self::Unknown(_) => Code::OutcomeUnknown,
-            Self::Store { code, .. } => *code,
+            Self::Store { code, .. } | Self::Tenant { code, .. } => *code,
         }
     }
 }

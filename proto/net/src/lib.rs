@@ -5,6 +5,6 @@ mod network;
 mod resolve;
 mod tcp;
 
-pub use network::{ChannelOptions, Connection, Listener, Network, TcpNetwork, endpoint};
+pub use network::{ChannelOptions, ConnectInfo, Connection, Listener, Network, TcpNetwork, endpoint};
 pub use resolve::resolve;
 pub use tcp::{connect, listen, local_address_towards, lookup};

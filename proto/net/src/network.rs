@@ -1,5 +1,6 @@
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,7 +12,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::{Channel, Endpoint};
 
 /// An accepted connection over any transport.
-pub struct Connection(Pin<Box<dyn Duplex>>);
+pub struct Connection {
+    io: Pin<Box<dyn Duplex>>,
+    #[cfg_attr(not(feature = "server"), allow(dead_code, reason = "only servers ask who connects"))]
+    remote: Option<SocketAddr>,
+}
+
+/// Who is at the other end of an accepted connection: an extension of each request that comes in over it.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectInfo {
+    /// Its address; `None` where connections have none, as in a simulation.
+    pub remote: Option<SocketAddr>,
+}
 
 trait Duplex: AsyncRead + AsyncWrite + Send {}
 impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
@@ -19,7 +31,12 @@ impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
 impl Connection {
     /// Wraps a stream of bytes.
     pub fn new(io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
-        Self(Box::pin(io))
+        Self { io: Box::pin(io), remote: None }
+    }
+
+    /// Wraps a stream of bytes from an address.
+    pub fn from(remote: SocketAddr, io: impl AsyncRead + AsyncWrite + Send + 'static) -> Self {
+        Self { io: Box::pin(io), remote: Some(remote) }
     }
 }
 
@@ -29,26 +46,28 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_read(cx, buf)
+        self.io.as_mut().poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.0.as_mut().poll_write(cx, buf)
+        self.io.as_mut().poll_write(cx, buf)
     }
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_flush(cx)
+        self.io.as_mut().poll_flush(cx)
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.as_mut().poll_shutdown(cx)
+        self.io.as_mut().poll_shutdown(cx)
     }
 }
 
 #[cfg(feature = "server")]
 impl tonic::transport::server::Connected for Connection {
-    type ConnectInfo = ();
-    fn connect_info(&self) {}
+    type ConnectInfo = ConnectInfo;
+    fn connect_info(&self) -> ConnectInfo {
+        ConnectInfo { remote: self.remote }
+    }
 }
 
 impl fmt::Debug for Connection {
@@ -60,7 +79,7 @@ impl fmt::Debug for Connection {
 /// A bound listener: its address, and the connections that come in.
 pub struct Listener {
     /// The bound address, with the port that was picked when 0 was asked for.
-    pub address: std::net::SocketAddr,
+    pub address: SocketAddr,
     /// Accepted connections.
     pub incoming: Pin<Box<dyn Stream<Item = io::Result<Connection>> + Send>>,
 }
@@ -129,10 +148,10 @@ impl Network for TcpNetwork {
                     // The process is most likely out of descriptors, and the next accept would fail as fast.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
-                let accepted = accepted.map(|(stream, _)| {
+                let accepted = accepted.map(|(stream, remote)| {
                     // Without the option the connection is slower, not broken.
                     let _ = stream.set_nodelay(true);
-                    Connection::new(stream)
+                    Connection::from(remote, stream)
                 });
                 Some((accepted, listener))
             });

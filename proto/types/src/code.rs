@@ -65,6 +65,12 @@ codes! {
     UnavailableInCurrentStatus = -1010, "UNAVAILABLE_IN_CURRENT_STATUS";
     /// This build does not have the operation.
     NotSupported = -1012, "NOT_SUPPORTED";
+    /// The put would take its tenant beyond its quota, and nothing of the tenant can be evicted.
+    TenantQuotaExceeded = -1700, "TENANT_QUOTA_EXCEEDED";
+    /// The cluster serves registered tenants only, and the tenant is none.
+    TenantNotRegistered = -1701, "TENANT_NOT_REGISTERED";
+    /// The tenant to be unregistered has objects or puts in flight.
+    TenantNotEmpty = -1702, "TENANT_NOT_EMPTY";
     /// This master does not lead.
     NotLeader = -2001, "NOT_LEADER";
     /// The put id is unknown: the put ended at its deadline, was revoked, or never started here.
@@ -89,6 +95,8 @@ codes! {
     OutcomeUnknown = -2011, "OUTCOME_UNKNOWN";
     /// The leader starts no puts until its data directory has room again.
     DiskNearlyFull = -2012, "DISK_NEARLY_FULL";
+    /// The group has [`MAX_GROUP_MEMBERS`](crate::MAX_GROUP_MEMBERS) members.
+    GroupFull = -2013, "GROUP_FULL";
 }
 
 /// A number that is no code of this build; the other end is a newer build.

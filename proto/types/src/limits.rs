@@ -4,6 +4,10 @@ use std::time::Duration;
 pub const MAX_KEY_LEN: usize = 4096;
 /// Longest tenant name, in bytes. The empty name is the default tenant.
 pub const MAX_TENANT_LEN: usize = 64;
+/// Longest name of a group, in bytes.
+pub const MAX_GROUP_LEN: usize = 256;
+/// Most members of a group, puts in flight included: a group is evicted in one entry.
+pub const MAX_GROUP_MEMBERS: usize = 1024;
 /// Most items in one call on the wire; the client library splits longer ones.
 pub const MAX_ITEMS: usize = 4096;
 /// Most bytes in one replicated command. A larger request is refused before it is proposed.

@@ -94,7 +94,12 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             fuzz::caller(watch.caller.as_ref())
         }),
         kind(
-            v1::BatchExistRequest { caller: caller.clone(), tenant: tenant.clone(), keys: keys() },
+            v1::BatchExistRequest {
+                caller: caller.clone(),
+                tenant: tenant.clone(),
+                keys: keys(),
+                no_lease: true,
+            },
             |exist| fuzz::caller(exist.caller.as_ref()) && fuzz::keys(&exist.tenant, exist.keys.iter()),
         ),
         kind(v1::BatchGetRequest { caller: caller.clone(), tenant: tenant.clone(), keys: keys() }, |get| {
@@ -117,7 +122,13 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             |list| fuzz::caller(list.caller.as_ref()) && fuzz::keys(&list.tenant, std::iter::empty()),
         ),
         kind(
-            v1::BatchPutStartRequest { caller: caller.clone(), tenant: tenant.clone(), items: starts() },
+            v1::BatchPutStartRequest {
+                caller: caller.clone(),
+                tenant: tenant.clone(),
+                items: starts(),
+                preferred_names: vec!["host:50060".into()],
+                near: v1::Near::EachOther.into(),
+            },
             fuzz::put_start,
         ),
         kind(
@@ -143,6 +154,36 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 let keys = remove.items.iter().map(|item| &item.key);
                 fuzz::caller(remove.caller.as_ref()) && fuzz::keys(&remove.tenant, keys)
             },
+        ),
+        kind(
+            v1::RemoveAllRequest {
+                caller: caller.clone(),
+                tenant: "tenant".into(),
+                pattern: "^model-[0-9]+/(a|b)".into(),
+                force: true,
+                from: 7 << 32,
+            },
+            fuzz::remove_all,
+        ),
+        kind(
+            v1::BatchDropReplicasRequest {
+                caller: caller.clone(),
+                tenant: "tenant".into(),
+                store_name: "host:50060".into(),
+                keys: keys(),
+            },
+            |drop| fuzz::caller(drop.caller.as_ref()) && fuzz::keys(&drop.tenant, drop.keys.iter()),
+        ),
+        kind(v1::ListTenantsRequest { caller: caller.clone(), after: Some("a".into()), limit: 10 }, |list| {
+            fuzz::caller(list.caller.as_ref())
+        }),
+        kind(
+            v1::SetTenantRequest {
+                caller: caller.clone(),
+                tenant: "tenant".into(),
+                quota: Some(v1::Quota { bytes: 50 << 30, objects: 1_000_000 }),
+            },
+            fuzz::set_tenant,
         ),
         kind(
             v1::MountStoreRequest {
@@ -244,6 +285,8 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                             };
                             2
                         ],
+                        data_type: 3,
+                        group: Some(v1::DescribedGroup { id: id(&[5; 16]), members: 2, lost: 1, joining: 1 }),
                     };
                     2
                 ],
@@ -276,6 +319,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 results: vec![v1::PutStartResult { code: 0, replicas: vec![replica()] }; 2],
                 grants: vec![grant(); 2],
                 no_space: "all leased".into(),
+                largest_segment: 50 << 30,
             },
             mc_client::fuzz::put_start,
         ),
@@ -456,6 +500,9 @@ fn starts() -> Vec<v1::PutStartItem> {
         avoid_stores: vec![8],
         pin: v1::PinAction::PinSoft.into(),
         soft_pin_ms: 1_800_000,
+        all_replicas: true,
+        data_type: 3,
+        group: id(b"page 7"),
     };
     keys().into_iter().map(start).collect()
 }

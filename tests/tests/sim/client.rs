@@ -325,7 +325,7 @@ impl Client {
         };
         loop {
             let items = vec![item.clone()];
-            let request = v1::BatchPutStartRequest { caller: caller(), tenant: String::new(), items };
+            let request = v1::BatchPutStartRequest { caller: caller(), items, ..Default::default() };
             match self.caller.attempt(async |mut master| master.batch_put_start(request).await).await {
                 Ok(mut reply) => match Code::try_from(reply.results[0].code) {
                     Ok(Code::Ok) => return Started::At(std::mem::take(&mut reply.results[0].replicas)),
@@ -391,7 +391,7 @@ impl Client {
     async fn exist(&mut self, key: &str) {
         let started = self.oracle.now();
         let keys = vec![bytes::Bytes::copy_from_slice(key.as_bytes())];
-        let request = v1::BatchExistRequest { caller: caller(), tenant: String::new(), keys };
+        let request = v1::BatchExistRequest { caller: caller(), keys, ..Default::default() };
         if let Ok(reply) = self.caller.attempt(async |mut master| master.batch_exist(request).await).await {
             let outcome = match Code::try_from(reply.results[0].code) {
                 Ok(Code::Ok) => Outcome::Present,

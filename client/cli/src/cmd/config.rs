@@ -32,7 +32,7 @@ struct Changed {
 }
 
 pub(crate) async fn config(global: &Global, command: &ConfigCommand, output: Output) -> Result<Ended> {
-    let admin = connect::client_with_leader(&global.masters(), global.timeout.0).await?.admin();
+    let admin = connect::client_of(global).await?.admin();
     match command {
         ConfigCommand::Show => {
             let reply = admin.config().await?;

@@ -17,7 +17,7 @@ struct Document<'a> {
 }
 
 pub(crate) async fn exist(global: &Global, args: &KeyArgs, output: Output) -> Result<Ended> {
-    let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
+    let client = connect::client_of(global).await?;
     let exists = match client.presence(&args.key).await? {
         Presence::Present(_) => true,
         Presence::Unavailable => return Err(Unavailable { key: args.key.clone() }.into()),

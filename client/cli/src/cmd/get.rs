@@ -29,7 +29,7 @@ pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Resu
             args.key
         );
     }
-    let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
+    let client = connect::client_of(global).await?;
     let Some(value) = client.get(&args.key).await? else {
         // A get answers with a miss if the object can't be read now, so ask for its presence.
         let presence = client.presence(&args.key).await?;

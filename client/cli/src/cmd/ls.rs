@@ -25,7 +25,7 @@ struct Listed {
 }
 
 pub(crate) async fn ls(global: &Global, args: &LsArgs, output: Output) -> Result<Ended> {
-    let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
+    let client = connect::client_of(global).await?;
     let mut document = Document { keys: Vec::new(), more: false };
     let mut from = None;
     loop {

@@ -80,7 +80,7 @@ struct Leader {
 
 pub(crate) async fn members(global: &Global, command: &MembersCommand, output: Output) -> Result<Ended> {
     let leader = async || {
-        let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
+        let client = connect::client_of(global).await?;
         anyhow::Ok(client.admin())
     };
     match command {

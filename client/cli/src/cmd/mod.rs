@@ -15,4 +15,5 @@ pub(crate) mod rm;
 pub(crate) mod run;
 pub(crate) mod stat;
 pub(crate) mod status;
+pub(crate) mod tenants;
 pub(crate) mod upgrade;

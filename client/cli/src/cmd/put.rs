@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use mc_client::{Code, PinAction, Put, PutMode, PutOptions};
+use mc_client::{Code, Near, PinAction, Put, PutMode, PutOptions, Replication};
 use serde::Serialize;
 
 use crate::Ended;
@@ -31,7 +31,7 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
     if value.is_empty() {
         bail!("{} is empty: an object has at least one byte", args.file.display());
     }
-    let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
+    let client = connect::client_of(global).await?;
     let options = PutOptions {
         mode: if args.replace { PutMode::Upsert } else { PutMode::IfAbsent },
         replicas: args.replicas,
@@ -41,6 +41,11 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
             PinKind::Soft => PinAction::Soft(args.pin_for.0),
             PinKind::Hard => PinAction::Hard,
         },
+        replication: if args.all_replicas { Replication::Strict } else { Replication::BestEffort },
+        preferred_names: args.prefer.clone(),
+        near: if args.local { Near::Client } else { Near::Any },
+        group: args.group.clone().into_bytes(),
+        data_type: args.data_type,
         ..PutOptions::default()
     };
     let mut document =
@@ -73,7 +78,16 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
 
 /// Returns whether the code means that the pool refused the put, rather than that it failed.
 fn refused(code: Code) -> bool {
-    matches!(code, Code::NoAvailableHandle | Code::ObjectTooLarge | Code::InvalidKey | Code::InvalidParams)
+    matches!(
+        code,
+        Code::NoAvailableHandle
+            | Code::ObjectTooLarge
+            | Code::InvalidKey
+            | Code::InvalidParams
+            | Code::TenantQuotaExceeded
+            | Code::TenantNotRegistered
+            | Code::GroupFull
+    )
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {

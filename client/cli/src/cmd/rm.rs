@@ -1,7 +1,7 @@
-//! `mcctl rm`: removes an object.
+//! `mcctl rm`: removes an object, a replica, or many objects.
 
 use anyhow::Result;
-use mc_client::Code;
+use mc_client::{Client, Code, Error, Removed};
 use serde::Serialize;
 
 use crate::Ended;
@@ -16,10 +16,28 @@ struct Document<'a> {
     result: &'static str,
 }
 
+#[derive(Serialize)]
+struct Many {
+    removed: u64,
+    /// Objects that stay because clients read them.
+    leased: u64,
+}
+
 pub(crate) async fn rm(global: &Global, args: &RmArgs, output: Output) -> Result<Ended> {
-    let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
-    let key = &args.key;
-    let (result, text, ended) = match client.remove(key, args.force).await {
+    let client = connect::client_of(global).await?;
+    match (&args.key, &args.regex) {
+        (Some(key), _) => one(&client, key, args, output).await,
+        (None, Some(pattern)) => Ok(many(client.remove_by_regex(pattern, args.force).await?, output)),
+        (None, None) => Ok(many(client.remove_all(args.force).await?, output)),
+    }
+}
+
+async fn one(client: &Client, key: &str, args: &RmArgs, output: Output) -> Result<Ended> {
+    let removed = match &args.replica_on {
+        None => client.remove(key, args.force).await,
+        Some(store) => drop_replica(client, key, store).await,
+    };
+    let (result, text, ended) = match removed {
         Ok(true) => ("removed", format!("removed {key}"), Ended::Well),
         Ok(false) => ("not_found", format!("{key} is not there"), Ended::Negative),
         Err(error) if error.code == Code::ObjectHasLease => {
@@ -29,4 +47,19 @@ pub(crate) async fn rm(global: &Global, args: &RmArgs, output: Output) -> Result
     };
     output.result(&Document { key, result }, || text);
     Ok(ended)
+}
+
+async fn drop_replica(client: &Client, key: &str, store: &str) -> Result<bool, Error> {
+    let mut dropped = client.batch_drop_replicas(&[key], store).await;
+    dropped.pop().unwrap_or(Ok(false))
+}
+
+fn many(Removed { objects, leased }: Removed, output: Output) -> Ended {
+    output.result(&Many { removed: objects, leased }, || match leased {
+        0 => format!("removed {objects} objects"),
+        _ => format!(
+            "removed {objects} objects; {leased} were read a moment ago and stay (--force removes them)"
+        ),
+    });
+    if leased == 0 { Ended::Well } else { Ended::Negative }
 }

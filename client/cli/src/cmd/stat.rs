@@ -1,4 +1,4 @@
-//! `mcctl stat`: shows the size, checksum, pin and stores of an object.
+//! `mcctl stat`: shows the size, checksum, pin, group and stores of an object.
 
 use std::fmt::Write as _;
 
@@ -32,7 +32,21 @@ struct Object {
     /// Milliseconds until a soft pin ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pin_left_ms: Option<u64>,
+    data_type: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    group: Option<Group>,
     replicas: Vec<Replica>,
+}
+
+#[derive(Serialize)]
+struct Group {
+    /// Hash of the tenant and the group's name, in hexadecimal.
+    id: String,
+    members: u32,
+    /// Members that were lost with their stores.
+    lost: u32,
+    /// Puts in flight that will join.
+    joining: u32,
 }
 
 #[derive(Serialize)]
@@ -47,7 +61,7 @@ struct Replica {
 }
 
 pub(crate) async fn stat(global: &Global, args: &KeyArgs, output: Output) -> Result<Ended> {
-    let client = connect::client_with_leader(&global.masters(), global.timeout.0).await?;
+    let client = connect::client_of(global).await?;
     let found = client.describe(&args.key).await?;
     if found.as_ref().is_some_and(|found| found.replicas.iter().all(|replica| replica.suspect)) {
         return Err(Unavailable { key: args.key.clone() }.into());
@@ -72,6 +86,13 @@ pub(crate) async fn stat(global: &Global, args: &KeyArgs, output: Output) -> Res
             checksum: format!("{:016x}", found.checksum),
             pin,
             pin_left_ms: left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
+            data_type: found.data_type,
+            group: found.group.map(|group| Group {
+                id: format!("{:032x}", group.id),
+                members: group.members,
+                lost: group.lost,
+                joining: group.joining,
+            }),
             replicas: found.replicas.into_iter().map(replica).collect(),
         }
     });
@@ -97,6 +118,14 @@ fn text(document: &Document<'_>) -> String {
         (Some(pin), None) => writeln!(text, "  pin       {pin}"),
         (Some(pin), Some(left)) => writeln!(text, "  pin       {pin}, for {} s more", left.div_ceil(1000)),
     };
+    if object.data_type > 0 {
+        let _ = writeln!(text, "  data type {}", object.data_type);
+    }
+    if let Some(Group { id, members, lost, joining }) = &object.group {
+        let incomplete = if *lost > 0 { format!(", incomplete: {lost} lost") } else { String::new() };
+        let joining = if *joining > 0 { format!(", {joining} being written") } else { String::new() };
+        let _ = writeln!(text, "  group     {id}: {members} members{incomplete}{joining}");
+    }
     for replica in &object.replicas {
         let suspect = if replica.suspect { ", suspect" } else { "" };
         let _ = writeln!(

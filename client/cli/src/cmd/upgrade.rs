@@ -37,7 +37,7 @@ pub(crate) async fn upgrade(global: &Global, command: &UpgradeCommand, output: O
     match command {
         UpgradeCommand::Status => status(global, output).await,
         UpgradeCommand::Finish => {
-            let admin = connect::client_with_leader(&global.masters(), global.timeout.0).await?.admin();
+            let admin = connect::client_of(global).await?.admin();
             let (before, after) = admin.finish_upgrade().await?;
             let finished = Finished { before, after };
             output.result(&finished, || match finished.before == finished.after {

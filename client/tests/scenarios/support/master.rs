@@ -337,6 +337,34 @@ impl Master for Service {
         self.serve(On::Remove, items, request, |q| q.caller.as_ref(), |world, q| world.remove(q)).await
     }
 
+    async fn remove_all(
+        &self,
+        _: Request<v1::RemoveAllRequest>,
+    ) -> Result<Response<v1::RemoveAllReply>, Status> {
+        Err(Status::unimplemented("no test of the client calls remove_all"))
+    }
+
+    async fn batch_drop_replicas(
+        &self,
+        _: Request<v1::BatchDropReplicasRequest>,
+    ) -> Result<Response<v1::BatchDropReplicasReply>, Status> {
+        Err(Status::unimplemented("no test of the client calls batch_drop_replicas"))
+    }
+
+    async fn list_tenants(
+        &self,
+        _: Request<v1::ListTenantsRequest>,
+    ) -> Result<Response<v1::ListTenantsReply>, Status> {
+        Err(Status::unimplemented("no test of the client calls list_tenants"))
+    }
+
+    async fn set_tenant(
+        &self,
+        _: Request<v1::SetTenantRequest>,
+    ) -> Result<Response<v1::SetTenantReply>, Status> {
+        Err(Status::unimplemented("no test of the client calls set_tenant"))
+    }
+
     async fn mount_store(
         &self,
         _: Request<v1::MountStoreRequest>,

@@ -249,7 +249,7 @@ impl World {
             let replicas = self.place(&mut grants, &replicas, item.size);
             results.push(v1::PutStartResult { code: Code::Ok as i32, replicas });
         }
-        v1::BatchPutStartReply { results, grants, no_space: String::new() }
+        v1::BatchPutStartReply { results, grants, ..Default::default() }
     }
 
     pub fn end(&mut self, request: &v1::BatchPutEndRequest) -> v1::BatchPutEndReply {

@@ -3,8 +3,11 @@
 #[path = "../../../index/tests/support/mod.rs"]
 mod support;
 
-use mc_eviction::{Blocked, Chosen, Evictor, Leases, Want};
-use mc_index::{Change, KeyHash, Op, PinAction, PutMode, PutStartItem, Response, Settings, State};
+use mc_eviction::{Blocked, Chosen, Evictor, Excess, Leases, Want, excess, tenants_in_excess};
+use mc_index::{
+    Change, Command, EvictItem, GroupId, HashedObject, KeyHash, ObjectAge, Op, PinAction, PutEndItem,
+    PutMode, PutStartItem, Quota, Response, Settings, Stamp, State, TenantName,
+};
 use mc_types::{ClusterTime, Code, PutId, StoreId};
 use proptest::prelude::*;
 
@@ -47,7 +50,7 @@ impl Pool {
         let command = self.rig.command(op.clone());
         let response = self.rig.apply(op);
         if let Some(change) = Change::of(&command, &response) {
-            self.evictor.follow(&change);
+            self.evictor.follow(&change, &self.rig.state);
         }
         response
     }
@@ -62,7 +65,7 @@ impl Pool {
     }
 
     fn choose_without(&mut self, bytes: u64, suspects: &[StoreId]) -> Chosen {
-        let want = Want { bytes, objects: 1000 };
+        let want = Want { tenant: None, bytes, objects: 0, max: 1000 };
         self.evictor.choose(want, &self.rig.state, &self.leases, NOW, suspects)
     }
 
@@ -116,9 +119,9 @@ fn a_new_leader_knows_what_was_reused_and_when() {
     pool.evictor.set_time(ClusterTime(4 * EPOCH));
     pool.hit(3..4);
     pool.hit(3..4);
-    let (keys, epoch, once_share) = pool.evictor.take_notes(10).unwrap();
+    let (keys, epoch, once_share) = pool.evictor.take_notes(10, &pool.rig.state).unwrap();
     assert_eq!((&keys[..], epoch), (&[hash(1), hash(3)][..], 5));
-    assert_eq!(pool.evictor.take_notes(10), None, "each is noted once in an epoch");
+    assert_eq!(pool.evictor.take_notes(10, &pool.rig.state), None, "each is noted once in an epoch");
     pool.apply(Op::NoteReuse { keys: vec![hash(1)], epoch: 4, once_share });
     pool.apply(Op::NoteReuse { keys: vec![hash(3)], epoch, once_share });
 
@@ -129,7 +132,7 @@ fn a_new_leader_knows_what_was_reused_and_when() {
     pool.put(11..12);
     pool.evictor.set_time(ClusterTime(4 * EPOCH));
     pool.hit(3..4);
-    assert_eq!(pool.evictor.take_notes(10), None, "the new leader knows what is noted");
+    assert_eq!(pool.evictor.take_notes(10, &pool.rig.state), None, "the new leader knows what is noted");
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn an_object_whose_soft_pin_ends_is_like_the_others_again() {
     pool.put(3..4);
     pool.put(4..5);
     let later = ClusterTime(NOW.0 + 61_000);
-    let want = Want { bytes: 2 * SIZE, objects: 10 };
+    let want = Want { tenant: None, bytes: 2 * SIZE, objects: 0, max: 10 };
     let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, later, &[]);
     assert_eq!(versions(&chosen), [3, 4], "it counts as used when its pin ended");
     let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, later, &[]);
@@ -232,7 +235,7 @@ fn objects_whose_eviction_was_refused_are_candidates_again() {
     for item in &chosen.items {
         pool.leases.unmark(item.version);
     }
-    pool.evictor.keep(&chosen.items);
+    pool.evictor.keep(&chosen.items, &pool.rig.state);
     assert_eq!(pool.evict(2 * SIZE).len(), 2);
 }
 
@@ -288,26 +291,165 @@ proptest! {
         let (mut model, mut script) = (Model::new(), Script::new());
         let mut evictor = Evictor::of(&state);
         for (at, (step, index)) in steps.iter().zip(1..).enumerate() {
-            if at == begin {
+            if at == begin || evictor.is_outdated(&state) {
                 evictor = Evictor::of(&state);
             }
             let command = script.command(step, |key| model.version(key));
             let response = state.apply(index, TERM, &command);
             model.check(index, &command, &response, &state);
             if let Some(change) = Change::of(&command, &response) {
-                evictor.follow(&change);
+                evictor.follow(&change, &state);
             }
         }
-        let want = Want { bytes: u64::MAX, objects: 1000 };
+        let want = Want { tenant: None, bytes: u64::MAX, objects: 0, max: 1000 };
         let chosen = evictor.choose(want, &state, &Leases::new(), NOW, &[]);
         let mut versions: Vec<_> = chosen.items.iter().map(|item| item.version).collect();
         versions.sort();
         versions.dedup();
         prop_assert_eq!(versions.len(), chosen.items.len());
-        let objects = || state.ages().flat_map(|age| state.with_hash(age.key));
-        let hard = objects().filter(|object| object.pin.is_hard()).count();
-        prop_assert_eq!(chosen.items.len(), objects().count() - hard);
-        prop_assert_eq!(chosen.blocked, Some(if hard > 0 { Blocked::Pinned } else { Blocked::Empty }));
-        prop_assert_eq!(evictor.len(), hard);
+        // One hard-pinned member, or a put that is about to join, protects a group.
+        let group_of = |age: &ObjectAge| age.unit.group.and_then(|group| state.group(group));
+        let is_hard = |object: &HashedObject| object.pin.is_hard();
+        let joined = |age: &ObjectAge| group_of(age).is_some_and(|group| group.joining > 0);
+        let hard = |age: &ObjectAge| match group_of(age) {
+            Some(group) => group.members.iter().any(is_hard),
+            None => state.with_hash(age.key).any(|object| is_hard(&object)),
+        };
+        let stay: Vec<_> = state.ages().filter(|age| hard(age) || joined(age)).collect();
+        prop_assert_eq!(chosen.items.len(), state.ages().count() - stay.len());
+        let blocked = match (stay.iter().any(|age| joined(age) && !hard(age)), stay.is_empty()) {
+            (true, _) => Blocked::Leased,
+            (false, false) => Blocked::Pinned,
+            (false, true) => Blocked::Empty,
+        };
+        prop_assert_eq!(chosen.blocked, Some(blocked));
+        let mut units: Vec<_> =
+            stay.iter().map(|age| age.unit.group.map_or(age.key, GroupId::unit).to_u64()).collect();
+        units.sort_unstable();
+        units.dedup();
+        prop_assert_eq!(evictor.len(), units.len());
+        // And the index takes all of them, whole groups in one entry.
+        let stamp = Stamp { term: TERM, ..Stamp::default() };
+        let op = Op::Evict { items: chosen.items.clone(), reuse_at: ClusterTime(0) };
+        let codes = state.apply(1000, TERM, &Command { stamp, op });
+        prop_assert_eq!(codes, Response::Codes(vec![Code::Ok; chosen.items.len()]));
     }
+}
+
+/// Puts an object of a tenant into a group; 0 for none.
+fn put_grouped(pool: &mut Pool, tenant: &str, n: u128, group: u8) {
+    let group = (group > 0).then(|| GroupId::of(tenant, &[group]));
+    let item = PutStartItem { group, ..support::start(n, &n.to_string(), SIZE) };
+    pool.rig.apply(Op::PutStart { tenant: tenant.to_owned(), items: vec![item] });
+    let key = KeyHash::of(tenant, n.to_string().as_bytes());
+    pool.apply(Op::PutEnd { items: vec![PutEndItem { key, ..support::end(n, "") }] });
+}
+
+#[test]
+fn a_group_goes_as_a_whole_and_a_leased_or_pinned_member_protects_it() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    for n in 1..4 {
+        put_grouped(&mut pool, "", n, 1);
+    }
+    for n in 4..7 {
+        put_grouped(&mut pool, "", n, 2);
+    }
+    pool.put(7..8);
+    // One member is leased: the next unit goes, and nothing of the first is marked.
+    assert!(pool.leases.grant(PutId(2), ClusterTime(NOW.0 + 1)));
+    let mut evicted = pool.evict(1);
+    evicted.sort_unstable();
+    assert_eq!(evicted, [4, 5, 6]);
+    assert!(pool.leases.grant(PutId(1), NOW) && pool.leases.grant(PutId(3), NOW));
+    assert_eq!(pool.evict(1), [7]);
+    let chosen = pool.choose(1);
+    assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(Blocked::Leased)));
+}
+
+#[test]
+fn a_use_of_one_member_renews_its_group_and_a_new_leader_keeps_groups_together() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    put_grouped(&mut pool, "", 1, 1);
+    put_grouped(&mut pool, "", 2, 1);
+    for n in 3..8 {
+        pool.put(n..n + 1);
+    }
+    pool.evictor.hit(&[GroupId::of("", &[1]).unit()]);
+    assert_eq!(pool.evict(1), [3]);
+    pool.evictor = Evictor::of(&pool.rig.state);
+    assert_eq!(pool.evictor.len(), 5);
+    let mut evicted = pool.evict(6 * SIZE);
+    evicted.sort_unstable();
+    assert_eq!(evicted, [1, 2, 4, 5, 6, 7]);
+}
+
+#[test]
+fn a_group_that_a_put_is_about_to_join_stays() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    put_grouped(&mut pool, "", 1, 1);
+    let group = Some(GroupId::of("", &[1]));
+    let item = PutStartItem { group, ..support::start(2, "2", SIZE) };
+    pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
+    assert_eq!(pool.choose(1).blocked, Some(Blocked::Leased));
+    // The index refuses it, too, whatever the leader thinks.
+    let items = vec![EvictItem { key: hash(1), version: PutId(1) }];
+    let codes = pool.apply(Op::Evict { items, reuse_at: ClusterTime(0) });
+    assert_eq!(codes, Response::Codes(vec![Code::VersionChanged]));
+    pool.apply(Op::PutEnd { items: vec![support::end(2, "2")] });
+    assert_eq!(pool.evict(1).len(), 2);
+}
+
+#[test]
+fn a_tenant_with_a_quota_evicts_its_own_and_the_pool_takes_the_oldest_of_all() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    let quota = Some(Quota { bytes: 10 * SIZE, objects: 0 });
+    pool.rig.apply(Op::SetTenant { tenant: "a".into(), quota });
+    assert!(!pool.evictor.is_outdated(&pool.rig.state));
+    for n in 1..4 {
+        put_grouped(&mut pool, "", n, 0);
+    }
+    for n in 4..7 {
+        put_grouped(&mut pool, "a", n, 0);
+    }
+    put_grouped(&mut pool, "", 7, 0);
+    let a = Some(TenantName::new(b"a"));
+    let want = Want { tenant: a, bytes: SIZE, objects: 0, max: 10 };
+    let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
+    assert_eq!(versions(&chosen), [4]);
+    pool.evictor.keep(&chosen.items, &pool.rig.state);
+    pool.leases.unmark(PutId(4));
+    // By age, across the orders.
+    assert_eq!(pool.evict(3 * SIZE), [1, 2, 3]);
+    assert_eq!(pool.evict(2 * SIZE), [5, 6]);
+    let mut last = pool.evict(2 * SIZE);
+    last.sort_unstable();
+    assert_eq!(last, [4, 7]);
+    let nobody = Want { tenant: Some(TenantName::new(b"b")), ..want };
+    let chosen = pool.evictor.choose(nobody, &pool.rig.state, &pool.leases, NOW, &[]);
+    assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(Blocked::Empty)));
+    // Another tenant that gets a quota needs an order of its own.
+    put_grouped(&mut pool, "b", 8, 0);
+    pool.rig.apply(Op::SetTenant { tenant: "b".into(), quota });
+    assert!(pool.evictor.is_outdated(&pool.rig.state));
+    pool.evictor = Evictor::of(&pool.rig.state);
+    let chosen = pool.evictor.choose(nobody, &pool.rig.state, &pool.leases, NOW, &[]);
+    assert_eq!(versions(&chosen), [8]);
+}
+
+#[test]
+fn a_tenant_and_the_pool_are_in_excess_by_bytes_and_by_objects() {
+    let mut pool = Pool::new(&[1000 * SIZE]);
+    let quota = Some(Quota { bytes: 0, objects: 10 });
+    pool.rig.apply(Op::SetTenant { tenant: "a".into(), quota });
+    for n in 1..11 {
+        put_grouped(&mut pool, "a", n, 0);
+    }
+    let expected = Excess { bytes: 0, objects: 1 };
+    assert_eq!(tenants_in_excess(&pool.rig.state), [(TenantName::new(b"a"), expected)]);
+    assert!(excess(&pool.rig.state, &[]).is_none());
+    pool.rig.apply(Op::SetSettings(Settings { max_objects: 10, ..Settings::default() }));
+    assert_eq!(excess(&pool.rig.state, &[]), expected);
+    let max_index_bytes = pool.rig.state.index_bytes();
+    pool.rig.apply(Op::SetSettings(Settings { max_index_bytes, ..Settings::default() }));
+    assert_eq!(excess(&pool.rig.state, &[]), expected);
 }

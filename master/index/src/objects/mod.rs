@@ -7,10 +7,13 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::cow::CowTable;
+use super::groups::GroupId;
 use super::key::{IndexKey, KeyHash, SHARDS};
 use super::pin::Pin;
+use super::segments::allocated;
+use super::tenants::Share;
 pub(super) use shard::ObjectRef;
-use shard::Shard;
+use shard::{Shard, record_len};
 
 /// A visible version of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +27,18 @@ pub(super) struct Object {
     /// Epoch of the last use that a leader noted after the call that put it; 0 if there was none.
     pub(super) reused: u32,
     pub(super) pin: Pin,
+    /// Tag that the caller gave it.
+    pub(super) data_type: u8,
+    pub(super) group: Option<GroupId>,
     /// Places of its replicas; some or all may be in segments that are gone.
     pub(super) replicas: SmallVec<[Replica; 1]>,
+}
+
+impl Object {
+    /// What the object counts for in its tenant's use.
+    pub(super) fn share(&self) -> Share {
+        Share::of(allocated(self.size) * self.replicas.len() as u64, self.pin)
+    }
 }
 
 /// One replica's place.
@@ -55,15 +68,22 @@ fn part(hash: KeyHash) -> u32 {
 pub(super) struct Objects {
     parts: CowTable<Shard, ROWS>,
     len: u64,
+    /// Bytes of all records.
+    record_bytes: u64,
 }
 
 impl Objects {
     pub(super) fn new() -> Self {
-        Self { parts: CowTable::new(), len: 0 }
+        Self { parts: CowTable::new(), len: 0, record_bytes: 0 }
     }
 
     pub(super) fn len(&self) -> u64 {
         self.len
+    }
+
+    /// Bytes of all records, without what the index needs to find them.
+    pub(super) fn record_bytes(&self) -> u64 {
+        self.record_bytes
     }
 
     pub(super) fn get(&self, key: &IndexKey) -> Option<ObjectRef<'_>> {
@@ -79,6 +99,8 @@ impl Objects {
     pub(super) fn insert(&mut self, key: &IndexKey, object: &Object) -> Option<Object> {
         let old = self.parts.get_mut(part(key.hash())).insert(key.hash().order(), key.bytes(), object);
         self.len += u64::from(old.is_none());
+        self.record_bytes += record_len(key, object);
+        self.record_bytes -= old.as_ref().map_or(0, |old| record_len(key, old));
         old
     }
 
@@ -86,6 +108,7 @@ impl Objects {
     pub(super) fn remove(&mut self, key: &IndexKey) -> Option<Object> {
         let old = self.parts.get_mut(part(key.hash())).remove(key.hash().order(), key.bytes());
         self.len -= u64::from(old.is_some());
+        self.record_bytes -= old.as_ref().map_or(0, |old| record_len(key, old));
         old
     }
 

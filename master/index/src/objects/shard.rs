@@ -1,6 +1,6 @@
 use mc_types::PutId;
 
-use super::{KeyHash, Object, Pin, Replica};
+use super::{GroupId, IndexKey, KeyHash, Object, Pin, Replica};
 
 /// A part of a shard: some twenty objects (at ten million in all), packed so that copying it is two `memcpy`s.
 ///
@@ -46,9 +46,12 @@ struct Slot {
     at: u32,
 }
 
-/// Bytes of a record's head: version, size, checksum, epoch of the last reuse, pin, length of the key, number of
-/// replicas.
-const HEAD: usize = 16 + 8 + 8 + 4 + 4 + 2 + 1;
+/// Bytes of a record's head: version, size, checksum, epoch of the last reuse, pin, data type, length of the key,
+/// number of replicas. The replicas follow, then the group's id if there is one, then the key.
+const HEAD: usize = 16 + 8 + 8 + 4 + 4 + 1 + 2 + 1;
+/// Bit in the length of the key that tells whether the record has a group's id.
+const HAS_GROUP: u16 = 1 << 15;
+const GROUP: usize = 16;
 /// Start of the epoch in a record.
 const REUSED: usize = 16 + 8 + 8;
 /// Bytes of a replica in a record: segment, offset, index.
@@ -63,7 +66,19 @@ pub(crate) struct ObjectRef<'a> {
     pub(crate) checksum: u64,
     pub(crate) reused: u32,
     pub(crate) pin: Pin,
+    pub(crate) data_type: u8,
+    pub(crate) group: Option<GroupId>,
     replicas: &'a [u8],
+}
+
+/// Returns the bytes of the record that a shard keeps of an object.
+pub(super) fn record_len(key: &IndexKey, object: &Object) -> u64 {
+    let replicas = object.replicas.len().min(usize::from(u8::MAX));
+    (HEAD + REPLICA * replicas + group_len(object.group) + key.bytes().len()) as u64
+}
+
+fn group_len(group: Option<GroupId>) -> usize {
+    group.map_or(0, |_| GROUP)
 }
 
 /// Splits off the first `N` bytes. A record is never cut short, because only `push` writes one.
@@ -79,16 +94,26 @@ impl<'a> ObjectRef<'a> {
         let (checksum, bytes) = split(bytes);
         let (reused, bytes) = split(bytes);
         let (pin, bytes) = split(bytes);
+        let ([data_type], bytes) = split(bytes);
         let (key_len, bytes) = split(bytes);
         let ([replicas], bytes) = split(bytes);
         let (replicas, bytes) = bytes.split_at_checked(REPLICA * usize::from(replicas)).unwrap_or_default();
+        let key_len = u16::from_le_bytes(key_len);
+        let (group, bytes) = if key_len & HAS_GROUP == 0 {
+            (None, bytes)
+        } else {
+            let (group, bytes) = split(bytes);
+            (Some(GroupId::from_u128(u128::from_le_bytes(group))), bytes)
+        };
         Self {
-            key: bytes.get(..usize::from(u16::from_le_bytes(key_len))).unwrap_or_default(),
+            key: bytes.get(..usize::from(key_len & !HAS_GROUP)).unwrap_or_default(),
             version: PutId(u128::from_le_bytes(version)),
             size: u64::from_le_bytes(size),
             checksum: u64::from_le_bytes(checksum),
             reused: u32::from_le_bytes(reused),
             pin: Pin::from_u32(u32::from_le_bytes(pin)),
+            data_type,
+            group,
             replicas,
         }
     }
@@ -108,13 +133,14 @@ impl<'a> ObjectRef<'a> {
     }
 
     pub(crate) fn to_object(self) -> Object {
-        let Self { version, size, checksum, reused, pin, .. } = self;
-        Object { version, size, checksum, reused, pin, replicas: self.replicas().collect() }
+        let Self { version, size, checksum, reused, pin, data_type, group, .. } = self;
+        let replicas = self.replicas().collect();
+        Object { version, size, checksum, reused, pin, data_type, group, replicas }
     }
 
     /// Length of its record in bytes.
     fn len(&self) -> usize {
-        HEAD + self.replicas.len() + self.key.len()
+        HEAD + self.replicas.len() + group_len(self.group) + self.key.len()
     }
 }
 
@@ -198,8 +224,9 @@ impl Shard {
         // A put has at most 255 replicas, and an index key at most 65 + 4,096 bytes. Were there more replicas, only as
         // many as the count holds would be written, because the key must follow them.
         let replicas = u8::try_from(object.replicas.len()).unwrap_or(u8::MAX);
-        let key_len = u16::try_from(key.len()).unwrap_or(u16::MAX);
-        let len = HEAD + REPLICA * usize::from(replicas) + key.len();
+        let key_len = u16::try_from(key.len()).unwrap_or(u16::MAX) & !HAS_GROUP;
+        let key_len = if object.group.is_some() { key_len | HAS_GROUP } else { key_len };
+        let len = HEAD + REPLICA * usize::from(replicas) + group_len(object.group) + key.len();
         if self.records.capacity() - self.records.len() < len {
             self.records.reserve_exact(len.max(grown_by(self.records.len())));
         }
@@ -210,12 +237,16 @@ impl Shard {
         records.extend_from_slice(&object.checksum.to_le_bytes());
         records.extend_from_slice(&object.reused.to_le_bytes());
         records.extend_from_slice(&object.pin.to_u32().to_le_bytes());
+        records.push(object.data_type);
         records.extend_from_slice(&key_len.to_le_bytes());
         records.push(replicas);
         for replica in object.replicas.iter().take(usize::from(replicas)) {
             records.extend_from_slice(&replica.segment.to_le_bytes());
             records.extend_from_slice(&replica.offset.to_le_bytes());
             records.extend_from_slice(&replica.index.to_le_bytes());
+        }
+        if let Some(group) = object.group {
+            records.extend_from_slice(&group.to_u128().to_le_bytes());
         }
         records.extend_from_slice(key);
         at
@@ -281,6 +312,8 @@ mod tests {
             checksum: 2,
             reused: 3,
             pin: Pin::soft(mc_types::ClusterTime(4_000)),
+            data_type: 5,
+            group: version.is_multiple_of(3).then_some(GroupId::from_u128(version)),
             replicas: (0..replicas).map(replica).collect(),
         }
     }

@@ -11,8 +11,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::command::{PlacedReplica, PutMode};
 use super::cow::{CowMap, CowTable};
+use super::groups::GroupId;
 use super::key::IndexKey;
 use super::pin::Pin;
+use super::segments::allocated;
+use super::tenants::Share;
 use deadlines::Deadlines;
 use shard::Shard;
 
@@ -38,8 +41,18 @@ pub(super) struct Put {
     pub(super) deadline: ClusterTime,
     /// Pin of the object that it makes.
     pub(super) pin: Pin,
+    pub(super) data_type: u8,
+    /// Group that the object joins.
+    pub(super) group: Option<GroupId>,
     /// Replicas as answered to the start, kept so that a repeated start gets the same answer even if a store has died.
     pub(super) replicas: SmallVec<[PutReplica; 1]>,
+}
+
+impl Put {
+    /// What the put counts for in its tenant's use.
+    pub(super) fn share(&self) -> Share {
+        Share::of(allocated(self.size) * self.replicas.len() as u64, self.pin)
+    }
 }
 
 /// A replica to be written.
@@ -113,6 +126,11 @@ impl Puts {
 
     pub(super) fn ended(&self, id: PutId) -> Option<&Ended> {
         self.shards.get(shard_of(id)).ended(id)
+    }
+
+    /// Iterates over the puts in flight, in no particular order.
+    pub(super) fn iter_in_flight(&self) -> impl Iterator<Item = &Put> {
+        self.shards.iter().flat_map(Shard::iter_in_flight).map(|(_, put)| put)
     }
 
     /// Lists the puts in flight by id, which is their order in a snapshot.

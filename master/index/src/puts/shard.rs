@@ -170,6 +170,8 @@ mod tests {
             mode: PutMode::Upsert,
             deadline,
             pin: crate::pin::Pin::NONE,
+            data_type: 0,
+            group: None,
             replicas: SmallVec::new(),
         };
         let mut shard = Shard::default();

@@ -23,7 +23,7 @@ use std::io;
 pub use frame::seal_chunks;
 
 const MAGIC: [u8; 7] = *b"mcstate";
-const FORMAT: u8 = 4;
+const FORMAT: u8 = 5;
 
 /// Error of reading a snapshot of the index.
 #[derive(Debug, thiserror::Error)]

@@ -1,14 +1,15 @@
 use std::io::Read;
 
-use mc_types::{ALLOCATION_ALIGN, ClusterTime, PutId, StoreId};
+use mc_types::{ALLOCATION_ALIGN, ClusterTime, Code, MAX_TENANT_LEN, PutId, StoreId};
 
 use super::frame::{ChunkReader, each, read_exact};
 use super::record::{
-    EndedRecord, HeaderRecord, HeldRecord, ObjectRecord, PutRecord, RunRecord, Section, SegmentRecord,
-    StoreRecord, TrailerRecord,
+    EndedRecord, HeaderRecord, HeldRecord, KeyValueRecord, LostMemberRecord, ObjectRecord, PutRecord,
+    RunRecord, Section, SegmentRecord, StoreRecord, TenantRecord, TrailerRecord,
 };
 use super::{FORMAT, MAGIC, SnapshotError};
 use crate::alloc::{Allocator, RunLayout};
+use crate::groups::GroupId;
 use crate::key::IndexKey;
 use crate::machine::State;
 use crate::objects::Object;
@@ -17,6 +18,7 @@ use crate::segment::Segment;
 use crate::segments::Segments;
 use crate::settings::Settings;
 use crate::stores::{ABSENT_STORES_MAX, DEAD_EPOCHS_MAX, Mounted, SEGMENT_BYTES, Store, is_mountable};
+use crate::tenants::TenantName;
 
 type Checked = Result<(), String>;
 
@@ -73,7 +75,10 @@ struct Last {
     store: Option<StoreId>,
     segment: Option<u32>,
     run: Option<(u32, u64, u64)>,
+    tenant: Option<TenantName>,
     object: Option<(u32, u32, Vec<u8>)>,
+    lost_member: Option<(GroupId, u64)>,
+    key_value: Option<Vec<u8>>,
     put: Option<PutId>,
     ended: Option<PutId>,
     held: Option<(u32, ClusterTime, u64)>,
@@ -117,13 +122,16 @@ impl Restore {
         }
         match section {
             Section::Header => each(payload, |record| self.header(record)),
+            Section::Tenants => each(payload, |record| self.tenant(&record)),
             Section::Stores => each(payload, |record| self.store(record)),
             Section::Segments => each(payload, |record| self.segment(&record)),
             Section::Runs => each(payload, |record| self.run(&record)),
             Section::Objects => each(payload, |record| self.object(record)),
+            Section::LostMembers => each(payload, |record| self.lost_member(&record)),
             Section::Puts => each(payload, |record| self.put(record)),
             Section::Ended => each(payload, |record| self.ended(&record)),
             Section::Held => each(payload, |record| self.held(&record)),
+            Section::KeyValues => each(payload, |record| self.key_value(&record)),
             Section::Trailer => each(payload, |record| {
                 ensure(self.trailer.is_none(), "two trailers")?;
                 self.trailer = Some(record);
@@ -138,6 +146,22 @@ impl Restore {
         self.state.settings = record.settings;
         self.next_segment = record.next_segment;
         self.state.once_share = record.once_share;
+        self.state.clear_from = record.clear_from;
+        Ok(())
+    }
+
+    fn tenant(&mut self, record: &TenantRecord<'_>) -> Checked {
+        ensure(record.name.len() <= MAX_TENANT_LEN, "a tenant's name is too long")?;
+        let name = TenantName::new(record.name);
+        ascend(&mut self.last.tenant, name)?;
+        let TenantRecord { quota, cleared, .. } = *record;
+        ensure(quota.is_some() || cleared.is_some(), "a tenant without a quota or a mark")?;
+        if quota.is_some() {
+            self.state.tenants.set_quota(name, quota);
+        }
+        if let Some(mark) = cleared {
+            self.state.tenants.mark(name, mark);
+        }
         Ok(())
     }
 
@@ -232,12 +256,36 @@ impl Restore {
             ensure(inside && replica.offset.is_multiple_of(ALLOCATION_ALIGN), "a replica out of place")?;
             self.replicas.push((replica.segment, replica.offset, record.size, key.shard()));
         }
-        let ObjectRecord { version, size, checksum, reused, pin, replicas, .. } = record;
+        let ObjectRecord { version, size, checksum, reused, pin, data_type, group, replicas, .. } = record;
         for replica in &replicas {
             self.state.segments.pin(replica.segment, size, pin);
         }
-        self.state.objects.insert(&key, &Object { version, size, checksum, reused, pin, replicas });
+        let object = Object { version, size, checksum, reused, pin, data_type, group, replicas };
+        self.join(group)?;
+        self.state.groups.join(group, key.hash());
+        self.state.charge(&key, &object);
+        self.state.objects.insert(&key, &object);
         Ok(())
+    }
+
+    fn join(&self, group: Option<GroupId>) -> Checked {
+        let has_room = group.is_none_or(|group| self.state.groups.has_room(group));
+        ensure(has_room, "a group with more members than it can have")
+    }
+
+    fn lost_member(&mut self, record: &LostMemberRecord) -> Checked {
+        let LostMemberRecord { group, key } = *record;
+        ascend(&mut self.last.lost_member, (group, key.to_u64()))?;
+        ensure(self.state.groups.get(group).is_some(), "a lost member of an unknown group")?;
+        self.join(Some(group))?;
+        self.state.groups.lose(Some(group), key);
+        ensure(self.state.groups.get(group).is_some(), "a lost member that is an object, too")
+    }
+
+    fn key_value(&mut self, record: &KeyValueRecord<'_>) -> Checked {
+        ascend(&mut self.last.key_value, record.key.to_vec())?;
+        let code = self.state.key_values.set(record.key, Some(record.value));
+        ensure(code == Code::Ok, "an entry that the key-value table can't hold")
     }
 
     /// Enters the replicas into their segments, sorted by place. Objects come in the order of their hashes, and in that
@@ -274,11 +322,9 @@ impl Restore {
             }
             self.claim(replica.segment, placed.offset, record.size)?;
         }
-        let PutRecord { put, size, mode, deadline, pin, replicas, .. } = record;
-        for replica in &replicas {
-            self.state.segments.pin(replica.segment, size, pin);
-        }
-        self.state.puts.start(put, Put { key, size, mode, deadline, pin, replicas });
+        let PutRecord { put, size, mode, deadline, pin, data_type, group, replicas, .. } = record;
+        self.join(group)?;
+        self.state.enter_put(put, Put { key, size, mode, deadline, pin, data_type, group, replicas });
         Ok(())
     }
 

@@ -3,38 +3,47 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::command::{MountStore, PutMode};
+use crate::groups::GroupId;
+use crate::key::KeyHash;
 use crate::objects::Replica;
 use crate::pin::Pin;
 use crate::puts::{Ended, PutReplica};
 use crate::settings::Settings;
+use crate::tenants::{Cleared, Quota};
 
 /// Sections of a snapshot, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(super) enum Section {
     Header = 1,
-    Stores = 2,
-    Segments = 3,
-    Runs = 4,
-    Objects = 5,
-    Puts = 6,
-    Ended = 7,
-    Held = 8,
-    Trailer = 9,
+    Tenants = 2,
+    Stores = 3,
+    Segments = 4,
+    Runs = 5,
+    Objects = 6,
+    Puts = 7,
+    Ended = 8,
+    LostMembers = 9,
+    Held = 10,
+    KeyValues = 11,
+    Trailer = 12,
 }
 
 impl Section {
-    pub(super) const COUNT: usize = 9;
+    pub(super) const COUNT: usize = 12;
 
     const ALL: [Self; Self::COUNT] = [
         Self::Header,
+        Self::Tenants,
         Self::Stores,
         Self::Segments,
         Self::Runs,
         Self::Objects,
         Self::Puts,
         Self::Ended,
+        Self::LostMembers,
         Self::Held,
+        Self::KeyValues,
         Self::Trailer,
     ];
 
@@ -54,13 +63,16 @@ impl Section {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Header => "header",
+            Self::Tenants => "tenants",
             Self::Stores => "stores",
             Self::Segments => "segments",
             Self::Runs => "runs",
             Self::Objects => "objects",
+            Self::LostMembers => "lost members of groups",
             Self::Puts => "puts",
             Self::Ended => "ended puts",
             Self::Held => "held bytes",
+            Self::KeyValues => "key-value table",
             Self::Trailer => "trailer",
         }
     }
@@ -73,6 +85,16 @@ pub(super) struct HeaderRecord {
     pub(super) settings: Settings,
     pub(super) next_segment: u32,
     pub(super) once_share: u32,
+    pub(super) clear_from: u64,
+}
+
+/// A tenant that is registered, or that has objects which a `remove_all` has removed. What it uses is counted again.
+#[derive(Serialize, Deserialize)]
+pub(super) struct TenantRecord<'a> {
+    #[serde(with = "serde_bytes")]
+    pub(super) name: &'a [u8],
+    pub(super) quota: Option<Quota>,
+    pub(super) cleared: Option<Cleared>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -117,7 +139,15 @@ pub(super) struct ObjectRecord<'a> {
     pub(super) checksum: u64,
     pub(super) reused: u32,
     pub(super) pin: Pin,
+    pub(super) data_type: u8,
+    pub(super) group: Option<GroupId>,
     pub(super) replicas: SmallVec<[Replica; 1]>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct LostMemberRecord {
+    pub(super) group: GroupId,
+    pub(super) key: KeyHash,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -129,6 +159,8 @@ pub(super) struct PutRecord<'a> {
     pub(super) mode: PutMode,
     pub(super) deadline: ClusterTime,
     pub(super) pin: Pin,
+    pub(super) data_type: u8,
+    pub(super) group: Option<GroupId>,
     pub(super) replicas: SmallVec<[PutReplica; 1]>,
 }
 
@@ -144,6 +176,14 @@ pub(super) struct HeldRecord {
     pub(super) reuse_at: ClusterTime,
     pub(super) offset: u64,
     pub(super) len: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct KeyValueRecord<'a> {
+    #[serde(with = "serde_bytes")]
+    pub(super) key: &'a [u8],
+    #[serde(with = "serde_bytes")]
+    pub(super) value: &'a [u8],
 }
 
 #[derive(Serialize, Deserialize)]

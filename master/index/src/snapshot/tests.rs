@@ -28,6 +28,7 @@ fn read(records: impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>)) -> Result<(), Stri
         settings,
         next_segment: 2,
         once_share: 0,
+        clear_from: 0,
     };
     chunks.record(Section::Header, &header).unwrap();
     records(&mut chunks);
@@ -60,6 +61,8 @@ fn put(segment: u32, replicas: usize) -> impl FnOnce(&mut ChunkWriter<&mut Vec<u
             mode: PutMode::Upsert,
             deadline,
             pin: Pin::NONE,
+            data_type: 0,
+            group: None,
             replicas,
         };
         chunks.record(Section::Puts, &record).unwrap();
@@ -94,6 +97,8 @@ fn dropped_segment(bytes: u64) -> impl FnOnce(&mut ChunkWriter<&mut Vec<u8>>) {
             checksum: 0,
             reused: 0,
             pin: Pin::NONE,
+            data_type: 0,
+            group: None,
             replicas,
         };
         chunks.record(Section::Objects, &record).unwrap();

@@ -2,8 +2,8 @@ use std::io::{self, Write};
 
 use super::frame::ChunkWriter;
 use super::record::{
-    EndedRecord, HeaderRecord, HeldRecord, MountedRecord, ObjectRecord, PutRecord, RunRecord, Section,
-    SegmentRecord, StoreRecord, TrailerRecord,
+    EndedRecord, HeaderRecord, HeldRecord, KeyValueRecord, LostMemberRecord, MountedRecord, ObjectRecord,
+    PutRecord, RunRecord, Section, SegmentRecord, StoreRecord, TenantRecord, TrailerRecord,
 };
 use super::{FORMAT, MAGIC};
 use crate::machine::State;
@@ -26,20 +26,37 @@ impl State {
                 settings: self.settings.clone(),
                 next_segment: self.segments.next(),
                 once_share: self.once_share,
+                clear_from: self.clear_from,
             },
         )?;
+        for (name, tenant) in self.tenants.iter() {
+            let (quota, cleared) = (tenant.quota, tenant.cleared);
+            if quota.is_some() || cleared.is_some() {
+                let record = TenantRecord { name: name.as_bytes(), quota, cleared };
+                chunks.record(Section::Tenants, &record)?;
+            }
+        }
         self.write_stores(&mut chunks)?;
         for object in self.objects.iter() {
             let replicas = object.replicas().collect();
-            let ObjectRef { key, version, size, checksum, reused, pin, .. } = object;
-            let record = ObjectRecord { key, version, size, checksum, reused, pin, replicas };
+            let ObjectRef { key, version, size, checksum, reused, pin, data_type, group, .. } = object;
+            let record =
+                ObjectRecord { key, version, size, checksum, reused, pin, data_type, group, replicas };
             chunks.record(Section::Objects, &record)?;
         }
         self.write_puts(&mut chunks)?;
+        for (id, group) in self.groups.iter() {
+            for &key in &group.lost {
+                chunks.record(Section::LostMembers, &LostMemberRecord { group: id, key })?;
+            }
+        }
         for (segment, held) in self.segments.iter().filter_map(|(n, s)| Some((n, &s.space.as_ref()?.held))) {
             for (&(reuse_at, offset), &len) in held.iter() {
                 chunks.record(Section::Held, &HeldRecord { segment, reuse_at, offset, len })?;
             }
+        }
+        for (key, value) in self.key_values.iter() {
+            chunks.record(Section::KeyValues, &KeyValueRecord { key, value })?;
         }
         let trailer = TrailerRecord { counts: chunks.counts };
         chunks.record(Section::Trailer, &trailer)?;
@@ -84,6 +101,8 @@ impl State {
                 mode: put.mode,
                 deadline: put.deadline,
                 pin: put.pin,
+                data_type: put.data_type,
+                group: put.group,
                 replicas: put.replicas.clone(),
             };
             chunks.record(Section::Puts, &record)?;

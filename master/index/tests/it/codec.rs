@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use crate::support::{Rig, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{
-    Command, DecodeError, Endpoint, EvictItem, KeyHash, MountStore, Op, PinAction, PutEndItem, PutMode,
-    PutStartItem, ReadPolicy, RemoveItem, Response, Settings, SnapshotError, Stamp, State,
+    Command, DecodeError, Endpoint, EvictItem, GroupId, KeyHash, MountStore, Op, PinAction, PutEndItem,
+    PutMode, PutStartItem, Quota, ReadPolicy, RemoveItem, Replication, Response, Settings, SnapshotError,
+    Stamp, State, TenantPolicy,
 };
 use mc_types::{ClusterTime, Code, GrantKey, PutId, Ratio, SegmentEpoch, StoreId};
 
@@ -34,6 +35,10 @@ fn settings() -> Settings {
         eviction_low_watermark: Ratio::of_ten_thousandths(9_000),
         put_space_wait_ms: 700,
         hard_pin_limit: Ratio::of_ten_thousandths(6_000),
+        tenants: TenantPolicy::Any,
+        default_quota: Quota { bytes: 1 << 40, objects: 1_000_000 },
+        max_objects: 30_000_000,
+        max_index_bytes: 8 << 30,
     }
 }
 
@@ -57,6 +62,9 @@ fn commands() -> Vec<(&'static str, Command)> {
                         preferred: [StoreId(1), StoreId(2), StoreId(3)][..].into(),
                         avoid: [StoreId(u64::MAX)][..].into(),
                         pin: PinAction::Soft { until: ClusterTime(70_000) },
+                        replication: Replication::Strict,
+                        data_type: 3,
+                        group: Some(GroupId::of("tenant", b"page 7")),
                     },
                     start(1, "other", 1),
                 ],
@@ -86,6 +94,32 @@ fn commands() -> Vec<(&'static str, Command)> {
                 }],
             },
         ),
+        ("remove_all", Op::RemoveAll { tenant: "tenant".into(), reuse_at: ClusterTime(300) }),
+        (
+            "drop_replicas",
+            Op::DropReplicas {
+                tenant: "tenant".into(),
+                store: StoreId(0xfeed),
+                items: vec![RemoveItem {
+                    key: b"key".to_vec(),
+                    version: PutId(7),
+                    reuse_at: ClusterTime(300),
+                }],
+            },
+        ),
+        (
+            "set_tenant",
+            Op::SetTenant {
+                tenant: "tenant".into(),
+                quota: Some(Quota { bytes: 50 << 30, objects: 1_000_000 }),
+            },
+        ),
+        ("unset_tenant", Op::SetTenant { tenant: "tenant".into(), quota: None }),
+        (
+            "set_key_value",
+            Op::SetKeyValue { key: b"ram/host".to_vec(), value: Some(b"value".to_vec().into()) },
+        ),
+        ("unset_key_value", Op::SetKeyValue { key: b"ram/host".to_vec(), value: None }),
         (
             "evict",
             Op::Evict {
@@ -177,6 +211,29 @@ fn full_state() -> State {
     assert_eq!(rig.start(on(2, start(54, "failed", 10))).code, Code::Ok);
     let failed = PutEndItem { failed: [0][..].into(), ..end(54, "failed") };
     assert_eq!(rig.end_item(failed).code, Code::TransferFail);
+    // A group that has lost a member, and a put that will join it.
+    let grouped =
+        |item: PutStartItem| PutStartItem { data_type: 4, group: Some(GroupId::of("", b"page")), ..item };
+    for (put, store) in [(70, 1), (71, 2), (72, 3)] {
+        let key = format!("page{put}");
+        assert_eq!(rig.start(on(store, grouped(start(put, &key, 3000)))).code, Code::Ok);
+        assert_eq!(rig.end(put, &key).code, Code::Ok);
+    }
+    assert_eq!(rig.start(on(1, grouped(start(73, "page73", 3000)))).code, Code::Ok);
+    rig.drop_store(3);
+    assert!(!rig.sweep(10));
+    assert_eq!(rig.mount(mount(3, 104, &[MIB])), Code::Ok);
+    // A registered tenant, whose objects were all removed but not swept, and an entry of the key-value table.
+    let quota = Some(Quota { bytes: 10 * MIB, objects: 100 });
+    assert_eq!(rig.code(Op::SetTenant { tenant: "tenant".into(), quota }), Code::Ok);
+    let items = vec![on(2, start(80, "of the tenant", 700))];
+    rig.apply(Op::PutStart { tenant: "tenant".into(), items });
+    let items = vec![PutEndItem { key: KeyHash::of("tenant", b"of the tenant"), ..end(80, "") }];
+    rig.apply(Op::PutEnd { items });
+    let cleared = rig.apply(Op::RemoveAll { tenant: "tenant".into(), reuse_at: ClusterTime(9_500) });
+    assert_eq!(cleared, Response::Removed(1));
+    let value = Some(b"value".to_vec().into());
+    assert_eq!(rig.code(Op::SetKeyValue { key: b"key".to_vec(), value }), Code::Ok);
     // A dropped store with residents, a put in flight in it, and an object that has another replica.
     for put in 60..64 {
         let item = PutStartItem { replicas: 2, ..on(3, start(put, &format!("three{put}"), 5000)) };
@@ -203,7 +260,7 @@ fn every_command_encodes_as_it_did() {
 fn a_snapshot_reads_and_writes_as_it_did() {
     let state = full_state();
     let bytes = snapshot(&state);
-    assert_golden("snapshot/v4.bin", &bytes);
+    assert_golden("snapshot/v5.bin", &bytes);
     let mut again = restore(&bytes);
     assert_eq!(snapshot(&again), bytes);
     // What is derived acts the same: the next placements, ends and releases.

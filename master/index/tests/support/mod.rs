@@ -153,6 +153,9 @@ pub fn start(put: u128, key: &str, size: u64) -> PutStartItem {
         preferred: Vec::new().into(),
         avoid: Vec::new().into(),
         pin: Default::default(),
+        replication: Default::default(),
+        data_type: 0,
+        group: None,
     }
 }
 

@@ -5,14 +5,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use mc_index::{
-    Command, EvictItem, HeldRange, KeyHash, MountStore, Op, Pin, PinAction, PlacedReplica, PutEndItem,
-    PutEnded, PutMode, PutStartItem, PutStarted, RemoveItem, Response, Settings, State, allocation_order,
+    Command, EvictItem, GroupId, HeldRange, KeyHash, MountStore, Op, Pin, PinAction, PlacedReplica,
+    PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted, Quota, RemoveItem, Replication, Response,
+    Settings, State, TenantName, TenantPolicy, allocation_order,
 };
 use mc_types::{ClusterTime, Code, PutId, SegmentEpoch, StoreId};
 
 use super::TERM;
 
 type Key = (String, Vec<u8>);
+
+/// Which replicas in dropped stores count: none, or all.
+#[derive(Clone, Copy)]
+enum Count {
+    Least,
+    Most,
+}
+
+fn allows(quota: Quota, (objects, used, _): (u64, u64, u64), bytes: u64) -> bool {
+    (quota.objects == 0 || objects < quota.objects) && (quota.bytes == 0 || used + bytes <= quota.bytes)
+}
 
 #[derive(Clone, Debug)]
 struct Object {
@@ -21,6 +33,8 @@ struct Object {
     checksum: u64,
     reused: u32,
     pin: Pin,
+    data_type: u8,
+    group: Option<GroupId>,
     replicas: Vec<PlacedReplica>,
 }
 
@@ -31,7 +45,17 @@ struct Put {
     mode: PutMode,
     deadline: ClusterTime,
     pin: Pin,
+    data_type: u8,
+    group: Option<GroupId>,
     replicas: Vec<PlacedReplica>,
+}
+
+/// A replica of an object that was removed with all others, whose bytes are freed some time later.
+#[derive(Clone, Copy, Debug)]
+struct Cleared {
+    place: PlacedReplica,
+    reuse_at: ClusterTime,
+    pin: Pin,
 }
 
 pub struct Model {
@@ -45,6 +69,14 @@ pub struct Model {
     ended: BTreeMap<PutId, (PutEnded, ClusterTime)>,
     held: Vec<HeldRange>,
     once_share: Option<u32>,
+    cleared: Vec<Cleared>,
+    quotas: BTreeMap<String, Quota>,
+    key_values: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Members that were lost with their stores and replaced since in another group or in none.
+    lost: BTreeMap<GroupId, BTreeSet<Key>>,
+    /// Groups that had neither visible members nor puts at some time. How many lost members they remember depends on
+    /// the sweep.
+    forgotten: BTreeSet<GroupId>,
 }
 
 fn rounded(len: u64) -> u64 {
@@ -70,6 +102,11 @@ impl Model {
             ended: BTreeMap::new(),
             held: Vec::new(),
             once_share: None,
+            cleared: Vec::new(),
+            quotas: BTreeMap::new(),
+            key_values: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            forgotten: BTreeSet::new(),
         }
     }
 
@@ -96,14 +133,25 @@ impl Model {
 
     /// Applies the command, checks the state's answer, and the state after it.
     pub fn check(&mut self, index: u64, command: &Command, response: &Response, state: &State) {
-        let bound = !matches!(command.op, Op::Tick | Op::SetSettings(_) | Op::SetClusterVersion(_));
+        let bound = !matches!(
+            command.op,
+            Op::Tick
+                | Op::SetSettings(_)
+                | Op::SetClusterVersion(_)
+                | Op::SetTenant { .. }
+                | Op::SetKeyValue { .. }
+        );
         if bound && command.stamp.term != TERM {
             assert_eq!(*response, Response::WrongTerm);
             return;
         }
         self.time = self.time.max(command.stamp.now);
         let now = self.time;
+        let ended: Vec<_> = self.puts.values().filter(|put| put.deadline <= now).map(|it| it.group).collect();
         self.puts.retain(|_, put| put.deadline > now);
+        for group in ended.into_iter().flatten() {
+            self.note_if_forgotten(group);
+        }
         self.ended.retain(|_, (_, deadline)| *deadline > now);
         self.held.retain(|held| held.reuse_at > now);
         let suspects = &command.stamp.suspects;
@@ -113,18 +161,19 @@ impl Model {
                 assert_eq!(items.len(), answers.len());
                 let mut placed = Vec::new();
                 for pair in items.iter().zip(answers) {
-                    if self.start(index, tenant, pair.0, pair.1, suspects) {
+                    if self.start(index, tenant, pair.0, pair.1, suspects, state) {
                         placed.push(pair);
                     }
                 }
                 self.forgive_taken_back(state);
                 for (item, answer) in placed {
-                    self.check_refusal(item, answer, suspects);
+                    self.check_refusal(item, answer, suspects, state);
                 }
             }
             (Op::PutEnd { items }, Response::PutEnded(answers)) => {
                 let expected: Vec<_> = items.iter().map(|item| self.end(item, suspects)).collect();
                 assert_eq!(*answers, expected);
+                self.adopt_order(allocation_order(TERM, index), state);
             }
             (Op::PutRevoke { puts }, Response::Codes(codes)) => {
                 let expected: Vec<_> = puts.iter().map(|&put| self.revoke(put)).collect();
@@ -135,8 +184,32 @@ impl Model {
                 assert_eq!(*codes, expected);
             }
             (Op::Evict { items, reuse_at }, Response::Codes(codes)) => {
-                let expected: Vec<_> = items.iter().map(|item| self.evict(item, *reuse_at)).collect();
+                assert_eq!(*codes, self.evict(items, *reuse_at));
+            }
+            (Op::RemoveAll { tenant, reuse_at }, Response::Removed(count)) => {
+                self.remove_all(tenant, *reuse_at, *count);
+            }
+            (Op::DropReplicas { tenant, store, items }, Response::Codes(codes)) => {
+                let drop = |item| self.drop_replicas(tenant, *store, item);
+                let expected: Vec<_> = items.iter().map(drop).collect();
                 assert_eq!(*codes, expected);
+            }
+            (Op::SetTenant { tenant, quota }, Response::Codes(codes)) => {
+                self.set_tenant(tenant, *quota, codes[0]);
+            }
+            (Op::SetKeyValue { key, value }, Response::Codes(codes)) => {
+                let code = match (key.is_empty(), value) {
+                    (true, _) => Code::InvalidKey,
+                    (false, None) if !self.key_values.contains_key(key) => Code::ObjectNotFound,
+                    (false, _) => Code::Ok,
+                };
+                assert_eq!(codes[..], [code]);
+                match value {
+                    Some(value) if code == Code::Ok => {
+                        self.key_values.insert(key.clone(), value.to_vec());
+                    }
+                    _ => drop(self.key_values.remove(key)),
+                }
             }
             (Op::NoteReuse { keys, epoch, once_share }, Response::Done) => {
                 self.once_share = Some(*once_share).filter(|share| *share > 0);
@@ -158,7 +231,10 @@ impl Model {
             }
             (op, response) => panic!("{op:?} answered {response:?}"),
         }
+        self.forgive_cleared(state);
         self.compare(state);
+        self.compare_tenants(state);
+        self.compare_groups(state);
     }
 
     /// Whether the answer was up to the placement.
@@ -169,12 +245,26 @@ impl Model {
         item: &PutStartItem,
         answer: &PutStarted,
         suspects: &[StoreId],
+        state: &State,
     ) -> bool {
         let key = (tenant.to_owned(), item.key.to_vec());
         let expected = self.start_code(&key, item, suspects);
+        // Bytes of removed objects and of dropped stores may count as pinned until they are swept.
+        let may_be_pins = answer.code == Code::NoAvailableHandle
+            && self.pin(&key, item).is_hard()
+            && (!self.cleared.is_empty() || state.needs_sweep());
+        if may_be_pins && expected.is_some_and(|code| code != Code::Ok) {
+            return false;
+        }
         match expected {
             Some(code) => assert_eq!(answer.code, code, "{item:?}"),
             None if answer.code == Code::NoAvailableHandle => {}
+            None if answer.code == Code::TenantQuotaExceeded => {
+                let bytes = rounded(item.size) * u64::from(item.replicas);
+                let most = self.usage(tenant, Count::Most);
+                assert!(!allows(self.quota(tenant), most, bytes), "{item:?}");
+                return false;
+            }
             None => assert_eq!(answer.code, Code::Ok, "{item:?}"),
         }
         assert_eq!(answer.replicas.is_empty(), answer.code != Code::Ok);
@@ -205,12 +295,17 @@ impl Model {
                 assert!(self.is_tcp_only(held.place.store), "{held:?} is overwritten by {replica:?}");
             }
         }
+        // Bytes of a removed object that were given to this put had been freed.
+        let given = |cleared: &Cleared| answer.replicas.iter().any(|it| overlap(&cleared.place, it));
+        self.cleared.retain(|cleared| !given(cleared));
         let deadline_max = ClusterTime(self.time.0 + self.settings.put_deadline_max_ms);
         let put = Put {
             pin: self.pin(&key, item),
             key,
             size: item.size,
             mode: item.mode,
+            data_type: item.data_type,
+            group: item.group,
             deadline: item.deadline.min(deadline_max),
             replicas: answer.replicas.to_vec(),
         };
@@ -239,11 +334,24 @@ impl Model {
         if item.mode == PutMode::IfAbsent && self.is_present(key, suspects) {
             return Some(Code::ObjectAlreadyExists);
         }
-        if self.pin(key, item).is_hard() && !self.may_pin(item.size * u64::from(item.replicas)) {
+        let largest = self.mounted.values().flat_map(|m| &m.segments).map(|bytes| bytes / 64 * 64).max();
+        if largest.is_some_and(|largest| item.size > largest) {
+            return Some(Code::ObjectTooLarge);
+        }
+        let bytes = rounded(item.size) * u64::from(item.replicas);
+        if self.pin(key, item).is_hard() && !self.may_pin(&key.0, bytes) {
             return Some(Code::NoAvailableHandle);
         }
-        let largest = self.mounted.values().flat_map(|m| &m.segments).map(|bytes| bytes / 64 * 64).max();
-        (largest.is_some_and(|largest| item.size > largest)).then_some(Code::ObjectTooLarge)
+        if self.settings.tenants == TenantPolicy::Registered
+            && !key.0.is_empty()
+            && !self.quotas.contains_key(&key.0)
+        {
+            return Some(Code::TenantNotRegistered);
+        }
+        if !allows(self.quota(&key.0), self.usage(&key.0, Count::Least), bytes) {
+            return Some(Code::TenantQuotaExceeded);
+        }
+        None
     }
 
     /// The pin that the object of this put gets.
@@ -268,10 +376,42 @@ impl Model {
             .sum()
     }
 
-    fn may_pin(&self, bytes: u64) -> bool {
+    /// Whether so many bytes more may be hard-pinned, as far as the model can tell: bytes of removed objects may still
+    /// count.
+    fn may_pin(&self, tenant: &str, bytes: u64) -> bool {
         let segments = self.mounted.values().flat_map(|mount| &mount.segments);
         let capacity = segments.map(|bytes| bytes / 64 * 64).sum();
-        self.hard_pinned() + bytes <= self.settings.hard_pin_limit.of(capacity)
+        let limit = self.settings.hard_pin_limit;
+        let own = |count| self.usage(tenant, count).2;
+        let quota = self.quota(tenant).bytes;
+        self.hard_pinned() + bytes <= limit.of(capacity)
+            && (quota == 0 || own(Count::Least) + bytes <= limit.of(quota))
+    }
+
+    fn quota(&self, tenant: &str) -> Quota {
+        self.quotas.get(tenant).copied().unwrap_or(self.settings.default_quota)
+    }
+
+    /// Objects and puts of a tenant, their bytes, and the hard-pinned ones of these. The sweep decides which of the
+    /// replicas in dropped stores count.
+    fn usage(&self, tenant: &str, count: Count) -> (u64, u64, u64) {
+        let mut usage = (0, 0, 0);
+        let mut add = |replicas: usize, size: u64, pin: Pin| {
+            let bytes = rounded(size) * replicas as u64;
+            usage = (usage.0 + 1, usage.1 + bytes, usage.2 + if pin.is_hard() { bytes } else { 0 });
+        };
+        for (_, object) in self.objects.iter().filter(|(key, _)| key.0 == tenant) {
+            let live = object.replicas.iter().filter(|replica| self.is_mounted(replica)).count();
+            match count {
+                Count::Most => add(object.replicas.len(), object.size, object.pin),
+                Count::Least if live > 0 => add(live, object.size, object.pin),
+                Count::Least => {}
+            }
+        }
+        for put in self.puts.values().filter(|put| put.key.0 == tenant) {
+            add(put.replicas.len(), put.size, put.pin);
+        }
+        usage
     }
 
     /// Held bytes that the state gave to puts are no longer held. What is left must be what the state says.
@@ -285,30 +425,38 @@ impl Model {
     }
 
     /// Fewer replicas than asked for is only right when no other store has an empty segment that is large enough, nor
-    /// held bytes that can be taken back.
-    fn check_refusal(&self, item: &PutStartItem, answer: &PutStarted, suspects: &[StoreId]) {
-        let short = answer.code == Code::NoAvailableHandle
-            || answer.code == Code::Ok && answer.replicas.len() < usize::from(item.replicas);
-        if !short {
+    /// held bytes that can be taken back. A put that must have all replicas may be refused while some would fit.
+    fn check_refusal(&self, item: &PutStartItem, answer: &PutStarted, suspects: &[StoreId], state: &State) {
+        let refused = answer.code == Code::NoAvailableHandle;
+        let short = refused || answer.code == Code::Ok && answer.replicas.len() < usize::from(item.replicas);
+        // Bytes of removed objects and of dropped stores may count as pinned until they are swept.
+        let unswept = !self.cleared.is_empty() || state.needs_sweep();
+        let may_be_pins = refused && unswept && item.pin != PinAction::Disable;
+        if !short || may_be_pins {
             return;
         }
-        let others = self.mounted.values().filter(|mount| {
+        let has_room = |mount: &&MountStore| {
             !suspects.contains(&mount.store)
                 && !item.avoid.contains(&mount.store)
                 && answer.replicas.iter().all(|r| r.store != mount.store)
-        });
-        for mount in others {
-            for (number, &bytes) in mount.segments.iter().enumerate() {
-                let here = |r: &PlacedReplica| {
-                    (r.store, r.epoch, r.segment as usize) == (mount.store, mount.epoch, number)
-                };
-                let empty = !self.in_use().any(|r| here(&r));
-                assert!(!empty || bytes < rounded(item.size), "room in {mount:?} for {item:?}: {answer:?}");
-                let held = self.held.iter().any(|held| here(&held.place));
-                let helps = held && self.is_tcp_only(mount.store) && bytes / 64 * 64 >= item.size;
-                assert!(!helps, "held bytes in {mount:?} for {item:?}");
-            }
-        }
+                && mount.segments.iter().enumerate().any(|(number, &bytes)| {
+                    let here = |r: &PlacedReplica| {
+                        (r.store, r.epoch, r.segment as usize) == (mount.store, mount.epoch, number)
+                    };
+                    let cleared = self.cleared.iter().any(|cleared| here(&cleared.place));
+                    let empty = !cleared && !self.in_use().any(|r| here(&r));
+                    let held = self.held.iter().any(|held| here(&held.place));
+                    empty && bytes >= rounded(item.size)
+                        || held && self.is_tcp_only(mount.store) && bytes / 64 * 64 >= item.size
+                })
+        };
+        let room = self.mounted.values().filter(has_room).count();
+        let needed = match item.replication {
+            Replication::BestEffort => 1,
+            Replication::Strict => usize::from(item.replicas),
+        };
+        assert!(room < needed, "{room} stores have room for {item:?}: {answer:?}");
+        assert!(refused || item.replication == Replication::BestEffort, "{item:?}: {answer:?}");
     }
 
     fn end(&mut self, item: &PutEndItem, suspects: &[StoreId]) -> PutEnded {
@@ -339,8 +487,19 @@ impl Model {
             let replaced = self.visible(&key).map(|object| object.version);
             self.hold(&key, item.reuse_at);
             let (size, checksum) = (put.size, item.checksum);
-            let object =
-                Object { version: item.put, size, checksum, reused: 0, pin: put.pin, replicas: written };
+            let object = Object {
+                version: item.put,
+                size,
+                checksum,
+                reused: 0,
+                pin: put.pin,
+                data_type: put.data_type,
+                group: put.group,
+                replicas: written,
+            };
+            if let Some(group) = put.group {
+                self.lost.entry(group).or_default().remove(&key);
+            }
             self.objects.insert(key, object);
             answer(Code::Ok, replaced)
         };
@@ -351,10 +510,28 @@ impl Model {
 
     /// Takes the object out; its bytes are held until then.
     fn hold(&mut self, key: &Key, reuse_at: ClusterTime) {
+        let lost = self.visible(key).is_none();
         let Some(object) = self.objects.remove(key) else { return };
+        if let Some(group) = object.group.filter(|_| lost) {
+            self.lost.entry(group).or_default().insert(key.clone());
+        }
         for replica in object.replicas {
             if reuse_at > self.time && self.is_mounted(&replica) {
                 self.held.push(HeldRange { place: PlacedReplica { index: 0, ..replica }, reuse_at });
+            }
+        }
+    }
+
+    /// Adopts the order of replicas whose put began before a `remove_all` and ended by this entry: they are younger than
+    /// the objects that it removed. The state does that only while objects are left to sweep.
+    fn adopt_order(&mut self, order: u64, state: &State) {
+        for (key, object) in &mut self.objects {
+            let Some(seen) = state.get(&key.0, &key.1) else { continue };
+            for replica in &mut object.replicas {
+                let same = |it: &&PlacedReplica| PlacedReplica { index: replica.index, ..**it } == *replica;
+                if seen.replicas.iter().find(same).is_some_and(|it| it.index == order) {
+                    replica.index = order;
+                }
             }
         }
     }
@@ -379,15 +556,115 @@ impl Model {
         }
     }
 
-    fn evict(&mut self, item: &EvictItem, reuse_at: ClusterTime) -> Code {
-        let named = |key: &&Key| KeyHash::of(&key.0, &key.1) == item.key;
-        let key = self.objects.keys().find(named).cloned();
-        let Some(key) = key.filter(|key| self.visible(key).is_some_and(|it| it.version == item.version))
-        else {
-            return Code::ObjectNotFound;
+    fn evict(&mut self, items: &[EvictItem], reuse_at: ClusterTime) -> Vec<Code> {
+        let is_named = |key: &Key, object: &Object| {
+            let hash = KeyHash::of(&key.0, &key.1);
+            items.iter().any(|item| item.key == hash && item.version == object.version)
         };
-        self.hold(&key, reuse_at);
+        let visible = || self.objects.iter().filter(|(key, _)| self.visible(key).is_some());
+        let stays = |group: GroupId| {
+            let mut members = visible().filter(|(_, object)| object.group == Some(group));
+            members.any(|(key, object)| !is_named(key, object))
+                || self.puts.values().any(|put| put.group == Some(group))
+        };
+        let verdicts: Vec<_> = items
+            .iter()
+            .map(|item| {
+                let meant = |(key, object): &(&Key, &Object)| {
+                    KeyHash::of(&key.0, &key.1) == item.key && object.version == item.version
+                };
+                let Some((key, object)) = visible().find(meant) else { return Err(Code::ObjectNotFound) };
+                match object.group.is_some_and(stays) {
+                    true => Err(Code::VersionChanged),
+                    false => Ok(key.clone()),
+                }
+            })
+            .collect();
+        let evict = |verdict: Result<Key, Code>| match verdict {
+            Ok(key) if self.objects.contains_key(&key) => {
+                self.hold(&key, reuse_at);
+                Code::Ok
+            }
+            Ok(_) => Code::ObjectNotFound,
+            Err(code) => code,
+        };
+        verdicts.into_iter().map(evict).collect()
+    }
+
+    fn remove_all(&mut self, tenant: &str, reuse_at: ClusterTime, count: u64) {
+        let all: Vec<Key> = self.objects.keys().filter(|key| key.0 == tenant).cloned().collect();
+        let visible = all.iter().filter(|key| self.visible(key).is_some()).count() as u64;
+        assert!((visible..=all.len() as u64).contains(&count), "{count} of {visible} to {}", all.len());
+        for key in all {
+            let Some(object) = self.objects.remove(&key) else { continue };
+            let Object { pin, replicas, group, .. } = object;
+            // Members that it had lost earlier are forgotten with the sweep.
+            self.forgotten.extend(group);
+            self.cleared.extend(replicas.into_iter().map(|place| Cleared { place, reuse_at, pin }));
+        }
+    }
+
+    /// Bytes of cleared objects that the state has held, or has freed for good.
+    fn forgive_cleared(&mut self, state: &State) {
+        let swept = !state.needs_sweep();
+        let cleared = std::mem::take(&mut self.cleared);
+        for it in cleared {
+            if !self.is_mounted(&it.place) {
+                continue;
+            }
+            // A put of the same key may have replaced it before the sweep came, and holds its bytes for longer.
+            let place = PlacedReplica { index: 0, ..it.place };
+            let is_it = |held: &HeldRange| held.place == place && held.reuse_at >= it.reuse_at;
+            let now_held = state.held().find(is_it).filter(|held| !self.held.contains(held));
+            if let Some(held) = now_held {
+                self.held.push(held);
+            } else if !swept {
+                self.cleared.push(it);
+            } else {
+                assert!(it.reuse_at <= self.time, "{it:?} was freed early");
+            }
+        }
+    }
+
+    fn drop_replicas(&mut self, tenant: &str, store: StoreId, item: &RemoveItem) -> Code {
+        let key = (tenant.to_owned(), item.key.to_vec());
+        let Some(object) = self.visible(&key).cloned() else { return Code::ObjectNotFound };
+        if object.version != item.version {
+            return Code::VersionChanged;
+        }
+        let there = |r: &&PlacedReplica| r.store == store && self.is_mounted(r);
+        let dropped: Vec<_> = object.replicas.iter().filter(there).copied().collect();
+        let kept: Vec<_> = object.replicas.iter().filter(|r| !dropped.contains(r)).copied().collect();
+        if dropped.is_empty() {
+            return Code::ObjectNotFound;
+        }
+        if !kept.iter().any(|replica| self.is_mounted(replica)) {
+            self.hold(&key, item.reuse_at);
+            return Code::Ok;
+        }
+        for replica in dropped.into_iter().filter(|_| item.reuse_at > self.time) {
+            let place = PlacedReplica { index: 0, ..replica };
+            self.held.push(HeldRange { place, reuse_at: item.reuse_at });
+        }
+        self.objects.insert(key, Object { replicas: kept, ..object });
         Code::Ok
+    }
+
+    fn set_tenant(&mut self, tenant: &str, quota: Option<Quota>, code: Code) {
+        match quota {
+            Some(quota) => {
+                assert_eq!(code, Code::Ok);
+                self.quotas.insert(tenant.to_owned(), quota);
+            }
+            None if !self.quotas.contains_key(tenant) => assert_eq!(code, Code::TenantNotRegistered),
+            None => {
+                let count = if code == Code::Ok { Count::Least } else { Count::Most };
+                assert_eq!(self.usage(tenant, count).0 == 0, code == Code::Ok, "{code:?}");
+                if code == Code::Ok {
+                    self.quotas.remove(tenant);
+                }
+            }
+        }
     }
 
     fn mount(&mut self, mount: &MountStore) -> Code {
@@ -444,6 +721,7 @@ impl Model {
                     (seen.version, seen.size, seen.checksum, seen.pin),
                     (object.version, object.size, object.checksum, object.pin)
                 );
+                assert_eq!((seen.data_type, seen.group), (object.data_type, object.group));
                 assert_eq!(seen.replicas[..], live[..]);
             }
         }
@@ -467,11 +745,12 @@ impl Model {
             |ranges: &mut dyn Iterator<Item = PlacedReplica>| ranges.map(|r| rounded(r.len)).sum::<u64>();
         let held = bytes(&mut self.held.iter().map(|held| held.place));
         let usage = state.usage(&[]);
-        assert_eq!(
-            (usage.held, usage.live, usage.pinned),
-            (held, bytes(&mut self.in_use()) - held, self.hard_pinned()),
-            "bytes by their state"
-        );
+        let (live, pinned) = (bytes(&mut self.in_use()) - held, self.hard_pinned());
+        let cleared = || self.cleared.iter().filter(|it| self.is_mounted(&it.place));
+        let most = live + bytes(&mut cleared().map(|it| it.place));
+        let most_pinned = pinned + bytes(&mut cleared().filter(|it| it.pin.is_hard()).map(|it| it.place));
+        assert_eq!(usage.held, held);
+        assert!((live..=most).contains(&usage.live) && (pinned..=most_pinned).contains(&usage.pinned));
         for (key, object) in self.objects.iter().filter(|(key, _)| self.visible(key).is_some()) {
             let found: Vec<_> = state.with_hash(KeyHash::of(&key.0, &key.1)).collect();
             let live = object.replicas.iter().filter(|r| self.is_mounted(r)).map(|r| r.store);
@@ -491,13 +770,79 @@ impl Model {
         self.compare_listing(state);
     }
 
+    fn compare_tenants(&self, state: &State) {
+        let mut names: BTreeSet<&str> = self.objects.keys().map(|key| &key.0[..]).collect();
+        names.extend(self.puts.values().map(|put| &put.key.0[..]));
+        names.extend(self.quotas.keys().map(|name| &name[..]));
+        for view in state.tenants() {
+            let name = std::str::from_utf8(view.name.as_bytes()).unwrap();
+            assert_eq!(view.registered, self.quotas.get(name).copied());
+            let known = names.contains(name) || !self.cleared.is_empty() || state.needs_sweep();
+            assert!(known, "{name}");
+        }
+        for name in names {
+            let all = state.tenant_usage(&TenantName::new(name.as_bytes())).all();
+            let seen = (all.count, all.bytes, all.pinned);
+            let (least, most) = (self.usage(name, Count::Least), self.usage(name, Count::Most));
+            let between = |seen, least, most| (least..=most).contains(&seen);
+            assert!(
+                between(seen.0, least.0, most.0)
+                    && between(seen.1, least.1, most.1)
+                    && between(seen.2, least.2, most.2),
+                "{seen:?} is not from {least:?} to {most:?}"
+            );
+            assert!(state.needs_sweep() || seen == least, "{seen:?} instead of {least:?}");
+        }
+        for (key, value) in &self.key_values {
+            assert_eq!(state.key_value(key), Some(&value[..]));
+        }
+    }
+
+    /// Notes a group that has neither visible members nor puts.
+    fn note_if_forgotten(&mut self, group: GroupId) {
+        let mut members = self.objects.iter().filter(|(_, object)| object.group == Some(group));
+        let visible = members.any(|(key, _)| self.visible(key).is_some());
+        if !visible && !self.puts.values().any(|put| put.group == Some(group)) {
+            self.forgotten.insert(group);
+        }
+    }
+
+    fn compare_groups(&mut self, state: &State) {
+        let in_objects = self.objects.values().filter_map(|object| object.group);
+        let groups: BTreeSet<GroupId> =
+            in_objects.chain(self.puts.values().filter_map(|put| put.group)).collect();
+        self.lost.retain(|group, _| groups.contains(group));
+        for group in groups {
+            self.note_if_forgotten(group);
+            let of_group = || self.objects.iter().filter(|(_, object)| object.group == Some(group));
+            let (visible, lost): (Vec<_>, Vec<_>) =
+                of_group().partition(|(key, _)| self.visible(key).is_some());
+            let joining = self.puts.values().filter(|put| put.group == Some(group)).count();
+            let seen = state.group(group).unwrap_or_default();
+            let mut members: Vec<_> =
+                seen.members.iter().map(|member| (member.key.to_u64(), member.version)).collect();
+            members.sort_unstable();
+            let mut expected: Vec<_> = visible
+                .iter()
+                .map(|(key, object)| (KeyHash::of(&key.0, &key.1).to_u64(), object.version))
+                .collect();
+            expected.sort_unstable();
+            assert_eq!((members, seen.joining as usize), (expected, joining));
+            if !self.forgotten.contains(&group) {
+                let mut all: BTreeSet<&Key> = lost.iter().map(|(key, _)| *key).collect();
+                all.extend(self.lost.get(&group).into_iter().flatten());
+                assert_eq!(seen.lost, all.len(), "{group:?}");
+            }
+        }
+    }
+
     /// Pages of two keys name every visible object once.
     fn compare_listing(&self, state: &State) {
         for prefix in [&b""[..], b"kkk"] {
             let (mut listed, mut from) = (Vec::new(), Some(0));
             while let Some(at) = from {
                 let page = state.list("t", prefix, at, 2, usize::MAX);
-                listed.extend(page.keys);
+                listed.extend(page.objects.into_iter().map(|object| (object.key, object.size)));
                 from = page.next;
             }
             listed.sort();
@@ -522,10 +867,14 @@ impl Model {
             assert_eq!((store.endpoints, store.segments), (&mount.endpoints[..], &mount.segments[..]));
             let here = |r: &&PlacedReplica| r.store == store.store;
             let used: u64 = ranges.iter().filter(here).map(|r| rounded(r.len)).sum();
-            assert_eq!(store.used, used, "used = objects + puts in flight + held");
+            let cleared = self.cleared.iter().map(|cleared| &cleared.place).filter(here);
+            let most = used + cleared.map(|r| rounded(r.len)).sum::<u64>();
+            assert!((used..=most).contains(&store.used), "used = objects + puts in flight + held + cleared");
             assert_eq!(store.capacity, mount.segments.iter().map(|bytes| bytes / 64 * 64).sum::<u64>());
             let objects = self.objects.values().flat_map(|object| &object.replicas);
-            assert_eq!(store.objects, objects.filter(|r| here(r) && self.is_mounted(r)).count() as u64);
+            let objects = objects.filter(|r| here(r) && self.is_mounted(r)).count() as u64;
+            let most = objects + self.cleared.iter().filter(|it| here(&&it.place)).count() as u64;
+            assert!((objects..=most).contains(&store.objects));
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Random command sequences: steps name keys, puts and stores by small numbers, so that they meet.
 
 use mc_index::{
-    Command, EvictItem, KeyHash, Op, PinAction, PutEndItem, PutMode, PutStartItem, RemoveItem, Settings,
-    Stamp,
+    Command, EvictItem, GroupId, KeyHash, Op, PinAction, PutEndItem, PutMode, PutStartItem, Quota,
+    RemoveItem, Replication, Settings, Stamp, TenantPolicy,
 };
 use mc_types::{ClusterTime, PutId, SegmentEpoch, StoreId};
 use proptest::prelude::*;
@@ -36,10 +36,14 @@ pub enum Act {
     Remove(Vec<Remove>),
     Evict { items: Vec<Remove>, lease: u64 },
     Note { keys: Vec<u8>, epoch: u32, once_share: u32 },
+    RemoveAll { lease: u64 },
+    DropReplicas { store: u64, items: Vec<Remove> },
+    Tenant(Option<(u64, u64)>),
+    KeyValue { key: u8, value: Option<u8> },
     Mount { store: u64, epoch: u64, layout: u8, rdma: bool, renamed: bool },
     Drop { store: u64, epoch: u64 },
     Sweep(u32),
-    Settings(u64),
+    Settings { put_deadline_max_ms: u64, registered: bool, objects: u64 },
     Version(u32),
 }
 
@@ -55,6 +59,10 @@ pub struct Start {
     preferred: Option<u64>,
     avoid: Option<u64>,
     pin: u8,
+    strict: bool,
+    data_type: u8,
+    /// 0 for none.
+    group: u8,
 }
 
 #[derive(Clone, Debug)]
@@ -83,10 +91,25 @@ fn start() -> impl Strategy<Value = Start> {
     let deadline = prop_oneof![1 => 0..300u64, 2 => 1000..60_000u64, 4 => Just(2_000)];
     let sizes = prop_oneof![8 => 0..5u8, 1 => 5..7u8];
     let store = || prop::option::weighted(0.2, 1..=STORES);
-    (put, 0..KEYS, sizes, any::<bool>(), 0..4u8, deadline, store(), store(), 0..8u8).prop_map(
-        |(put, key, size, upsert, replicas, deadline, preferred, avoid, pin)| {
+    let tags = (0..8u8, prop::bool::weighted(0.2), 0..3u8, 0..4u8);
+    (put, 0..KEYS, sizes, any::<bool>(), 0..4u8, deadline, store(), store(), tags).prop_map(
+        |(put, key, size, upsert, replicas, deadline, preferred, avoid, tags)| {
             let replicas = replicas.max(u8::from(key > 0));
-            Start { put, key, size, upsert, replicas, deadline, preferred, avoid, pin }
+            let (pin, strict, data_type, group) = tags;
+            Start {
+                put,
+                key,
+                size,
+                upsert,
+                replicas,
+                deadline,
+                preferred,
+                avoid,
+                pin,
+                strict,
+                data_type,
+                group,
+            }
         },
     )
 }
@@ -122,7 +145,19 @@ fn act() -> impl Strategy<Value = Act> {
         }),
         2 => (1..=STORES, 0..6u64).prop_map(|(store, epoch)| Act::Drop { store, epoch }),
         4 => (0..5u32).prop_map(Act::Sweep),
-        1 => (1000..100_000u64).prop_map(Act::Settings),
+        1 => (1000..100_000u64, prop::bool::weighted(0.2), prop_oneof![3 => Just(0), 1 => 1..8u64]).prop_map(
+            |(put_deadline_max_ms, registered, objects)| Act::Settings {
+                put_deadline_max_ms,
+                registered,
+                objects,
+            }
+        ),
+        1 => lease().prop_map(|lease| Act::RemoveAll { lease }),
+        3 => (1..=STORES, prop::collection::vec(remove(), 1..4))
+            .prop_map(|(store, items)| Act::DropReplicas { store, items }),
+        2 => prop::option::of((prop_oneof![Just(0), 5_000..200_000u64], 0..8u64)).prop_map(Act::Tenant),
+        1 => (0..3u8, prop::option::of(any::<u8>()))
+            .prop_map(|(key, value)| Act::KeyValue { key, value }),
         1 => (0..5u32).prop_map(Act::Version),
     ]
 }
@@ -169,16 +204,7 @@ impl Script {
             }
             Act::Revoke(puts) => Op::PutRevoke { puts: puts.iter().map(|&put| self.recent(put).0).collect() },
             Act::Remove(items) => {
-                let remove = |item: &Remove| {
-                    let key = key(item.key);
-                    let version = if item.wrong_version { None } else { seen(&key) };
-                    RemoveItem {
-                        key,
-                        version: version.unwrap_or(PutId(u128::MAX)),
-                        reuse_at: self.after(item.lease),
-                    }
-                };
-                Op::Remove { tenant, items: items.iter().map(remove).collect() }
+                Op::Remove { tenant, items: items.iter().map(|item| self.remove(item, &seen)).collect() }
             }
             Act::Evict { items, lease } => {
                 let evict = |item: &Remove| {
@@ -211,11 +237,36 @@ impl Script {
                 Op::DropStore { store: StoreId(store), epoch: SegmentEpoch(epoch) }
             }
             &Act::Sweep(limit) => Op::Sweep { limit },
-            &Act::Settings(put_deadline_max_ms) => {
-                Op::SetSettings(Settings { put_deadline_max_ms, ..Settings::default() })
+            &Act::Settings { put_deadline_max_ms, registered, objects } => {
+                let tenants = if registered { TenantPolicy::Registered } else { TenantPolicy::Any };
+                let default_quota = Quota { bytes: 0, objects };
+                Op::SetSettings(Settings {
+                    put_deadline_max_ms,
+                    tenants,
+                    default_quota,
+                    ..Settings::default()
+                })
+            }
+            &Act::RemoveAll { lease } => Op::RemoveAll { tenant, reuse_at: self.after(lease) },
+            Act::DropReplicas { store, items } => {
+                let items = items.iter().map(|item| self.remove(item, &seen)).collect();
+                Op::DropReplicas { tenant, store: StoreId(*store), items }
+            }
+            &Act::Tenant(quota) => {
+                let quota = quota.map(|(bytes, objects)| Quota { bytes, objects });
+                Op::SetTenant { tenant, quota }
+            }
+            &Act::KeyValue { key: nth, value } => {
+                Op::SetKeyValue { key: key(nth), value: value.map(|value| vec![value].into()) }
             }
             &Act::Version(version) => Op::SetClusterVersion(version),
         }
+    }
+
+    fn remove(&self, item: &Remove, seen: impl Fn(&[u8]) -> Option<PutId>) -> RemoveItem {
+        let key = key(item.key);
+        let version = if item.wrong_version { None } else { seen(&key) };
+        RemoveItem { key, version: version.unwrap_or(PutId(u128::MAX)), reuse_at: self.after(item.lease) }
     }
 
     fn after(&self, ms: u64) -> ClusterTime {
@@ -251,6 +302,9 @@ impl Script {
                 2 => PinAction::Soft { until: ClusterTime(self.now + item.deadline) },
                 _ => PinAction::Preserve,
             },
+            replication: if item.strict { Replication::Strict } else { Replication::BestEffort },
+            data_type: item.data_type,
+            group: (item.group > 0).then(|| GroupId::of(TENANT, &[item.group])),
         }
     }
 

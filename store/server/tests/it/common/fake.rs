@@ -320,6 +320,30 @@ impl Master for Fake {
     ) -> Result<Response<v1::BatchRemoveReply>, Status> {
         Err(Status::unimplemented("not asked by stores"))
     }
+    async fn remove_all(
+        &self,
+        _: Request<v1::RemoveAllRequest>,
+    ) -> Result<Response<v1::RemoveAllReply>, Status> {
+        Err(Status::unimplemented("not asked by stores"))
+    }
+    async fn batch_drop_replicas(
+        &self,
+        _: Request<v1::BatchDropReplicasRequest>,
+    ) -> Result<Response<v1::BatchDropReplicasReply>, Status> {
+        Err(Status::unimplemented("not asked by stores"))
+    }
+    async fn list_tenants(
+        &self,
+        _: Request<v1::ListTenantsRequest>,
+    ) -> Result<Response<v1::ListTenantsReply>, Status> {
+        Err(Status::unimplemented("not asked by stores"))
+    }
+    async fn set_tenant(
+        &self,
+        _: Request<v1::SetTenantRequest>,
+    ) -> Result<Response<v1::SetTenantReply>, Status> {
+        Err(Status::unimplemented("not asked by stores"))
+    }
     async fn list_members(
         &self,
         _: Request<v1::ListMembersRequest>,

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use mc_eviction::{Evictor, Hits, Leases, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want, excess};
+use mc_eviction::{
+    Evictor, Excess, Hits, Leases, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want, excess,
+};
 use mc_index::{
     Change, Command, KeyHash, MountStore, ObjectView, PutEndItem, PutMode, PutStartItem, Request as Proposal,
     Settings, Stamp, State,
@@ -88,7 +90,7 @@ impl Index {
         if self.noted_at.after(NOTE_INTERVAL) <= self.now {
             self.noted_at = self.now;
             self.leases.sweep(self.now);
-            if let Some((keys, epoch, once_share)) = self.evictor.take_notes(NOTES_PER_ENTRY) {
+            if let Some((keys, epoch, once_share)) = self.evictor.take_notes(NOTES_PER_ENTRY, &self.state) {
                 self.propose(Proposal::note_reuse(keys, epoch, once_share));
             }
         }
@@ -140,13 +142,16 @@ impl Index {
                     preferred: Default::default(),
                     avoid: Default::default(),
                     pin: Default::default(),
+                    replication: Default::default(),
+                    data_type: 0,
+                    group: None,
                 }
             })
             .collect();
         let mut started = self.start(&items);
         let short = started.iter().filter(|code| **code == Code::NoAvailableHandle).count() as u64;
         if short > 0 {
-            self.make_room(short * BLOCK_BYTES);
+            self.make_room(Excess { bytes: short * BLOCK_BYTES, objects: 0 });
             started = self.start(&items);
         }
         self.counts.refused += started.iter().filter(|code| **code == Code::NoAvailableHandle).count() as u64;
@@ -170,10 +175,11 @@ impl Index {
         started.iter().map(|started| started.code).collect()
     }
 
-    fn make_room(&mut self, bytes: u64) {
-        let mut left = bytes;
-        while left > 0 {
-            let want = Want { bytes: left, objects: OBJECTS_PER_ENTRY };
+    fn make_room(&mut self, wanted: Excess) {
+        let mut left = wanted;
+        while !left.is_none() {
+            let Excess { bytes, objects } = left;
+            let want = Want { tenant: None, bytes, objects, max: OBJECTS_PER_ENTRY };
             let chosen = self.evictor.choose(want, &self.state, &self.leases, self.now, &[]);
             if !chosen.items.is_empty() {
                 let codes = self.propose(Proposal::evict(chosen.items.clone(), self.reuse_at()));
@@ -184,7 +190,7 @@ impl Index {
             if chosen.blocked.is_some() {
                 return;
             }
-            left = left.saturating_sub(chosen.bytes);
+            left = left.less(chosen.bytes, chosen.items.len() as u64);
         }
     }
 
@@ -207,7 +213,7 @@ impl Index {
         self.entries += 1;
         let response = self.state.apply(self.entries, self.term, &command);
         if let Some(change) = Change::of(&command, &response) {
-            self.evictor.follow(&change);
+            self.evictor.follow(&change, &self.state);
         }
         answer.read(response)
     }

@@ -1,0 +1,75 @@
+//! What must be evicted in the background: what lies between the low watermark and the use, once the high one is passed.
+
+use mc_index::{Quota, State, TenantName, Usage};
+use mc_types::StoreId;
+
+/// Bytes and objects to evict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Excess {
+    /// Bytes of replicas.
+    pub bytes: u64,
+    /// Objects.
+    pub objects: u64,
+}
+
+impl Excess {
+    /// Whether there is nothing to evict.
+    #[must_use]
+    pub fn is_none(self) -> bool {
+        self == Self::default()
+    }
+
+    /// Returns the larger of both, bytes and objects apart.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self { bytes: self.bytes.max(other.bytes), objects: self.objects.max(other.objects) }
+    }
+
+    /// Takes off what was evicted.
+    #[must_use]
+    pub fn less(self, bytes: u64, objects: u64) -> Self {
+        Self { bytes: self.bytes.saturating_sub(bytes), objects: self.objects.saturating_sub(objects) }
+    }
+}
+
+/// Returns what the pool holds above the low watermark of its bytes, its objects and the index's memory, once the high
+/// one is passed. Bytes of stores in `without`, which is sorted, do not count.
+#[must_use]
+pub fn excess(state: &State, without: &[StoreId]) -> Excess {
+    let Usage { capacity, live, .. } = state.usage(without);
+    let settings = state.settings();
+    let objects = state.objects() + state.puts_in_flight();
+    let by_count = above(state, objects, settings.max_objects);
+    let memory = above(state, state.index_bytes(), settings.max_index_bytes);
+    let by_memory = match state.index_bytes() / objects.max(1) {
+        0 => 0,
+        each => memory.div_ceil(each),
+    };
+    Excess { bytes: above(state, live, capacity), objects: by_count.max(by_memory) }
+}
+
+/// Lists the tenants that are above the high watermark of their quota, and what each has above the low one.
+#[must_use]
+pub fn tenants_in_excess(state: &State) -> Vec<(TenantName, Excess)> {
+    if !state.has_quotas() {
+        return Vec::new();
+    }
+    let excess = |quota: Quota, count: u64, bytes: u64| Excess {
+        bytes: above(state, bytes, quota.bytes),
+        objects: above(state, count, quota.objects),
+    };
+    let tenants = state.tenants().map(|tenant| {
+        let all = tenant.usage.all();
+        (tenant.name, excess(state.quota(&tenant.name), all.count, all.bytes))
+    });
+    tenants.filter(|(_, excess)| !excess.is_none()).collect()
+}
+
+/// Returns what a use has above the low watermark, once it has passed the high one; 0 without a limit.
+fn above(state: &State, used: u64, limit: u64) -> u64 {
+    let settings = state.settings();
+    if limit == 0 || used <= settings.eviction_high_watermark.of(limit) {
+        return 0;
+    }
+    used.saturating_sub(settings.eviction_low_watermark.of(limit))
+}

@@ -1,0 +1,203 @@
+//! Groups: objects that live and die together, such as the pools of one page of a KV cache.
+
+use mc_types::MAX_GROUP_MEMBERS;
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::cow::CowMap;
+use super::key::{IndexKey, KeyHash};
+
+/// Hash of a tenant and the name of one of its groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GroupId(#[serde(with = "postcard::fixint::be")] u128);
+
+impl GroupId {
+    /// Hashes the name of a tenant's group. Groups of two tenants are never the same.
+    #[must_use]
+    pub fn of(tenant: &str, name: &[u8]) -> Self {
+        let mut bytes = IndexKey::prefix(tenant, name).unwrap_or_default();
+        // Apart from keys: the group `x` and the key `x` are two units in the order of eviction.
+        bytes.extend_from_slice(b"\0group");
+        Self(xxh3_128(&bytes))
+    }
+
+    pub(super) fn from_u128(id: u128) -> Self {
+        Self(id)
+    }
+
+    pub(super) fn to_u128(self) -> u128 {
+        self.0
+    }
+
+    /// Returns the hash under which the order of eviction knows the group, beside the hashes of keys.
+    #[must_use]
+    pub fn unit(self) -> KeyHash {
+        KeyHash::from_u64((self.0 >> 64) as u64)
+    }
+
+    /// Returns the id in its bytes, for answers to clients.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+}
+
+/// The members of a group: their keys by hash, each list sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Group {
+    /// Objects in the index.
+    pub(super) members: SmallVec<[KeyHash; 3]>,
+    /// Objects that were lost with their stores.
+    pub(super) lost: Vec<KeyHash>,
+    /// Puts in flight that will join.
+    pub(super) joining: u32,
+}
+
+impl Group {
+    fn len(&self) -> usize {
+        self.members.len() + self.lost.len() + self.joining as usize
+    }
+}
+
+/// All groups with a member or a put in flight.
+#[derive(Clone)]
+pub(super) struct Groups(CowMap<GroupId, Group>);
+
+impl Groups {
+    pub(super) fn new() -> Self {
+        Self(CowMap::new())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn get(&self, id: GroupId) -> Option<&Group> {
+        self.0.get(&id)
+    }
+
+    /// Returns the group with this unit hash, the upper half of its id.
+    pub(super) fn of_unit(&self, unit: KeyHash) -> Option<GroupId> {
+        let least = GroupId(u128::from(unit.to_u64()) << 64);
+        let (&id, _) = self.0.at_or_after(&least)?;
+        (id.unit() == unit).then_some(id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (GroupId, &Group)> {
+        self.0.iter().map(|(&id, group)| (id, group))
+    }
+
+    /// Whether one more member may join.
+    pub(super) fn has_room(&self, id: GroupId) -> bool {
+        self.get(id).is_none_or(|group| group.len() < MAX_GROUP_MEMBERS)
+    }
+
+    /// Changes a group. One without members and puts in flight is forgotten afterwards, with what it has lost.
+    fn change(&mut self, id: GroupId, change: impl FnOnce(&mut Group)) {
+        if let Some(group) = self.0.contains(&id).then(|| self.0.get_mut(&id)).flatten() {
+            change(group);
+            if group.members.is_empty() && group.joining == 0 {
+                self.0.remove(&id);
+            }
+            return;
+        }
+        let mut group = Group::default();
+        change(&mut group);
+        if !group.members.is_empty() || group.joining > 0 {
+            self.0.insert(id, group);
+        }
+    }
+
+    /// Counts a put in flight that will join the group.
+    pub(super) fn begin(&mut self, id: Option<GroupId>) {
+        if let Some(id) = id {
+            self.change(id, |group| group.joining += 1);
+        }
+    }
+
+    /// Stops counting a put in flight.
+    pub(super) fn end(&mut self, id: Option<GroupId>) {
+        if let Some(id) = id {
+            self.change(id, |group| group.joining = group.joining.saturating_sub(1));
+        }
+    }
+
+    /// Adds an object to its group.
+    pub(super) fn join(&mut self, id: Option<GroupId>, key: KeyHash) {
+        let Some(id) = id else { return };
+        self.change(id, |group| {
+            if let Ok(at) = group.lost.binary_search_by_key(&key.to_u64(), |lost| lost.to_u64()) {
+                group.lost.remove(at);
+            }
+            let at = group.members.partition_point(|member| member.to_u64() < key.to_u64());
+            group.members.insert(at, key);
+        });
+    }
+
+    /// Takes an object out of its group.
+    pub(super) fn leave(&mut self, id: Option<GroupId>, key: KeyHash) {
+        let Some(id) = id else { return };
+        self.change(id, |group| take(group, key));
+    }
+
+    /// Takes an object out of its group that was removed with all others, and forgets which members were lost before.
+    pub(super) fn clear(&mut self, id: Option<GroupId>, key: KeyHash) {
+        let Some(id) = id else { return };
+        self.change(id, |group| {
+            take(group, key);
+            group.lost.clear();
+        });
+    }
+
+    /// Records that an object was lost with its stores.
+    pub(super) fn lose(&mut self, id: Option<GroupId>, key: KeyHash) {
+        let Some(id) = id else { return };
+        self.change(id, |group| {
+            take(group, key);
+            let at = group.lost.partition_point(|lost| lost.to_u64() < key.to_u64());
+            group.lost.insert(at, key);
+        });
+    }
+}
+
+fn take(group: &mut Group, key: KeyHash) {
+    if let Ok(at) = group.members.binary_search_by_key(&key.to_u64(), |member| member.to_u64()) {
+        group.members.remove(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(n: u8) -> KeyHash {
+        KeyHash::of("", &[n])
+    }
+
+    #[test]
+    fn a_group_lives_as_long_as_a_member_or_a_put_does() {
+        let mut groups = Groups::new();
+        let id = Some(GroupId::of("t", b"page"));
+        groups.begin(id);
+        groups.begin(id);
+        groups.end(id);
+        groups.join(id, key(1));
+        groups.end(id);
+        assert_eq!(groups.len(), 1);
+        groups.join(id, key(2));
+        groups.lose(id, key(1));
+        assert_eq!(groups.get(id.unwrap()).map(|it| (it.members.len(), it.lost.len())), Some((1, 1)));
+        groups.join(id, key(1));
+        assert_eq!(groups.get(id.unwrap()).map(|it| (it.members.len(), it.lost.len())), Some((2, 0)));
+        groups.leave(id, key(1));
+        groups.lose(id, key(2));
+        assert_eq!(groups.len(), 0, "nothing is left of it");
+    }
+
+    #[test]
+    fn groups_of_two_tenants_and_a_key_of_the_same_name_differ() {
+        assert_ne!(GroupId::of("a", b"b"), GroupId::of("", b"ab"));
+        assert_ne!(GroupId::of("", b"k").unit(), KeyHash::of("", b"k"));
+    }
+}

@@ -1,0 +1,132 @@
+//! Limits of the pool and of its tenants, as the settings and quotas say.
+
+use mc_types::{Code, MAX_TENANT_LEN};
+
+use super::machine::State;
+use super::query::Usage;
+use super::settings::TenantPolicy;
+use super::tenants::{Quota, TenantName, TenantUsage};
+
+/// Memory of an object besides its record: its slot, its entries in the segments' lists, and what the containers leave
+/// unused. Measured with `cargo run --release -p mc-index --example apply`.
+const OBJECT_OVERHEAD: u64 = 160;
+/// Memory of a put in flight.
+const PUT_BYTES: u64 = 512;
+/// Memory of a group.
+const GROUP_BYTES: u64 = 160;
+
+/// A tenant with a quota, or with something in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TenantView {
+    /// Its name; empty for the default tenant.
+    pub name: TenantName,
+    /// Its quota if it is registered.
+    pub registered: Option<Quota>,
+    /// What it has in the pool.
+    pub usage: TenantUsage,
+}
+
+impl State {
+    /// Whether so many bytes more of a tenant may be hard-pinned.
+    #[must_use]
+    pub fn may_pin(&self, tenant: &str, bytes: u64) -> bool {
+        let limit = self.settings.hard_pin_limit;
+        let Usage { capacity, pinned, .. } = self.usage(&[]);
+        let name = TenantName::new(tenant.as_bytes());
+        let Quota { bytes: quota, .. } = self.quota(&name);
+        let own = self.tenants.usage(&name).all().pinned;
+        pinned.saturating_add(bytes) <= limit.of(capacity)
+            && (quota == 0 || own.saturating_add(bytes) <= limit.of(quota))
+    }
+
+    /// Returns the quota of a tenant: its own, or the default one.
+    #[must_use]
+    pub fn quota(&self, tenant: &TenantName) -> Quota {
+        self.tenants.get(tenant).and_then(|tenant| tenant.quota).unwrap_or(self.settings.default_quota)
+    }
+
+    /// Whether a tenant may put one more object, of so many bytes.
+    #[must_use]
+    pub fn quota_allows(&self, tenant: &str, bytes: u64) -> bool {
+        if self.settings.default_quota.is_none() && self.tenants.registered() == 0 {
+            return true;
+        }
+        let name = TenantName::new(tenant.as_bytes());
+        self.quota(&name).allows(&self.tenants.usage(&name), bytes)
+    }
+
+    /// Whether the cluster serves a tenant.
+    #[must_use]
+    pub fn is_served(&self, tenant: &str) -> bool {
+        self.settings.tenants == TenantPolicy::Any
+            || tenant.is_empty()
+            || self.tenants.get(&TenantName::new(tenant.as_bytes())).is_some_and(|it| it.quota.is_some())
+    }
+
+    /// What a tenant has in the pool.
+    #[must_use]
+    pub fn tenant_usage(&self, tenant: &TenantName) -> TenantUsage {
+        self.tenants.usage(tenant)
+    }
+
+    /// Whether any tenant has a quota that limits it.
+    #[must_use]
+    pub fn has_quotas(&self) -> bool {
+        !self.settings.default_quota.is_none() || self.tenants.registered() > 0
+    }
+
+    /// Whether the quota of a tenant limits it, so that its objects are evicted in an order of their own.
+    #[must_use]
+    pub fn has_quota(&self, tenant: &TenantName) -> bool {
+        self.has_quotas() && !self.quota(tenant).is_none()
+    }
+
+    /// Lists the tenants that are registered or have something in the pool, by name.
+    pub fn tenants(&self) -> impl Iterator<Item = TenantView> + '_ {
+        self.tenants.iter().map(|(&name, tenant)| TenantView {
+            name,
+            registered: tenant.quota,
+            usage: tenant.usage,
+        })
+    }
+
+    pub(super) fn set_tenant(&mut self, tenant: &str, quota: Option<Quota>) -> Code {
+        if tenant.len() > MAX_TENANT_LEN {
+            return Code::InvalidParams;
+        }
+        let name = TenantName::new(tenant.as_bytes());
+        if quota.is_none() {
+            let known = self.tenants.get(&name).filter(|tenant| tenant.quota.is_some());
+            let Some(known) = known else { return Code::TenantNotRegistered };
+            if known.usage != TenantUsage::default() {
+                return Code::TenantNotEmpty;
+            }
+        }
+        self.tenants.set_quota(name, quota);
+        Code::Ok
+    }
+
+    /// Estimate of the memory that the index takes, in bytes. It follows from the objects, puts and groups alone, so
+    /// it is the same on all masters.
+    #[must_use]
+    pub fn index_bytes(&self) -> u64 {
+        self.objects.record_bytes()
+            + self.objects.len() * OBJECT_OVERHEAD
+            + self.puts.len_in_flight() as u64 * PUT_BYTES
+            + self.groups.len() as u64 * GROUP_BYTES
+    }
+
+    /// Whether the pool has as many objects, or its index takes as much memory, as the settings allow.
+    #[must_use]
+    pub fn is_at_cap(&self) -> bool {
+        let over = |limit: u64, value: u64| limit > 0 && value >= limit;
+        over(self.settings.max_objects, self.objects() + self.puts_in_flight())
+            || over(self.settings.max_index_bytes, self.index_bytes())
+    }
+
+    /// Returns the value of an entry of the key-value table.
+    #[must_use]
+    pub fn key_value(&self, key: &[u8]) -> Option<&[u8]> {
+        self.key_values.get(key)
+    }
+}

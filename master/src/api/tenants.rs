@@ -1,0 +1,48 @@
+//! Tenants and their quotas.
+
+use mc_index::Quota;
+use mc_proto::v1;
+use mc_types::MAX_ITEMS;
+
+use super::objects::limits;
+use crate::leader::{Refusal, TenantState, Tenants};
+
+/// Number of tenants in an answer when the request names none.
+const LISTED_TENANTS: usize = 1000;
+
+pub(super) async fn list(
+    tenants: &Tenants,
+    request: &v1::ListTenantsRequest,
+) -> Result<v1::ListTenantsReply, Refusal> {
+    let limit = match usize::try_from(request.limit).unwrap_or(usize::MAX) {
+        0 => LISTED_TENANTS,
+        limit => limit.min(MAX_ITEMS),
+    };
+    let after = request.after.as_ref().map(String::as_bytes);
+    let (page, more) = tenants.list(after, limit).await?;
+    Ok(v1::ListTenantsReply { tenants: page.into_iter().map(message).collect(), more })
+}
+
+fn message(TenantState { view, quota }: TenantState) -> v1::Tenant {
+    let all = view.usage.all();
+    v1::Tenant {
+        name: String::from_utf8_lossy(view.name.as_bytes()).into_owned(),
+        registered: view.registered.is_some(),
+        quota: Some(v1::Quota { bytes: quota.bytes, objects: quota.objects }),
+        objects: view.usage.objects.count,
+        bytes: view.usage.objects.bytes,
+        puts_in_flight: view.usage.puts.count,
+        bytes_in_flight: view.usage.puts.bytes,
+        hard_pinned_bytes: all.pinned,
+    }
+}
+
+pub(super) async fn set(
+    tenants: &Tenants,
+    request: v1::SetTenantRequest,
+) -> Result<v1::SetTenantReply, Refusal> {
+    limits(&request.tenant, 0)?;
+    let quota = request.quota.map(|v1::Quota { bytes, objects }| Quota { bytes, objects });
+    tenants.set(request.tenant, quota).await?;
+    Ok(v1::SetTenantReply {})
+}

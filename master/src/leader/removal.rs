@@ -1,0 +1,258 @@
+//! Removal of objects: by key, by pattern, all of a tenant, and replicas on one store.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use mc_index::{ListedObject, RemoveItem, Request};
+use mc_types::{Code, MAX_ITEMS};
+use regex::bytes::{Regex, RegexBuilder};
+use tokio::time::Instant;
+
+use super::{Leading, Objects, Refusal, RemoveObject};
+
+/// Attempts of a remove that names no version, while upserts replace the object in between.
+const REMOVE_ROUNDS: usize = 3;
+/// Longest pattern, in bytes.
+const PATTERN_MAX: usize = 4 << 10;
+/// Memory that a compiled pattern may take. Matching takes time in proportion to it and to the key.
+const COMPILED_MAX: usize = 256 << 10;
+/// Objects in one entry of a removal by pattern.
+const REMOVED_PER_ENTRY: usize = 2048;
+/// Bytes of keys in one entry of a removal by pattern: half of what an entry may have.
+const REMOVED_BYTES: usize = 512 << 10;
+/// Time after which one call of a removal by pattern answers how far it has come. The caller then goes on from there.
+const CALL_TIME: Duration = Duration::from_millis(500);
+
+/// Progress of a removal by pattern.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Removed {
+    /// Objects removed by this call.
+    pub(crate) objects: u64,
+    /// Objects that match and stay, because they are leased.
+    pub(crate) leased: u64,
+    /// Position from which the next call goes on; `None` at the end.
+    pub(crate) next: Option<u64>,
+}
+
+impl Objects {
+    /// Removes the current versions; with `force`, also leased ones. Returns one code per item.
+    ///
+    /// Items that do not exist, are leased or have another version are answered without a log entry. The rest go into
+    /// one entry that names (key, version), so a newer version is never removed. An item that names no version and lost
+    /// a race with an upsert is tried again with the newer version.
+    pub(crate) async fn remove(
+        &self,
+        tenant: &str,
+        items: &[RemoveObject],
+        force: bool,
+    ) -> Result<Vec<Code>, Refusal> {
+        let mut codes: Vec<Option<Code>> = vec![None; items.len()];
+        for round in 0..REMOVE_ROUNDS {
+            match self.remove_round(tenant, items, force, &mut codes).await {
+                Ok(()) => {}
+                Err(refusal) if round == 0 => return Err(refusal),
+                // Some items may be removed by now, so the call as a whole cannot fail definitely any more.
+                Err(refusal) => return Err(Refusal::Unknown(format!("some were removed, then: {refusal}"))),
+            }
+            if codes.iter().all(Option::is_some) {
+                break;
+            }
+        }
+        Ok(codes.into_iter().map(|code| code.unwrap_or(Code::VersionChanged)).collect())
+    }
+
+    /// Sets a code for each item that has none yet, except for items that lost a race.
+    async fn remove_round(
+        &self,
+        tenant: &str,
+        items: &[RemoveObject],
+        force: bool,
+        answers: &mut [Option<Code>],
+    ) -> Result<(), Refusal> {
+        let leading = self.coordinator.lead().await?;
+        let reuse_at = leading.hold_until();
+        let mut proposed = Vec::new();
+        self.coordinator.index.read(|applied| {
+            for (place, item) in items.iter().enumerate() {
+                if answers[place].is_some() {
+                    continue;
+                }
+                let code = match applied.state.get(tenant, &item.key) {
+                    None => Code::ObjectNotFound,
+                    Some(object) if item.version.is_some_and(|version| version != object.version) => {
+                        Code::VersionChanged
+                    }
+                    Some(object) if !force && leading.is_leased(object.version) => Code::ObjectHasLease,
+                    Some(object) => {
+                        let key = item.key.to_vec();
+                        proposed.push((place, RemoveItem { key, version: object.version, reuse_at }));
+                        continue;
+                    }
+                };
+                answers[place] = Some(code);
+            }
+        });
+        if proposed.is_empty() {
+            return Ok(());
+        }
+        let (places, removed): (Vec<_>, Vec<_>) = proposed.into_iter().unzip();
+        let codes = self.coordinator.propose(&leading, Request::remove(tenant.to_owned(), removed)).await?;
+        for (place, code) in places.into_iter().zip(codes) {
+            let raced = code == Code::VersionChanged && items[place].version.is_none();
+            answers[place] = (!raced).then_some(code);
+        }
+        Ok(())
+    }
+
+    /// Removes all objects of a tenant, leased and pinned ones included, in one entry. Returns their number.
+    pub(crate) async fn remove_all(&self, tenant: String) -> Result<u64, Refusal> {
+        let leading = self.coordinator.lead().await?;
+        let removed = Request::remove_all(tenant, leading.hold_until());
+        self.coordinator.propose(&leading, removed).await
+    }
+
+    /// Removes the objects of a tenant whose keys match a pattern, from a position on; all, if the pattern is empty.
+    /// Pinned ones are removed, too; leased ones only with `force`.
+    ///
+    /// A call removes what it finds within half a second, and says where the next one goes on. Objects that are put
+    /// meanwhile may be removed or not.
+    pub(crate) async fn remove_matching(
+        &self,
+        tenant: &str,
+        pattern: &str,
+        force: bool,
+        from: u64,
+    ) -> Result<Removed, Refusal> {
+        let pattern = compile(pattern)?;
+        let until = Instant::now() + CALL_TIME;
+        let mut removed = Removed { next: Some(from), ..Removed::default() };
+        while let Some(at) = removed.next.filter(|_| Instant::now() < until) {
+            let outcome = self.remove_page(tenant, pattern.as_ref(), force, at, &mut removed).await;
+            match outcome {
+                Ok(next) => removed.next = next,
+                Err(refusal) if removed.objects == 0 => return Err(refusal),
+                // What was removed must be counted: the caller goes on from here, and meets the refusal then.
+                Err(_) => return Ok(removed),
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Removes what matches on one page of the listing. Returns where the next page begins.
+    async fn remove_page(
+        &self,
+        tenant: &str,
+        pattern: Option<&Regex>,
+        force: bool,
+        from: u64,
+        removed: &mut Removed,
+    ) -> Result<Option<u64>, Refusal> {
+        let leading = self.coordinator.lead().await?;
+        let page = self
+            .coordinator
+            .index
+            .read(|applied| applied.state.list(tenant, b"", from, REMOVED_PER_ENTRY, REMOVED_BYTES));
+        let objects = match pattern.cloned() {
+            None => page.objects,
+            // Apart from the tasks of the runtime, and without a lock: a pattern may take long on long keys.
+            Some(pattern) => matching(page.objects, pattern).await?,
+        };
+        let before = objects.len();
+        let items = remove_items(&leading, objects, force);
+        removed.leased += (before - items.len()) as u64;
+        for items in items.chunks(MAX_ITEMS) {
+            let request = Request::remove(tenant.to_owned(), items.to_vec());
+            let codes = self.coordinator.propose(&leading, request).await?;
+            removed.objects += codes.iter().filter(|code| **code == Code::Ok).count() as u64;
+        }
+        Ok(page.next)
+    }
+
+    /// Drops the replicas of objects on the store with this name, unless they are leased. An object without another
+    /// replica is removed. Returns one code per key.
+    pub(crate) async fn drop_replicas(
+        &self,
+        tenant: &str,
+        store_name: &str,
+        keys: &[Bytes],
+    ) -> Result<Vec<Code>, Refusal> {
+        let leading = self.coordinator.lead().await?;
+        let reuse_at = leading.hold_until();
+        let mut codes = vec![Code::ObjectNotFound; keys.len()];
+        let mut places = Vec::new();
+        let mut items = Vec::new();
+        let store = self.coordinator.index.read(|applied| {
+            let state = &applied.state;
+            let store = state.stores().find(|store| store.name == store_name)?.store;
+            for (at, key) in keys.iter().enumerate() {
+                let Some(object) = state.get(tenant, key) else { continue };
+                if leading.is_leased(object.version) {
+                    codes[at] = Code::ObjectHasLease;
+                } else {
+                    places.push(at);
+                    items.push(RemoveItem { key: key.to_vec(), version: object.version, reuse_at });
+                }
+            }
+            Some(store)
+        });
+        let Some(store) = store else {
+            return Err(Refusal::Invalid(format!(
+                "no store `{store_name}` is mounted: `mcctl status` lists the names"
+            )));
+        };
+        if !items.is_empty() {
+            let request = Request::drop_replicas(tenant.to_owned(), store, items);
+            let answers = self.coordinator.propose(&leading, request).await?;
+            for (at, code) in places.into_iter().zip(answers) {
+                codes[at] = code;
+            }
+        }
+        Ok(codes)
+    }
+}
+
+/// Compiles a pattern, within bounds; `None` for an empty one, which all keys match.
+pub(crate) fn compile(pattern: &str) -> Result<Option<Regex>, Refusal> {
+    if pattern.is_empty() {
+        return Ok(None);
+    }
+    if pattern.len() > PATTERN_MAX {
+        let len = pattern.len();
+        return Err(Refusal::Invalid(format!("a pattern of {len} bytes: it can have {PATTERN_MAX} at most")));
+    }
+    let built = RegexBuilder::new(pattern).size_limit(COMPILED_MAX).dfa_size_limit(COMPILED_MAX).build();
+    built.map(Some).map_err(|error| {
+        Refusal::Invalid(format!("`{pattern}` is no regular expression that can be used here: {error}"))
+    })
+}
+
+async fn matching(objects: Vec<ListedObject>, pattern: Regex) -> Result<Vec<ListedObject>, Refusal> {
+    let matches = move || objects.into_iter().filter(|object| pattern.is_match(&object.key)).collect();
+    let matched: Option<Vec<ListedObject>> = mc_durable::blocking(matches).await.ok();
+    matched.ok_or_else(|| Refusal::Unknown("this master is stopping".into()))
+}
+
+/// Returns what is to be removed of these: all, or those without a lease.
+fn remove_items(leading: &Leading, objects: Vec<ListedObject>, force: bool) -> Vec<RemoveItem> {
+    let reuse_at = leading.hold_until();
+    let goes = |object: &ListedObject| force || !leading.is_leased(object.version);
+    let item = |object: ListedObject| RemoveItem { key: object.key, version: object.version, reuse_at };
+    objects.into_iter().filter(goes).map(item).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_unanchored_and_bounded() {
+        let of = |pattern: &str| compile(pattern);
+        assert!(of("").unwrap().is_none());
+        assert!(of("b+").unwrap().unwrap().is_match(b"abbc"));
+        assert!(!of("^b").unwrap().unwrap().is_match(b"abbc"));
+        assert!(of("\\xff").unwrap().unwrap().is_match("\u{ff}".as_bytes()));
+        for bad in ["(", "(a{1000}){1000}", &"a".repeat(PATTERN_MAX + 1)] {
+            assert!(matches!(of(bad), Err(Refusal::Invalid(_))), "{}", bad.len());
+        }
+    }
+}

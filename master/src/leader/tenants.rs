@@ -1,0 +1,52 @@
+use std::sync::Arc;
+
+use mc_index::{Quota, Request, TenantView};
+use mc_types::Code;
+
+use super::{Coordinator, Refusal};
+
+/// Serves the quotas of tenants, and the key-value table.
+pub(crate) struct Tenants {
+    coordinator: Arc<Coordinator>,
+}
+
+/// A tenant, and the quota that binds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TenantState {
+    pub(crate) view: TenantView,
+    pub(crate) quota: Quota,
+}
+
+impl Tenants {
+    pub(super) fn new(coordinator: Arc<Coordinator>) -> Self {
+        Self { coordinator }
+    }
+
+    /// Lists tenants by name, after a name: at most `limit` of them, and whether there are more.
+    pub(crate) async fn list(
+        &self,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<(Vec<TenantState>, bool), Refusal> {
+        self.coordinator.lead().await?;
+        Ok(self.coordinator.index.read(|applied| {
+            let state = &applied.state;
+            let is_after = |view: &TenantView| after.is_none_or(|after| view.name.as_bytes() > after);
+            let mut views = state.tenants().filter(is_after);
+            let page = views.by_ref().take(limit);
+            let page: Vec<_> =
+                page.map(|view| TenantState { view, quota: state.quota(&view.name) }).collect();
+            (page, views.next().is_some())
+        }))
+    }
+
+    /// Registers a tenant with a quota, or unregisters it.
+    pub(crate) async fn set(&self, tenant: String, quota: Option<Quota>) -> Result<(), Refusal> {
+        let leading = self.coordinator.lead().await?;
+        let name = tenant.clone();
+        match self.coordinator.propose(&leading, Request::set_tenant(tenant, quota)).await? {
+            Code::Ok => Ok(()),
+            code => Err(Refusal::Tenant { name, code }),
+        }
+    }
+}

@@ -54,6 +54,8 @@ pub(crate) fn sample(api: &Api) -> Sample {
     let status = api.own_status();
     let services = api.services();
     let coordinator = services.as_ref().map(|services| &services.coordinator);
+    let usage = coordinator.map(|coordinator| coordinator.index.read(|applied| applied.state.usage(&[])));
+    let usage = usage.unwrap_or_default();
     let in_state = |state: &str| status.stores.iter().filter(|store| store.state == state).count();
     Sample {
         term: status.term,
@@ -72,8 +74,8 @@ pub(crate) fn sample(api: &Api) -> Sample {
         stores_suspect: in_state("suspect"),
         capacity_bytes: total(&status, |store| store.capacity_bytes),
         used_bytes: total(&status, |store| store.used_bytes),
-        hard_pinned_bytes: coordinator
-            .map_or(0, |coordinator| coordinator.index.read(|applied| applied.state.usage(&[]).pinned)),
+        held_bytes: usage.held,
+        hard_pinned_bytes: usage.pinned,
     }
 }
 

@@ -1,10 +1,10 @@
 //! Every metric of a master: names, help, units, setters. Nothing else touches the registry.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mc_process::metrics::Registry;
 use mc_raft::{RpcTimer, RpcTimes};
-use mc_types::Metric;
+use mc_types::{Code, Metric};
 use metrics::{Counter, Gauge, Histogram};
 
 use mc_index::Op;
@@ -89,6 +89,72 @@ const MEMBER_CHANGES: [(MemberChange, &str); 4] = [
     (MemberChange::Removed, "removed"),
 ];
 
+/// Why a leader evicts, as the label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EvictedFor {
+    /// The pool was fuller than `eviction-high-watermark`.
+    Watermark,
+    /// Puts waited for more bytes than that.
+    Put,
+    /// A tenant was above the high watermark of its quota.
+    Quota,
+}
+
+const EVICTED_FOR: [(EvictedFor, &str); 3] =
+    [(EvictedFor::Watermark, "watermark"), (EvictedFor::Put, "put"), (EvictedFor::Quota, "quota")];
+
+/// Results of the keys of lookups, as the label `result`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lookups {
+    /// The object was found and can be read.
+    pub(crate) hits: u64,
+    /// There is no such object.
+    pub(crate) misses: u64,
+    /// There is one, and it can't be read now: its stores are suspect, or it is being evicted.
+    pub(crate) unavailable: u64,
+}
+
+impl Lookups {
+    /// Counts the results of one call.
+    pub(crate) fn of<T>(results: &[Result<T, Code>]) -> Self {
+        let mut counted = Self::default();
+        for result in results {
+            match result {
+                Ok(_) => counted.hits += 1,
+                Err(Code::ObjectNotFound) => counted.misses += 1,
+                Err(Code::ReplicaIsNotReady) => counted.unavailable += 1,
+                // The key was never looked up.
+                Err(_) => {}
+            }
+        }
+        counted
+    }
+}
+
+/// Counters of the keys that one call looks up.
+struct LookupCounters {
+    hits: Counter,
+    misses: Counter,
+    unavailable: Counter,
+}
+
+impl LookupCounters {
+    fn new(registry: &Registry, rpc: &str) -> Self {
+        let by_result = |result| {
+            let help = "Keys that gets and existence checks looked up, by result; unavailable: the object exists and \
+                        can't be read now";
+            registry.counter("mc_master_lookups_total", help, &[("rpc", rpc), ("result", result)])
+        };
+        Self { hits: by_result("hit"), misses: by_result("miss"), unavailable: by_result("unavailable") }
+    }
+
+    fn add(&self, lookups: Lookups) {
+        self.hits.increment(lookups.hits);
+        self.misses.increment(lookups.misses);
+        self.unavailable.increment(lookups.unavailable);
+    }
+}
+
 /// How a master made sure that it leads, as the label `by`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LedBy {
@@ -161,9 +227,13 @@ pub(crate) struct MasterMetrics {
     pub(crate) calls_shed: [Counter; 3],
     pub(crate) puts_refused_by_disk: Counter,
     pub(crate) puts_refused_by_space: Counter,
-    pub(crate) puts_waited_for_space: Counter,
-    pub(crate) evicted_objects: Counter,
-    pub(crate) evicted_bytes: Counter,
+    puts_waited_for_space: Counter,
+    puts_waiting: Gauge,
+    put_wait_seconds: Histogram,
+    gets: LookupCounters,
+    exists: LookupCounters,
+    evicted_objects: Vec<Counter>,
+    evicted_bytes: Vec<Counter>,
     pub(crate) slow_disk_handovers: Counter,
     log_queue_seconds: Histogram,
     log_write_seconds: Histogram,
@@ -190,6 +260,7 @@ pub(crate) struct MasterMetrics {
     stores_suspect: Gauge,
     capacity_bytes: Gauge,
     used_bytes: Gauge,
+    held_bytes: Gauge,
     hard_pinned_bytes: Gauge,
     data_dir_free: Gauge,
     data_dir_needed: Gauge,
@@ -214,6 +285,7 @@ pub(crate) struct Sample {
     pub(crate) stores_suspect: usize,
     pub(crate) capacity_bytes: u64,
     pub(crate) used_bytes: u64,
+    pub(crate) held_bytes: u64,
     pub(crate) hard_pinned_bytes: u64,
 }
 
@@ -249,6 +321,9 @@ impl MasterMetrics {
                 r.counter("mc_raft_member_changes_total", help, &[("change", name)])
             })
             .collect();
+        let by_reason = |name, help| -> Vec<Counter> {
+            EVICTED_FOR.iter().map(|(_, reason)| r.counter(name, help, &[("reason", reason)])).collect()
+        };
         Self {
             rpc_seconds,
             raft_rpc_times,
@@ -296,12 +371,20 @@ impl MasterMetrics {
                 "Calls to start puts that waited for space which an eviction frees",
                 &[],
             ),
-            evicted_objects: r.counter("mc_evicted_objects_total", "Objects evicted while this master led", &[]),
-            evicted_bytes: r.counter(
-                "mc_evicted_bytes_total",
-                "Bytes of the replicas of evicted objects",
+            puts_waiting: r.gauge(
+                "mc_puts_waiting",
+                "Calls to start puts that wait now for space which an eviction frees",
                 &[],
             ),
+            put_wait_seconds: r.histogram(
+                "mc_master_put_wait_seconds",
+                "Time of calls to start puts from finding no space until their puts were started or refused",
+                &[],
+            ),
+            gets: LookupCounters::new(r, "batch_get"),
+            exists: LookupCounters::new(r, "batch_exist"),
+            evicted_objects: by_reason("mc_evicted_objects_total", "Objects evicted while this master led, by reason"),
+            evicted_bytes: by_reason("mc_evicted_bytes_total", "Bytes of the replicas of evicted objects, by reason"),
             slow_disk_handovers: r.counter(
                 "mc_raft_slow_disk_handovers_total",
                 "Times that this leader found its disk slow and asked a master with a faster disk to take over",
@@ -368,6 +451,7 @@ impl MasterMetrics {
             stores_suspect: r.gauge("mc_stores", "Mounted stores, on the leader", &[("state", "suspect")]),
             capacity_bytes: r.gauge("mc_pool_capacity_bytes", "Bytes that the mounted stores lend", &[]),
             used_bytes: r.gauge("mc_pool_used_bytes", "Bytes allocated in the mounted stores, held bytes included", &[]),
+            held_bytes: r.gauge("mc_pool_held_bytes", "Bytes of removed or replaced objects that readers may still read, in the mounted stores", &[]),
             hard_pinned_bytes: r.gauge("mc_pool_hard_pinned_bytes", "Bytes of hard-pinned objects in the mounted stores, puts in flight included", &[]),
             data_dir_free: r.gauge(
                 "mc_data_dir_free_bytes",
@@ -401,6 +485,33 @@ impl MasterMetrics {
         self.commit_seconds[proposed as usize].record(took.as_secs_f64());
     }
 
+    /// Counts the keys that a get looked up.
+    pub(crate) fn got(&self, lookups: Lookups) {
+        self.gets.add(lookups);
+    }
+
+    /// Counts the keys that an existence check looked up.
+    pub(crate) fn checked(&self, lookups: Lookups) {
+        self.exists.add(lookups);
+    }
+
+    /// Counts a call to start puts as one that waits for space, until the result is dropped.
+    pub(crate) fn put_waits(&self) -> PutWait<'_> {
+        self.puts_waited_for_space.increment(1);
+        self.puts_waiting.increment(1.0);
+        PutWait { metrics: self, since: Instant::now() }
+    }
+
+    /// Counts evicted objects.
+    pub(crate) fn evicted_objects(&self, reason: EvictedFor, objects: u64) {
+        self.evicted_objects[reason as usize].increment(objects);
+    }
+
+    /// Counts the bytes of evicted objects.
+    pub(crate) fn evicted_bytes(&self, reason: EvictedFor, bytes: u64) {
+        self.evicted_bytes[reason as usize].increment(bytes);
+    }
+
     pub(crate) fn leader_changed(&self) {
         self.leader_changes.increment(1);
     }
@@ -426,6 +537,7 @@ impl MasterMetrics {
         self.stores_suspect.set(sample.stores_suspect as f64);
         self.capacity_bytes.set(sample.capacity_bytes as f64);
         self.used_bytes.set(sample.used_bytes as f64);
+        self.held_bytes.set(sample.held_bytes as f64);
         self.hard_pinned_bytes.set(sample.hard_pinned_bytes as f64);
     }
 
@@ -443,6 +555,19 @@ impl MasterMetrics {
     /// small.
     pub(crate) fn upkeep(&self) {
         self.registry.upkeep();
+    }
+}
+
+/// A call to start puts that waits for space.
+pub(crate) struct PutWait<'a> {
+    metrics: &'a MasterMetrics,
+    since: Instant,
+}
+
+impl Drop for PutWait<'_> {
+    fn drop(&mut self) {
+        self.metrics.puts_waiting.decrement(1.0);
+        self.metrics.put_wait_seconds.record(self.since.elapsed().as_secs_f64());
     }
 }
 
@@ -477,6 +602,9 @@ mod tests {
         for (at, (proposed, _)) in PROPOSED.iter().enumerate() {
             assert_eq!(*proposed as usize, at);
         }
+        for (at, (reason, _)) in EVICTED_FOR.iter().enumerate() {
+            assert_eq!(*reason as usize, at);
+        }
         let metrics = MasterMetrics::new(Registry::new());
         drop(metrics.rpc(Rpc::TransferLeader));
         metrics.committed(Proposed::from(&Op::Tick), Duration::from_millis(2));
@@ -487,6 +615,41 @@ mod tests {
             text.contains("mc_raft_commit_seconds_count{op=\"put_end\"} 0"),
             "scrapers see it from the start: {text}"
         );
+    }
+
+    #[test]
+    fn a_put_waits_until_its_call_ends() {
+        let metrics = MasterMetrics::new(Registry::new());
+        let waits = metrics.put_waits();
+        let text = metrics.render();
+        assert!(
+            text.contains("mc_puts_waiting 1") && text.contains("mc_master_put_wait_seconds_count 0"),
+            "{text}"
+        );
+        drop(waits);
+        let text = metrics.render();
+        assert!(
+            text.contains("mc_puts_waiting 0") && text.contains("mc_master_put_wait_seconds_count 1"),
+            "{text}"
+        );
+        assert!(text.contains("mc_master_puts_waited_total 1"), "{text}");
+    }
+
+    #[test]
+    fn keys_are_counted_by_the_result_of_their_lookup() {
+        let metrics = MasterMetrics::new(Registry::new());
+        let results =
+            [Ok(()), Err(Code::ObjectNotFound), Ok(()), Err(Code::ReplicaIsNotReady), Err(Code::InvalidKey)];
+        metrics.got(Lookups::of(&results));
+        let text = metrics.render();
+        for line in [
+            "mc_master_lookups_total{rpc=\"batch_get\",result=\"hit\"} 2",
+            "mc_master_lookups_total{rpc=\"batch_get\",result=\"miss\"} 1",
+            "mc_master_lookups_total{rpc=\"batch_get\",result=\"unavailable\"} 1",
+            "mc_master_lookups_total{rpc=\"batch_exist\",result=\"hit\"} 0",
+        ] {
+            assert!(text.contains(line), "{line} is not in\n{text}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::duties::pause;
 use super::{Coordinator, Leading, Refusal};
+use crate::metrics::EvictedFor;
 
 /// Interval at which the pool's use is compared with the watermarks, if no put asks for room before.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
@@ -207,6 +208,8 @@ struct Term {
     evictor: Evictor,
     /// Marked versions whose entry may or may not have been committed.
     undecided: Vec<EvictItem>,
+    /// Reason of the last round's evictions, and so of the undecided ones.
+    reason: EvictedFor,
     noted_at: Instant,
 }
 
@@ -231,7 +234,13 @@ enum Entry {
 impl Term {
     async fn begin(coordinator: &Coordinator, leading: Arc<Leading>) -> Self {
         let evictor = ordered(coordinator).await;
-        Self { evictor, leading, undecided: Vec::new(), noted_at: Instant::now() }
+        Self {
+            evictor,
+            leading,
+            undecided: Vec::new(),
+            reason: EvictedFor::Watermark,
+            noted_at: Instant::now(),
+        }
     }
 
     /// Brings the order up to date, and evicts down to the low watermark if the pool is above the high one, or as much
@@ -247,9 +256,13 @@ impl Term {
         }
         let mut wanted = coordinator.room.take_wanted();
         let suspects = self.leading.liveness.suspects();
+        let asked = wanted.get(&None).copied().unwrap_or_default();
+        let mut for_puts = false;
         coordinator.index.read(|applied| {
+            let excess = excess(&applied.state, &suspects);
+            for_puts = asked.bytes > excess.bytes || asked.objects > excess.objects;
             let of_pool = wanted.entry(None).or_default();
-            *of_pool = of_pool.max(excess(&applied.state, &suspects));
+            *of_pool = of_pool.max(excess);
             for (tenant, excess) in tenants_in_excess(&applied.state) {
                 let of_tenant = wanted.entry(Some(tenant)).or_default();
                 *of_tenant = of_tenant.max(excess);
@@ -258,6 +271,11 @@ impl Term {
         // Tenants first: what they give up is room in the pool, too.
         let mut entry = Entry::Applied;
         for (scope, wanted) in wanted.into_iter().rev() {
+            self.reason = match (scope, for_puts) {
+                (Some(_), _) => EvictedFor::Quota,
+                (None, true) => EvictedFor::Put,
+                (None, false) => EvictedFor::Watermark,
+            };
             if entry == Entry::Applied {
                 entry = self.make_room(coordinator, scope, wanted).await?;
             }
@@ -284,7 +302,7 @@ impl Term {
                 if self.evict(coordinator, items, Try::First).await? == Entry::Failed {
                     return Ok(Entry::Failed);
                 }
-                coordinator.metrics.evicted_bytes.increment(bytes);
+                coordinator.metrics.evicted_bytes(self.reason, bytes);
                 coordinator.room.ended(scope, None);
             } else if let Some(blocked) = blocked {
                 coordinator.room.ended(scope, Some(blocked));
@@ -361,7 +379,7 @@ impl Term {
         match coordinator.propose(&self.leading, request).await {
             Ok(codes) => {
                 let evicted = codes.iter().filter(|code| **code == Code::Ok).count();
-                coordinator.metrics.evicted_objects.increment(evicted as u64);
+                coordinator.metrics.evicted_objects(self.reason, evicted as u64);
                 self.unmark(&items);
                 // A group that has changed since it was chosen stays.
                 let stays =

@@ -17,6 +17,7 @@ use super::grants::{GrantedReplica, Grants, StoreGrant};
 use super::preference::Preference;
 use super::shortage::Shortage;
 use super::{Coordinator, Leading, Refusal};
+use crate::metrics::Lookups;
 
 /// Bytes of keys after which a page of a listing ends.
 const LISTED_BYTES: usize = 1 << 20;
@@ -218,6 +219,7 @@ impl Objects {
                 })
             })
             .await;
+        self.coordinator.metrics.checked(Lookups::of(&found));
         Ok(found)
     }
 
@@ -233,11 +235,12 @@ impl Objects {
                     let object = call.find(key).map_err(Miss::code)?;
                     placed(&object, &leading, &mut grants)
                 };
-                let found = keys.iter().map(&mut locate).collect();
+                let found: Vec<_> = keys.iter().map(&mut locate).collect();
                 ((found, grants.seal()), call.end())
             })
         };
         let (found, grants) = self.coordinator.room.read_settled(locate).await;
+        self.coordinator.metrics.got(Lookups::of(&found));
         Ok(Placements { found, grants, lease: leading.read_lease() })
     }
 
@@ -345,6 +348,7 @@ impl Objects {
         let propose = |items| self.coordinator.propose(leading, Request::put_start(tenant.to_owned(), items));
         let deadline = Instant::now() + leading.put_space_wait();
         let mut started = propose(items.clone()).await?;
+        let mut waits = None;
         for tries in 0..ROOM_TRIES {
             let suspects = leading.liveness.suspects();
             let short = self.coordinator.index.read(|applied| {
@@ -355,7 +359,7 @@ impl Objects {
                 self.coordinator.metrics.puts_refused_by_space.increment(u64::from(!short.why.is_empty()));
                 return Ok((started, short.why));
             }
-            self.coordinator.metrics.puts_waited_for_space.increment(u64::from(tries == 0));
+            waits.get_or_insert_with(|| self.coordinator.metrics.put_waits());
             let again: Vec<_> = short.places.iter().map(|&at| items[at].clone()).collect();
             // A store may have been suspect when the entry was made and be heard again by now: nothing is evicted before
             // the puts were refused once more.

@@ -83,7 +83,10 @@ async fn a_pool_that_is_filled_three_times_over_takes_every_put_and_reads_true_b
     }
     assert!((ROOM * 8 / 10..=ROOM).contains(&present), "{present} of {ROOM} MiB are in use");
     let leader = cluster.leader().await;
-    assert!(cluster.metric(leader, "mc_evicted_objects_total").await.is_some_and(|count| count > 0.0));
+    let by_watermark = "mc_evicted_objects_total{reason=\"watermark\"}";
+    let by_puts = "mc_evicted_objects_total{reason=\"put\"}";
+    let evicted = [cluster.metric(leader, by_watermark).await, cluster.metric(leader, by_puts).await];
+    assert!(evicted.iter().flatten().sum::<f64>() > 0.0, "{evicted:?}");
     cluster.masters[killed.expect("a leader was killed")].start();
     cluster.ready().await;
     faults.assert_happened();

@@ -8,6 +8,7 @@
 //! - [`Faults`] fails a run in which a planned fault did not happen.
 //! - [`Faulty`] makes a master's disk and clocks misbehave; [`Links`] does so for the network between masters and from
 //!   clients.
+//! - [`Scrape`] reads a page of metrics, and [`Expression`] what of it a query of Prometheus selects.
 //! - [`Power`] removes from a data directory the changes that a loss of power could take.
 //!
 //! The helpers panic where a test would: their errors are the test's failure.
@@ -31,7 +32,9 @@ mod machine;
 mod ports;
 mod power;
 mod process;
+mod promql;
 mod report;
+mod scrape;
 mod seeded;
 mod small_disk;
 mod values;
@@ -54,7 +57,9 @@ pub use machine::Machine;
 pub use ports::Ports;
 pub use power::{Power, Taken};
 pub use process::Process;
+pub use promql::{Expression, Matcher, Selector};
 pub use report::{passed_over, report};
+pub use scrape::{Family, Scrape, Series};
 pub use seeded::Seeded;
 pub use small_disk::SmallDisk;
 pub use values::{digest, value};

@@ -135,6 +135,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Print shell completions: `source <(mcctl completion bash)`
     Completion(CompletionArgs),
+    /// Write the Grafana dashboards and the Prometheus alerts of this build
+    Monitoring(MonitoringArgs),
     /// Print docs/reference.md as it is for this build
     #[command(hide = true)]
     Reference,
@@ -156,6 +158,13 @@ impl Command {
             | BenchCommand::Fleet(_) => None,
         }
     }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MonitoringArgs {
+    /// Folder for `grafana/*.json` and `prometheus/alerts.yml`; existing files of these names are replaced
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

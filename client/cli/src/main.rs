@@ -110,6 +110,7 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
                     .map_or_else(String::new, |v| v.get_name().to_owned())
             ),
             Command::Completion(args) => cmd::completion::completion(args, output),
+            Command::Monitoring(args) => cmd::monitoring::monitoring(args, output),
             Command::Reference => cmd::reference::reference(output),
         }
     };

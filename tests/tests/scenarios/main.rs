@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bytes;
+mod dashboards;
 mod data_disk;
 mod eviction;
 mod examples;

@@ -1,50 +1,8 @@
-//! Tools of people on call: the dashboard, and `mcctl status`.
-
-use std::collections::BTreeSet;
-use std::fs;
-use std::path::Path;
+//! Tools of people on call: metrics, and `mcctl status`.
 
 use mc_client::Put;
-use mc_tests::{Cluster, http_get, mcctl, until};
+use mc_tests::{Cluster, mcctl, until};
 use serde_json::Value;
-
-/// Every metric that the files in a folder of `deploy` name.
-fn named_in(folder: &str) -> BTreeSet<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(folder);
-    let files = fs::read_dir(&folder).unwrap_or_else(|err| panic!("{}: {err}", folder.display()));
-    let mut named = BTreeSet::new();
-    for file in files {
-        let text = fs::read_to_string(file.unwrap().path()).unwrap();
-        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        named.extend(words.filter(|word| word.starts_with("mc_")).map(str::to_owned));
-    }
-    named
-}
-
-/// The names of all series on a page of metrics.
-async fn series(address: &str) -> BTreeSet<String> {
-    let (code, page) = http_get(address, "/metrics").await.unwrap();
-    assert_eq!(code, 200, "{address}");
-    let series = page.lines().filter(|line| !line.starts_with('#'));
-    series.filter_map(|line| line.split(['{', ' ']).next()).map(str::to_owned).collect()
-}
-
-#[tokio::test]
-async fn every_metric_that_is_drawn_is_on_the_page_of_a_master_or_a_store() {
-    let drawn = &named_in("grafana") | &named_in("prometheus");
-    assert!(drawn.contains("mc_raft_is_leader"), "{drawn:?}");
-    let cluster = Cluster::builder().segment("16mb").start().await;
-    let client = cluster.client().await;
-    assert_eq!(client.put("key", b"value").await.unwrap(), Put::Stored);
-    assert_eq!(client.get("key").await.unwrap().as_deref(), Some(&b"value"[..]));
-
-    let on_store = series(cluster.store_http(0)).await;
-    for master in 0..3 {
-        let shown = &series(cluster.master_http(master)).await | &on_store;
-        let missing: Vec<_> = drawn.difference(&shown).collect();
-        assert!(missing.is_empty(), "neither master {master} nor the store shows {missing:?}");
-    }
-}
 
 #[tokio::test]
 async fn what_masters_do_for_each_other_and_for_stores_is_timed() {

@@ -7,6 +7,7 @@ pub(crate) mod exist;
 pub(crate) mod get;
 pub(crate) mod ls;
 pub(crate) mod members;
+pub(crate) mod monitoring;
 pub(crate) mod playground;
 pub(crate) mod put;
 pub(crate) mod reference;

@@ -3,6 +3,7 @@
 
 mod bench;
 mod command_line;
+mod monitoring;
 mod objects;
 mod playground;
 mod reference;

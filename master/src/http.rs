@@ -8,7 +8,7 @@ use mc_proto::v1;
 use serde_json::{Value, json};
 
 use crate::api::Api;
-use crate::metrics::{MasterMetrics, Sample};
+use crate::metrics::{MasterMetrics, Sample, TenantSample};
 
 /// Returns the routes `/livez`, `/readyz`, `/metrics` and `/status`.
 pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
@@ -16,7 +16,7 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
     standard_routes(
         move || readiness(&ready),
         move || {
-            metrics.show(&sample(&scraped));
+            metrics.show(sample(&scraped));
             metrics.render()
         },
         move || {
@@ -54,8 +54,14 @@ pub(crate) fn sample(api: &Api) -> Sample {
     let status = api.own_status();
     let services = api.services();
     let coordinator = services.as_ref().map(|services| &services.coordinator);
-    let usage = coordinator.map(|coordinator| coordinator.index.read(|applied| applied.state.usage(&[])));
-    let usage = usage.unwrap_or_default();
+    let of_index = coordinator.map(|coordinator| {
+        coordinator.index.read(|applied| {
+            let state = &applied.state;
+            let tenants = state.tenants().map(|view| TenantSample::new(&view, state.quota(&view.name)));
+            (state.usage(&[]), state.index_bytes(), state.groups(), tenants.collect())
+        })
+    });
+    let (usage, index_bytes, groups, tenants) = of_index.unwrap_or_default();
     let in_state = |state: &str| status.stores.iter().filter(|store| store.state == state).count();
     Sample {
         term: status.term,
@@ -76,6 +82,9 @@ pub(crate) fn sample(api: &Api) -> Sample {
         used_bytes: total(&status, |store| store.used_bytes),
         held_bytes: usage.held,
         hard_pinned_bytes: usage.pinned,
+        index_bytes,
+        groups,
+        tenants,
     }
 }
 

@@ -291,7 +291,7 @@ async fn keep_metrics(api: Arc<Api>, metrics: Arc<MasterMetrics>, stop: Cancella
             () = stop.cancelled() => return,
             _ = second.tick() => {}
         }
-        metrics.show(&http::sample(&api));
+        metrics.show(http::sample(&api));
         metrics.upkeep();
     }
 }

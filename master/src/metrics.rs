@@ -1,5 +1,7 @@
 //! Every metric of a master: names, help, units, setters. Nothing else touches the registry.
 
+mod tenants;
+
 use std::time::{Duration, Instant};
 
 use mc_process::metrics::Registry;
@@ -9,6 +11,9 @@ use metrics::{Counter, Gauge, Histogram};
 
 use mc_index::Op;
 use mc_log::{BatchTimes, LogObserver};
+
+use tenants::TenantGauges;
+pub(crate) use tenants::TenantSample;
 
 /// Calls of the client API, as the label `rpc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -262,12 +267,15 @@ pub(crate) struct MasterMetrics {
     used_bytes: Gauge,
     held_bytes: Gauge,
     hard_pinned_bytes: Gauge,
+    index_bytes: Gauge,
+    groups: Gauge,
+    tenants: TenantGauges,
     data_dir_free: Gauge,
     data_dir_needed: Gauge,
 }
 
 /// Values of the gauges; read once a second and at every scrape.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) term: u64,
     pub(crate) leads: bool,
@@ -287,6 +295,9 @@ pub(crate) struct Sample {
     pub(crate) used_bytes: u64,
     pub(crate) held_bytes: u64,
     pub(crate) hard_pinned_bytes: u64,
+    pub(crate) index_bytes: u64,
+    pub(crate) groups: u64,
+    pub(crate) tenants: Vec<TenantSample>,
 }
 
 impl MasterMetrics {
@@ -458,6 +469,9 @@ impl MasterMetrics {
                 "Bytes free on the disk of the data directory",
                 &[],
             ),
+            index_bytes: r.gauge("mc_index_bytes", "Memory that the index takes, by its own estimate", &[]),
+            groups: r.gauge("mc_groups", "Groups of objects in the index", &[]),
+            tenants: TenantGauges::new(registry.clone()),
             data_dir_needed: r.gauge(
                 "mc_data_dir_needed_bytes",
                 "Bytes that must be free on the disk of the data directory for a leader to start puts",
@@ -520,7 +534,7 @@ impl MasterMetrics {
         self.member_changes[change as usize].increment(1);
     }
 
-    pub(crate) fn show(&self, sample: &Sample) {
+    pub(crate) fn show(&self, sample: Sample) {
         let flag = |on: bool| f64::from(u8::from(on));
         self.term.set(sample.term as f64);
         self.is_leader.set(flag(sample.leads));
@@ -539,6 +553,9 @@ impl MasterMetrics {
         self.used_bytes.set(sample.used_bytes as f64);
         self.held_bytes.set(sample.held_bytes as f64);
         self.hard_pinned_bytes.set(sample.hard_pinned_bytes as f64);
+        self.index_bytes.set(sample.index_bytes as f64);
+        self.groups.set(sample.groups as f64);
+        self.tenants.show(sample.tenants);
     }
 
     /// Shows how many bytes are free on the disk of the data directory, and how many are needed.

@@ -116,7 +116,12 @@ mod tests {
     fn as_many_fields_as_the_bound_pass_and_one_more_does_not() {
         let with = |items: usize| {
             let items = vec![PutStartItem::default(); items];
-            BatchPutStartRequest { caller: Some(Caller::default()), tenant: "tenant".into(), items }
+            BatchPutStartRequest {
+                caller: Some(Caller::default()),
+                tenant: "tenant".into(),
+                items,
+                ..Default::default()
+            }
         };
         assert!(!has_more_fields(&with(MAX_FIELDS - 2).encode_to_vec(), MAX_FIELDS));
         assert!(has_more_fields(&with(MAX_FIELDS - 1).encode_to_vec(), MAX_FIELDS));

@@ -14,8 +14,9 @@ use serde_json::Value;
 const MIB: usize = 1 << 20;
 
 /// Endings of the names of counts, indexes and flags. All other gauges and histograms end in a unit.
-const WITHOUT_UNIT: [&str; 14] = [
+const WITHOUT_UNIT: [&str; 15] = [
     "_objects",
+    "_groups",
     "_stores",
     "_in_flight",
     "_waiting",

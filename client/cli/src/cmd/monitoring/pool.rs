@@ -4,8 +4,9 @@ use super::board::{Board, Panel, Row, Unit, quantile, rate};
 
 pub(super) const BOARD: Board = Board {
     name: "pool",
-    title: "pool, eviction and puts",
-    about: "The pool's space: how it is used, what is evicted, which puts wait or are refused, and what lookups find.",
+    title: "pool, eviction and tenants",
+    about: "The pool's space: how it is used, what is evicted, which puts wait or are refused, what lookups find, and what each \
+            tenant has.",
     rows: &[
         Row {
             title: "Space",
@@ -41,9 +42,16 @@ pub(super) const BOARD: Board = Board {
                 Panel::graph(
                     "Objects",
                     Unit::Count,
-                    &[("max(mc_objects{})", "objects")],
-                    "Objects in the index. A fall without evictions: a store is gone.",
+                    &[("max(mc_objects{})", "objects"), ("max(mc_groups{})", "groups")],
+                    "Objects in the index, and groups that they form. A fall without evictions: a store is gone.",
                 ),
+                Panel::graph(
+                    "Memory of the index",
+                    Unit::Bytes,
+                    &[("max by (instance) (mc_index_bytes{})", "{{instance}}")],
+                    "Memory that the index takes in each master, by its own estimate. At `max-index-memory`, objects are evicted.",
+                )
+                .see("Limits of the pool and of tenants"),
                 Panel::graph(
                     "Puts in flight",
                     Unit::Count,
@@ -66,8 +74,8 @@ pub(super) const BOARD: Board = Board {
                     "Bytes evicted",
                     Unit::BytesPerSecond,
                     &[(rate!("reason", "mc_evicted_bytes_total{}"), "{{reason}}")],
-                    "By reason: `watermark` keeps the pool below `eviction-high-watermark`; `put` frees more, for puts that wait. If \
-                     `put` rises all the time, lower `eviction-low-watermark`.",
+                    "By reason: `watermark` keeps the pool below `eviction-high-watermark`; `put` frees more, for puts that wait; `quota` \
+                     keeps a tenant below its quota. If `put` rises all the time, lower `eviction-low-watermark`.",
                 ),
                 Panel::graph(
                     "Objects evicted",
@@ -125,6 +133,43 @@ pub(super) const BOARD: Board = Board {
                      full (\"A master's disk fills\").",
                 )
                 .see("Puts find no space"),
+            ],
+        },
+        Row {
+            title: "Tenants",
+            panels: &[
+                Panel::graph(
+                    "Bytes of tenants",
+                    Unit::Bytes,
+                    &[("max by (tenant) (mc_tenant_bytes{})", "{{tenant}}")],
+                    "Bytes of each tenant's replicas, puts in flight included. The largest 100 tenants have series of their own; \
+                     `mcctl tenants list` shows all.",
+                )
+                .see("Limits of the pool and of tenants"),
+                Panel::graph(
+                    "Objects of tenants",
+                    Unit::Count,
+                    &[("max by (tenant) (mc_tenant_objects{})", "{{tenant}}")],
+                    "Objects of each tenant, puts in flight included.",
+                )
+                .see("Limits of the pool and of tenants"),
+                Panel::graph(
+                    "Use of quotas",
+                    Unit::Ratio,
+                    &[
+                        (
+                            "max by (tenant) (mc_tenant_bytes{}) / (max by (tenant) (mc_tenant_quota_bytes{}) > 0)",
+                            "{{tenant}} bytes",
+                        ),
+                        (
+                            "max by (tenant) (mc_tenant_objects{}) / (max by (tenant) (mc_tenant_quota_objects{}) > 0)",
+                            "{{tenant}} objects",
+                        ),
+                    ],
+                    "Share of its quota that a tenant uses. Between the watermarks, the tenant's own objects are evicted; that is \
+                     normal. If its puts are refused, everything that it has left is leased or hard-pinned.",
+                )
+                .see("Limits of the pool and of tenants"),
             ],
         },
         Row {

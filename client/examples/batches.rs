@@ -95,8 +95,8 @@ async fn in_place(client: &Client) -> Result<RegisteredMemory, Failure> {
     let mut into = client.register(vec![0; 4 * BLOCK]);
     let (first, second) = into.as_mut_slice().split_at_mut(2 * BLOCK);
     let mut items = [
-        GetInto { key: LAYERS[0].as_bytes(), into: first },
-        GetInto { key: LAYERS[1].as_bytes(), into: second },
+        GetInto { key: LAYERS[0].as_bytes(), into: vec![first] },
+        GetInto { key: LAYERS[1].as_bytes(), into: vec![second] },
     ];
     for (key, len) in LAYERS.iter().zip(client.batch_get_into(&mut items).await) {
         match len? {

@@ -10,7 +10,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::local::Local;
 use crate::masters::{self, Link, MasterList, Masters};
 use crate::metrics::Counters;
-use crate::objects::{self, AvoidList, Core, Fill, Follow, Got, Lease, Presence, nonsense};
+use crate::objects::{self, AvoidList, Core, Destination, Fill, Follow, Got, Lease, Presence, nonsense};
 use crate::options::Builder;
 use crate::{
     Admin, Code, ConnectError, Description, Error, Health, KeyPage, ListPosition, Mode, Put, PutOptions,
@@ -53,8 +53,8 @@ struct Shared {
 pub struct GetInto<'a> {
     /// Its key.
     pub key: &'a [u8],
-    /// The memory that receives its bytes; may be longer than the object.
-    pub into: &'a mut [u8],
+    /// Buffers that receive its bytes, one after the other; in sum they may be longer than the object.
+    pub into: Vec<&'a mut [u8]>,
 }
 
 /// One object to write from the caller's memory.
@@ -210,28 +210,23 @@ impl Client {
 
     /// [`get`](Self::get) for many keys; one result each, in order.
     pub async fn batch_get<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Option<Bytes>, Error>> {
-        let items: Vec<_> = copied(keys).into_iter().map(|key| (key, None)).collect();
+        let items = copied(keys).into_iter().map(|key| (key, Destination::whole())).collect();
         let results = self.core().gets(items).await;
-        let bytes = |got| match got {
-            Got::Bytes(bytes) => Some(bytes),
-            Got::Len(_) => None,
-        };
-        results.into_iter().map(|result| Ok(result?.and_then(bytes))).collect()
+        results.into_iter().map(|result| Ok(result?.and_then(Got::bytes))).collect()
     }
 
     /// Reads objects into the caller's memory; each result is the number of bytes, or `None` for a miss.
     ///
-    /// Nothing is copied on the way, so the local cache is not filled. An item whose memory is shorter than its object
-    /// fails with `INVALID_PARAMS`. If an item returns no bytes, the content of its memory is unspecified.
+    /// Nothing is copied on the way, so the local cache is not filled. The buffers of an item are filled by one read. An
+    /// item whose memory is shorter than its object fails with `INVALID_PARAMS`. If an item returns no bytes, the content
+    /// of its memory is unspecified.
     pub async fn batch_get_into(&self, items: &mut [GetInto<'_>]) -> Vec<Result<Option<usize>, Error>> {
-        let items: Vec<_> =
-            items.iter_mut().map(|item| (Bytes::copy_from_slice(item.key), Some(&mut *item.into))).collect();
+        let items = items
+            .iter_mut()
+            .map(|GetInto { key, into }| (Bytes::copy_from_slice(key), Destination::whole_into(into)))
+            .collect();
         let results = self.core().gets(items).await;
-        let len = |got| match got {
-            Got::Bytes(bytes) => bytes.len(),
-            Got::Len(len) => len,
-        };
-        results.into_iter().map(|result| Ok(result?.map(len))).collect()
+        results.into_iter().map(|result| Ok(result?.map(|got| got.len()))).collect()
     }
 
     /// Registers memory with the transports, for zero-copy calls.

@@ -21,6 +21,7 @@ mod metrics;
 mod objects;
 mod options;
 mod placement;
+mod ranges;
 
 pub use admin::{
     Admin, ClusterStatus, Config, Lookup, MasterReport, MasterStatus, Member, Members, PlacedReplica, Quota,
@@ -35,8 +36,10 @@ pub use mc_types::{
 };
 pub use metrics::{Stats, metrics_reference};
 pub use objects::{
-    DescribedGroup, DescribedReplica, Description, KeyPage, ListPosition, ListedKey, Pin, Presence, Removed,
+    ByteRange, DescribedGroup, DescribedReplica, Description, KeyPage, ListPosition, ListedKey, Pin,
+    Presence, Removed,
 };
 pub use options::{
     Builder, DEFAULT_MASTER_PORT, Health, Mode, Near, PinAction, Put, PutMode, PutOptions, Replication,
 };
+pub use ranges::{GetRangesInto, RangeInto};

@@ -80,12 +80,12 @@ impl Embedded {
         self.segments.get(usize::try_from(spot.segment).ok()?)?.upgrade()
     }
 
-    /// Copies the object into `into`, which is as long as the object; returns `false` if it no longer lies there. It
-    /// yields after every piece, so that a large object delays neither other tasks nor a deadline.
-    pub(crate) async fn read(&self, spot: &Spot, into: &mut [u8]) -> bool {
+    /// Copies the object into buffers, which in sum are as long as the object; returns `false` if it no longer lies
+    /// there. It yields after every piece, so that a large object delays neither other tasks nor a deadline.
+    pub(crate) async fn read(&self, spot: &Spot, into: Vec<&mut [u8]>) -> bool {
         let Some(segment) = self.segment(spot) else { return false };
         let (mut offset, mut checksum) = (spot.offset, Checksum::of(&[]));
-        for piece in into.chunks_mut(PIECE) {
+        for piece in into.into_iter().flat_map(|buffer| buffer.chunks_mut(PIECE)) {
             tokio::task::yield_now().await;
             if segment.copy_out(offset, piece).is_err() {
                 return false;
@@ -141,16 +141,16 @@ mod tests {
         let (memory, embedded) = holding(&value);
         let spot = embedded.find(b"k").unwrap();
         let mut read = vec![1; value.len()];
-        assert!(embedded.read(&spot, &mut read).await);
+        assert!(embedded.read(&spot, vec![&mut read]).await);
         assert_eq!(read, value);
         for at in [AT, AT + PIECE as u64, AT + PIECE as u64 + 2] {
             memory.corrupt(at).unwrap();
-            assert!(!embedded.read(&spot, &mut read).await, "the byte at {at} differs");
+            assert!(!embedded.read(&spot, vec![&mut read]).await, "the byte at {at} differs");
             memory.corrupt(at).unwrap();
         }
-        assert!(embedded.read(&spot, &mut read).await, "and is right again");
+        assert!(embedded.read(&spot, vec![&mut read]).await, "and is right again");
         drop(memory);
-        assert!(!embedded.read(&spot, &mut read).await, "the store has stopped");
+        assert!(!embedded.read(&spot, vec![&mut read]).await, "the store has stopped");
         assert_eq!(embedded.find(b"k"), None);
     }
 
@@ -169,8 +169,8 @@ mod tests {
     async fn an_account_of_nonsense_reads_nothing() {
         let (_memory, embedded) = holding(&[0xff]);
         let spot = embedded.find(b"k").unwrap();
-        assert!(!embedded.read(&Spot { segment: 1, ..spot }, &mut [0]).await, "no such segment");
-        assert!(!embedded.read(&Spot { offset: 4 << 20, ..spot }, &mut [0]).await, "past its end");
-        assert!(!embedded.read(&Spot { offset: u64::MAX, ..spot }, &mut [0]).await);
+        assert!(!embedded.read(&Spot { segment: 1, ..spot }, vec![&mut [0]]).await, "no such segment");
+        assert!(!embedded.read(&Spot { offset: 4 << 20, ..spot }, vec![&mut [0]]).await, "past its end");
+        assert!(!embedded.read(&Spot { offset: u64::MAX, ..spot }, vec![&mut [0]]).await);
     }
 }

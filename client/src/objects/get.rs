@@ -8,15 +8,16 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use mc_discovery::Backoff;
 use mc_proto::v1::BatchGetRequest;
-use mc_transfer::{Checksum, ReadOp, TransferError};
+use mc_transfer::{Checksum, TransferError};
 use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::batch::IN_FLIGHT;
 use super::core::{Core, check_key, item_error, nonsense};
+use super::destination::{Destination, Got};
 use super::keys::{key_chunks, read_error};
 use crate::Error;
-use crate::call::{CallError, Repeat};
+use crate::call::{Answer, CallError, Repeat};
 use crate::local::Embedded;
 use crate::placement::{Described, Granted, Place, described, grants, lease_end};
 
@@ -26,23 +27,12 @@ const TRIES: usize = 3;
 /// Shortest and longest pause before the leader is asked again about objects whose leases ended before they were read.
 const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 
-/// Outcome of a read.
-#[derive(Clone, Debug)]
-pub(crate) enum Got {
-    /// The bytes, in memory of their own.
-    Bytes(Bytes),
-    /// Number of bytes written to the caller's memory.
-    Len(usize),
-}
-
 type GetResult = Result<Option<Got>, Error>;
 
 /// One object being read.
 struct Slot<'a> {
     key: Bytes,
-    into: Option<&'a mut [u8]>,
-    /// Buffer for the bytes when the caller gave none (`into` is `None`), while it is being filled.
-    own: Vec<u8>,
+    destination: Destination<'a>,
     result: Option<GetResult>,
     /// The leader's latest answer, with the places that have not been tried since.
     object: Option<Described>,
@@ -60,6 +50,15 @@ struct Slot<'a> {
     failures: usize,
 }
 
+/// The leader's answer about where objects lie.
+pub(super) struct Located {
+    /// One result for each key, in order.
+    pub(super) results: Vec<mc_proto::v1::GetResult>,
+    pub(super) granted: Vec<Option<Granted>>,
+    /// Until when the placements may be used.
+    pub(super) lease: Instant,
+}
+
 /// Why an object has not been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Open {
@@ -73,10 +72,11 @@ enum Open {
 }
 
 impl Core {
-    /// Reads objects, each into its own memory or the caller's.
-    pub(crate) async fn gets<'a>(&self, items: Vec<(Bytes, Option<&'a mut [u8]>)>) -> Vec<GetResult> {
+    /// Reads objects or parts of them, each into its own memory or the caller's.
+    pub(crate) async fn gets<'a>(&self, items: Vec<(Bytes, Destination<'a>)>) -> Vec<GetResult> {
         let deadline = Instant::now() + self.get_timeout;
-        let mut slots: Vec<Slot<'a>> = items.into_iter().map(|(key, into)| Slot::new(key, into)).collect();
+        let slot = |(key, destination)| Slot::new(key, destination);
+        let mut slots: Vec<Slot<'a>> = items.into_iter().map(slot).collect();
         let lengths: Vec<usize> = slots.iter().map(|slot| slot.key.len()).collect();
         let mut rest = slots.as_mut_slice();
         let mut chunks = Vec::new();
@@ -106,41 +106,61 @@ impl Core {
             if keys.is_empty() {
                 return;
             }
-            let request = BatchGetRequest { caller: None, tenant: self.tenant.clone(), keys };
-            let call = self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely);
-            let answer = match call.await {
-                Ok(answer) if answer.reply.results.len() == request.keys.len() => answer,
-                Ok(_) => return fail_open(slots, &nonsense("get")),
+            let located = match self.locate(keys, deadline).await {
+                Ok(located) => located,
                 Err(CallError::LocalOnly { .. }) => return self.answer_locally(slots, deadline).await,
-                Err(CallError::Failed(error)) => return fail_open(slots, &read_error(error)),
+                Err(CallError::Failed(error)) => return fail_open(slots, &error),
             };
-            let granted =
-                grants(self.masters.cluster().unwrap_or_default(), answer.reply.grants, answer.sent_at);
-            let lease = lease_end(answer.sent_at, answer.reply.lease_ms).min(deadline);
-            let open = slots.iter_mut().filter(|slot| slot.result.is_none());
-            for (slot, result) in open.zip(&answer.reply.results) {
-                slot.open = Open::Nowhere;
-                self.take_in(slot, result, &granted);
+            let mut open: Vec<_> = slots.iter_mut().filter(|slot| slot.result.is_none()).collect();
+            for (slot, result) in open.iter_mut().zip(&located.results) {
+                self.take_in(slot, result, &located.granted);
             }
-            self.read_replicas(slots, &granted, lease).await;
-            let now = Instant::now();
-            let mut expired = false;
-            for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
-                slot.failures += usize::from(slot.open == Open::Failed);
-                match slot.open {
-                    _ if now >= deadline => slot.result = Some(Err(late())),
-                    Open::Expired => expired = true,
-                    Open::Failed if slot.failures < TRIES => {}
-                    Open::Failed | Open::Nowhere => {
-                        self.counters.unreachable_replicas.one();
-                        slot.result = Some(Ok(None));
-                    }
-                }
-            }
-            if expired {
-                sleep(pace.wait().min(deadline - now)).await;
+            if self.read_round(&mut open, &located.granted, located.lease, deadline).await {
+                sleep(pace.wait().min(deadline.saturating_duration_since(Instant::now()))).await;
             }
         }
+    }
+
+    /// Asks the leader where objects lie, and leases them.
+    pub(super) async fn locate(&self, keys: Vec<Bytes>, deadline: Instant) -> Result<Located, CallError> {
+        let request = BatchGetRequest { caller: None, tenant: self.tenant.clone(), keys };
+        let call = self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely);
+        let Answer { reply, sent_at, .. } = call.await.map_err(|error| match error {
+            CallError::Failed(error) => CallError::Failed(read_error(error)),
+            local_only @ CallError::LocalOnly { .. } => local_only,
+        })?;
+        if reply.results.len() != request.keys.len() {
+            return Err(CallError::Failed(nonsense("get")));
+        }
+        let granted = grants(self.masters.cluster().unwrap_or_default(), reply.grants, sent_at);
+        Ok(Located { results: reply.results, granted, lease: lease_end(sent_at, reply.lease_ms) })
+    }
+
+    /// Reads what the slots expect, until the lease ends. Slots without a result then get one or are left for another
+    /// round. Returns whether the lease was too short for a slot, so that the next round should wait.
+    async fn read_round(
+        &self,
+        slots: &mut [&mut Slot<'_>],
+        granted: &[Option<Granted>],
+        lease: Instant,
+        deadline: Instant,
+    ) -> bool {
+        self.read_replicas(slots, granted, lease.min(deadline)).await;
+        let now = Instant::now();
+        let mut expired = false;
+        for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
+            slot.failures += usize::from(slot.open == Open::Failed);
+            match slot.open {
+                _ if now >= deadline => slot.result = Some(Err(late())),
+                Open::Expired => expired = true,
+                Open::Failed if slot.failures < TRIES => {}
+                Open::Failed | Open::Nowhere => {
+                    self.counters.unreachable_replicas.one();
+                    slot.result = Some(Ok(None));
+                }
+            }
+        }
+        expired
     }
 
     /// Processes the leader's answer about one object: a miss, a hit in the local cache, or something to read.
@@ -168,17 +188,15 @@ impl Core {
             self.counters.cache_hits.one();
             return slot.deliver(value);
         }
-        match slot.make_room(object.size) {
-            Ok(()) => slot.object = Some(object),
-            Err(error) => slot.result = Some(Err(error)),
-        }
+        slot.expect(object);
     }
 
     /// Reads until every slot has a result or no replica left, or until the lease ends. It reads from all stores
     /// concurrently. A slot whose read failed moves on to its next replica without waiting for the other stores.
-    async fn read_replicas(&self, slots: &mut [Slot<'_>], granted: &[Option<Granted>], lease: Instant) {
+    async fn read_replicas(&self, slots: &mut [&mut Slot<'_>], granted: &[Option<Granted>], lease: Instant) {
         let mut reads = FuturesUnordered::new();
-        let mut next: Vec<&mut Slot<'_>> = slots.iter_mut().filter(|slot| slot.result.is_none()).collect();
+        let open = slots.iter_mut().filter(|slot| slot.result.is_none());
+        let mut next: Vec<&mut Slot<'_>> = open.map(|slot| &mut **slot).collect();
         loop {
             for (grant, slots) in self.by_next_grant(next, lease) {
                 // `places` only names grants that are there.
@@ -216,35 +234,52 @@ impl Core {
         by_grant
     }
 
+    /// Reads slots from one store. The result of each is the checksum of the bytes read, or `None` if these are only
+    /// parts of the object.
     async fn read_slots<'s, 'a>(
         &self,
         from: &Granted,
         mut slots: Vec<&'s mut Slot<'a>>,
         lease: Instant,
-    ) -> (StoreId, Vec<&'s mut Slot<'a>>, Vec<Result<Checksum, TransferError>>) {
-        let ops = slots.iter_mut().map(|slot| {
-            let range = slot.range;
-            ReadOp { range, offset: 0, into: vec![slot.room()] }
-        });
-        let results = self.read_from(from, ops.collect(), lease).await;
+    ) -> (StoreId, Vec<&'s mut Slot<'a>>, Vec<Result<Option<Checksum>, TransferError>>) {
+        let (mut ops, mut counts) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
+        for slot in &mut slots {
+            let before = ops.len();
+            ops.extend(slot.destination.reads(slot.range));
+            counts.push(ops.len() - before);
+        }
+        let mut answers = self.read_from(from, ops, lease).await.into_iter();
+        let result = |(slot, count): (&&mut Slot<'a>, usize)| {
+            // Every answer of the slot is taken, also those after an error.
+            let checksums: Vec<_> = answers.by_ref().take(count).collect();
+            let checksums = checksums.into_iter().collect::<Result<Vec<Checksum>, TransferError>>()?;
+            let whole = slot.object.as_ref().is_some_and(|object| slot.destination.is_whole(object.size));
+            Ok(checksums.first().copied().filter(|_| whole))
+        };
+        let results = slots.iter().zip(counts).map(result).collect();
         (from.peer.store, slots, results)
     }
 
-    /// Records the result of a read. The bytes are good if the store accepted the grant and the checksum is the
-    /// writer's.
-    fn judge_read(&self, slot: &mut Slot<'_>, store: StoreId, result: Result<Checksum, TransferError>) {
+    /// Records the result of a read. The bytes are good if the store accepted the grant before and after it sent them
+    /// and, if they are the whole object, their checksum is the writer's.
+    fn judge_read(
+        &self,
+        slot: &mut Slot<'_>,
+        store: StoreId,
+        result: Result<Option<Checksum>, TransferError>,
+    ) {
         let Some(object) = &mut slot.object else { return };
         object.places.retain(|place| place.store != store);
         let version = object.version;
         match result {
-            Ok(checksum) if self.checksum && checksum.0 != object.checksum => {
+            Ok(Some(checksum)) if self.checksum && checksum.0 != object.checksum => {
                 self.counters.checksum_mismatches.one();
                 tracing::warn!(%store, %version, "checksum mismatch: these bytes are not returned");
                 slot.ruled_out.push((version, store));
                 slot.open = Open::Failed;
             }
             Ok(_) => {
-                self.counters.bytes_read.add(object.size);
+                self.counters.bytes_read.add(slot.destination.len());
                 slot.finish(version, &self.local.cache);
             }
             Err(error) => {
@@ -296,12 +331,11 @@ fn late() -> Error {
 }
 
 impl<'a> Slot<'a> {
-    fn new(key: Bytes, into: Option<&'a mut [u8]>) -> Self {
+    fn new(key: Bytes, destination: Destination<'a>) -> Self {
         let refused = check_key("get", &key).err().map(Err);
         Self {
             key,
-            into,
-            own: Vec::new(),
+            destination,
             result: refused,
             object: None,
             ruled_out: Vec::new(),
@@ -331,81 +365,49 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// Prepares memory for an object of this size: checks the caller's, or allocates.
-    fn make_room(&mut self, size: u64) -> Result<(), Error> {
-        let why = match (usize::try_from(size), &self.into) {
-            (Ok(len), Some(into)) if into.len() >= len => return Ok(()),
-            (_, Some(into)) => format!("{} bytes of memory for an object of {size}", into.len()),
-            (Ok(len), None) => {
-                self.own.clear();
-                if self.own.try_reserve_exact(len).is_ok() {
-                    self.own.resize(len, 0);
-                    return Ok(());
-                }
-                format!("this process has no memory for an object of {size} bytes")
-            }
-            (Err(_), None) => format!("an object of {size} bytes does not fit this machine"),
-        };
-        Err(Error::definite("get", Code::InvalidParams, "this client", why))
-    }
-
-    /// Returns the memory for the object's bytes; [`Self::make_room`] has checked its size.
-    fn room(&mut self) -> &mut [u8] {
-        self.room_for(self.object.as_ref().map_or(0, |object| object.size))
-    }
-
-    fn room_for(&mut self, size: u64) -> &mut [u8] {
-        let whole = self.into.as_deref_mut().unwrap_or(&mut self.own);
-        let len = usize::try_from(size).unwrap_or(0).min(whole.len());
-        &mut whole[..len]
+    /// Prepares to read from an object that the leader has described.
+    fn expect(&mut self, object: Described) {
+        self.open = Open::Nowhere;
+        match self.destination.make_room(object.size) {
+            Err(error) => self.result = Some(Err(error)),
+            Ok(()) if self.destination.len() == 0 => self.result = Some(Ok(Some(self.destination.filled()))),
+            Ok(()) => self.object = Some(object),
+        }
     }
 
     /// Reads the object from this process's own store; `None` if the object is not known to lie there or no longer
-    /// does.
+    /// does. The store's memory is checked as a whole, so parts are taken from a checked copy of the object.
     async fn read_embedded(&mut self, embedded: &Embedded) -> GetResult {
         let Some(spot) = embedded.find(&self.key) else { return Ok(None) };
-        self.make_room(spot.size)?;
-        let room = self.room_for(spot.size);
+        self.destination.check(spot.size)?;
+        let mut copy = Destination::whole();
+        let place = if self.destination.is_whole(spot.size) { &mut self.destination } else { &mut copy };
+        place.make_room(spot.size)?;
+        let room = place.reads(0).flat_map(|read| read.into).collect();
         if !embedded.read(&spot, room).await {
             embedded.forget(&self.key);
-            self.own = Vec::new();
             return Ok(None);
         }
-        let len = room.len();
-        Ok(Some(match self.into {
-            Some(_) => Got::Len(len),
-            None => Got::Bytes(std::mem::take(&mut self.own).into()),
-        }))
+        match place.filled() {
+            Got::Bytes(value) => self.destination.deliver(value).map(Some),
+            got => Ok(Some(got)),
+        }
     }
 
     /// Sets the result after the bytes were read and checked, and fills the local cache.
     fn finish(&mut self, version: PutId, cache: &crate::local::LocalCache) {
-        let got = if self.into.is_some() {
-            Got::Len(self.room().len())
-        } else {
-            let value = Bytes::from(std::mem::take(&mut self.own));
-            if cache.holds(value.len() as u64) {
-                cache.insert(&self.key, version, value.clone());
-            }
-            Got::Bytes(value)
-        };
+        let got = self.destination.filled();
+        if let Got::Bytes(value) = &got
+            && cache.holds(value.len() as u64)
+        {
+            cache.insert(&self.key, version, value.clone());
+        }
         self.result = Some(Ok(Some(got)));
     }
 
     /// Sets the result from bytes that are already in memory.
     fn deliver(&mut self, value: Bytes) {
-        let got = match &mut self.into {
-            None => Ok(Some(Got::Bytes(value))),
-            Some(into) if into.len() >= value.len() => {
-                into[..value.len()].copy_from_slice(&value);
-                Ok(Some(Got::Len(value.len())))
-            }
-            Some(into) => {
-                let why = format!("{} bytes of memory for an object of {}", into.len(), value.len());
-                Err(Error::definite("get", Code::InvalidParams, "this client", why))
-            }
-        };
-        self.result = Some(got);
+        self.result = Some(self.destination.deliver(value).map(Some));
     }
 }
 

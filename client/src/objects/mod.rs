@@ -4,22 +4,25 @@ mod avoid;
 mod batch;
 mod core;
 mod describe;
+mod destination;
 mod get;
 mod keys;
 mod list;
 mod publish;
 mod put;
+mod range;
 mod removal;
 mod round;
 
 pub use describe::{DescribedGroup, DescribedReplica, Description, Pin};
 pub use keys::Presence;
 pub use list::{KeyPage, ListPosition, ListedKey};
+pub use range::ByteRange;
 pub use removal::Removed;
 
 pub(crate) use self::core::{Core, Follow, item_error, nonsense};
 pub(crate) use avoid::AvoidList;
-pub(crate) use get::Got;
+pub(crate) use destination::{Destination, Got};
 pub(crate) use keys::Lease;
 pub(crate) use publish::publish;
 pub(crate) use put::Fill;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_client::{ByteSize, Client, Code, GetInto, Presence, PutOptions};
+use mc_client::{ByteSize, Client, Code, GetInto, Presence, PutFrom, PutOptions};
 
 use crate::support::{Cluster, On, STORE_A, STORE_B, StoreHealth};
 
@@ -230,10 +230,10 @@ async fn objects_are_read_into_the_callers_memory() {
     client.batch_put(&[("a", "12345"), ("b", "67890")], &PutOptions::default()).await;
     let (mut exact, mut long, mut short, mut none) = ([0; 5], [0xff; 8], [0; 4], [0; 1]);
     let mut items = [
-        GetInto { key: b"a", into: &mut exact },
-        GetInto { key: b"b", into: &mut long },
-        GetInto { key: b"a", into: &mut short },
-        GetInto { key: b"c", into: &mut none },
+        GetInto { key: b"a", into: vec![&mut exact] },
+        GetInto { key: b"b", into: vec![&mut long] },
+        GetInto { key: b"a", into: vec![&mut short] },
+        GetInto { key: b"c", into: vec![&mut none] },
     ];
     let results = client.batch_get_into(&mut items).await;
     let results: Vec<_> = results.into_iter().map(|result| result.map_err(|error| error.code)).collect();
@@ -253,4 +253,40 @@ async fn a_key_on_a_suspect_store_is_told_from_one_that_is_not_there() {
     assert_eq!(client.presence("k").await.unwrap(), Presence::Unavailable);
     assert_eq!(client.presence("other").await.unwrap(), Presence::Absent);
     assert!(!client.exist("k").await.unwrap(), "it can't be read");
+}
+
+#[tokio::test]
+async fn one_object_is_read_into_several_buffers_and_put_from_several_by_one_transfer_without_copies() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    let (keys, values) = ([b'k'; 100], [b'v'; 200]);
+    let slices: [&[u8]; 2] = [&keys, &values];
+    let addresses = |slices: &[&[u8]]| -> Vec<(usize, usize)> {
+        slices.iter().map(|slice| (slice.as_ptr() as usize, slice.len())).collect()
+    };
+    client
+        .batch_put_from(&[PutFrom { key: b"k", slices: &slices }], &PutOptions::default())
+        .await
+        .remove(0)
+        .unwrap();
+    assert_eq!(cluster.world.lock().buffers, [addresses(&slices)]);
+
+    // Cut otherwise than it was put.
+    let (mut one, mut two) = ([0; 250], [0; 50]);
+    let expected = addresses(&[&one, &two]);
+    let into: Vec<&mut [u8]> = vec![&mut one, &mut two];
+    let read = client.batch_get_into(&mut [GetInto { key: b"k", into }]).await.remove(0);
+    assert_eq!(read.unwrap(), Some(300));
+    assert!([&one[..], &two].concat() == slices.concat());
+    assert_eq!(cluster.world.lock().buffers[1], expected);
+
+    // The checksum covers the object, however many buffers it fills.
+    flip(&cluster, None);
+    let into: Vec<&mut [u8]> = vec![&mut one, &mut two];
+    let read = client.batch_get_into(&mut [GetInto { key: b"k", into }]).await.remove(0);
+    assert_eq!((read.unwrap(), client.stats().checksum_mismatches), (None, 1));
+    let into: Vec<&mut [u8]> = vec![&mut one, &mut two[..49]];
+    let short = client.batch_get_into(&mut [GetInto { key: b"k", into }]).await.remove(0).unwrap_err();
+    assert_eq!(short.code, Code::InvalidParams);
+    assert!(short.why.contains("299 bytes of memory for an object of 300"), "{short}");
 }

@@ -10,4 +10,5 @@ mod limits;
 mod local_only;
 mod outcomes;
 mod puts;
+mod ranges;
 mod support;

@@ -64,10 +64,14 @@ impl Transport for FakeTransport {
                 let offset = self.offset(grant, op.range);
                 let mut world = self.0.lock();
                 world.reads += 1;
-                let Some(bytes) = world.memory.get(&(peer.store, offset)) else {
+                world.buffers.push(op.into.iter().map(|into| (into.as_ptr() as usize, into.len())).collect());
+                let begin = usize::try_from(op.offset).unwrap();
+                let end = begin + op.into.iter().map(|into| into.len()).sum::<usize>();
+                let bytes = world.memory.get(&(peer.store, offset)).and_then(|bytes| bytes.get(begin..end));
+                let Some(bytes) = bytes else {
                     return Err(TransferError::Refused { store: peer.store, reason: "superseded".into() });
                 };
-                let mut rest = &bytes[..];
+                let mut rest = bytes;
                 for into in &mut op.into {
                     let (now, after) = rest.split_at(into.len());
                     into.copy_from_slice(now);
@@ -96,7 +100,11 @@ impl Transport for FakeTransport {
                 let checksum = super::checksum(&bytes);
                 let mut world = self.0.lock();
                 world.writes += 1;
-                world.memory.insert((peer.store, offset), bytes);
+                world.buffers.push(op.from.iter().map(|from| (from.as_ptr() as usize, from.len())).collect());
+                let begin = usize::try_from(op.offset).unwrap();
+                let memory = world.memory.entry((peer.store, offset)).or_default();
+                memory.resize(memory.len().max(begin + bytes.len()), 0);
+                memory[begin..begin + bytes.len()].copy_from_slice(&bytes);
                 Ok(checksum)
             };
             ops.iter().map(write).collect()

@@ -86,6 +86,8 @@ pub struct World {
     pub put_ids: Vec<u128>,
     pub reads: usize,
     pub writes: usize,
+    /// Addresses and lengths of the local buffers of each read and write, in order.
+    pub buffers: Vec<Vec<(usize, usize)>>,
     /// Stores in the order in which transfers tried to reach them.
     pub tried: Vec<StoreId>,
     /// Stores that the leader calls suspect.
@@ -120,6 +122,7 @@ impl World {
             put_ids: Vec::new(),
             reads: 0,
             writes: 0,
+            buffers: Vec::new(),
             tried: Vec::new(),
             suspects: Vec::new(),
             spread: false,

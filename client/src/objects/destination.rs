@@ -1,0 +1,298 @@
+//! The parts of an object that a read wants, and the memory that receives them.
+
+use bytes::Bytes;
+use mc_transfer::ReadOp;
+use mc_types::Code;
+
+use super::range::{ByteRange, merged};
+use crate::Error;
+
+/// Outcome of a read.
+#[derive(Clone, Debug)]
+pub(crate) enum Got {
+    /// The whole object, in memory of its own.
+    Bytes(Bytes),
+    /// The ranges that were wanted, in memory of their own.
+    Parts(Vec<Bytes>),
+    /// Number of bytes written to the caller's memory.
+    Len(usize),
+}
+
+impl Got {
+    pub(crate) fn bytes(self) -> Option<Bytes> {
+        if let Self::Bytes(value) = self { Some(value) } else { None }
+    }
+
+    pub(crate) fn parts(self) -> Option<Vec<Bytes>> {
+        if let Self::Parts(parts) = self { Some(parts) } else { None }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Bytes(value) => value.len(),
+            Self::Parts(parts) => parts.iter().map(Bytes::len).sum(),
+            Self::Len(len) => *len,
+        }
+    }
+}
+
+/// The parts of one object that a read wants, and the memory for them: the bytes of the parts, one after the other, fill
+/// the buffers, one after the other.
+///
+/// Offsets are used only after [`Self::check`] or [`Self::make_room`] has found all parts within the object.
+#[derive(Debug)]
+pub(crate) struct Destination<'a> {
+    wanted: Wanted,
+    memory: Memory<'a>,
+}
+
+#[derive(Debug)]
+enum Wanted {
+    /// The whole object, whose size is noted once it is known.
+    Whole(ByteRange),
+    Ranges(Vec<ByteRange>),
+}
+
+#[derive(Debug)]
+enum Memory<'a> {
+    Caller(Vec<&'a mut [u8]>),
+    /// Memory that the read allocates once it knows the size.
+    Own(Vec<u8>),
+}
+
+impl<'a> Destination<'a> {
+    /// The whole object, in memory of its own.
+    pub(crate) fn whole() -> Self {
+        Self { wanted: Wanted::Whole(ByteRange { offset: 0, len: 0 }), memory: Memory::Own(Vec::new()) }
+    }
+
+    /// The whole object, in the caller's buffers.
+    pub(crate) fn whole_into(buffers: &'a mut [&mut [u8]]) -> Self {
+        let buffers = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
+        Self { memory: Memory::Caller(buffers), ..Self::whole() }
+    }
+
+    /// Ranges of the object, in memory of its own.
+    pub(crate) fn ranges(ranges: Vec<ByteRange>) -> Self {
+        Self { wanted: Wanted::Ranges(ranges), memory: Memory::Own(Vec::new()) }
+    }
+
+    /// Ranges of the object, each given by its offset and the caller's buffer for it.
+    pub(crate) fn ranges_into(ranges: impl Iterator<Item = (u64, &'a mut [u8])>) -> Self {
+        let range =
+            |(offset, buffer): (u64, &'a mut [u8])| (ByteRange { offset, len: buffer.len() as u64 }, buffer);
+        let (ranges, buffers) = ranges.map(range).unzip();
+        Self { wanted: Wanted::Ranges(ranges), memory: Memory::Caller(buffers) }
+    }
+
+    /// Checks that an object of `size` bytes has all wanted parts, and that the caller's memory takes them.
+    pub(crate) fn check(&mut self, size: u64) -> Result<(), Error> {
+        match &mut self.wanted {
+            Wanted::Whole(whole) => whole.len = size,
+            Wanted::Ranges(ranges) => ranges.iter().try_for_each(|range| range.check("get", size))?,
+        }
+        match &self.memory {
+            Memory::Caller(buffers) => {
+                let room: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+                let why = || format!("{room} bytes of memory for an object of {size}");
+                if room < self.len() { Err(refused(why())) } else { Ok(()) }
+            }
+            Memory::Own(_) => Ok(()),
+        }
+    }
+
+    /// Prepares memory for parts of an object of `size` bytes: checks the caller's, or allocates.
+    pub(crate) fn make_room(&mut self, size: u64) -> Result<(), Error> {
+        self.check(size)?;
+        let len = usize::try_from(self.len());
+        let Memory::Own(own) = &mut self.memory else { return Ok(()) };
+        own.clear();
+        match len {
+            Ok(len) if own.try_reserve_exact(len).is_ok() => own.resize(len, 0),
+            _ => {
+                return Err(refused(format!(
+                    "this process has no memory for that much of an object of {size} bytes"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the number of wanted bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.parts().iter().fold(0, |sum, part| sum.saturating_add(part.len))
+    }
+
+    /// Whether the parts, in their order, are the whole object of `size` bytes, so that one read has them all and its
+    /// checksum is the object's.
+    pub(crate) fn is_whole(&self, size: u64) -> bool {
+        merged(self.parts()).eq([ByteRange { offset: 0, len: size }])
+    }
+
+    /// Returns the reads that fill the memory from a replica, which is range `range` of its grant. There are none if no
+    /// byte is wanted.
+    pub(crate) fn reads(&mut self, range: u32) -> impl Iterator<Item = ReadOp<'_>> {
+        let Self { wanted, memory } = self;
+        let mut buffers = Buffers::of(memory);
+        merged(wanted.parts()).map(move |part| ReadOp {
+            range,
+            offset: part.offset,
+            into: buffers.take(part.len),
+        })
+    }
+
+    fn parts(&self) -> &[ByteRange] {
+        self.wanted.parts()
+    }
+
+    /// Returns the result once the reads have filled the memory.
+    pub(crate) fn filled(&mut self) -> Got {
+        let len = self.len();
+        match &mut self.memory {
+            Memory::Caller(_) => Got::Len(usize::try_from(len).unwrap_or(usize::MAX)),
+            Memory::Own(own) => {
+                let mut value = Bytes::from(std::mem::take(own));
+                match &self.wanted {
+                    Wanted::Whole(_) => Got::Bytes(value),
+                    Wanted::Ranges(ranges) => {
+                        // `make_room` allocated the sum of the lengths.
+                        let part = |range: &ByteRange| value.split_to(usize_of(range.len).min(value.len()));
+                        Got::Parts(ranges.iter().map(part).collect())
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the result from a value in memory. It copies only into the caller's memory.
+    pub(crate) fn deliver(&mut self, value: Bytes) -> Result<Got, Error> {
+        self.check(value.len() as u64)?;
+        let part = |range: &ByteRange| usize_of(range.offset)..usize_of(range.offset + range.len);
+        match (&self.memory, &self.wanted) {
+            (Memory::Own(_), Wanted::Whole(_)) => return Ok(Got::Bytes(value)),
+            (Memory::Own(_), Wanted::Ranges(ranges)) => {
+                return Ok(Got::Parts(ranges.iter().map(|range| value.slice(part(range))).collect()));
+            }
+            (Memory::Caller(_), _) => {}
+        }
+        for read in self.reads(0) {
+            let mut rest = &value[usize_of(read.offset)..];
+            for buffer in read.into {
+                let (now, later) = rest.split_at(buffer.len());
+                buffer.copy_from_slice(now);
+                rest = later;
+            }
+        }
+        Ok(self.filled())
+    }
+}
+
+impl Wanted {
+    fn parts(&self) -> &[ByteRange] {
+        match self {
+            Self::Whole(whole) => std::slice::from_ref(whole),
+            Self::Ranges(ranges) => ranges,
+        }
+    }
+}
+
+/// Converts a length or an offset that was found within memory of this process.
+fn usize_of(len: u64) -> usize {
+    usize::try_from(len).unwrap_or(usize::MAX)
+}
+
+fn refused(why: String) -> Error {
+    Error::definite("get", Code::InvalidParams, "this client", why)
+}
+
+/// Memory that is handed out front to back.
+struct Buffers<'b, 'a> {
+    first: &'b mut [u8],
+    rest: std::slice::IterMut<'b, &'a mut [u8]>,
+}
+
+impl<'b, 'a> Buffers<'b, 'a> {
+    fn of(memory: &'b mut Memory<'a>) -> Self {
+        match memory {
+            Memory::Own(own) => Self { first: own, rest: Default::default() },
+            Memory::Caller(buffers) => Self { first: &mut [], rest: buffers.iter_mut() },
+        }
+    }
+
+    /// Takes the next `len` bytes, or all if there are fewer.
+    fn take(&mut self, len: u64) -> Vec<&'b mut [u8]> {
+        let (mut taken, mut left) = (Vec::with_capacity(1), usize_of(len));
+        while left > 0 {
+            let n = self.first.len().min(left);
+            let (now, later) = std::mem::take(&mut self.first).split_at_mut(n);
+            self.first = later;
+            left -= n;
+            if n > 0 {
+                taken.push(now);
+            } else if let Some(next) = self.rest.next() {
+                self.first = next;
+            } else {
+                break;
+            }
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(offset: u64, len: u64) -> ByteRange {
+        ByteRange { offset, len }
+    }
+
+    #[test]
+    fn parts_fill_the_buffers_one_after_the_other_without_copies() {
+        let (mut one, mut two, mut none, mut three) = ([0; 3], [0; 5], [0; 0], [0; 4]);
+        let starts = [one.as_ptr(), two.as_ptr(), three.as_ptr()];
+        let mut buffers: [&mut [u8]; 4] = [&mut one, &mut none, &mut two, &mut three];
+        let mut whole = Destination::whole_into(&mut buffers);
+        whole.make_room(10).unwrap();
+        let reads: Vec<_> = whole.reads(7).collect();
+        assert_eq!(reads.iter().map(|read| (read.range, read.offset)).collect::<Vec<_>>(), [(7, 0)]);
+        let filled: Vec<_> = reads[0].into.iter().map(|buffer| (buffer.as_ptr(), buffer.len())).collect();
+        assert_eq!(filled, [(starts[0], 3), (starts[1], 5), (starts[2], 2)], "the rest is not touched");
+    }
+
+    #[test]
+    fn ranges_in_memory_of_their_own_are_parts_in_order() {
+        let mut ranges = Destination::ranges(vec![range(6, 2), range(0, 0), range(8, 1), range(1, 3)]);
+        ranges.make_room(9).unwrap();
+        for read in ranges.reads(0) {
+            for buffer in read.into {
+                let from = usize::try_from(read.offset).unwrap();
+                buffer.copy_from_slice(&b"abcdefghi"[from..from + buffer.len()]);
+            }
+        }
+        let Got::Parts(parts) = ranges.filled() else { panic!("they are parts") };
+        assert_eq!(parts, [&b"gh"[..], b"", b"i", b"bcd"]);
+        let Ok(Got::Parts(same)) = ranges.deliver(Bytes::from_static(b"abcdefghi")) else {
+            panic!("they fit")
+        };
+        assert_eq!(same, parts, "a value in memory has the same parts");
+    }
+
+    #[test]
+    fn only_parts_that_are_the_whole_object_in_order_have_its_checksum() {
+        assert!(Destination::ranges(vec![range(0, 4), range(4, 6)]).is_whole(10));
+        for parts in
+            [vec![range(4, 6), range(0, 4)], vec![range(0, 9)], vec![range(0, 10), range(0, 1)], vec![]]
+        {
+            assert!(!Destination::ranges(parts.clone()).is_whole(10), "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn lengths_that_no_machine_has_are_refused_before_memory_is_allocated() {
+        let mut ranges = Destination::ranges(vec![range(0, u64::MAX); 3]);
+        assert_eq!(ranges.make_room(10).unwrap_err().code, Code::InvalidParams);
+        let error = ranges.make_room(u64::MAX).unwrap_err();
+        assert!(error.why.contains("no memory"), "{error}");
+    }
+}

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use mc_client::ByteRange;
 use mc_types::{ByteSize, Span};
 
 use crate::output::Format;
@@ -266,6 +267,16 @@ pub(crate) struct GetArgs {
     pub(crate) key: String,
     /// File to write; `-` is standard output
     pub(crate) file: PathBuf,
+    /// Part of the object to read, such as 0:4096 or 64kib:1mib; repeat the flag to write several parts, one after the
+    /// other [default: the whole object, whose checksum is compared; that of a part can't be]
+    #[arg(long = "range", value_name = "OFFSET:LEN", value_parser = byte_range)]
+    pub(crate) ranges: Vec<ByteRange>,
+}
+
+fn byte_range(text: &str) -> Result<ByteRange, String> {
+    let (offset, len) = text.split_once(':').ok_or("write OFFSET:LEN, such as 0:4096 or 64kib:1mib")?;
+    let size = |text: &str| text.parse::<ByteSize>().map(|size| size.0).map_err(|error| error.to_string());
+    Ok(ByteRange { offset: size(offset)?, len: size(len)? })
 }
 
 #[derive(Debug, Args)]

@@ -1,10 +1,11 @@
-//! `mcctl get`: reads an object into a file.
+//! `mcctl get`: reads an object, or parts of it, into a file.
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use mc_client::{Mode, Presence};
+use bytes::Bytes;
+use mc_client::{Client, Mode, Presence};
 use serde::Serialize;
 
 use crate::Ended;
@@ -30,7 +31,7 @@ pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Resu
         );
     }
     let client = connect::client_of(global).await?;
-    let Some(value) = client.get(&args.key).await? else {
+    let Some(value) = read(&client, args).await? else {
         // A get answers with a miss if the object can't be read now, so ask for its presence.
         let presence = client.presence(&args.key).await?;
         if client.mode() == Mode::LocalOnly {
@@ -62,4 +63,14 @@ pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Resu
         format!("got {}: {} in {}", args.key, human_bytes(value.len() as u64), args.file.display())
     });
     Ok(Ended::Well)
+}
+
+/// Reads the object, or its ranges one after the other; `None` is a miss.
+async fn read(client: &Client, args: &GetArgs) -> Result<Option<Bytes>, mc_client::Error> {
+    if args.ranges.is_empty() {
+        return client.get(&args.key).await;
+    }
+    let parts = client.batch_get_ranges(&[(&args.key, args.ranges.clone())]).await;
+    let parts = parts.into_iter().next().transpose()?.flatten();
+    Ok(parts.map(|parts| parts.concat().into()))
 }

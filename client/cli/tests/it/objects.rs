@@ -110,6 +110,11 @@ fn objects_go_in_and_out_with_clear_exit_codes() {
     let copy = dir.path().join("copy");
     assert_eq!(document(&run(&["get", "a key", path(&copy), "--json"], 0))["size"], value.len());
     assert_eq!(std::fs::read(&copy).unwrap(), value);
+    let parts = run(&["get", "a key", "-", "--range", "1kib:8", "--range", "0:4"], 0).stdout;
+    assert_eq!(parts, [&value[1024..1032], &value[..4]].concat());
+    let beyond = run(&["get", "a key", "-", "--range", "1199999:2"], 2);
+    let said = String::from_utf8_lossy(&beyond.stderr).into_owned();
+    assert!(said.contains("2 bytes at offset 1199999") && said.contains("object of 1200000 bytes"), "{said}");
     let missing = run(&["get", "another", "-"], 1);
     assert!(missing.stdout.is_empty() && !missing.stderr.is_empty());
 

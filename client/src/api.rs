@@ -130,6 +130,11 @@ impl Client {
         &self.shared.core
     }
 
+    /// Returns the token that [`close`](Self::close) and the drop of the last clone cancel.
+    pub(crate) fn closed(&self) -> &CancellationToken {
+        &self.shared.closed
+    }
+
     /// Returns once a leader is known, or `false` when `timeout` has passed without one.
     pub async fn connected(&self, timeout: Duration) -> bool {
         let mut beacon = self.core().masters.beacon.subscribe();

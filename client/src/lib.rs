@@ -22,6 +22,7 @@ mod objects;
 mod options;
 mod placement;
 mod ranges;
+mod sessions;
 
 pub use admin::{
     Admin, ClusterStatus, Config, Lookup, MasterReport, MasterStatus, Member, Members, PlacedReplica, Quota,
@@ -43,3 +44,4 @@ pub use options::{
     Builder, DEFAULT_MASTER_PORT, Health, Mode, Near, PinAction, Put, PutMode, PutOptions, Replication,
 };
 pub use ranges::{GetRangesInto, RangeInto};
+pub use sessions::{GetSession, ReadInto};

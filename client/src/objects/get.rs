@@ -25,15 +25,15 @@ use crate::placement::{Described, Granted, Place, described, grants, lease_end};
 /// cannot be read may have been moved or dropped.
 const TRIES: usize = 3;
 /// Shortest and longest pause before the leader is asked again about objects whose leases ended before they were read.
-const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
+pub(super) const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 
 type GetResult = Result<Option<Got>, Error>;
 
 /// One object being read.
-struct Slot<'a> {
+pub(super) struct Slot<'a> {
     key: Bytes,
     destination: Destination<'a>,
-    result: Option<GetResult>,
+    pub(super) result: Option<GetResult>,
     /// The leader's latest answer, with the places that have not been tried since.
     object: Option<Described>,
     /// Stores that are not tried again for a version.
@@ -55,6 +55,8 @@ pub(super) struct Located {
     /// One result for each key, in order.
     pub(super) results: Vec<mc_proto::v1::GetResult>,
     pub(super) granted: Vec<Option<Granted>>,
+    /// When the answered request was sent.
+    pub(super) sent_at: Instant,
     /// Until when the placements may be used.
     pub(super) lease: Instant,
 }
@@ -133,12 +135,12 @@ impl Core {
             return Err(CallError::Failed(nonsense("get")));
         }
         let granted = grants(self.masters.cluster().unwrap_or_default(), reply.grants, sent_at);
-        Ok(Located { results: reply.results, granted, lease: lease_end(sent_at, reply.lease_ms) })
+        Ok(Located { results: reply.results, granted, sent_at, lease: lease_end(sent_at, reply.lease_ms) })
     }
 
     /// Reads what the slots expect, until the lease ends. Slots without a result then get one or are left for another
     /// round. Returns whether the lease was too short for a slot, so that the next round should wait.
-    async fn read_round(
+    pub(super) async fn read_round(
         &self,
         slots: &mut [&mut Slot<'_>],
         granted: &[Option<Granted>],
@@ -182,6 +184,11 @@ impl Core {
             let spot = embedded.spot(object.size, Checksum(object.checksum), object.places.iter());
             embedded.note(&slot.key, spot);
         }
+        self.expect(slot, object);
+    }
+
+    /// Prepares to read from an object, unless the local cache has its version.
+    pub(super) fn expect(&self, slot: &mut Slot<'_>, object: Described) {
         if let Some(value) = self.local.cache.exact(&slot.key, object.version)
             && value.len() as u64 == object.size
         {
@@ -331,7 +338,7 @@ fn late() -> Error {
 }
 
 impl<'a> Slot<'a> {
-    fn new(key: Bytes, destination: Destination<'a>) -> Self {
+    pub(super) fn new(key: Bytes, destination: Destination<'a>) -> Self {
         let refused = check_key("get", &key).err().map(Err);
         Self {
             key,

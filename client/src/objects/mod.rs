@@ -13,6 +13,7 @@ mod put;
 mod range;
 mod removal;
 mod round;
+mod session;
 
 pub use describe::{DescribedGroup, DescribedReplica, Description, Pin};
 pub use keys::Presence;
@@ -28,3 +29,4 @@ pub(crate) use publish::publish;
 pub(crate) use put::Fill;
 #[cfg(feature = "testing")]
 pub(crate) use round::{Pending, Refused, Round, Written};
+pub(crate) use session::Opened;

@@ -1,0 +1,212 @@
+//! Get sessions: leases that are renewed, and reads of pinned versions.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::join_all;
+use mc_discovery::Backoff;
+use mc_types::Code;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::RENEWED_FOR;
+use super::pinned::{Pinned, READ};
+use crate::Error;
+use crate::objects::batch::IN_FLIGHT;
+use crate::objects::core::{Core, nonsense};
+use crate::objects::destination::{Destination, Got};
+use crate::objects::get::{ASK_AGAIN, Slot};
+use crate::objects::keys::key_chunks;
+use crate::placement::Granted;
+
+/// Shortest and longest pause between renewals that fail.
+const RENEW_AGAIN: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
+/// An object that a session reads, and what keeps its lease alive.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    pub(crate) pinned: Arc<Pinned>,
+    /// Ends the renewals when the last session of the batch is dropped.
+    _renewals: Arc<DropGuard>,
+}
+
+/// Slots to read from the placements of one answer.
+struct Group<'g, 'a> {
+    granted: Arc<Vec<Option<Granted>>>,
+    lease: Instant,
+    slots: Vec<&'g mut Slot<'a>>,
+}
+
+impl Core {
+    /// Opens a session for each key that the pool has, with one call to the leader for up to 4,096 keys. Leases are
+    /// renewed until the sessions are dropped or `closed`.
+    pub(crate) async fn open_gets(
+        &self,
+        keys: Vec<Bytes>,
+        closed: &CancellationToken,
+    ) -> Vec<Result<Option<Opened>, Error>> {
+        let deadline = Instant::now() + self.get_timeout;
+        let opened = self.by_chunks(READ, keys, |keys| self.pin(keys, closed.child_token(), deadline)).await;
+        opened.iter().filter(|result| matches!(result, Ok(None))).for_each(|_| self.counters.misses.one());
+        opened
+    }
+
+    async fn pin(
+        &self,
+        keys: Vec<Bytes>,
+        renewals: CancellationToken,
+        deadline: Instant,
+    ) -> Vec<Result<Option<Opened>, Error>> {
+        let mut answer = match self.locate(keys.clone(), deadline).await {
+            Ok(answer) => answer,
+            Err(error) => return vec![Err(error.into_error(READ)); keys.len()],
+        };
+        let granted = Arc::new(std::mem::take(&mut answer.granted));
+        let until = answer.sent_at + RENEWED_FOR;
+        let pinned: Vec<_> = keys
+            .into_iter()
+            .zip(&answer.results)
+            .map(|(key, result)| Ok(Pinned::new(key, result, &granted, &answer, until)?.map(Arc::new)))
+            .collect();
+        let pins: Vec<Weak<Pinned>> = pinned.iter().flatten().flatten().map(Arc::downgrade).collect();
+        tokio::spawn(renewals.clone().run_until_cancelled_owned(renew(self.clone(), pins, until)));
+        let renewals = Arc::new(renewals.drop_guard());
+        let opened = |pinned| Opened { pinned, _renewals: Arc::clone(&renewals) };
+        pinned.into_iter().map(|result| Ok(result?.map(opened))).collect()
+    }
+
+    /// Renews leases with one call to the leader; at most [`mc_types::MAX_ITEMS`] of them.
+    async fn renew(&self, pins: &[&Pinned], deadline: Instant) -> Vec<Result<(), Error>> {
+        let keys = pins.iter().map(|pin| pin.key.clone()).collect();
+        let mut answer = match self.locate(keys, deadline).await {
+            Ok(answer) => answer,
+            Err(error) => return vec![Err(error.into_error(READ)); pins.len()],
+        };
+        let granted = Arc::new(std::mem::take(&mut answer.granted));
+        let renewed = pins.iter().zip(&answer.results);
+        renewed.map(|(pin, result)| pin.renewed(result, &granted, &answer)).collect()
+    }
+
+    /// Reads parts of pinned versions.
+    pub(crate) async fn read_pinned<'a>(
+        &self,
+        items: Vec<(&Pinned, Destination<'a>)>,
+    ) -> Vec<Result<Got, Error>> {
+        let deadline = Instant::now() + self.get_timeout;
+        let (pins, mut slots): (Vec<&Pinned>, Vec<Slot<'a>>) = items
+            .into_iter()
+            .map(|(pin, destination)| (pin, Slot::new(pin.key.clone(), destination)))
+            .unzip();
+        let (mut rest, mut chunks) = (slots.as_mut_slice(), Vec::new());
+        for range in key_chunks(pins.iter().map(|pin| pin.key.len())) {
+            let (chunk, after) = rest.split_at_mut(range.len());
+            chunks.push(self.read_pinned_chunk(&pins[range], chunk, deadline));
+            rest = after;
+        }
+        futures::stream::iter(chunks).buffered(IN_FLIGHT).collect::<Vec<()>>().await;
+        let result = |slot: Slot<'_>| match slot.result {
+            Some(Ok(Some(got))) => {
+                self.counters.hits.one();
+                Ok(got)
+            }
+            Some(Ok(None)) => {
+                let why = "no replica of the object could be read";
+                Err(Error::definite(READ, Code::TransferFail, "the stores", why))
+            }
+            Some(Err(error)) => Err(error),
+            None => Err(nonsense(READ)),
+        };
+        slots.into_iter().map(result).collect()
+    }
+
+    /// Reads with the placements at hand. It asks the leader only about versions whose lease is over or that could not
+    /// be read.
+    async fn read_pinned_chunk(&self, pins: &[&Pinned], slots: &mut [Slot<'_>], deadline: Instant) {
+        let mut pace = Backoff::new(ASK_AGAIN.0, ASK_AGAIN.1);
+        let mut first = true;
+        while slots.iter().any(|slot| slot.result.is_none()) {
+            self.renew_stale(pins, slots, first, deadline).await;
+            first = false;
+            let mut groups: Vec<Group<'_, '_>> = Vec::new();
+            for (pin, slot) in pins.iter().zip(slots.iter_mut()).filter(|(_, slot)| slot.result.is_none()) {
+                let placement = match pin.placement() {
+                    Ok(placement) => placement,
+                    Err(error) => {
+                        slot.result = Some(Err(error));
+                        continue;
+                    }
+                };
+                self.expect(slot, placement.object);
+                let group = groups.iter_mut().find(|group| Arc::ptr_eq(&group.granted, &placement.granted));
+                match group {
+                    Some(group) => group.slots.push(slot),
+                    None => groups.push(Group {
+                        granted: placement.granted,
+                        lease: placement.lease,
+                        slots: vec![slot],
+                    }),
+                }
+            }
+            let rounds = groups
+                .iter_mut()
+                .map(|Group { granted, lease, slots }| self.read_round(slots, granted, *lease, deadline));
+            if join_all(rounds).await.contains(&true) {
+                sleep(pace.wait().min(deadline.saturating_duration_since(Instant::now()))).await;
+            }
+        }
+    }
+
+    /// Renews the versions of open slots: in the first round of a read those whose lease is over, later all, because
+    /// they could not be read.
+    async fn renew_stale(&self, pins: &[&Pinned], slots: &mut [Slot<'_>], first: bool, deadline: Instant) {
+        let now = Instant::now();
+        let mut stale = Vec::new();
+        for (pin, slot) in pins.iter().zip(slots.iter_mut()).filter(|(_, slot)| slot.result.is_none()) {
+            if first && !pin.is_lapsed(now) {
+                continue;
+            }
+            match pin.check_renewable(now) {
+                Ok(()) => stale.push((*pin, slot)),
+                Err(error) => slot.result = Some(Err(error)),
+            }
+        }
+        if stale.is_empty() {
+            return;
+        }
+        let pins: Vec<&Pinned> = stale.iter().map(|(pin, _)| *pin).collect();
+        for ((_, slot), result) in stale.into_iter().zip(self.renew(&pins, deadline).await) {
+            if let Err(error) = result {
+                slot.result = Some(Err(error));
+            }
+        }
+    }
+}
+
+/// Renews the leases of a batch of sessions when half of each has passed, until `until` or until no session is left.
+async fn renew(core: Core, pins: Vec<Weak<Pinned>>, until: Instant) {
+    let mut pace = Backoff::new(RENEW_AGAIN.0, RENEW_AGAIN.1);
+    let mut not_before = Instant::now();
+    loop {
+        let live: Vec<_> = pins.iter().filter_map(Weak::upgrade).collect();
+        let Some(next) = live.iter().filter_map(|pin| pin.renew_at()).min() else { return };
+        drop(live);
+        let next = next.max(not_before);
+        if next >= until {
+            return;
+        }
+        sleep_until(next).await;
+        // Sessions that were dropped meanwhile need no lease.
+        let live: Vec<_> = pins.iter().filter_map(Weak::upgrade).collect();
+        let live: Vec<&Pinned> =
+            live.iter().map(|pin| &**pin).filter(|pin| pin.renew_at().is_some()).collect();
+        let failed = core.renew(&live, until).await.into_iter().find_map(Result::err);
+        if let Some(error) = failed {
+            tracing::debug!("a lease was not renewed: {error}");
+        } else {
+            pace.reset();
+        }
+        not_before = Instant::now() + pace.wait();
+    }
+}

@@ -28,7 +28,8 @@ pub struct Error {
     /// The attempted step: `get`, `put start`, ...
     pub what: &'static str,
     /// The code for programs to branch on. `NO_LEADER`, `RPC_TIMEOUT`, `VERSION_SKEW`, `WRONG_CLUSTER`, `PUT_GONE`,
-    /// `TRANSFER_FAIL` and the `INVALID_*` of arguments may come from the library itself, the others from a master.
+    /// `LEASE_EXPIRED`, `TRANSFER_FAIL` and the `INVALID_*` of arguments may come from the library itself, the others from
+    /// a master.
     pub code: Code,
     /// Whether the caller knows what the call did.
     pub outcome: Outcome,
@@ -74,6 +75,8 @@ fn hint(code: Code) -> &'static str {
         Code::ResourceExhausted => "send less at a time",
         Code::DiskNearlyFull => "make room in the data directory of that master",
         Code::PutGone => "put again, with a longer deadline if the transfer is slow",
+        Code::LeaseExpired => "open another session",
+        Code::VersionChanged => "open another session to read the new version",
         Code::TransferFail => "check the stores (`mcctl status`), then try again",
         Code::InvalidKey => "use a key of 1 to 4,096 bytes",
         Code::InvalidParams => "correct the arguments",

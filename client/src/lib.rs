@@ -5,8 +5,12 @@
 //! cache](Builder::local_cache) and keeps puts there, to publish them later if
 //! [`publish_local`](Builder::publish_local) is on. [`Admin`] queries the state of the masters and changes the cluster.
 //!
-//! Runnable examples are in `client/examples/`: `put_get`, `batches` and `outcomes`. To run one: `cargo run -p
-//! mc-client --example put_get -- 127.0.0.1:50051`.
+//! Parts of objects are read with [`Client::batch_get_ranges`]. A [`GetSession`] reads one version of an object range by
+//! range, and a [`PutSession`] writes one; both ask the leader once for a whole batch of objects, for example for all
+//! blocks of a prompt, and then move layer after layer.
+//!
+//! Runnable examples are in `client/examples/`: `put_get`, `batches`, `sessions` and `outcomes`. To run one: `cargo run
+//! -p mc-client --example put_get -- 127.0.0.1:50051`.
 
 mod admin;
 mod api;
@@ -44,4 +48,4 @@ pub use options::{
     Builder, DEFAULT_MASTER_PORT, Health, Mode, Near, PinAction, Put, PutMode, PutOptions, Replication,
 };
 pub use ranges::{GetRangesInto, RangeInto};
-pub use sessions::{GetSession, ReadInto};
+pub use sessions::{GetSession, PutSession, RangeFrom, ReadInto, WriteFrom};

@@ -29,4 +29,4 @@ pub(crate) use publish::publish;
 pub(crate) use put::Fill;
 #[cfg(feature = "testing")]
 pub(crate) use round::{Pending, Refused, Round, Written};
-pub(crate) use session::Opened;
+pub(crate) use session::{OpenPut, Opened, RangeWrite};

@@ -9,10 +9,10 @@ use futures::future::{BoxFuture, ready};
 use futures::stream::FuturesUnordered;
 use mc_proto::v1::{
     BatchGetRequest, BatchPutEndRequest, BatchPutRevokeRequest, BatchPutStartRequest, PutEndItem,
-    PutStartItem,
+    PutStartItem, Replica,
 };
 use mc_transfer::{Checksum, TransferError, WriteOp};
-use mc_types::{Code, PutId, StoreId};
+use mc_types::{Code, MAX_ITEMS, PutId, StoreId};
 use tokio::time::{Instant, sleep_until};
 
 use super::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
@@ -34,14 +34,26 @@ pub(crate) enum Fill {
     /// Publishes a local put. Its value is already in the cache and the queue. Without a leader both stay unchanged,
     /// because a later put, a remove or another cluster may have replaced the value there.
     Publish,
+    /// Caches nothing, also without a leader: the bytes of a session are not kept, so it needs one.
+    Session,
 }
 
 /// Parameters of one call for a batch of puts.
 #[derive(Clone, Copy)]
-struct Call<'c> {
-    options: &'c PutOptions,
-    fill: Fill,
-    deadline: Instant,
+pub(super) struct Call<'c> {
+    pub(super) options: &'c PutOptions,
+    pub(super) fill: Fill,
+    pub(super) deadline: Instant,
+}
+
+/// Outcome of starting a batch of puts.
+pub(super) struct Started<'a> {
+    /// Puts that the leader started, with their replicas.
+    pub(super) puts: Vec<(Pending<'a>, Vec<Replica>)>,
+    /// The grants that the replicas name.
+    pub(super) granted: Vec<Option<Granted>>,
+    /// The other puts.
+    pub(super) others: Vec<Round<'a>>,
 }
 
 /// Time that finished writes wait for the other stores. Writes to several stores usually end at nearly the same time,
@@ -53,13 +65,13 @@ const START_ITEM_BYTES: usize = 100;
 const STORE_ID_BYTES: usize = 10;
 
 /// Maximum time that a write reserves for the end of its put. It reserves a quarter of the remaining time up to this.
-const KEPT_FOR_THE_END: Duration = Duration::from_millis(200);
+pub(super) const KEPT_FOR_THE_END: Duration = Duration::from_millis(200);
 /// The same limit while another replica of the put may already be written. The put must not lose that replica to a slow
 /// store, even if the end takes long.
-const KEPT_FOR_THE_OTHERS: Duration = Duration::from_secs(2);
+pub(super) const KEPT_FOR_THE_OTHERS: Duration = Duration::from_secs(2);
 
 /// Returns the deadline of writes that begin at `now`, for puts that must end by `deadline`.
-fn write_by(now: Instant, deadline: Instant, kept: Duration) -> Instant {
+pub(super) fn write_by(now: Instant, deadline: Instant, kept: Duration) -> Instant {
     deadline - kept.min(deadline.saturating_duration_since(now) / 4)
 }
 
@@ -79,19 +91,27 @@ impl Core {
         fill: Fill,
     ) -> Vec<Result<Put, Error>> {
         let results = self.put_all(items, options, fill).await;
+        self.note_results(options.mode, items.iter().map(|item| item.key).zip(&results));
+        results
+    }
+
+    /// Counts the results of puts, each given with its key, and drops the local puts that they have overtaken.
+    pub(super) fn note_results<'r>(
+        &self,
+        mode: PutMode,
+        results: impl Iterator<Item = (&'r [u8], &'r Result<Put, Error>)> + Clone,
+    ) {
         if let Some(unpublished) = &self.local.unpublished {
             // An if-absent put with an unknown outcome may have done nothing. Its key's local put stays queued, and
             // publishing it finds out.
             let decided = |result: &Result<Put, Error>| match result {
                 Ok(put) => *put != Put::LocalOnly,
-                Err(error) => options.mode == PutMode::Upsert && error.is_unknown(),
+                Err(error) => mode == PutMode::Upsert && error.is_unknown(),
             };
-            let keys =
-                items.iter().zip(&results).filter(|(_, result)| decided(result)).map(|(item, _)| item.key);
+            let keys = results.clone().filter(|(_, result)| decided(result)).map(|(key, _)| key);
             unpublished.overtaken(keys, &self.local.cache);
         }
-        results.iter().for_each(|result| self.count(result));
-        results
+        results.for_each(|(_, result)| self.count(result));
     }
 
     /// [`Self::puts`] without counting the results.
@@ -117,15 +137,7 @@ impl Core {
                 }
             }
         }
-        let stores = options.preferred.len() + self.avoid.avoided(Instant::now()).len();
-        let costs = pending.iter().map(|put| Cost {
-            request: put.key.len()
-                + put.group.len().max(options.group.len())
-                + stores * STORE_ID_BYTES
-                + START_ITEM_BYTES,
-            payload: put.size,
-        });
-        let chunks = cut(costs.collect::<Vec<_>>());
+        let chunks = cut(self.start_costs(&pending, options, |put| put.size));
         let mut pending = pending.into_iter();
         let chunks: Vec<_> = chunks
             .into_iter()
@@ -145,6 +157,24 @@ impl Core {
                 }
             })
             .collect()
+    }
+
+    /// Returns what each put costs the request that starts it; `payload` is the number of its bytes that follow at once.
+    pub(super) fn start_costs(
+        &self,
+        pending: &[Pending<'_>],
+        options: &PutOptions,
+        payload: impl Fn(&Pending<'_>) -> u64,
+    ) -> Vec<Cost> {
+        let stores = options.preferred.len() + self.avoid.avoided(Instant::now()).len();
+        let cost = |put: &Pending<'_>| Cost {
+            request: put.key.len()
+                + put.group.len().max(options.group.len())
+                + stores * STORE_ID_BYTES
+                + START_ITEM_BYTES,
+            payload: payload(put),
+        };
+        pending.iter().map(cost).collect()
     }
 
     fn count(&self, result: &Result<Put, Error>) {
@@ -218,6 +248,21 @@ impl Core {
 
     /// Starts, writes and ends puts. Failed puts are started once more at once, so every put is done when this returns.
     async fn put_round<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+        let Started { puts, granted, others } = self.start(pending, call).await;
+        let mut writes = Writes::new();
+        let mut started = Vec::with_capacity(puts.len());
+        for (put, replicas) in puts {
+            let usable: Vec<_> = places(&replicas, &granted, put.size).collect();
+            for (number, place) in &usable {
+                writes.entry(place.grant).or_default().push((started.len(), *number, *place));
+            }
+            started.push(Written::new(put, replicas.len(), &usable));
+        }
+        self.write_and_end(started, others, &writes, &granted, call).await
+    }
+
+    /// Starts puts at the leader.
+    pub(super) async fn start<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Started<'a> {
         let now = Instant::now();
         let avoid = self.avoid.avoided(now);
         let left = call.deadline.saturating_duration_since(now).as_millis();
@@ -239,33 +284,29 @@ impl Core {
             near: near.into(),
         };
         let start = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely);
+        let none = |others| Started { puts: Vec::new(), granted: Vec::new(), others };
         let answer = match self.counters.put_start_ns.time(start).await {
             Ok(answer) if answer.reply.results.len() == pending.len() => answer,
-            Ok(_) => return Round::fail_all(pending, &nonsense("put start")),
+            Ok(_) => return none(Round::fail_all(pending, &nonsense("put start"))),
             // The puts may have been started. That is harmless: the masters free a put that is not ended.
-            Err(CallError::LocalOnly { .. }) => return self.keep_all(pending, call),
+            Err(CallError::LocalOnly { .. }) => return none(self.keep_all(pending, call)),
             Err(CallError::Failed(error)) => {
-                return Round::fail_all(pending, &Error { outcome: crate::Outcome::Definite, ..error });
+                let error = Error { outcome: crate::Outcome::Definite, ..error };
+                return none(Round::fail_all(pending, &error));
             }
         };
         let granted = grants(self.masters.cluster().unwrap_or_default(), answer.reply.grants, answer.sent_at);
         let refused =
             Refused { no_space: answer.reply.no_space, largest_segment: answer.reply.largest_segment };
-        let mut rounds = Vec::with_capacity(pending.len());
-        let mut started = Vec::with_capacity(pending.len());
-        let mut writes = Writes::new();
+        let mut started = Started { puts: Vec::with_capacity(pending.len()), granted, others: Vec::new() };
         for (put, result) in pending.into_iter().zip(answer.reply.results) {
             if result.code == Code::Ok as i32 {
-                let usable: Vec<_> = places(&result.replicas, &granted, put.size).collect();
-                for (number, place) in &usable {
-                    writes.entry(place.grant).or_default().push((started.len(), *number, *place));
-                }
-                started.push(Written::new(put, result.replicas.len(), &usable));
+                started.puts.push((put, result.replicas));
             } else {
-                rounds.push(Round::not_started(put, result.code, !avoid.is_empty(), &refused));
+                started.others.push(Round::not_started(put, result.code, !avoid.is_empty(), &refused));
             }
         }
-        self.write_and_end(started, rounds, &writes, &granted, call).await
+        started
     }
 
     /// Writes to all stores concurrently, with one call per store, and ends the written puts.
@@ -373,7 +414,7 @@ impl Core {
     async fn finish<'a>(&self, tried: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
         let (written, unwritten): (Vec<_>, Vec<_>) =
             tried.into_iter().partition(|put| put.checksum.is_some());
-        self.revoke(&unwritten);
+        self.revoke(unwritten.iter().map(|put| put.pending.put).collect());
         let mut rounds: Vec<_> =
             unwritten.into_iter().map(|put| Round::elsewhere(put, call.deadline)).collect();
         if !written.is_empty() {
@@ -382,23 +423,32 @@ impl Core {
         rounds
     }
 
-    /// Frees the space of puts without a written replica, in the background. The put's deadline would free it too.
-    fn revoke(&self, unwritten: &[Written<'_>]) {
-        if unwritten.is_empty() {
+    /// Frees the space of puts that will not be ended, in the background. The puts' deadlines would free it too.
+    pub(super) fn revoke(&self, puts: Vec<PutId>) {
+        if puts.is_empty() {
             return;
         }
-        let put_ids = id_bytes(unwritten.iter().map(|put| put.pending.put)).collect();
-        let request = BatchPutRevokeRequest { caller: None, tenant: self.tenant.clone(), put_ids };
-        let masters = Arc::clone(&self.masters);
-        let deadline = Instant::now() + self.call_timeout;
+        let core = self.clone();
         tokio::spawn(async move {
-            if let Err(error) = masters.call(&request, deadline, Repeat::Freely).await {
-                tracing::debug!("{}", error.into_error("put revoke"));
+            if let Err(error) = core.revoked(&puts).await {
+                tracing::debug!("{error}");
             }
         });
     }
 
-    async fn end<'a>(&self, written: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
+    /// Frees the space of puts, and returns once it is free.
+    pub(crate) async fn revoked(&self, puts: &[PutId]) -> Result<(), Error> {
+        let deadline = Instant::now() + self.call_timeout;
+        for puts in puts.chunks(MAX_ITEMS) {
+            let put_ids = id_bytes(puts.iter().copied()).collect();
+            let request = BatchPutRevokeRequest { caller: None, tenant: self.tenant.clone(), put_ids };
+            let revoked = self.masters.call(&request, deadline, Repeat::Freely).await;
+            revoked.map_err(|error| error.into_error("put revoke"))?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn end<'a>(&self, written: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
         let ids = id_bytes(written.iter().map(|put| put.pending.put));
         let items = written.iter().zip(ids).map(|(put, put_id)| PutEndItem {
             put_id,
@@ -479,7 +529,7 @@ impl Core {
         if let Some(embedded) = &self.local.embedded {
             embedded.note(&put.key, put.spot);
         }
-        if fill != Fill::Nothing && self.local.cache.holds(put.size) {
+        if !matches!(fill, Fill::Nothing | Fill::Session) && self.local.cache.holds(put.size) {
             self.local.cache.insert(&put.key, put.put, put.slices.concat().into());
         } else {
             // An older version is useless now.
@@ -491,6 +541,11 @@ impl Core {
     fn keep_all<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
         if call.fill == Fill::Publish {
             return pending.into_iter().map(|put| Round::Done(put.at, Ok(Put::LocalOnly))).collect();
+        }
+        if call.fill == Fill::Session {
+            let why = "no leader is in reach, and a session keeps nothing locally";
+            let error = Error::definite("put session", Code::NoLeader, "this client", why);
+            return Round::fail_all(pending, &error);
         }
         let unpublished = self.local.unpublished.as_ref().map(|to| (to, Arc::new(call.options.clone())));
         let keep = |put: Pending<'a>| {

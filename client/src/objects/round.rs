@@ -38,13 +38,18 @@ pub(crate) struct Pending<'a> {
 impl<'a> Pending<'a> {
     /// Creates a put that has not been started; `key` is the item's key.
     pub(crate) fn new(at: usize, key: Bytes, item: &PutFrom<'a>) -> Result<Self, Error> {
-        check_key("put", &key)?;
         if item.group.len() > MAX_GROUP_LEN {
             let why =
                 format!("a group's name of {} bytes: it can have {MAX_GROUP_LEN} at most", item.group.len());
             return Err(Error::definite("put", Code::InvalidParams, "this client", why));
         }
-        let size: u64 = item.slices.iter().map(|slice| slice.len() as u64).sum();
+        let size = item.slices.iter().map(|slice| slice.len() as u64).sum();
+        Ok(Self { slices: item.slices, group: item.group, ..Self::sized(at, key, size)? })
+    }
+
+    /// Creates a put of an object of `size` bytes that are not at hand yet.
+    pub(crate) fn sized(at: usize, key: Bytes, size: u64) -> Result<Self, Error> {
+        check_key("put", &key)?;
         if size == 0 {
             let why = "a value of 0 bytes: at least 1 is needed";
             return Err(Error::definite("put", Code::InvalidParams, "this client", why));
@@ -52,8 +57,8 @@ impl<'a> Pending<'a> {
         Ok(Self {
             at,
             key,
-            slices: item.slices,
-            group: item.group,
+            slices: &[],
+            group: &[],
             size,
             put: PutId::random(),
             avoid: Vec::new(),

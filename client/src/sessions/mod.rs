@@ -1,5 +1,36 @@
 //! Sessions: objects that are read or written range by range.
 
 mod get;
+mod put;
 
 pub use get::{GetSession, ReadInto};
+pub use put::{PutSession, RangeFrom, WriteFrom};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ByteRange, Client, GetRangesInto, PutOptions};
+
+    fn is_send<T: Send>(_: &T) {}
+
+    #[test]
+    fn calls_can_be_spawned() {
+        fn check_gets(client: &Client, session: &GetSession, reads: &mut [ReadInto<'_>]) {
+            is_send(session);
+            is_send(&client.get_session("k"));
+            is_send(&client.batch_read_into(reads));
+            is_send(&session.read(ByteRange { offset: 0, len: 1 }));
+        }
+        fn check_puts(client: &Client, session: PutSession, writes: &[WriteFrom<'_>]) {
+            is_send(&client.put_session("k", 1, &PutOptions::default()));
+            is_send(&client.batch_write_from(writes));
+            is_send(&session.write(0, b"v"));
+            is_send(&session.finish());
+        }
+        fn check_ranges(client: &Client, items: &mut [GetRangesInto<'_>]) {
+            is_send(&client.get_range("k", ByteRange { offset: 0, len: 1 }));
+            is_send(&client.batch_get_ranges_into(items));
+        }
+        let _ = (check_gets, check_puts, check_ranges);
+    }
+}

@@ -10,6 +10,7 @@ mod leaders;
 mod limits;
 mod local_only;
 mod outcomes;
+mod put_sessions;
 mod puts;
 mod ranges;
 mod support;

@@ -1,0 +1,194 @@
+//! The account of a put session: every byte of the object is to be written exactly once.
+
+use std::collections::BTreeMap;
+
+use mc_transfer::Checksum;
+
+use crate::objects::range::ByteRange;
+
+/// The ranges of an object that were written or are being written. They never overlap.
+#[derive(Debug)]
+pub(super) struct Coverage {
+    /// Size of the object in bytes.
+    size: u64,
+    /// Length and state of each range, by its offset.
+    ranges: BTreeMap<u64, (u64, Written)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    /// The write was begun and has not succeeded.
+    Begun,
+    /// The bytes are in the stores; their checksum.
+    Done(Checksum),
+}
+
+/// Why a range can't be begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refused {
+    #[error("{range} do not lie within the object of {size} bytes")]
+    Beyond { range: ByteRange, size: u64 },
+    #[error("{range} overlap {other}, which were written before or are being written")]
+    Overlap { range: ByteRange, other: ByteRange },
+}
+
+/// Why an object is not complete: the first range that lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Incomplete {
+    #[error("{0} were not written")]
+    Gap(ByteRange),
+    #[error("the write of {0} was begun and did not succeed")]
+    Begun(ByteRange),
+}
+
+impl Coverage {
+    pub(super) fn new(size: u64) -> Self {
+        Self { size, ranges: BTreeMap::new() }
+    }
+
+    /// Notes that ranges, none of which is empty, are being written: all of them or, on an error, none.
+    pub(super) fn begin(&mut self, ranges: &[ByteRange]) -> Result<(), Refused> {
+        for (at, range) in ranges.iter().enumerate() {
+            if let Err(refused) = self.begin_one(*range) {
+                for begun in &ranges[..at] {
+                    self.ranges.remove(&begun.offset);
+                }
+                return Err(refused);
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_one(&mut self, range: ByteRange) -> Result<(), Refused> {
+        let size = self.size;
+        let end = range.end_within(size).ok_or(Refused::Beyond { range, size })?;
+        // The ranges are disjoint, so the last one that begins before the end is the one to overlap, if any is.
+        if let Some((&offset, &(len, _))) = self.ranges.range(..end).next_back()
+            && offset + len > range.offset
+        {
+            return Err(Refused::Overlap { range, other: ByteRange { offset, len } });
+        }
+        self.ranges.insert(range.offset, (range.len, Written::Begun));
+        Ok(())
+    }
+
+    /// Notes that the range begun at `offset` is written.
+    pub(super) fn done(&mut self, offset: u64, checksum: Checksum) {
+        if let Some((_, written)) = self.ranges.get_mut(&offset) {
+            *written = Written::Done(checksum);
+        }
+    }
+
+    /// Returns the checksum of the object if all of its bytes are written.
+    pub(super) fn checksum(&self) -> Result<Checksum, Incomplete> {
+        let (mut end, mut whole) = (0, Checksum::of(&[]));
+        for (&offset, &(len, written)) in &self.ranges {
+            if offset > end {
+                return Err(Incomplete::Gap(ByteRange { offset: end, len: offset - end }));
+            }
+            let Written::Done(checksum) = written else {
+                return Err(Incomplete::Begun(ByteRange { offset, len }));
+            };
+            whole = whole.followed_by(checksum, len);
+            end = offset + len;
+        }
+        if end < self.size {
+            return Err(Incomplete::Gap(ByteRange { offset: end, len: self.size - end }));
+        }
+        Ok(whole)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn range(offset: u64, len: u64) -> ByteRange {
+        ByteRange { offset, len }
+    }
+
+    /// Writes a range of `value`.
+    fn write(coverage: &mut Coverage, value: &[u8], range: ByteRange) -> Result<(), Refused> {
+        coverage.begin(&[range])?;
+        let (from, len) = (usize::try_from(range.offset).unwrap(), usize::try_from(range.len).unwrap());
+        coverage.done(range.offset, Checksum::of(&value[from..from + len]));
+        Ok(())
+    }
+
+    #[test]
+    fn a_gap_names_its_range_wherever_it_is() {
+        let value = [7; 10];
+        for (written, gap) in [
+            (vec![], range(0, 10)),
+            (vec![range(2, 8)], range(0, 2)),
+            (vec![range(6, 4), range(0, 3)], range(3, 3)),
+            (vec![range(0, 9)], range(9, 1)),
+        ] {
+            let mut coverage = Coverage::new(10);
+            for range in written {
+                write(&mut coverage, &value, range).unwrap();
+            }
+            assert_eq!(coverage.checksum(), Err(Incomplete::Gap(gap)));
+        }
+    }
+
+    #[test]
+    fn an_overlap_names_both_ranges_and_begins_none_of_its_write() {
+        let mut coverage = Coverage::new(100);
+        coverage.begin(&[range(40, 20)]).unwrap();
+        for overlapping in [range(30, 11), range(40, 20), range(59, 1), range(45, 5), range(0, 90)] {
+            let refused = coverage.begin(&[range(90, 5), overlapping]).unwrap_err();
+            assert_eq!(refused, Refused::Overlap { range: overlapping, other: range(40, 20) });
+        }
+        let beyond = coverage.begin(&[range(95, 5), range(99, 2)]).unwrap_err();
+        assert_eq!(beyond, Refused::Beyond { range: range(99, 2), size: 100 });
+        coverage.begin(&[range(0, 40), range(60, 40)]).unwrap();
+    }
+
+    #[test]
+    fn a_write_that_did_not_succeed_leaves_the_object_incomplete() {
+        let mut coverage = Coverage::new(10);
+        coverage.begin(&[range(0, 4), range(4, 6)]).unwrap();
+        coverage.done(0, Checksum::of(&[0; 4]));
+        assert_eq!(coverage.checksum(), Err(Incomplete::Begun(range(4, 6))));
+    }
+
+    proptest! {
+        /// Ranges at random, in any order: one is refused exactly if one of its bytes was written before, and the
+        /// checksum is there exactly if every byte was.
+        #[test]
+        fn every_byte_is_written_once_and_the_checksum_is_that_of_the_whole(
+            value in prop::collection::vec(any::<u8>(), 1..200),
+            tries in prop::collection::vec((0..210_u64, 1..60_u64), 0..60),
+            filled in any::<bool>(),
+        ) {
+            let size = value.len() as u64;
+            let mut coverage = Coverage::new(size);
+            let mut written = vec![false; value.len()];
+            let gaps = (0..size).map(|offset| (offset, 1)).filter(|_| filled);
+            for (offset, len) in tries.into_iter().chain(gaps) {
+                let bytes = usize::try_from(offset).unwrap()..usize::try_from(offset + len).unwrap();
+                let free = written.get(bytes.clone()).is_some_and(|bytes| !bytes.contains(&true));
+                prop_assert_eq!(write(&mut coverage, &value, range(offset, len)).is_ok(), free);
+                if free {
+                    written[bytes].fill(true);
+                }
+            }
+            match coverage.checksum() {
+                Ok(checksum) => {
+                    prop_assert!(!written.contains(&false));
+                    prop_assert_eq!(checksum, Checksum::of(&value));
+                }
+                Err(Incomplete::Gap(gap)) => {
+                    let begin = usize::try_from(gap.offset).unwrap();
+                    let end = begin + usize::try_from(gap.len).unwrap();
+                    prop_assert!(!written[begin..end].contains(&true));
+                    prop_assert!(!written[..begin].contains(&false), "it is the first");
+                }
+                Err(begun @ Incomplete::Begun(_)) => prop_assert!(false, "{begun}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! An object that a put session writes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mc_proto::v1::Replica;
+use mc_transfer::{Checksum, TransferError};
+use mc_types::{Code, PutId, StoreId};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::coverage::Coverage;
+use crate::objects::put::{Call, KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, write_by};
+use crate::objects::range::ByteRange;
+use crate::objects::round::{Pending, Written};
+use crate::placement::{Granted, Place, places};
+use crate::{Error, PutMode};
+
+/// Name of the step in error texts.
+pub(super) const WRITE: &str = "put session";
+
+/// A started put whose object is written range by range, each to all replicas.
+#[derive(Debug)]
+pub(crate) struct OpenPut {
+    pub(crate) id: PutId,
+    pub(crate) key: Bytes,
+    /// Size of the object in bytes.
+    pub(crate) size: u64,
+    pub(super) mode: PutMode,
+    pub(super) granted: Arc<Vec<Option<Granted>>>,
+    /// Replicas that this client can write, each with its number in the leader's answer.
+    pub(super) replicas: Vec<(u32, Place)>,
+    /// Number of replicas that the leader placed.
+    placed: usize,
+    /// The masters end the put a little later than this.
+    pub(super) deadline: Instant,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug)]
+struct Progress {
+    coverage: Coverage,
+    /// Replicas that lack a range. Nothing more is written to them.
+    failed: Vec<(u32, StoreId)>,
+    /// Why the latest of them failed.
+    why: String,
+}
+
+/// Results of writing a range, each with the number of its replica.
+pub(super) type Answers = Vec<(u32, Result<Checksum, TransferError>)>;
+
+impl OpenPut {
+    /// Takes over a put that the leader started with `replicas`.
+    ///
+    /// # Errors
+    /// No replica can be written.
+    pub(super) fn new(
+        put: Pending<'_>,
+        replicas: &[Replica],
+        granted: &Arc<Vec<Option<Granted>>>,
+        call: Call<'_>,
+    ) -> Result<Self, Error> {
+        let usable: Vec<_> = places(replicas, granted, put.size).collect();
+        let (id, key, size) = (put.put, put.key.clone(), put.size);
+        // Replicas that this client can't interpret count as failed.
+        let Written { failed, why, .. } = Written::new(put, replicas.len(), &usable);
+        let open = Self {
+            id,
+            key,
+            size,
+            mode: call.options.mode,
+            granted: Arc::clone(granted),
+            replicas: usable,
+            placed: replicas.len(),
+            deadline: call.deadline,
+            progress: Mutex::new(Progress { coverage: Coverage::new(size), failed, why: why.into_owned() }),
+        };
+        open.live(&open.progress.lock())?;
+        Ok(open)
+    }
+
+    /// Notes that ranges, none of which is empty, are being written; returns the replicas to write them to.
+    pub(super) fn begin(&self, ranges: &[ByteRange], now: Instant) -> Result<Vec<(u32, Place)>, Error> {
+        self.check_deadline(now)?;
+        let mut progress = self.progress.lock();
+        let live = self.live(&progress)?;
+        match progress.coverage.begin(ranges) {
+            Ok(()) => Ok(live),
+            Err(refused) => {
+                Err(Error::definite(WRITE, Code::InvalidParams, "this client", refused.to_string()))
+            }
+        }
+    }
+
+    /// Records how the write of a range went. The range is written if a replica has it that has every other range, too.
+    /// A replica that lacks it is given up.
+    pub(super) fn wrote(&self, range: ByteRange, mut answers: Answers) -> Result<(), Error> {
+        let mut progress = self.progress.lock();
+        let mut written = None;
+        for (number, place) in self.live(&progress)? {
+            let answer = answers.iter().position(|(replica, _)| *replica == number);
+            progress.why = match answer.map(|at| answers.swap_remove(at).1) {
+                Some(Ok(checksum)) if written.is_none_or(|first| first == checksum) => {
+                    written = Some(checksum);
+                    continue;
+                }
+                Some(Ok(_)) => {
+                    "its bytes differ from those of another one: the memory changed meanwhile".to_owned()
+                }
+                Some(Err(error)) => error.to_string(),
+                None => "it was not written".to_owned(),
+            };
+            progress.failed.push((number, place.store));
+        }
+        match written {
+            Some(checksum) => {
+                progress.coverage.done(range.offset, checksum);
+                Ok(())
+            }
+            None => Err(self.failure(&progress)),
+        }
+    }
+
+    /// Returns the put, number `at` of its batch, as one to be ended. Its object must be complete.
+    pub(super) fn complete(&self, at: usize, now: Instant) -> Result<Written<'static>, Error> {
+        self.check_deadline(now)?;
+        let progress = self.progress.lock();
+        self.live(&progress)?;
+        let checksum = progress.coverage.checksum().map_err(|incomplete| {
+            let why = format!("the object of {} bytes is not complete: {incomplete}", self.size);
+            Error::definite(WRITE, Code::InvalidParams, "this client", why)
+        })?;
+        // The bytes are not kept, so the put can't be started again.
+        let pending =
+            Pending { put: self.id, again: true, ..Pending::sized(at, self.key.clone(), self.size)? };
+        let written = Written::new(pending, self.placed, &self.replicas);
+        Ok(Written { checksum: Some(checksum.0), failed: progress.failed.clone(), ..written })
+    }
+
+    /// Returns the deadline of writes that begin at `now`.
+    pub(super) fn write_by(&self, now: Instant) -> Instant {
+        let kept = if self.replicas.len() == 1 { KEPT_FOR_THE_END } else { KEPT_FOR_THE_OTHERS };
+        write_by(now, self.deadline, kept)
+    }
+
+    fn check_deadline(&self, now: Instant) -> Result<(), Error> {
+        if now >= self.deadline {
+            let why = "the put's deadline has passed";
+            return Err(Error::definite(WRITE, Code::PutGone, "this client", why));
+        }
+        Ok(())
+    }
+
+    /// Returns the replicas that have every range that was written.
+    fn live(&self, progress: &Progress) -> Result<Vec<(u32, Place)>, Error> {
+        let live = self.replicas.iter().filter(|(number, _)| !progress.has_failed(*number));
+        let live: Vec<_> = live.copied().collect();
+        if live.is_empty() { Err(self.failure(progress)) } else { Ok(live) }
+    }
+
+    fn failure(&self, progress: &Progress) -> Error {
+        let why = format!("none of {} replicas has every range: {}", self.placed, progress.why);
+        Error::definite(WRITE, Code::TransferFail, "the stores", why)
+    }
+}
+
+impl Progress {
+    fn has_failed(&self, number: u32) -> bool {
+        self.failed.iter().any(|(failed, _)| *failed == number)
+    }
+}

@@ -1,0 +1,241 @@
+//! Put sessions: one start, writes of ranges in any order, one end.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::join_all;
+use mc_transfer::{Checksum, WriteOp};
+use mc_types::MAX_GRANT_LIFETIME;
+use tokio::time::Instant;
+
+use super::open_put::{Answers, OpenPut, WRITE};
+use crate::local::Spot;
+use crate::objects::batch::{Cost, IN_FLIGHT, cut};
+use crate::objects::core::{Core, nonsense};
+use crate::objects::put::{Call, Fill};
+use crate::objects::range::{ByteRange, merged};
+use crate::objects::round::{Pending, Round, Written};
+use crate::placement::{Granted, Place};
+use crate::{Error, Put, PutMode, PutOptions};
+
+/// Maximum bytes of an item in a request to end or revoke puts, without its key: put id, checksum, failed replicas.
+const END_ITEM_BYTES: usize = 100;
+const MODES: [PutMode; 2] = [PutMode::IfAbsent, PutMode::Upsert];
+
+/// Ranges of a put to write: the offset of each, and its bytes.
+pub(crate) struct RangeWrite<'a> {
+    pub(crate) put: &'a OpenPut,
+    pub(crate) ranges: Vec<(u64, &'a [u8])>,
+}
+
+/// Ranges that are being written, none of which is empty, with their bytes, and the replicas to write them to.
+type Begun<'a> = (Vec<(ByteRange, Vec<&'a [u8]>)>, Vec<(u32, Place)>);
+
+impl<'a> RangeWrite<'a> {
+    /// Notes that the ranges are being written. Ranges that follow each other become one.
+    fn begin(&self, now: Instant) -> Result<Begun<'a>, Error> {
+        let range = |(offset, from): &(u64, &[u8])| ByteRange { offset: *offset, len: from.len() as u64 };
+        let ranges: Vec<_> = self.ranges.iter().map(range).collect();
+        ranges.iter().try_for_each(|range| range.check(WRITE, self.put.size))?;
+        let ranges: Vec<_> = merged(&ranges).collect();
+        let replicas = self.put.begin(&ranges, now)?;
+        let mut slices = self.ranges.iter().map(|(_, from)| *from).filter(|from| !from.is_empty());
+        let mut with_bytes = |range: ByteRange| {
+            let (mut from, mut left) = (Vec::with_capacity(1), range.len);
+            while left > 0
+                && let Some(slice) = slices.next()
+            {
+                left = left.saturating_sub(slice.len() as u64);
+                from.push(slice);
+            }
+            (range, from)
+        };
+        Ok((ranges.into_iter().map(&mut with_bytes).collect(), replicas))
+    }
+
+    fn len(&self) -> usize {
+        self.ranges.iter().map(|(_, from)| from.len()).sum()
+    }
+}
+
+/// Writes to the memory of one store under one grant.
+struct StoreWrites<'w> {
+    to: &'w Granted,
+    until: Instant,
+    /// Index of the item, number of the replica, and offset of the range of each write.
+    targets: Vec<(usize, u32, u64)>,
+    ops: Vec<WriteOp<'w>>,
+}
+
+impl Core {
+    /// Starts puts of objects of known size. `None`: the key exists, and the put is if-absent.
+    pub(crate) async fn open_puts(
+        &self,
+        items: Vec<(Bytes, u64)>,
+        options: &PutOptions,
+    ) -> Vec<Result<Option<OpenPut>, Error>> {
+        // No grant lives longer, so a later deadline could not be kept.
+        let deadline = Instant::now() + options.deadline.min(MAX_GRANT_LIFETIME);
+        let call = Call { options, fill: Fill::Session, deadline };
+        let mut results: Vec<Option<Result<Option<OpenPut>, Error>>> = Vec::new();
+        results.resize_with(items.len(), || None);
+        let mut pending = Vec::with_capacity(items.len());
+        for (at, (key, size)) in items.into_iter().enumerate() {
+            match Pending::sized(at, key, size) {
+                Ok(put) => pending.push(put),
+                Err(error) => results[at] = Some(Err(error)),
+            }
+        }
+        let chunks = cut(self.start_costs(&pending, options, |_| 0));
+        let mut pending = pending.into_iter();
+        let chunks: Vec<_> = chunks
+            .into_iter()
+            .map(|chunk| self.open_chunk(pending.by_ref().take(chunk.len()).collect(), call))
+            .collect();
+        let opened: Vec<_> = futures::stream::iter(chunks).buffered(IN_FLIGHT).collect().await;
+        for (at, result) in opened.into_iter().flatten() {
+            results[at] = Some(result);
+        }
+        results.into_iter().map(|result| result.unwrap_or_else(|| Err(nonsense(WRITE)))).collect()
+    }
+
+    async fn open_chunk(
+        &self,
+        mut pending: Vec<Pending<'static>>,
+        call: Call<'_>,
+    ) -> Vec<(usize, Result<Option<OpenPut>, Error>)> {
+        let mut opened = Vec::with_capacity(pending.len());
+        while !pending.is_empty() {
+            let started = self.start(std::mem::take(&mut pending), call).await;
+            let granted = Arc::new(started.granted);
+            for (put, replicas) in started.puts {
+                let (at, id) = (put.at, put.put);
+                let open = OpenPut::new(put, &replicas, &granted, call);
+                if open.is_err() {
+                    self.revoke(vec![id]);
+                }
+                opened.push((at, open.map(Some)));
+            }
+            for round in started.others {
+                match round {
+                    // At most once: it is started again without stores to leave out.
+                    Round::Again(put) => pending.push(put),
+                    Round::Done(at, Ok(_)) => opened.push((at, Ok(None))),
+                    Round::Done(at, Err(error)) => opened.push((at, Err(error))),
+                }
+            }
+        }
+        opened
+    }
+
+    /// Writes ranges to all replicas, with one call for each store. The result of each item is its number of bytes.
+    pub(crate) async fn write_ranges(&self, items: &[RangeWrite<'_>]) -> Vec<Result<usize, Error>> {
+        let began = Instant::now();
+        let mut stores: BTreeMap<(usize, usize), StoreWrites<'_>> = BTreeMap::new();
+        let mut begun = Vec::new();
+        let mut results = Vec::with_capacity(items.len());
+        for (at, item) in items.iter().enumerate() {
+            let (ranges, replicas) = match item.begin(began) {
+                Ok(begun) => begun,
+                Err(error) => {
+                    results.push(Err(error));
+                    continue;
+                }
+            };
+            results.push(Ok(item.len()));
+            let OpenPut { granted, .. } = item.put;
+            for (range, from) in ranges {
+                for (number, place) in &replicas {
+                    // `places` only names grants that are there.
+                    let Some(Some(to)) = granted.get(place.grant) else { continue };
+                    let until = item.put.write_by(began);
+                    let store = stores.entry((Arc::as_ptr(granted) as usize, place.grant));
+                    let store = store.or_insert_with(|| StoreWrites {
+                        to,
+                        until,
+                        targets: Vec::new(),
+                        ops: Vec::new(),
+                    });
+                    store.targets.push((at, *number, range.offset));
+                    store.ops.push(WriteOp { range: place.range, offset: range.offset, from: from.clone() });
+                }
+                begun.push((at, range));
+            }
+        }
+        let writing = stores.into_values().map(|StoreWrites { to, until, targets, ops }| async move {
+            (targets, self.write_to(to, ops, until).await)
+        });
+        let mut answers: HashMap<(usize, u64), Answers> = HashMap::with_capacity(begun.len());
+        for (targets, written) in join_all(writing).await {
+            for ((at, replica, offset), result) in targets.into_iter().zip(written) {
+                answers.entry((at, offset)).or_default().push((replica, result));
+            }
+        }
+        if !begun.is_empty() {
+            self.counters.put_write_ns.add(began.elapsed());
+        }
+        for (at, range) in begun {
+            let answers = answers.remove(&(at, range.offset)).unwrap_or_default();
+            let written = answers.iter().filter(|(_, result)| result.is_ok()).count() as u64;
+            self.counters.bytes_written.add(written.saturating_mul(range.len));
+            if let Err(error) = items[at].put.wrote(range, answers) {
+                results[at] = Err(error);
+            }
+        }
+        results
+    }
+
+    /// Ends puts whose objects are complete, which makes them visible. The others fail and are revoked.
+    pub(crate) async fn finish_puts(&self, puts: &[&OpenPut]) -> Vec<Result<Put, Error>> {
+        let now = Instant::now();
+        let mut results = vec![None; puts.len()];
+        let mut revoked = Vec::new();
+        let mut written = [Vec::new(), Vec::new()];
+        for (at, put) in puts.iter().enumerate() {
+            match put.complete(at, now) {
+                Ok(mut done) => {
+                    done.pending.spot = self.spot(put, &done);
+                    written[usize::from(put.mode == PutMode::Upsert)].push(done);
+                }
+                Err(error) => {
+                    revoked.push(put.id);
+                    results[at] = Some(Err(error));
+                }
+            }
+        }
+        self.revoke(revoked);
+        let options = MODES.map(|mode| PutOptions { mode, ..PutOptions::default() });
+        let mut ends = Vec::new();
+        for (written, options) in written.into_iter().zip(&options) {
+            let cost =
+                |put: &Written<'_>| Cost { request: put.pending.key.len() + END_ITEM_BYTES, payload: 0 };
+            let chunks = cut(written.iter().map(cost).collect::<Vec<_>>());
+            let mut written = written.into_iter();
+            for chunk in chunks {
+                let chunk: Vec<_> = written.by_ref().take(chunk.len()).collect();
+                let deadline = chunk.iter().map(|put| puts[put.pending.at].deadline).max().unwrap_or(now);
+                ends.push(self.end(chunk, Call { options, fill: Fill::Session, deadline }));
+            }
+        }
+        let ended: Vec<_> = futures::stream::iter(ends).buffered(IN_FLIGHT).collect().await;
+        for (at, result) in ended.into_iter().flatten().filter_map(Round::done) {
+            results[at] = Some(result);
+        }
+        let results: Vec<_> =
+            results.into_iter().map(|result| result.unwrap_or_else(|| Err(nonsense(WRITE)))).collect();
+        for mode in MODES {
+            let of_mode = puts.iter().zip(&results).filter(|(put, _)| put.mode == mode);
+            self.note_results(mode, of_mode.map(|(put, result)| (&put.key[..], result)));
+        }
+        results
+    }
+
+    /// Returns the object's place in this process's own store, if it was written there.
+    fn spot(&self, put: &OpenPut, written: &Written<'_>) -> Option<Spot> {
+        let whole = |number: u32| !written.failed.iter().any(|(failed, _)| *failed == number);
+        let places = put.replicas.iter().filter(|(number, _)| whole(*number)).map(|(_, place)| place);
+        self.local.embedded.as_ref()?.spot(put.size, Checksum(written.checksum?), places)
+    }
+}

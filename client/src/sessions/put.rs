@@ -1,0 +1,178 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use mc_types::PutId;
+use tokio::runtime::Handle;
+
+use crate::objects::{OpenPut, RangeWrite, nonsense};
+use crate::{Client, Error, Put, PutOptions};
+
+/// An object that is put range by range, for example layer by layer while a model computes them.
+///
+/// Opening it costs one call to the leader for a whole batch, and [`finish`](Self::finish) another one. In between the
+/// ranges are written in any order, also concurrently; they must cover the object exactly once. Readers see the object
+/// once it is finished.
+///
+/// A range goes to every replica. A replica that can't be written is given up, as in a put; when none is left, writes and
+/// the finish fail, and the object has to be put again. The deadline of the put, [`PutOptions::deadline`] and at most 60
+/// seconds, counts from the opening. Afterwards writes and the finish fail with `PUT_GONE`. A session takes a leader:
+/// without one, opening and finishing it fail with `NO_LEADER`, and nothing is kept locally.
+///
+/// Dropping a session that was not finished frees its space, as [`abort`](Self::abort) does.
+#[derive(Debug)]
+pub struct PutSession {
+    client: Client,
+    put: Arc<OpenPut>,
+    /// Whether the put was finished or aborted.
+    is_over: bool,
+    /// The runtime on which the put is revoked, since a session may be dropped outside of it.
+    runtime: Handle,
+}
+
+/// A range of an object, and its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct RangeFrom<'a> {
+    /// First byte, counted from the start of the object.
+    pub offset: u64,
+    /// The bytes; read in place.
+    pub from: &'a [u8],
+}
+
+/// Ranges to write in a session.
+#[derive(Clone, Debug)]
+pub struct WriteFrom<'a> {
+    /// The session.
+    pub session: &'a PutSession,
+    /// The ranges, in any order.
+    pub ranges: &'a [RangeFrom<'a>],
+}
+
+impl PutSession {
+    /// Returns the id of the put, which is the version of the object once it is finished.
+    #[must_use]
+    pub fn id(&self) -> PutId {
+        self.put.id
+    }
+
+    /// Returns the size of the object in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.put.size
+    }
+
+    /// Writes a range of the object.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` if the range does not lie within the object, or overlaps one that was written before: then
+    /// nothing is written, and the session goes on. `TRANSFER_FAIL` if no replica is left and `PUT_GONE` after the
+    /// deadline: then the session has failed. A write that is abandoned leaves its range incomplete for good.
+    pub async fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
+        let ranges = [RangeFrom { offset, from }];
+        let written =
+            self.client.batch_write_from(&[WriteFrom { session: self, ranges: &ranges }]).await.pop();
+        written.unwrap_or_else(|| Err(nonsense("put session"))).map(drop)
+    }
+
+    /// Ends the put, which makes the object visible.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` if the ranges do not cover the object; the error names the first one that lacks. Else as for
+    /// [`Client::put_with`]; a leader that does not answer leaves the outcome unknown.
+    pub async fn finish(self) -> Result<Put, Error> {
+        let client = self.client.clone();
+        let finished = client.batch_finish(vec![self]).await.pop();
+        finished.unwrap_or_else(|| Err(nonsense("put session")))
+    }
+
+    /// Gives the put up and frees its space.
+    ///
+    /// # Errors
+    /// [`Error`] when no leader answers in time; the space is then freed at the put's deadline.
+    pub async fn abort(self) -> Result<(), Error> {
+        let client = self.client.clone();
+        client.batch_abort(vec![self]).await
+    }
+
+    /// Takes the put out of the session, which then revokes nothing when it is dropped.
+    fn into_put(mut self) -> Arc<OpenPut> {
+        self.is_over = true;
+        Arc::clone(&self.put)
+    }
+}
+
+impl Drop for PutSession {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let (core, id) = (self.client.core().clone(), self.put.id);
+            self.runtime.spawn(async move {
+                if let Err(error) = core.revoked(&[id]).await {
+                    tracing::debug!("{error}");
+                }
+            });
+        }
+    }
+}
+
+impl Client {
+    /// Opens a session to put an object of `size` bytes. `None`: the key exists, and the put is if-absent.
+    ///
+    /// # Errors
+    /// [`Error`] as for [`put_with`](Self::put_with), always definite.
+    pub async fn put_session(
+        &self,
+        key: impl AsRef<[u8]>,
+        size: u64,
+        options: &PutOptions,
+    ) -> Result<Option<PutSession>, Error> {
+        let mut sessions = self.batch_put_session(&[(key.as_ref(), size)], options).await;
+        sessions.pop().unwrap_or_else(|| Err(nonsense("put session")))
+    }
+
+    /// [`put_session`](Self::put_session) for many objects, each given by its key and size; one result each, in order.
+    pub async fn batch_put_session<K: AsRef<[u8]>>(
+        &self,
+        items: &[(K, u64)],
+        options: &PutOptions,
+    ) -> Vec<Result<Option<PutSession>, Error>> {
+        let item = |(key, size): &(K, u64)| (Bytes::copy_from_slice(key.as_ref()), *size);
+        let opened = self.core().open_puts(items.iter().map(item).collect(), options).await;
+        let session = |put| PutSession {
+            client: self.clone(),
+            put: Arc::new(put),
+            is_over: false,
+            runtime: Handle::current(),
+        };
+        opened.into_iter().map(|result| Ok(result?.map(session))).collect()
+    }
+
+    /// Writes ranges in many sessions of this client, without a copy on the way and without a call to the leader. There
+    /// is one result for each item, in order: the number of its bytes.
+    ///
+    /// An item with a range that [`PutSession::write`] would refuse writes nothing. If an item fails with
+    /// `TRANSFER_FAIL`, some of its ranges may be written.
+    pub async fn batch_write_from(&self, items: &[WriteFrom<'_>]) -> Vec<Result<usize, Error>> {
+        let writes: Vec<_> = items
+            .iter()
+            .map(|WriteFrom { session, ranges }| RangeWrite {
+                put: &session.put,
+                ranges: ranges.iter().map(|range| (range.offset, range.from)).collect(),
+            })
+            .collect();
+        self.core().write_ranges(&writes).await
+    }
+
+    /// [Finishes](PutSession::finish) many sessions of this client; one result each, in order.
+    pub async fn batch_finish(&self, sessions: Vec<PutSession>) -> Vec<Result<Put, Error>> {
+        let puts: Vec<Arc<OpenPut>> = sessions.into_iter().map(PutSession::into_put).collect();
+        self.core().finish_puts(&puts.iter().map(|put| &**put).collect::<Vec<_>>()).await
+    }
+
+    /// [Aborts](PutSession::abort) many sessions of this client.
+    ///
+    /// # Errors
+    /// [`Error`] when no leader answers in time; the space is then freed at the puts' deadlines.
+    pub async fn batch_abort(&self, sessions: Vec<PutSession>) -> Result<(), Error> {
+        let ids: Vec<_> = sessions.into_iter().map(|session| session.into_put().id).collect();
+        self.core().revoked(&ids).await
+    }
+}

@@ -265,7 +265,7 @@ async fn one_object_is_read_into_several_buffers_and_put_from_several_by_one_tra
         slices.iter().map(|slice| (slice.as_ptr() as usize, slice.len())).collect()
     };
     client
-        .batch_put_from(&[PutFrom { key: b"k", slices: &slices }], &PutOptions::default())
+        .batch_put_from(&[PutFrom { key: b"k", slices: &slices, group: &[] }], &PutOptions::default())
         .await
         .remove(0)
         .unwrap();

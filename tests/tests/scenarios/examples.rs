@@ -12,6 +12,9 @@ mod outcomes;
 #[allow(dead_code, reason = "its main")]
 #[path = "../../../client/examples/put_get.rs"]
 mod put_get;
+#[allow(dead_code, reason = "its main")]
+#[path = "../../../client/examples/sessions.rs"]
+mod sessions;
 
 #[tokio::test]
 async fn put_get_reads_what_it_put_and_removes_it() {
@@ -32,6 +35,16 @@ async fn batches_has_a_result_for_each_item_and_reads_in_place_what_it_put_from_
     let expected = [b'k', b'v', b'v', 0].map(|byte| vec![byte; batches::BLOCK]).concat();
     assert!(read.as_slice() == expected, "other bytes came back");
     let left = cluster.client().await.batch_exist(&batches::LAYERS).await;
+    assert!(left.into_iter().all(|there| !there.unwrap()), "they are gone");
+}
+
+#[tokio::test]
+async fn sessions_reads_each_layer_of_each_block_as_it_was_put() {
+    let cluster = Cluster::builder().masters(1).start().await;
+    let read = sessions::run(&cluster.addresses()).await.unwrap();
+    let expected: Vec<[u8; 2]> = (0..sessions::LAYERS).map(|layer| [layer; 2]).collect();
+    assert_eq!(read, expected);
+    let left = cluster.client().await.batch_exist(&sessions::BLOCKS).await;
     assert!(left.into_iter().all(|there| !there.unwrap()), "they are gone");
 }
 

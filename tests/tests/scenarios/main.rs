@@ -28,6 +28,7 @@ mod quotas;
 mod races;
 mod removals;
 mod restarts;
+mod sessions;
 mod settings;
 mod start_order;
 mod stores;

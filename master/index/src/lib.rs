@@ -10,6 +10,7 @@
 
 pub mod alloc;
 mod changes;
+mod clearing;
 mod command;
 mod cow;
 #[cfg(feature = "testing")]
@@ -38,6 +39,7 @@ mod stores;
 mod tenants;
 
 pub use changes::Change;
+pub use clearing::{Cleared, Clearing, Fit};
 pub use command::{
     Command, DecodeError, Endpoint, EvictItem, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
     PutStartItem, PutStarted, RemoveItem, Replication, Response, Stamp, StartKey, reuse_epoch,

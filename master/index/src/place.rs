@@ -260,9 +260,13 @@ fn has_more_free(state: &State, a: Candidate, b: Candidate) -> bool {
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): the same numbers from the same seed on every replica.
-struct SplitMix64(u64);
+pub(super) struct SplitMix64(u64);
 
 impl SplitMix64 {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -272,7 +276,7 @@ impl SplitMix64 {
     }
 
     /// Returns a number below `n`; `None` when `n` is 0.
-    fn below(&mut self, n: usize) -> Option<usize> {
+    pub(super) fn below(&mut self, n: usize) -> Option<usize> {
         usize::try_from(self.below_u64(n as u64)?).ok()
     }
 

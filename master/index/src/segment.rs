@@ -69,9 +69,18 @@ impl Residents {
 
     /// Returns the offset and the shard of the resident with the lowest offset.
     pub(super) fn first(&self) -> Option<(u64, u32)> {
-        let (&word, ()) = self.0.first()?;
+        self.0.first().map(|(&word, ())| Self::parts(word))
+    }
+
+    /// Returns the offset and the shard of the first resident from `offset` on.
+    pub(super) fn at_or_after(&self, offset: u64) -> Option<(u64, u32)> {
+        let from = Self::word(offset.next_multiple_of(1 << ALIGN_BITS), 0);
+        self.0.at_or_after(&from).map(|(&word, ())| Self::parts(word))
+    }
+
+    fn parts(word: u64) -> (u64, u32) {
         let shard = word & ((1 << SHARD_BITS) - 1);
-        Some((word >> SHARD_BITS << ALIGN_BITS, u32::try_from(shard).unwrap_or_default()))
+        (word >> SHARD_BITS << ALIGN_BITS, u32::try_from(shard).unwrap_or_default())
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -92,6 +101,10 @@ mod tests {
         assert_eq!(residents.first(), Some((last, SHARDS - 1)));
         residents.insert(64, 7);
         assert_eq!((residents.first(), residents.len()), (Some((64, 7)), 2));
+        assert_eq!(
+            (residents.at_or_after(64), residents.at_or_after(65)),
+            (Some((64, 7)), Some((last, SHARDS - 1)))
+        );
         residents.remove(64, 7);
         residents.remove(last, SHARDS - 1);
         assert_eq!(residents.first(), None);

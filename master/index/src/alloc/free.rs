@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use crate::cow::CowMap;
 
 /// The free ranges of a segment, handed out by best fit. Adjacent ranges are always joined.
@@ -62,6 +64,16 @@ impl FreeSpace {
             len += range;
         }
         self.add(offset, len);
+    }
+
+    /// Extends a range by the free ranges beside it.
+    pub(super) fn around(&self, range: Range<u64>) -> Range<u64> {
+        let before = self.by_offset.at_or_before(&range.start);
+        let start = before
+            .filter(|(start, len)| **start + **len == range.start)
+            .map_or(range.start, |(start, _)| *start);
+        let end = range.end + self.by_offset.get(&range.end).unwrap_or(&0);
+        start..end
     }
 
     /// The ranges, by offset.

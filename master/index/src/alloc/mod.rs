@@ -12,6 +12,7 @@
 //! All other data can be rebuilt from the runs, so a snapshot lists only them. When it is read, every owner of an
 //! allocation claims its slot again ([`Allocator::claim`]).
 
+mod extent;
 mod free;
 mod run;
 
@@ -168,17 +169,22 @@ impl Allocator {
 
     /// Cuts a free slot of the next larger size that has one into a new run, and takes its first slot.
     fn take_from_larger(&mut self, slot: u64) -> Option<u64> {
+        let parent = self.larger(slot)?;
+        let offset = self.take_from_run(parent, false)?;
+        let slots = (parent / slot).min(u64::from(Run::MAX_SLOTS));
+        self.start_run(slot, offset, slots, parent);
+        Some(offset)
+    }
+
+    /// Returns the next larger size with a free slot that may be cut up.
+    fn larger(&self, slot: u64) -> Option<u64> {
         let mut from = (slot + 1, false, 0);
         for _ in 0..NEST_TRIES {
             let (&(parent, nested, _), ()) = self.partial.at_or_after(&from)?;
-            if nested {
-                from = (parent + 1, false, 0);
-                continue;
+            if !nested {
+                return Some(parent);
             }
-            let offset = self.take_from_run(parent, false)?;
-            let slots = (parent / slot).min(u64::from(Run::MAX_SLOTS));
-            self.start_run(slot, offset, slots, parent);
-            return Some(offset);
+            from = (parent + 1, false, 0);
         }
         None
     }

@@ -28,6 +28,11 @@ impl Run {
         self.parent > 0
     }
 
+    /// Number of slots that are taken.
+    pub(super) fn taken(&self) -> u32 {
+        self.taken.count_ones()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.taken == 0
     }

@@ -1,6 +1,7 @@
 //! The index as its users see it: commands in, responses and snapshots out.
 #![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
 
+mod clearing;
 mod codec;
 mod determinism;
 mod model;

@@ -1,3 +1,5 @@
+mod clearing;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
@@ -109,6 +111,8 @@ pub struct Evictor {
     passed_over: usize,
     /// Soft-pinned units that were candidates, by the end of their pin. Units may be gone since.
     soft_pins: BTreeMap<(ClusterTime, u64), KeyHash>,
+    /// Number of choices of a clearing so far, the seed of the next one.
+    clearings: u64,
 }
 
 /// Units of one tenant, or of all that have no quota, in the order of eviction.
@@ -147,6 +151,7 @@ impl Default for Evictor {
             to_note: VecDeque::new(),
             passed_over: 0,
             soft_pins: BTreeMap::new(),
+            clearings: 0,
         }
     }
 }

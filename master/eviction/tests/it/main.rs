@@ -3,6 +3,8 @@
 #[path = "../../../index/tests/support/mod.rs"]
 mod support;
 
+mod size_shift;
+
 use mc_eviction::{Blocked, Chosen, Evictor, Excess, Leases, Want, excess, tenants_in_excess};
 use mc_index::{
     Change, Command, EvictItem, GroupId, HashedObject, KeyHash, ObjectAge, Op, PinAction, PutEndItem,

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_eviction::{
     Blocked, Chosen, Evictor, Excess, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want, excess,
     tenants_in_excess,
 };
-use mc_index::{EvictItem, Request, TenantName};
-use mc_types::Code;
+use mc_index::{EvictItem, Fit, Request, TenantName};
+use mc_types::{Code, StoreId};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -35,6 +36,8 @@ const SCOPES_MAX: usize = 1024;
 pub(crate) struct Room {
     /// What waiting puts have asked for since the last round.
     wanted: Mutex<BTreeMap<Scope, Excess>>,
+    /// Bytes of the largest object among those that were asked for.
+    largest: AtomicU64,
     asked: Notify,
     rounds: watch::Sender<Rounds>,
 }
@@ -67,16 +70,23 @@ pub(super) enum Made {
 
 impl Room {
     pub(super) fn new() -> Self {
-        Self { wanted: Mutex::default(), asked: Notify::new(), rounds: watch::Sender::default() }
+        Self {
+            wanted: Mutex::default(),
+            largest: AtomicU64::new(0),
+            asked: Notify::new(),
+            rounds: watch::Sender::default(),
+        }
     }
 
-    /// Asks for room and waits until an eviction has freed some, or has found that it cannot.
-    pub(super) async fn make(&self, scope: Scope, wanted: Excess, deadline: Instant) -> Made {
+    /// Asks for room, for objects of at most `largest` bytes, and waits until an eviction has freed some, or has found that
+    /// it cannot.
+    pub(super) async fn make(&self, scope: Scope, wanted: Excess, largest: u64, deadline: Instant) -> Made {
         // Subscribed before asking: the round that answers cannot be missed. An earlier round that ends in between is
         // taken for the answer. The caller then tries once more than necessary.
         let mut rounds = self.rounds.subscribe();
         let number = |rounds: &Rounds| rounds.last.get(&scope).map_or(0, |round| round.number);
         let before = number(&rounds.borrow());
+        self.largest.fetch_max(largest, Ordering::AcqRel);
         self.ask(scope, wanted);
         let answered = rounds.wait_for(|rounds| number(rounds) != before);
         match tokio::time::timeout_at(deadline, answered).await {
@@ -243,8 +253,9 @@ impl Term {
         }
     }
 
-    /// Brings the order up to date, and evicts down to the low watermark if the pool is above the high one, or as much
-    /// as puts have asked for.
+    /// Brings the order up to date, and evicts down to the low watermark if the pool or a tenant is above the high one, or
+    /// as much as puts have asked for. Where free bytes are in pieces that are too small for a put, objects that lie side
+    /// by side are evicted first.
     async fn round(&mut self, coordinator: &Coordinator) -> Result<(), TermOver> {
         self.follow(coordinator).await;
         self.note(coordinator).await;
@@ -256,6 +267,19 @@ impl Term {
         }
         let mut wanted = coordinator.room.take_wanted();
         let suspects = self.leading.liveness.suspects();
+        let largest = coordinator.room.largest.swap(0, Ordering::AcqRel);
+        if let Some(asked) = wanted.get_mut(&None).filter(|asked| asked.bytes > 0)
+            && self.is_in_pieces(coordinator, largest, &suspects)
+        {
+            self.reason = EvictedFor::Put;
+            match self.clear(coordinator, asked.bytes, largest).await? {
+                Some(cleared) => asked.bytes = asked.bytes.saturating_sub(cleared),
+                None => {
+                    coordinator.room.ended(None, None);
+                    return Ok(());
+                }
+            }
+        }
         let asked = wanted.get(&None).copied().unwrap_or_default();
         let mut for_puts = false;
         coordinator.index.read(|applied| {
@@ -285,6 +309,38 @@ impl Term {
             }
         }
         Ok(())
+    }
+
+    /// Whether an object of `size` bytes finds no room although as many bytes are free.
+    fn is_in_pieces(&self, coordinator: &Coordinator, size: u64, suspects: &[StoreId]) -> bool {
+        size > 0 && coordinator.index.read(|applied| applied.state.fit_of(size, suspects)) == Fit::InPieces
+    }
+
+    /// Evicts objects that lie side by side until `bytes` of objects of `size` fit where they were, or no more such
+    /// objects are found. Returns the bytes for which there is room; `None` if an entry failed.
+    async fn clear(
+        &mut self,
+        coordinator: &Coordinator,
+        bytes: u64,
+        size: u64,
+    ) -> Result<Option<u64>, TermOver> {
+        let mut cleared = 0;
+        while cleared < bytes {
+            let suspects = self.leading.liveness.suspects();
+            let Self { leading, evictor, .. } = self;
+            let found = coordinator.index.read(|applied| {
+                evictor.choose_clearing(size, &applied.state, &leading.leases, leading.now(), &suspects)
+            });
+            let Some((Chosen { items, bytes: freed, .. }, room)) = found else { break };
+            if self.evict(coordinator, items, Try::First).await? == Entry::Failed {
+                return Ok(None);
+            }
+            coordinator.metrics.evicted_bytes(self.reason, freed);
+            coordinator.room.ended(None, None);
+            cleared += room - room % size;
+            self.follow(coordinator).await;
+        }
+        Ok(Some(cleared))
     }
 
     /// Evicts as much as is wanted in a scope, or as can be.

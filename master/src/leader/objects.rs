@@ -363,9 +363,10 @@ impl Objects {
             let again: Vec<_> = short.places.iter().map(|&at| items[at].clone()).collect();
             // A store may have been suspect when the entry was made and be heard again by now: nothing is evicted before
             // the puts were refused once more.
+            let largest = again.iter().map(|item| item.size).max().unwrap_or_default();
             let wants = if tries == 0 && short.has_room { Vec::new() } else { short.wants() };
             for (scope, wanted) in wants {
-                let made = self.coordinator.room.make(scope, wanted, deadline).await;
+                let made = self.coordinator.room.make(scope, wanted, largest, deadline).await;
                 if made != Made::Freed {
                     self.coordinator.metrics.puts_refused_by_space.increment(1);
                     return Ok((started, explain(scope, made)));

@@ -156,7 +156,8 @@ impl Command {
             BenchCommand::Failover(_)
             | BenchCommand::Restart(_)
             | BenchCommand::Replay(_)
-            | BenchCommand::Fleet(_) => None,
+            | BenchCommand::Fleet(_)
+            | BenchCommand::Allocator(_) => None,
         }
     }
 }
@@ -430,6 +431,12 @@ pub(crate) enum BenchCommand {
     /// Stores and clients run in this process, with the product's own code; the masters are child processes. Each client
     /// gets one object a second. Raise the limit on open files first: a store takes about 10 descriptors, a client 3.
     Fleet(FleetArgs),
+    /// Measure how much of the pool's memory objects can use, and how fast the masters place them
+    ///
+    /// The bench drives the masters' index in this process, without memory behind it. It fills the pool until an object
+    /// finds no room, evicts 5 % of the objects at random, and goes on. Utilization is the share of the capacity that
+    /// objects take when one finds no room.
+    Allocator(AllocatorArgs),
 }
 
 /// Load that a bench puts on the pool.
@@ -537,6 +544,44 @@ pub(crate) struct FleetArgs {
     /// Parent of the directory for data and logs [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AllocatorArgs {
+    /// Sizes of the objects
+    #[arg(long, value_enum, default_value_t = AllocatorWorkload::Kv, value_name = "WORKLOAD")]
+    pub(crate) workload: AllocatorWorkload,
+    /// Number of stores, each with one segment of 64 GiB, or less if the pool would have more than 1 TiB
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub(crate) segments: u32,
+    /// Replicas of each object, at most as many as segments
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) replicas: u8,
+}
+
+/// Sizes of the objects in the allocator's bench.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AllocatorWorkload {
+    /// 3,274,752 bytes: one page of KV cache
+    Kv,
+    /// Calls of 1 to 128 pages of 3,274,752 and 658,432 bytes each
+    Paired,
+    /// One size in each pool: powers of two from 4 KiB to 16 MiB, and 17 bytes or a tenth beside them
+    Uniform,
+    /// Any size from 1 KiB to 16 MiB
+    Random,
+}
+
+impl AllocatorWorkload {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Kv => "kv",
+            Self::Paired => "paired",
+            Self::Uniform => "uniform",
+            Self::Random => "random",
+        }
+    }
 }
 
 /// Signal that ends a leader.

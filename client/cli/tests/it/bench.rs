@@ -11,13 +11,18 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs `mcctl bench` with these arguments; its document, and what it said beside that.
 fn bench(line: &str) -> (Value, String) {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = TempDir::new().unwrap();
+    let path = dir.path().to_str().unwrap();
+    bench_in_process(&format!("{line} --data-dir {path}"))
+}
+
+/// The same for a bench that starts no processes and so has no data directory.
+fn bench_in_process(line: &str) -> (Value, String) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let output = Command::new(env!("CARGO_BIN_EXE_mcctl"))
         .arg("bench")
         .args(line.split(' '))
-        .args(["--json", "--data-dir"])
-        .arg(dir.path())
+        .arg("--json")
         .env_remove("MC_MASTERS")
         .output()
         .unwrap();
@@ -105,4 +110,19 @@ fn a_put_of_one_key_is_told_in_parts_that_the_masters_measured() {
         report["machine"]["fdatasync_p50_us"].as_f64().unwrap() > 0.0,
         "the disk alone, beside them: {report}"
     );
+}
+
+#[test]
+fn the_allocator_is_told_by_workload() {
+    for (workload, lowest) in [("kv", 0.99), ("paired", 0.99), ("uniform", 0.98), ("random", 0.92)] {
+        let (report, _) = bench_in_process(&format!("allocator --workload {workload} --segments 1"));
+        assert_eq!((&report["bench"], &report["workload"]), (&"allocator".into(), &workload.into()));
+        let [average, worst] = figures(&report, ["utilization_avg", "utilization_min"]);
+        assert!(lowest <= worst && worst <= average && average <= 1.0, "{report}");
+        let [rate, objects, full] = figures(&report, ["allocs_per_s", "objects", "full"]);
+        assert!(rate > 0.0 && objects > full && full > 0.0, "{report}");
+        assert_eq!(report["sizes"].is_array(), workload == "uniform", "{report}");
+    }
+    let (report, _) = bench_in_process("allocator --segments 4 --replicas 3");
+    assert_eq!(figures(&report, ["segments", "replicas"]), [4.0, 3.0]);
 }

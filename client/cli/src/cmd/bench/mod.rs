@@ -1,5 +1,6 @@
 //! `mcctl bench`: measures the pool, and the limits of this machine in the same run.
 
+mod allocator;
 mod alone;
 mod failover;
 mod fleet;
@@ -32,6 +33,7 @@ pub(crate) async fn bench(global: &Global, args: &BenchArgs, output: Output) -> 
             BenchCommand::Restart(args) => restart::bench(global, args, output).await,
             BenchCommand::Replay(args) => replay::bench(global, args, output).await,
             BenchCommand::Fleet(args) => fleet::bench(global, args, output).await,
+            BenchCommand::Allocator(args) => allocator::bench(global, args, output).await,
         }
     };
     interrupts.until(work).await?

@@ -157,7 +157,8 @@ impl Command {
             | BenchCommand::Restart(_)
             | BenchCommand::Replay(_)
             | BenchCommand::Fleet(_)
-            | BenchCommand::Allocator(_) => None,
+            | BenchCommand::Allocator(_)
+            | BenchCommand::Full(_) => None,
         }
     }
 }
@@ -437,6 +438,11 @@ pub(crate) enum BenchCommand {
     /// finds no room, evicts 5 % of the objects at random, and goes on. Utilization is the share of the capacity that
     /// objects take when one finds no room.
     Allocator(AllocatorArgs),
+    /// Compare a pool that is kept full by eviction with the same pool while it has room; starts a pool of its own
+    ///
+    /// The bench puts objects of 256 bytes, 128 a call, and objects of 1 MiB, beside one caller that reads. Turns with room
+    /// and turns without alternate. Between turns the pool is emptied by eviction, outside of the measured time.
+    Full(FullArgs),
 }
 
 /// Load that a bench puts on the pool.
@@ -557,6 +563,22 @@ pub(crate) struct AllocatorArgs {
     /// Replicas of each object, at most as many as segments
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     pub(crate) replicas: u8,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct FullArgs {
+    /// Number of turns with room, and of turns with a full pool
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub(crate) rounds: u32,
+    /// Duration of each turn
+    #[arg(long, default_value = "3s", value_name = "DURATION")]
+    pub(crate) duration: Span,
+    /// Number of concurrent writers
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) threads: u32,
+    /// Parent of the directory for data and logs, where fdatasync is measured too [default: the system's directory for temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
 }
 
 /// Sizes of the objects in the allocator's bench.

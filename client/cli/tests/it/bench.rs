@@ -126,3 +126,18 @@ fn the_allocator_is_told_by_workload() {
     let (report, _) = bench_in_process("allocator --segments 4 --replicas 3");
     assert_eq!(figures(&report, ["segments", "replicas"]), [4.0, 3.0]);
 }
+
+#[test]
+fn a_full_pool_is_told_beside_one_with_room() {
+    let (report, _) = bench("full --rounds 1 --duration 500ms --threads 4");
+    let loads = report["loads"].as_array().unwrap();
+    assert_eq!(loads.len(), 2, "{report}");
+    for load in loads {
+        let [room, full, percent] = figures(load, ["room_puts_s", "full_puts_s", "full_percent"]);
+        assert!(room > 0.0 && full > 0.0 && (percent - 100.0 * full / room).abs() < 0.1, "{report}");
+        let [evicted, used] = figures(load, ["evicted", "used_before_first_wait"]);
+        assert!(evicted > 0.0 && used > 0.9 && used <= 1.0, "{report}");
+        assert_eq!((&load["room_failed"], &load["full_failed"]), (&0.into(), &0.into()), "{report}");
+    }
+    figures(&report["machine"], ["loopback_mib_s", "memcpy_mib_s", "fdatasync_p50_us"]);
+}

@@ -36,6 +36,7 @@ fn with_json_what_fails_is_one_document_with_an_error_too() {
         ("get key - --json", "standard output"),
         ("put key /no/such/file --json", "/no/such/file"),
         ("bench failover --masters 127.0.0.1:9 --json", "--masters"),
+        ("bench full --masters 127.0.0.1:9 --json", "--masters"),
         ("bench allocator --segments 2 --replicas 3 --json", "--segments 2"),
         ("playground --trace /no/such/trace --json", "/no/such/trace"),
     ] {

@@ -107,6 +107,12 @@ impl Masters {
         Ok(measured)
     }
 
+    /// Reads the leader's values of counters and gauges without labels; 0 for one that is absent.
+    pub(super) async fn leader_values<const N: usize>(&self, names: [&str; N]) -> Result<[f64; N]> {
+        let text = scrape(&self.leader_http).await?;
+        Ok(names.map(|name| value(&text, &format!("{name} "))))
+    }
+
     /// Reads the leader's sums.
     pub(super) async fn leader_measured(&self) -> Result<Measured> {
         Ok(Measured::of_leader(&scrape(&self.leader_http).await?))
@@ -127,11 +133,13 @@ fn fdatasyncs(text: &str) -> Total {
 
 /// Reads sum and count of one series from a Prometheus text; 0 if it is absent.
 fn total(text: &str, name: &str, labels: &str) -> Total {
-    let value = |part: &str| {
-        let series = format!("{name}_{part}{labels} ");
-        text.lines().find_map(|line| line.strip_prefix(&series)?.parse::<f64>().ok()).unwrap_or(0.0)
-    };
+    let value = |part: &str| value(text, &format!("{name}_{part}{labels} "));
     Total { seconds: value("sum"), count: value("count") as u64 }
+}
+
+/// Reads the value of the line that begins with `series`; 0 if there is none.
+fn value(text: &str, series: &str) -> f64 {
+    text.lines().find_map(|line| line.strip_prefix(series)?.parse().ok()).unwrap_or(0.0)
 }
 
 #[cfg(test)]
@@ -156,6 +164,8 @@ mod tests {
         assert!((during.start_commits.mean_us().unwrap() - 3_000.0).abs() < 1e-6, "{during:?}");
         assert_eq!(during.leader_fdatasyncs.mean_us(), Some(250.0));
         assert_eq!(during.revoke_commits.mean_us(), None, "nobody revoked");
+        registry.gauge("mc_pool_used_bytes", "Bytes", &[]).set(4096.0);
+        assert_eq!(value(&registry.render(), "mc_pool_used_bytes "), 4_096.0);
     }
 
     #[test]

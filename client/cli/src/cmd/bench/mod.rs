@@ -4,6 +4,7 @@ mod allocator;
 mod alone;
 mod failover;
 mod fleet;
+mod full;
 mod load;
 mod machine;
 mod masters;
@@ -34,6 +35,7 @@ pub(crate) async fn bench(global: &Global, args: &BenchArgs, output: Output) -> 
             BenchCommand::Replay(args) => replay::bench(global, args, output).await,
             BenchCommand::Fleet(args) => fleet::bench(global, args, output).await,
             BenchCommand::Allocator(args) => allocator::bench(global, args, output).await,
+            BenchCommand::Full(args) => full::bench(global, args, output).await,
         }
     };
     interrupts.until(work).await?

@@ -1,0 +1,243 @@
+//! Stalls while many objects leave a large index: how long one entry keeps readers out, how long a choice keeps entries
+//! out, and how long a leased read has to wait. No network and no disk; a thread that only sleeps shows how long the
+//! machine itself makes anyone wait.
+//!
+//!     cargo run --release -p mc-eviction --example stalls -- evict 10000000 1000000
+//!
+//! The first half leaves the index alone, the second half one of which a clone is held, as for a snapshot.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mc_eviction::{Evictor, Leases, OBJECTS_PER_ENTRY, Want};
+use mc_index::{
+    Change, Command, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Settings, Stamp, State,
+};
+use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
+use parking_lot::RwLock;
+
+/// As `mc-master` has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const STORES: u64 = 8;
+const SIZE: u64 = 4096;
+/// Objects of an entry that puts.
+const BATCH: u64 = 128;
+/// Newest objects, which are read. They are leased, so that they stay.
+const READ: u64 = 1000;
+
+const USAGE: &str = "usage: stalls WHAT OBJECTS GONE, where WHAT is `evict`, OBJECTS the objects in the index and GONE \
+                     those that leave it, fewer by at least 1000";
+
+/// How objects leave.
+#[derive(Clone, Copy)]
+enum What {
+    /// Chosen by the evictor, entry by entry.
+    Evict,
+}
+
+/// A leader's index and eviction.
+struct Leader {
+    state: Arc<RwLock<State>>,
+    leases: Arc<Leases>,
+    evictor: Evictor,
+    entries: u64,
+}
+
+/// Durations of one thing.
+#[derive(Default)]
+struct Spans(Vec<Duration>);
+
+impl Spans {
+    fn say(mut self, what: &str) {
+        self.0.sort_unstable();
+        let at = |share: f64| self.0.get((self.0.len() as f64 * share) as usize).copied().unwrap_or_default();
+        let longest = self.0.last().copied().unwrap_or_default();
+        println!(
+            "  {what:<38} longest {:>8.2} ms   p99 {:>8.3} ms   p50 {:>8.3} ms   of {}",
+            ms(longest),
+            ms(at(0.99)),
+            ms(at(0.5)),
+            self.0.len()
+        );
+    }
+}
+
+fn ms(span: Duration) -> f64 {
+    span.as_secs_f64() * 1e3
+}
+
+fn key(n: u64) -> Vec<u8> {
+    let mut key = format!("model-8b/tp0/layer-group-0/{n:016x}").into_bytes();
+    key.resize(100, b'-');
+    key
+}
+
+fn put_id(n: u64) -> PutId {
+    PutId(u128::from(n.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64 | u128::from(n))
+}
+
+impl Leader {
+    /// An index of so many objects.
+    fn filled(objects: u64) -> Self {
+        let mut leader = Self {
+            state: Arc::new(RwLock::new(State::new(Settings::default()))),
+            leases: Arc::default(),
+            evictor: Evictor::default(),
+            entries: 0,
+        };
+        let bytes = (objects * 2 * SIZE / STORES).max(1 << 30);
+        for store in 1..=STORES {
+            leader.apply(Op::MountStore(MountStore {
+                store: StoreId(store),
+                epoch: SegmentEpoch(store),
+                name: String::new(),
+                grant_key: GrantKey([0; 32]),
+                endpoints: Vec::new(),
+                segments: vec![bytes],
+                http: String::new(),
+            }));
+        }
+        for from in (0..objects).step_by(BATCH as usize) {
+            let puts = from..(from + BATCH).min(objects);
+            let start = |n| PutStartItem {
+                put: put_id(n),
+                key: key(n).into(),
+                size: SIZE,
+                mode: PutMode::IfAbsent,
+                replicas: 1,
+                deadline: ClusterTime(30_000),
+                preferred: Default::default(),
+                avoid: Default::default(),
+                pin: Default::default(),
+            };
+            let end = |n| PutEndItem {
+                put: put_id(n),
+                key: KeyHash::of("", &key(n)),
+                checksum: n,
+                failed: Default::default(),
+                reuse_at: ClusterTime(0),
+            };
+            leader.apply(Op::PutStart { tenant: String::new(), items: puts.clone().map(start).collect() });
+            leader.apply(Op::PutEnd { items: puts.map(end).collect() });
+        }
+        leader
+    }
+
+    /// Applies an operation as the next entry, and returns the time for which that kept readers out.
+    fn apply(&mut self, op: Op) -> Duration {
+        self.entries += 1;
+        let stamp = Stamp { term: 1, seed: self.entries, ..Stamp::default() };
+        let command = Command { stamp, op };
+        let mut state = self.state.write();
+        let begun = Instant::now();
+        let response = state.apply(self.entries, 1, &command);
+        let took = begun.elapsed();
+        drop(state);
+        if let Some(change) = Change::of(&command, &response) {
+            self.evictor.follow(&change);
+        }
+        took
+    }
+
+    /// Evicts objects as a leader does, and says what it took.
+    fn evict(&mut self, objects: u64) {
+        let (mut choices, mut applies) = (Spans::default(), Spans::default());
+        let begun = Instant::now();
+        let mut left = objects as usize;
+        while left > 0 {
+            let want = Want { bytes: u64::MAX, objects: left.min(OBJECTS_PER_ENTRY) };
+            let state = self.state.read();
+            let choosing = Instant::now();
+            let chosen = self.evictor.choose(want, &state, &self.leases, ClusterTime(1), &[]);
+            choices.0.push(choosing.elapsed());
+            drop(state);
+            assert!(!chosen.items.is_empty(), "{chosen:?}");
+            left -= chosen.items.len();
+            applies.0.push(self.apply(Op::Evict { items: chosen.items.clone(), reuse_at: ClusterTime(0) }));
+            chosen.items.iter().for_each(|item| self.leases.unmark(item.version));
+        }
+        let took = begun.elapsed().as_secs_f64();
+        println!("{objects} objects evicted in {took:.2} s, up to {OBJECTS_PER_ENTRY} an entry");
+        choices.say("choosing for an entry");
+        applies.say("applying an entry");
+    }
+}
+
+/// Repeats `call` on a thread until `over`, and notes how long each took.
+fn again_and_again(
+    over: &Arc<AtomicBool>,
+    mut call: impl FnMut(u64) -> Duration + Send + 'static,
+) -> JoinHandle<Spans> {
+    let over = over.clone();
+    std::thread::spawn(move || {
+        let mut spans = Spans::default();
+        for n in 0.. {
+            if over.load(Ordering::Relaxed) {
+                break;
+            }
+            spans.0.push(call(n));
+        }
+        spans
+    })
+}
+
+/// Lets `work` go on beside a reader and a sleeper.
+fn beside(leader: &mut Leader, objects: u64, work: impl FnOnce(&mut Leader)) {
+    let over = Arc::new(AtomicBool::new(false));
+    let (state, leases) = (leader.state.clone(), leader.leases.clone());
+    let reader = again_and_again(&over, move |n| {
+        let key = key(objects - 1 - n % READ);
+        let begun = Instant::now();
+        let found = state.read().get("", &key).expect("a leased object stays");
+        assert!(leases.grant(found.version, ClusterTime(10_000)), "a leased object is not being evicted");
+        let took = begun.elapsed();
+        // A leader has other things to do between two reads.
+        std::thread::sleep(Duration::from_micros(100));
+        took
+    });
+    let sleeper = again_and_again(&over, |_| {
+        const SLEEP: Duration = Duration::from_millis(1);
+        let begun = Instant::now();
+        std::thread::sleep(SLEEP);
+        begun.elapsed().saturating_sub(SLEEP)
+    });
+    work(leader);
+    over.store(true, Ordering::Relaxed);
+    reader.join().expect("no panic").say("a leased read");
+    sleeper.join().expect("no panic").say("a sleep of 1 ms, too long by");
+}
+
+fn arguments() -> Option<(What, u64, u64)> {
+    let mut arguments = std::env::args().skip(1);
+    let what = match arguments.next()?.as_str() {
+        "evict" => What::Evict,
+        _ => return None,
+    };
+    let (objects, gone): (u64, u64) = (arguments.next()?.parse().ok()?, arguments.next()?.parse().ok()?);
+    (arguments.next().is_none() && gone.checked_add(READ)? <= objects).then_some((what, objects, gone))
+}
+
+fn main() {
+    let Some((what, objects, gone)) = arguments() else {
+        eprintln!("{USAGE}");
+        std::process::exit(2);
+    };
+    let mut leader = Leader::filled(objects);
+    println!("{} objects in the index", leader.state.read().objects());
+    for n in objects - READ..objects {
+        let found = leader.state.read().get("", &key(n)).expect("it was put");
+        assert!(leader.leases.grant(found.version, ClusterTime(10_000)));
+    }
+    let go = |leader: &mut Leader, count| match what {
+        What::Evict => leader.evict(count),
+    };
+    beside(&mut leader, objects, |leader| go(leader, gone / 2));
+    let clone = leader.state.read().clone();
+    println!("with a clone of the index:");
+    beside(&mut leader, objects, |leader| go(leader, gone - gone / 2));
+    drop(clone);
+}

@@ -146,3 +146,35 @@ async fn pinned_objects_outlast_a_pool_that_is_filled_again_and_again() {
     let refusal = client.put_with("too long", &big(1), &too_long).await.unwrap_err();
     assert!(refusal.code == Code::InvalidParams && refusal.why.contains("24 hours"), "{refusal}");
 }
+
+/// The order in which the small objects were used last is not that of their places, so evicting them one by one leaves
+/// holes that no large object fits.
+#[tokio::test]
+async fn a_pool_full_of_small_objects_takes_large_ones_and_small_ones_again() {
+    const SMALL: usize = 658_432;
+    const LARGE: usize = 3_274_752;
+    const POOL: usize = 64 << 20;
+    let cluster = Cluster::builder().masters(1).segment("64mb").start().await;
+    let client = cluster.client().await;
+    let evicted = async || cluster.metric(0, "mc_evicted_bytes_total").await.unwrap_or_default();
+    let upsert = PutOptions { mode: PutMode::Upsert, ..options() };
+    let count = POOL / SMALL;
+    for n in 0..count {
+        let key = format!("small-{n}");
+        assert_eq!(client.put_with(&key, &value(&key, 1, SMALL), &options()).await.unwrap(), Put::Stored);
+    }
+    for n in 0..count {
+        let key = format!("small-{}", n * 37 % count);
+        assert_eq!(client.put_with(&key, &value(&key, 2, SMALL), &upsert).await.unwrap(), Put::Stored);
+    }
+    for (turn, size) in [("large", LARGE), ("small again", SMALL), ("large again", LARGE)] {
+        let before = evicted().await;
+        for n in 0..2 * POOL / size {
+            let key = format!("{turn}-{n}");
+            let put = client.put_with(&key, &value(&key, 1, size), &options()).await;
+            assert_eq!(put.unwrap_or_else(|error| panic!("{key}: {error}")), Put::Stored);
+        }
+        let gone = evicted().await - before;
+        assert!(gone <= 4.0 * POOL as f64, "{gone} bytes were evicted for twice {POOL}");
+    }
+}

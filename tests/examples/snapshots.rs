@@ -6,20 +6,21 @@
 //!     cargo build --release --bin mcctl
 //!     cargo run --release -p mc-tests --example snapshots 1000000
 
+mod common;
+
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mc_client::Put;
 use mc_tests::{Cluster, bulk_key, fill, http_get, until_within};
 
+use common::{Counts, Spans, each, median, ms, sleep_again_and_again};
+
 /// Snapshots of the leader that are watched.
 const SNAPSHOTS: usize = 5;
 const PATIENCE: Duration = Duration::from_secs(600);
-
-/// When something began, and how long it took.
-type Spans = Arc<Mutex<Vec<(Instant, Duration)>>>;
 
 #[tokio::main]
 async fn main() {
@@ -150,79 +151,6 @@ fn among(at: Instant, events: &[(&str, Instant)]) -> String {
     }
 }
 
-/// The leader's counts at one moment.
-struct Counts {
-    /// How often applying a few entries took at most so many seconds.
-    applies: Vec<(f64, u64)>,
-    /// Reads that it answered by its lease.
-    leased: u64,
-    /// Reads before which it asked a quorum.
-    asked: u64,
-}
-
-impl Counts {
-    async fn of(http: &str) -> Self {
-        let (_, text) = http_get(http, "/metrics").await.expect("a master's metrics");
-        let bucket = |line: &str| {
-            let (le, count) = line.strip_prefix("mc_raft_apply_seconds_bucket{le=\"")?.split_once("\"} ")?;
-            Some((le.parse().ok()?, count.parse().ok()?))
-        };
-        let checks = |by: &str| {
-            let name = format!("mc_master_leader_checks_total{{by=\"{by}\"}} ");
-            text.lines().find_map(|line| line.strip_prefix(&*name)?.parse().ok()).unwrap_or(0)
-        };
-        Self {
-            applies: text.lines().filter_map(bucket).collect(),
-            leased: checks("lease"),
-            asked: checks("quorum"),
-        }
-    }
-
-    /// The counts after `before`.
-    fn since(&self, before: &Self) -> Self {
-        let applies = self.applies.iter().zip(&before.applies);
-        Self {
-            applies: applies.map(|((le, now), (_, then))| (*le, now.saturating_sub(*then))).collect(),
-            leased: self.leased.saturating_sub(before.leased),
-            asked: self.asked.saturating_sub(before.asked),
-        }
-    }
-
-    fn say(&self, when: &str) {
-        let all = self.applies.last().map_or(0, |(_, count)| *count);
-        let longest = match self.applies.iter().find(|(_, count)| *count == all) {
-            Some((seconds, _)) if all > 0 => format!("at most {} ms of {all}", seconds * 1e3),
-            _ => "(none)".to_owned(),
-        };
-        let (leased, asked) = (self.leased, self.asked);
-        println!(
-            "{when}: apply longest {longest}; checks of leadership: {leased} by lease, {asked} by a quorum"
-        );
-    }
-}
-
-/// One call after the other.
-async fn each<F: Future<Output = ()>>(over: Arc<AtomicBool>, spans: Spans, call: impl Fn(u64) -> F) {
-    for n in 0.. {
-        if over.load(Ordering::Relaxed) {
-            return;
-        }
-        let began = Instant::now();
-        call(n).await;
-        spans.lock().expect("no panic").push((began, began.elapsed()));
-    }
-}
-
-/// Notes by how much each sleep was too long.
-fn sleep_again_and_again(over: &AtomicBool, spans: &Spans) {
-    const SLEEP: Duration = Duration::from_millis(1);
-    while !over.load(Ordering::Relaxed) {
-        let began = Instant::now();
-        std::thread::sleep(SLEEP);
-        spans.lock().expect("no panic").push((began, began.elapsed().saturating_sub(SLEEP)));
-    }
-}
-
 /// When each of the next snapshots was begun, and how long it took: its file is named `.partial` until it counts.
 async fn watch_builds(dir: &Path) -> Vec<(Instant, Duration)> {
     let mut built = Vec::new();
@@ -260,16 +188,6 @@ fn slowest(spans: &[(Instant, Duration)], windows: &[(Instant, Duration)]) -> Du
         windows.iter().any(|(from, long)| *at < *from + *long && *at + *took > *from)
     };
     spans.iter().filter(|span| meets(span)).map(|(_, took)| *took).max().unwrap_or_default()
-}
-
-fn median(spans: &[(Instant, Duration)]) -> Duration {
-    let mut took: Vec<Duration> = spans.iter().map(|(_, took)| *took).collect();
-    took.sort_unstable();
-    took.get(took.len() / 2).copied().unwrap_or_default()
-}
-
-fn ms(span: Duration) -> f64 {
-    span.as_secs_f64() * 1e3
 }
 
 /// Reads a field of the follower's log line.

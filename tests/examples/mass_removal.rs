@@ -1,0 +1,135 @@
+//! Stalls of those who use the pool while many objects leave a large index: the longest that applying took, and that a
+//! leased read and a put had to wait. Real masters on this machine, and beside them a thread that only sleeps: how late it
+//! wakes is what the machine itself makes callers wait. `stalls` of mc-eviction measures the same without processes.
+//!
+//!     cargo build --release --bin mcctl
+//!     cargo run --release -p mc-tests --example mass_removal -- evict 1000000 100000
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use mc_client::{Admin, Put};
+use mc_tests::{Cluster, bulk_key, fill, until_within};
+
+use common::{Counts, Spans, each, median, ms, sleep_again_and_again};
+
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Newest objects, which are read. They are leased, so that they stay.
+const READ: u64 = 1000;
+/// Bytes that an object of one byte takes.
+const SLOT: u64 = 64;
+/// Share of the pool that the objects take: below the high watermark.
+const FILLED: f64 = 0.9;
+
+const USAGE: &str = "usage: mass_removal WHAT OBJECTS GONE, where WHAT is `evict`, OBJECTS the objects in the pool and \
+                     GONE those that leave it, fewer by at least 1000";
+
+/// How objects leave.
+#[derive(Clone, Copy)]
+enum What {
+    /// By lower watermarks.
+    Evict,
+}
+
+fn arguments() -> Option<(What, u64, u64)> {
+    let mut arguments = std::env::args().skip(1);
+    let what = match arguments.next()?.as_str() {
+        "evict" => What::Evict,
+        _ => return None,
+    };
+    let (objects, gone): (u64, u64) = (arguments.next()?.parse().ok()?, arguments.next()?.parse().ok()?);
+    (arguments.next().is_none() && gone.checked_add(READ)? <= objects).then_some((what, objects, gone))
+}
+
+#[tokio::main]
+async fn main() {
+    let Some((what, objects, gone)) = arguments() else {
+        eprintln!("{USAGE}");
+        std::process::exit(2);
+    };
+    let segment = ((objects * SLOT) as f64 / FILLED) as u64;
+    let cluster =
+        Cluster::builder().stores(1).segment(&segment.next_multiple_of(4096).to_string()).start().await;
+    let client = cluster.client().await;
+    let filled = fill(&client, 0..objects).await;
+    let leader = cluster.leader().await;
+    println!("{objects} objects put in {:.1} s", filled.as_secs_f64());
+
+    let over = Arc::new(AtomicBool::new(false));
+    let next = Arc::new(AtomicU64::new(objects));
+    let (reads, puts, wakes) = (Spans::default(), Spans::default(), Spans::default());
+    let misses = Arc::new(AtomicU64::new(0));
+    let reader = tokio::spawn(each(over.clone(), reads.clone(), {
+        let (client, misses) = (client.clone(), misses.clone());
+        move |n| {
+            let (client, misses) = (client.clone(), misses.clone());
+            async move {
+                let there = client.exist(bulk_key(objects - 1 - n % READ)).await.expect("a read");
+                misses.fetch_add(u64::from(!there), Ordering::Relaxed);
+            }
+        }
+    }));
+    let writer = tokio::spawn(each(over.clone(), puts.clone(), {
+        let client = client.clone();
+        move |_| {
+            let (client, n) = (client.clone(), next.fetch_add(1, Ordering::Relaxed));
+            async move { assert_eq!(client.put(bulk_key(n), b"v").await.expect("a put"), Put::Stored) }
+        }
+    }));
+    let sleeper = std::thread::spawn({
+        let (over, wakes) = (over.clone(), wakes.clone());
+        move || sleep_again_and_again(&over, &wakes)
+    });
+    until_within(PATIENCE, "every object that is read is leased", async || {
+        reads.lock().expect("no panic").len() as u64 > READ
+    })
+    .await;
+
+    let http = cluster.master_http(leader).to_owned();
+    let (before, begun) = (Counts::of(&http).await, Instant::now());
+    match what {
+        What::Evict => evict(&cluster, leader, objects, gone).await,
+    }
+    let took = begun.elapsed();
+    let during = Counts::of(&http).await.since(&before);
+    over.store(true, Ordering::Relaxed);
+    let _ = tokio::join!(reader, writer);
+    sleeper.join().expect("no panic");
+
+    println!(
+        "{gone} objects gone in {:.2} s; {} reads missed",
+        took.as_secs_f64(),
+        misses.load(Ordering::Relaxed)
+    );
+    during.say("meanwhile");
+    for (what, spans) in
+        [("leased read", &reads), ("put (two commits)", &puts), ("a sleep of 1 ms, too long by", &wakes)]
+    {
+        let spans = spans.lock().expect("no panic");
+        let during: Vec<_> = spans.iter().filter(|(at, took)| *at + *took > begun).copied().collect();
+        let longest = during.iter().map(|(_, took)| *took).max().unwrap_or_default();
+        println!(
+            "{what}: longest {:.1} ms of {} calls, p50 {:.2} ms",
+            ms(longest),
+            during.len(),
+            ms(median(&during))
+        );
+    }
+}
+
+/// Lowers the watermarks until so many objects have to go, and waits until they are gone.
+async fn evict(cluster: &Cluster, leader: usize, objects: u64, gone: u64) {
+    let admin = Admin::connect(&cluster.addresses()).await.expect("masters answer");
+    let low = FILLED * (objects - gone) as f64 / objects as f64;
+    let evicted = async || cluster.metric(leader, "mc_evicted_objects_total").await.unwrap_or_default();
+    let before = evicted().await;
+    // Watermarks have four digits, so a few objects more or fewer may go.
+    let enough = gone as f64 - 0.001 * objects as f64;
+    for (name, share) in [("eviction-low-watermark", low), ("eviction-high-watermark", low + 0.001)] {
+        admin.set_config(name, &format!("{share:.4}")).await.expect("a watermark");
+    }
+    until_within(PATIENCE, "the objects are gone", async || evicted().await - before >= enough).await;
+}

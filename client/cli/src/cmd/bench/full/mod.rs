@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use mc_types::ByteSize;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use self::load::{Counts, Kind, Load, Until};
 use self::pool::{Pool, Seen};
@@ -21,6 +22,9 @@ use crate::connect;
 use crate::output::{Output, human_bytes, note};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
+/// Time after which a new leader frees evicted bytes at once: the default of `read-lease`, and some more. Before, leases
+/// of an earlier leader may run, so it holds them.
+const FREES_AFTER: Duration = Duration::from_secs(11);
 /// Longest time in which a pool is filled.
 const FILLED_WITHIN: Duration = Duration::from_secs(120);
 /// Share of the pool up to which it has room: below the high watermark, from which on objects are evicted.
@@ -84,11 +88,14 @@ pub(crate) async fn bench(global: &Global, args: &FullArgs, output: Output) -> R
         let shape = Shape { masters: 3, stores: 2, segment, data_dir: args.data_dir.clone() };
         let mut cluster = Cluster::start(&shape)?;
         cluster.wait_ready(READY_WITHIN).await?;
+        let frees_from = Instant::now() + FREES_AFTER;
         if machine.is_none() {
             let disk = cluster.dir().to_owned();
             let measured = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
             machine = Some(measured.context("cannot measure this machine")?);
         }
+        note(&format!("waiting {FREES_AFTER:?} until the leader frees evicted bytes at once"));
+        tokio::time::sleep_until(frees_from).await;
         let outcome = measured(&cluster, kind, args).await;
         loads.push(outcome.map_err(|error| cluster.explain(error))?);
     }

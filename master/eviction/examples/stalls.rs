@@ -113,6 +113,9 @@ impl Leader {
                 preferred: Default::default(),
                 avoid: Default::default(),
                 pin: Default::default(),
+                replication: Default::default(),
+                data_type: 0,
+                group: None,
             };
             let end = |n| PutEndItem {
                 put: put_id(n),
@@ -138,7 +141,7 @@ impl Leader {
         let took = begun.elapsed();
         drop(state);
         if let Some(change) = Change::of(&command, &response) {
-            self.evictor.follow(&change);
+            self.evictor.follow(&change, &self.state.read());
         }
         took
     }
@@ -149,7 +152,7 @@ impl Leader {
         let begun = Instant::now();
         let mut left = objects as usize;
         while left > 0 {
-            let want = Want { bytes: u64::MAX, objects: left.min(OBJECTS_PER_ENTRY) };
+            let want = Want { tenant: None, bytes: u64::MAX, objects: 0, max: left.min(OBJECTS_PER_ENTRY) };
             let state = self.state.read();
             let choosing = Instant::now();
             let chosen = self.evictor.choose(want, &state, &self.leases, ClusterTime(1), &[]);

@@ -9,7 +9,7 @@ use super::groups::GroupId;
 use super::key::{IndexKey, KeyHash};
 use super::machine::{Entry, State};
 use super::objects::{Object, ObjectRef, Replica};
-use super::tenants::{Cleared, TenantName};
+use super::tenants::{RemovalMark, TenantName};
 
 /// Maximum number of objects and parts of the index that one sweep of cleared objects visits. Most are passed over.
 const VISITS_MAX: usize = 64 << 10;
@@ -97,12 +97,12 @@ impl State {
             return 0;
         }
         self.clear_from = 0;
-        let mark = Cleared { before: entry.order, reuse_at };
+        let mark = RemovalMark { before: entry.order, reuse_at };
         self.tenants.clear(TenantName::new(tenant.as_bytes()), mark)
     }
 
     /// Returns the mark of the `remove_all` that has removed this object, if one has.
-    pub(super) fn cleared(&self, object: ObjectRef<'_>) -> Option<Cleared> {
+    pub(super) fn cleared(&self, object: ObjectRef<'_>) -> Option<RemovalMark> {
         let order = || object.replicas().map(|replica| replica.index).min().unwrap_or_default();
         self.tenants.has_marks().then(|| self.tenants.cleared(object.key, order())).flatten()
     }
@@ -217,7 +217,7 @@ impl State {
         self.mark_over(key, object).is_some()
     }
 
-    fn mark_over(&self, key: &IndexKey, object: &Object) -> Option<Cleared> {
+    fn mark_over(&self, key: &IndexKey, object: &Object) -> Option<RemovalMark> {
         let order = object.replicas.iter().map(|replica| replica.index).min().unwrap_or_default();
         self.tenants.cleared(key.bytes(), order)
     }

@@ -119,7 +119,7 @@ impl std::fmt::Debug for TenantName {
 
 /// Mark of a `remove_all`: objects that were allocated earlier are gone, though their bytes are not freed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Cleared {
+pub(super) struct RemovalMark {
     /// Order of the entry (see [`crate::allocation_order`]).
     pub(super) before: u64,
     /// Time from which the bytes may be reused.
@@ -132,7 +132,7 @@ pub(super) struct Tenant {
     /// Its own quota, if it is registered.
     pub(super) quota: Option<Quota>,
     pub(super) usage: TenantUsage,
-    pub(super) cleared: Option<Cleared>,
+    pub(super) cleared: Option<RemovalMark>,
 }
 
 impl Tenant {
@@ -211,24 +211,24 @@ impl Tenants {
     }
 
     /// Makes the objects of a tenant that were allocated before `mark` invisible, and returns their number.
-    pub(super) fn clear(&mut self, name: TenantName, mark: Cleared) -> u64 {
+    pub(super) fn clear(&mut self, name: TenantName, mark: RemovalMark) -> u64 {
         self.change(name, |tenant| {
             let objects = std::mem::take(&mut tenant.usage.objects).count;
             if objects > 0 {
                 let earlier = tenant.cleared.map_or(ClusterTime(0), |earlier| earlier.reuse_at);
-                tenant.cleared = Some(Cleared { reuse_at: mark.reuse_at.max(earlier), ..mark });
+                tenant.cleared = Some(RemovalMark { reuse_at: mark.reuse_at.max(earlier), ..mark });
             }
             objects
         })
     }
 
     /// Restores the mark of a snapshot.
-    pub(super) fn mark(&mut self, name: TenantName, mark: Cleared) {
+    pub(super) fn mark(&mut self, name: TenantName, mark: RemovalMark) {
         self.change(name, |tenant| tenant.cleared = Some(mark));
     }
 
     /// Returns the mark that makes an object of this index key and allocation order invisible, if there is one.
-    pub(super) fn cleared(&self, index_key: &[u8], order: u64) -> Option<Cleared> {
+    pub(super) fn cleared(&self, index_key: &[u8], order: u64) -> Option<RemovalMark> {
         if self.marked == 0 {
             return None;
         }

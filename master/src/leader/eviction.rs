@@ -268,16 +268,14 @@ impl Term {
         let mut wanted = coordinator.room.take_wanted();
         let suspects = self.leading.liveness.suspects();
         let largest = coordinator.room.largest.swap(0, Ordering::AcqRel);
+        let mut entry = Entry::Applied;
         if let Some(asked) = wanted.get_mut(&None).filter(|asked| asked.bytes > 0)
             && self.is_in_pieces(coordinator, largest, &suspects)
         {
             self.reason = EvictedFor::Put;
             match self.clear(coordinator, asked.bytes, largest).await? {
                 Some(cleared) => asked.bytes = asked.bytes.saturating_sub(cleared),
-                None => {
-                    coordinator.room.ended(None, None);
-                    return Ok(());
-                }
+                None => entry = Entry::Failed,
             }
         }
         let asked = wanted.get(&None).copied().unwrap_or_default();
@@ -293,7 +291,6 @@ impl Term {
             }
         });
         // Tenants first: what they give up is room in the pool, too.
-        let mut entry = Entry::Applied;
         for (scope, wanted) in wanted.into_iter().rev() {
             self.reason = match (scope, for_puts) {
                 (Some(_), _) => EvictedFor::Quota,

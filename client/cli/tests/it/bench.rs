@@ -134,7 +134,8 @@ fn a_full_pool_is_told_beside_one_with_room() {
     assert_eq!(loads.len(), 2, "{report}");
     for load in loads {
         let [room, full, percent] = figures(load, ["room_puts_s", "full_puts_s", "full_percent"]);
-        assert!(room > 0.0 && full > 0.0 && (percent - 100.0 * full / room).abs() < 0.1, "{report}");
+        // The rates are rounded to tenths, and may be low on a busy machine.
+        assert!(room > 0.0 && full > 0.0 && (percent - 100.0 * full / room).abs() < 1.0, "{report}");
         let [evicted, used] = figures(load, ["evicted", "used_before_first_wait"]);
         assert!(evicted > 0.0 && used > 0.9 && used <= 1.0, "{report}");
         assert_eq!((&load["room_failed"], &load["full_failed"]), (&0.into(), &0.into()), "{report}");

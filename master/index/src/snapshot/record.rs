@@ -9,7 +9,7 @@ use crate::objects::Replica;
 use crate::pin::Pin;
 use crate::puts::{Ended, PutReplica};
 use crate::settings::Settings;
-use crate::tenants::{Cleared, Quota};
+use crate::tenants::{Quota, RemovalMark};
 
 /// Sections of a snapshot, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,7 +94,7 @@ pub(super) struct TenantRecord<'a> {
     #[serde(with = "serde_bytes")]
     pub(super) name: &'a [u8],
     pub(super) quota: Option<Quota>,
-    pub(super) cleared: Option<Cleared>,
+    pub(super) cleared: Option<RemovalMark>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -95,6 +95,9 @@ impl Index {
             preferred: Default::default(),
             avoid: Default::default(),
             pin: Default::default(),
+            replication: Default::default(),
+            data_type: 0,
+            group: None,
         };
         let items = (first..).zip(sizes).map(item).collect();
         let (cpu_before, begun) = (cpu(), Instant::now());

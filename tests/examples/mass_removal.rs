@@ -24,20 +24,29 @@ const SLOT: u64 = 64;
 /// Share of the pool that the objects take: below the high watermark.
 const FILLED: f64 = 0.9;
 
-const USAGE: &str = "usage: mass_removal WHAT OBJECTS GONE, where WHAT is `evict`, OBJECTS the objects in the pool and \
-                     GONE those that leave it, fewer by at least 1000";
+const USAGE: &str = "usage: mass_removal WHAT OBJECTS GONE, where WHAT is `evict`, `remove_all` or `remove_by_regex`, OBJECTS \
+                     the objects in the pool and GONE those that leave it, fewer by at least 1000";
+
+/// Tenant of the objects that are removed.
+const CROWD: &str = "crowd";
 
 /// How objects leave.
 #[derive(Clone, Copy)]
 enum What {
     /// By lower watermarks.
     Evict,
+    /// By one forced `remove_all` of their tenant, which has nothing else.
+    RemoveAll,
+    /// By a pattern that they match.
+    RemoveByRegex,
 }
 
 fn arguments() -> Option<(What, u64, u64)> {
     let mut arguments = std::env::args().skip(1);
     let what = match arguments.next()?.as_str() {
         "evict" => What::Evict,
+        "remove_all" => What::RemoveAll,
+        "remove_by_regex" => What::RemoveByRegex,
         _ => return None,
     };
     let (objects, gone): (u64, u64) = (arguments.next()?.parse().ok()?, arguments.next()?.parse().ok()?);
@@ -54,7 +63,13 @@ async fn main() {
     let cluster =
         Cluster::builder().stores(1).segment(&segment.next_multiple_of(4096).to_string()).start().await;
     let client = cluster.client().await;
-    let filled = fill(&client, 0..objects).await;
+    let crowd = cluster.client_builder().tenant(CROWD).connect().await.expect("masters answer");
+    let filled = match what {
+        What::Evict => fill(&client, 0..objects).await,
+        What::RemoveAll | What::RemoveByRegex => {
+            fill(&crowd, 0..gone).await + fill(&client, gone..objects).await
+        }
+    };
     let leader = cluster.leader().await;
     println!("{objects} objects put in {:.1} s", filled.as_secs_f64());
 
@@ -92,6 +107,10 @@ async fn main() {
     let (before, begun) = (Counts::of(&http).await, Instant::now());
     match what {
         What::Evict => evict(&cluster, leader, objects, gone).await,
+        What::RemoveAll => assert_eq!(crowd.remove_all(true).await.expect("a removal").objects, gone),
+        What::RemoveByRegex => {
+            assert_eq!(crowd.remove_by_regex("^model", true).await.expect("a removal").objects, gone);
+        }
     }
     let took = begun.elapsed();
     let during = Counts::of(&http).await.since(&before);
@@ -124,7 +143,14 @@ async fn main() {
 async fn evict(cluster: &Cluster, leader: usize, objects: u64, gone: u64) {
     let admin = Admin::connect(&cluster.addresses()).await.expect("masters answer");
     let low = FILLED * (objects - gone) as f64 / objects as f64;
-    let evicted = async || cluster.metric(leader, "mc_evicted_objects_total").await.unwrap_or_default();
+    let evicted = async || {
+        let mut sum = 0.0;
+        for reason in ["watermark", "put", "quota"] {
+            let name = format!("mc_evicted_objects_total{{reason=\"{reason}\"}}");
+            sum += cluster.metric(leader, &name).await.unwrap_or_default();
+        }
+        sum
+    };
     let before = evicted().await;
     // Watermarks have four digits, so a few objects more or fewer may go.
     let enough = gone as f64 - 0.001 * objects as f64;

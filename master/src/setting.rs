@@ -365,10 +365,10 @@ mod tests {
             ("put-space-wait", "20ms"),
             ("hard-pin-limit", "0.25"),
             ("tenants", "registered"),
-            ("default-quota-bytes", "50gb"),
+            ("default-quota-bytes", "50GiB"),
             ("default-quota-objects", "1000"),
             ("max-objects", "30000000"),
-            ("max-index-memory", "8gb"),
+            ("max-index-memory", "8GiB"),
         ];
         for (name, value) in written {
             let setting = Setting::named(name).unwrap();

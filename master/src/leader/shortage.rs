@@ -1,13 +1,15 @@
 //! Puts of a call that were refused for want of room, and what would make room for them.
 
 use mc_eviction::Excess;
-use mc_index::{PinAction, PutStartItem, Quota, State, StoreView, TenantName};
+use mc_index::{PinAction, PutStartItem, Quota, Replication, State, StoreView, TenantName};
 use mc_types::{ALLOCATION_ALIGN, Code, StoreId};
 
 use super::eviction::Scope;
 
 /// Why a put found no space where eviction would not help.
 const NO_STORE: &str = "no store can take the put: each is silent, has just failed the caller, or has no segment that is large enough";
+/// Why a put that needs all of its replicas found no space.
+const TOO_FEW_STORES: &str = "fewer stores can take the put than it has replicas, and it must have all: add stores, or ask for fewer replicas";
 /// Why a put of a hard-pinned object found no space.
 const PIN_LIMIT: &str =
     "as many bytes as hard-pin-limit allows are hard-pinned: remove hard-pinned objects or raise the limit";
@@ -53,6 +55,9 @@ impl Shortage {
                 }
                 Code::NoAvailableHandle if is_over_pin_limit(state, tenant, item) => PIN_LIMIT,
                 Code::NoAvailableHandle if takers(state, suspects, item).next().is_none() => NO_STORE,
+                Code::NoAvailableHandle if takers(state, suspects, item).count() < needed(item) => {
+                    TOO_FEW_STORES
+                }
                 Code::NoAvailableHandle if state.is_at_cap() => {
                     short.of_pool.objects += 1;
                     short.has_room = false;
@@ -82,6 +87,14 @@ impl Shortage {
         let tenant = self.of_tenant.map(|(name, excess)| (Some(name), excess));
         let pool = (!self.of_pool.is_none()).then_some((None, self.of_pool));
         tenant.into_iter().chain(pool).collect()
+    }
+}
+
+/// Number of stores without which the put is refused.
+fn needed(item: &PutStartItem) -> usize {
+    match item.replication {
+        Replication::BestEffort => 1,
+        Replication::Strict => item.replicas.into(),
     }
 }
 

@@ -399,7 +399,7 @@ impl Client {
         self.core().remove_matching(pattern, force).await
     }
 
-    /// Drops the replicas of objects on the store of that name; `false` where there was none. An object without another
+    /// Drops the replicas of objects on the store of that name or host:port; `false` where there was none. An object without another
     /// replica is removed.
     ///
     /// # Errors

@@ -197,7 +197,7 @@ pub struct PutOptions {
     pub deadline: Duration,
     /// Stores to prefer for the replicas, in this order.
     pub preferred: Vec<StoreId>,
-    /// Stores to prefer after those, by name. Unknown names are passed over.
+    /// Stores to prefer after those, by name or by host:port. Unknown ones are passed over.
     pub preferred_names: Vec<String>,
     /// Host to prefer after these stores.
     pub near: Near,

@@ -230,7 +230,7 @@ pub(crate) struct PutArgs {
     /// Refuse the put rather than store fewer copies than --replicas
     #[arg(long)]
     pub(crate) all_replicas: bool,
-    /// Store to prefer, by its name as `status` shows it; can be given several times
+    /// Store to prefer, given by its address as `status` shows it, or by its name; can be given several times
     #[arg(long, value_name = "NAME")]
     pub(crate) prefer: Vec<String>,
     /// Prefer the stores of this host
@@ -302,7 +302,7 @@ pub(crate) struct RmArgs {
     /// Remove the objects whose keys match a regular expression, which is not anchored; pinned ones included
     #[arg(long, value_name = "PATTERN", conflicts_with_all = ["key", "all"])]
     pub(crate) regex: Option<String>,
-    /// Drop only the replica on the store of this name, as `status` shows it
+    /// Drop only the replica on this store, given by its address as `status` shows it, or by its name
     #[arg(long, value_name = "NAME", requires = "key")]
     pub(crate) replica_on: Option<String>,
     /// Remove objects even while clients read them

@@ -12,7 +12,7 @@ const PREFERRED_MAX: usize = 16;
 /// Where the puts of a call are placed, besides the stores that each prefers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Preference {
-    /// Names of stores to prefer, in this order. Unknown ones are passed over.
+    /// Names or addresses of stores to prefer, in this order. Unknown ones are passed over.
     pub(crate) names: Vec<String>,
     pub(crate) near: Near,
 }
@@ -34,7 +34,7 @@ impl Preference {
     pub(super) fn stores(&self, state: &State, suspects: &[StoreId]) -> Vec<StoreId> {
         let usable: Vec<StoreView<'_>> =
             state.stores().filter(|store| suspects.binary_search(&store.store).is_err()).collect();
-        let by_name = self.names.iter().filter_map(|name| usable.iter().find(|store| store.name == name));
+        let by_name = self.names.iter().filter_map(|name| usable.iter().find(|store| is_called(store, name)));
         let mut stores: Vec<StoreId> = by_name.map(|store| store.store).collect();
         let host = match self.near {
             Near::Any => None,
@@ -50,6 +50,11 @@ impl Preference {
         stores.truncate(PREFERRED_MAX);
         stores
     }
+}
+
+/// Whether a store has this name or this address.
+pub(super) fn is_called(store: &StoreView<'_>, name: &str) -> bool {
+    store.name == name || store.endpoints.iter().any(|endpoint| endpoint.address == name)
 }
 
 /// Returns the host of a store's first endpoint, without the port and the brackets of an IPv6 address.
@@ -105,9 +110,9 @@ mod tests {
     #[test]
     fn named_stores_come_first_then_those_of_the_host() {
         let state = pool(&[("10.0.0.1:1", 64), ("10.0.0.2:1", 128), ("[::1]:1", 64), ("10.0.0.2:2", 256)]);
-        let names = vec!["store-3".to_owned(), "nobody".to_owned()];
+        let names = ["store-3", "nobody", "10.0.0.1:1"].map(str::to_owned).into();
         let near = Near::Caller("::ffff:10.0.0.2".parse().unwrap());
-        assert_eq!(ids(&Preference { names, near }.stores(&state, &[])), [3, 4, 2]);
+        assert_eq!(ids(&Preference { names, near }.stores(&state, &[])), [3, 1, 4, 2]);
         let near = Near::Caller("::1".parse().unwrap());
         assert_eq!(ids(&Preference { names: vec![], near }.stores(&state, &[StoreId(3)])), [0u64; 0]);
     }

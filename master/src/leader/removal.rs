@@ -8,6 +8,7 @@ use mc_types::{Code, MAX_ITEMS};
 use regex::bytes::{Regex, RegexBuilder};
 use tokio::time::Instant;
 
+use super::preference::is_called;
 use super::{Leading, Objects, Refusal, RemoveObject};
 
 /// Attempts of a remove that names no version, while upserts replace the object in between.
@@ -168,7 +169,7 @@ impl Objects {
         Ok(page.next)
     }
 
-    /// Drops the replicas of objects on the store with this name, unless they are leased. An object without another
+    /// Drops the replicas of objects on the store with this name or address, unless they are leased. An object without another
     /// replica is removed. Returns one code per key.
     pub(crate) async fn drop_replicas(
         &self,
@@ -183,7 +184,7 @@ impl Objects {
         let mut items = Vec::new();
         let store = self.coordinator.index.read(|applied| {
             let state = &applied.state;
-            let store = state.stores().find(|store| store.name == store_name)?.store;
+            let store = state.stores().find(|store| is_called(store, store_name))?.store;
             for (at, key) in keys.iter().enumerate() {
                 let Some(object) = state.get(tenant, key) else { continue };
                 if leading.is_leased(object.version) {
@@ -197,7 +198,7 @@ impl Objects {
         });
         let Some(store) = store else {
             return Err(Refusal::Invalid(format!(
-                "no store `{store_name}` is mounted: `mcctl status` lists the names"
+                "no store `{store_name}` is mounted: `mcctl status` lists the stores"
             )));
         };
         if !items.is_empty() {

@@ -56,10 +56,8 @@ async fn drop_replica(client: &Client, key: &str, store: &str) -> Result<bool, E
 
 fn many(Removed { objects, leased }: Removed, output: Output) -> Ended {
     output.result(&Many { removed: objects, leased }, || match leased {
-        0 => format!("removed {objects} objects"),
-        _ => format!(
-            "removed {objects} objects; {leased} were read a moment ago and stay (--force removes them)"
-        ),
+        0 => format!("removed objects: {objects}"),
+        _ => format!("removed objects: {objects}; read a moment ago, so they stay (--force): {leased}"),
     });
     if leased == 0 { Ended::Well } else { Ended::Negative }
 }

@@ -8,12 +8,13 @@ use mc_proto::v1;
 use serde_json::{Value, json};
 
 use crate::api::Api;
+use crate::metadata;
 use crate::metrics::{MasterMetrics, Sample, TenantSample};
 
-/// Returns the routes `/livez`, `/readyz`, `/metrics` and `/status`.
+/// Returns the routes `/livez`, `/readyz`, `/metrics`, `/status` and `/metadata`.
 pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
-    let (ready, scraped, shown) = (api.clone(), api.clone(), api);
-    standard_routes(
+    let (ready, scraped, shown) = (api.clone(), api.clone(), api.clone());
+    let standard = standard_routes(
         move || readiness(&ready),
         move || {
             metrics.show(sample(&scraped));
@@ -23,7 +24,8 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
             let api = shown.clone();
             async move { status_json(&api.status_reply().await) }
         },
-    )
+    );
+    standard.merge(metadata::routes(api))
 }
 
 /// Committed entries that a ready member may still have to apply. Under load there are always some, and they take

@@ -12,6 +12,7 @@ mod identity;
 mod leader;
 mod life;
 mod master;
+mod metadata;
 mod metrics;
 mod overruled;
 mod peers;

@@ -14,6 +14,7 @@ mod coordinator;
 pub(crate) mod duties;
 mod eviction;
 mod grants;
+mod key_values;
 mod leading;
 mod liveness;
 mod members;
@@ -34,6 +35,7 @@ pub(crate) use configuration::{Configuration, Replicated};
 pub(crate) use coordinator::{Coordinator, CoordinatorConfig, KnownLeader, Look};
 pub(crate) use eviction::{Room, keep_room};
 pub(crate) use grants::{GrantedReplica, StoreGrant};
+pub(crate) use key_values::KeyValues;
 pub(crate) use leading::Leading;
 pub(crate) use members::{MemberState, Members, keep_members};
 pub(crate) use objects::{

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use mc_index::Settings;
 
 use super::coordinator::{Coordinator, CoordinatorConfig};
-use super::{Configuration, Members, Objects, Stores, Tenants};
+use super::{Configuration, KeyValues, Members, Objects, Stores, Tenants};
 use crate::formation::Formation;
 
 /// Parts from which the services are built.
@@ -18,6 +18,7 @@ pub(crate) struct Services {
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) objects: Objects,
     pub(crate) tenants: Tenants,
+    pub(crate) key_values: KeyValues,
     pub(crate) stores: Arc<Stores>,
     pub(crate) members: Arc<Members>,
     pub(crate) configuration: Configuration,
@@ -30,6 +31,7 @@ impl Services {
         Self {
             objects: Objects::new(coordinator.clone()),
             tenants: Tenants::new(coordinator.clone()),
+            key_values: KeyValues::new(coordinator.clone()),
             stores: Arc::new(Stores::new(coordinator.clone())),
             members: Arc::new(Members::new(coordinator.clone(), formation.clone())),
             configuration: Configuration::new(coordinator.clone(), formation, seed),

@@ -5,7 +5,7 @@ use mc_types::Code;
 
 use super::{Coordinator, Refusal};
 
-/// Serves the quotas of tenants, and the key-value table.
+/// Serves the quotas of tenants.
 pub(crate) struct Tenants {
     coordinator: Arc<Coordinator>,
 }

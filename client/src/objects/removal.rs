@@ -33,6 +33,7 @@ impl Core {
             };
             let deadline = Instant::now() + self.call_timeout;
             let answer = self.masters.call(&request, deadline, Repeat::IfUnsent).await;
+            self.forget_removed(pattern);
             let reply = answer
                 .map_err(|error| {
                     let error = error.into_error("remove all");
@@ -45,6 +46,14 @@ impl Core {
             if from == 0 {
                 return Ok(removed);
             }
+        }
+    }
+
+    /// Drops what this process holds itself of objects that are removed, whatever the outcome. Local puts that wait to be
+    /// published keep their values if a pattern decides: it is not known here which of them match.
+    fn forget_removed(&self, pattern: &str) {
+        if pattern.is_empty() || self.local.unpublished.is_none() {
+            self.local.clear(&self.counters);
         }
     }
 
@@ -64,7 +73,10 @@ impl Core {
             BatchDropReplicasRequest { caller: None, tenant: self.tenant.clone(), store_name, keys };
         let reply = match self.masters.call(&request, deadline, Repeat::IfUnsent).await {
             Ok(answer) => answer.reply,
-            Err(error) => return vec![Err(error.into_error("drop replicas")); request.keys.len()],
+            Err(error) => {
+                request.keys.iter().for_each(|key| self.local.forget(key));
+                return vec![Err(error.into_error("drop replicas")); request.keys.len()];
+            }
         };
         if reply.results.len() != request.keys.len() {
             return vec![Err(nonsense("drop replicas").unknown()); request.keys.len()];

@@ -36,6 +36,9 @@ const NOTES_MAX: usize = 64 << 10;
 /// Maximum number of pins that one choice looks up, and of those that it ends.
 const PINS_PER_CHOICE: usize = 1024;
 
+/// Maximum number of units whose objects are gone that one choice drops. A `remove_all` leaves any number of them.
+const GONE_PER_CHOICE: usize = 1024;
+
 /// Extent of one eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
@@ -118,7 +121,6 @@ pub struct Evictor {
 /// Units of one tenant, or of all that have no quota, in the order of eviction.
 #[derive(Debug, Default)]
 struct Order {
-    tenant: Option<TenantName>,
     policy: Policy<Tracked>,
 }
 
@@ -238,7 +240,7 @@ impl Evictor {
             return 0;
         }
         *self.by_tenant.entry(unit.tenant).or_insert_with(|| {
-            self.orders.push(Order { tenant: Some(unit.tenant), policy: Policy::new() });
+            self.orders.push(Order::default());
             self.orders.len() - 1
         })
     }
@@ -301,7 +303,8 @@ impl Evictor {
                 let calls = self.calls;
                 let policy = self.policy(place);
                 match group {
-                    Some(_) => policy.extend(place.unit, calls),
+                    // A further part of the group was put, which is no reuse.
+                    Some(_) => policy.defer(place.unit, calls),
                     None => policy.hit(place.unit, calls),
                 }
                 // The new version may have another pin. The next choice that meets it looks it up.
@@ -360,8 +363,8 @@ impl Evictor {
     ///
     /// Candidates that stay or are leased go to the other end of their queue. After four of them for each victim the
     /// choice stops, so that its cost depends on the number of victims alone, and on that of the orders. A pin is looked
-    /// up when its unit becomes a candidate, at most 1,024 times in one choice. If that limit is reached, less than
-    /// wanted may be chosen, and `blocked` is `None`.
+    /// up when its unit becomes a candidate, at most 1,024 times in one choice, and as many units are dropped whose
+    /// objects are gone. If such a limit is reached, less than wanted may be chosen, and `blocked` is `None`.
     pub fn choose(
         &mut self,
         want: Want,
@@ -377,7 +380,7 @@ impl Evictor {
         let mut stayed = vec![0u32; self.orders.len()];
         let mut leased = false;
         for class in [Class::Unpinned, Class::Soft] {
-            let (mut looks, mut pins) = (0, 0);
+            let (mut looks, mut pins, mut gone) = (0, 0, 0);
             let before = chosen.items.len();
             // The order whose candidate is the oldest; of several, the one of which fewer have stayed.
             let rank = |evictor: &Self, order: usize, stayed: &[u32]| {
@@ -386,7 +389,7 @@ impl Evictor {
             let mut oldest: BinaryHeap<_> =
                 orders.iter().filter_map(|&order| rank(self, order, &stayed)).collect();
             loop {
-                if chosen.is_enough(&want) || pins >= PINS_PER_CHOICE {
+                if chosen.is_enough(&want) || pins >= PINS_PER_CHOICE || gone >= GONE_PER_CHOICE {
                     return chosen;
                 }
                 if looks >= FIRST_LOOKS + LOOKS_PER_VICTIM * (chosen.items.len() - before) {
@@ -405,7 +408,9 @@ impl Evictor {
                     if class == Class::Unpinned && self.take_out_pinned(place, it, state, now) {
                         pins += 1;
                     } else {
+                        let items = chosen.items.len();
                         let stays = !self.try_evict(place, it, &mut chosen, state, leases, now, without);
+                        gone += usize::from(!stays && chosen.items.len() == items);
                         looks += usize::from(stays);
                         stayed[order] += u32::from(stays);
                         if class == Class::Unpinned {
@@ -428,8 +433,14 @@ impl Evictor {
     fn orders_for(&self, tenant: Option<TenantName>) -> Vec<usize> {
         match tenant {
             None => (0..self.orders.len()).collect(),
-            Some(_) => (0..self.orders.len()).filter(|&at| self.orders[at].tenant == tenant).collect(),
+            Some(tenant) => self.by_tenant.get(&tenant).copied().into_iter().collect(),
         }
+    }
+
+    /// Whether a tenant has an order of its own.
+    #[must_use]
+    pub fn has_order(&self, tenant: &TenantName) -> bool {
+        self.by_tenant.contains_key(tenant)
     }
 
     fn unpinned(&self, orders: &[usize]) -> usize {
@@ -516,7 +527,7 @@ impl Evictor {
         true
     }
 
-    /// Takes objects back into the order whose eviction was refused; they are the next candidates but for age.
+    /// Takes objects back into the order whose eviction was refused, as if they were seen once just now.
     pub fn keep(&mut self, items: &[EvictItem], state: &State) {
         for &EvictItem { key, .. } in items {
             let Some(of) = state.unit_of(key) else { continue };

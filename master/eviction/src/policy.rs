@@ -208,14 +208,6 @@ impl<T> Policy<T> {
         self.add(ghost_key, call, data, if reused { Name::Reused } else { Name::Once })
     }
 
-    /// Moves a unit to the newest end of its queue, because a call has put a further part of it. That is no reuse.
-    pub fn extend(&mut self, unit: Unit, call: u32) {
-        if let Some(slot) = self.slots.get_mut(unit.0 as usize).filter(|slot| slot.data.is_some()) {
-            slot.used = call;
-            self.hit(unit, call);
-        }
-    }
-
     /// Number of the last call that used a unit.
     #[must_use]
     pub fn last_used(&self, unit: Unit) -> Option<u32> {
@@ -303,8 +295,8 @@ impl<T> Policy<T> {
         (unit != NONE).then_some(Unit(unit))
     }
 
-    /// Moves a candidate that must not be evicted now to the other end of its queue, as if call number `call` had used
-    /// it.
+    /// Moves a unit to the newest end of its queue, as if call number `call` had used it, without counting that as a reuse:
+    /// a candidate that must not be evicted now, or one that has grown.
     pub fn defer(&mut self, unit: Unit, call: u32) {
         if self.get(unit).is_some() {
             let slot = &mut self.slots[unit.0 as usize];

@@ -182,6 +182,7 @@ fn main() {
     }
     if let (Some(before), Some(after)) = (before, resident()) {
         println!("resident memory {:.0} B an object", (after - before) as f64 / keys);
+        println!("its own estimate {:.0} B an object", load.state.index_bytes() as f64 / keys);
     }
 
     code(&mut load, 1_000_000);

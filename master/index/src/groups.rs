@@ -178,7 +178,8 @@ mod tests {
     #[test]
     fn a_group_lives_as_long_as_a_member_or_a_put_does() {
         let mut groups = Groups::new();
-        let id = Some(GroupId::of("t", b"page"));
+        let group = GroupId::of("t", b"page");
+        let id = Some(group);
         groups.begin(id);
         groups.begin(id);
         groups.end(id);
@@ -187,9 +188,9 @@ mod tests {
         assert_eq!(groups.len(), 1);
         groups.join(id, key(2));
         groups.lose(id, key(1));
-        assert_eq!(groups.get(id.unwrap()).map(|it| (it.members.len(), it.lost.len())), Some((1, 1)));
+        assert_eq!(groups.get(group).map(|it| (it.members.len(), it.lost.len())), Some((1, 1)));
         groups.join(id, key(1));
-        assert_eq!(groups.get(id.unwrap()).map(|it| (it.members.len(), it.lost.len())), Some((2, 0)));
+        assert_eq!(groups.get(group).map(|it| (it.members.len(), it.lost.len())), Some((2, 0)));
         groups.leave(id, key(1));
         groups.lose(id, key(2));
         assert_eq!(groups.len(), 0, "nothing is left of it");

@@ -9,12 +9,13 @@ use triomphe::Arc;
 pub const KEY_VALUES_MAX: usize = 4096;
 /// Longest key of an entry, in bytes.
 pub const KEY_VALUE_KEY_MAX: usize = 1 << 10;
-/// Longest value of an entry, in bytes.
-pub const KEY_VALUE_MAX: usize = 64 << 10;
+/// Longest value of an entry, in bytes. A snapshot writes an entry as one record, so both must fit into a chunk of it.
+pub const KEY_VALUE_MAX: usize = 60 << 10;
+const _: () = assert!(KEY_VALUE_KEY_MAX + KEY_VALUE_MAX + 16 <= super::snapshot::CHUNK_MAX);
 /// Most bytes of all keys and values together.
 pub const KEY_VALUES_BYTES_MAX: usize = 16 << 20;
 
-/// The table. A clone is cheap; a change after it copies the references to all entries, of which there are few.
+/// The table. A clone is cheap; a change after it copies the keys and the references to the values.
 #[derive(Clone)]
 pub(super) struct KeyValues {
     entries: Arc<BTreeMap<Vec<u8>, Arc<Vec<u8>>>>,
@@ -77,7 +78,7 @@ mod tests {
         let copy = table.clone();
         assert_eq!(table.set(b"k", Some(b"three")), Code::Ok);
         assert_eq!((table.get(b"k"), copy.get(b"k")), (Some(&b"three"[..]), Some(&b"one"[..])));
-        let large = vec![0; KEY_VALUE_MAX];
+        let large = vec![0xff; KEY_VALUE_MAX];
         let stored =
             (0..400u32).take_while(|n| table.set(&n.to_be_bytes(), Some(&large)) == Code::Ok).count();
         assert_eq!(stored, (KEY_VALUES_BYTES_MAX - 6) / (KEY_VALUE_MAX + 4));

@@ -96,9 +96,12 @@ impl State {
         if tenant.len() > mc_types::MAX_TENANT_LEN {
             return 0;
         }
-        self.clear_from = 0;
         let mark = RemovalMark { before: entry.order, reuse_at };
-        self.tenants.clear(TenantName::new(tenant.as_bytes()), mark)
+        let removed = self.tenants.clear(TenantName::new(tenant.as_bytes()), mark);
+        if removed > 0 {
+            self.clear_from = 0;
+        }
+        removed
     }
 
     /// Returns the mark of the `remove_all` that has removed this object, if one has.

@@ -111,8 +111,12 @@ async fn drop_dead_stores(coordinator: &Coordinator, leading: &Leading) {
 async fn sweep(coordinator: &Coordinator, leading: &Leading) {
     while coordinator.index.read(|applied| applied.state.needs_sweep()) {
         match coordinator.propose(leading, Request::sweep(SWEEP_LIMIT)).await {
-            Ok(true) => {}
-            Ok(false) => return,
+            Ok(more) => {
+                coordinator.room.swept();
+                if !more {
+                    return;
+                }
+            }
             Err(refusal) => return log_failure("a sweep of freed objects", Err(refusal)),
         }
     }

@@ -28,6 +28,12 @@ const OUTCOME_WAIT: Duration = Duration::from_secs(1);
 /// Where room is made: in the quota of a tenant, or in the pool.
 pub(super) type Scope = Option<TenantName>;
 
+/// Maximum number of choices in one scope before others have their turn, those included that find nothing to evict yet.
+const CHOICES_PER_TURN: usize = 16;
+/// Maximum number of entries that evict in one scope before others have their turn.
+const ENTRIES_PER_TURN: usize = 4;
+/// Interval at which tenants are compared with their quotas, if no put asks before.
+const TENANTS_INTERVAL: Duration = Duration::from_millis(100);
 /// Number of scopes whose outcomes are kept while no put waits.
 const SCOPES_MAX: usize = 1024;
 
@@ -45,8 +51,10 @@ pub(crate) struct Room {
 /// Outcomes of evictions.
 #[derive(Debug, Default)]
 struct Rounds {
-    /// The last outcome of each scope that a put has asked for in this term.
+    /// The last outcome of each scope that a put has asked for.
     last: BTreeMap<Scope, Round>,
+    /// Number of the last outcome. It never starts again, so that no waiting put takes an old outcome for a new one.
+    number: u64,
 }
 
 /// Outcome of the last round of eviction in a scope.
@@ -126,6 +134,11 @@ impl Room {
         }
     }
 
+    /// Lets puts that wait for room in the pool try again, because a sweep has freed bytes.
+    pub(super) fn swept(&self) {
+        self.ended(None, None);
+    }
+
     /// Wakes reads that wait for the outcome of an eviction.
     fn decided(&self) {
         self.rounds.send_modify(|_| {});
@@ -133,8 +146,8 @@ impl Room {
 
     fn ended(&self, scope: Scope, blocked: Option<Blocked>) {
         self.rounds.send_modify(|rounds| {
-            let round = rounds.last.entry(scope).or_default();
-            *round = Round { number: round.number + 1, blocked };
+            rounds.number += 1;
+            rounds.last.insert(scope, Round { number: rounds.number, blocked });
         });
     }
 
@@ -221,6 +234,10 @@ struct Term {
     /// Reason of the last round's evictions, and so of the undecided ones.
     reason: EvictedFor,
     noted_at: Instant,
+    /// When tenants were compared with their quotas last.
+    looked_at: Instant,
+    /// Whether tenants with a quota had no order of their own a second ago.
+    outdated: bool,
 }
 
 /// The term is over.
@@ -250,6 +267,8 @@ impl Term {
             undecided: Vec::new(),
             reason: EvictedFor::Watermark,
             noted_at: Instant::now(),
+            looked_at: Instant::now(),
+            outdated: false,
         }
     }
 
@@ -278,34 +297,46 @@ impl Term {
                 None => entry = Entry::Failed,
             }
         }
-        let asked = wanted.get(&None).copied().unwrap_or_default();
-        let mut for_puts = false;
-        coordinator.index.read(|applied| {
-            let excess = excess(&applied.state, &suspects);
-            for_puts = asked.bytes > excess.bytes || asked.objects > excess.objects;
-            let of_pool = wanted.entry(None).or_default();
-            *of_pool = of_pool.max(excess);
-            for (tenant, excess) in tenants_in_excess(&applied.state) {
+        if self.looked_at.elapsed() >= TENANTS_INTERVAL {
+            self.looked_at = Instant::now();
+            for (tenant, excess) in coordinator.index.read(|applied| tenants_in_excess(&applied.state)) {
                 let of_tenant = wanted.entry(Some(tenant)).or_default();
                 *of_tenant = of_tenant.max(excess);
             }
-        });
-        // Tenants first: what they give up is room in the pool, too.
-        for (scope, wanted) in wanted.into_iter().rev() {
-            self.reason = match (scope, for_puts) {
-                (Some(_), _) => EvictedFor::Quota,
-                (None, true) => EvictedFor::Put,
-                (None, false) => EvictedFor::Watermark,
-            };
-            if entry == Entry::Applied {
-                entry = self.make_room(coordinator, scope, wanted).await?;
-            }
-            if entry == Entry::Failed {
-                // Puts that wait here try again, and ask again.
-                coordinator.room.ended(scope, None);
-            }
         }
+        let asked = wanted.remove(&None).unwrap_or_default();
+        self.reason = EvictedFor::Quota;
+        for (scope, wanted) in wanted {
+            entry = self.make_room_unless(entry, coordinator, scope, wanted).await?;
+        }
+        // Tenants first: what they gave up is room in the pool, too. What is about to be swept will be.
+        let excess = coordinator.index.read(|applied| match applied.state.needs_sweep() {
+            true => Excess::default(),
+            false => excess(&applied.state, &suspects),
+        });
+        let for_puts = asked.bytes > excess.bytes || asked.objects > excess.objects;
+        self.reason = if for_puts { EvictedFor::Put } else { EvictedFor::Watermark };
+        self.make_room_unless(entry, coordinator, None, asked.max(excess)).await?;
         Ok(())
+    }
+
+    /// Evicts in a scope, unless an entry of this round has failed.
+    async fn make_room_unless(
+        &mut self,
+        before: Entry,
+        coordinator: &Coordinator,
+        scope: Scope,
+        wanted: Excess,
+    ) -> Result<Entry, TermOver> {
+        let entry = match before {
+            Entry::Applied => self.make_room(coordinator, scope, wanted).await?,
+            Entry::Failed => Entry::Failed,
+        };
+        if entry == Entry::Failed {
+            // Puts that wait here try again, and ask again.
+            coordinator.room.ended(scope, None);
+        }
+        Ok(entry)
     }
 
     /// Whether an object of `size` bytes finds no room although as many bytes are free.
@@ -340,15 +371,26 @@ impl Term {
         Ok(Some(cleared))
     }
 
-    /// Evicts as much as is wanted in a scope, or as can be.
+    /// Evicts as much as is wanted in a scope, or as can be, within a few entries: other scopes have their turn then. The
+    /// next round goes on with what is above a watermark, and puts that wait ask again.
     async fn make_room(
         &mut self,
         coordinator: &Coordinator,
         scope: Scope,
         wanted: Excess,
     ) -> Result<Entry, TermOver> {
-        let mut left = wanted;
-        while !left.is_none() {
+        if let Some(tenant) = scope
+            && !self.evictor.has_order(&tenant)
+            && coordinator.index.read(|applied| applied.state.tenant_usage(&tenant).objects.count > 0)
+        {
+            // It has its quota since a moment ago.
+            self.evictor = ordered(coordinator).await;
+        }
+        let (mut left, mut entries) = (wanted, 0);
+        for _ in 0..CHOICES_PER_TURN {
+            if left.is_none() || entries == ENTRIES_PER_TURN {
+                return Ok(Entry::Applied);
+            }
             let Chosen { items, bytes, blocked } = self.choose(coordinator, scope, left);
             let objects = items.len() as u64;
             if !items.is_empty() {
@@ -357,14 +399,23 @@ impl Term {
                 }
                 coordinator.metrics.evicted_bytes(self.reason, bytes);
                 coordinator.room.ended(scope, None);
-            } else if let Some(blocked) = blocked {
-                coordinator.room.ended(scope, Some(blocked));
+                entries += 1;
             }
-            if blocked.is_some() {
-                break;
+            if let Some(blocked) = blocked {
+                // What a sweep frees is room in the pool, too: puts that wait hear of it.
+                let sweeping =
+                    scope.is_none() && coordinator.index.read(|applied| applied.state.needs_sweep());
+                if objects == 0 && !sweeping {
+                    coordinator.room.ended(scope, Some(blocked));
+                }
+                return Ok(Entry::Applied);
             }
             left = left.less(bytes, objects);
             self.follow(coordinator).await;
+        }
+        if entries == 0 {
+            // Nothing but units whose objects are gone: the puts go on waiting, and the next round goes on looking.
+            coordinator.room.ask(scope, left);
         }
         Ok(Entry::Applied)
     }
@@ -391,7 +442,12 @@ impl Term {
             return;
         }
         self.noted_at = Instant::now();
-        if coordinator.index.read(|applied| self.evictor.is_outdated(&applied.state)) {
+        // A tenant that came just now may not have been followed yet: it is one only if it still is a second later.
+        let was_outdated = std::mem::replace(
+            &mut self.outdated,
+            coordinator.index.read(|applied| self.evictor.is_outdated(&applied.state)),
+        );
+        if was_outdated && self.outdated {
             tracing::info!("tenants have other quotas: the order of eviction begins again by age");
             self.evictor = ordered(coordinator).await;
         }
@@ -407,7 +463,11 @@ impl Term {
     }
 
     fn choose(&mut self, coordinator: &Coordinator, tenant: Scope, wanted: Excess) -> Chosen {
-        let suspects = self.leading.liveness.suspects();
+        let suspects = match tenant {
+            None => self.leading.liveness.suspects(),
+            // Bytes on suspect stores count in a quota.
+            Some(_) => Default::default(),
+        };
         let Excess { bytes, objects } = wanted;
         let want = Want { tenant, bytes, objects, max: OBJECTS_PER_ENTRY };
         let Self { leading, evictor, .. } = self;

@@ -6,7 +6,7 @@ use super::SnapshotError;
 use super::record::Section;
 
 /// Maximum bytes of a chunk's payload.
-const CHUNK_MAX: usize = 64 << 10;
+pub(crate) const CHUNK_MAX: usize = 64 << 10;
 /// Bytes of a chunk's head: section, length, checksum.
 const HEAD: usize = 1 + 4 + 4;
 

@@ -19,6 +19,7 @@ mod write;
 
 use std::io;
 
+pub(super) use frame::CHUNK_MAX;
 #[cfg(feature = "testing")]
 pub use frame::seal_chunks;
 

@@ -306,6 +306,7 @@ impl Restore {
         ascend(&mut self.last.put, record.put)?;
         let key = IndexKey::from_bytes(record.key).ok_or("a bad key")?;
         ensure(record.size > 0 && !record.replicas.is_empty(), "a put without bytes or place")?;
+        ensure(record.size <= *SEGMENT_BYTES.end(), "a put of a size that no segment has")?;
         ensure(
             record.replicas.len() <= usize::from(u8::MAX),
             "a put with more replicas than can be asked for",

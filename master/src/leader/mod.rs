@@ -44,8 +44,6 @@ pub(crate) use objects::{
 pub(crate) use preference::{Near, Preference};
 pub(crate) use refusal::Refusal;
 pub(crate) use removal::Removed;
-#[cfg(feature = "testing")]
-pub(crate) use removal::compile;
 pub(crate) use services::{Services, ServicesConfig};
 pub(crate) use slow_disk::leave_to_a_better_disk;
 pub(crate) use stores::{Session, Stores};

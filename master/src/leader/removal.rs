@@ -213,7 +213,7 @@ impl Objects {
 }
 
 /// Compiles a pattern, within bounds; `None` for an empty one, which all keys match.
-pub(crate) fn compile(pattern: &str) -> Result<Option<Regex>, Refusal> {
+fn compile(pattern: &str) -> Result<Option<Regex>, Refusal> {
     if pattern.is_empty() {
         return Ok(None);
     }

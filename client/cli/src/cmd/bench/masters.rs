@@ -107,10 +107,10 @@ impl Masters {
         Ok(measured)
     }
 
-    /// Reads the leader's values of counters and gauges without labels; 0 for one that is absent.
+    /// Reads the leader's values of counters and gauges, each the sum over its labels; 0 for one that is absent.
     pub(super) async fn leader_values<const N: usize>(&self, names: [&str; N]) -> Result<[f64; N]> {
         let text = scrape(&self.leader_http).await?;
-        Ok(names.map(|name| value(&text, &format!("{name} "))))
+        Ok(names.map(|name| sum(&text, name)))
     }
 
     /// Reads the leader's sums.
@@ -135,6 +135,15 @@ fn fdatasyncs(text: &str) -> Total {
 fn total(text: &str, name: &str, labels: &str) -> Total {
     let value = |part: &str| value(text, &format!("{name}_{part}{labels} "));
     Total { seconds: value("sum"), count: value("count") as u64 }
+}
+
+/// Sums up the series of a metric.
+fn sum(text: &str, name: &str) -> f64 {
+    let value = |line: &str| {
+        let rest = line.strip_prefix(name)?;
+        rest.starts_with(['{', ' ']).then(|| rest.rsplit_once(' ')?.1.parse::<f64>().ok())?
+    };
+    text.lines().filter_map(value).sum()
 }
 
 /// Reads the value of the line that begins with `series`; 0 if there is none.

@@ -30,7 +30,7 @@ const USAGE: &str = "usage: mass_removal WHAT OBJECTS GONE, where WHAT is `evict
 /// Tenant of the objects that are removed.
 const CROWD: &str = "crowd";
 
-/// How objects leave.
+/// Ways to take objects out of the pool.
 #[derive(Clone, Copy)]
 enum What {
     /// By lower watermarks.

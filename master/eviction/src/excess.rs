@@ -1,4 +1,4 @@
-//! What must be evicted in the background: what lies between the low watermark and the use, once the high one is passed.
+//! Excess of the pool and of tenants: once the use passes the high watermark, the part above the low one is evicted.
 
 use mc_index::{Quota, State, TenantName, Usage};
 use mc_types::StoreId;

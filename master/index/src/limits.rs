@@ -22,7 +22,7 @@ pub struct TenantView {
     pub name: TenantName,
     /// Its quota if it is registered.
     pub registered: Option<Quota>,
-    /// What it has in the pool.
+    /// Its objects and puts in the pool.
     pub usage: TenantUsage,
 }
 
@@ -63,7 +63,7 @@ impl State {
             || self.tenants.get(&TenantName::new(tenant.as_bytes())).is_some_and(|it| it.quota.is_some())
     }
 
-    /// What a tenant has in the pool.
+    /// Returns the usage of a tenant.
     #[must_use]
     pub fn tenant_usage(&self, tenant: &TenantName) -> TenantUsage {
         self.tenants.usage(tenant)

@@ -190,14 +190,14 @@ impl State {
         }
     }
 
-    /// Counts an object in what its tenant has, unless a `remove_all` has removed it.
+    /// Adds an object to the usage of its tenant, unless a `remove_all` has removed it.
     pub(super) fn charge(&mut self, key: &IndexKey, object: &Object) {
         if !self.is_cleared(key, object) {
             self.tenants.charge(key.tenant(), |usage| usage.objects.add(object.share()));
         }
     }
 
-    /// Takes an object off what its tenant has, unless a `remove_all` has done so.
+    /// Subtracts an object from the usage of its tenant, unless a `remove_all` has done so.
     pub(super) fn discharge(&mut self, key: &IndexKey, object: &Object) {
         if !self.is_cleared(key, object) {
             self.tenants.charge(key.tenant(), |usage| usage.objects.subtract(object.share()));

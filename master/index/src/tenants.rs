@@ -1,4 +1,4 @@
-//! Tenants: what each of them has in the pool, its quota, and its objects that `remove_all` made invisible.
+//! Tenants: the usage and the quota of each, and its objects that `remove_all` made invisible.
 
 use mc_types::{ClusterTime, MAX_TENANT_LEN};
 use serde::{Deserialize, Serialize};
@@ -62,7 +62,7 @@ impl Share {
     }
 }
 
-/// What a tenant has in the pool.
+/// Usage of the pool by a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantUsage {
     /// Objects, those of dropped stores included until they are swept.
@@ -172,7 +172,7 @@ impl Tenants {
         self.registered
     }
 
-    /// Changes what a tenant has. A tenant that has nothing afterwards and is not registered is forgotten.
+    /// Changes the usage of a tenant. A tenant without any usage that is not registered is forgotten.
     pub(super) fn charge(&mut self, name: TenantName, change: impl FnOnce(&mut TenantUsage)) {
         self.change(name, |tenant| change(&mut tenant.usage));
     }

@@ -40,7 +40,7 @@ const SCOPES_MAX: usize = 1024;
 /// Room in the pool and in the quotas of tenants: what puts ask for, and what evictions have achieved.
 #[derive(Debug)]
 pub(crate) struct Room {
-    /// What waiting puts have asked for since the last round.
+    /// Room that waiting puts have asked for since the last round.
     wanted: Mutex<BTreeMap<Scope, Excess>>,
     /// Bytes of the largest object among those that were asked for.
     largest: AtomicU64,
@@ -151,7 +151,7 @@ impl Room {
         });
     }
 
-    /// Takes what was asked for. Scopes that nobody has asked for lately are forgotten.
+    /// Takes all requests for room. Scopes that nobody has asked for lately are forgotten.
     fn take_wanted(&self) -> BTreeMap<Scope, Excess> {
         let wanted = std::mem::take(&mut *self.wanted.lock());
         if self.rounds.borrow().last.len() > SCOPES_MAX && self.rounds.receiver_count() == 0 {
@@ -402,7 +402,7 @@ impl Term {
                 entries += 1;
             }
             if let Some(blocked) = blocked {
-                // What a sweep frees is room in the pool, too: puts that wait hear of it.
+                // A sweep makes room in the pool, too, and wakes the puts that wait.
                 let sweeping =
                     scope.is_none() && coordinator.index.read(|applied| applied.state.needs_sweep());
                 if objects == 0 && !sweeping {

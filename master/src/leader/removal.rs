@@ -132,7 +132,7 @@ impl Objects {
             match outcome {
                 Ok(next) => removed.next = next,
                 Err(refusal) if removed.objects == 0 => return Err(refusal),
-                // What was removed must be counted: the caller goes on from here, and meets the refusal then.
+                // The removed objects must be reported. The caller continues from here and gets the refusal then.
                 Err(_) => return Ok(removed),
             }
         }

@@ -1,4 +1,4 @@
-//! What the examples measure beside the work of a pool: how long applying took, and how late calls and sleeps were.
+//! Measurements of a busy pool that the examples share: time spent on applying, and delays of calls and of sleeps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

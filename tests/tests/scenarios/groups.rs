@@ -109,7 +109,7 @@ async fn a_group_that_lost_a_member_with_its_store_says_so() {
     let refused = client.put_with("three", &part(0, "kv"), &strict).await.unwrap_err();
     assert_eq!(refused.code, mc_client::Code::NoAvailableHandle);
     assert!(refused.why.contains("fewer stores"), "{refused}");
-    assert_eq!(group().await.members, 2, "nothing was evicted in vain");
+    assert_eq!(group().await.members, 2, "a put that cannot succeed evicts nothing");
     let strict = PutOptions { replicas: 2, ..strict };
     assert_eq!(client.put_with("two", &part(0, "kv"), &strict).await.unwrap(), Put::Stored);
     assert_eq!(client.describe("two").await.unwrap().unwrap().replicas.len(), 2);

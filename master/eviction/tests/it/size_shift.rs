@@ -11,7 +11,7 @@ const STATE: u64 = 658_432;
 /// Attempts of a put to find room, as a leader makes them.
 const TRIES: usize = 3;
 
-/// What puts took.
+/// Outcome of a run of puts.
 #[derive(Debug, Default)]
 struct Taken {
     put: u64,

@@ -35,7 +35,7 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// What the object counts for in its tenant's use.
+    /// Share of the object in the usage of its tenant.
     pub(super) fn share(&self) -> Share {
         Share::of(allocated(self.size) * self.replicas.len() as u64, self.pin)
     }

@@ -49,7 +49,7 @@ pub(super) struct Put {
 }
 
 impl Put {
-    /// What the put counts for in its tenant's use.
+    /// Share of the put in the usage of its tenant.
     pub(super) fn share(&self) -> Share {
         Share::of(allocated(self.size) * self.replicas.len() as u64, self.pin)
     }

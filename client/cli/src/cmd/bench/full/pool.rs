@@ -21,7 +21,7 @@ pub(super) const WATERMARKS: [&str; 2] = ["0.92", "0.95"];
 /// Watermarks that empty the pool to below [`EMPTIED`].
 const EMPTYING: [&str; 2] = ["0.1", "0.2"];
 
-/// What the leader counts.
+/// Figures from the metrics of the leader.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     /// Share of the pool's bytes that is allocated.

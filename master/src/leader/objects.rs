@@ -153,7 +153,7 @@ pub(crate) struct Started {
     pub(crate) grants: Vec<StoreGrant>,
     /// Why puts got `NoAvailableHandle`; empty if none did.
     pub(crate) no_space: &'static str,
-    /// Bytes of the largest mounted segment.
+    /// Bytes of the largest mounted segment if a put got `ObjectTooLarge`; 0 otherwise.
     pub(crate) largest_segment: u64,
 }
 
@@ -332,7 +332,8 @@ impl Objects {
                     }
                 })
                 .collect();
-            let largest_segment = applied.state.largest_segment();
+            let is_too_large = started.iter().any(|started| started.code == Code::ObjectTooLarge);
+            let largest_segment = if is_too_large { applied.state.largest_segment() } else { 0 };
             Started { puts, grants: grants.seal(), no_space, largest_segment }
         }))
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_index::{ListedObject, RemoveItem, Request};
-use mc_types::{Code, MAX_ITEMS};
+use mc_types::Code;
 use regex::bytes::{Regex, RegexBuilder};
 use tokio::time::Instant;
 
@@ -160,17 +160,19 @@ impl Objects {
         };
         let before = objects.len();
         let items = remove_items(&leading, objects, force);
-        removed.leased += (before - items.len()) as u64;
-        for items in items.chunks(MAX_ITEMS) {
-            let request = Request::remove(tenant.to_owned(), items.to_vec());
+        let leased = before - items.len();
+        if !items.is_empty() {
+            let request = Request::remove(tenant.to_owned(), items);
             let codes = self.coordinator.propose(&leading, request).await?;
             removed.objects += codes.iter().filter(|code| **code == Code::Ok).count() as u64;
         }
+        // Counted once the page is done: the caller begins a page again whose entry was refused.
+        removed.leased += leased as u64;
         Ok(page.next)
     }
 
-    /// Drops the replicas of objects on the store with this name or address, unless they are leased. An object without another
-    /// replica is removed. Returns one code per key.
+    /// Drops the replicas of objects on the store with this name or address, unless they are leased. An object without
+    /// another replica is removed. Returns one code per key.
     pub(crate) async fn drop_replicas(
         &self,
         tenant: &str,

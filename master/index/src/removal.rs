@@ -1,6 +1,6 @@
 //! Removal of objects: named ones, evicted ones, all of a tenant, and replicas on one store.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use mc_types::{ClusterTime, Code, PutId, StoreId};
 
@@ -43,7 +43,7 @@ impl State {
         let stays = self.groups_that_stay(items, found.iter().flatten().filter_map(|(_, group)| *group));
         let evict = |found: Option<(IndexKey, Option<GroupId>)>| {
             let Some((key, group)) = found else { return Code::ObjectNotFound };
-            if group.is_some_and(|group| stays.get(&group) == Some(&true)) {
+            if group.is_some_and(|group| stays.contains(&group)) {
                 return Code::VersionChanged;
             }
             match self.objects.remove(&key) {
@@ -57,27 +57,27 @@ impl State {
         found.into_iter().map(evict).collect()
     }
 
-    /// Returns for each of the groups whether it stays: because the items do not name all of its members, or because a
-    /// put is about to join it.
+    /// Returns those of the groups that stay: because the items do not name all of their members, or because a put is
+    /// about to join them.
     fn groups_that_stay(
         &self,
         items: &[EvictItem],
         groups: impl Iterator<Item = GroupId>,
-    ) -> BTreeMap<GroupId, bool> {
-        let mut stays: BTreeMap<GroupId, bool> = groups.map(|group| (group, false)).collect();
-        if stays.is_empty() {
-            return stays;
+    ) -> BTreeSet<GroupId> {
+        let mut groups: BTreeSet<GroupId> = groups.collect();
+        if groups.is_empty() {
+            return groups;
         }
         let mut named: Vec<(u64, PutId)> = items.iter().map(|it| (it.key.to_u64(), it.version)).collect();
         named.sort_unstable();
-        for (id, stays) in &mut stays {
-            let is_named = |object: ObjectRef<'_>, key: KeyHash| {
-                named.binary_search(&(key.to_u64(), object.version)).is_ok()
-            };
-            let joining = self.groups.get(*id).is_some_and(|group| group.joining > 0);
-            *stays = joining || !self.members(*id).all(|(key, object)| is_named(object, key));
-        }
-        stays
+        let is_named = |(key, object): (KeyHash, ObjectRef<'_>)| {
+            named.binary_search(&(key.to_u64(), object.version)).is_ok()
+        };
+        groups.retain(|&id| {
+            let joining = self.groups.get(id).is_some_and(|group| group.joining > 0);
+            joining || !self.members(id).all(is_named)
+        });
+        groups
     }
 
     /// Lists the visible members of a group.

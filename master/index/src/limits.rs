@@ -49,7 +49,7 @@ impl State {
     /// Whether a tenant may put one more object, of so many bytes.
     #[must_use]
     pub fn quota_allows(&self, tenant: &str, bytes: u64) -> bool {
-        if self.settings.default_quota.is_none() && self.tenants.registered() == 0 {
+        if !self.has_quotas() {
             return true;
         }
         let name = TenantName::new(tenant.as_bytes());

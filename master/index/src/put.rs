@@ -238,7 +238,7 @@ impl State {
             group: put.group,
             replicas: written,
         };
-        self.tenants.charge(key.tenant(), |usage| usage.objects.add(object.share()));
+        self.charge(key, &object);
         if let Some(old) = self.objects.insert(key, &object) {
             self.retire(key, &old, item.reuse_at);
         }

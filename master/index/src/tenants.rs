@@ -178,23 +178,14 @@ impl Tenants {
     }
 
     fn change<R>(&mut self, name: TenantName, change: impl FnOnce(&mut Tenant) -> R) -> R {
-        if !self.by_name.contains(&name) {
-            let mut tenant = Tenant::default();
-            let result = change(&mut tenant);
-            self.count(&Tenant::default(), &tenant);
-            if !tenant.is_unused() {
-                self.by_name.insert(name, tenant);
-            }
-            return result;
-        }
-        let mut blank = Tenant::default();
-        let tenant = self.by_name.get_mut(&name).unwrap_or(&mut blank);
-        let before = Tenant { usage: TenantUsage::default(), ..*tenant };
-        let result = change(tenant);
-        let (after, unused) = (Tenant { usage: TenantUsage::default(), ..*tenant }, tenant.is_unused());
+        let before = self.get(&name).cloned().unwrap_or_default();
+        let mut after = before.clone();
+        let result = change(&mut after);
         self.count(&before, &after);
-        if unused {
+        if after.is_unused() {
             self.by_name.remove(&name);
+        } else {
+            self.by_name.insert(name, after);
         }
         result
     }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_eviction::{
@@ -41,11 +40,17 @@ const SCOPES_MAX: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Room {
     /// Room that waiting puts have asked for since the last round.
-    wanted: Mutex<BTreeMap<Scope, Excess>>,
-    /// Bytes of the largest object among those that were asked for.
-    largest: AtomicU64,
+    wanted: Mutex<BTreeMap<Scope, Asked>>,
     asked: Notify,
     rounds: watch::Sender<Rounds>,
+}
+
+/// Room that puts have asked for in one scope.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    excess: Excess,
+    /// Bytes of the largest object among those that need it.
+    largest: u64,
 }
 
 /// Outcomes of evictions.
@@ -78,12 +83,7 @@ pub(super) enum Made {
 
 impl Room {
     pub(super) fn new() -> Self {
-        Self {
-            wanted: Mutex::default(),
-            largest: AtomicU64::new(0),
-            asked: Notify::new(),
-            rounds: watch::Sender::default(),
-        }
+        Self { wanted: Mutex::default(), asked: Notify::new(), rounds: watch::Sender::default() }
     }
 
     /// Asks for room, for objects of at most `largest` bytes, and waits until an eviction has freed some, or has found that
@@ -94,8 +94,7 @@ impl Room {
         let mut rounds = self.rounds.subscribe();
         let number = |rounds: &Rounds| rounds.last.get(&scope).map_or(0, |round| round.number);
         let before = number(&rounds.borrow());
-        self.largest.fetch_max(largest, Ordering::AcqRel);
-        self.ask(scope, wanted);
+        self.ask(scope, Asked { excess: wanted, largest });
         let answered = rounds.wait_for(|rounds| number(rounds) != before);
         match tokio::time::timeout_at(deadline, answered).await {
             Ok(Ok(rounds)) => match rounds.last.get(&scope).and_then(|round| round.blocked) {
@@ -106,11 +105,12 @@ impl Room {
         }
     }
 
-    fn ask(&self, scope: Scope, wanted: Excess) {
+    fn ask(&self, scope: Scope, more: Asked) {
         let mut all = self.wanted.lock();
-        let asked = all.entry(scope).or_default();
-        asked.bytes = asked.bytes.saturating_add(wanted.bytes);
-        asked.objects = asked.objects.saturating_add(wanted.objects);
+        let Asked { excess, largest } = all.entry(scope).or_default();
+        excess.bytes = excess.bytes.saturating_add(more.excess.bytes);
+        excess.objects = excess.objects.saturating_add(more.excess.objects);
+        *largest = more.largest.max(*largest);
         self.asked.notify_one();
     }
 
@@ -152,7 +152,7 @@ impl Room {
     }
 
     /// Takes all requests for room. Scopes that nobody has asked for lately are forgotten.
-    fn take_wanted(&self) -> BTreeMap<Scope, Excess> {
+    fn take_wanted(&self) -> BTreeMap<Scope, Asked> {
         let wanted = std::mem::take(&mut *self.wanted.lock());
         if self.rounds.borrow().last.len() > SCOPES_MAX && self.rounds.receiver_count() == 0 {
             self.rounds.send_modify(|rounds| rounds.last.clear());
@@ -286,11 +286,9 @@ impl Term {
         }
         let mut wanted = coordinator.room.take_wanted();
         let suspects = self.leading.liveness.suspects();
-        let largest = coordinator.room.largest.swap(0, Ordering::AcqRel);
+        let Asked { excess: mut asked, largest } = wanted.remove(&None).unwrap_or_default();
         let mut entry = Entry::Applied;
-        if let Some(asked) = wanted.get_mut(&None).filter(|asked| asked.bytes > 0)
-            && self.is_in_pieces(coordinator, largest, &suspects)
-        {
+        if asked.bytes > 0 && self.is_in_pieces(coordinator, largest, &suspects) {
             self.reason = EvictedFor::Put;
             match self.clear(coordinator, asked.bytes, largest).await? {
                 Some(cleared) => asked.bytes = asked.bytes.saturating_sub(cleared),
@@ -300,14 +298,13 @@ impl Term {
         if self.looked_at.elapsed() >= TENANTS_INTERVAL {
             self.looked_at = Instant::now();
             for (tenant, excess) in coordinator.index.read(|applied| tenants_in_excess(&applied.state)) {
-                let of_tenant = wanted.entry(Some(tenant)).or_default();
+                let of_tenant = &mut wanted.entry(Some(tenant)).or_default().excess;
                 *of_tenant = of_tenant.max(excess);
             }
         }
-        let asked = wanted.remove(&None).unwrap_or_default();
         self.reason = EvictedFor::Quota;
-        for (scope, wanted) in wanted {
-            entry = self.make_room_unless(entry, coordinator, scope, wanted).await?;
+        for (scope, asked) in wanted {
+            entry = self.make_room_unless(entry, coordinator, scope, asked.excess).await?;
         }
         // Tenants first: what they gave up is room in the pool, too. What is about to be swept will be.
         let excess = coordinator.index.read(|applied| match applied.state.needs_sweep() {
@@ -415,7 +412,7 @@ impl Term {
         }
         if entries == 0 {
             // Nothing but units whose objects are gone: the puts go on waiting, and the next round goes on looking.
-            coordinator.room.ask(scope, left);
+            coordinator.room.ask(scope, Asked { excess: left, largest: 0 });
         }
         Ok(Entry::Applied)
     }

@@ -7,14 +7,12 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mc_client::{Admin, Put};
-use mc_tests::{Cluster, bulk_key, fill, until_within};
+use mc_client::Admin;
+use mc_tests::{Cluster, fill, until_within};
 
-use common::{Counts, Spans, each, median, ms, sleep_again_and_again};
+use common::{Counts, Load, Loaded, median, ms};
 
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Newest objects, which are read. They are leased, so that they stay.
@@ -73,35 +71,8 @@ async fn main() {
     let leader = cluster.leader().await;
     println!("{objects} objects put in {:.1} s", filled.as_secs_f64());
 
-    let over = Arc::new(AtomicBool::new(false));
-    let next = Arc::new(AtomicU64::new(objects));
-    let (reads, puts, wakes) = (Spans::default(), Spans::default(), Spans::default());
-    let misses = Arc::new(AtomicU64::new(0));
-    let reader = tokio::spawn(each(over.clone(), reads.clone(), {
-        let (client, misses) = (client.clone(), misses.clone());
-        move |n| {
-            let (client, misses) = (client.clone(), misses.clone());
-            async move {
-                let there = client.exist(bulk_key(objects - 1 - n % READ)).await.expect("a read");
-                misses.fetch_add(u64::from(!there), Ordering::Relaxed);
-            }
-        }
-    }));
-    let writer = tokio::spawn(each(over.clone(), puts.clone(), {
-        let client = client.clone();
-        move |_| {
-            let (client, n) = (client.clone(), next.fetch_add(1, Ordering::Relaxed));
-            async move { assert_eq!(client.put(bulk_key(n), b"v").await.expect("a put"), Put::Stored) }
-        }
-    }));
-    let sleeper = std::thread::spawn({
-        let (over, wakes) = (over.clone(), wakes.clone());
-        move || sleep_again_and_again(&over, &wakes)
-    });
-    until_within(PATIENCE, "every object that is read is leased", async || {
-        reads.lock().expect("no panic").len() as u64 > READ
-    })
-    .await;
+    let load = Load::begin(&client, objects, move |n| objects - 1 - n % READ);
+    until_within(PATIENCE, "every object that is read is leased", async || load.reads() as u64 > READ).await;
 
     let http = cluster.master_http(leader).to_owned();
     let (before, begun) = (Counts::of(&http).await, Instant::now());
@@ -114,20 +85,13 @@ async fn main() {
     }
     let took = begun.elapsed();
     let during = Counts::of(&http).await.since(&before);
-    over.store(true, Ordering::Relaxed);
-    let _ = tokio::join!(reader, writer);
-    sleeper.join().expect("no panic");
+    let Loaded { reads, puts, wakes, misses } = load.end().await;
 
-    println!(
-        "{gone} objects gone in {:.2} s; {} reads missed",
-        took.as_secs_f64(),
-        misses.load(Ordering::Relaxed)
-    );
+    println!("{gone} objects gone in {:.2} s; {misses} reads missed", took.as_secs_f64());
     during.say("meanwhile");
     for (what, spans) in
         [("leased read", &reads), ("put (two commits)", &puts), ("a sleep of 1 ms, too long by", &wakes)]
     {
-        let spans = spans.lock().expect("no panic");
         let during: Vec<_> = spans.iter().filter(|(at, took)| *at + *took > begun).copied().collect();
         let longest = during.iter().map(|(_, took)| *took).max().unwrap_or_default();
         println!(

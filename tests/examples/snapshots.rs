@@ -9,14 +9,11 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mc_client::Put;
-use mc_tests::{Cluster, bulk_key, fill, http_get, until_within};
+use mc_tests::{Cluster, fill, http_get, until_within};
 
-use common::{Counts, Spans, each, median, ms, sleep_again_and_again};
+use common::{Counts, Load, Loaded, median, ms};
 
 /// Snapshots of the leader that are watched.
 const SNAPSHOTS: usize = 5;
@@ -39,33 +36,8 @@ async fn main() {
     let leader = cluster.leader().await;
     println!("{objects} objects put in {:.1} s", filled.as_secs_f64());
 
-    // What goes on beside the snapshots: one reader, one writer.
-    let over = Arc::new(AtomicBool::new(false));
-    let next = Arc::new(AtomicU64::new(objects));
-    let (reads, puts, wakes) = (Spans::default(), Spans::default(), Spans::default());
-    // A store whose heartbeats a busy machine delays is suspected for a moment, and what it holds is not offered meanwhile.
-    let misses = Arc::new(AtomicU64::new(0));
-    let reader = tokio::spawn(each(over.clone(), reads.clone(), {
-        let (client, misses) = (client.clone(), misses.clone());
-        move |n| {
-            let (client, misses) = (client.clone(), misses.clone());
-            async move {
-                let there = client.exist(bulk_key(n * 7_919 % objects)).await.expect("a read");
-                misses.fetch_add(u64::from(!there), Ordering::Relaxed);
-            }
-        }
-    }));
-    let writer = tokio::spawn(each(over.clone(), puts.clone(), {
-        let client = client.clone();
-        move |_| {
-            let (client, n) = (client.clone(), next.fetch_add(1, Ordering::Relaxed));
-            async move { assert_eq!(client.put(bulk_key(n), b"v").await.expect("a put"), Put::Stored) }
-        }
-    }));
-    let sleeper = std::thread::spawn({
-        let (over, wakes) = (over.clone(), wakes.clone());
-        move || sleep_again_and_again(&over, &wakes)
-    });
+    // A store whose heartbeats a busy machine delays is suspected for a moment, and reads of its objects miss meanwhile.
+    let load = Load::begin(&client, objects, move |n| n * 7_919 % objects);
     let leader_http = cluster.master_http(leader).to_owned();
     let idle = Counts::of(&leader_http).await;
     let built = watch_builds(&cluster.master_dir(leader).join("snapshots")).await;
@@ -102,12 +74,10 @@ async fn main() {
     let disk = cluster.master_dir(follower).join("log");
     let log_bytes = files(&disk).iter().map(|path| len(path)).sum::<u64>() as f64;
     events.extend([("it is killed and starts again", restarted), ("it is ready", Instant::now())]);
-    over.store(true, Ordering::Relaxed);
-    let _ = tokio::join!(reader, writer);
-    sleeper.join().expect("no panic");
+    let Loaded { reads, puts, wakes, misses } = load.end().await;
     let in_all = Counts::of(&leader_http).await.since(&idle);
 
-    println!("{} reads missed", misses.load(Ordering::Relaxed));
+    println!("{misses} reads missed");
     let bytes = newest(&cluster.master_dir(leader).join("snapshots")).map_or(0, |path| len(&path));
     let mut times: Vec<Duration> = built.iter().map(|(_, took)| *took).collect();
     times.sort_unstable();
@@ -125,8 +95,7 @@ async fn main() {
     for (what, spans) in
         [("read", &reads), ("put (two commits)", &puts), ("a sleep of 1 ms, too long by", &wakes)]
     {
-        let spans = spans.lock().expect("no panic");
-        let during = |windows: &[(Instant, Duration)]| slowest(&spans, windows);
+        let during = |windows: &[(Instant, Duration)]| slowest(spans, windows);
         println!(
             "{what}: longest {:.1} ms while the leader builds, {:.1} ms while it sends, {:.1} ms in all of {} calls, \
              p50 {:.2} ms",
@@ -134,7 +103,7 @@ async fn main() {
             ms(during(&[sent])),
             ms(spans.iter().map(|(_, took)| *took).max().unwrap_or_default()),
             spans.len(),
-            ms(median(&spans)),
+            ms(median(spans)),
         );
         let longest = spans.iter().max_by_key(|(_, took)| *took);
         if let Some((at, _)) = longest {

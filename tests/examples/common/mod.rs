@@ -1,13 +1,15 @@
 //! Measurements of a busy pool that the examples share: time spent on applying, and delays of calls and of sleeps.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use mc_tests::http_get;
+use mc_client::{Client, Put};
+use mc_tests::{bulk_key, http_get};
+use tokio::task::JoinHandle;
 
 /// When something began, and how long it took.
-pub(crate) type Spans = Arc<Mutex<Vec<(Instant, Duration)>>>;
+type Spans = Arc<Mutex<Vec<(Instant, Duration)>>>;
 
 /// The leader's counts at one moment.
 pub(crate) struct Counts {
@@ -60,12 +62,77 @@ impl Counts {
     }
 }
 
-/// One call after the other.
-pub(crate) async fn each<F: Future<Output = ()>>(
+/// Load on a pool: one reader, one writer, and a thread that only sleeps.
+pub(crate) struct Load {
     over: Arc<AtomicBool>,
-    spans: Spans,
-    call: impl Fn(u64) -> F,
-) {
+    spans: [Spans; 3],
+    misses: Arc<AtomicU64>,
+    callers: [JoinHandle<()>; 2],
+    sleeper: std::thread::JoinHandle<()>,
+}
+
+/// Spans of a load that is over.
+pub(crate) struct Loaded {
+    pub(crate) reads: Vec<(Instant, Duration)>,
+    pub(crate) puts: Vec<(Instant, Duration)>,
+    /// By how much each sleep of 1 ms was too long.
+    pub(crate) wakes: Vec<(Instant, Duration)>,
+    /// Reads that found nothing.
+    pub(crate) misses: u64,
+}
+
+impl Load {
+    /// Begins a load on a pool of `objects`. The nth read is of the object `read(n)`; puts add further objects.
+    pub(crate) fn begin(client: &Client, objects: u64, read: impl Fn(u64) -> u64 + Send + 'static) -> Self {
+        let (over, spans, misses) =
+            (Arc::new(AtomicBool::new(false)), <[Spans; 3]>::default(), Arc::new(AtomicU64::new(0)));
+        let [reads, puts, wakes] = spans.clone();
+        let reader = tokio::spawn(each(over.clone(), reads, {
+            let (client, misses) = (client.clone(), misses.clone());
+            move |n| {
+                let (client, misses, n) = (client.clone(), misses.clone(), read(n));
+                async move {
+                    let there = client.exist(bulk_key(n)).await.expect("a read");
+                    misses.fetch_add(u64::from(!there), Ordering::Relaxed);
+                }
+            }
+        }));
+        let writer = tokio::spawn(each(over.clone(), puts, {
+            let client = client.clone();
+            move |n| {
+                let client = client.clone();
+                async move {
+                    assert_eq!(client.put(bulk_key(objects + n), b"v").await.expect("a put"), Put::Stored);
+                }
+            }
+        }));
+        let sleeper = std::thread::spawn({
+            let over = over.clone();
+            move || sleep_again_and_again(&over, &wakes)
+        });
+        Self { over, spans, misses, callers: [reader, writer], sleeper }
+    }
+
+    /// Returns the number of reads so far.
+    #[allow(dead_code, reason = "not all examples need it")]
+    pub(crate) fn reads(&self) -> usize {
+        self.spans[0].lock().expect("no panic").len()
+    }
+
+    pub(crate) async fn end(self) -> Loaded {
+        self.over.store(true, Ordering::Relaxed);
+        for caller in self.callers {
+            caller.await.expect("no panic");
+        }
+        self.sleeper.join().expect("no panic");
+        let [reads, puts, wakes] =
+            self.spans.map(|spans| std::mem::take(&mut *spans.lock().expect("no panic")));
+        Loaded { reads, puts, wakes, misses: self.misses.load(Ordering::Relaxed) }
+    }
+}
+
+/// One call after the other.
+async fn each<F: Future<Output = ()>>(over: Arc<AtomicBool>, spans: Spans, call: impl Fn(u64) -> F) {
     for n in 0.. {
         if over.load(Ordering::Relaxed) {
             return;
@@ -77,7 +144,7 @@ pub(crate) async fn each<F: Future<Output = ()>>(
 }
 
 /// Notes by how much each sleep was too long.
-pub(crate) fn sleep_again_and_again(over: &AtomicBool, spans: &Spans) {
+fn sleep_again_and_again(over: &AtomicBool, spans: &Spans) {
     const SLEEP: Duration = Duration::from_millis(1);
     while !over.load(Ordering::Relaxed) {
         let began = Instant::now();

@@ -12,9 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mc_eviction::{Evictor, Leases, OBJECTS_PER_ENTRY, Want};
-use mc_index::{
-    Change, Command, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Settings, Stamp, State,
-};
+use mc_index::{Change, Command, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Settings, Stamp, State};
 use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use parking_lot::RwLock;
 
@@ -103,27 +101,8 @@ impl Leader {
         }
         for from in (0..objects).step_by(BATCH as usize) {
             let puts = from..(from + BATCH).min(objects);
-            let start = |n| PutStartItem {
-                put: put_id(n),
-                key: key(n).into(),
-                size: SIZE,
-                mode: PutMode::IfAbsent,
-                replicas: 1,
-                deadline: ClusterTime(30_000),
-                preferred: Default::default(),
-                avoid: Default::default(),
-                pin: Default::default(),
-                replication: Default::default(),
-                data_type: 0,
-                group: None,
-            };
-            let end = |n| PutEndItem {
-                put: put_id(n),
-                key: KeyHash::of("", &key(n)),
-                checksum: n,
-                failed: Default::default(),
-                reuse_at: ClusterTime(0),
-            };
+            let start = |n| PutStartItem::new(put_id(n), &key(n), SIZE, ClusterTime(30_000));
+            let end = |n| PutEndItem::new(put_id(n), KeyHash::of("", &key(n)), n);
             leader.apply(Op::PutStart { tenant: String::new(), items: puts.clone().map(start).collect() });
             leader.apply(Op::PutEnd { items: puts.map(end).collect() });
         }

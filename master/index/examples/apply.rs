@@ -10,8 +10,7 @@ mod common;
 use std::time::Duration;
 
 use mc_index::{
-    Command, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings, Stamp,
-    State,
+    Command, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Response, Settings, Stamp, State,
 };
 use mc_types::{ClusterTime, Code, GrantKey, PutId, SegmentEpoch, StoreId};
 
@@ -78,27 +77,8 @@ impl Load {
         let puts = self.put..self.put + n;
         let deadline = ClusterTime(self.put / 200 + 30_000);
         self.put += n;
-        let starts = puts.clone().map(|n| PutStartItem {
-            put: put_id(n),
-            key: key(n).into(),
-            size: SIZE,
-            mode: PutMode::IfAbsent,
-            replicas: 1,
-            deadline,
-            preferred: Vec::new().into(),
-            avoid: Vec::new().into(),
-            pin: Default::default(),
-            replication: Default::default(),
-            data_type: 0,
-            group: None,
-        });
-        let ends = puts.map(|n| PutEndItem {
-            put: put_id(n),
-            key: KeyHash::of("", &key(n)),
-            checksum: n,
-            failed: Vec::new().into(),
-            reuse_at: ClusterTime(0),
-        });
+        let starts = puts.clone().map(|n| PutStartItem::new(put_id(n), &key(n), SIZE, deadline));
+        let ends = puts.map(|n| PutEndItem::new(put_id(n), KeyHash::of("", &key(n)), n));
         let start = Op::PutStart { tenant: String::new(), items: starts.collect() };
         let end = Op::PutEnd { items: ends.collect() };
         (start, end)

@@ -195,6 +195,27 @@ pub struct PutStartItem {
     pub group: Option<GroupId>,
 }
 
+impl PutStartItem {
+    /// A put of one replica if the key is absent, with defaults otherwise.
+    #[must_use]
+    pub fn new(put: PutId, key: &[u8], size: u64, deadline: ClusterTime) -> Self {
+        Self {
+            put,
+            key: key.into(),
+            size,
+            mode: PutMode::IfAbsent,
+            replicas: 1,
+            deadline,
+            preferred: SmallVec::new(),
+            avoid: SmallVec::new(),
+            pin: PinAction::default(),
+            replication: Replication::default(),
+            data_type: 0,
+            group: None,
+        }
+    }
+}
+
 /// Whether a put may have fewer replicas than it asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replication {
@@ -231,6 +252,14 @@ pub struct PutEndItem {
     /// End of the last lease on the visible version. If this put replaces that version (an upsert, or a put-if-absent
     /// over a version on suspect stores only), its bytes are held until then.
     pub reuse_at: ClusterTime,
+}
+
+impl PutEndItem {
+    /// The end of a put that has written all of its replicas and replaces no leased version.
+    #[must_use]
+    pub fn new(put: PutId, key: KeyHash, checksum: u64) -> Self {
+        Self { put, key, checksum, failed: SmallVec::new(), reuse_at: ClusterTime(0) }
+    }
 }
 
 /// One object to remove.

@@ -320,18 +320,10 @@ mod tests {
 
     fn item(size: u64, replicas: u8, avoid: &[u64]) -> PutStartItem {
         PutStartItem {
-            put: PutId(1),
-            key: SmallVec::from_slice(b"k"),
-            size,
             mode: PutMode::Upsert,
             replicas,
-            deadline: ClusterTime(1000),
-            preferred: SmallVec::new(),
             avoid: avoid.iter().copied().map(StoreId).collect(),
-            pin: Default::default(),
-            replication: Replication::BestEffort,
-            data_type: 0,
-            group: None,
+            ..PutStartItem::new(PutId(1), b"k", size, ClusterTime(1000))
         }
     }
 

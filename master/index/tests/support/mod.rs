@@ -9,8 +9,8 @@ use mc_types::{ClusterTime, Code, GrantKey, PutId, SegmentEpoch, StoreId};
 use xxhash_rust::xxh3::xxh3_64;
 
 use mc_index::{
-    self, Command, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutEnded, PutMode, PutStartItem,
-    PutStarted, RemoveItem, Response, Settings, Stamp, State,
+    self, Command, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutEnded, PutStartItem, PutStarted,
+    RemoveItem, Response, Settings, Stamp, State,
 };
 
 /// Term of all entries.
@@ -143,30 +143,11 @@ pub fn mount(store: u64, epoch: u64, segments: &[u64]) -> MountStore {
 }
 
 pub fn start(put: u128, key: &str, size: u64) -> PutStartItem {
-    PutStartItem {
-        put: PutId(put),
-        key: key.as_bytes().into(),
-        size,
-        mode: PutMode::IfAbsent,
-        replicas: 1,
-        deadline: ClusterTime(1_000_000),
-        preferred: Vec::new().into(),
-        avoid: Vec::new().into(),
-        pin: Default::default(),
-        replication: Default::default(),
-        data_type: 0,
-        group: None,
-    }
+    PutStartItem::new(PutId(put), key.as_bytes(), size, ClusterTime(1_000_000))
 }
 
 pub fn end(put: u128, key: &str) -> PutEndItem {
-    PutEndItem {
-        put: PutId(put),
-        key: KeyHash::of("", key.as_bytes()),
-        checksum: 0xc0ffee,
-        failed: Vec::new().into(),
-        reuse_at: ClusterTime(0),
-    }
+    PutEndItem::new(PutId(put), KeyHash::of("", key.as_bytes()), 0xc0ffee)
 }
 
 /// Ids of puts that share a shard, shard 0 of the 2^14: they crowd out each other's records long before the index

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use mc_index::{
-    Command, EvictItem, KeyHash, MountStore, PutEndItem, PutMode, PutStartItem, Request, Settings, Stamp,
-    StartKey, State,
+    Command, EvictItem, KeyHash, MountStore, PutEndItem, PutStartItem, Request, Settings, Stamp, StartKey,
+    State,
 };
 use mc_types::{ClusterTime, Code, GrantKey, MAX_ITEMS, PutId, SegmentEpoch, StoreId};
 use rand::RngExt;
@@ -86,18 +86,8 @@ impl Index {
         self.puts += sizes.len() as u64;
         let deadline = ClusterTime(0).after(PUT_LIFETIME);
         let item = |(number, &size): (u64, &u64)| PutStartItem {
-            put: put_id(number),
-            key: key(number),
-            size,
-            mode: PutMode::IfAbsent,
             replicas: self.replicas,
-            deadline,
-            preferred: Default::default(),
-            avoid: Default::default(),
-            pin: Default::default(),
-            replication: Default::default(),
-            data_type: 0,
-            group: None,
+            ..PutStartItem::new(put_id(number), &key(number), size, deadline)
         };
         let items = (first..).zip(sizes).map(item).collect();
         let (cpu_before, begun) = (cpu(), Instant::now());
@@ -110,13 +100,7 @@ impl Index {
                 self.live.push(Live { number, size });
                 self.live_bytes += size * u64::from(self.replicas);
                 called.placed += 1;
-                ends.push(PutEndItem {
-                    put: put_id(number),
-                    key: KeyHash::of("", &key(number)),
-                    checksum: 0,
-                    failed: Default::default(),
-                    reuse_at: ClusterTime(0),
-                });
+                ends.push(PutEndItem::new(put_id(number), KeyHash::of("", &key(number)), 0));
                 continue;
             }
             called.full_at.get_or_insert(self.live_bytes);

@@ -8,7 +8,7 @@ use mc_eviction::{
     Evictor, Excess, Hits, Leases, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want, excess,
 };
 use mc_index::{
-    Change, Command, KeyHash, MountStore, ObjectView, PutEndItem, PutMode, PutStartItem, Request as Proposal,
+    Change, Command, KeyHash, MountStore, ObjectView, PutEndItem, PutStartItem, Request as Proposal,
     Settings, Stamp, State,
 };
 use mc_types::{ClusterTime, Code, GrantKey, MAX_ITEMS, PutId, SegmentEpoch, StoreId};
@@ -132,20 +132,8 @@ impl Index {
             .iter()
             .map(|block| {
                 self.puts += 1;
-                PutStartItem {
-                    put: PutId(self.puts.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835)),
-                    key: key(*block).into(),
-                    size: BLOCK_BYTES,
-                    mode: PutMode::IfAbsent,
-                    replicas: 1,
-                    deadline,
-                    preferred: Default::default(),
-                    avoid: Default::default(),
-                    pin: Default::default(),
-                    replication: Default::default(),
-                    data_type: 0,
-                    group: None,
-                }
+                let put = PutId(self.puts.wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835));
+                PutStartItem::new(put, &key(*block), BLOCK_BYTES, deadline)
             })
             .collect();
         let mut started = self.start(&items);
@@ -156,15 +144,8 @@ impl Index {
         }
         self.counts.refused += started.iter().filter(|code| **code == Code::NoAvailableHandle).count() as u64;
         let ended = items.iter().zip(&started).filter(|(_, code)| **code == Code::Ok);
-        let ends: Vec<_> = ended
-            .map(|(item, _)| PutEndItem {
-                put: item.put,
-                key: KeyHash::of("", &item.key),
-                checksum: 0,
-                failed: Default::default(),
-                reuse_at: ClusterTime(0),
-            })
-            .collect();
+        let ends: Vec<_> =
+            ended.map(|(item, _)| PutEndItem::new(item.put, KeyHash::of("", &item.key), 0)).collect();
         if !ends.is_empty() {
             self.propose(Proposal::put_end(ends));
         }

@@ -336,15 +336,24 @@ impl RaftNode {
         })
     }
 
-    /// Forms a cluster of `members`. Exactly one of them must call this, once.
+    /// Forms a cluster of `members`, and returns when this node's log holds the first entry durably. Exactly one of them
+    /// must call this, once.
     ///
     /// # Errors
-    /// The node already has Raft state, or is not one of `members`.
+    /// The node already has Raft state, is not one of `members`, or has stopped.
     pub async fn initialize(
         &self,
         members: BTreeMap<NodeId, MasterNode>,
     ) -> Result<(), RaftError<TypeConfig, InitializeError<TypeConfig>>> {
-        self.raft.initialize(members).await
+        // openraft answers without waiting for the entry: it compares with what was durable before. It writes the entry
+        // and then its vote, and the log makes them durable in this order.
+        let mut durable = self.raft.watch_log_progress();
+        self.raft.initialize(members).await?;
+        let written = durable.wait_until(|now| {
+            now.as_ref().is_some_and(|now| now.last_log_id.is_some() || now.vote.leader_id.term > 0)
+        });
+        let written = written.await;
+        written.map(drop).map_err(|_| RaftError::Fatal(Fatal::Stopped))
     }
 
     /// Returns the heartbeat interval and election timeouts of this node.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use openraft::storage::{IOFlushed, LogState, RaftLogReader, RaftLogStorage};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use mc_log::{Entry, LogId, TypeConfig, Vote, encode_payload};
 
@@ -15,7 +16,7 @@ use mc_log::{Entry, LogId, TypeConfig, Vote, encode_payload};
 const MAX_APPEND_BYTES: usize = 2 << 20;
 
 #[derive(Clone, Default)]
-pub struct MemLog(Arc<Mutex<Disk>>);
+pub struct MemLog(Arc<Mutex<Disk>>, Arc<watch::Sender<bool>>);
 
 #[derive(Default)]
 struct Disk {
@@ -26,8 +27,21 @@ struct Disk {
 }
 
 impl MemLog {
+    /// Sets whether entries and votes wait, written and not durable.
+    pub fn hold(&self, held: bool) {
+        self.1.send_replace(held);
+    }
+
+    async fn durable(mut held: watch::Receiver<bool>) {
+        held.wait_for(|held| !held).await.expect("the log is there");
+    }
+
     pub fn purged(&self) -> Option<LogId> {
         self.0.lock().purged
+    }
+
+    pub fn vote(&self) -> Option<Vote> {
+        self.0.lock().vote
     }
 
     pub fn bytes_since(&self, index: Option<u64>) -> u64 {
@@ -82,6 +96,7 @@ impl RaftLogStorage<TypeConfig> for MemLog {
 
     async fn save_vote(&mut self, vote: &Vote) -> Result<(), io::Error> {
         self.0.lock().vote = Some(*vote);
+        Self::durable(self.1.subscribe()).await;
         Ok(())
     }
 
@@ -100,7 +115,15 @@ impl RaftLogStorage<TypeConfig> for MemLog {
         I::IntoIter: Send,
     {
         self.0.lock().entries.extend(entries.into_iter().map(|entry| (entry.log_id.index, entry)));
-        callback.io_completed(Ok(()));
+        let held = self.1.subscribe();
+        if !*held.borrow() {
+            callback.io_completed(Ok(()));
+            return Ok(());
+        }
+        tokio::spawn(async move {
+            Self::durable(held).await;
+            callback.io_completed(Ok(()));
+        });
         Ok(())
     }
 

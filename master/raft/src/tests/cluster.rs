@@ -33,6 +33,25 @@ async fn writes_reach_every_master_and_go_on_when_the_leader_dies() {
     pool.converge(last).await;
 }
 
+/// A founder that noted its cluster before would refuse to start after a loss of power: its log would seem lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_formed_once_the_first_entry_is_durable() {
+    let pool = Pool::unformed(1, SnapshotLimits::default(), RaftTiming::LAN).await;
+    let log = &pool.members[0].log;
+    log.hold(true);
+    let node = pool.node(0);
+    let formed = node.initialize(pool.addresses());
+    tokio::pin!(formed);
+    // The vote is written after the answer that openraft gives too early.
+    tokio::select! {
+        early = &mut formed => panic!("formed before its entry is durable: {early:?}"),
+        () = eventually("the vote is written", async || log.vote().map(drop)) => {}
+    }
+    assert!(futures::poll!(&mut formed).is_pending(), "formed before its entry is durable");
+    log.hold(false);
+    formed.await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn all_masters_restart_and_lose_nothing() {
     let mut pool = Pool::formed(3, SnapshotLimits { entries: Some(30), ..tight() }).await;

@@ -15,7 +15,7 @@ use super::pin::PinAction;
 use super::settings::Settings;
 use super::tenants::Quota;
 
-const COMMAND_FORMAT: u8 = 7;
+const COMMAND_FORMAT: u8 = 8;
 
 /// A log entry: the leader's stamp and the operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -298,7 +298,8 @@ pub struct MountStore {
     pub grant_key: GrantKey,
     /// Endpoints that serve its bytes, in order of preference.
     pub endpoints: Vec<Endpoint>,
-    /// Bytes of each segment; the index in this list is the [`SegmentNumber`].
+    /// Bytes of each segment; the index in this list is the [`SegmentNumber`]. A segment that was unmounted has 0 bytes
+    /// and keeps its place. In a later mount of the same epoch, segments may be added at the end and become 0.
     pub segments: Vec<u64>,
     /// host:port of its HTTP server.
     pub http: String,

@@ -1,5 +1,7 @@
 //! Mounting and dropping stores, and sweeping the objects of dropped ones.
 
+use std::ops::Range;
+
 use mc_types::{Code, SegmentEpoch, StoreId};
 
 use super::command::MountStore;
@@ -27,27 +29,53 @@ impl State {
             let ended = old.mount.epoch;
             self.drop_store(index, id, ended);
         }
-        let new = |(number, &bytes): (u32, &u64)| Segment::new(id, epoch, number, bytes);
-        let segments = (0..).zip(&mount.segments).map(new).collect();
-        let Some(first_segment) = self.segments.add(segments) else { return Code::InvalidParams };
+        let Some(numbers) = self.add_segments(mount, 0) else { return Code::InvalidParams };
         let dead = self.stores.get(id).map(|store| store.dead.clone()).unwrap_or_default();
-        let mounted = Some(Mounted { mount: mount.clone(), first_segment });
+        let mounted = Some(Mounted { mount: mount.clone(), numbers: numbers.collect() });
         self.stores.insert(id, Store { mounted, dead, dropped_at: 0 });
         Code::Ok
     }
 
-    /// Updates the mount of an epoch that is mounted already: its names and addresses may change, its memory may not.
+    /// Adds the segments of a mount from place `from` on, and returns their numbers; `None` when numbers have run out.
+    fn add_segments(&mut self, mount: &MountStore, from: usize) -> Option<Range<u32>> {
+        let new = |(number, &bytes): (u32, &u64)| {
+            (bytes > 0).then(|| Segment::new(mount.store, mount.epoch, number, bytes))
+        };
+        let segments = (0..).zip(&mount.segments).skip(from).map(new);
+        self.segments.add(segments.collect())
+    }
+
+    /// Updates the mount of an epoch that is mounted already: its names and addresses may change, and segments may come
+    /// and go.
+    ///
+    /// A segment is mounted and unmounted once: places are not used again, and the list never gets shorter. So a mount
+    /// that arrives late, after a newer one, changes nothing: it lacks a segment or has one that was unmounted, and is
+    /// refused.
     fn mount_again(&mut self, id: StoreId, mount: &MountStore) -> Code {
         let Some(store) = self.stores.get(id) else { return Code::InvalidParams };
         let Some(old) = &store.mounted else { return Code::InvalidParams };
-        if old.mount.segments != mount.segments || old.mount.grant_key != mount.grant_key {
+        let known = old.mount.segments.len();
+        let follows = |(&old, &new): (&u64, &u64)| new == old || new == 0;
+        if old.mount.grant_key != mount.grant_key
+            || mount.segments.len() < known
+            || !old.mount.segments.iter().zip(&mount.segments).all(follows)
+        {
             return Code::InvalidParams;
         }
-        if old.mount != *mount {
-            let mounted = Some(Mounted { mount: mount.clone(), first_segment: old.first_segment });
-            let store = Store { mounted, ..store.clone() };
-            self.stores.insert(id, store);
+        if old.mount == *mount {
+            return Code::Ok;
         }
+        let mut store = store.clone();
+        let mut numbers = old.numbers.clone();
+        let Some(added) = self.add_segments(mount, known) else { return Code::InvalidParams };
+        for (&number, &bytes) in numbers.iter().zip(&mount.segments) {
+            if bytes == 0 {
+                self.segments.drop_segment(number);
+            }
+        }
+        numbers.extend(added);
+        store.mounted = Some(Mounted { mount: mount.clone(), numbers });
+        self.stores.insert(id, store);
         Code::Ok
     }
 

@@ -162,12 +162,12 @@ impl Placement {
         }
         for &store in &item.preferred {
             let Some(mounted) = state.stores.mounted(store) else { continue };
-            let numbers = mounted.numbers();
-            let from = self.candidates.partition_point(|c| c.segment < numbers.start);
-            let to = self.candidates.partition_point(|c| c.segment < numbers.end);
-            let found = self.first_with_room(from..to, state, item.size, fits);
-            if found.is_some() {
-                return found;
+            for number in mounted.numbers.clone() {
+                let Ok(at) = self.candidates.binary_search_by_key(&number, |c| c.segment) else { continue };
+                let found = self.first_with_room(at..at + 1, state, item.size, fits);
+                if found.is_some() {
+                    return found;
+                }
             }
         }
         self.better_of_two(state, item.size, fits)

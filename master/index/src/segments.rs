@@ -1,3 +1,5 @@
+use std::ops::Range;
+
 use mc_types::{ALLOCATION_ALIGN, ClusterTime};
 
 use super::cow::CowMap;
@@ -57,14 +59,17 @@ impl Segments {
         self.by_number.get_mut(&number)?.space.as_mut()
     }
 
-    /// Adds segments under consecutive numbers and returns the first; `None` when numbers have run out.
-    pub(super) fn add(&mut self, segments: Vec<Segment>) -> Option<u32> {
+    /// Adds segments under consecutive numbers and returns these; `None` is a segment that was unmounted before, and
+    /// takes a number as well. Returns `None` when numbers have run out.
+    pub(super) fn add(&mut self, segments: Vec<Option<Segment>>) -> Option<Range<u32>> {
         let first = self.next;
         self.next = first.checked_add(u32::try_from(segments.len()).ok()?)?;
         for (number, segment) in (first..).zip(segments) {
-            self.by_number.insert(number, segment);
+            if let Some(segment) = segment {
+                self.by_number.insert(number, segment);
+            }
         }
-        Some(first)
+        Some(first..self.next)
     }
 
     /// Ends a segment: its replicas are invisible from now on, its residents wait for the sweep, and its held bytes and

@@ -1,4 +1,4 @@
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 
 use mc_types::{SegmentEpoch, StoreId};
 use triomphe::Arc;
@@ -33,15 +33,14 @@ pub(super) struct Store {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mounted {
     pub(super) mount: MountStore,
-    /// Cluster-wide number of its first segment; the others follow.
-    pub(super) first_segment: u32,
+    /// Cluster-wide numbers of its segments, ascending, those included that are unmounted.
+    pub(super) numbers: Vec<u32>,
 }
 
 impl Mounted {
-    /// Returns the cluster-wide numbers of its segments.
-    pub(super) fn numbers(&self) -> Range<u32> {
-        let count = u32::try_from(self.mount.segments.len()).unwrap_or(u32::MAX);
-        self.first_segment..self.first_segment.saturating_add(count)
+    /// Lists the cluster-wide numbers of its segments.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.numbers.iter().copied()
     }
 
     /// Whether all its endpoints are TCP. The data plane's fence then makes it safe to reuse held bytes early.
@@ -59,7 +58,8 @@ pub(super) fn is_mountable(mount: &MountStore) -> bool {
         + endpoints.iter().map(|e| e.transport.len() + e.address.len()).sum::<usize>()
         + attributes().map(|(name, value)| name.len() + value.len()).sum::<usize>();
     (1..=SEGMENTS_MAX).contains(&mount.segments.len())
-        && mount.segments.iter().all(|bytes| SEGMENT_BYTES.contains(bytes))
+        && mount.segments.iter().all(|bytes| *bytes == 0 || SEGMENT_BYTES.contains(bytes))
+        && mount.segments.iter().any(|bytes| *bytes > 0)
         && endpoints.len() <= ENDPOINTS_MAX
         && attributes().count() <= ATTRIBUTES_MAX
         && text <= TEXT_MAX

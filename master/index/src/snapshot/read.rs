@@ -167,11 +167,12 @@ impl Restore {
 
     fn store(&mut self, record: StoreRecord) -> Checked {
         ascend(&mut self.last.store, record.store)?;
-        let mounted = record
-            .mounted
-            .map(|mounted| Mounted { mount: mounted.mount, first_segment: mounted.first_segment });
-        if let Some(mounted) = &mounted {
-            ensure(mounted.mount.store == record.store && is_mountable(&mounted.mount), "a bad mount")?;
+        let mounted = record.mounted;
+        let mounted = mounted.map(|mounted| Mounted { mount: mounted.mount, numbers: mounted.numbers });
+        if let Some(Mounted { mount, numbers }) = &mounted {
+            ensure(mount.store == record.store && is_mountable(mount), "a bad mount")?;
+            let numbered = numbers.len() == mount.segments.len() && numbers.is_sorted_by(|a, b| a < b);
+            ensure(numbered, "segments of a mount without a number each")?;
         }
         ensure(record.dead.len() <= DEAD_EPOCHS_MAX, "too many ended epochs")?;
         self.state
@@ -186,7 +187,7 @@ impl Restore {
         let mounted = self.state.stores.mounted(record.store);
         let belongs = mounted.is_some_and(|mounted| {
             let at = usize::try_from(record.number).unwrap_or(usize::MAX);
-            mounted.first_segment.checked_add(record.number) == Some(record.segment)
+            mounted.numbers.get(at) == Some(&record.segment)
                 && mounted.mount.epoch == record.epoch
                 && mounted.mount.segments.get(at) == Some(&record.bytes)
         });
@@ -229,7 +230,7 @@ impl Restore {
         self.built = true;
         let live = self.segments.iter().filter(|(_, segment)| segment.is_live()).count();
         let mounted = self.state.stores.iter().filter_map(|(_, store)| store.mounted.as_ref());
-        let expected: usize = mounted.map(|mounted| mounted.mount.segments.len()).sum();
+        let expected = mounted.flat_map(|mounted| &mounted.mount.segments).filter(|bytes| **bytes > 0).count();
         ensure(live == expected, "segments of mounted stores are missing")?;
         self.state.segments = Segments::restored(self.next_segment, std::mem::take(&mut self.segments));
         Ok(())

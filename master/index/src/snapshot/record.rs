@@ -108,7 +108,7 @@ pub(super) struct StoreRecord {
 #[derive(Serialize, Deserialize)]
 pub(super) struct MountedRecord {
     pub(super) mount: MountStore,
-    pub(super) first_segment: u32,
+    pub(super) numbers: Vec<u32>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -67,7 +67,7 @@ impl State {
         for (store, known) in self.stores.iter() {
             let mounted = known.mounted.as_ref().map(|mounted| MountedRecord {
                 mount: mounted.mount.clone(),
-                first_segment: mounted.first_segment,
+                numbers: mounted.numbers.clone(),
             });
             let (dead, dropped_at) = (known.dead.clone(), known.dropped_at);
             chunks.record(Section::Stores, &StoreRecord { store, mounted, dead, dropped_at })?;

@@ -316,10 +316,48 @@ fn mounts_are_idempotent_by_epoch_and_a_dead_epoch_stays_dead() {
 }
 
 #[test]
+fn segments_of_a_mounted_store_come_and_go_once() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.mount(mount(1, 11, &[MIB])), Code::Ok);
+    assert_eq!(rig.mount(mount(2, 21, &[MIB])), Code::Ok);
+    let item = PutStartItem { preferred: smallvec::smallvec![StoreId(1)], ..start(1, "first", MIB) };
+    assert_eq!(rig.start(item).replicas[0].segment, 0);
+    assert_eq!(rig.end(1, "first").code, Code::Ok);
+
+    assert_eq!(rig.mount(mount(1, 11, &[MIB, 2 * MIB])), Code::Ok);
+    let item = PutStartItem { preferred: smallvec::smallvec![StoreId(1)], ..start(2, "second", 2 * MIB) };
+    let placed = rig.start(item).replicas;
+    assert_eq!((placed[0].store, placed[0].segment), (StoreId(1), 1));
+    assert_eq!(rig.end(2, "second").code, Code::Ok);
+    let in_flight = PutStartItem { preferred: smallvec::smallvec![StoreId(2)], replicas: 2, ..start(3, "third", 1000) };
+    assert_eq!(rig.start(in_flight).replicas.len(), 1, "no segment of store 1 has room");
+
+    // The first segment goes, with what it held.
+    assert_eq!(rig.mount(mount(1, 11, &[0, 2 * MIB])), Code::Ok);
+    assert_eq!((rig.version("first"), rig.version("second")), (None, Some(2)));
+    assert_eq!(rig.state.store(StoreId(1)).unwrap().capacity, 2 * MIB);
+    // Mounts that arrive late, and a segment in a place that was used.
+    for late in [&[MIB][..], &[MIB, 2 * MIB], &[0], &[0, MIB], &[4 * MIB, 2 * MIB]] {
+        assert_eq!(rig.mount(mount(1, 11, late)), Code::InvalidParams);
+    }
+    while rig.sweep(1) {}
+    assert_eq!(snapshot(&restore(&snapshot(&rig.state))), snapshot(&rig.state));
+    assert_eq!(rig.mount(mount(1, 11, &[0, 0])), Code::InvalidParams, "the last segment goes with its store");
+    assert_eq!(rig.mount(mount(1, 11, &[0, 0, MIB])), Code::Ok);
+    rig.put(4, "fourth", 1000);
+    assert_eq!(rig.version("second"), None);
+    // A new epoch of a store that has unmounted segments.
+    assert_eq!(rig.mount(mount(1, 12, &[0, 0, MIB])), Code::Ok);
+    let item = PutStartItem { preferred: smallvec::smallvec![StoreId(1)], ..start(5, "fifth", MIB) };
+    assert_eq!(rig.start(item).replicas[0].segment, 2);
+    assert_eq!(snapshot(&restore(&snapshot(&rig.state))), snapshot(&rig.state));
+}
+
+#[test]
 fn mounts_out_of_bounds_are_refused() {
     let mut rig = Rig::new();
     let many = vec![MIB; 1025];
-    for segments in [&[][..], &[0], &[MIB, 0], &[63], &[(1 << 48) + 1], &many] {
+    for segments in [&[][..], &[0], &[0, 0], &[63], &[(1 << 48) + 1], &many] {
         assert_eq!(rig.mount(mount(1, 1, segments)), Code::InvalidParams);
     }
     let long = MountStore { name: "x".repeat(9000), ..mount(1, 1, &[MIB]) };

@@ -221,9 +221,18 @@ impl Script {
             &Act::Mount { store, epoch, layout, rdma, renamed } => {
                 let layouts: [&[u64]; 4] = [&[1 << 20], &[150_000, 300_000], &[8192], &[40_000, 0]];
                 let mut mount = mount(store, epoch, layouts[usize::from(layout)]);
-                // The memory belongs to the epoch; only sometimes does it differ, which is refused.
+                // Segments come and go, in an order in which some mounts are refused.
                 if epoch < 5 {
                     mount.segments = layouts[(epoch % 3) as usize].to_vec();
+                    match layout {
+                        0 => {}
+                        1 => mount.segments.push(20_000),
+                        2 => mount.segments.extend([20_000, 64_000]),
+                        _ => {
+                            mount.segments[0] = 0;
+                            mount.segments.push(20_000);
+                        }
+                    }
                 }
                 if rdma {
                     mount.endpoints.insert(0, endpoint("rdma"));

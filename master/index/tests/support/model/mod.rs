@@ -113,7 +113,9 @@ impl Model {
     }
 
     fn is_mounted(&self, replica: &PlacedReplica) -> bool {
-        self.mounted.get(&replica.store).is_some_and(|mount| mount.epoch == replica.epoch)
+        self.mounted.get(&replica.store).is_some_and(|mount| {
+            mount.epoch == replica.epoch && mount.segments[replica.segment as usize] > 0
+        })
     }
 
     fn is_tcp_only(&self, store: StoreId) -> bool {
@@ -413,7 +415,7 @@ impl Model {
     }
 
     fn mount(&mut self, mount: &MountStore) -> Code {
-        if mount.segments.contains(&0) || mount.segments.is_empty() {
+        if mount.segments.iter().all(|bytes| *bytes == 0) {
             return Code::InvalidParams;
         }
         if self.dead.contains(&(mount.store, mount.epoch)) {
@@ -422,11 +424,17 @@ impl Model {
         if let Some(old) = self.mounted.get(&mount.store).cloned() {
             if old.epoch != mount.epoch {
                 self.drop_store(old.store, old.epoch);
-            } else if old.segments != mount.segments {
-                return Code::InvalidParams;
+            } else {
+                let at = |number: usize| mount.segments.get(number).copied();
+                let kept = |(number, &old)| at(number).is_some_and(|new| new == old || new == 0);
+                if !old.segments.iter().enumerate().all(kept) {
+                    return Code::InvalidParams;
+                }
             }
         }
         self.mounted.insert(mount.store, mount.clone());
+        let held = std::mem::take(&mut self.held);
+        self.held = held.into_iter().filter(|held| self.is_mounted(&held.place)).collect();
         Code::Ok
     }
 

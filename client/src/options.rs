@@ -2,7 +2,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mc_net::{Network, TcpNetwork};
-use mc_transfer::{Segment, TcpTransport, Transport};
+use mc_transfer::{Memory, TcpTransport, Transport};
 use mc_types::{ByteSize, ClusterId, StoreId};
 
 use crate::{Client, ConnectError};
@@ -19,7 +19,7 @@ pub struct Builder {
     pub(crate) masters: String,
     pub(crate) local_cache: ByteSize,
     pub(crate) publish_local: bool,
-    pub(crate) embedded: Option<(StoreId, Vec<Weak<Segment>>)>,
+    pub(crate) embedded: Option<(StoreId, Weak<Memory>)>,
     pub(crate) leader_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) call_timeout: Duration,
@@ -92,8 +92,8 @@ impl Builder {
     /// keep the memory alive: once the store has stopped, these gets miss.
     /// [`Stats::embedded_hits`](crate::Stats::embedded_hits) counts the hits. Default: none.
     #[must_use]
-    pub fn embedded_store(mut self, id: StoreId, segments: &[Arc<Segment>]) -> Self {
-        self.embedded = Some((id, segments.iter().map(Arc::downgrade).collect()));
+    pub fn embedded_store(mut self, id: StoreId, memory: &Arc<Memory>) -> Self {
+        self.embedded = Some((id, Arc::downgrade(memory)));
         self
     }
 

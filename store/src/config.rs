@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use mc_types::{ByteSize, HostPort, ParseAddressError};
 
 /// Smallest segment that a store accepts; a smaller one holds next to nothing.
-const SMALLEST_SEGMENT: ByteSize = ByteSize(1 << 20);
+pub(crate) const SMALLEST_SEGMENT: ByteSize = ByteSize(1 << 20);
 
 /// Configuration of a store.
 #[derive(Clone, Debug)]

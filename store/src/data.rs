@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use mc_transfer::{Authority, Counters, DataServer, DataServerConfig, RequestSeconds, Segment, fence_limit};
-use mc_types::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, StoreId};
+use mc_transfer::{
+    Authority, Counters, DataServer, DataServerConfig, Memory, RequestSeconds, Segment, fence_limit,
+};
+use mc_types::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, SegmentNumber, StoreId};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -17,9 +19,7 @@ use crate::link::{Identity, Served};
 /// Serves the same memory and port under one epoch after the other.
 pub(crate) struct Data {
     store: StoreId,
-    segments: Vec<Arc<Segment>>,
-    /// Limit of the fence's memory, in bytes.
-    fence_limit: u64,
+    memory: Arc<Memory>,
     max_connections: usize,
     authority: Arc<Authority>,
     listener: std::net::TcpListener,
@@ -64,20 +64,18 @@ pub struct Totals {
 }
 
 impl Data {
-    /// Prepares to serve `segments` on a bound, non-blocking listener. Nothing is served before [`Served::register`].
+    /// Prepares to serve `memory` on a bound, non-blocking listener. Nothing is served before [`Served::register`].
     pub(crate) fn new(
         store: StoreId,
-        segments: Vec<Arc<Segment>>,
+        memory: Arc<Memory>,
         authority: Arc<Authority>,
         listener: std::net::TcpListener,
         runtime: Handle,
         request_seconds: RequestSeconds,
     ) -> Self {
-        let fence_limit = fence_limit(segments.iter().map(|segment| segment.len()).sum());
         Self {
             store,
-            segments,
-            fence_limit,
+            memory,
             max_connections: descriptors::max_connections(),
             authority,
             listener,
@@ -96,7 +94,31 @@ impl Data {
     /// Returns the fence's memory in the present server and its limit, both in bytes.
     pub(crate) fn fence_bytes(&self) -> (u64, u64) {
         let taken = self.serving.lock().as_ref().map(|serving| serving.server.fence_bytes());
-        (taken.unwrap_or_default(), self.fence_limit)
+        (taken.unwrap_or_default(), fence_limit(self.memory.bytes()))
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Serves a further segment.
+    pub(crate) fn add(&self, segment: Arc<Segment>) {
+        // The lock keeps a server from starting with the segments of before.
+        let serving = self.serving.lock();
+        self.memory.add(segment.clone());
+        if let Some(serving) = &*serving {
+            serving.server.lend(segment);
+            serving.server.set_fence_bytes(fence_limit(self.memory.bytes()));
+        }
+    }
+
+    fn remove(&self, number: SegmentNumber) {
+        let serving = self.serving.lock();
+        self.memory.remove(number);
+        if let Some(serving) = &*serving {
+            serving.server.withdraw(number);
+            serving.server.set_fence_bytes(fence_limit(self.memory.bytes()));
+        }
     }
 
     /// Most data connections at a time.
@@ -117,6 +139,12 @@ impl Data {
         }
     }
 
+    fn begin(&self, identity: Identity) -> std::io::Result<()> {
+        let mut serving = self.serving.lock();
+        *serving = Some(self.serve(identity)?);
+        Ok(())
+    }
+
     fn serve(&self, identity: Identity) -> std::io::Result<Serving> {
         // The same socket each time: connections that arrive in between wait in its backlog.
         let listener = self.listener.try_clone()?;
@@ -126,10 +154,10 @@ impl Data {
             store: self.store,
             epoch: identity.epoch,
             key: identity.key,
-            segments: self.segments.clone(),
+            segments: self.memory.segments(),
             authority: self.authority.clone(),
             grant_lifetime: MAX_GRANT_LIFETIME,
-            fence_bytes: self.fence_limit,
+            fence_bytes: fence_limit(self.memory.bytes()),
             max_connections: self.max_connections,
         });
         let server = Arc::new(server.with_request_seconds(self.request_seconds.clone()));
@@ -140,6 +168,14 @@ impl Data {
 }
 
 impl Served for Data {
+    fn mounted(&self, sizes: &[u64]) {
+        for (number, bytes) in (0..).zip(sizes) {
+            if *bytes == 0 && self.memory.segment(number).is_some() {
+                self.remove(number);
+            }
+        }
+    }
+
     fn learn(&self, cluster: ClusterId, time: ClusterTime) {
         self.authority.learn(cluster, time);
     }
@@ -148,11 +184,8 @@ impl Served for Data {
         Box::pin(async move {
             self.stop().await;
             loop {
-                match self.serve(identity) {
-                    Ok(serving) => {
-                        *self.serving.lock() = Some(serving);
-                        return;
-                    }
+                match self.begin(identity) {
+                    Ok(()) => return,
                     // Usually the process is out of descriptors; transfers that end free some.
                     Err(error) => tracing::error!(%error, "cannot serve the memory, trying again"),
                 }

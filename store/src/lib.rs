@@ -11,11 +11,13 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod link;
+mod segments;
 mod state;
 mod store;
 
 pub use config::{Config, InvalidConfig};
 pub use data::Totals;
 pub use error::StartError;
+pub use segments::{SegmentError, Segments};
 pub use state::{StoreReport, StoreStatus};
 pub use store::{Opened, Store, Surroundings};

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use mc_transfer::Segment;
 use mc_types::{ByteSize, ClusterId, SegmentEpoch, StoreId};
 
 use crate::data::{Data, Totals};
@@ -14,22 +13,31 @@ use crate::link::LinkStatus;
 pub(crate) struct StoreState {
     pub(crate) store: StoreId,
     pub(crate) name: String,
+    /// Memory to allocate at the start.
     pub(crate) capacity: ByteSize,
     allocated: AtomicU64,
     serving: OnceLock<Serving>,
+    /// One segment comes or goes at a time.
+    pub(crate) changing: tokio::sync::Mutex<()>,
 }
 
 /// Parts of a store that serve once its memory is allocated.
 #[derive(Clone)]
 pub(crate) struct Serving {
-    pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) data: Arc<Data>,
     pub(crate) link: Arc<LinkStatus>,
 }
 
 impl StoreState {
     pub(crate) fn new(store: StoreId, name: String, capacity: ByteSize) -> Self {
-        Self { store, name, capacity, allocated: AtomicU64::new(0), serving: OnceLock::new() }
+        Self {
+            store,
+            name,
+            capacity,
+            allocated: AtomicU64::new(0),
+            serving: OnceLock::new(),
+            changing: tokio::sync::Mutex::default(),
+        }
     }
 
     /// Records how many bytes are allocated and ready.
@@ -46,6 +54,11 @@ impl StoreState {
         if self.serving.set(serving).is_err() {
             tracing::error!("a store was started twice");
         }
+    }
+
+    /// Memory that is lent: all that is allocated once it is served.
+    fn lent(&self) -> Option<ByteSize> {
+        Some(ByteSize(self.serving()?.data.memory().bytes()))
     }
 
     pub(crate) fn serving(&self) -> Option<&Serving> {
@@ -96,8 +109,9 @@ impl StoreStatus {
             id: state.store,
             name: state.name.clone(),
             ready: state.ready(),
-            capacity: state.capacity,
-            allocated: state.allocated(),
+            capacity: state.lent().unwrap_or(state.capacity),
+            allocated: state.lent().unwrap_or_else(|| state.allocated()),
+            segments: serving.map(|serving| serving.data.memory().sizes()).unwrap_or_default(),
             cluster: link.as_ref().and_then(|link| link.cluster),
             epoch: link.as_ref().map(|link| link.epoch),
             leader: leader.map(|leader| leader.address.clone()),
@@ -132,6 +146,8 @@ pub struct StoreReport {
     pub capacity: ByteSize,
     /// Memory that is allocated and faulted in.
     pub allocated: ByteSize,
+    /// Bytes of each segment by number, 0 for one that was unmounted. Empty until all memory is allocated.
+    pub segments: Vec<u64>,
     /// The cluster that it belongs to, once known.
     pub cluster: Option<ClusterId>,
     /// Epoch of the present allocation of its memory.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_net::Network;
-use mc_transfer::{AllocateError, Authority, RequestSeconds, Segment};
+use mc_transfer::{AllocateError, Authority, Memory, RequestSeconds, Segment};
 use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
@@ -14,6 +14,7 @@ use crate::data::Data;
 use crate::data_dir::DataDir;
 use crate::error::StartError;
 use crate::link::{Advertised, Identity, Lent, Link, LinkConfig, LinkStatus, Served};
+use crate::segments::Segments;
 use crate::state::{Serving, StoreState, StoreStatus};
 
 /// Resources that a store takes from its process, so that any process can embed one store and a test many.
@@ -57,6 +58,12 @@ impl Opened {
         StoreStatus(self.state.clone())
     }
 
+    /// Returns a handle that mounts further segments and unmounts segments, once the store serves.
+    #[must_use]
+    pub fn segments(&self) -> Segments {
+        Segments(self.state.clone())
+    }
+
     /// Allocates the memory, serves it, and returns. The store mounts it as soon as it finds a leader. `progress`
     /// receives the bytes that are ready and the bytes in total.
     ///
@@ -69,19 +76,17 @@ impl Opened {
         let Self { config, surroundings, data_dir, listener, data_address, state } = self;
         let Surroundings { network, clock, request_seconds, link: shared } = surroundings;
         let (store, cluster) = (data_dir.store(), data_dir.cluster());
-        let segments = allocate(&config.segment, state.clone(), progress).await?;
+        let memory = Arc::new(Memory::of(allocate(&config.segment, state.clone(), progress).await?));
         let authority = Arc::new(Authority::new(clock.clone()));
         let runtime = tokio::runtime::Handle::current();
-        let data =
-            Arc::new(Data::new(store, segments.clone(), authority, listener, runtime, request_seconds));
+        let data = Arc::new(Data::new(store, memory.clone(), authority, listener, runtime, request_seconds));
         let identity = Identity::draw();
         data.register(identity).await;
-        let status = Arc::new(LinkStatus::new(clock, cluster, identity.epoch));
+        let status = Arc::new(LinkStatus::new(clock, cluster, identity.epoch, memory.sizes()));
         let lent = Lent {
             store,
             name: state.name.clone(),
             advertised: Advertised::new(config.advertise.as_deref(), data_address, config.http_port),
-            segment_bytes: config.segment.iter().map(|size| size.0).collect(),
         };
         let config = LinkConfig {
             masters: config.masters,
@@ -94,7 +99,7 @@ impl Opened {
         };
         let link = Link::start(config, shared.as_ref())
             .map_err(|source| StartError::System { what: "thread for heartbeats", source })?;
-        let serving = Serving { segments, data, link: status };
+        let serving = Serving { data, link: status };
         state.start_serving(serving.clone());
         Ok(Store { state, data_address, serving, link })
     }
@@ -176,8 +181,14 @@ impl Store {
 
     /// Returns the memory itself, for a process that reads its own store's memory when no leader is in reach.
     #[must_use]
-    pub fn segments(&self) -> &[Arc<Segment>] {
-        &self.serving.segments
+    pub fn memory(&self) -> &Arc<Memory> {
+        self.serving.data.memory()
+    }
+
+    /// Returns a handle that mounts further segments and unmounts segments while the store serves.
+    #[must_use]
+    pub fn segments(&self) -> Segments {
+        Segments(self.state.clone())
     }
 
     /// Unmounts the memory at the masters within `unmount_within`, then closes every connection.

@@ -3,7 +3,7 @@
 //! [`Transport`] is the client library's interface: batches of (remote range, local buffers), each checked by the store
 //! against a grant. Its shape suits one-sided transports, too: remote ranges rather than keys, scatter/gather lists on
 //! the local side, batches, and registration of local memory. [`TcpTransport`] and [`DataServer`] are the two ends of
-//! the first implementation. A store lends [`Segment`]s and knows the cluster's time through an [`Authority`].
+//! the first implementation. A store lends the [`Segment`]s of its [`Memory`] and knows the cluster's time through an [`Authority`].
 
 mod authority;
 mod checksum;
@@ -11,6 +11,7 @@ mod fence;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
+mod memory;
 mod memory_limit;
 mod registration;
 mod segment;
@@ -23,6 +24,7 @@ mod wire;
 pub use authority::Authority;
 pub use checksum::Checksum;
 pub use fence::fence_limit;
+pub use memory::Memory;
 pub use registration::{RegisterError, RegisteredMemory};
 pub use segment::{AllocateError, Segment};
 pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts};

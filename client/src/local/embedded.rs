@@ -1,6 +1,6 @@
 use std::sync::{Arc, Weak};
 
-use mc_transfer::{Checksum, Segment};
+use mc_transfer::{Checksum, Memory, Segment};
 use mc_types::StoreId;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -24,8 +24,8 @@ const PIECE: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Embedded {
     store: StoreId,
-    /// Segments by number. The store owns them, and they are gone once it has stopped.
-    segments: Vec<Weak<Segment>>,
+    /// The store owns it, and it is gone once the store has stopped.
+    memory: Weak<Memory>,
     account: Cache<Box<[u8]>, Spot, Weight>,
 }
 
@@ -48,8 +48,8 @@ impl Weighter<Box<[u8]>, Spot> for Weight {
 }
 
 impl Embedded {
-    pub(crate) fn new(store: StoreId, segments: Vec<Weak<Segment>>) -> Self {
-        Self { store, segments, account: Cache::with_weighter(TYPICAL_ENTRIES, ACCOUNT_BYTES, Weight) }
+    pub(crate) fn new(store: StoreId, memory: Weak<Memory>) -> Self {
+        Self { store, memory, account: Cache::with_weighter(TYPICAL_ENTRIES, ACCOUNT_BYTES, Weight) }
     }
 
     /// Returns the place of an object in this memory; `None` when none of `places` is in it.
@@ -77,7 +77,7 @@ impl Embedded {
     }
 
     fn segment(&self, spot: &Spot) -> Option<Arc<Segment>> {
-        self.segments.get(usize::try_from(spot.segment).ok()?)?.upgrade()
+        self.memory.upgrade()?.segment(spot.segment)
     }
 
     /// Copies the object into buffers, which in sum are as long as the object; returns `false` if it no longer lies
@@ -114,14 +114,15 @@ mod tests {
     const AT: u64 = 4096;
 
     /// Returns a store's memory that contains `value`, and the account that names it.
-    fn holding(value: &[u8]) -> (Arc<Segment>, Embedded) {
-        let memory = Segment::allocate(0, 4 << 20, &mut |_| {}).unwrap();
-        let embedded = Embedded::new(OURS, vec![Arc::downgrade(&memory)]);
+    fn holding(value: &[u8]) -> (Arc<Memory>, Embedded) {
+        let segment = Segment::allocate(0, 4 << 20, &mut |_| {}).unwrap();
+        let memory = Arc::new(Memory::of(vec![segment.clone()]));
+        let embedded = Embedded::new(OURS, Arc::downgrade(&memory));
         // The memory is all zeros: flip the bits where `value` is 0xff.
         for (at, byte) in (AT..).zip(value) {
             assert!([0, 0xff].contains(byte), "only these can be written here");
             if *byte == 0xff {
-                memory.corrupt(at).unwrap();
+                segment.corrupt(at).unwrap();
             }
         }
         let spot = embedded.spot(value.len() as u64, Checksum::of(value), [place(OURS, AT)].iter());
@@ -144,9 +145,10 @@ mod tests {
         assert!(embedded.read(&spot, vec![&mut read]).await);
         assert_eq!(read, value);
         for at in [AT, AT + PIECE as u64, AT + PIECE as u64 + 2] {
-            memory.corrupt(at).unwrap();
+            let segment = memory.segment(0).unwrap();
+            segment.corrupt(at).unwrap();
             assert!(!embedded.read(&spot, vec![&mut read]).await, "the byte at {at} differs");
-            memory.corrupt(at).unwrap();
+            segment.corrupt(at).unwrap();
         }
         assert!(embedded.read(&spot, vec![&mut read]).await, "and is right again");
         drop(memory);

@@ -25,7 +25,7 @@ impl Local {
     pub(crate) fn new(builder: &Builder) -> Self {
         Self {
             cache: LocalCache::new(builder.local_cache),
-            embedded: builder.embedded.clone().map(|(store, segments)| Embedded::new(store, segments)),
+            embedded: builder.embedded.clone().map(|(store, memory)| Embedded::new(store, memory)),
             unpublished: builder.publish_local.then(Unpublished::default),
         }
     }

@@ -1,6 +1,6 @@
 use std::ops::RangeInclusive;
 
-use mc_types::{SegmentEpoch, StoreId};
+use mc_types::{MAX_SEGMENTS, SegmentEpoch, StoreId};
 use triomphe::Arc;
 
 use super::command::MountStore;
@@ -13,7 +13,6 @@ pub(super) const ABSENT_STORES_MAX: usize = 1024;
 
 /// Allowed bytes of a segment: room for at least one allocation, and offsets that fit 48 bits.
 pub(super) const SEGMENT_BYTES: RangeInclusive<u64> = mc_types::ALLOCATION_ALIGN..=1 << 48;
-const SEGMENTS_MAX: usize = 1024;
 /// Maximum bytes of text in one mount, so that a store's record stays small.
 const TEXT_MAX: usize = 8 << 10;
 const ENDPOINTS_MAX: usize = 64;
@@ -57,7 +56,7 @@ pub(super) fn is_mountable(mount: &MountStore) -> bool {
         + mount.http.len()
         + endpoints.iter().map(|e| e.transport.len() + e.address.len()).sum::<usize>()
         + attributes().map(|(name, value)| name.len() + value.len()).sum::<usize>();
-    (1..=SEGMENTS_MAX).contains(&mount.segments.len())
+    (1..=MAX_SEGMENTS).contains(&mount.segments.len())
         && mount.segments.iter().all(|bytes| *bytes == 0 || SEGMENT_BYTES.contains(bytes))
         && mount.segments.iter().any(|bytes| *bytes > 0)
         && endpoints.len() <= ENDPOINTS_MAX

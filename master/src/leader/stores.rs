@@ -68,8 +68,8 @@ impl Stores {
             }
             _ => {
                 return Err(Refusal::Invalid(format!(
-                    "store {store} ({name}) asks for segments or endpoints beyond \
-                                                     the limits"
+                    "store {store} ({name}) asks for segments or endpoints beyond the limits, or for other segments in \
+                     place of those that it has mounted"
                 )));
             }
         }

@@ -17,5 +17,7 @@ pub const MAX_COMMAND_BYTES: usize = 1 << 20;
 /// Masters issue none that lives longer. Stores remember the order of a range's owners for twice as long, so every
 /// grant older than what a store has forgotten has expired.
 pub const MAX_GRANT_LIFETIME: Duration = Duration::from_secs(60);
+/// Most segments that a store mounts under one epoch, those included that it has unmounted since.
+pub const MAX_SEGMENTS: usize = 1024;
 /// Alignment of every allocation in a segment, in bytes.
 pub const ALLOCATION_ALIGN: u64 = 64;

@@ -1,21 +1,22 @@
-//! HTTP routes of the store: health, metrics and status.
+//! HTTP routes of the store: health, metrics, status and segments.
 
 use std::sync::Arc;
 
 use axum::Router;
 use mc_process::http::standard_routes;
-use mc_store::{StoreReport, StoreStatus};
+use mc_store::{Segments, StoreReport, StoreStatus};
 use serde_json::json;
 
 use crate::metrics::StoreMetrics;
 
-pub(crate) fn routes(store: StoreStatus, metrics: Arc<StoreMetrics>) -> Router {
+pub(crate) fn routes(store: StoreStatus, segments: Segments, metrics: Arc<StoreMetrics>) -> Router {
     let (ready, shown) = (store.clone(), store.clone());
-    standard_routes(
+    let standard = standard_routes(
         move || ready.ready(),
         move || metrics.render(&shown.report()),
         move || std::future::ready(self::status(&store.report())),
-    )
+    );
+    standard.merge(crate::segments::routes(segments))
 }
 
 fn status(report: &StoreReport) -> serde_json::Value {

@@ -7,6 +7,7 @@ mod command;
 pub mod fuzz;
 mod http;
 mod metrics;
+mod segments;
 mod server;
 
 pub use args::StoreArgs;

@@ -41,7 +41,6 @@ pub(crate) struct Lent {
     /// Name for display.
     pub(crate) name: String,
     pub(crate) advertised: Advertised,
-    pub(crate) segment_bytes: Vec<u64>,
 }
 
 /// One allocation of the memory, and the key of its grants.
@@ -65,6 +64,10 @@ pub(crate) trait Served: Send + Sync {
     /// Closes every connection made under the old identity, then serves the same memory under `identity`. Once this
     /// returns, no grant issued before can touch a byte.
     fn register(&self, identity: Identity) -> BoxFuture<'_, ()>;
+
+    /// Takes in that the masters have mounted segments of these sizes. Those of 0 bytes are gone for them: the memory may
+    /// be released.
+    fn mounted(&self, sizes: &[u64]);
 }
 
 /// Everything the link needs from its store.

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
+use futures::future::Fuse;
 use mc_discovery::{LONGEST_SPREAD, Leader};
 use mc_proto::v1;
 use mc_types::{ClusterId, ClusterTime, Code, NodeId, SegmentEpoch};
@@ -55,8 +57,11 @@ impl Session<'_> {
     ///
     /// `mounted` says whether a leader of this cluster has mounted this epoch before. Mounts are replicated, so after a
     /// failover only the heartbeats move.
-    pub(crate) async fn run(mut self, mounted: bool) -> End {
-        if !mounted && let Err(end) = self.mount().await {
+    pub(crate) async fn run(self, mounted: bool) -> End {
+        let mut wanted = self.status.wanted();
+        if (!mounted || !self.status.all_mounted())
+            && let Err(end) = self.mount().await
+        {
             return end;
         }
         let (beats, requests) = mpsc::channel(4);
@@ -73,8 +78,23 @@ impl Session<'_> {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tick.reset();
         let mut heard = Instant::now();
+        // Beside the heartbeats, which a mount must not delay.
+        let mounting = Fuse::terminated();
+        tokio::pin!(mounting);
         loop {
             tokio::select! {
+                changed = wanted.changed() => {
+                    if changed.is_err() {
+                        return End::Broken("the store has ended".to_owned());
+                    }
+                    // Another mount may be under way: the masters keep the newer list, in whatever order they arrive.
+                    mounting.set(self.mount().fuse());
+                }
+                mounted = &mut mounting => {
+                    if let Err(end) = mounted {
+                        return end;
+                    }
+                }
                 _ = tick.tick() => {
                     if heard.elapsed() > SILENCE {
                         return End::Broken(format!("no reply for {SILENCE:?}"));
@@ -110,7 +130,7 @@ impl Session<'_> {
         self.status.update(|state| state.cluster_time = state.cluster_time.max(ClusterTime(ms)));
     }
 
-    async fn hear(&mut self, reply: &v1::StoreHeartbeatReply) -> Result<(), End> {
+    async fn hear(&self, reply: &v1::StoreHeartbeatReply) -> Result<(), End> {
         if reply.dead {
             return Err(End::Dead);
         }
@@ -129,7 +149,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    async fn mount(&mut self) -> Result<(), End> {
+    async fn mount(&self) -> Result<(), End> {
+        let segments = self.status.wanted().borrow().clone();
         let (data, http_address) = match self.lent.advertised.towards(&self.leader.address).await {
             Ok(addresses) => addresses,
             Err(err) => return Err(End::Broken(format!("no local address routes there: {err}"))),
@@ -142,10 +163,10 @@ impl Session<'_> {
             epoch: epoch_bytes(self.identity.epoch),
             grant_key: Bytes::copy_from_slice(&self.identity.key.0),
             endpoints: vec![tcp],
-            segment_bytes: self.lent.segment_bytes.clone(),
+            segment_bytes: segments.clone(),
             http_address,
         };
-        let reply = match tokio::time::timeout(CALL_TIMEOUT, self.client.mount_store(request)).await {
+        let reply = match tokio::time::timeout(CALL_TIMEOUT, self.client.clone().mount_store(request)).await {
             Ok(Ok(reply)) => reply.into_inner(),
             Ok(Err(status)) => return Err(ended(&status)),
             Err(_) => return Err(End::Broken("the mount was not answered in time".to_owned())),
@@ -167,9 +188,11 @@ impl Session<'_> {
             leader = self.leader.address,
             term = self.leader.term,
             epoch = %self.identity.epoch,
-            bytes = self.lent.segment_bytes.iter().sum::<u64>(),
+            bytes = segments.iter().sum::<u64>(),
             "mounted"
         );
+        self.served.mounted(&segments);
+        self.status.mounted(segments);
         Ok(())
     }
 

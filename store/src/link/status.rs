@@ -3,12 +3,17 @@ use std::time::Duration;
 use mc_discovery::Leader;
 use mc_types::{Clock, ClusterId, ClusterTime, SegmentEpoch};
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 /// State of the link to the masters; written by its thread, read by health, metrics and the finder.
 #[derive(Debug)]
 pub(crate) struct LinkStatus {
     clock: Clock,
     state: Mutex<LinkState>,
+    /// Bytes of each segment that the masters should mount, by number; 0 for one that they should unmount.
+    wanted: watch::Sender<Vec<u64>>,
+    /// The list that a leader of the present cluster has mounted last.
+    mounted: watch::Sender<Vec<u64>>,
 }
 
 /// State of the link at one moment.
@@ -40,7 +45,12 @@ pub(crate) struct LinkState {
 }
 
 impl LinkStatus {
-    pub(crate) fn new(clock: Clock, cluster: Option<ClusterId>, epoch: SegmentEpoch) -> Self {
+    pub(crate) fn new(
+        clock: Clock,
+        cluster: Option<ClusterId>,
+        epoch: SegmentEpoch,
+        segments: Vec<u64>,
+    ) -> Self {
         let state = LinkState {
             cluster,
             cluster_time: ClusterTime(0),
@@ -54,7 +64,43 @@ impl LinkStatus {
             dead_epochs: 0,
             waiting_for: String::new(),
         };
-        Self { clock, state: Mutex::new(state) }
+        let (wanted, mounted) = (watch::Sender::new(segments), watch::Sender::default());
+        Self { clock, state: Mutex::new(state), wanted, mounted }
+    }
+
+    /// Changes the list of segments that the masters should mount.
+    pub(crate) fn want<E>(&self, change: impl FnOnce(&mut Vec<u64>) -> Result<(), E>) -> Result<(), E> {
+        let mut changed = Ok(());
+        self.wanted.send_if_modified(|segments| {
+            changed = change(segments);
+            changed.is_ok()
+        });
+        changed
+    }
+
+    pub(crate) fn wanted(&self) -> watch::Receiver<Vec<u64>> {
+        self.wanted.subscribe()
+    }
+
+    /// Whether the masters have mounted what they should.
+    pub(crate) fn all_mounted(&self) -> bool {
+        *self.mounted.borrow() == *self.wanted.borrow()
+    }
+
+    /// Records that a leader has mounted this list.
+    pub(crate) fn mounted(&self, segments: Vec<u64>) {
+        self.mounted.send_replace(segments);
+    }
+
+    /// Records that nothing is known of what the masters have mounted: they are those of another cluster.
+    pub(crate) fn forget_mounted(&self) {
+        self.mounted.send_replace(Vec::new());
+    }
+
+    /// Waits until a leader has mounted segment `number` with so many bytes.
+    pub(crate) async fn until_mounted(&self, number: usize, bytes: u64) {
+        // The sender lives as long as this status.
+        let _ = self.mounted.subscribe().wait_for(|segments| segments.get(number) == Some(&bytes)).await;
     }
 
     pub(crate) fn get(&self) -> LinkState {

@@ -128,7 +128,7 @@ async fn without_any_leader_a_client_reads_its_own_store_s_memory_and_only_what_
     let value = |key: &str| key.repeat(20_000).into_bytes();
     let client = cluster
         .client_builder()
-        .embedded_store(store.id(), store.segments())
+        .embedded_store(store.id(), store.memory())
         .leader_timeout(Duration::from_millis(300));
     let client = client.connect().await.unwrap();
     assert!(client.connected(Duration::from_secs(60)).await);
@@ -162,9 +162,9 @@ async fn without_any_leader_a_client_reads_its_own_store_s_memory_and_only_what_
     for key in ["removed", "never seen"] {
         assert_eq!(client.get(key).await.unwrap(), None, "nothing is known of {key}");
     }
-    let (memory, number) = (store.segments(), lookup.replicas[0].segment);
+    let (memory, number) = (store.memory(), lookup.replicas[0].segment);
     assert_eq!(client.get("damaged").await.unwrap().as_deref(), Some(&*value("damaged")));
-    memory[usize::try_from(number).unwrap()].corrupt(at).unwrap();
+    memory.segment(number).unwrap().corrupt(at).unwrap();
     assert_eq!(client.get("damaged").await.unwrap(), None, "wrong bytes are never returned");
     assert_eq!(client.stats().embedded_hits, 4);
     faults.assert_happened();

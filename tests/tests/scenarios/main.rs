@@ -30,6 +30,7 @@ mod quotas;
 mod races;
 mod removals;
 mod restarts;
+mod segments;
 mod sessions;
 mod settings;
 mod start_order;

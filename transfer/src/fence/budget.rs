@@ -18,13 +18,13 @@ pub fn fence_limit(lent: u64) -> u64 {
 /// Number of records that the fences of one server may hold together, and that they do hold.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    records: usize,
+    records: AtomicUsize,
     held: AtomicUsize,
     bytes: AtomicUsize,
 }
 
 /// Memory of a fence's records.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Held {
     pub(super) records: usize,
     pub(super) bytes: usize,
@@ -33,8 +33,16 @@ pub(super) struct Held {
 impl Budget {
     /// Creates a budget of as many records as fit into `bytes`.
     pub(crate) fn of(bytes: u64) -> Self {
-        let records = usize::try_from(bytes / RECORD_BYTES).unwrap_or(usize::MAX);
-        Self { records, held: AtomicUsize::new(0), bytes: AtomicUsize::new(0) }
+        Self {
+            records: AtomicUsize::new(records_in(bytes)),
+            held: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// Changes the limit to as many records as fit into `bytes`. Records beyond it stay until they may be forgotten.
+    pub(crate) fn limit(&self, bytes: u64) {
+        self.records.store(records_in(bytes), Ordering::Relaxed);
     }
 
     /// Memory that the records take, in bytes.
@@ -44,7 +52,7 @@ impl Budget {
 
     /// Returns how many more records fit. Two fences that ask at once may exceed the budget by one write's records.
     pub(super) fn room(&self) -> usize {
-        self.records.saturating_sub(self.held.load(Ordering::Relaxed))
+        self.records.load(Ordering::Relaxed).saturating_sub(self.held.load(Ordering::Relaxed))
     }
 
     /// Updates the totals after a fence has changed from `before` to `after`.
@@ -58,6 +66,10 @@ impl Budget {
         change(&self.held, before.records, after.records);
         change(&self.bytes, before.bytes, after.bytes);
     }
+}
+
+fn records_in(bytes: u64) -> usize {
+    usize::try_from(bytes / RECORD_BYTES).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -157,7 +157,6 @@ impl Fence {
 
     fn change<T>(&self, change: impl FnOnce(&mut FenceMap<WritePass>) -> T) -> T {
         let mut map = self.map.lock();
-        let held = |map: &FenceMap<_>| Held { records: map.records(), bytes: map.bytes() };
         let before = held(&map);
         let changed = change(&mut map);
         self.budget.changed(before, held(&map));
@@ -175,6 +174,16 @@ impl Fence {
         atomic::fence(Ordering::SeqCst);
         self.map.lock().check_read(range, index, expires)
     }
+}
+
+impl Drop for Fence {
+    fn drop(&mut self) {
+        self.budget.changed(held(self.map.get_mut()), Held::default());
+    }
+}
+
+fn held(map: &FenceMap<WritePass>) -> Held {
+    Held { records: map.records(), bytes: map.bytes() }
 }
 
 #[cfg(test)]

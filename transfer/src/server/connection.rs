@@ -205,7 +205,7 @@ impl<'a> Connection<'a> {
     /// Receives the bytes of `writes`, adds a verdict for each, and releases their passes.
     async fn receive(
         &mut self,
-        writes: &mut SmallVec<[Incoming<'a>; 1]>,
+        writes: &mut SmallVec<[Incoming; 1]>,
         outcomes: &mut SmallVec<[Received; 1]>,
     ) -> Result<(), Closed> {
         self.socket.receive(writes, outcomes).await?;

@@ -9,7 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_types::{Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
+use arc_swap::ArcSwap;
+use mc_types::{Grant, GrantKey, GrantedRange, SegmentEpoch, SegmentNumber, StoreId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
@@ -85,7 +86,9 @@ impl Default for Timeouts {
 pub struct DataServer {
     identity: Identity,
     key: GrantKey,
-    lent: Vec<Lent>,
+    /// Replaced as a whole when a segment comes or goes. An operation keeps the segment that it has found.
+    lent: ArcSwap<Vec<Arc<Lent>>>,
+    grant_lifetime: Duration,
     fence_budget: Arc<Budget>,
     authority: Arc<Authority>,
     max_connections: usize,
@@ -119,11 +122,11 @@ impl DataServer {
         } = config;
         let fence_budget = Arc::new(Budget::of(fence_bytes));
         let max_connections = max_connections.clamp(1, Semaphore::MAX_PERMITS);
-        let lend = |segment| Lent { segment, fence: Fence::new(grant_lifetime, fence_budget.clone()) };
-        Self {
+        let server = Self {
             identity: Identity { store, epoch },
             key,
-            lent: segments.into_iter().map(lend).collect(),
+            lent: ArcSwap::default(),
+            grant_lifetime,
             fence_budget,
             authority,
             max_connections,
@@ -132,7 +135,28 @@ impl DataServer {
             timeouts: Timeouts::default(),
             counters: Counters::default(),
             request_seconds: RequestSeconds::noop(),
-        }
+        };
+        segments.into_iter().for_each(|segment| server.lend(segment));
+        server
+    }
+
+    /// Serves a further segment.
+    pub fn lend(&self, segment: Arc<Segment>) {
+        let fence = Fence::new(self.grant_lifetime, self.fence_budget.clone());
+        let lent = Arc::new(Lent { segment, fence });
+        self.lent.rcu(|all| all.iter().chain([&lent]).cloned().collect::<Vec<_>>());
+    }
+
+    /// Stops serving a segment: later operations on it are refused, and those under way end as they would. The last of
+    /// them releases its memory.
+    pub fn withdraw(&self, number: SegmentNumber) {
+        let others = |lent: &&Arc<Lent>| lent.segment.number() != number;
+        self.lent.rcu(|all| all.iter().filter(others).cloned().collect::<Vec<_>>());
+    }
+
+    /// Changes the maximum memory to remember writes.
+    pub fn set_fence_bytes(&self, bytes: u64) {
+        self.fence_budget.limit(bytes);
     }
 
     /// Replaces the default timeouts.
@@ -228,29 +252,30 @@ impl DataServer {
     ///
     /// The time is checked for each operation, because the ones before may have taken long: right before its bytes, or
     /// those of a few small ones before it, come in. The fence ends an operation that takes longer.
-    fn locate(&self, grant: &Grant, op: Op) -> Result<(&Lent, GrantedRange, Times), Refusal> {
+    fn locate(&self, grant: &Grant, op: Op) -> Result<(Arc<Lent>, GrantedRange, Times), Refusal> {
         let times = check::check_grant(self.identity, self.authority.times(), grant, grant.access)?;
         let range = check::check_op(grant, op)?;
-        let here = |lent: &&Lent| {
+        let here = |lent: &&Arc<Lent>| {
             lent.segment.number() == range.segment && lent.segment.contains(range.offset, range.len)
         };
         let GrantedRange { segment, offset, len, .. } = range;
-        let lent = self.lent.iter().find(here).ok_or(Refusal::OutsideMemory { segment, offset, len })?;
-        Ok((lent, range, times))
+        let all = self.lent.load();
+        let lent = all.iter().find(here).ok_or(Refusal::OutsideMemory { segment, offset, len })?;
+        Ok((lent.clone(), range, times))
     }
 
     /// Registers a write of all of `op`'s range, and returns the place of its bytes.
-    fn admit_write(&self, grant: &Grant, op: Op) -> Result<Incoming<'_>, Refusal> {
+    fn admit_write(&self, grant: &Grant, op: Op) -> Result<Incoming, Refusal> {
         let (lent, range, times) = self.locate(grant, op)?;
         let granted = range.offset..range.offset + range.len;
         let pass = lent.fence.admit_write(granted, range.index, grant.expires, times)?;
         let offset = range.offset + op.offset;
-        Ok(Incoming { segment: &lent.segment, offset, len: op.len, pass, index: range.index })
+        Ok(Incoming { segment: lent.segment.clone(), offset, len: op.len, pass, index: range.index })
     }
 
     /// [`Self::admit_write`] for a write that found no room: waits for room until `until`. Room comes only when a
     /// master says the time.
-    async fn admit_later(&self, grant: &Grant, op: Op, until: Instant) -> Result<Incoming<'_>, Refusal> {
+    async fn admit_later(&self, grant: &Grant, op: Op, until: Instant) -> Result<Incoming, Refusal> {
         Counters::add(&self.counters.waits, 1);
         loop {
             // Created before the attempt, so that no message of a master is missed in between.
@@ -272,7 +297,7 @@ impl DataServer {
     fn forget(&self) -> bool {
         let Some(times) = self.authority.times() else { return false };
         // One fence after the other: a waiting write comes back for the rest.
-        self.lent.iter().any(|lent| lent.fence.forget(times))
+        self.lent.load().iter().any(|lent| lent.fence.forget(times))
     }
 }
 
@@ -280,7 +305,7 @@ impl fmt::Debug for DataServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataServer")
             .field("identity", &self.identity)
-            .field("segments", &self.lent.len())
+            .field("segments", &self.lent.load().len())
             .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,6 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::SendFlags;
@@ -49,8 +50,8 @@ pub(super) enum Received {
 }
 
 /// A write whose bytes are about to come in: their place, and the pass.
-pub(super) struct Incoming<'a> {
-    pub(super) segment: &'a Segment,
+pub(super) struct Incoming {
+    pub(super) segment: Arc<Segment>,
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) pass: WritePass,
@@ -60,7 +61,7 @@ pub(super) struct Incoming<'a> {
 
 /// Receives once into the first of `writes`, which has `done` bytes, and into as many of the following writes as can be
 /// held at this moment; `None` when the first has lost its pass.
-fn receive_some(socket: BorrowedFd<'_>, writes: &[Incoming<'_>], done: u64) -> io::Result<Option<usize>> {
+fn receive_some(socket: BorrowedFd<'_>, writes: &[Incoming], done: u64) -> io::Result<Option<usize>> {
     // Each piece with the hold that keeps it valid.
     let mut pieces: SmallVec<[(HeldPass<'_>, &Segment, u64, u64); 1]> = SmallVec::with_capacity(writes.len());
     let mut room = RECV_CHUNK;
@@ -71,7 +72,7 @@ fn receive_some(socket: BorrowedFd<'_>, writes: &[Incoming<'_>], done: u64) -> i
         let (pass, from) = if nth == 0 { (write.pass.hold(), done) } else { (write.pass.try_hold(), 0) };
         let Some(pass) = pass else { break };
         let len = room.min(write.len - from);
-        pieces.push((pass, write.segment, write.offset + from, len));
+        pieces.push((pass, &*write.segment, write.offset + from, len));
         room -= len;
     }
     if pieces.is_empty() {
@@ -159,7 +160,7 @@ impl Socket {
     /// byte is received under its write's pass; when a write has lost its pass, the rest of its bytes is dropped.
     pub(super) async fn receive(
         &mut self,
-        writes: &[Incoming<'_>],
+        writes: &[Incoming],
         outcomes: &mut SmallVec<[Received; 1]>,
     ) -> Result<(), Closed> {
         // The first write that is not done, and the number of its bytes that have been received.

@@ -230,7 +230,8 @@ impl Restore {
         self.built = true;
         let live = self.segments.iter().filter(|(_, segment)| segment.is_live()).count();
         let mounted = self.state.stores.iter().filter_map(|(_, store)| store.mounted.as_ref());
-        let expected = mounted.flat_map(|mounted| &mounted.mount.segments).filter(|bytes| **bytes > 0).count();
+        let expected =
+            mounted.flat_map(|mounted| &mounted.mount.segments).filter(|bytes| **bytes > 0).count();
         ensure(live == expected, "segments of mounted stores are missing")?;
         self.state.segments = Segments::restored(self.next_segment, std::mem::take(&mut self.segments));
         Ok(())

@@ -329,7 +329,8 @@ fn segments_of_a_mounted_store_come_and_go_once() {
     let placed = rig.start(item).replicas;
     assert_eq!((placed[0].store, placed[0].segment), (StoreId(1), 1));
     assert_eq!(rig.end(2, "second").code, Code::Ok);
-    let in_flight = PutStartItem { preferred: smallvec::smallvec![StoreId(2)], replicas: 2, ..start(3, "third", 1000) };
+    let in_flight =
+        PutStartItem { preferred: smallvec::smallvec![StoreId(2)], replicas: 2, ..start(3, "third", 1000) };
     assert_eq!(rig.start(in_flight).replicas.len(), 1, "no segment of store 1 has room");
 
     // The first segment goes, with what it held.

@@ -50,7 +50,7 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
     assert_eq!(read[0], Ok(written));
     assert_eq!(back, value);
 
-    store.store().segments()[0].corrupt(100).unwrap();
+    store.store().memory().segment(0).unwrap().corrupt(100).unwrap();
     let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut back] }];
     let read = transport.read(&peer, &read_grant, &mut ops, deadline).await;
     assert_ne!(read[0], Ok(written), "the checksum tells");

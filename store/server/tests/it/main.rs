@@ -6,3 +6,4 @@ mod connections;
 mod data;
 mod executable;
 mod link;
+mod segments;

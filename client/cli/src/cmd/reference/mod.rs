@@ -156,8 +156,12 @@ fn callers(process: &str, flag: &str) -> Option<(&'static str, &'static str)> {
         ("mc-master", "--listen") => ("clients, stores, `mcctl`", "gRPC"),
         ("mc-master", "--raft-listen") => ("the other masters", "gRPC"),
         ("mc-store", "--listen") => ("clients, `mcctl`: the bytes of objects", "its own, over TCP"),
-        (_, "--http-listen") => {
-            ("Prometheus, probes, people", "HTTP: `/metrics`, `/livez`, `/readyz`, `/status`")
+        ("mc-master", "--http-listen") => (
+            "Prometheus, probes, people, engines",
+            "HTTP: `/metrics`, `/livez`, `/readyz`, `/status`, `/metadata`",
+        ),
+        ("mc-store", "--http-listen") => {
+            ("Prometheus, probes, people", "HTTP: `/metrics`, `/livez`, `/readyz`, `/status`, `/segments`")
         }
         _ => return None,
     })

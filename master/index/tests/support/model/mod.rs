@@ -113,9 +113,9 @@ impl Model {
     }
 
     fn is_mounted(&self, replica: &PlacedReplica) -> bool {
-        self.mounted.get(&replica.store).is_some_and(|mount| {
-            mount.epoch == replica.epoch && mount.segments[replica.segment as usize] > 0
-        })
+        self.mounted
+            .get(&replica.store)
+            .is_some_and(|mount| mount.epoch == replica.epoch && mount.segments[replica.segment as usize] > 0)
     }
 
     fn is_tcp_only(&self, store: StoreId) -> bool {

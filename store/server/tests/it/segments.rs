@@ -1,0 +1,88 @@
+//! Segments that come and go while the store serves.
+
+use std::time::Duration;
+
+use mc_store::SegmentError;
+use mc_tests::until;
+use mc_transfer::{Peer, PeerEndpoint, TcpOptions, TcpTransport, Transport as _, WriteOp};
+use mc_types::{Access, ByteSize, ClusterId, ClusterTime, Grant, GrantedRange};
+use tokio::time::Instant;
+
+use crate::common::{Event, FakeCluster, config, start};
+
+const MIB: u64 = 1 << 20;
+const SOON: Duration = Duration::from_millis(20);
+const LONG: Duration = Duration::from_secs(60);
+
+#[tokio::test]
+async fn segments_are_mounted_served_and_released() {
+    let cluster = FakeCluster::start(1);
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(config(cluster.addresses(), dir.path())).await;
+    until("mounted", async || store.store().ready()).await;
+    let segments = store.store().segments();
+    let lists = || -> Vec<Vec<u64>> {
+        let of = |event| match event {
+            Event::Mount { segments, .. } => segments,
+            _ => unreachable!("a mount"),
+        };
+        cluster.mounts().into_iter().map(of).collect()
+    };
+    assert_eq!(segments.mount(ByteSize(3 * MIB), LONG).await.unwrap(), 1);
+    assert_eq!(lists(), [vec![2 * MIB], vec![2 * MIB, 3 * MIB]]);
+    assert_eq!(store.store().status().report().capacity, ByteSize(5 * MIB));
+
+    let Event::Mount { key, tcp, .. } = cluster.mounts()[0].clone() else { panic!("a mount") };
+    let peer = Peer {
+        cluster: ClusterId(0xc1),
+        store: store.store().id(),
+        epoch: store.store().epoch(),
+        endpoints: vec![PeerEndpoint { transport: "tcp".into(), address: tcp, attributes: vec![] }],
+    };
+    let transport = TcpTransport::new(TcpOptions::default());
+    let write = async |segment, index| {
+        let grant = Grant {
+            cluster: ClusterId(0xc1),
+            store: peer.store,
+            epoch: peer.epoch,
+            access: Access::Write,
+            expires: ClusterTime(100_000),
+            ranges: vec![GrantedRange { segment, offset: 0, len: 4096, index }],
+        };
+        let ops = [WriteOp { range: 0, offset: 0, from: vec![&[7; 4096]] }];
+        let by = Instant::now() + Duration::from_secs(10);
+        transport.write(&peer, &grant.seal(&key), &ops, by).await.remove(0)
+    };
+    for (segment, index) in [(0, 1), (1, 2)] {
+        write(segment, index).await.unwrap();
+    }
+    let fence = store.store().status().report().fence_bytes;
+    assert!(fence > 0);
+
+    segments.unmount(0, LONG).await.unwrap();
+    assert_eq!(lists().last(), Some(&vec![0, 3 * MIB]));
+    assert_eq!(segments.list(), [0, 3 * MIB]);
+    let report = store.store().status().report();
+    assert!(report.capacity == ByteSize(3 * MIB) && report.fence_bytes < fence, "its records went with it");
+    let refused = write(0, 3).await.unwrap_err().to_string();
+    assert!(refused.contains("not in this store's memory"), "{refused}");
+    write(1, 4).await.unwrap();
+    assert!(matches!(segments.unmount(0, LONG).await, Err(SegmentError::Unknown(0))));
+    assert!(matches!(segments.unmount(1, LONG).await, Err(SegmentError::Last(1))));
+
+    // Without a leader nothing is confirmed; it is done as soon as there is one.
+    cluster.agreed().leader = None;
+    assert!(matches!(segments.mount(ByteSize(MIB), SOON).await, Err(SegmentError::Pending(_))));
+    assert!(matches!(segments.unmount(1, SOON).await, Err(SegmentError::Pending(_))));
+    assert_eq!(segments.list(), [0, 3 * MIB, MIB], "no memory is released before the masters know it");
+    cluster.agreed().leader = Some(0);
+    until("the change is mounted", async || lists().last() == Some(&vec![0, 0, MIB])).await;
+    until("the memory is released", async || segments.list() == [0, 0, MIB]).await;
+
+    // Given up for dead, the memory is offered under a new epoch as it is now.
+    let epoch = store.store().epoch();
+    cluster.agreed().dead.insert(epoch);
+    until("there is a new epoch", async || store.store().epoch() != epoch && store.store().ready()).await;
+    assert_eq!(lists().last(), Some(&vec![0, 0, MIB]));
+    assert_eq!(segments.mount(ByteSize(2 * MIB), LONG).await.unwrap(), 3);
+}

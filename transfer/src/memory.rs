@@ -1,0 +1,67 @@
+use std::sync::Arc;
+
+use mc_types::SegmentNumber;
+use parking_lot::RwLock;
+
+use crate::segment::Segment;
+
+/// The memory of a store: its segments, which come and go while it serves.
+#[derive(Debug, Default)]
+pub struct Memory {
+    /// By number; `None` is a segment that was unmounted, whose number is not used again.
+    segments: RwLock<Vec<Option<Arc<Segment>>>>,
+}
+
+impl Memory {
+    /// Returns the memory of segments numbered from 0.
+    #[must_use]
+    pub fn of(segments: Vec<Arc<Segment>>) -> Self {
+        Self { segments: RwLock::new(segments.into_iter().map(Some).collect()) }
+    }
+
+    /// Returns a segment; `None` when it was unmounted or never there.
+    #[must_use]
+    pub fn segment(&self, number: SegmentNumber) -> Option<Arc<Segment>> {
+        self.segments.read().get(usize::try_from(number).ok()?)?.clone()
+    }
+
+    /// Returns all segments, by number.
+    #[must_use]
+    pub fn segments(&self) -> Vec<Arc<Segment>> {
+        self.segments.read().iter().flatten().cloned().collect()
+    }
+
+    /// Returns the bytes of each segment by number, 0 for one that was unmounted.
+    #[must_use]
+    pub fn sizes(&self) -> Vec<u64> {
+        self.segments
+            .read()
+            .iter()
+            .map(|segment| segment.as_ref().map_or(0, |segment| segment.len()))
+            .collect()
+    }
+
+    /// Bytes of all segments.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.sizes().iter().sum()
+    }
+
+    /// Adds a segment, whose number must be the next one: the length of [`Self::sizes`].
+    ///
+    /// # Panics
+    /// When it has another number.
+    pub fn add(&self, segment: Arc<Segment>) {
+        let mut segments = self.segments.write();
+        assert_eq!(usize::try_from(segment.number()), Ok(segments.len()), "segments are numbered in order");
+        segments.push(Some(segment));
+    }
+
+    /// Removes a segment. Its memory is released when nobody uses it any more.
+    pub fn remove(&self, number: SegmentNumber) {
+        let place = usize::try_from(number).unwrap_or(usize::MAX);
+        let removed = self.segments.write().get_mut(place).and_then(Option::take);
+        // Here, and not under the lock: to release gigabytes takes a while.
+        drop(removed);
+    }
+}

@@ -60,10 +60,16 @@ pub(crate) fn sample(api: &Api) -> Sample {
         coordinator.index.read(|applied| {
             let state = &applied.state;
             let tenants = state.tenants().map(|view| TenantSample::new(&view, state.quota(&view.name)));
-            (state.usage(&[]), state.index_bytes(), state.groups(), tenants.collect())
+            (
+                state.usage(&[]),
+                state.in_flight_bytes(),
+                state.index_bytes(),
+                state.groups(),
+                tenants.collect(),
+            )
         })
     });
-    let (usage, index_bytes, groups, tenants) = of_index.unwrap_or_default();
+    let (usage, in_flight_bytes, index_bytes, groups, tenants) = of_index.unwrap_or_default();
     let in_state = |state: &str| status.stores.iter().filter(|store| store.state == state).count();
     Sample {
         term: status.term,
@@ -83,6 +89,8 @@ pub(crate) fn sample(api: &Api) -> Sample {
         capacity_bytes: total(&status, |store| store.capacity_bytes),
         used_bytes: total(&status, |store| store.used_bytes),
         held_bytes: usage.held,
+        in_flight_bytes,
+        leased_bytes: coordinator.map_or(0, |coordinator| coordinator.leased_bytes()),
         hard_pinned_bytes: usage.pinned,
         index_bytes,
         groups,

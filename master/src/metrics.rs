@@ -239,6 +239,7 @@ pub(crate) struct MasterMetrics {
     exists: LookupCounters,
     evicted_objects: Vec<Counter>,
     evicted_bytes: Vec<Counter>,
+    evicted_age: Vec<Histogram>,
     pub(crate) slow_disk_handovers: Counter,
     log_queue_seconds: Histogram,
     log_write_seconds: Histogram,
@@ -266,6 +267,8 @@ pub(crate) struct MasterMetrics {
     capacity_bytes: Gauge,
     used_bytes: Gauge,
     held_bytes: Gauge,
+    in_flight_bytes: Gauge,
+    leased_bytes: Gauge,
     hard_pinned_bytes: Gauge,
     index_bytes: Gauge,
     groups: Gauge,
@@ -294,6 +297,8 @@ pub(crate) struct Sample {
     pub(crate) capacity_bytes: u64,
     pub(crate) used_bytes: u64,
     pub(crate) held_bytes: u64,
+    pub(crate) in_flight_bytes: u64,
+    pub(crate) leased_bytes: u64,
     pub(crate) hard_pinned_bytes: u64,
     pub(crate) index_bytes: u64,
     pub(crate) groups: u64,
@@ -396,6 +401,14 @@ impl MasterMetrics {
             exists: LookupCounters::new(r, "batch_exist"),
             evicted_objects: by_reason("mc_evicted_objects_total", "Objects evicted while this master led, by reason"),
             evicted_bytes: by_reason("mc_evicted_bytes_total", "Bytes of the replicas of evicted objects, by reason"),
+            evicted_age: EVICTED_FOR
+                .iter()
+                .map(|(_, reason)| {
+                    let help = "Age of evicted objects since they were put, by reason. An object from before this master led \
+                                counts as if it was put then";
+                    r.histogram("mc_evicted_age_seconds", help, &[("reason", reason)])
+                })
+                .collect(),
             slow_disk_handovers: r.counter(
                 "mc_raft_slow_disk_handovers_total",
                 "Times that this leader found its disk slow and asked a master with a faster disk to take over",
@@ -462,6 +475,16 @@ impl MasterMetrics {
             stores_suspect: r.gauge("mc_stores", "Mounted stores, on the leader", &[("state", "suspect")]),
             capacity_bytes: r.gauge("mc_pool_capacity_bytes", "Bytes that the mounted stores lend", &[]),
             used_bytes: r.gauge("mc_pool_used_bytes", "Bytes allocated in the mounted stores, held bytes included", &[]),
+            in_flight_bytes: r.gauge(
+                "mc_pool_in_flight_bytes",
+                "Bytes of puts that have started and not ended, in the mounted stores",
+                &[],
+            ),
+            leased_bytes: r.gauge(
+                "mc_pool_leased_bytes",
+                "Bytes of objects that readers may be reading, as this leader remembers",
+                &[],
+            ),
             held_bytes: r.gauge("mc_pool_held_bytes", "Bytes of removed or replaced objects that readers may still read, in the mounted stores", &[]),
             hard_pinned_bytes: r.gauge("mc_pool_hard_pinned_bytes", "Bytes of hard-pinned objects in the mounted stores, puts in flight included", &[]),
             data_dir_free: r.gauge(
@@ -526,6 +549,11 @@ impl MasterMetrics {
         self.evicted_bytes[reason as usize].increment(bytes);
     }
 
+    /// Counts the age of an evicted object.
+    pub(crate) fn evicted_age(&self, reason: EvictedFor, age: Duration) {
+        self.evicted_age[reason as usize].record(age.as_secs_f64());
+    }
+
     pub(crate) fn leader_changed(&self) {
         self.leader_changes.increment(1);
     }
@@ -552,6 +580,8 @@ impl MasterMetrics {
         self.capacity_bytes.set(sample.capacity_bytes as f64);
         self.used_bytes.set(sample.used_bytes as f64);
         self.held_bytes.set(sample.held_bytes as f64);
+        self.in_flight_bytes.set(sample.in_flight_bytes as f64);
+        self.leased_bytes.set(sample.leased_bytes as f64);
         self.hard_pinned_bytes.set(sample.hard_pinned_bytes as f64);
         self.index_bytes.set(sample.index_bytes as f64);
         self.groups.set(sample.groups as f64);

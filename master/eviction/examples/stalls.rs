@@ -175,7 +175,7 @@ fn beside(leader: &mut Leader, objects: u64, work: impl FnOnce(&mut Leader)) {
         let key = key(objects - 1 - n % READ);
         let begun = Instant::now();
         let found = state.read().get("", &key).expect("a leased object stays");
-        assert!(leases.grant(found.version, ClusterTime(10_000)), "a leased object is not being evicted");
+        assert!(leases.grant(found.version, 0, ClusterTime(10_000)), "a leased object is not being evicted");
         let took = begun.elapsed();
         // A leader has other things to do between two reads.
         std::thread::sleep(Duration::from_micros(100));
@@ -212,7 +212,7 @@ fn main() {
     println!("{} objects in the index", leader.state.read().objects());
     for n in objects - READ..objects {
         let found = leader.state.read().get("", &key(n)).expect("it was put");
-        assert!(leader.leases.grant(found.version, ClusterTime(10_000)));
+        assert!(leader.leases.grant(found.version, 0, ClusterTime(10_000)));
     }
     let go = |leader: &mut Leader, count| match what {
         What::Evict => leader.evict(count),

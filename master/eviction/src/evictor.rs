@@ -57,6 +57,8 @@ pub struct Want {
 pub struct Chosen {
     /// The objects.
     pub items: Vec<EvictItem>,
+    /// Log index of the put of each, in the same order.
+    pub puts: Vec<u64>,
     /// Bytes that their replicas free on the stores that count.
     pub bytes: u64,
     /// Why fewer were chosen than wanted, if that is not for the number of objects.
@@ -64,6 +66,11 @@ pub struct Chosen {
 }
 
 impl Chosen {
+    fn add(&mut self, object: &HashedObject) {
+        self.items.push(EvictItem { key: object.key, version: object.version });
+        self.puts.push(object.put);
+    }
+
     fn is_enough(&self, want: &Want) -> bool {
         let enough = self.bytes >= want.bytes && self.items.len() as u64 >= want.objects;
         enough || self.items.len() >= want.max
@@ -523,7 +530,7 @@ impl Evictor {
             self.policy(place).evict(place.unit);
         }
         chosen.bytes += bytes;
-        chosen.items.extend(objects.iter().map(|it| EvictItem { key: it.key, version: it.version }));
+        objects.iter().for_each(|object| chosen.add(object));
         true
     }
 

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use mc_types::{ClusterTime, PutId};
 use parking_lot::Mutex;
@@ -18,12 +19,21 @@ const EVICTING: ClusterTime = ClusterTime(u64::MAX);
 /// finds the mark, and waits for the entry's outcome.
 #[derive(Debug)]
 pub struct Leases {
-    shards: Vec<Mutex<HashMap<PutId, ClusterTime>>>,
+    shards: Vec<Mutex<HashMap<PutId, Lease>>>,
+    /// Bytes of leased versions at the last [`Self::sweep`].
+    bytes: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    end: ClusterTime,
+    /// Bytes of all replicas.
+    bytes: u64,
 }
 
 impl Default for Leases {
     fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), bytes: AtomicU64::new(0) }
     }
 }
 
@@ -34,17 +44,17 @@ impl Leases {
         Self::default()
     }
 
-    fn shard(&self, version: PutId) -> &Mutex<HashMap<PutId, ClusterTime>> {
+    fn shard(&self, version: PutId) -> &Mutex<HashMap<PutId, Lease>> {
         // Versions are random: their low bits are as good as a hash.
         &self.shards[(version.0 % SHARDS as u128) as usize]
     }
 
-    /// Records a lease, which never shortens a longer one. Returns false, without a lease, if the version is being
-    /// evicted.
+    /// Records a lease of a version whose replicas have so many bytes. It never shortens a longer one. Returns false,
+    /// without a lease, if the version is being evicted.
     #[must_use]
-    pub fn grant(&self, version: PutId, until: ClusterTime) -> bool {
+    pub fn grant(&self, version: PutId, bytes: u64, until: ClusterTime) -> bool {
         let mut shard = self.shard(version).lock();
-        let end = shard.entry(version).or_insert(until);
+        let Lease { end, .. } = shard.entry(version).or_insert(Lease { end: until, bytes });
         if *end == EVICTING {
             return false;
         }
@@ -55,14 +65,14 @@ impl Leases {
     /// Whether a lease on `version` still runs at `now`.
     #[must_use]
     pub fn holds(&self, version: PutId, now: ClusterTime) -> bool {
-        self.shard(version).lock().get(&version).is_some_and(|end| *end > now && *end != EVICTING)
+        self.shard(version).lock().get(&version).is_some_and(|lease| lease.end > now && lease.end != EVICTING)
     }
 
     /// Marks a version as being evicted. Returns false, without a mark, while a lease on it runs.
     #[must_use]
     pub fn mark(&self, version: PutId, now: ClusterTime) -> bool {
         let mut shard = self.shard(version).lock();
-        let end = shard.entry(version).or_insert(EVICTING);
+        let Lease { end, .. } = shard.entry(version).or_insert(Lease { end: EVICTING, bytes: 0 });
         if *end > now && *end != EVICTING {
             return false;
         }
@@ -73,20 +83,34 @@ impl Leases {
     /// Removes the mark of a version whose eviction is decided, either way.
     pub fn unmark(&self, version: PutId) {
         let mut shard = self.shard(version).lock();
-        if shard.get(&version) == Some(&EVICTING) {
+        if shard.get(&version).is_some_and(|lease| lease.end == EVICTING) {
             shard.remove(&version);
         }
     }
 
     /// Forgets the leases that have ended.
     pub fn sweep(&self, now: ClusterTime) {
+        let mut bytes = 0;
         for shard in &self.shards {
             let mut shard = shard.lock();
-            shard.retain(|_, end| *end > now);
+            shard.retain(|_, lease| {
+                let runs = lease.end > now;
+                if runs && lease.end != EVICTING {
+                    bytes += lease.bytes;
+                }
+                runs
+            });
             if shard.capacity() > 4 * shard.len() + 1024 {
                 shard.shrink_to_fit();
             }
         }
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of the replicas of leased versions, as of the last sweep.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Number of remembered leases and marks.
@@ -110,30 +134,30 @@ mod tests {
     fn a_lease_runs_until_its_latest_end_and_is_then_forgotten() {
         let leases = Leases::new();
         let version = PutId(7);
-        assert!(leases.grant(version, ClusterTime(20)) && leases.grant(version, ClusterTime(10)));
+        assert!(leases.grant(version, 300, ClusterTime(20)) && leases.grant(version, 300, ClusterTime(10)));
         assert!(leases.holds(version, ClusterTime(19)));
         assert!(!leases.holds(version, ClusterTime(20)));
         assert!(!leases.holds(PutId(8), ClusterTime(0)));
         leases.sweep(ClusterTime(19));
-        assert_eq!(leases.len(), 1);
+        assert_eq!((leases.len(), leases.bytes()), (1, 300));
         leases.sweep(ClusterTime(20));
-        assert!(leases.is_empty());
+        assert!(leases.is_empty() && leases.bytes() == 0);
     }
 
     #[test]
     fn a_version_is_leased_or_being_evicted_but_never_both() {
         let leases = Leases::new();
         let version = PutId(7);
-        assert!(leases.grant(version, ClusterTime(20)));
+        assert!(leases.grant(version, 300, ClusterTime(20)));
         assert!(!leases.mark(version, ClusterTime(19)), "its lease runs");
         assert!(leases.mark(version, ClusterTime(20)));
         assert!(leases.mark(version, ClusterTime(20)), "an eviction that is tried again");
-        assert!(!leases.grant(version, ClusterTime(90)), "it is being evicted");
+        assert!(!leases.grant(version, 300, ClusterTime(90)), "it is being evicted");
         assert!(!leases.holds(version, ClusterTime(20)), "a mark is no lease");
         leases.sweep(ClusterTime(1000));
-        assert!(!leases.grant(version, ClusterTime(2000)), "a mark does not end with the time");
+        assert!(!leases.grant(version, 300, ClusterTime(2000)), "a mark does not end with the time");
         leases.unmark(version);
-        assert!(leases.grant(version, ClusterTime(2000)) && leases.holds(version, ClusterTime(1999)));
+        assert!(leases.grant(version, 300, ClusterTime(2000)) && leases.holds(version, ClusterTime(1999)));
         leases.unmark(version);
         assert!(leases.holds(version, ClusterTime(1999)), "a lease is no mark");
     }

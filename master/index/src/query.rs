@@ -55,6 +55,8 @@ pub struct HashedObject {
     pub size: u64,
     /// Its protection from eviction.
     pub pin: Pin,
+    /// Log index of the entry that started its put.
+    pub put: u64,
     /// Mounted store of each replica; at least one.
     pub stores: SmallVec<[StoreId; 1]>,
 }
@@ -207,7 +209,8 @@ impl State {
         let stores: SmallVec<[StoreId; 1]> = lies_on.map(|segment| segment.store).collect();
         let ObjectRef { version, size, pin, group, .. } = object;
         let visible = !stores.is_empty() && self.cleared(object).is_none();
-        visible.then_some(HashedObject { key, group, version, size, pin, stores })
+        let put = object.put_index();
+        visible.then_some(HashedObject { key, group, version, size, pin, put, stores })
     }
 
     /// Returns a group; `None` when it has neither members nor puts in flight.
@@ -252,9 +255,8 @@ impl State {
     /// Lists when every visible object was put and last reused.
     pub fn ages(&self) -> impl Iterator<Item = ObjectAge> + '_ {
         self.objects.iter().filter(|object| self.is_live(*object)).map(|object| {
-            let put = object.replicas().map(|replica| replica.index).min().unwrap_or_default();
             let key = KeyHash::of_index_key(object.key);
-            ObjectAge { key, unit: UnitOf::new(object), reused: object.reused, put }
+            ObjectAge { key, unit: UnitOf::new(object), reused: object.reused, put: object.put_index() }
         })
     }
 
@@ -383,6 +385,12 @@ impl State {
         let mounted = self.stores.iter().filter_map(|(_, store)| store.mounted.as_ref());
         let spaces = mounted.flat_map(Mounted::numbers).filter_map(|number| self.segments.space(number));
         spaces.map(|space| space.alloc.capacity()).max().unwrap_or(0)
+    }
+
+    /// Bytes of the replicas of puts in flight, each rounded up to the alignment.
+    #[must_use]
+    pub fn in_flight_bytes(&self) -> u64 {
+        self.puts.bytes_in_flight()
     }
 
     /// Number of puts in flight.

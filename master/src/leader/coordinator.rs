@@ -326,6 +326,11 @@ impl Coordinator {
         KnownLeader::in_force(&self.raft.leadership().borrow())
     }
 
+    /// Bytes of leased objects that the current soft state remembers.
+    pub(crate) fn leased_bytes(&self) -> u64 {
+        self.leading.load().as_ref().map_or(0, |leading| leading.leased_bytes())
+    }
+
     /// Number of read leases that the current soft state remembers.
     pub(crate) fn read_leases(&self) -> usize {
         self.leading.load().as_ref().map_or(0, |leading| leading.lease_count())

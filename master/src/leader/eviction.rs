@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use super::ages::Ages;
 use super::duties::pause;
 use super::{Coordinator, Leading, Refusal};
 use crate::metrics::EvictedFor;
@@ -234,6 +235,7 @@ struct Term {
     /// Reason of the last round's evictions, and so of the undecided ones.
     reason: EvictedFor,
     noted_at: Instant,
+    ages: Ages,
     /// When tenants were compared with their quotas last.
     looked_at: Instant,
     /// Whether tenants with a quota had no order of their own a second ago.
@@ -261,8 +263,11 @@ enum Entry {
 impl Term {
     async fn begin(coordinator: &Coordinator, leading: Arc<Leading>) -> Self {
         let evictor = ordered(coordinator).await;
+        let mut ages = Ages::default();
+        ages.note(coordinator.raft.view().committed, leading.now());
         Self {
             evictor,
+            ages,
             leading,
             undecided: Vec::new(),
             reason: EvictedFor::Watermark,
@@ -356,11 +361,11 @@ impl Term {
             let found = coordinator.index.read(|applied| {
                 evictor.choose_clearing(size, &applied.state, &leading.leases, leading.now(), &suspects)
             });
-            let Some((Chosen { items, bytes: freed, .. }, room)) = found else { break };
+            let Some((Chosen { items, puts, bytes: freed, .. }, room)) = found else { break };
             if self.evict(coordinator, items, Try::First).await? == Entry::Failed {
                 return Ok(None);
             }
-            coordinator.metrics.evicted_bytes(self.reason, freed);
+            self.count(coordinator, &puts, freed);
             coordinator.room.ended(None, None);
             cleared += room - room % size;
             self.follow(coordinator).await;
@@ -388,13 +393,13 @@ impl Term {
             if left.is_none() || entries == ENTRIES_PER_TURN {
                 return Ok(Entry::Applied);
             }
-            let Chosen { items, bytes, blocked } = self.choose(coordinator, scope, left);
+            let Chosen { items, puts, bytes, blocked } = self.choose(coordinator, scope, left);
             let objects = items.len() as u64;
             if !items.is_empty() {
                 if self.evict(coordinator, items, Try::First).await? == Entry::Failed {
                     return Ok(Entry::Failed);
                 }
-                coordinator.metrics.evicted_bytes(self.reason, bytes);
+                self.count(coordinator, &puts, bytes);
                 coordinator.room.ended(scope, None);
                 entries += 1;
             }
@@ -415,6 +420,15 @@ impl Term {
             coordinator.room.ask(scope, Asked { excess: left, largest: 0 });
         }
         Ok(Entry::Applied)
+    }
+
+    /// Counts the bytes and ages of what was evicted.
+    fn count(&self, coordinator: &Coordinator, puts: &[u64], bytes: u64) {
+        coordinator.metrics.evicted_bytes(self.reason, bytes);
+        let now = self.leading.now();
+        for put in puts {
+            coordinator.metrics.evicted_age(self.reason, self.ages.age(*put, now));
+        }
     }
 
     async fn follow(&mut self, coordinator: &Coordinator) {
@@ -439,6 +453,7 @@ impl Term {
             return;
         }
         self.noted_at = Instant::now();
+        self.ages.note(coordinator.raft.view().committed, self.leading.now());
         // A tenant that came just now may not have been followed yet: it is one only if it still is a second later.
         let was_outdated = std::mem::replace(
             &mut self.outdated,

@@ -121,8 +121,8 @@ impl Leading {
     /// Records a read lease on `version`, because a client is told where it lies. Returns false if the version is being
     /// evicted: then the client must not be told.
     #[must_use]
-    pub(crate) fn lease(&self, version: PutId) -> bool {
-        self.leases.grant(version, self.now().after(self.read_lease()))
+    pub(crate) fn lease(&self, version: PutId, bytes: u64) -> bool {
+        self.leases.grant(version, bytes, self.now().after(self.read_lease()))
     }
 
     /// Time from which the bytes of versions that are evicted now may be reused; zero for at once.
@@ -157,6 +157,11 @@ impl Leading {
     /// Forgets ended leases.
     pub(crate) fn sweep_leases(&self) {
         self.leases.sweep(self.now());
+    }
+
+    /// Bytes of leased objects, as of the last sweep.
+    pub(crate) fn leased_bytes(&self) -> u64 {
+        self.leases.bytes()
     }
 
     /// Number of remembered leases.
@@ -199,7 +204,7 @@ mod tests {
         let leading = Leading::begin(3, ClusterTime(0), &Settings::default(), clock);
         let held = leading.hold_until();
         ms.fetch_add(9_999, Ordering::SeqCst); // the command is applied just within one lease
-        assert!(leading.lease(PutId(1))); // and this read was granted right before
+        assert!(leading.lease(PutId(1), 1)); // and this read was granted right before
         assert!(held > leading.now().after(Duration::from_millis(9_999)));
     }
 

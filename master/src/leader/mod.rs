@@ -9,6 +9,7 @@
 //! leadership.
 
 mod admission;
+mod ages;
 mod configuration;
 mod coordinator;
 pub(crate) mod duties;

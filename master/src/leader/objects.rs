@@ -450,7 +450,7 @@ impl<'a> Call<'a> {
     /// Finds the object under `key` and leases it to the caller.
     fn find(&mut self, key: &[u8]) -> Result<ObjectView, Miss> {
         let object = self.look(key).map_err(Miss::Code)?;
-        if !self.leading.lease(object.version) {
+        if !self.leading.lease(object.version, object.size * object.replicas.len() as u64) {
             self.undecided = true;
             return Err(Miss::Undecided);
         }

@@ -31,6 +31,9 @@ const BYTES: [f64; 13] = [
     1_073_741_824.0,
     4_294_967_296.0,
 ];
+/// Bounds of histograms of ages, in seconds: from a second to a week.
+const AGES: [f64; 12] =
+    [1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0];
 /// Bounds of all other histograms: counts, such as the items of a batch.
 const COUNTS: [f64; 13] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0];
 
@@ -63,6 +66,7 @@ impl Registry {
         };
         let builder = PrometheusBuilder::new().set_buckets(&COUNTS).expect("the list of bounds is not empty");
         let builder = buckets(builder, Matcher::Suffix("_seconds".into()), &SECONDS);
+        let builder = buckets(builder, Matcher::Suffix("_age_seconds".into()), &AGES);
         let builder = buckets(builder, Matcher::Suffix("_bytes".into()), &BYTES);
         Self(Arc::new(Shared { recorder: builder.build_recorder(), metrics: Mutex::default() }))
     }
@@ -195,9 +199,11 @@ mod tests {
         let registry = Registry::new();
         registry.histogram("mc_rpc_seconds", "RPC", &[]).record(0.0003);
         registry.histogram("mc_batch_items", "Items", &[]).record(3.0);
+        registry.histogram("mc_some_age_seconds", "Ages", &[]).record(100.0);
         let text = registry.render();
         assert!(text.contains("mc_rpc_seconds_bucket{le=\"0.0002\"} 0"), "{text}");
         assert!(text.contains("mc_rpc_seconds_bucket{le=\"0.0005\"} 1"), "{text}");
         assert!(text.contains("mc_batch_items_bucket{le=\"4\"} 1"), "{text}");
+        assert!(text.contains("mc_some_age_seconds_bucket{le=\"300\"} 1"), "{text}");
     }
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use mc_index::{Clearing, EvictItem, HashedObject, KeyHash, State};
+use mc_index::{Clearing, HashedObject, KeyHash, State};
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
 
 use super::{Chosen, Evictor, Tracked, mark_all, objects};
@@ -113,7 +113,7 @@ impl Evictor {
         for object in all {
             let counts = object.stores.iter().filter(|store| without.binary_search(store).is_err());
             chosen.bytes += object.size * counts.count() as u64;
-            chosen.items.push(EvictItem { key: object.key, version: object.version });
+            chosen.add(&object);
         }
         for (hash, _) in units.into_values() {
             if let Some(place) = self.forget(hash) {

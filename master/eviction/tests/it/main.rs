@@ -156,7 +156,7 @@ fn soft_pinned_objects_stay_until_all_others_were_found_leased() {
     pool.put_pinned(1, PinAction::Soft { until: ClusterTime(NOW.0 + 60_000) });
     for n in 2..2 + LEASED {
         pool.put(n..n + 1);
-        assert!(pool.leases.grant(PutId(n), ClusterTime(NOW.0 + 1)));
+        assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
     }
     let free = 2 + LEASED;
     pool.put(free..free + 1);
@@ -208,11 +208,11 @@ fn leased_objects_are_passed_over_and_when_all_are_leased_it_says_so() {
     for n in 1..9 {
         pool.put(n..n + 1);
     }
-    assert!(pool.leases.grant(PutId(1), ClusterTime(NOW.0 + 1)));
-    assert!(pool.leases.grant(PutId(2), NOW), "this one has just ended");
+    assert!(pool.leases.grant(PutId(1), 0, ClusterTime(NOW.0 + 1)));
+    assert!(pool.leases.grant(PutId(2), 0, NOW), "this one has just ended");
     assert_eq!(pool.evict(2 * SIZE), [2, 3]);
     for n in 4..9 {
-        assert!(pool.leases.grant(PutId(n), ClusterTime(NOW.0 + 1)));
+        assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
     }
     let chosen = pool.choose(SIZE);
     assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(Blocked::Leased)));
@@ -224,7 +224,7 @@ fn a_chosen_version_is_not_leased_any_more() {
     let mut pool = Pool::new(&[100 * SIZE]);
     pool.put(1..2);
     assert_eq!(versions(&pool.choose(1)), [1]);
-    assert!(!pool.leases.grant(PutId(1), ClusterTime(9_000)));
+    assert!(!pool.leases.grant(PutId(1), 0, ClusterTime(9_000)));
     let none = pool.choose(1);
     assert_eq!((none.items.len(), none.blocked), (0, Some(Blocked::Empty)), "it is not chosen twice");
 }
@@ -358,11 +358,11 @@ fn a_group_goes_as_a_whole_and_a_leased_or_pinned_member_protects_it() {
     }
     pool.put(7..8);
     // One member is leased: the next unit goes, and nothing of the first is marked.
-    assert!(pool.leases.grant(PutId(2), ClusterTime(NOW.0 + 1)));
+    assert!(pool.leases.grant(PutId(2), 0, ClusterTime(NOW.0 + 1)));
     let mut evicted = pool.evict(1);
     evicted.sort_unstable();
     assert_eq!(evicted, [4, 5, 6]);
-    assert!(pool.leases.grant(PutId(1), NOW) && pool.leases.grant(PutId(3), NOW));
+    assert!(pool.leases.grant(PutId(1), 0, NOW) && pool.leases.grant(PutId(3), 0, NOW));
     assert_eq!(pool.evict(1), [7]);
     let chosen = pool.choose(1);
     assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(Blocked::Leased)));

@@ -160,7 +160,7 @@ fn the_place_whose_last_use_is_the_longest_ago_goes_first() {
     let versions = super::versions(&chosen);
     assert!(versions.iter().all(|n| (21..=31).contains(n)), "{versions:?}");
     assert_eq!(chosen.bytes, versions.len() as u64 * STATE);
-    assert!(!pool.leases.grant(PutId(versions[0]), ClusterTime(9_000)), "it is marked");
+    assert!(!pool.leases.grant(PutId(versions[0]), 0, ClusterTime(9_000)), "it is marked");
 }
 
 #[test]
@@ -169,11 +169,11 @@ fn places_with_leased_or_hard_pinned_objects_stay() {
     for n in (1..=40).filter(|n| n % 2 == 1) {
         // No five places in a row are without a lease.
         if n % 4 == 1 {
-            assert!(pool.leases.grant(PutId(n), ClusterTime(NOW.0 + 1)));
+            assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
         }
     }
     let choice = pool.evictor.choose_clearing(KV, &pool.rig.state, &pool.leases, NOW, &[]);
     assert_eq!(choice, None);
-    assert!(pool.leases.grant(PutId(1), ClusterTime(NOW.0 + 1)), "no mark is left");
+    assert!(pool.leases.grant(PutId(1), 0, ClusterTime(NOW.0 + 1)), "no mark is left");
     assert_eq!(pool.evictor.len(), 20, "none is lost to the order");
 }

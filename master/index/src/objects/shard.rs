@@ -87,6 +87,11 @@ fn split<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
 }
 
 impl<'a> ObjectRef<'a> {
+    /// Returns the log index of the entry that started the object's put.
+    pub(crate) fn put_index(self) -> u64 {
+        self.replicas().map(|replica| replica.index).min().unwrap_or_default()
+    }
+
     /// Reads the record at the start of `bytes`.
     fn read(bytes: &'a [u8]) -> Self {
         let (version, bytes) = split(bytes);

@@ -51,7 +51,12 @@ pub(super) struct Put {
 impl Put {
     /// Share of the put in the usage of its tenant.
     pub(super) fn share(&self) -> Share {
-        Share::of(allocated(self.size) * self.replicas.len() as u64, self.pin)
+        Share::of(self.bytes(), self.pin)
+    }
+
+    /// Bytes of its replicas, each rounded up to the alignment.
+    fn bytes(&self) -> u64 {
+        allocated(self.size) * self.replicas.len() as u64
     }
 }
 
@@ -100,6 +105,8 @@ pub(super) enum PutState {
 pub(super) struct Puts {
     shards: Shards,
     deadlines: Deadlines,
+    /// Bytes of the puts in flight.
+    bytes: u64,
 }
 
 type Shards = CowTable<Shard, { SHARDS / 2048 }>;
@@ -117,7 +124,7 @@ fn is_in_flight(shards: &Shards, id: PutId, deadline: ClusterTime) -> bool {
 
 impl Puts {
     pub(super) fn new() -> Self {
-        Self { shards: CowTable::new(), deadlines: Deadlines::new() }
+        Self { shards: CowTable::new(), deadlines: Deadlines::new(), bytes: 0 }
     }
 
     pub(super) fn in_flight(&self, id: PutId) -> Option<&Arc<Put>> {
@@ -152,6 +159,11 @@ impl Puts {
         self.deadlines.in_flight()
     }
 
+    /// Bytes of the replicas of the puts in flight, each rounded up to the alignment.
+    pub(super) fn bytes_in_flight(&self) -> u64 {
+        self.bytes
+    }
+
     /// The earliest deadline of a put in flight.
     pub(super) fn next_deadline(&self) -> Option<ClusterTime> {
         self.deadlines.first()
@@ -164,11 +176,13 @@ impl Puts {
 
     pub(super) fn start(&mut self, id: PutId, put: Put) {
         self.deadlines.add(put.deadline, id);
+        self.bytes += put.bytes();
         self.shards.get_mut(shard_of(id)).start(id, put);
     }
 
-    /// Updates the deadlines for a put that is no longer in flight.
+    /// Updates the deadlines and the bytes for a put that is no longer in flight.
     fn left(&mut self, put: &Put) {
+        self.bytes -= put.bytes();
         self.deadlines.remove(put.deadline, |id| is_in_flight(&self.shards, id, put.deadline));
     }
 

@@ -18,10 +18,12 @@ pub(super) const BOARD: Board = Board {
                         ("max(mc_pool_capacity_bytes{})", "capacity"),
                         ("max(mc_pool_used_bytes{})", "used"),
                         ("max(mc_pool_held_bytes{})", "held"),
+                        ("max(mc_pool_in_flight_bytes{})", "in flight"),
+                        ("max(mc_pool_leased_bytes{})", "leased"),
                         ("max(mc_pool_hard_pinned_bytes{})", "hard-pinned"),
                     ],
-                    "Used includes held: bytes of removed or replaced objects that readers may still read; they are free again within \
-                     two read leases. Near `hard-pin-limit` of the capacity, puts of hard-pinned objects are refused.",
+                    "Used includes all others. Held: removed or replaced objects that readers may still read; these bytes are free again \
+                     within two read leases. In flight: puts that have not ended. Leased objects are not evicted meanwhile. Near `hard-pin-limit` of the capacity, puts of hard-pinned objects are refused.",
                 )
                 .see("Protect objects from eviction"),
                 Panel::graph(
@@ -83,6 +85,17 @@ pub(super) const BOARD: Board = Board {
                     &[(rate!("reason", "mc_evicted_objects_total{}"), "{{reason}}")],
                     "By reason, as in \"Bytes evicted\".",
                 ),
+                Panel::graph(
+                    "Age of evicted objects",
+                    Unit::Seconds,
+                    &[
+                        (quantile!(0.5, "reason", "mc_evicted_age_seconds", "{}"), "p50 {{reason}}"),
+                        (quantile!(0.05, "reason", "mc_evicted_age_seconds", "{}"), "p5 {{reason}}"),
+                    ],
+                    "Time since the objects were put. An object from before the leader's term counts as if it was put then. If the \
+                     youngest are gone before their prefixes come again, the pool is too small: add stores.",
+                )
+                .see("Start a store"),
                 Panel::graph(
                     "Time to evict as many bytes as are used",
                     Unit::Seconds,

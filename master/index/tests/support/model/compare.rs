@@ -13,6 +13,8 @@ impl Model {
         assert_eq!(*state.settings(), self.settings);
         assert_eq!(state.cluster_version(), self.cluster_version);
         assert_eq!(state.puts_in_flight(), self.puts.len() as u64);
+        let in_flight = self.puts.values().flat_map(|put| &put.replicas).map(|replica| rounded(replica.len));
+        assert_eq!(state.in_flight_bytes(), in_flight.sum::<u64>());
         for &(store, epoch) in &self.dead {
             assert!(state.epoch_is_dead(store, epoch));
         }

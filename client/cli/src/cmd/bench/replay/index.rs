@@ -117,7 +117,7 @@ impl Index {
     /// Finds and leases blocks; returns which of them exist.
     fn get(&mut self, blocks: &[Block]) -> Vec<bool> {
         let until = self.now.after(self.read_lease());
-        let lease = |object: &ObjectView| self.leases.grant(object.version, until);
+        let lease = |object: &ObjectView| self.leases.grant(object.version, 0, until);
         let found: Vec<_> =
             blocks.iter().map(|block| self.state.get("", &key(*block)).filter(lease)).collect();
         self.hits.call(found.iter().flatten().map(|object| object.key));

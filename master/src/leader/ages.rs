@@ -1,0 +1,68 @@
+//! Ages of objects, from the order of their puts in the log.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use mc_types::ClusterTime;
+
+/// Maximum number of samples: more than two hours at one a second.
+const SAMPLES_MAX: usize = 8192;
+
+/// Times at which entries were committed, sampled while this master leads.
+///
+/// The index has no time of a put, only its place in the log. When the samples are too many, every second one goes, so
+/// the error of an age is a small part of it. An object from before the term counts as old as the first sample.
+#[derive(Debug, Default)]
+pub(super) struct Ages {
+    samples: VecDeque<(u64, ClusterTime)>,
+}
+
+impl Ages {
+    /// Notes that the entry `index` is the last one that was committed at the time `now`.
+    pub(super) fn note(&mut self, index: u64, now: ClusterTime) {
+        if self.samples.len() >= SAMPLES_MAX {
+            let mut nth = 0;
+            self.samples.retain(|_| {
+                nth += 1;
+                nth % 2 == 1
+            });
+        }
+        self.samples.push_back((index, now));
+    }
+
+    /// Time since the entry `index` was committed, at least.
+    pub(super) fn age(&self, index: u64, now: ClusterTime) -> Duration {
+        let after = self.samples.partition_point(|(sampled, _)| *sampled < index);
+        let (_, at) = self.samples.get(after).or(self.samples.back()).copied().unwrap_or((0, now));
+        Duration::from_millis(now.0.saturating_sub(at.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_age_is_the_time_since_the_next_sample() {
+        let mut ages = Ages::default();
+        let age = |ages: &Ages, index| ages.age(index, ClusterTime(100_000)).as_secs();
+        assert_eq!(age(&ages, 7), 0);
+        ages.note(10, ClusterTime(40_000));
+        ages.note(20, ClusterTime(41_000));
+        assert_eq!((age(&ages, 3), age(&ages, 10), age(&ages, 11), age(&ages, 21)), (60, 60, 59, 59));
+    }
+
+    #[test]
+    fn a_day_of_samples_stays_small_and_its_ages_nearly_right() {
+        let mut ages = Ages::default();
+        let day = 86_400;
+        for second in 0..day {
+            ages.note(second * 1000, ClusterTime(second * 1000));
+        }
+        assert!(ages.samples.len() <= SAMPLES_MAX);
+        for old in [1, 100, 10_000, 80_000] {
+            let age = ages.age((day - old) * 1000, ClusterTime(day * 1000)).as_secs();
+            assert!(age <= old && age + 40 > old, "{age} of {old}");
+        }
+    }
+}

@@ -154,6 +154,16 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
     format!("{value:.1} TiB")
 }
 
+/// Returns a share, rounded to four decimal places; 0 of nothing.
+pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
+    rounded(part as f64 / whole.max(1) as f64)
+}
+
+/// Rounds to four decimal places.
+pub(crate) fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

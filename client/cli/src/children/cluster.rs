@@ -3,6 +3,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use mc_index::Settings;
 use mc_types::ByteSize;
 use tempfile::TempDir;
 
@@ -32,6 +33,18 @@ impl Shape {
         let each = (bytes + bytes / 3) / 2;
         Self { masters: 3, stores: 2, segment: ByteSize(each.next_multiple_of(64 << 20)), data_dir: None }
     }
+
+    /// Three masters and two stores that evict when objects take more than `bytes`.
+    pub(crate) fn three_and_two_full_of(bytes: u64) -> Self {
+        let segment = ByteSize(segment_bytes(bytes.div_ceil(2)));
+        Self { masters: 3, stores: 2, segment, data_dir: None }
+    }
+}
+
+/// Returns the bytes of a segment whose high watermark lies at `bytes`.
+pub(crate) fn segment_bytes(bytes: u64) -> u64 {
+    let high = Settings::default().eviction_high_watermark;
+    high.whole(bytes).next_multiple_of(mc_types::ALLOCATION_ALIGN)
 }
 
 /// A master process with its addresses.

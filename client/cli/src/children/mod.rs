@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-pub(crate) use cluster::{Cluster, Shape};
+pub(crate) use cluster::{Cluster, Shape, segment_bytes};
 pub(crate) use process::died_of;
 
 /// Error of the pool of child processes.

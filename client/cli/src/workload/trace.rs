@@ -32,6 +32,12 @@ pub(crate) struct Request {
     pub(crate) blocks: Vec<Block>,
 }
 
+impl AsRef<[Block]> for Request {
+    fn as_ref(&self) -> &[Block] {
+        &self.blocks
+    }
+}
+
 /// Reads the requests of the trace at `path`, in order, without those that have no blocks.
 pub(crate) fn read(path: &Path) -> Result<Vec<Request>, TraceError> {
     let failed = |why| TraceError::Read { path: path.to_owned(), why };

@@ -13,6 +13,7 @@ use mc_index::{
 };
 use mc_types::{ClusterTime, Code, GrantKey, MAX_ITEMS, PutId, SegmentEpoch, StoreId};
 
+use crate::children::segment_bytes;
 use crate::workload::{Block, Request};
 
 /// Bytes of a block in the index, which holds no bytes: any multiple of the alignment gives the same result.
@@ -198,12 +199,6 @@ impl Index {
         }
         answer.read(response)
     }
-}
-
-/// Bytes of a segment whose high watermark lies at `bytes`.
-pub(super) fn segment_bytes(bytes: u64) -> u64 {
-    let high = Settings::default().eviction_high_watermark;
-    high.whole(bytes).next_multiple_of(mc_types::ALLOCATION_ALIGN)
 }
 
 fn key(block: Block) -> Vec<u8> {

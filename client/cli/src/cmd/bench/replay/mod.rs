@@ -1,6 +1,5 @@
 //! `mcctl bench replay`: a recorded workload through a full pool.
 
-mod baseline;
 mod index;
 mod pool;
 
@@ -12,9 +11,9 @@ use serde::Serialize;
 use self::index::{Counts, Index};
 use crate::Ended;
 use crate::args::{Global, ReplayArgs};
-use crate::output::Output;
+use crate::output::{Output, ratio, rounded};
 use crate::progress::Progress;
-use crate::workload::{Request, read_trace};
+use crate::workload::{Capacity, Request, baseline, read_trace};
 
 /// Result of the command, as `-o json` prints it.
 #[derive(Debug, Serialize)]
@@ -92,7 +91,7 @@ fn computed(requests: &[Request], capacity_blocks: u64, kill_at: Option<f64>) ->
         }
     };
     let different = requests.iter().flat_map(|request| &request.blocks).collect::<HashSet<_>>().len() as u64;
-    let capacity = usize::try_from(capacity_blocks)?;
+    let capacity = Capacity::blocks(capacity_blocks);
     let share = |hits| ratio(hits, whole.blocks);
     Ok(Report {
         bench: "replay",
@@ -135,15 +134,6 @@ impl Counts {
     fn ratio(self) -> f64 {
         ratio(self.hits, self.blocks)
     }
-}
-
-fn ratio(hits: u64, blocks: u64) -> f64 {
-    rounded(hits as f64 / blocks.max(1) as f64)
-}
-
-/// Rounds to four decimal places.
-fn rounded(value: f64) -> f64 {
-    (value * 1e4).round() / 1e4
 }
 
 impl Report {

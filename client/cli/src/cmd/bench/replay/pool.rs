@@ -8,19 +8,16 @@ use mc_types::ByteSize;
 use rustix::process::Signal;
 use serde::Serialize;
 
-use super::index::segment_bytes;
-use super::{ratio, rounded};
 use crate::args::ReplayArgs;
 use crate::children::{Cluster, Shape};
 use crate::cmd::bench::machine::Machine;
 use crate::cmd::bench::report::Latencies;
 use crate::connect;
-use crate::output::Output;
+use crate::output::{Output, ratio, rounded};
 use crate::progress::Progress;
 use crate::workload::{Block, Keyspace, Request, put_until_decided};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
-const STORES: u64 = 2;
 
 /// Result of the part with processes.
 #[derive(Debug, Serialize)]
@@ -128,8 +125,8 @@ pub(super) async fn replay(
     let Some(capacity) = capacity.filter(|bytes| bytes.checked_mul(2).is_some()) else {
         bail!("{} blocks of {size} are more bytes than a pool can have", args.capacity_blocks);
     };
-    let segment = ByteSize(segment_bytes(capacity.div_ceil(STORES)));
-    let shape = Shape { masters: 3, stores: STORES as usize, segment, data_dir: args.data_dir.clone() };
+    let mut shape = Shape::three_and_two_full_of(capacity);
+    shape.data_dir.clone_from(&args.data_dir);
     let mut cluster = Cluster::start(&shape)?;
     cluster.wait_ready(READY_WITHIN).await?;
     let disk = cluster.dir().to_owned();

@@ -102,7 +102,7 @@ pub(crate) fn what_is_wrong(error: &clap::Error) -> String {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Start a small pool, run a workload, kill the leader, check every byte; then stay up
+    /// Start a pool too small for its workload, kill the leader, check every byte; then stay up
     Playground(PlaygroundArgs),
     /// Show the pool on one screen; exit code 0: healthy, 1: degraded, 2: down
     Status,
@@ -201,7 +201,7 @@ pub(crate) struct PlaygroundArgs {
     /// Seed of the generated workload
     #[arg(long, default_value_t = 1, value_name = "N", conflicts_with = "trace")]
     pub(crate) seed: u64,
-    /// Number of acknowledged puts to reach; the leader is killed half-way, and the stores have room for all of them
+    /// Number of different blocks to put; the leader is killed half-way, and the pool has room for about half of them
     #[arg(long, default_value_t = 3_600, value_name = "N", value_parser = clap::value_parser!(u64).range(2_000..=100_000))]
     pub(crate) puts: u64,
     /// Parent of the directory for data and logs [default: the system's directory for temporary files]

@@ -107,7 +107,7 @@ where
 async fn probe_put(client: &Client, ledger: &Ledger, probes: &AtomicU64) -> Result<bool> {
     let block = FIRST_PROBE + probes.fetch_add(1, Ordering::Relaxed);
     let (key, value) = ledger.keys.object(block);
-    let good = matches!(client.put(&key, &value).await, Ok(Put::Stored));
+    let good = matches!(client.put_with(&key, &value, &ledger.keys.put_options()).await, Ok(Put::Stored));
     if good {
         ledger.acknowledge(block);
     }

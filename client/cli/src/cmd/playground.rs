@@ -1,11 +1,13 @@
-//! `mcctl playground`: starts a pool of real processes, runs a workload, kills the leader, and checks every byte.
+//! `mcctl playground`: starts a pool of real processes that is too small for its workload, kills the leader, and checks
+//! every byte.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use mc_client::Client;
+use mc_types::ALLOCATION_ALIGN;
 use parking_lot::Mutex;
 use serde::Serialize;
 
@@ -15,14 +17,21 @@ use crate::children::{Cluster, Shape};
 use crate::connect;
 use crate::failover::{self, Failover};
 use crate::interrupt::Interrupts;
-use crate::output::{Output, Tone, human_bytes, note};
+use crate::output::{Output, Tone, human_bytes, note, ratio};
 use crate::progress::Progress;
-use crate::workload::{Driver, Generator, Keyspace, Ledger, Requests, Verdict, read_trace, value, verify};
+use crate::workload::{
+    Capacity, Driver, Generator, Keyspace, Ledger, Miss, Requests, Verdict, baseline, read_trace, value,
+    verify,
+};
 
 /// Number of conversations served at the same time.
 const WORKERS: usize = 4;
 /// Divisor of the trace's pauses. Without it a run of some hundred requests would see no second turns.
 const HURRY: f64 = 20.0;
+/// Share of the blocks for which the pool has room.
+const ROOM: f64 = 0.5;
+/// Bytes of a record.
+const RECORD: usize = 1 << 10;
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
 /// Result of the command, as `-o json` prints it.
@@ -30,10 +39,21 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 struct Report {
     /// Milliseconds from just before the kill until the writing client has put a new key and got an old one.
     failover_ms: f64,
+    /// Acknowledged puts: blocks of the workload, and a hard-pinned record of each.
     acked: u64,
+    /// Acknowledged records that are gone, and blocks that the masters know and no store has.
     lost: u64,
     wrong: u64,
+    /// Acknowledged blocks that were evicted.
+    evicted: u64,
+    /// Records read that are older than the kill.
     old_keys_read: u64,
+    /// Share of the requested blocks that the pool had: those of the longest prefix of each request.
+    hit_ratio: f64,
+    /// The same for a cache that has as many bytes and evicts the least recently used block.
+    lru: f64,
+    /// Bytes of objects at which the pool starts to evict.
+    capacity_bytes: u64,
     put_mib_s: f64,
     get_mib_s: f64,
     leader_before: String,
@@ -54,7 +74,7 @@ impl Report {
 pub(crate) async fn playground(args: &PlaygroundArgs, output: Output) -> Result<Ended> {
     let mut interrupts = Interrupts::catch().context("cannot catch signals")?;
     let (workload, requests) = requests(args)?;
-    let mut shape = Shape::three_and_two(args.puts * value::MEAN);
+    let mut shape = Shape::three_and_two_full_of(capacity(args.puts));
     shape.data_dir.clone_from(&args.data_dir);
     let mut cluster = Cluster::start(&shape)?;
     tell_start(&mut cluster, &shape, output);
@@ -74,6 +94,11 @@ pub(crate) async fn playground(args: &PlaygroundArgs, output: Output) -> Result<
         return Ok(Ended::Down);
     }
     Ok(if report.is_good() { Ended::Well } else { Ended::Negative })
+}
+
+/// Returns the bytes at which the pool starts to evict.
+fn capacity(puts: u64) -> u64 {
+    ((puts * value::MEAN) as f64 * ROOM) as u64
 }
 
 /// Returns the requests to serve, enough for the wanted number of puts; generated requests never end.
@@ -112,38 +137,52 @@ async fn show(
     output.say(&format!("ready after {:.1} s: {leader_name} leads", start.elapsed().as_secs_f64()));
 
     let writer = connect::client_with_leader(&cluster.addresses(), READY_WITHIN).await?;
-    let ledger = Ledger::new(Keyspace::mixed(format!("playground/{workload}")));
-    let driver = Driver::new(writer.clone(), ledger.clone(), args.puts, requests);
-    let (failover, writing) = write_and_kill(cluster, &writer, &driver, &ledger, args.puts, output).await?;
+    let blocks = Ledger::new(Keyspace::mixed(format!("playground/{workload}")));
+    let records = format!("playground/{workload}-records");
+    let records = Ledger::new(Keyspace::uniform(records, RECORD).hard_pinned());
+    let driver = Driver::new(writer.clone(), blocks.clone(), records.clone(), args.puts, requests);
+    let (failover, writing) = write_and_kill(cluster, &writer, &driver, &records, args.puts, output).await?;
 
     let counted = driver.counted();
-    let served = counted.requests.load(Ordering::Relaxed);
-    let reused = counted.reused.load(Ordering::Relaxed);
-    let acked = ledger.acknowledged();
+    let capacity_bytes = capacity(args.puts);
     output.say(&format!(
-        "{acked} puts acknowledged, {} in {served} {workload} requests; {reused} blocks reused and read on the way, {} failed \
-         calls",
-        human_bytes(ledger.bytes()),
-        counted.failed.load(Ordering::Relaxed)
+        "{} blocks put, {} in {} {workload} requests, into a pool with room for {}; {} failed calls",
+        blocks.acknowledged(),
+        human_bytes(blocks.bytes()),
+        counted.requests.len(),
+        human_bytes(capacity_bytes),
+        counted.failed
     ));
-    let put_mib_s = mib_s(ledger.bytes(), writing);
+    let requested: usize = counted.requests.iter().map(Vec::len).sum();
+    let of_block = |block| (blocks.keys.size(block) as u64).next_multiple_of(ALLOCATION_ALIGN);
+    let lru = baseline::lru(&counted.requests, Capacity { total: capacity_bytes, of_block: &of_block });
+    let (hit_ratio, lru) = (ratio(counted.hits, requested as u64), ratio(lru, requested as u64));
+    output.say(&format!(
+        "hit ratio {hit_ratio:.3}: {} of {requested} requested blocks were in the pool; LRU with as many bytes: {lru:.3}",
+        counted.hits
+    ));
+    let put_mib_s = mib_s(blocks.bytes(), writing);
     // Close the writer, so that its connections do not slow the reader.
     writer.close();
 
-    let verdict = read_everything(&cluster.addresses(), &ledger, output).await?;
+    let (of_blocks, of_records) = read_everything(&cluster.addresses(), &blocks, &records, output).await?;
     Ok(Report {
         failover_ms: (failover.outage.as_secs_f64() * 1e4).round() / 10.0,
-        acked,
-        lost: verdict.lost,
-        wrong: verdict.wrong + counted.wrong.load(Ordering::Relaxed),
-        old_keys_read: verdict.old_right,
+        acked: blocks.acknowledged() + records.acknowledged(),
+        lost: of_blocks.lost + of_records.lost,
+        wrong: of_blocks.wrong + of_records.wrong + counted.wrong,
+        evicted: of_blocks.evicted,
+        old_keys_read: of_records.old_right,
+        hit_ratio,
+        lru,
+        capacity_bytes,
         put_mib_s,
-        get_mib_s: mib_s(verdict.bytes, verdict.took),
+        get_mib_s: mib_s(of_blocks.bytes, of_blocks.took),
         leader_before: failover.leader_before,
         leader_after: failover.leader_after,
         killed_pid: failover.killed_pid,
         workload,
-        requests: served,
+        requests: counted.requests.len() as u64,
     })
 }
 
@@ -152,7 +191,7 @@ async fn write_and_kill(
     cluster: &mut Cluster,
     writer: &Client,
     driver: &Driver,
-    ledger: &Ledger,
+    records: &Ledger,
     puts: u64,
     output: Output,
 ) -> Result<(Failover, Duration)> {
@@ -160,18 +199,18 @@ async fn write_and_kill(
     let progress = Mutex::new(Progress::new("putting", puts));
     let watch = async {
         loop {
-            progress.lock().set(ledger.acknowledged());
+            progress.lock().set(records.acknowledged());
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
     let kill = async {
-        while ledger.acknowledged() < puts / 2 {
+        while records.acknowledged() < puts / 2 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         let say = |line: &str| progress.lock().say(output, line);
-        say(&format!("{} puts acknowledged; kill -9 of the leader, while they go on", ledger.acknowledged()));
+        say(&format!("{} blocks put; kill -9 of the leader, while the puts go on", records.acknowledged()));
         let failover =
-            failover::end_leader(cluster, writer, ledger, Ending::Kill, &AtomicU64::new(0)).await?;
+            failover::end_leader(cluster, writer, records, Ending::Kill, &AtomicU64::new(0)).await?;
         let dead = cluster.master_at(&failover.leader_before)?.process.name().to_owned();
         let next = cluster.master_at(&failover.leader_after)?.process.name().to_owned();
         say(&format!(
@@ -191,17 +230,31 @@ async fn write_and_kill(
     }
 }
 
-/// Reads every acknowledged key with a fresh client that has no earlier state.
-async fn read_everything(masters: &str, ledger: &Ledger, output: Output) -> Result<Verdict> {
+/// Reads every acknowledged block and record with a fresh client that has no earlier state.
+async fn read_everything(
+    masters: &str,
+    blocks: &Ledger,
+    records: &Ledger,
+    output: Output,
+) -> Result<(Verdict, Verdict)> {
     let reader = connect::client_with_leader(masters, READY_WITHIN).await?;
-    let progress = Mutex::new(Progress::new("reading back", ledger.acknowledged()));
-    let verdict = verify(&reader, ledger, |done| progress.lock().set(done)).await;
+    let total = blocks.acknowledged() + records.acknowledged();
+    let progress = Mutex::new(Progress::new("reading back", total));
+    let of_blocks = verify(&reader, blocks, Miss::Eviction, |done| progress.lock().set(done)).await;
+    let before = blocks.acknowledged();
+    let of_records = verify(&reader, records, Miss::Loss, |done| progress.lock().set(before + done)).await;
     drop(progress);
+    output.say("a fresh client read everything back and compared each byte:");
     output.say(&format!(
-        "a fresh client read all of them back and compared each byte: {} right ({} of them older than the kill), {} lost, {} wrong",
-        verdict.right, verdict.old_right, verdict.lost, verdict.wrong
+        "  blocks:   {} right, {} evicted, {} lost, {} wrong",
+        of_blocks.right, of_blocks.evicted, of_blocks.lost, of_blocks.wrong
     ));
-    Ok(verdict)
+    output.say(&format!(
+        "  records:  {} right ({} of them older than the kill), {} lost, {} wrong",
+        of_records.right, of_records.old_right, of_records.lost, of_records.wrong
+    ));
+    output.say("  (each block has a record: a small object put after it, hard-pinned, so that its absence is a loss)");
+    Ok((of_blocks, of_records))
 }
 
 fn mib_s(bytes: u64, took: Duration) -> f64 {
@@ -216,7 +269,7 @@ fn tell_start(cluster: &mut Cluster, shape: &Shape, output: Output) {
     }
     for store in &cluster.stores {
         let process = &store.process;
-        let segment = shape.segment;
+        let segment = human_bytes(shape.segment.0);
         output.say(&format!(
             "  {}   {:<15}  pid {}, lends {segment}",
             process.name(),
@@ -232,8 +285,8 @@ fn summary(report: &Report, output: Output) -> String {
         false => output.paint(Tone::Bad, &format!("{} lost, {} wrong", report.lost, report.wrong)),
     };
     format!(
-        "failover {:.0} ms; {} acknowledged puts; {verdict}; put {:.0} MiB/s, get {:.0} MiB/s",
-        report.failover_ms, report.acked, report.put_mib_s, report.get_mib_s
+        "failover {:.0} ms; {} acknowledged puts; {verdict}; hit ratio {:.3} (LRU {:.3}); put {:.0} MiB/s, get {:.0} MiB/s",
+        report.failover_ms, report.acked, report.hit_ratio, report.lru, report.put_mib_s, report.get_mib_s
     )
 }
 
@@ -302,7 +355,10 @@ fn tell_how_to_use(cluster: &Cluster, output: Output) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
+    use crate::workload::Block;
 
     #[test]
     fn the_json_has_the_documented_keys() {
@@ -311,7 +367,11 @@ mod tests {
             acked: 3_600,
             lost: 0,
             wrong: 0,
+            evicted: 2_100,
             old_keys_read: 1_800,
+            hit_ratio: 0.35,
+            lru: 0.33,
+            capacity_bytes: 1 << 29,
             put_mib_s: 200.0,
             get_mib_s: 400.0,
             leader_before: "127.0.0.1:1".into(),
@@ -323,22 +383,32 @@ mod tests {
         let json = serde_json::to_value(&report).unwrap();
         let mut keys: Vec<_> = json.as_object().unwrap().keys().map(String::as_str).collect();
         keys.sort_unstable();
-        let documented = "acked failover_ms get_mib_s killed_pid leader_after leader_before lost old_keys_read put_mib_s requests workload wrong";
+        let documented = "acked capacity_bytes evicted failover_ms get_mib_s hit_ratio killed_pid leader_after leader_before lost \
+             lru old_keys_read put_mib_s requests workload wrong";
         assert_eq!(keys.join(" "), documented);
         assert!(report.is_good());
         assert!(!Report { lost: 1, ..report }.is_good());
     }
 
     #[test]
-    fn the_stores_hold_the_whole_workload_with_room_to_spare() {
+    fn the_blocks_do_not_fit_into_the_pool_and_those_that_are_reused_do() {
         let puts = 3_600;
         let keys = Keyspace::mixed("playground/generated".into());
-        let mut blocks: Vec<_> = Generator::new(1, HURRY).take(2_000).flatten().collect();
-        let mut seen = HashSet::new();
-        blocks.retain(|block| seen.insert(*block));
-        let bytes: u64 = blocks[..puts].iter().map(|block| keys.size(*block) as u64).sum();
-        let shape = Shape::three_and_two(puts as u64 * value::MEAN);
-        assert!(bytes > 900 << 20 && bytes < 1_150 << 20, "about 1 GiB: {}", human_bytes(bytes));
-        assert!(bytes * 5 / 4 < shape.segment.0 * 2, "{} in 2 x {}", human_bytes(bytes), shape.segment);
+        let mut uses: HashMap<Block, u64> = HashMap::new();
+        for request in Generator::new(1, HURRY) {
+            if uses.len() >= puts {
+                break;
+            }
+            request.iter().for_each(|block| *uses.entry(*block).or_default() += 1);
+        }
+        let used = |least| {
+            let blocks = uses.iter().filter(|(_, uses)| **uses >= least);
+            blocks.map(|(block, _)| keys.size(*block) as u64).sum::<u64>()
+        };
+        let (all, reused, room) = (used(1), used(2), capacity(puts as u64));
+        assert!(all > 900 << 20 && all < 1_150 << 20, "about 1 GiB: {}", human_bytes(all));
+        assert!(room < all / 2, "{} for {}", human_bytes(room), human_bytes(all));
+        // Read leases, which outlast a run, keep reused blocks in the pool. The others need room beside them.
+        assert!(reused < room * 3 / 4, "{} of {}", human_bytes(reused), human_bytes(room));
     }
 }

@@ -1,13 +1,14 @@
 //! Serves requests as an inference fleet would: looks the prefix up, reads the blocks that exist, and puts the rest.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use mc_client::{Client, Error, Put, PutOptions};
+use mc_client::{Client, Error, Put};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use super::{Block, Keyspace, Ledger};
 
@@ -19,48 +20,67 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// Source of requests.
 pub(crate) type Requests = Box<dyn Iterator<Item = Vec<Block>> + Send>;
 
-/// Runs requests against a pool until enough puts are acknowledged. Clones share everything.
+/// Runs requests against a pool until enough blocks are acknowledged. Clones share everything.
+///
+/// Each acknowledged block gets a record under a key of its own, which is put afterwards. Where the pool may evict
+/// blocks and not records, a record tells a lost put from an evicted one: the masters apply puts in one order, so the
+/// loss of a put by a failover takes the later records along.
 #[derive(Clone)]
 pub(crate) struct Driver {
     client: Client,
-    ledger: Ledger,
-    /// Acknowledged puts to reach.
+    blocks: Ledger,
+    records: Ledger,
+    /// Acknowledged blocks to reach.
     target: u64,
     requests: Arc<Mutex<Requests>>,
-    counted: Arc<Counted>,
+    counted: Arc<Mutex<Counted>>,
+    /// Blocks of the requests under way, without their first.
+    busy: Arc<Mutex<HashSet<Block>>>,
+    /// A request has ended.
+    ended: Arc<Notify>,
 }
 
 /// Counts of a run, beside its acknowledged puts.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Counted {
-    /// Requests served.
-    pub(crate) requests: AtomicU64,
-    /// Blocks that were found and read back right.
-    pub(crate) reused: AtomicU64,
+    /// Requests in the order in which they were served.
+    pub(crate) requests: Vec<Vec<Block>>,
+    /// Blocks that were found and read back right, with all earlier blocks of their request.
+    pub(crate) hits: u64,
     /// Blocks that were found and had other bytes.
-    pub(crate) wrong: AtomicU64,
-    /// Puts that failed and were retried, and failed reads of a prefix, which are left to the final check.
-    pub(crate) failed: AtomicU64,
+    pub(crate) wrong: u64,
+    /// Puts that failed and were retried, and blocks that were found and could not be read.
+    pub(crate) failed: u64,
 }
 
 impl Driver {
-    pub(crate) fn new(client: Client, ledger: Ledger, target: u64, requests: Requests) -> Self {
-        Self { client, ledger, target, requests: Arc::new(Mutex::new(requests)), counted: Arc::default() }
+    pub(crate) fn new(
+        client: Client,
+        blocks: Ledger,
+        records: Ledger,
+        target: u64,
+        requests: Requests,
+    ) -> Self {
+        let requests = Arc::new(Mutex::new(requests));
+        let (busy, ended) = Default::default();
+        Self { client, blocks, records, target, requests, counted: Arc::default(), busy, ended }
     }
 
-    pub(crate) fn counted(&self) -> &Counted {
-        &self.counted
+    pub(crate) fn counted(&self) -> Counted {
+        self.counted.lock().clone()
     }
 
     /// Serves requests with `workers` at a time until the target is reached or the requests end.
     ///
     /// # Errors
-    /// When a put fails for 15 s: the pool is then down or full rather than failing over.
+    /// When a put fails for 15 s: the pool is then down, or full of what it may not evict.
     pub(crate) async fn run(&self, workers: usize) -> Result<()> {
         let worker = || async {
-            while self.ledger.acknowledged() < self.target {
+            while self.blocks.acknowledged() < self.target {
                 let Some(request) = self.requests.lock().next() else { break };
+                self.start(&request).await;
                 self.serve(&request).await?;
+                self.end(&request);
             }
             Ok::<_, anyhow::Error>(())
         };
@@ -68,49 +88,81 @@ impl Driver {
         futures::future::try_join_all((0..workers).map(|_| worker())).await.map(|_| ())
     }
 
-    async fn serve(&self, request: &[Block]) -> Result<()> {
-        let keys: Vec<_> = request.iter().map(|block| self.ledger.keys.key(*block)).collect();
-        let found = self.client.batch_exist(&keys).await;
-        let prefix = found.iter().take_while(|found| matches!(found, Ok(true))).count();
-        let (reused, missing) = request.split_at(prefix);
-        for batch in self.ledger.keys.batches(reused) {
-            self.read(&batch).await;
+    /// Waits until no request under way has a block of this one: a turn of a conversation begins after the turn before
+    /// it has ended. The first block does not count, because all conversations share it.
+    async fn start(&self, request: &[Block]) {
+        loop {
+            let ended = self.ended.notified();
+            {
+                let mut busy = self.busy.lock();
+                if !request.iter().skip(1).any(|block| busy.contains(block)) {
+                    busy.extend(request.iter().skip(1));
+                    break;
+                }
+            }
+            ended.await;
         }
-        for batch in self.ledger.keys.batches(missing) {
-            if self.ledger.acknowledged() >= self.target {
+        self.counted.lock().requests.push(request.to_vec());
+    }
+
+    fn end(&self, request: &[Block]) {
+        let mut busy = self.busy.lock();
+        for block in request.iter().skip(1) {
+            busy.remove(block);
+        }
+        self.ended.notify_waiters();
+    }
+
+    async fn serve(&self, request: &[Block]) -> Result<()> {
+        let keys: Vec<_> = request.iter().map(|block| self.blocks.keys.key(*block)).collect();
+        let found = self.client.batch_exist(&keys).await;
+        let found = found.iter().take_while(|found| matches!(found, Ok(true))).count();
+        let mut hits = 0;
+        for batch in self.blocks.keys.batches(&request[..found]) {
+            let read = self.read(&batch).await;
+            hits += read;
+            if read < batch.len() {
                 break;
             }
-            self.put(batch).await?;
         }
-        self.counted.requests.fetch_add(1, Ordering::Relaxed);
+        self.counted.lock().hits += hits as u64;
+        for batch in self.blocks.keys.batches(&request[hits..]) {
+            self.put(&self.blocks, batch.clone()).await?;
+            let without_record = self.records.missing(&batch);
+            if !without_record.is_empty() {
+                self.put(&self.records, without_record).await?;
+            }
+        }
         Ok(())
     }
 
-    /// Reads blocks and compares them. It ignores a read that fails: the final check finds every lost block.
-    async fn read(&self, blocks: &[Block]) {
-        let keys: Vec<_> = blocks.iter().map(|block| self.ledger.keys.key(*block)).collect();
-        for (block, got) in blocks.iter().zip(self.client.batch_get(&keys).await) {
-            let counter = match got {
-                Ok(Some(bytes)) if self.ledger.keys.is_right(*block, &bytes) => &self.counted.reused,
-                Ok(Some(_)) => &self.counted.wrong,
-                Ok(None) | Err(_) => &self.counted.failed,
-            };
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
+    /// Reads blocks and compares them; returns how many are right before the first that is not.
+    async fn read(&self, blocks: &[Block]) -> usize {
+        let keys: Vec<_> = blocks.iter().map(|block| self.blocks.keys.key(*block)).collect();
+        let got = self.client.batch_get(&keys).await;
+        let right: Vec<_> = blocks
+            .iter()
+            .zip(got)
+            .map(|(block, got)| Some(self.blocks.keys.is_right(*block, &got.ok()??)))
+            .collect();
+        let mut counted = self.counted.lock();
+        counted.wrong += right.iter().filter(|right| **right == Some(false)).count() as u64;
+        counted.failed += right.iter().filter(|right| right.is_none()).count() as u64;
+        right.iter().take_while(|right| **right == Some(true)).count()
     }
 
-    /// Puts blocks, and repeats those that fail, until each is acknowledged.
-    async fn put(&self, blocks: Vec<Block>) -> Result<()> {
-        put_until_decided(&self.client, &self.ledger.keys, blocks, |attempt| {
+    /// Puts what `ledger` keeps of `blocks`, and repeats the puts that fail, until each is acknowledged.
+    async fn put(&self, ledger: &Ledger, blocks: Vec<Block>) -> Result<()> {
+        put_until_decided(&self.client, &ledger.keys, blocks, |attempt| {
             let mut left = Vec::new();
             for (object, result) in attempt.objects.iter().zip(attempt.results) {
                 match result {
-                    Ok(Put::Stored | Put::AlreadyExists) => self.ledger.acknowledge(object.block),
+                    Ok(Put::Stored | Put::AlreadyExists) => ledger.acknowledge(object.block),
                     // No leader has seen a local put, so it is not acknowledged.
                     Ok(Put::LocalOnly) | Err(_) => left.push(object.block),
                 }
             }
-            self.counted.failed.fetch_add(left.len() as u64, Ordering::Relaxed);
+            self.counted.lock().failed += left.len() as u64;
             left
         })
         .await
@@ -151,7 +203,7 @@ pub(crate) async fn put_until_decided(
         let objects: Vec<_> = blocks.iter().map(object).collect();
         let items: Vec<_> = objects.iter().map(|object| (&object.key, &object.value)).collect();
         let start = Instant::now();
-        let results = client.batch_put(&items, &PutOptions::default()).await;
+        let results = client.batch_put(&items, &keys.put_options()).await;
         blocks = attempt(Attempt { objects: &objects, results: &results, took: start.elapsed() });
         if blocks.is_empty() {
             return Ok(());

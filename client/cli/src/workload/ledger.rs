@@ -3,27 +3,39 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use mc_client::{PinAction, PutOptions};
 use parking_lot::Mutex;
 
 use super::{Block, value};
 
-/// Keys of one run and sizes of their values. The run's name keeps the keys of two runs in one pool apart.
+/// Keys of one run, and sizes and pin of their values. The run's name keeps the keys of two runs in one pool apart.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyspace {
     run: String,
     /// Bytes of every value; `None` selects the mix of [`value::mixed_size`].
     size: Option<usize>,
+    pin: PinAction,
 }
 
 impl Keyspace {
     /// Creates keys with the mixed value sizes of the playground.
     pub(crate) fn mixed(run: String) -> Self {
-        Self { run, size: None }
+        Self { run, size: None, pin: PinAction::default() }
     }
 
     /// Creates keys whose values all have one size.
     pub(crate) fn uniform(run: String, size: usize) -> Self {
-        Self { run, size: Some(size) }
+        Self { run, size: Some(size), pin: PinAction::default() }
+    }
+
+    /// Pins every value, so that the pool may not evict it.
+    pub(crate) fn hard_pinned(self) -> Self {
+        Self { pin: PinAction::Hard, ..self }
+    }
+
+    /// Returns the options of a put.
+    pub(crate) fn put_options(&self) -> PutOptions {
+        PutOptions { pin: self.pin, ..PutOptions::default() }
     }
 
     /// Returns the block's key.
@@ -106,6 +118,12 @@ impl Ledger {
         self.inner.lock().order.len() as u64
     }
 
+    /// Returns those of `blocks` whose put was not acknowledged.
+    pub(crate) fn missing(&self, blocks: &[Block]) -> Vec<Block> {
+        let inner = self.inner.lock();
+        blocks.iter().copied().filter(|block| !inner.known.contains(block)).collect()
+    }
+
     /// Returns the bytes of the acknowledged puts.
     pub(crate) fn bytes(&self) -> u64 {
         self.inner.lock().bytes
@@ -144,6 +162,7 @@ mod tests {
             ledger.acknowledge(block);
         }
         assert_eq!((ledger.acknowledged(), ledger.bytes()), (2, 20));
+        assert_eq!(ledger.missing(&[5, 8, 6]), [8]);
         assert_eq!(ledger.draw_line(), 2);
         ledger.acknowledge(7);
         assert_eq!(ledger.all(), (vec![5, 6], vec![7]));

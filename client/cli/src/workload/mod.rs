@@ -14,4 +14,4 @@ pub(crate) use driver::{Driver, Requests, put_until_decided};
 pub(crate) use generator::{Block, Generator};
 pub(crate) use ledger::{Keyspace, Ledger};
 pub(crate) use trace::{Request, read as read_trace};
-pub(crate) use verify::{Verdict, verify};
+pub(crate) use verify::{Miss, Verdict, verify};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mc_client::Client;
+use mc_client::{Client, Presence};
 use parking_lot::Mutex;
 
 use super::{Block, Ledger};
@@ -15,6 +15,15 @@ const WORKERS: usize = 4;
 /// because a pool that has lost a block for good is not failing over.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Meaning of an acknowledged block that the masters do not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Miss {
+    /// It is lost: the pool may not evict it, or has room for all.
+    Loss,
+    /// It was evicted.
+    Eviction,
+}
+
 /// Result of reading blocks back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
@@ -22,8 +31,10 @@ pub(crate) struct Verdict {
     pub(crate) right: u64,
     /// Number of these that were acknowledged before the leader was killed.
     pub(crate) old_right: u64,
-    /// Number of blocks that did not come back.
+    /// Number of blocks that did not come back and were not evicted.
     pub(crate) lost: u64,
+    /// Number of blocks that were evicted.
+    pub(crate) evicted: u64,
     /// Number of blocks that came back with other bytes.
     pub(crate) wrong: u64,
     /// Bytes read.
@@ -33,7 +44,7 @@ pub(crate) struct Verdict {
 }
 
 /// Reads all blocks of `ledger` with `client`; calls `progress` with the number of blocks done.
-pub(crate) async fn verify(client: &Client, ledger: &Ledger, progress: impl Fn(u64)) -> Verdict {
+pub(crate) async fn verify(client: &Client, ledger: &Ledger, miss: Miss, progress: impl Fn(u64)) -> Verdict {
     let start = Instant::now();
     let (old, new) = ledger.all();
     let batches = |blocks: &[Block], is_old| {
@@ -46,22 +57,27 @@ pub(crate) async fn verify(client: &Client, ledger: &Ledger, progress: impl Fn(u
         let mut verdict = Verdict::default();
         loop {
             let Some((batch, is_old)) = work.lock().next() else { return verdict };
-            let read = read_back(client, ledger, &batch, &given_up).await;
+            let mut read = read_back(client, ledger, &batch, miss, &given_up).await;
+            read.old_right = if is_old { read.right } else { 0 };
             verdict.add(&read);
-            verdict.old_right += if is_old { read.right } else { 0 };
             progress(done.fetch_add(batch.len() as u64, Ordering::Relaxed) + batch.len() as u64);
         }
     };
     let mut verdict = Verdict::default();
     for part in futures::future::join_all((0..WORKERS).map(|_| worker())).await {
         verdict.add(&part);
-        verdict.old_right += part.old_right;
     }
     verdict.took = start.elapsed();
     verdict
 }
 
-async fn read_back(client: &Client, ledger: &Ledger, batch: &[Block], given_up: &AtomicBool) -> Verdict {
+async fn read_back(
+    client: &Client,
+    ledger: &Ledger,
+    batch: &[Block],
+    miss: Miss,
+    given_up: &AtomicBool,
+) -> Verdict {
     let start = Instant::now();
     let mut verdict = Verdict::default();
     let mut left = batch.to_vec();
@@ -85,6 +101,11 @@ async fn read_back(client: &Client, ledger: &Ledger, batch: &[Block], given_up: 
                 }
             }
         }
+        if miss == Miss::Eviction {
+            let unread = again.len();
+            again = known(client, ledger, again).await;
+            verdict.evicted += (unread - again.len()) as u64;
+        }
         if again.is_empty() {
             return verdict;
         }
@@ -104,10 +125,21 @@ async fn read_back(client: &Client, ledger: &Ledger, batch: &[Block], given_up: 
     }
 }
 
+/// Returns the blocks without those of which the masters say that there is no object.
+async fn known(client: &Client, ledger: &Ledger, mut blocks: Vec<Block>) -> Vec<Block> {
+    let keys: Vec<_> = blocks.iter().map(|block| ledger.keys.key(*block)).collect();
+    let mut found = client.batch_peek(&keys).await.into_iter();
+    blocks.retain(|_| !matches!(found.next(), Some(Ok(Presence::Absent))));
+    blocks
+}
+
 impl Verdict {
-    fn add(&mut self, other: &Self) {
+    /// Adds the counts of another verdict.
+    pub(crate) fn add(&mut self, other: &Self) {
         self.right += other.right;
+        self.old_right += other.old_right;
         self.lost += other.lost;
+        self.evicted += other.evicted;
         self.wrong += other.wrong;
         self.bytes += other.bytes;
     }

@@ -72,8 +72,12 @@ fn survived(output: &Output) -> Value {
     let report = document(output);
     assert_eq!(output.status.code(), Some(0), "{report}");
     assert_eq!((&report["lost"], &report["wrong"]), (&0.into(), &0.into()), "{report}");
-    assert!(report["acked"].as_u64().unwrap() >= 2_000, "{report}");
+    assert!(report["acked"].as_u64().unwrap() >= 4_000, "blocks and records: {report}");
     assert!(report["old_keys_read"].as_u64().unwrap() >= 1_000, "{report}");
+    assert!(report["evicted"].as_u64().unwrap() > 500, "the pool is too small: {report}");
+    for ratio in ["hit_ratio", "lru"] {
+        assert!((0.01..1.0).contains(&report[ratio].as_f64().unwrap()), "{ratio}: {report}");
+    }
     assert!(report["failover_ms"].as_f64().unwrap() > 0.0, "{report}");
     assert_ne!(report["leader_before"], report["leader_after"], "{report}");
     let pid = report["killed_pid"].as_u64().unwrap();
@@ -121,27 +125,56 @@ fn a_trace_that_is_too_short_is_refused_before_anything_starts() {
     assert_eq!(left, [path], "it made no directory for a pool");
 }
 
+/// Runs the playground and harms its pool after the last put and before the check. `harm` gets the addresses of the
+/// masters and the pids of the stores.
+fn harmed(harm: impl FnOnce(&[String], &[i32])) -> Value {
+    let dir = TempDir::new().unwrap();
+    let mut child = playground(&dir, &["--once", "--json"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let (mut masters, mut stores) = (Vec::new(), Vec::new());
+    for line in lines.by_ref() {
+        match line.split_whitespace().collect::<Vec<_>>()[..] {
+            ["master", _, address, "pid", _] => masters.push(address.to_owned()),
+            ["store", _, _, "pid", pid, ..] => stores.push(pid.trim_end_matches(',').parse().unwrap()),
+            _ => {}
+        }
+        if line.contains("blocks put,") {
+            break;
+        }
+    }
+    send(&child, Signal::STOP);
+    harm(&masters, &stores);
+    send(&child, Signal::CONT);
+    lines.for_each(drop);
+    let output = child.wait_with_output().unwrap();
+    let report = document(&output);
+    assert_eq!(output.status.code(), Some(1), "{report}");
+    report
+}
+
 /// A check that can't fail proves nothing: here bytes really get lost, with the store that held them.
 #[test]
 fn lost_bytes_are_counted_and_end_with_1() {
-    let dir = TempDir::new().unwrap();
-    let mut child = playground(&dir, &["--once", "--json"]).stderr(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let mut store = None;
-    for line in lines {
-        let words: Vec<_> = line.split_whitespace().collect();
-        if let ["store", "1", _, "pid", pid, ..] = words[..] {
-            store = Some(pid.trim_end_matches(',').parse().unwrap());
-        }
-        if line.contains("puts acknowledged,") {
-            let store = store.and_then(Pid::from_raw).expect("the store's pid was printed");
-            kill_process(store, Signal::KILL).unwrap();
-        }
-    }
-    let output = child.wait_with_output().unwrap();
-    let report = document(&output);
+    let report = harmed(|_, stores| {
+        kill_process(Pid::from_raw(stores[0]).unwrap(), Signal::KILL).unwrap();
+    });
     assert!(report["lost"].as_u64().unwrap() > 0, "{report}");
-    assert_eq!(output.status.code(), Some(1));
+}
+
+/// To the check, an object that was removed is one that the masters forgot.
+#[test]
+fn each_record_that_the_masters_forget_is_a_loss() {
+    let mut removed = Value::Null;
+    let report = harmed(|masters, _| {
+        let output = Command::new(env!("CARGO_BIN_EXE_mcctl"))
+            .args(["rm", "--regex", "^playground/generated-records/7", "--force", "--json"])
+            .args(["--masters", &masters.join(",")])
+            .output()
+            .unwrap();
+        removed = document(&output)["removed"].clone();
+    });
+    assert!(removed.as_u64().unwrap() > 100, "{removed}");
+    assert_eq!((&report["lost"], &report["wrong"]), (&removed, &0.into()), "{report}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::connect;
 use crate::failover;
 use crate::output::{Output, human_bytes};
 use crate::progress::Progress;
-use crate::workload::{Keyspace, Ledger, verify};
+use crate::workload::{Keyspace, Ledger, Miss, verify};
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 /// Pause of a writer between two calls, so that hours of rounds do not fill the pool.
@@ -93,7 +93,7 @@ pub(crate) async fn bench(global: &Global, args: &FailoverArgs, output: Output) 
     let mut rounds_ms = outcome.map_err(|error| cluster.explain(error))?;
 
     let reader = connect::client_with_leader(&cluster.addresses(), READY_WITHIN).await?;
-    let verdict = verify(&reader, &ledger, |_| ()).await;
+    let verdict = verify(&reader, &ledger, Miss::Loss, |_| ()).await;
     let report = Report {
         bench: "failover",
         threads: args.threads,

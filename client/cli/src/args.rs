@@ -114,7 +114,7 @@ pub(crate) enum Command {
     Exist(KeyArgs),
     /// Remove an object, or many
     Rm(RmArgs),
-    /// List the keys of objects
+    /// List the keys of objects; with --long also where they lie
     Ls(LsArgs),
     /// Show the size, checksum, pin and stores of an object
     Stat(KeyArgs),
@@ -286,6 +286,9 @@ pub(crate) struct LsArgs {
     /// First bytes of the keys to list [default: all keys]
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
+    /// Show the data type, pin, group and stores of each object, too
+    #[arg(short, long)]
+    pub(crate) long: bool,
     /// Most keys to list; the exit code is 0 even if there are more
     #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: u64,

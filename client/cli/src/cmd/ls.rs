@@ -3,12 +3,14 @@
 use std::fmt::Write as _;
 
 use anyhow::Result;
+use mc_client::{Client, Code, Description, Error, ListedKey};
 use serde::Serialize;
 
+use super::stat::pin_name;
 use crate::Ended;
 use crate::args::{Global, LsArgs};
 use crate::connect;
-use crate::output::{Output, human_bytes};
+use crate::output::{Output, columns, human_bytes};
 
 #[derive(Serialize)]
 struct Document {
@@ -22,6 +24,30 @@ struct Listed {
     /// The key as text; bytes that are no UTF-8 are replaced.
     key: String,
     size: u64,
+    /// Only with --long.
+    #[serde(flatten)]
+    details: Option<Details>,
+}
+
+#[derive(Default, Serialize)]
+struct Details {
+    data_type: u8,
+    /// soft or hard; absent if the object is not pinned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pin: Option<&'static str>,
+    /// Whether the object is in a group.
+    group: bool,
+    replicas: Vec<Replica>,
+    /// Whether the listed object is gone and another one of this key is being written.
+    being_written: bool,
+}
+
+#[derive(Serialize)]
+struct Replica {
+    /// Name of the store.
+    name: String,
+    /// Whether the store is silent, so that readers are not sent to it.
+    suspect: bool,
 }
 
 pub(crate) async fn ls(global: &Global, args: &LsArgs, output: Output) -> Result<Ended> {
@@ -32,10 +58,10 @@ pub(crate) async fn ls(global: &Global, args: &LsArgs, output: Output) -> Result
         let left = args.limit.saturating_sub(document.keys.len() as u64);
         // One more than is shown tells whether there are more.
         let page = client.list_keys(&args.prefix, from, u32::try_from(left + 1).unwrap_or(u32::MAX)).await?;
-        for listed in page.keys {
-            let key = String::from_utf8_lossy(&listed.key).into_owned();
-            document.keys.push(Listed { key, size: listed.size.0 });
-        }
+        document.keys.extend(match args.long {
+            false => page.keys.iter().map(|key| listed(key, None)).collect(),
+            true => described(&client, &page.keys).await?,
+        });
         from = page.next;
         if from.is_none() || document.keys.len() as u64 > args.limit {
             break;
@@ -45,20 +71,107 @@ pub(crate) async fn ls(global: &Global, args: &LsArgs, output: Output) -> Result
     document.more = document.keys.len() > shown;
     document.keys.truncate(shown);
     document.keys.sort_by(|a, b| a.key.cmp(&b.key));
-    output.result(&document, || text(&document));
+    output.result(&document, || text(&document, args.long));
     Ok(Ended::Well)
 }
 
-fn text(document: &Document) -> String {
-    let mut text = String::new();
-    for Listed { key, size } in &document.keys {
-        // Writing to a string can't fail.
-        let _ = writeln!(text, "{:>12}  {key}", human_bytes(*size));
+fn listed(key: &ListedKey, details: Option<Details>) -> Listed {
+    Listed { key: String::from_utf8_lossy(&key.key).into_owned(), size: key.size.0, details }
+}
+
+/// Describes the keys of a page with one call, and leaves out those that are gone since they were listed.
+async fn described(client: &Client, page: &[ListedKey]) -> Result<Vec<Listed>, Error> {
+    let keys: Vec<_> = page.iter().map(|listed| &listed.key).collect();
+    let mut described = Vec::with_capacity(page.len());
+    for (key, found) in page.iter().zip(client.batch_describe(&keys).await) {
+        let details = match found {
+            Ok(None) => continue,
+            Ok(Some(found)) => details(found),
+            Err(error) if error.code == Code::ReplicaIsNotReady => {
+                Details { being_written: true, ..Details::default() }
+            }
+            Err(error) => return Err(error),
+        };
+        described.push(listed(key, Some(details)));
     }
-    text += match (document.keys.len(), document.more) {
-        (0, _) => "no keys\n",
-        (_, true) => "and more: raise --limit, or give a longer prefix\n",
-        _ => "",
+    Ok(described)
+}
+
+fn details(found: Description) -> Details {
+    let replicas = found.replicas.into_iter();
+    Details {
+        data_type: found.data_type,
+        pin: found.pin.map(pin_name),
+        group: found.group.is_some(),
+        replicas: replicas
+            .map(|replica| Replica { name: replica.store_name, suspect: replica.suspect })
+            .collect(),
+        being_written: false,
+    }
+}
+
+fn text(document: &Document, long: bool) -> String {
+    let mut text = match (document.keys.is_empty(), long) {
+        (true, _) => "no keys\n".to_owned(),
+        (false, true) => table(&document.keys),
+        (false, false) => document.keys.iter().fold(String::new(), |mut text, listed| {
+            // Writing to a string can't fail.
+            let _ = writeln!(text, "{:>12}  {}", human_bytes(listed.size), listed.key);
+            text
+        }),
     };
+    if document.more {
+        text += "and more: raise --limit, or give a longer prefix\n";
+    }
     text
+}
+
+fn table(keys: &[Listed]) -> String {
+    let mut rows = vec![["SIZE", "TYPE", "PIN", "GROUP", "STORES", "KEY"].map(str::to_owned).to_vec()];
+    for Listed { key, size, details } in keys {
+        let Some(details) = details else { continue };
+        let store = |replica: &Replica| match replica.suspect {
+            true => format!("{} (suspect)", replica.name),
+            false => replica.name.clone(),
+        };
+        rows.push(vec![
+            human_bytes(*size),
+            details.data_type.to_string(),
+            details.pin.unwrap_or("-").to_owned(),
+            if details.group { "yes" } else { "-" }.to_owned(),
+            match details.being_written {
+                true => "being written".to_owned(),
+                false => details.replicas.iter().map(store).collect::<Vec<_>>().join(", "),
+            },
+            key.clone(),
+        ]);
+    }
+    columns(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_listing_has_a_row_for_each_object() {
+        let replica = |name: &str, suspect| Replica { name: name.to_owned(), suspect };
+        let object = Details {
+            data_type: 7,
+            pin: Some("hard"),
+            group: true,
+            replicas: vec![replica("a:50060", false), replica("b:50060", true)],
+            being_written: false,
+        };
+        let listed =
+            |key: &str, details| Listed { key: key.to_owned(), size: 131_072, details: Some(details) };
+        let written = Details { being_written: true, ..Details::default() };
+        let keys = vec![listed("page/1", object), listed("page/2", written)];
+        assert_eq!(
+            text(&Document { keys, more: false }, true),
+            "SIZE       TYPE  PIN   GROUP  STORES                      KEY\n\
+             128.0 KiB  7     hard  yes    a:50060, b:50060 (suspect)  page/1\n\
+             128.0 KiB  0     -     -      being written               page/2\n"
+        );
+    }
 }

@@ -75,16 +75,15 @@ pub(crate) async fn stat(global: &Global, args: &KeyArgs, output: Output) -> Res
         suspect: replica.suspect,
     };
     let object = found.map(|found| {
-        let (pin, left) = match found.pin {
-            None => (None, None),
-            Some(Pin::Hard) => (Some("hard"), None),
-            Some(Pin::Soft { left }) => (Some("soft"), Some(left)),
+        let left = match found.pin {
+            Some(Pin::Soft { left }) => Some(left),
+            Some(Pin::Hard) | None => None,
         };
         Object {
             version: found.version.to_string(),
             size: found.size.0,
             checksum: format!("{:016x}", found.checksum),
-            pin,
+            pin: found.pin.map(pin_name),
             pin_left_ms: left.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX)),
             data_type: found.data_type,
             group: found.group.map(|group| Group {
@@ -100,6 +99,14 @@ pub(crate) async fn stat(global: &Global, args: &KeyArgs, output: Output) -> Res
     let document = Document { key: &args.key, found: object.is_some(), object };
     output.result(&document, || text(&document));
     Ok(ended)
+}
+
+/// Returns the word for a pin in tables and documents.
+pub(super) fn pin_name(pin: Pin) -> &'static str {
+    match pin {
+        Pin::Soft { .. } => "soft",
+        Pin::Hard => "hard",
+    }
 }
 
 fn text(document: &Document<'_>) -> String {

@@ -73,10 +73,20 @@ fn objects_go_in_and_out_with_clear_exit_codes() {
         .unwrap();
     let mut said = BufReader::new(put.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert!(said.next().unwrap().contains("waiting"), "it says what it does before it is done");
-    let segment =
-        ["store", "--segment", "64mb", "--masters", &client, "--listen", &data, "--http-listen", &store_http];
+    let segment = [
+        "store",
+        "--segment",
+        "64mb,8mb",
+        "--masters",
+        &client,
+        "--listen",
+        &data,
+        "--http-listen",
+        &store_http,
+    ];
     let store_dir = dir.path().join("store");
-    let _store = Role::start(&[&segment[..], &["--data-dir", path(&store_dir)]].concat());
+    let _store =
+        Role::start(&[&segment[..], &["--name", "a store", "--data-dir", path(&store_dir)]].concat());
     let listen = ["master", "--single", "--listen", &client, "--raft-listen", &raft, "--http-listen", &http];
     let master_dir = dir.path().join("master");
     let _master = Role::start(&[&listen[..], &["--data-dir", path(&master_dir)]].concat());
@@ -127,6 +137,26 @@ fn objects_go_in_and_out_with_clear_exit_codes() {
     piped.stdin.take().unwrap().write_all(b"second").unwrap();
     assert_eq!(piped.wait().unwrap().code(), Some(0));
     assert_eq!(run(&["get", "a key", "-"], 0).stdout, b"second");
+
+    // Listed with the stores that hold them.
+    run(&["put", "b key", path(&file), "--pin", "hard", "--group", "page", "--data-type", "7"], 0);
+    let listed = document(&run(&["ls", "--long", "--json"], 0));
+    let [a, b] = [&listed["keys"][0], &listed["keys"][1]];
+    assert_eq!((&a["key"], &a["size"], &a["group"]), (&"a key".into(), &6.into(), &false.into()), "{listed}");
+    assert_eq!(
+        (&b["pin"], &b["data_type"], &b["group"]),
+        (&"hard".into(), &7.into(), &true.into()),
+        "{listed}"
+    );
+    for key in [a, b] {
+        assert_eq!(key["replicas"], serde_json::json!([{ "name": "a store", "suspect": false }]), "{listed}");
+    }
+    let first = document(&run(&["ls", "-l", "a", "--limit", "1", "--json"], 0));
+    assert_eq!((&first["keys"][0], &first["more"]), (a, &false.into()));
+    let short = document(&run(&["ls", "b", "--json"], 0));
+    assert_eq!(short["keys"], serde_json::json!([{ "key": "b key", "size": value.len() }]));
+    let table = String::from_utf8(run(&["ls", "-l"], 0).stdout).unwrap();
+    assert!(table.starts_with("SIZE") && table.contains("hard") && table.contains("a store"), "{table}");
 
     // Read a moment ago, so its lease protects it until it is forced.
     assert_eq!(document(&run(&["rm", "a key", "--json"], 1))["result"], "leased");

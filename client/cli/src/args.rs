@@ -118,6 +118,8 @@ pub(crate) enum Command {
     Ls(LsArgs),
     /// Show the size, checksum, pin and stores of an object
     Stat(KeyArgs),
+    /// List the segments of the stores, with their sizes and how full they are
+    Segments,
     /// List, add, remove and rescue masters
     #[command(subcommand)]
     Members(MembersCommand),

@@ -98,6 +98,7 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Exist(args) => cmd::exist::exist(global, args, output).await,
             Command::Rm(args) => cmd::rm::rm(global, args, output).await,
             Command::Stat(args) => cmd::stat::stat(global, args, output).await,
+            Command::Segments => cmd::segments::segments(global, output).await,
             Command::Members(command) => cmd::members::members(global, command, output).await,
             Command::Tenants(command) => cmd::tenants::tenants(global, command, output).await,
             Command::Config(command) => cmd::config::config(global, command, output).await,

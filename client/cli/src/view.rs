@@ -244,15 +244,24 @@ fn masters(answers: &[Answer<'_>], cluster: &Members) -> Vec<MasterView> {
 fn store_view(store: &StoreStatus) -> StoreView {
     StoreView {
         id: store.store.to_string(),
-        addr: store.endpoints.first().map_or_else(|| store.name.clone(), |e| e.address.clone()),
-        state: match store.state {
-            StoreState::Alive => "alive",
-            StoreState::Suspect => "suspect",
-            StoreState::Unknown => "unknown",
-        }
-        .to_owned(),
+        addr: address(store).to_owned(),
+        state: state_name(store.state).to_owned(),
         capacity_bytes: store.capacity.0,
         used_bytes: store.used.0,
+    }
+}
+
+/// Returns host:port of the store's memory; its name if it has no endpoint.
+pub(crate) fn address(store: &StoreStatus) -> &str {
+    store.endpoints.first().map_or(&store.name, |endpoint| &endpoint.address)
+}
+
+/// Returns the word for a store's state in tables and documents.
+pub(crate) fn state_name(state: StoreState) -> &'static str {
+    match state {
+        StoreState::Alive => "alive",
+        StoreState::Suspect => "suspect",
+        StoreState::Unknown => "unknown",
     }
 }
 
@@ -285,6 +294,7 @@ mod tests {
             used: ByteSize(40),
             objects: 0,
             http_address: String::new(),
+            segments: Vec::new(),
         }
     }
 

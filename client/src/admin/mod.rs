@@ -22,7 +22,9 @@ use crate::objects::{item_error, nonsense};
 use crate::placement::endpoint;
 use crate::{Client, ConnectError, Error};
 
-pub use types::{Config, MasterStatus, Member, Members, Quota, Setting, StoreState, StoreStatus, Tenant};
+pub use types::{
+    Config, MasterStatus, Member, Members, Quota, SegmentStatus, Setting, StoreState, StoreStatus, Tenant,
+};
 
 /// Time limit for a master's answer to a status request.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
@@ -333,6 +335,12 @@ impl Lookup {
 }
 
 impl ClusterStatus {
+    /// Returns the mounted stores with their segments, as the report to believe has them; none when no master answers.
+    pub fn stores(&self) -> &[StoreStatus] {
+        let authority = self.authority.and_then(|at| self.masters.get(at)?.status.as_ref().ok());
+        authority.map(|status| status.stores.as_slice()).unwrap_or_default()
+    }
+
     fn of(reports: BTreeMap<String, Result<MasterStatus, Error>>) -> Self {
         let masters: Vec<MasterReport> =
             reports.into_iter().map(|(address, status)| MasterReport { address, status }).collect();

@@ -113,6 +113,19 @@ pub struct StoreStatus {
     pub objects: u64,
     /// host:port of its HTTP server.
     pub http_address: String,
+    /// Its segments, by number.
+    pub segments: Vec<SegmentStatus>,
+}
+
+/// A segment of a mounted store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentStatus {
+    /// Memory of the segment.
+    pub capacity: ByteSize,
+    /// Memory that is allocated.
+    pub used: ByteSize,
+    /// Number of replicas in it.
+    pub objects: u64,
 }
 
 /// A replicated setting.
@@ -189,6 +202,16 @@ impl Members {
     }
 }
 
+impl SegmentStatus {
+    fn read(segment: v1::SegmentStatus) -> Self {
+        Self {
+            capacity: ByteSize(segment.capacity_bytes),
+            used: ByteSize(segment.used_bytes),
+            objects: segment.objects,
+        }
+    }
+}
+
 impl StoreStatus {
     fn read(store: v1::StoreStatus) -> Option<Self> {
         Some(Self {
@@ -205,6 +228,7 @@ impl StoreStatus {
             used: ByteSize(store.used_bytes),
             objects: store.objects,
             http_address: store.http_address,
+            segments: store.segments.into_iter().map(SegmentStatus::read).collect(),
         })
     }
 }

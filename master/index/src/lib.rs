@@ -52,7 +52,7 @@ pub use list::{KeyPage, ListedObject};
 pub use machine::{State, allocation_order};
 pub use pin::{Pin, PinAction, SOFT_PIN_MAX};
 pub use query::{
-    GroupView, HashedObject, HeldRange, ObjectAge, ObjectView, PutView, StoreView, UnitOf, Usage,
+    GroupView, HashedObject, HeldRange, ObjectAge, ObjectView, PutView, SegmentView, StoreView, UnitOf, Usage,
 };
 pub use request::{Answer, Request};
 pub use settings::{CLUSTER_VERSION, ReadPolicy, ReadPolicyError, Settings, TenantPolicy, TenantPolicyError};

@@ -155,6 +155,17 @@ pub struct StoreView<'a> {
     pub objects: u64,
 }
 
+/// A segment of a mounted store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SegmentView {
+    /// Bytes that can be allocated.
+    pub capacity: u64,
+    /// Bytes allocated: objects, puts in flight and held bytes, each rounded up to the alignment.
+    pub used: u64,
+    /// Number of replicas of objects.
+    pub objects: u64,
+}
+
 /// Bytes of a removed or replaced version that may still be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldRange {
@@ -340,15 +351,27 @@ impl State {
         Some(self.view(self.stores.mounted(store)?))
     }
 
+    /// Lists the segments of a mounted store, in the order of their numbers within it; none if it is not mounted.
+    pub fn store_segments(&self, store: StoreId) -> impl Iterator<Item = SegmentView> + '_ {
+        self.stores.mounted(store).into_iter().flat_map(|mounted| self.segments_of(mounted))
+    }
+
+    fn segments_of<'a>(&'a self, mounted: &Mounted) -> impl Iterator<Item = SegmentView> + 'a {
+        let live = mounted.numbers().filter_map(|number| self.segments.live(number));
+        live.map(|segment| SegmentView {
+            capacity: segment.space.as_ref().map_or(0, |space| space.alloc.capacity()),
+            used: segment.space.as_ref().map_or(0, |space| space.alloc.used()),
+            objects: segment.residents.len(),
+        })
+    }
+
     fn view<'a>(&'a self, mounted: &'a Mounted) -> StoreView<'a> {
         let mount = &mounted.mount;
         let (mut capacity, mut used, mut objects) = (0, 0, 0);
-        for segment in mounted.numbers().filter_map(|number| self.segments.live(number)) {
-            objects += segment.residents.len();
-            if let Some(space) = &segment.space {
-                capacity += space.alloc.capacity();
-                used += space.alloc.used();
-            }
+        for segment in self.segments_of(mounted) {
+            capacity += segment.capacity;
+            used += segment.used;
+            objects += segment.objects;
         }
         StoreView {
             store: mount.store,

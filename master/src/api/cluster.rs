@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::stream::BoxStream;
-use mc_index::{CLUSTER_VERSION, StoreView};
+use mc_index::{CLUSTER_VERSION, SegmentView, StoreView};
 use mc_proto::v1;
 use mc_types::StoreId;
 use tokio_stream::StreamExt;
@@ -59,7 +59,10 @@ fn status_as(coordinator: &Coordinator, leading: Option<&Leading>) -> v1::Status
             keys: state.objects(),
             cluster_time_ms: leading.map_or(state.time(), Leading::now).0,
             masters: MemberState::of(applied).into_iter().map(member_to_wire).collect(),
-            stores: state.stores().map(|store| store_status(&store, leading)).collect(),
+            stores: state
+                .stores()
+                .map(|store| store_status(&store, state.store_segments(store.store), leading))
+                .collect(),
             puts_in_flight: state.puts_in_flight(),
             cluster_version: state.cluster_version(),
             cluster_version_max: CLUSTER_VERSION,
@@ -72,7 +75,11 @@ fn status_as(coordinator: &Coordinator, leading: Option<&Leading>) -> v1::Status
 }
 
 /// Converts a store's status for the wire. Only a leader can tell whether the store is alive.
-fn store_status(store: &StoreView<'_>, leading: Option<&Leading>) -> v1::StoreStatus {
+fn store_status(
+    store: &StoreView<'_>,
+    segments: impl Iterator<Item = SegmentView>,
+    leading: Option<&Leading>,
+) -> v1::StoreStatus {
     // As the store is offered now. A fresh look at its heartbeats could show a state that nobody has been told yet.
     let state = match leading.map(|leading| leading.is_suspect(store.store)) {
         Some(false) => "alive",
@@ -89,7 +96,13 @@ fn store_status(store: &StoreView<'_>, leading: Option<&Leading>) -> v1::StoreSt
         used_bytes: store.used,
         objects: store.objects,
         http_address: store.http.to_owned(),
+        segments: segments.map(segment_to_wire).collect(),
     }
+}
+
+fn segment_to_wire(segment: SegmentView) -> v1::SegmentStatus {
+    let SegmentView { capacity, used, objects } = segment;
+    v1::SegmentStatus { capacity_bytes: capacity, used_bytes: used, objects }
 }
 
 /// Streams leader and store changes until the watcher hangs up or this master stops.

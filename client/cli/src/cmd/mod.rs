@@ -14,6 +14,7 @@ pub(crate) mod reference;
 mod rescue;
 pub(crate) mod rm;
 pub(crate) mod run;
+pub(crate) mod segments;
 pub(crate) mod stat;
 pub(crate) mod status;
 pub(crate) mod tenants;

@@ -158,6 +158,19 @@ fn objects_go_in_and_out_with_clear_exit_codes() {
     let table = String::from_utf8(run(&["ls", "-l"], 0).stdout).unwrap();
     assert!(table.starts_with("SIZE") && table.contains("hard") && table.contains("a store"), "{table}");
 
+    // The segments with their sizes: both objects lie in one, or one lies in each.
+    let listed = document(&run(&["segments", "--json"], 0));
+    let segments = listed["segments"].as_array().unwrap();
+    let of = |name: &str| segments.iter().map(|segment| segment[name].clone()).collect::<Vec<_>>();
+    assert_eq!(of("store"), ["a store", "a store"], "{listed}");
+    assert_eq!(of("size_bytes"), [64 << 20, 8 << 20], "{listed}");
+    assert_eq!(of("segment"), [0, 1], "{listed}");
+    let sum = |name: &str| of(name).iter().map(|value| value.as_u64().unwrap()).sum::<u64>();
+    assert_eq!(sum("objects"), 2, "{listed}");
+    assert!(sum("used_bytes") > value.len() as u64, "{listed}");
+    let table = String::from_utf8(run(&["segments"], 0).stdout).unwrap();
+    assert!(table.contains("64.0 MiB") && table.contains("8.0 MiB"), "{table}");
+
     // Read a moment ago, so its lease protects it until it is forced.
     assert_eq!(document(&run(&["rm", "a key", "--json"], 1))["result"], "leased");
     assert_eq!(document(&run(&["rm", "a key", "--force", "--json"], 0))["result"], "removed");

@@ -120,6 +120,8 @@ pub struct StoreStatus {
 /// A segment of a mounted store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentStatus {
+    /// Number within its store.
+    pub number: u32,
     /// Memory of the segment.
     pub capacity: ByteSize,
     /// Memory that is allocated.
@@ -205,6 +207,7 @@ impl Members {
 impl SegmentStatus {
     fn read(segment: v1::SegmentStatus) -> Self {
         Self {
+            number: segment.number,
             capacity: ByteSize(segment.capacity_bytes),
             used: ByteSize(segment.used_bytes),
             objects: segment.objects,

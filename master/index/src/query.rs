@@ -1,6 +1,6 @@
 //! Queries of the index.
 
-use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
+use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use smallvec::SmallVec;
 
 use super::command::{Endpoint, PlacedReplica, PutMode};
@@ -158,6 +158,8 @@ pub struct StoreView<'a> {
 /// A segment of a mounted store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentView {
+    /// Number within its store.
+    pub number: SegmentNumber,
     /// Bytes that can be allocated.
     pub capacity: u64,
     /// Bytes allocated: objects, puts in flight and held bytes, each rounded up to the alignment.
@@ -356,9 +358,10 @@ impl State {
         self.stores.mounted(store).into_iter().flat_map(|mounted| self.segments_of(mounted))
     }
 
-    fn segments_of<'a>(&'a self, mounted: &Mounted) -> impl Iterator<Item = SegmentView> + 'a {
+    fn segments_of<'a>(&'a self, mounted: &'a Mounted) -> impl Iterator<Item = SegmentView> + 'a {
         let live = mounted.numbers().filter_map(|number| self.segments.live(number));
         live.map(|segment| SegmentView {
+            number: segment.number,
             capacity: segment.space.as_ref().map_or(0, |space| space.alloc.capacity()),
             used: segment.space.as_ref().map_or(0, |space| space.alloc.used()),
             objects: segment.residents.len(),

@@ -101,8 +101,8 @@ fn store_status(
 }
 
 fn segment_to_wire(segment: SegmentView) -> v1::SegmentStatus {
-    let SegmentView { capacity, used, objects } = segment;
-    v1::SegmentStatus { capacity_bytes: capacity, used_bytes: used, objects }
+    let SegmentView { number, capacity, used, objects } = segment;
+    v1::SegmentStatus { number, capacity_bytes: capacity, used_bytes: used, objects }
 }
 
 /// Streams leader and store changes until the watcher hangs up or this master stops.

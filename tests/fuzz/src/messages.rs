@@ -572,7 +572,12 @@ fn store() -> v1::StoreStatus {
         used_bytes: 1 << 30,
         objects: 300,
         http_address: "host:9300".into(),
-        segments: vec![v1::SegmentStatus { capacity_bytes: 50 << 30, used_bytes: 1 << 30, objects: 300 }],
+        segments: vec![v1::SegmentStatus {
+            capacity_bytes: 50 << 30,
+            used_bytes: 1 << 30,
+            objects: 300,
+            number: 1,
+        }],
     }
 }
 

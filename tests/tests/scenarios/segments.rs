@@ -85,6 +85,11 @@ async fn a_store_lends_more_memory_and_less_without_a_restart() {
     let (status, body) = call("DELETE", "/segments/1").await;
     assert!(status == 409 && body.contains("stop the store"), "{status} {body}");
 
+    let listed = client.admin().status().await;
+    let listed = listed.stores().iter().find(|it| it.store == store).unwrap();
+    let segments: Vec<_> = listed.segments.iter().map(|it| (it.number, it.capacity.0, it.objects)).collect();
+    assert_eq!(segments, [(1, 24 << 20, 1)]);
+
     // Given up by the masters, the store comes back with the memory that it lends now, under a new epoch.
     let before = cluster.store_status(0).await["epoch"].clone();
     cluster.stores[0].pause().await;

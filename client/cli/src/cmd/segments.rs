@@ -21,7 +21,7 @@ struct Segment<'a> {
     store: &'a str,
     addr: &'a str,
     /// Number of the segment within the store, as `mcctl stat` shows it.
-    segment: usize,
+    segment: u32,
     /// State of the store: alive, suspect, or unknown, because only a leader can tell.
     state: &'static str,
     size_bytes: u64,
@@ -38,16 +38,16 @@ pub(crate) async fn segments(global: &Global, output: Output) -> Result<Ended> {
 }
 
 fn of_store(store: &StoreStatus) -> impl Iterator<Item = Segment<'_>> {
-    let segment = |(segment, status): (usize, &SegmentStatus)| Segment {
+    let segment = |status: &SegmentStatus| Segment {
         store: &store.name,
         addr: address(store),
-        segment,
+        segment: status.number,
         state: state_name(store.state),
         size_bytes: status.capacity.0,
         used_bytes: status.used.0,
         objects: status.objects,
     };
-    store.segments.iter().enumerate().map(segment)
+    store.segments.iter().map(segment)
 }
 
 fn table(document: &Document<'_>) -> String {

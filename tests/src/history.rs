@@ -1,3 +1,4 @@
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -5,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use mc_types::StoreId;
 
-use crate::checker::{Action, Losses, Operation, Outcome, Verdict, check, check_all};
+use crate::checker::{Action, Digest, Losses, Operation, Outcome, Verdict, check, check_all};
 use crate::{Cluster, report};
 
 /// Records operations as they happen; clones record into the same history.
@@ -23,6 +24,8 @@ pub struct History {
     began: SystemTime,
     /// The operations, in the order of their ends.
     pub operations: Vec<Operation>,
+    /// Evictions, as the masters' log tells of them.
+    evictions: Vec<Operation>,
     /// Time from which on all faults were over and only the final reads went on.
     pub settled: u64,
 }
@@ -62,7 +65,7 @@ impl Recorder {
     #[must_use]
     pub fn history(&self) -> History {
         let operations = self.operations.lock().unwrap().clone();
-        History { began: self.origin_by_the_wall, operations, settled: u64::MAX }
+        History { began: self.origin_by_the_wall, operations, evictions: Vec::new(), settled: u64::MAX }
     }
 }
 
@@ -74,14 +77,32 @@ impl History {
         self
     }
 
+    /// Adds the evictions that took effect, each a key and its value. When they did is not known: it was after the value's
+    /// put began.
+    #[must_use]
+    pub fn with_evictions(mut self, evicted: &[(String, Digest)]) -> Self {
+        let starts: HashMap<Digest, u64> =
+            self.operations.iter().filter_map(|it| Some((it.action.writes()?, it.start))).collect();
+        let end = self.operations.iter().map(|it| it.end).max().map_or(0, |last| last + 1);
+        let eviction = |(key, value): &(String, Digest)| {
+            Operation::eviction(key, *value, starts.get(value).copied().unwrap_or(0), end)
+        };
+        self.evictions = evicted.iter().map(eviction).collect();
+        self
+    }
+
+    /// Returns the operations of the clients and of the pool.
+    fn all(&self) -> Vec<Operation> {
+        [&self.operations[..], &self.evictions].concat()
+    }
+
     /// Judges the history with [`check`].
     #[must_use]
     pub fn check(&self, losses: Losses) -> Verdict {
-        check(&self.operations, losses)
+        check(&self.all(), losses)
     }
 
-    /// Judges the history of a run in which every store lived and nothing was evicted: no acknowledged value may be
-    /// missed.
+    /// Judges the history of a run in which every store lived: no acknowledged value may be missed that was not evicted.
     ///
     /// On a busy machine a store's heartbeats may be late, and its keys are then not offered for a moment. The masters'
     /// logs say when they suspected a store. A miss is allowed only around that time, and only before the final reads.
@@ -120,9 +141,20 @@ impl History {
     /// miss is also allowed within the spans of `unreachable`.
     #[must_use]
     pub fn faults(&self, cluster: &Cluster, unreachable: &[Range<u64>]) -> Vec<Verdict> {
+        check_all(&self.all(), &self.losses(cluster, unreachable))
+    }
+
+    /// Counts the keys of which a miss is explained by an eviction and by nothing else.
+    #[must_use]
+    pub fn missed_by_eviction(&self, cluster: &Cluster, unreachable: &[Range<u64>]) -> usize {
+        let without = check_all(&self.operations, &self.losses(cluster, unreachable));
+        without.iter().filter(|verdict| verdict.is_loss()).count()
+    }
+
+    fn losses(&self, cluster: &Cluster, unreachable: &[Range<u64>]) -> Losses {
         let mut spans = self.suspicions(cluster, "StoreId");
         spans.extend_from_slice(unreachable);
-        check_all(&self.operations, &losses_within(spans))
+        losses_within(spans)
     }
 
     fn suspicions(&self, cluster: &Cluster, store: &str) -> Vec<Range<u64>> {
@@ -134,6 +166,12 @@ impl History {
     #[must_use]
     pub fn acknowledged(&self) -> usize {
         self.count(|operation| operation.outcome == Outcome::Stored)
+    }
+
+    /// Counts the evictions.
+    #[must_use]
+    pub fn evictions(&self) -> usize {
+        self.evictions.len()
     }
 
     /// Counts the reads that were answered from a client's own cache, without a leader.

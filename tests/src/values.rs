@@ -1,3 +1,5 @@
+use mc_transfer::Checksum;
+
 use crate::Seeded;
 use crate::checker::Digest;
 
@@ -14,10 +16,11 @@ pub fn value(key: &str, put: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns the digest by which the checker identifies a value.
+/// Returns the digest by which the checker identifies a value: its checksum in the masters' index and log, so that an
+/// eviction in the log names a value of the history.
 #[must_use]
 pub fn digest(value: &[u8]) -> Digest {
-    Digest(xxhash_rust::xxh3::xxh3_64(value))
+    Digest(Checksum::of(value).0)
 }
 
 #[cfg(test)]

@@ -59,6 +59,8 @@ impl Deadlines {
             Action::PutIfAbsent(_) | Action::Upsert(_) => self.put,
             Action::Get => self.get,
             Action::Exist | Action::Remove => self.call,
+            // No client waits for it.
+            Action::Evict(_) => Duration::ZERO,
         }
     }
 }

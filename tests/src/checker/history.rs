@@ -4,7 +4,7 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub u64);
 
-/// A client's request.
+/// A client's request, or an eviction by the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Put this value if the key is absent.
@@ -17,6 +17,8 @@ pub enum Action {
     Exist,
     /// Remove the value.
     Remove,
+    /// Evict this value. No client asks for it: the masters' log tells of it.
+    Evict(Digest),
 }
 
 /// The answer to an [`Action`].
@@ -44,6 +46,8 @@ pub enum Outcome {
     Removed,
     /// A remove: there was none.
     NothingToRemove,
+    /// An eviction: exactly that value was there, and was removed.
+    Evicted,
     /// The operation certainly had no effect, and its answer tells nothing.
     Failed,
     /// The operation may have taken effect, may still do so, or never will.
@@ -69,15 +73,22 @@ pub struct Operation {
 
 impl Action {
     /// Returns the value that it may write.
-    pub(super) fn writes(self) -> Option<Digest> {
+    pub(crate) fn writes(self) -> Option<Digest> {
         match self {
             Self::PutIfAbsent(digest) | Self::Upsert(digest) => Some(digest),
-            Self::Get | Self::Exist | Self::Remove => None,
+            Self::Get | Self::Exist | Self::Remove | Self::Evict(_) => None,
         }
     }
 }
 
 impl Operation {
+    /// Makes the operation of an eviction of `value` that took effect between `start` and `end`.
+    #[must_use]
+    pub fn eviction(key: &str, value: Digest, start: u64, end: u64) -> Self {
+        let (action, outcome) = (Action::Evict(value), Outcome::Evicted);
+        Self { client: u32::MAX, key: key.to_owned(), action, outcome, start, end }
+    }
+
     /// Returns whether it can change the key's value at all.
     pub(super) fn mutates(&self) -> bool {
         !matches!(self.action, Action::Get | Action::Exist)
@@ -107,7 +118,11 @@ impl fmt::Display for Operation {
             Outcome::Unknown => "open".to_owned(),
             _ => format!("{:.3} ms", ms(self.end)),
         };
-        write!(f, "[{:.3} ms .. {end}] client {}: ", ms(self.start), self.client)?;
+        write!(f, "[{:.3} ms .. {end}] ", ms(self.start))?;
+        match self.action {
+            Action::Evict(_) => f.write_str("the pool: ")?,
+            _ => write!(f, "client {}: ", self.client)?,
+        }
         write!(f, "{:?} -> {:?}", self.action, self.outcome)
     }
 }

@@ -5,6 +5,9 @@
 //! values are told apart by their digests. An operation whose outcome is unknown stays open to the end of the history:
 //! it may take effect at any time after its start, or never.
 //!
+//! An eviction is an operation of its own, which the masters' log tells of. It takes effect exactly once, and needs
+//! exactly its value to be there. So a miss of an acknowledged value needs an eviction of that value.
+//!
 //! Operations of a client without a leader are judged apart. A put that stayed in the client's cache counts as failed;
 //! a read from the cache is judged on its own (see `local`).
 
@@ -171,6 +174,7 @@ fn explain(history: &[Operation], key: &str, stuck: &Operation, losses: &Losses)
             }
         }
         _ if is_loss(stuck, losses) => "an acknowledged value is gone, though nobody removed it".to_owned(),
+        Outcome::Evicted => "the eviction of a value that was never there, or went in another way".to_owned(),
         _ => "an answer that no order of the operations explains".to_owned(),
     }
 }

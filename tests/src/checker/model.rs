@@ -8,8 +8,8 @@ pub(super) type State = Option<Digest>;
 /// The ways in which values may disappear without a remove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Losses {
-    /// Nothing disappears, because there is no eviction and no dead or suspect store: a miss of an acknowledged value
-    /// is a violation.
+    /// Nothing disappears without an [eviction](super::Action::Evict) in the history, because there is no dead or suspect
+    /// store: a miss of an acknowledged value is a violation.
     None,
     /// Values are never lost, but may be out of reach for a while because their stores are suspect. A put-if-absent
     /// makes a new version of a value that it could not see. A miss of an acknowledged value is a violation.
@@ -61,6 +61,7 @@ pub(super) fn apply(state: State, operation: &Operation, losses: &Losses) -> Opt
         (Action::Remove, Outcome::Removed) => here(state.is_some(), None),
         (Action::Remove, Outcome::NothingToRemove) => here(state.is_none() || lossy, state),
         (Action::Remove, Outcome::Unknown) => Some(None),
+        (Action::Evict(value), Outcome::Evicted | Outcome::Unknown) => here(state == Some(value), None),
         (Action::Get | Action::Exist, Outcome::Unknown) => Some(state),
         // The answer does not belong to the question, so nothing explains it.
         _ => None,

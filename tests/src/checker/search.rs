@@ -12,7 +12,10 @@
 //! - Only the smallest sets are kept. Of two configurations with the same value, the one in which fewer unknown
 //!   operations have taken effect can do all that the other can, because such operations may also never happen.
 //! - Of several unknown operations that do the same, the first one stands for all.
-//! - Values that no read returned count as one value.
+//! - Values that no read returned and no eviction names count as one value.
+//!
+//! An eviction is known to have taken effect, at a time that may be known poorly. A value that is evicted goes in no
+//! other way. So a configuration in which it was replaced or removed is given up at once, not at the eviction's return.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -75,6 +78,15 @@ fn is_subset(smaller: &[u32], larger: &[u32]) -> bool {
     smaller.iter().all(|place| larger.binary_search(place).is_ok())
 }
 
+/// The search under way.
+struct Search<'a> {
+    operations: &'a [Operation],
+    losses: &'a Losses,
+    evictions: Evictions,
+    /// Bound on the steps from here on.
+    steps_left: usize,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     // Calls sort before returns at the same instant, so operations that touch count as concurrent.
@@ -99,18 +111,16 @@ pub(super) fn search(operations: &[Operation], losses: &Losses, bound: usize) ->
     events.sort_unstable();
 
     let operations = &merge_unread(operations)[..];
+    let mut search = Search { operations, losses, evictions: evictions(operations), steps_left: bound };
     let mut under_way: BTreeSet<usize> = BTreeSet::new();
     let mut configurations = vec![Configuration::default()];
-    let mut steps = 0;
     for (_, event) in events {
         match event {
             Event::Call(place) => {
                 under_way.insert(place);
             }
             Event::Return(place) => {
-                let Some(next) =
-                    returned(operations, losses, &under_way, configurations, place, &mut steps, bound)
-                else {
+                let Some(next) = search.returned(&under_way, configurations, place) else {
                     return Found::Bound;
                 };
                 if next.is_empty() {
@@ -124,78 +134,104 @@ pub(super) fn search(operations: &[Operation], losses: &Losses, bound: usize) ->
     Found::Order
 }
 
-/// Replaces all values that no read returned by one digest, because nothing tells them apart.
+/// Replaces all values that no read returned and no eviction names by one digest, because nothing tells them apart.
 fn merge_unread(operations: &[Operation]) -> Vec<Operation> {
-    let read = |operation: &Operation| match operation.outcome {
-        Outcome::Value(digest) => Some(digest),
+    let named = |operation: &Operation| match (operation.action, operation.outcome) {
+        (_, Outcome::Value(digest)) | (Action::Evict(digest), _) => Some(digest),
         _ => None,
     };
-    let read: HashSet<Digest> = operations.iter().filter_map(read).collect();
-    let unread = (0..).map(Digest).find(|digest| !read.contains(digest)).unwrap_or(Digest(0));
-    let merged = |digest| if read.contains(&digest) { digest } else { unread };
+    let named: HashSet<Digest> = operations.iter().filter_map(named).collect();
+    let unread = (0..).map(Digest).find(|digest| !named.contains(digest)).unwrap_or(Digest(0));
+    let merged = |digest| if named.contains(&digest) { digest } else { unread };
     let mut operations = operations.to_vec();
     for operation in &mut operations {
         match &mut operation.action {
             Action::PutIfAbsent(digest) | Action::Upsert(digest) => *digest = merged(*digest),
-            Action::Get | Action::Exist | Action::Remove => {}
+            Action::Get | Action::Exist | Action::Remove | Action::Evict(_) => {}
         }
     }
     operations
 }
 
-/// Returns the configurations in which `returning` has taken effect, with it removed; `None` if the bound is exceeded.
-fn returned(
-    operations: &[Operation],
-    losses: &Losses,
-    under_way: &BTreeSet<usize>,
-    configurations: Vec<Configuration>,
-    returning: usize,
-    steps: &mut usize,
-    bound: usize,
-) -> Option<Vec<Configuration>> {
-    let mut seen = Smallest::default();
-    let mut done = Smallest::default();
-    // Breadth first, so that small sets come before the larger ones that they make superfluous.
-    let mut open = VecDeque::from(configurations);
-    while let Some(mut configuration) = open.pop_front() {
-        for &place in under_way {
-            let operation = &operations[place];
-            if operation.only_looked()
-                && apply(configuration.state, operation, losses).is_some()
-                && let Err(at) = configuration.known.binary_search(&(place as u32))
-            {
-                configuration.known.insert(at, place as u32);
-            }
-        }
-        if !seen.add(&configuration) {
-            continue;
-        }
-        if let Ok(at) = configuration.known.binary_search(&(returning as u32)) {
-            let mut finished = configuration;
-            finished.known.remove(at);
-            done.add(&finished);
-            continue;
-        }
-        let mut offered: HashSet<Action> = HashSet::new();
-        for &place in under_way {
-            if operations[place].only_looked() {
-                continue;
-            }
-            let unknown = operations[place].outcome == Outcome::Unknown;
-            let taken = if unknown { &configuration.unknown } else { &configuration.known };
-            let Err(at) = taken.binary_search(&(place as u32)) else { continue };
-            if unknown && !offered.insert(operations[place].action) {
-                continue;
-            }
-            *steps += 1;
-            if *steps > bound {
-                return None;
-            }
-            let Some(state) = apply(configuration.state, &operations[place], losses) else { continue };
-            let mut next = Configuration { state, ..configuration.clone() };
-            if unknown { &mut next.unknown } else { &mut next.known }.insert(at, place as u32);
-            open.push_back(next);
-        }
+/// Evictions that took effect, by the values they name: a place in the input. Only of values that a single put can have
+/// written: such a value is never there again once it is gone.
+type Evictions = HashMap<Digest, u32>;
+
+fn evictions(operations: &[Operation]) -> Evictions {
+    let mut puts: HashMap<Digest, usize> = HashMap::new();
+    for digest in operations.iter().filter_map(|operation| operation.action.writes()) {
+        *puts.entry(digest).or_default() += 1;
     }
-    Some(done.into_configurations())
+    let eviction = |(place, operation): (usize, &Operation)| match (operation.action, operation.outcome) {
+        (Action::Evict(digest), Outcome::Evicted) if puts.get(&digest) == Some(&1) => {
+            Some((digest, place as u32))
+        }
+        _ => None,
+    };
+    operations.iter().enumerate().filter_map(eviction).collect()
+}
+
+impl Search<'_> {
+    /// Returns the configurations in which `returning` has taken effect, with it removed; `None` if no step is left.
+    fn returned(
+        &mut self,
+        under_way: &BTreeSet<usize>,
+        configurations: Vec<Configuration>,
+        returning: usize,
+    ) -> Option<Vec<Configuration>> {
+        let operations = self.operations;
+        let mut seen = Smallest::default();
+        let mut done = Smallest::default();
+        // Breadth first, so that small sets come before the larger ones that they make superfluous.
+        let mut open = VecDeque::from(configurations);
+        while let Some(mut configuration) = open.pop_front() {
+            for &place in under_way {
+                let operation = &operations[place];
+                if operation.only_looked()
+                    && apply(configuration.state, operation, self.losses).is_some()
+                    && let Err(at) = configuration.known.binary_search(&(place as u32))
+                {
+                    configuration.known.insert(at, place as u32);
+                }
+            }
+            if !seen.add(&configuration) {
+                continue;
+            }
+            if let Ok(at) = configuration.known.binary_search(&(returning as u32)) {
+                let mut finished = configuration;
+                finished.known.remove(at);
+                done.add(&finished);
+                continue;
+            }
+            let mut offered: HashSet<Action> = HashSet::new();
+            for &place in under_way {
+                if operations[place].only_looked() {
+                    continue;
+                }
+                let unknown = operations[place].outcome == Outcome::Unknown;
+                let taken = if unknown { &configuration.unknown } else { &configuration.known };
+                let Err(at) = taken.binary_search(&(place as u32)) else { continue };
+                if unknown && !offered.insert(operations[place].action) {
+                    continue;
+                }
+                self.steps_left = self.steps_left.checked_sub(1)?;
+                let Some(state) = apply(configuration.state, &operations[place], self.losses) else {
+                    continue;
+                };
+                let mut next = Configuration { state, ..configuration.clone() };
+                if unknown { &mut next.unknown } else { &mut next.known }.insert(at, place as u32);
+                if !self.outruns_an_eviction(&configuration, &next) {
+                    open.push_back(next);
+                }
+            }
+        }
+        Some(done.into_configurations())
+    }
+
+    /// Returns whether a value that is evicted would have gone in another way between two configurations.
+    fn outruns_an_eviction(&self, before: &Configuration, after: &Configuration) -> bool {
+        let eviction =
+            before.state.filter(|_| before.state != after.state).and_then(|gone| self.evictions.get(&gone));
+        eviction.is_some_and(|place| after.known.binary_search(place).is_err())
+    }
 }

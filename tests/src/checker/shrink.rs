@@ -4,7 +4,7 @@
 //! only looked is left out; one that changed something gets an unknown outcome. So the remaining contradiction is one
 //! of the full history, and does not come from leaving out a writer.
 
-use super::history::{Operation, Outcome};
+use super::history::{Action, Operation, Outcome};
 use super::model::Losses;
 use super::search::{Found, search};
 
@@ -14,9 +14,11 @@ const TRY: usize = 5_000;
 /// Returns the operations that contradict each other: without any one of them there would be an order.
 pub(super) fn shrink(operations: &[Operation], stuck_at: usize, losses: &Losses) -> Vec<Operation> {
     let stuck = &operations[stuck_at];
-    // An operation that was called after the contradiction has no part in it.
-    let mut rest: Vec<Operation> =
-        operations.iter().filter(|operation| operation.start <= stuck.end).cloned().collect();
+    let evicted = |value| operations.iter().any(|operation| operation.action == Action::Evict(value));
+    // An operation that was called after the contradiction has no part in it. But an eviction without its put would be
+    // another contradiction.
+    let has_part = |it: &&Operation| it.start <= stuck.end || it.action.writes().is_some_and(evicted);
+    let mut rest: Vec<Operation> = operations.iter().filter(has_part).cloned().collect();
     let contradictory = |rest: &[Operation]| matches!(search(rest, losses, TRY), Found::NoOrder { .. });
     let mut size = rest.len();
     while size > 0 {

@@ -1,7 +1,7 @@
-use Action::{Exist, Get, PutIfAbsent, Remove, Upsert};
+use Action::{Evict, Exist, Get, PutIfAbsent, Remove, Upsert};
 use Outcome::{
-    Absent, Exists, Failed, LocalOnly, LocalValue, Miss, NothingToRemove, Present, Removed, Stored, Unknown,
-    Value,
+    Absent, Evicted, Exists, Failed, LocalOnly, LocalValue, Miss, NothingToRemove, Present, Removed, Stored,
+    Unknown, Value,
 };
 
 use super::*;
@@ -102,6 +102,62 @@ fn a_stale_read_after_an_upsert_is_rejected() {
     let stale = [(0, 10, Upsert(A), Stored), (20, 30, Upsert(B), Stored), (40, 50, Get, Value(A))];
     // All three are essential: an unknown upsert of A that takes effect later would explain the read.
     rejected(&stale, Losses::Allowed, "not there", 3);
+}
+
+#[test]
+fn a_miss_is_accepted_only_with_the_eviction_of_that_value() {
+    let missed = [(10, 20, Upsert(A), Stored), (30, 40, Get, Miss), (50, 60, PutIfAbsent(B), Stored)];
+    rejected(&missed, Losses::None, "gone", 2);
+    let and = |eviction| [&missed[..], &[eviction]].concat();
+    accepted(&and((10, 100, Evict(A), Evicted)));
+    // An eviction of another value, before the put or after the miss explains nothing.
+    rejected(&and((0, 100, Evict(B), Evicted)), Losses::None, "gone", 2);
+    rejected(&and((0, 5, Evict(A), Evicted)), Losses::None, "never there", 1);
+    rejected(&and((45, 100, Evict(A), Evicted)), Losses::None, "gone", 2);
+}
+
+#[test]
+fn an_eviction_takes_effect_exactly_once() {
+    let evicted = (0, 1000, Evict(A), Evicted);
+    // The value does not come back.
+    let back = [
+        (0, 10, Upsert(A), Stored),
+        (20, 30, Get, Miss),
+        (40, 50, Get, Value(A)),
+        (60, 70, Get, Miss),
+        evicted,
+    ];
+    rejected(&back, Losses::None, "not there", 3);
+    // An upsert does not tell whether it replaced a value, a remove does.
+    let replaced = [
+        (0, 10, Upsert(A), Stored),
+        (20, 30, Get, Value(A)),
+        (40, 50, Upsert(B), Stored),
+        (60, 70, Get, Value(B)),
+    ];
+    accepted(&[&replaced[..], &[evicted]].concat());
+    let removed = [(0, 10, Upsert(A), Stored), (20, 30, Remove, Removed), evicted];
+    rejected(&removed, Losses::None, "no order", 2);
+    let there = [(0, 10, Upsert(A), Stored), (0, 20, Evict(A), Evicted), (30, 40, Get, Value(A))];
+    rejected(&there, Losses::None, "not there", 2);
+    // A put that may or may not have happened did happen if its value was evicted.
+    let unknown = [(0, 10, Upsert(A), Stored), (20, 30, PutIfAbsent(B), Unknown), (40, 50, Get, Value(A))];
+    accepted(&unknown);
+    rejected(&[&unknown[..], &[(20, 30, Evict(B), Evicted)]].concat(), Losses::None, "never there", 2);
+}
+
+#[test]
+fn many_evictions_at_unknown_times_do_not_blow_up() {
+    let mut operations: Vec<(u64, u64, Action, Outcome)> = Vec::new();
+    for i in 0..400 {
+        let t = i * 100;
+        operations.push((t, t + 10, Upsert(Digest(i)), Stored));
+        operations.push((t, 100_000, Evict(Digest(i)), Evicted));
+        if i % 2 == 0 {
+            operations.push((t + 40, t + 50, Get, Value(Digest(i))));
+        }
+    }
+    accepted(&operations);
 }
 
 #[test]
@@ -355,11 +411,12 @@ fn the_search_agrees_with_trying_every_order() {
                 let start = random.below(20);
                 let end = start + random.below(10);
                 let value = Digest(random.below(3));
-                let (action, answers) = match random.below(6) {
+                let (action, answers) = match random.below(8) {
                     0 | 1 => (PutIfAbsent(value), [Stored, Exists, Unknown, Failed]),
                     2 => (Upsert(value), [Stored, Stored, Unknown, LocalOnly]),
                     3 => (Get, [Value(value), Value(value), Miss, Unknown]),
                     4 => (Exist, [Present, Absent, Unknown, Failed]),
+                    5 | 6 => (Evict(value), [Evicted, Evicted, Evicted, Unknown]),
                     _ => (Remove, [Removed, NothingToRemove, Unknown, Removed]),
                 };
                 (start, end, action, answers[random.below(4) as usize])

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::evictions;
 use crate::row::Row;
 use crate::witness::{Call, Witness};
 
@@ -19,6 +20,25 @@ async fn kill_leader() {
             round.hit().await;
             round.struck();
             round.running.acknowledged(1).await;
+            round.cluster.masters[leader].start();
+        })
+        .await;
+}
+
+/// The next leader knows nothing of the leases that the killed one gave, nor of the order of use since it was noted last.
+/// It evicts all the same, and only by entries of the log.
+#[tokio::test]
+async fn kill_leader_of_an_evicting_pool() {
+    Row::new("kill -9", "leader, the pool evicts")
+        .evicting()
+        .run(async |round| {
+            evictions::go_on(round.cluster).await;
+            let leader = round.leader().await;
+            round.cluster.masters[leader].kill9();
+            round.hit().await;
+            round.struck();
+            round.another_leads(leader).await;
+            evictions::go_on(round.cluster).await;
             round.cluster.masters[leader].start();
         })
         .await;

@@ -12,6 +12,7 @@ mod clients;
 mod clocks;
 mod disks;
 mod distance;
+mod evictions;
 mod files;
 mod kills;
 mod membership;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use mc_tests::until;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use crate::evictions;
 use crate::row::{Round, Row};
 use crate::witness::{ALL, Witness};
 
@@ -83,6 +84,26 @@ async fn pause_leader_2s() {
 #[tokio::test]
 async fn pause_leader_10s() {
     deposed(FOR_LONG, LONG).await;
+}
+
+/// The old leader may have proposed evictions, and marked what it evicts, when it is stopped. Another one evicts meanwhile.
+#[tokio::test]
+async fn pause_leader_of_an_evicting_pool() {
+    Row::new(FOR_AN_ELECTION, "leader, the pool evicts")
+        .evicting()
+        .run(async |round| {
+            evictions::go_on(round.cluster).await;
+            let leader = round.leader().await;
+            let stopped = Instant::now();
+            round.cluster.masters[leader].pause().await;
+            round.hit().await;
+            round.another_leads(leader).await;
+            round.struck();
+            evictions::go_on(round.cluster).await;
+            sleep_until(stopped + ELECTION).await;
+            round.cluster.masters[leader].resume();
+        })
+        .await;
 }
 
 async fn follower(fault: &'static str, span: Duration) {

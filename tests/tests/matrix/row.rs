@@ -10,6 +10,8 @@ use mc_tests::{
 };
 use tokio::time::Instant;
 
+use crate::evictions;
+
 /// Puts that are acknowledged before a fault, and after it, before it counts as over.
 const PUTS: usize = 50;
 /// Rounds that may be discarded: half of those that were asked for, and so many more.
@@ -35,6 +37,7 @@ pub(crate) struct Row {
     disk_size: Option<&'static str>,
     round_trip: Option<Duration>,
     rest: Option<Rest>,
+    evicts: bool,
 }
 
 /// Watches a cluster that no client uses yet.
@@ -202,6 +205,7 @@ impl Row {
             disk_size: None,
             round_trip: None,
             rest: None,
+            evicts: false,
         }
     }
 
@@ -231,6 +235,15 @@ impl Row {
     /// Puts the masters apart from before they start: a message and its answer take this long.
     pub(crate) fn round_trip(mut self, round_trip: Duration) -> Self {
         self.round_trip = Some(round_trip);
+        self
+    }
+
+    /// Makes the pool so small that it evicts all the time. Every miss must then be explained by an eviction of that very
+    /// value in the log.
+    pub(crate) fn evicting(mut self) -> Self {
+        self.cluster = evictions::cluster(self.cluster);
+        self.workload = evictions::workload(self.workload);
+        self.evicts = true;
         self
     }
 
@@ -264,6 +277,9 @@ impl Row {
         cluster.ready().await;
         if let Some(rest) = self.rest {
             rest(&cluster).await;
+        }
+        if self.evicts {
+            evictions::set_watermarks(&cluster).await;
         }
         let machine = Machine::watch(cluster.dir());
         let running = self.workload.start(&cluster.client_builder()).await;
@@ -313,7 +329,14 @@ impl Row {
             }
             cluster.ready().await;
         }
-        let history = running.stop().await;
+        let mut history = running.stop().await;
+        if self.evicts {
+            let evicted = evictions::logged(&mut cluster, &history).await;
+            history = history.with_evictions(&evicted);
+            let missed = history.missed_by_eviction(&cluster, &unreachable);
+            println!("{} evictions, which explain misses of {missed} keys", history.evictions());
+            assert!(missed > 0, "no miss needed an eviction to explain it");
+        }
         let found = history.faults(&cluster, &unreachable);
         let lost = found.iter().filter(|verdict| verdict.is_loss()).count();
 
@@ -328,6 +351,7 @@ impl Row {
             "median_ms": without_service.get(runs / 2).copied().map(ms),
             "max_ms": without_service.last().copied().map(ms),
             "acknowledged": history.acknowledged(),
+            "evicted": history.evictions(),
             "lost": lost,
             "wrong": found.len() - lost,
             "suspected": cluster.has_suspected_a_store(),

@@ -46,6 +46,8 @@ pub enum Outcome {
     Removed,
     /// A remove: there was none.
     NothingToRemove,
+    /// A removal of many keys: nothing is there any more, and whether something was is not told.
+    Cleared,
     /// An eviction: exactly that value was there, and was removed.
     Evicted,
     /// The operation certainly had no effect, and its answer tells nothing.

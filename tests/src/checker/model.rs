@@ -60,7 +60,7 @@ pub(super) fn apply(state: State, operation: &Operation, losses: &Losses) -> Opt
         (Action::Exist, Outcome::Present) => here(state.is_some(), state),
         (Action::Remove, Outcome::Removed) => here(state.is_some(), None),
         (Action::Remove, Outcome::NothingToRemove) => here(state.is_none() || lossy, state),
-        (Action::Remove, Outcome::Unknown) => Some(None),
+        (Action::Remove, Outcome::Cleared | Outcome::Unknown) => Some(None),
         (Action::Evict(value), Outcome::Evicted | Outcome::Unknown) => here(state == Some(value), None),
         (Action::Get | Action::Exist, Outcome::Unknown) => Some(state),
         // The answer does not belong to the question, so nothing explains it.

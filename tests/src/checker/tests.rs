@@ -1,7 +1,7 @@
 use Action::{Evict, Exist, Get, PutIfAbsent, Remove, Upsert};
 use Outcome::{
-    Absent, Evicted, Exists, Failed, LocalOnly, LocalValue, Miss, NothingToRemove, Present, Removed, Stored,
-    Unknown, Value,
+    Absent, Cleared, Evicted, Exists, Failed, LocalOnly, LocalValue, Miss, NothingToRemove, Present, Removed,
+    Stored, Unknown, Value,
 };
 
 use super::*;
@@ -95,6 +95,9 @@ fn a_stale_read_after_a_remove_is_rejected_with_and_without_losses() {
     let stale = [(0, 10, PutIfAbsent(A), Stored), (20, 30, Remove, Removed), (40, 50, Get, Value(A))];
     rejected(&stale, Losses::None, "not there", 2);
     rejected(&stale, Losses::Allowed, "not there", 2);
+    let cleared = [(0, 10, PutIfAbsent(A), Stored), (20, 30, Remove, Cleared), (40, 50, Get, Value(A))];
+    rejected(&cleared, Losses::Allowed, "not there", 3);
+    accepted(&[(20, 30, Remove, Cleared), (40, 50, Get, Miss)]);
 }
 
 #[test]
@@ -417,7 +420,7 @@ fn the_search_agrees_with_trying_every_order() {
                     3 => (Get, [Value(value), Value(value), Miss, Unknown]),
                     4 => (Exist, [Present, Absent, Unknown, Failed]),
                     5 | 6 => (Evict(value), [Evicted, Evicted, Evicted, Unknown]),
-                    _ => (Remove, [Removed, NothingToRemove, Unknown, Removed]),
+                    _ => (Remove, [Removed, NothingToRemove, Unknown, Cleared]),
                 };
                 (start, end, action, answers[random.below(4) as usize])
             })

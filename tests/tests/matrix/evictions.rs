@@ -1,16 +1,14 @@
 //! A pool that evicts all the time, and its evictions as a master's log has them.
-//!
-//! The log tells of each eviction that was asked for. Whether it took effect is known once it is applied: the version may
-//! have been replaced meanwhile. So the whole log is applied once more, from its first entry on.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
-use mc_client::{Admin, Code};
-use mc_index::{Command, EvictItem, KeyHash, Op, Response, Settings, State};
-use mc_log::{EntryPayload, LogOptions, LogStore, Proposal, RaftLogReader as _, SledOptions};
+use mc_client::Admin;
+use mc_log::{LogOptions, LogStore, RaftLogReader as _, SledOptions};
 use mc_tests::checker::Digest;
-use mc_tests::{Cluster, ClusterBuilder, History, Mix, Workload, until};
+use mc_tests::{Cluster, ClusterBuilder, Mix, Workload, until};
+
+use crate::replay::Replay;
 
 /// Shares of the pool between which eviction keeps it: some 3.5 MiB. Above them is room for the bytes that a leader holds
 /// back from reuse while reads that an earlier leader allowed may still run.
@@ -51,8 +49,8 @@ pub(crate) async fn go_on(cluster: &Cluster) {
     .await;
 }
 
-/// Ends the leader, and returns the evictions that its log tells of: keys of the history and their values.
-pub(crate) async fn logged(cluster: &mut Cluster, history: &History) -> Vec<(String, Digest)> {
+/// Ends the leader, and returns the evictions that its log tells of: keys and values.
+pub(crate) async fn logged(cluster: &mut Cluster) -> Vec<(String, Digest)> {
     let leader = cluster.leader().await;
     // Not with `kill -9`: an entry may be committed by the others before it is on this disk.
     cluster.masters[leader].terminate().await;
@@ -62,47 +60,7 @@ pub(crate) async fn logged(cluster: &mut Cluster, history: &History) -> Vec<(Str
     assert!(found.purged.is_none(), "the log no longer begins with its first entry");
     let entries = log.reader().try_get_log_entries(..).await.expect("entries that can be read");
     log.close().await;
-
-    let mut replay = Replay::new(history);
-    for entry in entries {
-        if let EntryPayload::Normal(Proposal(bytes)) = entry.payload {
-            let command = Command::decode(&bytes).expect("a command of this build");
-            replay.apply(entry.log_id.index, entry.log_id.leader_id.term, &command);
-        }
-    }
-    replay.evicted
-}
-
-/// The index, while the log is applied once more.
-struct Replay {
-    state: State,
-    keys: HashMap<KeyHash, String>,
-    evicted: Vec<(String, Digest)>,
-}
-
-impl Replay {
-    fn new(history: &History) -> Self {
-        let keys: BTreeSet<&String> = history.operations.iter().map(|operation| &operation.key).collect();
-        let keys = keys.into_iter().map(|key| (KeyHash::of("", key.as_bytes()), key.clone())).collect();
-        Self { state: State::new(Settings::default()), keys, evicted: Vec::new() }
-    }
-
-    fn apply(&mut self, index: u64, term: u64, command: &Command) {
-        let meant: Vec<_> = match &command.op {
-            Op::Evict { items, .. } => items.iter().map(|item| self.value(item)).collect(),
-            _ => Vec::new(),
-        };
-        if let Response::Codes(codes) = self.state.apply(index, term, command) {
-            for (value, _) in meant.into_iter().zip(codes).filter(|(_, code)| *code == Code::Ok) {
-                self.evicted.push(value.expect("an evicted version is there before"));
-            }
-        }
-    }
-
-    /// Returns the key and the value of a version that is there.
-    fn value(&self, item: &EvictItem) -> Option<(String, Digest)> {
-        let key = self.keys.get(&item.key)?;
-        let object = self.state.get("", key.as_bytes()).filter(|object| object.version == item.version)?;
-        Some((key.clone(), Digest(object.checksum)))
-    }
+    let mut replay = Replay::new();
+    let evicted = entries.iter().flat_map(|entry| replay.apply(entry));
+    evicted.map(|evicted| (evicted.key, Digest(evicted.object.checksum))).collect()
 }

@@ -19,6 +19,8 @@ mod membership;
 mod network;
 mod partitions;
 mod pauses;
+#[path = "../common/replay.rs"]
+mod replay;
 mod row;
 mod small_disk;
 mod snapshots;

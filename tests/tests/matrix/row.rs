@@ -331,7 +331,7 @@ impl Row {
         }
         let mut history = running.stop().await;
         if self.evicts {
-            let evicted = evictions::logged(&mut cluster, &history).await;
+            let evicted = evictions::logged(&mut cluster).await;
             history = history.with_evictions(&evicted);
             let missed = history.missed_by_eviction(&cluster, &unreachable);
             println!("{} evictions, which explain misses of {missed} keys", history.evictions());

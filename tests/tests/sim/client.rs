@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
 use tonic::transport::Channel;
 
+use crate::keys::{self, group_of, pin_of, tenant_of};
 use crate::machine::CLIENTS;
 use crate::net::address_of;
 use crate::oracle::Oracle;
@@ -20,8 +21,6 @@ use crate::store::may_forget;
 
 /// An operation that takes longer is given up.
 const OPERATION: Duration = Duration::from_millis(1500);
-/// Keys that all clients write.
-const HOT_KEYS: u64 = 3;
 
 /// Orders to the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,9 +154,9 @@ fn stays(replica: &v1::Replica) -> bool {
 pub(crate) struct Client {
     number: u32,
     habit: Habit,
-    caller: Caller,
-    oracle: Oracle,
-    rng: Seeded,
+    pub(crate) caller: Caller,
+    pub(crate) oracle: Oracle,
+    pub(crate) rng: Seeded,
     /// Keys that it put once and leaves alone.
     kept: Vec<String>,
 }
@@ -182,7 +181,8 @@ impl Client {
             if wanted == Wanted::Nothing {
                 return self;
             }
-            let hot = format!("hot-{}", self.rng.below(HOT_KEYS));
+            let draw = self.rng.bits();
+            let hot = keys::hot(draw);
             let kind = self.rng.below(10);
             if self.habit.fickle && wanted != Wanted::Writes {
                 self.caller.anyone();
@@ -195,6 +195,8 @@ impl Client {
             if reads {
                 match self.rng.below(self.kept.len() as u64 + 1) as usize {
                     _ if kind == 0 => self.exist(&hot).await,
+                    _ if kind == 3 => drop(self.get(&keys::bound(draw)).await),
+                    _ if kind == 4 => drop(self.get(&keys::scratch(draw)).await),
                     at if kind < 3 && at < self.kept.len() => {
                         let key = self.kept[at].clone();
                         self.get(&key).await;
@@ -206,14 +208,25 @@ impl Client {
             } else {
                 match kind {
                     0 | 1 => {
-                        let key = format!("kept-{}-{}", self.number, self.kept.len());
+                        let key = keys::kept(draw, self.number, self.kept.len());
                         self.kept.push(key.clone());
                         self.put(&key, v1::PutMode::Upsert).await;
                     }
                     2 | 3 => self.remove(&hot).await,
                     4 => self.revoke(&hot).await,
-                    5 | 6 => {
+                    5 => {
                         self.put(&hot, v1::PutMode::IfAbsent).await;
+                    }
+                    6 => {
+                        self.put(&keys::bound(draw), v1::PutMode::Upsert).await;
+                    }
+                    7 => {
+                        let key = keys::scratch(draw);
+                        match self.rng.below(4) {
+                            0 => self.remove_many().await,
+                            1 => self.drop_replica(&key).await,
+                            _ => drop(self.put(&key, v1::PutMode::IfAbsent).await),
+                        }
                     }
                     _ => {
                         self.put(&hot, v1::PutMode::Upsert).await;
@@ -255,7 +268,7 @@ impl Client {
         };
         if !replicas.iter().any(stays) {
             // Where a store may forget it nobody could tell a loss from a death.
-            self.take_back(&put, deadline).await;
+            self.take_back(&put, key, deadline).await;
             return self.record(key, action, Outcome::Failed, started);
         }
         self.oracle.tally(|tally| tally.on_two_stores += usize::from(replicas.len() > 1));
@@ -273,7 +286,7 @@ impl Client {
                 failed_replicas: failed.iter().map(|place| *place as u32).collect(),
             };
             let request =
-                v1::BatchPutEndRequest { caller: caller(), tenant: String::new(), items: vec![item] };
+                v1::BatchPutEndRequest { caller: caller(), tenant: tenant_of(key).into(), items: vec![item] };
             match self.caller.attempt(async |mut master| master.batch_put_end(request).await).await {
                 Ok(reply) => match Code::try_from(reply.results[0].code) {
                     Ok(Code::Ok) => break Outcome::Stored,
@@ -297,7 +310,7 @@ impl Client {
         let deadline = Instant::now() + OPERATION;
         let started = self.oracle.now();
         if let Started::At(_) = self.start(&put, key, v1::PutMode::Upsert, deadline).await {
-            self.take_back(&put, deadline).await;
+            self.take_back(&put, key, deadline).await;
             self.record(key, Action::Upsert(digest), Outcome::Failed, started);
         }
     }
@@ -321,15 +334,22 @@ impl Client {
             mode: mode as i32,
             replicas: 1 + self.rng.below(2) as u32,
             deadline_ms: 5_000,
+            pin: pin_of(key) as i32,
+            group: group_of(key).into(),
             ..Default::default()
         };
         loop {
             let items = vec![item.clone()];
-            let request = v1::BatchPutStartRequest { caller: caller(), items, ..Default::default() };
+            let tenant = tenant_of(key).into();
+            let request = v1::BatchPutStartRequest { caller: caller(), tenant, items, ..Default::default() };
             match self.caller.attempt(async |mut master| master.batch_put_start(request).await).await {
                 Ok(mut reply) => match Code::try_from(reply.results[0].code) {
                     Ok(Code::Ok) => return Started::At(std::mem::take(&mut reply.results[0].replicas)),
                     Ok(Code::ObjectAlreadyExists) => return Started::Exists,
+                    Ok(Code::TenantQuotaExceeded) => {
+                        self.oracle.tally(|tally| tally.refused_for_quota += 1);
+                        return Started::Not;
+                    }
                     _ => sleep(Duration::from_millis(20)).await,
                 },
                 Err(Missed::NoRoom) => {
@@ -345,11 +365,11 @@ impl Client {
     }
 
     /// Revokes a put that was not ended.
-    async fn take_back(&mut self, put: &bytes::Bytes, deadline: Instant) {
+    async fn take_back(&mut self, put: &bytes::Bytes, key: &str, deadline: Instant) {
         while Instant::now() < deadline {
             let request = v1::BatchPutRevokeRequest {
                 caller: caller(),
-                tenant: String::new(),
+                tenant: tenant_of(key).into(),
                 put_ids: vec![put.clone()],
             };
             if self.caller.attempt(async |mut master| master.batch_put_revoke(request).await).await.is_ok() {
@@ -365,7 +385,7 @@ impl Client {
         loop {
             let started = self.oracle.now();
             let keys = vec![bytes::Bytes::copy_from_slice(key.as_bytes())];
-            let request = v1::BatchGetRequest { caller: caller(), tenant: String::new(), keys };
+            let request = v1::BatchGetRequest { caller: caller(), tenant: tenant_of(key).into(), keys };
             if let Ok(reply) = self.caller.attempt(async |mut master| master.batch_get(request).await).await {
                 let result = &reply.results[0];
                 let outcome = match Code::try_from(result.code) {
@@ -433,12 +453,12 @@ impl Client {
         }
     }
 
-    fn record(&self, key: &str, action: Action, outcome: Outcome, started: u64) -> Outcome {
+    pub(crate) fn record(&self, key: &str, action: Action, outcome: Outcome, started: u64) -> Outcome {
         self.oracle.record(self.number, key, action, outcome, started);
         outcome
     }
 }
 
-fn digest(put: PutId) -> Digest {
+pub(crate) fn digest(put: PutId) -> Digest {
     Digest(put.0 as u64)
 }

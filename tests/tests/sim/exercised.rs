@@ -39,10 +39,20 @@ pub(crate) struct Exercised {
     pub(crate) puts_revoked: usize,
     /// Puts-if-absent that found a value.
     pub(crate) puts_that_found_one: usize,
+    /// Objects that were evicted.
+    pub(crate) evictions: usize,
+    /// Groups of them.
+    pub(crate) groups_evicted: usize,
+    /// Removals of many objects of a tenant at once.
+    pub(crate) mass_removals: usize,
+    /// Replicas that were dropped from one store.
+    pub(crate) replicas_dropped: usize,
+    /// Starts of puts that were refused because of a tenant's quota.
+    pub(crate) puts_over_quota: usize,
 }
 
 impl Exercised {
-    fn counts(&self) -> [Count; 14] {
+    fn counts(&self) -> [Count; 19] {
         [
             ("leader changes", self.leader_changes),
             ("snapshots installed on followers", self.snapshots_installed),
@@ -58,6 +68,11 @@ impl Exercised {
             ("puts on two stores", self.puts_on_two_stores),
             ("puts revoked", self.puts_revoked),
             ("puts-if-absent that found a value", self.puts_that_found_one),
+            ("objects evicted", self.evictions),
+            ("groups evicted", self.groups_evicted),
+            ("removals of many objects", self.mass_removals),
+            ("replicas dropped", self.replicas_dropped),
+            ("puts refused for a quota", self.puts_over_quota),
         ]
     }
 }
@@ -69,7 +84,7 @@ impl fmt::Display for Exercised {
 }
 
 /// The counts of many schedules, added up.
-pub(crate) struct Totals([Count; 14]);
+pub(crate) struct Totals([Count; 19]);
 
 impl Totals {
     /// Of what the processes of many seeds printed. One that did not get so far has counted nothing.

@@ -13,9 +13,11 @@ use openraft::storage::RaftLogReader as _;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::disks::Disks;
+use crate::evictions::Evictions;
 use crate::exercised::Exercised;
 use crate::machine::Machine;
 use crate::net::Host;
+use crate::oracle::Oracle;
 use crate::trace::Trace;
 
 /// Remembers what was seen of all masters since the beginning.
@@ -32,6 +34,7 @@ pub(crate) struct Invariants {
     /// Snapshots that were taken from a leader: where, and the index of their last entry.
     installed: BTreeSet<(Host, u64)>,
     disks: Disks,
+    evictions: Evictions,
     seen: Vec<Seen>,
 }
 
@@ -55,6 +58,7 @@ impl Invariants {
             voters: BTreeMap::new(),
             installed: BTreeSet::new(),
             disks: Disks::new(masters),
+            evictions: Evictions::new(),
             seen: vec![Seen::default(); masters],
         }
     }
@@ -73,6 +77,7 @@ impl Invariants {
     pub(crate) fn count(&self, exercised: &mut Exercised) {
         exercised.leader_changes = successive(&self.leaders).filter(|(old, new)| old != new).count();
         exercised.snapshots_installed = self.installed.len();
+        self.evictions.count(exercised);
         for (old, new) in successive(&self.voters) {
             match new.len().cmp(&old.len()) {
                 Ordering::Greater => exercised.growths += 1,
@@ -101,6 +106,24 @@ impl Invariants {
             machine.with_raft(|raft| self.check_raft(machine, machines, raft)).unwrap_or(Ok(()))?;
         }
         self.check_leases(machines)
+    }
+
+    /// See [`Evictions::missing`].
+    pub(crate) fn missing_entry(&self) -> Option<u64> {
+        self.evictions.missing()
+    }
+
+    /// Tells the oracle what was evicted, and up to which entry every master that may answer has applied the log: up to
+    /// the last one that the newest leader has applied.
+    pub(crate) fn tell(&mut self, oracle: &Oracle) {
+        for (index, evicted) in self.evictions.take() {
+            oracle.evicted(index, evicted.key, evicted.object.version);
+        }
+        let newest = self.leaders.last_key_value().map(|(term, _)| *term);
+        let leads = self.seen.iter().filter(|seen| Some(seen.led) == newest);
+        if let Some(applied) = leads.filter_map(|seen| seen.applied).max() {
+            oracle.in_effect(applied.index);
+        }
     }
 
     /// No master that runs may answer reads by its lease once another one was elected to a later term. One that is stopped
@@ -190,7 +213,10 @@ impl Invariants {
                 }
                 Some(_) => {}
                 // Not seen before: committed and purged within one step, by a leader that went on after a pause.
-                None if remember || self.fits(entry.log_id) => drop(self.committed.insert(index, now)),
+                None if remember || self.fits(entry.log_id) => {
+                    self.committed.insert(index, now);
+                    self.evictions.committed(entry);
+                }
                 None => return Err(format!("entry {index} appeared on {host} among committed ones")),
             }
         }

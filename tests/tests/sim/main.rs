@@ -24,7 +24,11 @@
 //!   prints the same hash each time; of every run of many, three are run again, and another hash is a failure.
 //! - **Size**: three masters; in one schedule of four five, or three to which two with empty disks are added one by one.
 //! - **Clients** ([`client`]) put, put if absent, revoke, read and remove, on one or two of three stores ([`store`]). One of
-//!   the stores dies, or unmounts, and comes back with nothing: it never has the only replica.
+//!   the stores dies, or unmounts, and comes back with nothing: it never has the only replica. The name of a key says how
+//!   it is put: in a group, with a soft or a hard pin, within the quota of a tenant ([`keys`]). All objects of another
+//!   tenant are removed at once, or those that match a pattern, or their replicas on one store ([`removals`]).
+//! - **Evictions**: in half of the schedules eviction keeps the pool at some 40 objects, in all of them a tenant at its
+//!   quota. The committed entries are applied once more, which tells the oracle of each eviction ([`evictions`]).
 //! - **Faults** ([`nemesis`]): kill, at rest or in the middle of a step, loss of power, errors of the log's disk, data
 //!   directories without room, a disk that is taken (once in a schedule), SIGTERM, SIGSTOP, restart,
 //!   clock rates within 5 %, slow disks; links between masters, and from and to clients, that are slow, lose segments, come
@@ -37,8 +41,9 @@
 //!   the same entries are the same, byte by byte; every log can be read; no master gave up but for its disk, and no task
 //!   panicked. On the disks ([`disks`]): every committed entry is synced on a majority of the voters, no synced vote goes
 //!   back, and what a log has purged is in a synced snapshot. After
-//!   every operation of a client ([`oracle`]): nothing older than what was acknowledged before it began, and no miss of a
-//!   key that nobody removes. What was lost of the keys that are removed at times shows at the end.
+//!   every operation of a client ([`oracle`]): nothing older than what was acknowledged before it began, no value that was
+//!   evicted, and no miss of a key that is neither removed nor evicted at times. A loss of one that is shows at the end: a
+//!   miss needs a removal, or an eviction of exactly the value that was there.
 //! - **At the end** all faults stop, and what was ordered by hand is done: within 10 s (30 s where a disk was taken, 90 s where
 //!   a master was added, too) all members vote and follow one leader, every client's put is acknowledged and every key is
 //!   answered; and the whole history must be linearizable. A history that the checker gives up is counted, and more than one
@@ -53,9 +58,11 @@
 
 mod client;
 mod disks;
+mod evictions;
 mod exercised;
 mod files;
 mod invariants;
+mod keys;
 mod libc;
 mod log;
 mod machine;
@@ -64,6 +71,9 @@ mod net;
 mod operator;
 mod oracle;
 mod panics;
+mod removals;
+#[path = "../common/replay.rs"]
+mod replay;
 mod schedule;
 mod seeds;
 mod store;

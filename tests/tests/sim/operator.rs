@@ -1,4 +1,4 @@
-//! A person who changes the members by hand.
+//! A person who configures the cluster, and changes the members by hand.
 
 use std::time::Duration;
 
@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::client::{Caller, caller};
+use crate::keys::{BOUND, BOUND_OBJECTS};
 use crate::machine::RAFT;
 use crate::net::{Host, address_of};
 
@@ -26,8 +27,17 @@ pub(crate) enum Order {
     Add(Host),
 }
 
-/// Carries out one order after the other.
-pub(crate) async fn operate(mut masters: Caller, mut orders: mpsc::UnboundedReceiver<Order>) {
+/// Shares of the pool between which eviction keeps a small one: some 40 objects of three stores.
+const WATERMARKS: [(&str, &str); 2] =
+    [("eviction-low-watermark", "0.003"), ("eviction-high-watermark", "0.004")];
+
+/// Configures the cluster, then carries out one order after the other.
+pub(crate) async fn operate(
+    mut masters: Caller,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    small_pool: bool,
+) {
+    configure(&mut masters, small_pool).await;
     while let Some(order) = orders.recv().await {
         let began = Instant::now();
         while carry_out(&mut masters, order).await.is_none() {
@@ -36,6 +46,17 @@ pub(crate) async fn operate(mut masters: Caller, mut orders: mpsc::UnboundedRece
             }
             sleep(Duration::from_millis(50)).await;
         }
+    }
+}
+
+async fn configure(masters: &mut Caller, small_pool: bool) {
+    let quota = Some(v1::Quota { bytes: 0, objects: BOUND_OBJECTS });
+    let request = v1::SetTenantRequest { caller: caller(), tenant: BOUND.to_owned(), quota };
+    while masters.attempt(async |mut master| master.set_tenant(request.clone()).await).await.is_err() {}
+    for (name, value) in WATERMARKS.iter().filter(|_| small_pool) {
+        let (name, value) = ((*name).to_owned(), (*value).to_owned());
+        let request = v1::SetConfigRequest { caller: caller(), name, value };
+        while masters.attempt(async |mut master| master.set_config(request.clone()).await).await.is_err() {}
     }
 }
 

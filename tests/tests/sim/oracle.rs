@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mc_tests::checker::{Action, Digest, Losses, Operation, Outcome, Verdict, check};
+use mc_types::PutId;
 use parking_lot::Mutex;
 
+use crate::client::digest;
+use crate::keys::{may_be_evicted, may_be_removed};
 use crate::trace::Trace;
-
-/// Prefix of the keys that clients remove. All others stay once they are put.
-const REMOVED: &str = "hot-";
 
 /// Records operations and judges each read as it returns; clones record into the same history.
 #[derive(Clone)]
 pub(crate) struct Oracle {
     inner: Arc<Mutex<Inner>>,
     trace: Trace,
+    small_pool: bool,
 }
 
 /// Counts of the clients' calls.
@@ -27,6 +28,12 @@ pub(crate) struct Tally {
     pub(crate) revoked: usize,
     /// Starts of puts that were refused because disks are nearly full.
     pub(crate) refused_for_room: usize,
+    /// Starts of puts that were refused because of a tenant's quota.
+    pub(crate) refused_for_quota: usize,
+    /// Removals of many objects of a tenant that were answered.
+    pub(crate) mass_removals: usize,
+    /// Replicas that were dropped from one store.
+    pub(crate) replicas_dropped: usize,
 }
 
 #[derive(Default)]
@@ -36,13 +43,16 @@ struct Inner {
     /// Within one millisecond things happen one after the other.
     order: u64,
     operations: BTreeMap<String, Vec<Operation>>,
+    /// Evictions that the newest leader may not have applied yet, by the index of their entry.
+    evictions: BTreeMap<u64, Vec<(String, Digest)>>,
     tally: Tally,
     violation: Option<String>,
 }
 
 impl Oracle {
-    pub(crate) fn new(trace: Trace) -> Self {
-        Self { inner: Arc::default(), trace }
+    /// With `small_pool`, the pool evicts all that is not hard-pinned.
+    pub(crate) fn new(trace: Trace, small_pool: bool) -> Self {
+        Self { inner: Arc::default(), trace, small_pool }
     }
 
     pub(crate) fn set_now(&self, now: u64) {
@@ -65,11 +75,12 @@ impl Oracle {
 
     pub(crate) fn record(&self, client: u32, key: &str, action: Action, outcome: Outcome, start: u64) {
         let operation = Operation { client, key: key.to_owned(), action, outcome, start, end: self.now() };
-        assert!(action != Action::Remove || key.starts_with(REMOVED), "{key} is a key that nobody removes");
+        assert!(action != Action::Remove || may_be_removed(key), "{key} is a key that nobody removes");
         self.trace.note_text(&format!("{key} {operation}"));
         let mut inner = self.inner.lock();
         let before = inner.operations.entry(key.to_owned()).or_default();
-        let wrong = contradiction(before, &operation);
+        let may_go = may_be_removed(key) || may_be_evicted(key, self.small_pool);
+        let wrong = contradiction(before, &operation, may_go);
         before.push(operation.clone());
         if let Some(other) = wrong {
             inner.violation.get_or_insert_with(|| {
@@ -80,6 +91,29 @@ impl Oracle {
         }
     }
 
+    /// The entry `index`, which is committed, evicts a version. From when on a read may miss it is not known: a leader that
+    /// has died may have applied the entry before anybody saw that it is committed.
+    pub(crate) fn evicted(&self, index: u64, key: String, version: PutId) {
+        self.trace.note_text(&format!("{key} {version:?} is evicted by entry {index}"));
+        let mut inner = self.inner.lock();
+        if !may_be_evicted(&key, self.small_pool) {
+            inner.violation.get_or_insert_with(|| format!("key {key} was evicted by entry {index}"));
+        }
+        inner.evictions.entry(index).or_default().push((key, digest(version)));
+    }
+
+    /// The newest leader has applied the entries up to this one: no read from now on may return what they evicted.
+    pub(crate) fn in_effect(&self, index: u64) {
+        let now = self.now();
+        let mut inner = self.inner.lock();
+        let later = inner.evictions.split_off(&(index + 1));
+        let evicted = std::mem::replace(&mut inner.evictions, later);
+        for (key, value) in evicted.into_values().flatten() {
+            let eviction = Operation::eviction(&key, value, 0, now);
+            inner.operations.entry(key).or_default().push(eviction);
+        }
+    }
+
     /// The first read that returned something older than a change acknowledged before it began, or missed what was put.
     pub(crate) fn violation(&self) -> Option<String> {
         self.inner.lock().violation.clone()
@@ -87,6 +121,7 @@ impl Oracle {
 
     /// Judges the whole history.
     pub(crate) fn verdict(&self) -> Verdict {
+        self.in_effect(u64::MAX - 1);
         let inner = self.inner.lock();
         let history: Vec<_> = inner.operations.values().flatten().cloned().collect();
         // Stores fall silent, and the one that forgets never holds the only replica.
@@ -111,15 +146,19 @@ impl Oracle {
 /// A change that was acknowledged before `read` began, and that `read` does not know of, although nothing else that
 /// could explain its answer happened since.
 ///
-/// A miss of a key that is removed at times is judged at the end, with the whole history: a remove that is under way may
-/// explain it, and has not been recorded yet.
-fn contradiction(before: &[Operation], read: &Operation) -> Option<Operation> {
+/// A miss of a key that is removed or evicted at times is judged at the end, with the whole history: a remove that is under
+/// way may explain it, and has not been recorded yet.
+fn contradiction(before: &[Operation], read: &Operation, may_go: bool) -> Option<Operation> {
     let writes = |digest: Digest| before.iter().find(|op| written(op) == Some(digest));
     let value = match read.outcome {
         Outcome::Value(value) => Some(value),
-        Outcome::Miss | Outcome::Absent if !read.key.starts_with(REMOVED) => None,
+        Outcome::Miss | Outcome::Absent if !may_go => None,
         _ => return None,
     };
+    let evicted = |op: &&Operation| value.is_some_and(|value| op.action == Action::Evict(value));
+    if let Some(eviction) = before.iter().filter(evicted).find(|eviction| eviction.end < read.start) {
+        return Some(eviction.clone());
+    }
     let open = |op: &Operation| op.outcome == Outcome::Unknown;
     // What can explain the answer: the put of that value, which may have taken effect after `change` did. A miss, nothing.
     let explains = |op: &Operation| match value {
@@ -136,7 +175,7 @@ fn contradiction(before: &[Operation], read: &Operation) -> Option<Operation> {
         .filter(|change| match value {
             Some(value) => match written(change) {
                 Some(other) => other != value && change.outcome == Outcome::Stored,
-                None => change.outcome == Outcome::Removed,
+                None => matches!(change.outcome, Outcome::Removed | Outcome::Cleared),
             },
             None => change.outcome == Outcome::Stored,
         })

@@ -82,10 +82,11 @@ pub(crate) fn run(seed: u64) -> Report {
         Machine::new(host, peers, &net, root.path(), snapshot_every, rng.part(10 + host as u64))
     };
     let mortal = Mortal::new();
+    let small_pool = rng.part(8).below(2) == 0;
     let mut schedule = Schedule {
         now: 0,
         machines: (0..masters).map(machine).collect(),
-        oracle: Oracle::new(trace.clone()),
+        oracle: Oracle::new(trace.clone(), small_pool),
         invariants: Invariants::new(masters, trace.clone()),
         nemesis: Nemesis::new(
             [masters, founders, hosts],
@@ -103,12 +104,15 @@ pub(crate) fn run(seed: u64) -> Report {
             .build()
             .expect("a runtime without I/O has nothing to fail with"),
     };
-    let outcome = schedule.play(&rng, ordered);
+    let outcome = schedule.play(&rng, ordered, small_pool);
     let found = match outcome {
         Ok(()) => match schedule.oracle.verdict() {
             Verdict::Linearizable { .. } => Found::Nothing,
             undecided @ Verdict::Unknown { .. } => Found::Undecided(undecided.to_string()),
-            Verdict::Violation(violation) => Found::Violation(violation.to_string()),
+            Verdict::Violation(violation) => match schedule.invariants.missing_entry() {
+                None => Found::Violation(violation.to_string()),
+                Some(entry) => Found::Undecided(format!("entry {entry} was not seen, and {violation}")),
+            },
         },
         Err(violation) => Found::Violation(format!("{} ms: {violation}", schedule.now)),
     };
@@ -151,7 +155,12 @@ fn scratch() -> std::path::PathBuf {
 }
 
 impl Schedule {
-    fn play(&mut self, rng: &Seeded, ordered: mpsc::UnboundedReceiver<Order>) -> Result<(), String> {
+    fn play(
+        &mut self,
+        rng: &Seeded,
+        ordered: mpsc::UnboundedReceiver<Order>,
+        small_pool: bool,
+    ) -> Result<(), String> {
         for founder in self.nemesis.members.iter().copied() {
             self.machines[founder].start();
         }
@@ -173,7 +182,7 @@ impl Schedule {
         }
         let network = self.net.of(masters + CLIENTS);
         let caller = Caller::new(&network, masters, operator::PATIENCE, rng.part(6));
-        let operator = self.outside.spawn(operator::operate(caller, ordered));
+        let operator = self.outside.spawn(operator::operate(caller, ordered, small_pool));
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
                 let network = self.net.of(masters + number);
@@ -245,6 +254,9 @@ impl Schedule {
             puts_on_two_stores: tally.on_two_stores,
             puts_revoked: tally.revoked,
             puts_without_room: tally.refused_for_room,
+            puts_over_quota: tally.refused_for_quota,
+            mass_removals: tally.mass_removals,
+            replicas_dropped: tally.replicas_dropped,
             puts_that_found_one: self.oracle.count(|op| op.outcome == Outcome::Exists),
             stores_returned: self.mortal.returns(),
             ..Exercised::default()
@@ -276,6 +288,7 @@ impl Schedule {
         }
         self.outside.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
         self.invariants.check(&self.machines)?;
+        self.invariants.tell(&self.oracle);
         if let Some(panic) = crate::panics::first() {
             return Err(format!("a task panicked: {panic}"));
         }

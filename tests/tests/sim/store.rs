@@ -71,6 +71,10 @@ fn id_of(number: usize) -> StoreId {
     StoreId(number as u64 + 1)
 }
 
+pub(crate) fn name_of(number: usize) -> String {
+    format!("store{number}")
+}
+
 /// Store `number`: mounts, and beats wherever the leader is.
 pub(crate) async fn store(number: usize, mut caller: Caller, mut rng: Seeded, mortal: Mortal) {
     let fate = || if number == MORTAL { mortal.fate() } else { Fate::Lives };
@@ -104,7 +108,7 @@ async fn mount(number: usize, caller: &mut Caller, store: &bytes::Bytes, epoch: 
     let mount = v1::MountStoreRequest {
         caller: self::caller(),
         store_id: store.clone(),
-        name: format!("store{number}"),
+        name: name_of(number),
         epoch: epoch.clone(),
         grant_key: vec![7; 32].into(),
         endpoints: vec![v1::Endpoint {
@@ -112,7 +116,7 @@ async fn mount(number: usize, caller: &mut Caller, store: &bytes::Bytes, epoch: 
             address: format!("10.0.0.{}:50060", 90 + number),
             ..Default::default()
         }],
-        segment_bytes: vec![1 << 34],
+        segment_bytes: vec![16 << 20],
         http_address: String::new(),
     };
     caller.attempt(async |mut master| master.mount_store(mount).await).await.is_ok()

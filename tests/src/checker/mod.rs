@@ -173,7 +173,9 @@ fn explain(history: &[Operation], key: &str, stuck: &Operation, losses: &Losses)
                     .to_owned(),
             }
         }
-        _ if is_loss(stuck, losses) => "an acknowledged value is gone, though nobody removed it".to_owned(),
+        _ if is_loss(stuck, losses) => {
+            "an acknowledged value is gone, though it was neither removed nor evicted".to_owned()
+        }
         Outcome::Evicted => "the eviction of a value that was never there, or went in another way".to_owned(),
         _ => "an answer that no order of the operations explains".to_owned(),
     }

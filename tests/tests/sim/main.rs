@@ -53,7 +53,7 @@
 //!
 //! # That it bites
 //!
-//! `planted.patch` puts five known bugs back; `MC_SIM_BUG` chooses one. What was found is in docs/simulation.md.
+//! `planted.patch` puts six known bugs back; `MC_SIM_BUG` chooses one. What was found is in docs/simulation.md.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod client;

@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 
 use crate::keys::{self, group_of, pin_of, tenant_of};
 use crate::machine::CLIENTS;
-use crate::net::address_of;
+use crate::net::{Host, Net, address_of};
 use crate::oracle::Oracle;
 use crate::store::may_forget;
 
@@ -63,8 +63,8 @@ impl Habit {
 /// Calls masters, the one that answered last first.
 pub(crate) struct Caller {
     masters: Vec<MasterClient<Channel>>,
-    at: usize,
-    patience: Duration,
+    pub(crate) at: usize,
+    pub(crate) patience: Duration,
     rng: Seeded,
 }
 
@@ -118,7 +118,11 @@ impl Caller {
         }
     }
 
-    async fn elsewhere(&mut self) {
+    pub(crate) fn masters(&self) -> usize {
+        self.masters.len()
+    }
+
+    pub(crate) async fn elsewhere(&mut self) {
         self.anyone();
         sleep(Duration::from_millis(self.rng.within(2..20))).await;
     }
@@ -154,6 +158,8 @@ fn stays(replica: &v1::Replica) -> bool {
 pub(crate) struct Client {
     number: u32,
     habit: Habit,
+    pub(crate) net: Net,
+    pub(crate) host: Host,
     pub(crate) caller: Caller,
     pub(crate) oracle: Oracle,
     pub(crate) rng: Seeded,
@@ -162,16 +168,13 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(
-        number: u32,
-        network: &Arc<dyn Network>,
-        masters: usize,
-        oracle: Oracle,
-        rng: Seeded,
-    ) -> Self {
+    pub(crate) fn new(number: usize, net: Net, masters: usize, oracle: Oracle, rng: Seeded) -> Self {
+        // The hosts of the clients follow those of the masters.
+        let host = masters + number;
+        let number = u32::try_from(number).unwrap_or(0);
         let habit = Habit::of(number);
-        let caller = Caller::new(network, masters, habit.patience, rng.part(1));
-        Self { number, habit, caller, oracle, rng: rng.part(2), kept: Vec::new() }
+        let caller = Caller::new(&net.of(host), masters, habit.patience, rng.part(1));
+        Self { number, habit, net, host, caller, oracle, rng: rng.part(2), kept: Vec::new() }
     }
 
     /// Does random operations until told to stop.
@@ -197,6 +200,7 @@ impl Client {
                     _ if kind == 0 => self.exist(&hot).await,
                     _ if kind == 3 => drop(self.get(&keys::bound(draw)).await),
                     _ if kind == 4 => drop(self.get(&keys::scratch(draw)).await),
+                    _ if kind == 5 => drop(self.get_entry(&keys::entry(draw)).await),
                     at if kind < 3 && at < self.kept.len() => {
                         let key = self.kept[at].clone();
                         self.get(&key).await;
@@ -212,7 +216,8 @@ impl Client {
                         self.kept.push(key.clone());
                         self.put(&key, v1::PutMode::Upsert).await;
                     }
-                    2 | 3 => self.remove(&hot).await,
+                    2 => self.change_entry(&keys::entry(draw)).await,
+                    3 => self.remove(&hot).await,
                     4 => self.revoke(&hot).await,
                     5 => {
                         self.put(&hot, v1::PutMode::IfAbsent).await;
@@ -243,7 +248,10 @@ impl Client {
     pub(crate) async fn read_all(&mut self) {
         let keys = self.oracle.keys();
         for key in keys {
-            while !self.get(&key).await {}
+            while !match keys::is_entry(&key) {
+                true => self.get_entry(&key).await,
+                false => self.get(&key).await,
+            } {}
         }
     }
 

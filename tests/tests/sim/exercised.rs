@@ -45,6 +45,8 @@ pub(crate) struct Exercised {
     pub(crate) groups_evicted: usize,
     /// Removals of many objects of a tenant at once.
     pub(crate) mass_removals: usize,
+    /// Changes of the table of keys and values that were answered.
+    pub(crate) entries_changed: usize,
     /// Replicas that were dropped from one store.
     pub(crate) replicas_dropped: usize,
     /// Starts of puts that were refused because of a tenant's quota.
@@ -52,7 +54,7 @@ pub(crate) struct Exercised {
 }
 
 impl Exercised {
-    fn counts(&self) -> [Count; 19] {
+    fn counts(&self) -> [Count; 20] {
         [
             ("leader changes", self.leader_changes),
             ("snapshots installed on followers", self.snapshots_installed),
@@ -71,6 +73,7 @@ impl Exercised {
             ("objects evicted", self.evictions),
             ("groups evicted", self.groups_evicted),
             ("removals of many objects", self.mass_removals),
+            ("changes of the table of keys and values", self.entries_changed),
             ("replicas dropped", self.replicas_dropped),
             ("puts refused for a quota", self.puts_over_quota),
         ]
@@ -84,7 +87,7 @@ impl fmt::Display for Exercised {
 }
 
 /// The counts of many schedules, added up.
-pub(crate) struct Totals([Count; 19]);
+pub(crate) struct Totals([Count; 20]);
 
 impl Totals {
     /// Of what the processes of many seeds printed. One that did not get so far has counted nothing.

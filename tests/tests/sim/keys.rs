@@ -12,6 +12,8 @@ pub(crate) const SCRATCH: &str = "scratch";
 const SCRATCH_KEYS: u64 = 4;
 /// Keys of the default tenant that all clients write.
 const HOT_KEYS: u64 = 3;
+/// Entries of the table of keys and values.
+const ENTRIES: u64 = 2;
 /// Objects of a group.
 const MEMBERS: usize = 3;
 
@@ -28,6 +30,15 @@ pub(crate) fn bound(draw: u64) -> String {
 
 pub(crate) fn scratch(draw: u64) -> String {
     format!("{SCRATCH}-{}", draw % SCRATCH_KEYS)
+}
+
+/// A key of the table of keys and values.
+pub(crate) fn entry(draw: u64) -> String {
+    format!("entry-{}", draw % ENTRIES)
+}
+
+pub(crate) fn is_entry(key: &str) -> bool {
+    kind_of(key) == "entry"
 }
 
 /// Keys that a removal from [`SCRATCH`] removes: all, or [`SOME_SCRATCH`].
@@ -73,7 +84,7 @@ pub(crate) fn group_of(key: &str) -> String {
 
 /// Whether clients remove the key at times.
 pub(crate) fn may_be_removed(key: &str) -> bool {
-    matches!(kind_of(key), "hot" | SCRATCH)
+    matches!(kind_of(key), "hot" | "entry" | SCRATCH)
 }
 
 /// Whether the key may be evicted: in any pool within a quota, else in a pool that is small.

@@ -43,7 +43,7 @@ const TASKS_AT_ONCE: u32 = 4;
 /// Ports as everywhere.
 pub(crate) const RAFT: u16 = 50055;
 pub(crate) const CLIENTS: u16 = 50051;
-const HTTP: u16 = 9003;
+pub(crate) const HTTP: u16 = 9003;
 
 pub(crate) struct Machine {
     pub(crate) host: Host,

@@ -58,6 +58,7 @@
 
 mod client;
 mod disks;
+mod entries;
 mod evictions;
 mod exercised;
 mod files;

@@ -239,7 +239,7 @@ impl Net {
         self.0.lock().delivered
     }
 
-    async fn dial(&self, host: Host, to: SocketAddr) -> io::Result<Stream> {
+    pub(crate) async fn dial(&self, host: Host, to: SocketAddr) -> io::Result<Stream> {
         let (dialing, done) = oneshot::channel();
         {
             let mut state = self.0.lock();
@@ -391,7 +391,7 @@ impl What {
 }
 
 /// One end of a connection.
-struct Stream {
+pub(crate) struct Stream {
     net: Net,
     connection: u64,
     end: End,

@@ -32,6 +32,8 @@ pub(crate) struct Tally {
     pub(crate) refused_for_quota: usize,
     /// Removals of many objects of a tenant that were answered.
     pub(crate) mass_removals: usize,
+    /// Changes of the table of keys and values that were answered.
+    pub(crate) entries_changed: usize,
     /// Replicas that were dropped from one store.
     pub(crate) replicas_dropped: usize,
 }

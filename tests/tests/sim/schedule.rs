@@ -185,10 +185,8 @@ impl Schedule {
         let operator = self.outside.spawn(operator::operate(caller, ordered, small_pool));
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
-                let network = self.net.of(masters + number);
                 let part = rng.part(20 + number as u64);
-                let number = u32::try_from(number).unwrap_or(0);
-                let client = Client::new(number, &network, masters, self.oracle.clone(), part);
+                let client = Client::new(number, self.net.clone(), masters, self.oracle.clone(), part);
                 self.outside.spawn(client.run(self.nemesis.wanted.clone()))
             })
             .collect();
@@ -256,6 +254,7 @@ impl Schedule {
             puts_without_room: tally.refused_for_room,
             puts_over_quota: tally.refused_for_quota,
             mass_removals: tally.mass_removals,
+            entries_changed: tally.entries_changed,
             replicas_dropped: tally.replicas_dropped,
             puts_that_found_one: self.oracle.count(|op| op.outcome == Outcome::Exists),
             stores_returned: self.mortal.returns(),

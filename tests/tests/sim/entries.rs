@@ -1,0 +1,84 @@
+//! Entries of the table of keys and values, which masters serve over HTTP.
+
+use std::io;
+
+use mc_tests::checker::{Action, Digest, Outcome};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+use crate::client::Client;
+use crate::machine::HTTP;
+use crate::net::address_of;
+
+/// Redirects that one operation follows.
+const REDIRECTS: usize = 4;
+
+impl Client {
+    /// Changes an entry: sets it twice as often as it deletes it.
+    pub(crate) async fn change_entry(&mut self, key: &str) {
+        let started = self.oracle.now();
+        let value = self.rng.bits();
+        let (action, answered) = match self.rng.below(3) {
+            0 => (Action::Remove, self.call("DELETE", key, "").await),
+            _ => (Action::Upsert(Digest(value)), self.call("PUT", key, &format!("{value:016x}")).await),
+        };
+        let outcome = match (answered, action) {
+            (Some((200, _)), Action::Remove) => Outcome::Removed,
+            (Some((404, _)), Action::Remove) => Outcome::NothingToRemove,
+            (Some((200, _)), _) => Outcome::Stored,
+            // A leader that is unsure of its majority says so with the same code as one that did nothing.
+            _ => Outcome::Unknown,
+        };
+        self.oracle.tally(|tally| tally.entries_changed += usize::from(outcome != Outcome::Unknown));
+        self.record(key, action, outcome, started);
+    }
+
+    /// True when it was answered.
+    pub(crate) async fn get_entry(&mut self, key: &str) -> bool {
+        let started = self.oracle.now();
+        let outcome = match self.call("GET", key, "").await {
+            Some((200, body)) => {
+                Outcome::Value(Digest(u64::from_str_radix(&body, 16).expect("a value that was set")))
+            }
+            Some((404, _)) => Outcome::Miss,
+            _ => {
+                self.caller.elsewhere().await;
+                return false;
+            }
+        };
+        self.record(key, Action::Get, outcome, started);
+        true
+    }
+
+    /// Returns the code and body of the answer of the master that leads; `None` when there is none in time.
+    async fn call(&mut self, method: &str, key: &str, body: &str) -> Option<(u16, String)> {
+        for _ in 0..REDIRECTS {
+            let exchange = self.exchange(method, key, body);
+            let (code, head, body) = match timeout(self.caller.patience, exchange).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) | Err(_) => return None,
+            };
+            if code != 307 {
+                return Some((code, body));
+            }
+            let leader =
+                (0..self.caller.masters()).find(|at| head.contains(&address_of(*at, HTTP).to_string()));
+            self.caller.at = leader?;
+        }
+        None
+    }
+
+    async fn exchange(&self, method: &str, key: &str, body: &str) -> io::Result<(u16, String, String)> {
+        let mut stream = self.net.dial(self.host, address_of(self.caller.at, HTTP)).await?;
+        let request = format!(
+            "{method} /metadata?key={key} HTTP/1.1\r\nhost: master\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
+        let code = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+        Ok((code.ok_or(io::ErrorKind::InvalidData)?, head.to_owned(), body.to_owned()))
+    }
+}

@@ -477,12 +477,12 @@ impl MasterMetrics {
             used_bytes: r.gauge("mc_pool_used_bytes", "Bytes allocated in the mounted stores, held bytes included", &[]),
             in_flight_bytes: r.gauge(
                 "mc_pool_in_flight_bytes",
-                "Bytes of puts that have started and not ended, in the mounted stores",
+                "Bytes of the replicas of puts that have started and not ended",
                 &[],
             ),
             leased_bytes: r.gauge(
                 "mc_pool_leased_bytes",
-                "Bytes of objects that readers may be reading, as this leader remembers",
+                "Bytes of the replicas of objects that readers may be reading, as this leader remembers",
                 &[],
             ),
             held_bytes: r.gauge("mc_pool_held_bytes", "Bytes of removed or replaced objects that readers may still read, in the mounted stores", &[]),

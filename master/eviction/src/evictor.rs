@@ -57,8 +57,8 @@ pub struct Want {
 pub struct Chosen {
     /// The objects.
     pub items: Vec<EvictItem>,
-    /// Log index of the put of each, in the same order.
-    pub puts: Vec<u64>,
+    /// Order of the put of each (see [`mc_index::allocation_order`]).
+    pub put_orders: Vec<u64>,
     /// Bytes that their replicas free on the stores that count.
     pub bytes: u64,
     /// Why fewer were chosen than wanted, if that is not for the number of objects.
@@ -68,7 +68,7 @@ pub struct Chosen {
 impl Chosen {
     fn add(&mut self, object: &HashedObject) {
         self.items.push(EvictItem { key: object.key, version: object.version });
-        self.puts.push(object.put);
+        self.put_orders.push(object.put_order);
     }
 
     fn is_enough(&self, want: &Want) -> bool {

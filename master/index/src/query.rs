@@ -55,8 +55,8 @@ pub struct HashedObject {
     pub size: u64,
     /// Its protection from eviction.
     pub pin: Pin,
-    /// Log index of the entry that started its put.
-    pub put: u64,
+    /// Order of its put (see [`allocation_order`](crate::allocation_order)).
+    pub put_order: u64,
     /// Mounted store of each replica; at least one.
     pub stores: SmallVec<[StoreId; 1]>,
 }
@@ -222,8 +222,8 @@ impl State {
         let stores: SmallVec<[StoreId; 1]> = lies_on.map(|segment| segment.store).collect();
         let ObjectRef { version, size, pin, group, .. } = object;
         let visible = !stores.is_empty() && self.cleared(object).is_none();
-        let put = object.put_index();
-        visible.then_some(HashedObject { key, group, version, size, pin, put, stores })
+        let put_order = object.put_order();
+        visible.then_some(HashedObject { key, group, version, size, pin, put_order, stores })
     }
 
     /// Returns a group; `None` when it has neither members nor puts in flight.
@@ -269,7 +269,7 @@ impl State {
     pub fn ages(&self) -> impl Iterator<Item = ObjectAge> + '_ {
         self.objects.iter().filter(|object| self.is_live(*object)).map(|object| {
             let key = KeyHash::of_index_key(object.key);
-            ObjectAge { key, unit: UnitOf::new(object), reused: object.reused, put: object.put_index() }
+            ObjectAge { key, unit: UnitOf::new(object), reused: object.reused, put: object.put_order() }
         })
     }
 

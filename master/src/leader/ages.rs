@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use mc_index::allocation_order;
 use mc_types::ClusterTime;
 
 /// Maximum number of samples: more than two hours at one a second.
@@ -10,16 +11,17 @@ const SAMPLES_MAX: usize = 8192;
 
 /// Times at which entries were committed, sampled while this master leads.
 ///
-/// The index has no time of a put, only its place in the log. When the samples are too many, every second one goes, so
-/// the error of an age is a small part of it. An object from before the term counts as old as the first sample.
+/// The index has no time of a put, only its place in the log ([`mc_index::allocation_order`]). When the samples are too
+/// many, every second one goes, so the error of an age is a small part of it. An object from before the term counts as
+/// old as the first sample.
 #[derive(Debug, Default)]
 pub(super) struct Ages {
     samples: VecDeque<(u64, ClusterTime)>,
 }
 
 impl Ages {
-    /// Notes that the entry `index` is the last one that was committed at the time `now`.
-    pub(super) fn note(&mut self, index: u64, now: ClusterTime) {
+    /// Notes that the entry `index` of `term` is the last one that was committed at the time `now`.
+    pub(super) fn note(&mut self, term: u64, index: u64, now: ClusterTime) {
         if self.samples.len() >= SAMPLES_MAX {
             let mut nth = 0;
             self.samples.retain(|_| {
@@ -27,12 +29,12 @@ impl Ages {
                 nth % 2 == 1
             });
         }
-        self.samples.push_back((index, now));
+        self.samples.push_back((allocation_order(term, index), now));
     }
 
-    /// Time since the entry `index` was committed, at least.
-    pub(super) fn age(&self, index: u64, now: ClusterTime) -> Duration {
-        let after = self.samples.partition_point(|(sampled, _)| *sampled < index);
+    /// Time since a put was placed, by its order: to within an interval of the samples.
+    pub(super) fn age(&self, put_order: u64, now: ClusterTime) -> Duration {
+        let after = self.samples.partition_point(|(sampled, _)| *sampled < put_order);
         let (_, at) = self.samples.get(after).or(self.samples.back()).copied().unwrap_or((0, now));
         Duration::from_millis(now.0.saturating_sub(at.0))
     }
@@ -45,11 +47,13 @@ mod tests {
     #[test]
     fn an_age_is_the_time_since_the_next_sample() {
         let mut ages = Ages::default();
-        let age = |ages: &Ages, index| ages.age(index, ClusterTime(100_000)).as_secs();
+        let age = |ages: &Ages, index| ages.age(allocation_order(7, index), ClusterTime(100_000)).as_secs();
         assert_eq!(age(&ages, 7), 0);
-        ages.note(10, ClusterTime(40_000));
-        ages.note(20, ClusterTime(41_000));
+        ages.note(7, 10, ClusterTime(40_000));
+        ages.note(7, 20, ClusterTime(41_000));
         assert_eq!((age(&ages, 3), age(&ages, 10), age(&ages, 11), age(&ages, 21)), (60, 60, 59, 59));
+        let earlier = ages.age(allocation_order(6, 9), ClusterTime(100_000));
+        assert_eq!(earlier.as_secs(), 60, "a put of an earlier term");
     }
 
     #[test]
@@ -57,11 +61,12 @@ mod tests {
         let mut ages = Ages::default();
         let day = 86_400;
         for second in 0..day {
-            ages.note(second * 1000, ClusterTime(second * 1000));
+            ages.note(7, second * 1000, ClusterTime(second * 1000));
         }
         assert!(ages.samples.len() <= SAMPLES_MAX);
         for old in [1, 100, 10_000, 80_000] {
-            let age = ages.age((day - old) * 1000, ClusterTime(day * 1000)).as_secs();
+            let put_order = allocation_order(7, (day - old) * 1000);
+            let age = ages.age(put_order, ClusterTime(day * 1000)).as_secs();
             assert!(age <= old && age + 40 > old, "{age} of {old}");
         }
     }

@@ -264,7 +264,7 @@ impl Term {
     async fn begin(coordinator: &Coordinator, leading: Arc<Leading>) -> Self {
         let evictor = ordered(coordinator).await;
         let mut ages = Ages::default();
-        ages.note(coordinator.raft.view().committed, leading.now());
+        ages.note(leading.term, coordinator.raft.view().committed, leading.now());
         Self {
             evictor,
             ages,
@@ -361,11 +361,11 @@ impl Term {
             let found = coordinator.index.read(|applied| {
                 evictor.choose_clearing(size, &applied.state, &leading.leases, leading.now(), &suspects)
             });
-            let Some((Chosen { items, puts, bytes: freed, .. }, room)) = found else { break };
+            let Some((Chosen { items, put_orders, bytes: freed, .. }, room)) = found else { break };
             if self.evict(coordinator, items, Try::First).await? == Entry::Failed {
                 return Ok(None);
             }
-            self.count(coordinator, &puts, freed);
+            self.count(coordinator, &put_orders, freed);
             coordinator.room.ended(None, None);
             cleared += room - room % size;
             self.follow(coordinator).await;
@@ -393,13 +393,13 @@ impl Term {
             if left.is_none() || entries == ENTRIES_PER_TURN {
                 return Ok(Entry::Applied);
             }
-            let Chosen { items, puts, bytes, blocked } = self.choose(coordinator, scope, left);
+            let Chosen { items, put_orders, bytes, blocked } = self.choose(coordinator, scope, left);
             let objects = items.len() as u64;
             if !items.is_empty() {
                 if self.evict(coordinator, items, Try::First).await? == Entry::Failed {
                     return Ok(Entry::Failed);
                 }
-                self.count(coordinator, &puts, bytes);
+                self.count(coordinator, &put_orders, bytes);
                 coordinator.room.ended(scope, None);
                 entries += 1;
             }
@@ -423,11 +423,11 @@ impl Term {
     }
 
     /// Counts the bytes and ages of what was evicted.
-    fn count(&self, coordinator: &Coordinator, puts: &[u64], bytes: u64) {
+    fn count(&self, coordinator: &Coordinator, put_orders: &[u64], bytes: u64) {
         coordinator.metrics.evicted_bytes(self.reason, bytes);
         let now = self.leading.now();
-        for put in puts {
-            coordinator.metrics.evicted_age(self.reason, self.ages.age(*put, now));
+        for order in put_orders {
+            coordinator.metrics.evicted_age(self.reason, self.ages.age(*order, now));
         }
     }
 
@@ -453,7 +453,7 @@ impl Term {
             return;
         }
         self.noted_at = Instant::now();
-        self.ages.note(coordinator.raft.view().committed, self.leading.now());
+        self.ages.note(self.leading.term, coordinator.raft.view().committed, self.leading.now());
         // A tenant that came just now may not have been followed yet: it is one only if it still is a second later.
         let was_outdated = std::mem::replace(
             &mut self.outdated,

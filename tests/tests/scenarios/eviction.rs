@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mc_client::{Admin, Code, Pin, PinAction, Put, PutMode, PutOptions};
 use mc_tests::{Cluster, Faults, until, value};
@@ -175,4 +175,26 @@ async fn a_pool_full_of_small_objects_takes_large_ones_and_small_ones_again() {
         assert!(gone > 0.0, "the metric counts");
         assert!(gone <= 4.0 * POOL as f64, "{gone} bytes were evicted for twice {POOL}");
     }
+}
+
+#[tokio::test]
+async fn the_age_of_evicted_objects_is_the_time_since_they_were_put() {
+    const OLD: Duration = Duration::from_secs(4);
+    let cluster = Cluster::builder().masters(1).stores(1).segment("16mb").start().await;
+    let client = cluster.client().await;
+    for n in 0..14 {
+        assert_eq!(client.put_with(key(n), &big(n), &options()).await.unwrap(), Put::Stored);
+    }
+    let put = Instant::now();
+    until("the objects are old", async || put.elapsed() > OLD).await;
+    for n in 14..20 {
+        assert_eq!(client.put_with(key(n), &big(n), &options()).await.unwrap(), Put::Stored);
+    }
+    let metric = async |name| cluster.metric_sum(0, name).await;
+    until("some were evicted", async || metric("mc_evicted_age_seconds_count").await > 0.0).await;
+    // Ages are known to a second.
+    let (sum, count) =
+        (metric("mc_evicted_age_seconds_sum").await, metric("mc_evicted_age_seconds_count").await);
+    let mean = sum / count;
+    assert!((OLD.as_secs_f64() - 1.5..30.0).contains(&mean), "{mean} s");
 }

@@ -87,8 +87,8 @@ fn split<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
 }
 
 impl<'a> ObjectRef<'a> {
-    /// Returns the log index of the entry that started the object's put.
-    pub(crate) fn put_index(self) -> u64 {
+    /// Returns the order of the object's put (see [`crate::allocation_order`]).
+    pub(crate) fn put_order(self) -> u64 {
         self.replicas().map(|replica| replica.index).min().unwrap_or_default()
     }
 

@@ -22,7 +22,7 @@ pub(super) const BOARD: Board = Board {
                         ("max(mc_pool_leased_bytes{})", "leased"),
                         ("max(mc_pool_hard_pinned_bytes{})", "hard-pinned"),
                     ],
-                    "Used includes all others. Held: removed or replaced objects that readers may still read; these bytes are free again \
+                    "Used includes held bytes and those in flight. Held: removed or replaced objects that readers may still read; these bytes are free again \
                      within two read leases. In flight: puts that have not ended. Leased objects are not evicted meanwhile. Near `hard-pin-limit` of the capacity, puts of hard-pinned objects are refused.",
                 )
                 .see("Protect objects from eviction"),

@@ -336,8 +336,8 @@ impl RaftNode {
         })
     }
 
-    /// Forms a cluster of `members`, and returns when this node's log holds the first entry durably. Exactly one of them
-    /// must call this, once.
+    /// Forms a cluster of `members`, and returns when this node's vote is durable, and with it the first entry. Exactly one
+    /// of them must call this, once.
     ///
     /// # Errors
     /// The node already has Raft state, is not one of `members`, or has stopped.
@@ -346,12 +346,10 @@ impl RaftNode {
         members: BTreeMap<NodeId, MasterNode>,
     ) -> Result<(), RaftError<TypeConfig, InitializeError<TypeConfig>>> {
         // openraft answers without waiting for the entry: it compares with what was durable before. It writes the entry
-        // and then its vote, and the log makes them durable in this order.
+        // and then its vote, which the log syncs whatever `--log-sync` says, and in this order.
         let mut durable = self.raft.watch_log_progress();
         self.raft.initialize(members).await?;
-        let written = durable.wait_until(|now| {
-            now.as_ref().is_some_and(|now| now.last_log_id.is_some() || now.vote.leader_id.term > 0)
-        });
+        let written = durable.wait_until(|now| now.as_ref().is_some_and(|now| now.vote.leader_id.term > 0));
         let written = written.await;
         written.map(drop).map_err(|_| RaftError::Fatal(Fatal::Stopped))
     }

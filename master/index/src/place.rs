@@ -13,7 +13,7 @@ const TAKE_BACK_MAX: usize = 4096;
 
 /// Chooses the places of the puts of one entry.
 pub(super) struct Placement {
-    /// Segments of live stores that are not suspect, by number.
+    /// Segments of live stores that are not suspect, by store and number.
     candidates: Vec<Candidate>,
     /// Sum of their capacities.
     capacity: u64,
@@ -58,8 +58,6 @@ impl Placement {
                 }
             }
         }
-        // Ordered by id until here. Order by number lets a held range find its candidate and keeps stores together.
-        candidates.sort_unstable_by_key(|candidate| candidate.segment);
         let mut sum = 0u64;
         for candidate in &mut candidates {
             sum = sum.saturating_add(candidate.capacity);
@@ -161,13 +159,11 @@ impl Placement {
             self.searches += 1;
         }
         for &store in &item.preferred {
-            let Some(mounted) = state.stores.mounted(store) else { continue };
-            for number in mounted.numbers.clone() {
-                let Ok(at) = self.candidates.binary_search_by_key(&number, |c| c.segment) else { continue };
-                let found = self.first_with_room(at..at + 1, state, item.size, fits);
-                if found.is_some() {
-                    return found;
-                }
+            let from = self.candidates.partition_point(|c| c.store < store);
+            let to = self.candidates.partition_point(|c| c.store <= store);
+            let found = self.first_with_room(from..to, state, item.size, fits);
+            if found.is_some() {
+                return found;
             }
         }
         self.better_of_two(state, item.size, fits)
@@ -233,7 +229,8 @@ impl Placement {
     ) -> Option<(Candidate, u64)> {
         while self.take_back_left > 0 {
             let usable = |&(time, number): &(_, u32)| {
-                let at = self.candidates.binary_search_by_key(&number, |c| c.segment).ok()?;
+                let key = (state.segments.get(number)?.store, number);
+                let at = self.candidates.binary_search_by_key(&key, |c| (c.store, c.segment)).ok()?;
                 let candidate = self.candidates[at];
                 (fits(&candidate) && (candidate.tcp_only || time <= entry.now)).then_some(candidate)
             };

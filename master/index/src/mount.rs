@@ -66,12 +66,11 @@ impl State {
             return Code::Ok;
         }
         let mut store = store.clone();
-        let mut numbers = old.numbers.clone();
+        let (old_sizes, mut numbers) = (old.mount.segments.clone(), old.numbers.clone());
         let Some(added) = self.add_segments(mount, known) else { return Code::InvalidParams };
-        for (&number, &bytes) in numbers.iter().zip(&mount.segments) {
-            if bytes == 0 {
-                self.segments.drop_segment(number);
-            }
+        let sizes = old_sizes.iter().zip(&mount.segments);
+        for (&number, _) in numbers.iter().zip(sizes).filter(|(_, (old, new))| **old > 0 && **new == 0) {
+            self.segments.drop_segment(number);
         }
         numbers.extend(added);
         store.mounted = Some(Mounted { mount: mount.clone(), numbers });

@@ -176,13 +176,13 @@ impl Puts {
 
     pub(super) fn start(&mut self, id: PutId, put: Put) {
         self.deadlines.add(put.deadline, id);
-        self.bytes += put.bytes();
+        self.bytes = self.bytes.saturating_add(put.bytes());
         self.shards.get_mut(shard_of(id)).start(id, put);
     }
 
     /// Updates the deadlines and the bytes for a put that is no longer in flight.
     fn left(&mut self, put: &Put) {
-        self.bytes -= put.bytes();
+        self.bytes = self.bytes.saturating_sub(put.bytes());
         self.deadlines.remove(put.deadline, |id| is_in_flight(&self.shards, id, put.deadline));
     }
 

@@ -173,6 +173,8 @@ impl Restore {
             ensure(mount.store == record.store && is_mountable(mount), "a bad mount")?;
             let numbered = numbers.len() == mount.segments.len() && numbers.is_sorted_by(|a, b| a < b);
             ensure(numbered, "segments of a mount without a number each")?;
+            let given_out = numbers.last().is_none_or(|last| *last < self.next_segment);
+            ensure(given_out, "a segment's number was not given out yet")?;
         }
         ensure(record.dead.len() <= DEAD_EPOCHS_MAX, "too many ended epochs")?;
         self.state

@@ -69,7 +69,9 @@ impl Segments {
         if place >= MAX_SEGMENTS {
             return Err(SegmentError::TooMany);
         }
-        let allocated = tokio::task::spawn_blocking(move || Segment::allocate(number, size.0, &mut |_| {}));
+        let lent = serving.data.memory().bytes();
+        let allocate = move || Segment::allocate_beside(lent, number, size.0, &mut |_| {});
+        let allocated = tokio::task::spawn_blocking(allocate);
         let segment = allocated.await.map_err(|failed| SegmentError::System(failed.to_string()))??;
         // It is served before the masters know it: they grant access to it as soon as they do.
         serving.data.add(segment);

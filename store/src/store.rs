@@ -221,7 +221,7 @@ async fn allocate(
                 state.set_allocated(before + ready);
                 progress(state.allocated(), state.capacity);
             };
-            segments.push(Segment::allocate(number, size.0, &mut told)?);
+            segments.push(Segment::allocate_beside(before, number, size.0, &mut told)?);
             before += size.0;
         }
         Ok(segments)

@@ -56,8 +56,7 @@ pub enum AllocateError {
     /// The segment does not fit, or no longer fits while it is allocated.
     #[error(
         "a segment of {asked} does not fit: {missing} are still needed and the {limit} leaves {available} \
-         (of which {} stay free): choose a smaller segment or free memory",
-        ByteSize(reserve(asked.0))
+         (of which {reserve} stay free): choose a smaller segment or free memory"
     )]
     DoesNotFit {
         /// The size that was asked for.
@@ -66,6 +65,8 @@ pub enum AllocateError {
         missing: ByteSize,
         /// The bytes that can still be taken.
         available: ByteSize,
+        /// The bytes of these that are left free, for the process and its record of writes.
+        reserve: ByteSize,
         /// The source of the limit.
         limit: String,
     },
@@ -93,13 +94,27 @@ impl Segment {
         len: u64,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Arc<Self>, AllocateError> {
+        Self::allocate_beside(0, number, len, progress)
+    }
+
+    /// [`Self::allocate`] for a process that lends `lent` bytes already: it keeps the record of writes to all of them.
+    ///
+    /// # Errors
+    /// [`AllocateError`].
+    pub fn allocate_beside(
+        lent: u64,
+        number: SegmentNumber,
+        len: u64,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Arc<Self>, AllocateError> {
+        let reserve = reserve(lent.saturating_add(len));
         let asked = ByteSize(len);
         let failed = |step| {
             move |source: rustix::io::Errno| AllocateError::System { asked, step, source: source.into() }
         };
         let map_len = usize::try_from(len).ok().filter(|len| (1..=isize::MAX as usize).contains(len));
         let map_len = map_len.ok_or(AllocateError::Size { asked })?;
-        check_fits(len, len, memory_limit::available())?;
+        check_fits(len, len, reserve, memory_limit::available())?;
 
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let memfd = rustix::fs::memfd_create(format!("mc-segment-{number}"), flags)
@@ -125,7 +140,7 @@ impl Segment {
 
         let mut ready = 0;
         while ready < len {
-            check_fits(len, len - ready, memory_limit::available())?;
+            check_fits(len, len - ready, reserve, memory_limit::available())?;
             let end = len.min(ready + SLICE);
             segment.fault_in(ready..end).map_err(|(step, source)| AllocateError::System {
                 asked,
@@ -249,19 +264,25 @@ impl Segment {
     }
 }
 
-/// Bytes to leave free beside a segment of `len` bytes.
-fn reserve(len: u64) -> u64 {
-    RESERVE.saturating_add(fence_limit(len))
+/// Bytes to leave free in a process that lends `lent` bytes.
+fn reserve(lent: u64) -> u64 {
+    RESERVE.saturating_add(fence_limit(lent))
 }
 
 /// Refuses an allocation that would leave less than the reserve.
-fn check_fits(asked: u64, missing: u64, available: Option<Available>) -> Result<(), AllocateError> {
+fn check_fits(
+    asked: u64,
+    missing: u64,
+    reserve: u64,
+    available: Option<Available>,
+) -> Result<(), AllocateError> {
     match available {
-        Some(Available { bytes, limit }) if missing.saturating_add(reserve(asked)) > bytes => {
+        Some(Available { bytes, limit }) if missing.saturating_add(reserve) > bytes => {
             Err(AllocateError::DoesNotFit {
                 asked: ByteSize(asked),
                 missing: ByteSize(missing),
                 available: ByteSize(bytes),
+                reserve: ByteSize(reserve),
                 limit,
             })
         }
@@ -323,10 +344,10 @@ mod tests {
     #[test]
     fn memory_that_vanishes_on_the_way_is_noticed() {
         let left = Some(Available { bytes: 612 << 20, limit: "limit".to_owned() });
-        assert!(check_fits(1 << 30, 36 << 20, left.clone()).is_ok());
-        assert!(check_fits(1 << 30, 37 << 20, left).is_err());
+        assert!(check_fits(1 << 30, 36 << 20, reserve(1 << 30), left.clone()).is_ok());
+        assert!(check_fits(1 << 30, 37 << 20, reserve(1 << 30), left).is_err());
         assert!(
-            check_fits(1 << 30, 1 << 30, None).is_ok(),
+            check_fits(1 << 30, 1 << 30, reserve(1 << 30), None).is_ok(),
             "a system that tells nothing is taken at its word"
         );
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mc_transfer::{
-    Authority, Counters, DataServer, DataServerConfig, Memory, RequestSeconds, Segment, fence_limit,
+    Authority, Counters, DataServer, DataServerConfig, Memory, RequestSeconds, Segment, Withdrawn,
+    fence_limit,
 };
 use mc_types::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, SegmentNumber, StoreId};
 use parking_lot::Mutex;
@@ -114,10 +115,16 @@ impl Data {
 
     fn remove(&self, number: SegmentNumber) {
         let serving = self.serving.lock();
-        self.memory.remove(number);
-        if let Some(serving) = &*serving {
-            serving.server.withdraw(number);
+        let removed = self.memory.remove(number);
+        let withdrawn = serving.as_ref().and_then(|serving| {
             serving.server.set_fence_bytes(fence_limit(self.memory.bytes()));
+            serving.server.withdraw(number)
+        });
+        drop(serving);
+        if let Some(removed) = removed {
+            tracing::info!(segment = number, bytes = removed.len(), "unmounted a segment");
+            // Neither heartbeats nor transfers may wait for it.
+            self.runtime.spawn(release(removed, withdrawn));
         }
     }
 
@@ -164,6 +171,24 @@ impl Data {
         let stop = CancellationToken::new();
         let task = self.runtime.spawn(server.clone().serve(listener, stop.clone()));
         Ok(Serving { server, stop: stop.drop_guard(), task })
+    }
+}
+
+/// Interval at which a segment that is no longer served is looked at, until no operation on it is under way.
+const RELEASE_LOOK: Duration = Duration::from_millis(50);
+
+/// Releases the memory of a segment once no transfer is under way there, apart from the tasks of the runtime: gigabytes
+/// take seconds.
+async fn release(segment: Arc<Segment>, withdrawn: Option<Withdrawn>) {
+    if let Some(withdrawn) = withdrawn {
+        drop(segment);
+        while withdrawn.is_in_use() {
+            tokio::time::sleep(RELEASE_LOOK).await;
+        }
+        // The process may end before, which releases it as well.
+        let _ = tokio::task::spawn_blocking(move || drop(withdrawn)).await;
+    } else {
+        let _ = tokio::task::spawn_blocking(move || drop(segment)).await;
     }
 }
 

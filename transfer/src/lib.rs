@@ -27,6 +27,6 @@ pub use fence::fence_limit;
 pub use memory::Memory;
 pub use registration::{RegisterError, RegisteredMemory};
 pub use segment::{AllocateError, Segment};
-pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts};
+pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts, Withdrawn};
 pub use tcp::{TcpOptions, TcpTransport};
 pub use transport::{Peer, PeerEndpoint, ReadOp, TransferError, Transport, WriteOp};

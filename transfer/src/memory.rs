@@ -57,11 +57,15 @@ impl Memory {
         segments.push(Some(segment));
     }
 
-    /// Removes a segment. Its memory is released when nobody uses it any more.
-    pub fn remove(&self, number: SegmentNumber) {
+    /// Removes a segment and returns it. Its memory is released with the last holder, which takes a while for gigabytes.
+    pub fn remove(&self, number: SegmentNumber) -> Option<Arc<Segment>> {
         let place = usize::try_from(number).unwrap_or(usize::MAX);
-        let removed = self.segments.write().get_mut(place).and_then(Option::take);
-        // Here, and not under the lock: to release gigabytes takes a while.
+        self.segments.write().get_mut(place)?.take()
+    }
+
+    /// Removes all segments, as [`Self::remove`] does.
+    pub fn clear(&self) {
+        let removed = std::mem::take(&mut *self.segments.write());
         drop(removed);
     }
 }

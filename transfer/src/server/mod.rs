@@ -100,6 +100,23 @@ pub struct DataServer {
     request_seconds: RequestSeconds,
 }
 
+/// A segment that is no longer served, and the record of writes to it.
+pub struct Withdrawn(Arc<Lent>);
+
+impl Withdrawn {
+    /// Whether an operation on the segment is still under way.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1 || Arc::strong_count(&self.0.segment) > 1
+    }
+}
+
+impl fmt::Debug for Withdrawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Withdrawn").field(&self.0.segment.number()).finish()
+    }
+}
+
 /// A segment and its fence.
 struct Lent {
     segment: Arc<Segment>,
@@ -147,11 +164,12 @@ impl DataServer {
         self.lent.rcu(|all| all.iter().chain([&lent]).cloned().collect::<Vec<_>>());
     }
 
-    /// Stops serving a segment: later operations on it are refused, and those under way end as they would. The last of
-    /// them releases its memory.
-    pub fn withdraw(&self, number: SegmentNumber) {
-        let others = |lent: &&Arc<Lent>| lent.segment.number() != number;
-        self.lent.rcu(|all| all.iter().filter(others).cloned().collect::<Vec<_>>());
+    /// Stops serving a segment: later operations on it are refused, and those under way end as they would. Returns what is
+    /// left of it, for the caller to drop.
+    pub fn withdraw(&self, number: SegmentNumber) -> Option<Withdrawn> {
+        let is_it = |lent: &Arc<Lent>| lent.segment.number() == number;
+        let before = self.lent.rcu(|all| all.iter().filter(|lent| !is_it(lent)).cloned().collect::<Vec<_>>());
+        before.iter().find(|lent| is_it(lent)).cloned().map(Withdrawn)
     }
 
     /// Changes the maximum memory to remember writes.

@@ -65,8 +65,7 @@ pub(crate) trait Served: Send + Sync {
     /// returns, no grant issued before can touch a byte.
     fn register(&self, identity: Identity) -> BoxFuture<'_, ()>;
 
-    /// Takes in that the masters have mounted segments of these sizes. Those of 0 bytes are gone for them: the memory may
-    /// be released.
+    /// Records that the masters have mounted segments of these sizes, and releases the memory of those of 0 bytes.
     fn mounted(&self, sizes: &[u64]);
 }
 

@@ -185,7 +185,8 @@ impl Following {
                 }
                 self.register_anew().await;
             }
-            // Even a rescued cluster may lack a segment that was mounted last.
+            // A rescued cluster may lack a segment that was mounted last, and have one that was unmounted. Reads of the
+            // latter are refused until it is unmounted there, too.
             self.status.forget_mounted();
             // A cluster that does not know this memory tells its time with the mount.
             self.status.update(|state| state.cluster_time = known.unwrap_or(ClusterTime(0)));

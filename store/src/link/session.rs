@@ -5,14 +5,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::Fuse;
-use mc_discovery::{LONGEST_SPREAD, Leader};
+use mc_discovery::{Backoff, LONGEST_SPREAD, Leader};
 use mc_proto::v1;
 use mc_types::{ClusterId, ClusterTime, Code, NodeId, SegmentEpoch};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::status::LinkStatus;
 use super::{Identity, Lent, Served};
@@ -24,6 +24,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for opening a heartbeat stream. A leader that a whole fleet moves to opens the streams in turn, and
 /// believes the stores meanwhile. A stream that is dropped and opened again would be one more to wait for.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
+/// First and longest pause before a change of the segments is mounted again.
+const CHANGE_RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// Time without a reply to a heartbeat after which the store leaves the leader.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -59,9 +61,7 @@ impl Session<'_> {
     /// failover only the heartbeats move.
     pub(crate) async fn run(self, mounted: bool) -> End {
         let mut wanted = self.status.wanted();
-        if (!mounted || !self.status.all_mounted())
-            && let Err(end) = self.mount().await
-        {
+        if !mounted && let Err(end) = self.mount().await {
             return end;
         }
         let (beats, requests) = mpsc::channel(4);
@@ -78,9 +78,13 @@ impl Session<'_> {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         tick.reset();
         let mut heard = Instant::now();
-        // Beside the heartbeats, which a mount must not delay.
+        // A change of the segments is mounted beside the heartbeats: a leader that can't commit it, or refuses it, keeps
+        // believing the store.
         let mounting = Fuse::terminated();
         tokio::pin!(mounting);
+        if !self.status.all_mounted() {
+            mounting.set(self.mount_change().fuse());
+        }
         loop {
             tokio::select! {
                 changed = wanted.changed() => {
@@ -88,10 +92,10 @@ impl Session<'_> {
                         return End::Broken("the store has ended".to_owned());
                     }
                     // Another mount may be under way: the masters keep the newer list, in whatever order they arrive.
-                    mounting.set(self.mount().fuse());
+                    mounting.set(self.mount_change().fuse());
                 }
-                mounted = &mut mounting => {
-                    if let Err(end) = mounted {
+                ended = &mut mounting => {
+                    if let Some(end) = ended {
                         return end;
                     }
                 }
@@ -108,6 +112,10 @@ impl Session<'_> {
                 reply = replies.message() => match reply {
                     Ok(Some(reply)) => {
                         heard = Instant::now();
+                        if !reply.mounted {
+                            // All is mounted anew.
+                            mounting.set(Fuse::terminated());
+                        }
                         if let Err(end) = self.hear(&reply).await {
                             return end;
                         }
@@ -120,6 +128,20 @@ impl Session<'_> {
                     Err(status) => return ended(&status),
                 },
             }
+        }
+    }
+
+    /// Mounts the segments as they are wanted now, and tries again until the leader has. Returns why the session ends, if
+    /// the leader can't do it at all.
+    async fn mount_change(&self) -> Option<End> {
+        let mut pace = Backoff::new(CHANGE_RETRY.0, CHANGE_RETRY.1);
+        loop {
+            match self.mount().await {
+                Ok(()) => return None,
+                Err(end @ (End::NotLeader(_) | End::Dead)) => return Some(end),
+                Err(end) => warn!(?end, "a change of the segments is not mounted yet"),
+            }
+            tokio::time::sleep(pace.wait()).await;
         }
     }
 

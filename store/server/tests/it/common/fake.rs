@@ -29,6 +29,10 @@ pub struct Agreed {
     pub events: Vec<Event>,
     /// Hello and Watch tell nobody of the leader: only redirects do.
     pub silent: bool,
+    /// Refusal of every mount.
+    pub mounts_refused: Option<Code>,
+    /// Number of heartbeat streams that were opened.
+    pub streams: usize,
     addresses: Vec<String>,
 }
 
@@ -54,6 +58,8 @@ impl FakeCluster {
             dead: BTreeSet::new(),
             events: Vec::new(),
             silent: false,
+            mounts_refused: None,
+            streams: 0,
             addresses: addresses.clone(),
         };
         let running = (0..masters).map(|_| None).collect();
@@ -231,6 +237,9 @@ impl Master for Fake {
             let code = Code::StoreEpochDead.into();
             return Err(mc_proto::status_of(&v1::ErrorDetail { code, ..Default::default() }));
         }
+        if let Some(code) = agreed.mounts_refused {
+            return Err(mc_proto::status_of(&v1::ErrorDetail { code: code.into(), ..Default::default() }));
+        }
         agreed.mounted.insert(epoch);
         agreed.events.push(Event::Mount {
             master: self.place,
@@ -259,6 +268,7 @@ impl Master for Fake {
         &self,
         request: Request<Streaming<v1::StoreHeartbeat>>,
     ) -> Result<Response<Self::HeartbeatStream>, Status> {
+        self.agreed.lock().unwrap().streams += 1;
         let beats = request.into_inner();
         let fake = Self { place: self.place, agreed: self.agreed.clone() };
         let replies = futures::stream::unfold((fake, beats), |(fake, mut beats)| async move {

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use mc_transfer::{AllocateError, Segment};
 use mc_types::{ByteSize, MAX_SEGMENTS, SegmentNumber};
+use tracing::info;
 
 use crate::config::SMALLEST_SEGMENT;
-use crate::state::StoreState;
+use crate::state::{Serving, StoreState};
 
 /// Mounts further segments of a store and unmounts segments, while the store serves. Clones are handles of the same
 /// store.
@@ -38,11 +39,21 @@ pub enum SegmentError {
     #[error("segment {0} is the only one that is left: stop the store instead")]
     Last(SegmentNumber),
     /// No leader has confirmed the change in time.
-    #[error("no leader confirmed it within {0:?}: the store goes on asking until one does")]
-    Pending(Duration),
-    /// The system refused a resource.
-    #[error("the system gives no memory: {0}")]
-    System(String),
+    #[error(
+        "no leader confirmed the change of segment {number} within {within:?}: the store goes on asking until one does"
+    )]
+    Pending {
+        /// The segment.
+        number: SegmentNumber,
+        /// Time of the wait.
+        within: Duration,
+    },
+    /// The store has stopped.
+    #[error("the store has stopped")]
+    Stopped,
+    /// The allocation failed.
+    #[error("the allocation failed: {0}")]
+    Failed(String),
 }
 
 impl Segments {
@@ -62,52 +73,63 @@ impl Segments {
         if size < SMALLEST_SEGMENT {
             return Err(SegmentError::Small(size));
         }
-        let serving = self.0.serving().ok_or(SegmentError::Starting)?;
-        let one = self.0.changing.lock().await;
-        let place = serving.data.memory().sizes().len();
+        let serving = self.serving()?;
+        let adding = self.0.adding.lock().await;
+        let memory = serving.data.memory();
+        let place = memory.sizes().len();
         let number = SegmentNumber::try_from(place).map_err(|_| SegmentError::TooMany)?;
         if place >= MAX_SEGMENTS {
             return Err(SegmentError::TooMany);
         }
-        let lent = serving.data.memory().bytes();
-        let allocate = move || Segment::allocate_beside(lent, number, size.0, &mut |_| {});
-        let allocated = tokio::task::spawn_blocking(allocate);
-        let segment = allocated.await.map_err(|failed| SegmentError::System(failed.to_string()))??;
+        let (lent, bytes) = (memory.bytes(), size.0);
+        let allocate = move || Segment::allocate_beside(lent, number, bytes, &mut |_| {});
+        let allocated = tokio::task::spawn_blocking(allocate).await;
+        let segment = allocated.map_err(|failed| SegmentError::Failed(failed.to_string()))??;
+        self.serving()?;
         // It is served before the masters know it: they grant access to it as soon as they do.
         serving.data.add(segment);
         serving.link.want(|segments| {
-            segments.push(size.0);
+            segments.push(bytes);
             Ok::<_, SegmentError>(())
         })?;
-        drop(one);
-        let mounted = tokio::time::timeout(within, serving.link.until_mounted(place, size.0)).await;
-        mounted.map(|()| number).map_err(|_| SegmentError::Pending(within))
+        info!(segment = number, bytes, "serving a further segment");
+        drop(adding);
+        let mounted = tokio::time::timeout(within, serving.link.until_mounted(place, bytes)).await;
+        mounted.map(|()| number).map_err(|_| SegmentError::Pending { number, within })
     }
 
     /// Has the masters unmount a segment, with all replicas in it, and releases its memory once a leader has confirmed
-    /// that.
+    /// that. Repeated while that is pending, it waits again.
     ///
     /// # Errors
     /// [`SegmentError`]. After [`SegmentError::Pending`] the segment is there, and will be unmounted. After any other
     /// error it stays mounted.
     pub async fn unmount(&self, number: SegmentNumber, within: Duration) -> Result<(), SegmentError> {
-        let serving = self.0.serving().ok_or(SegmentError::Starting)?;
+        let serving = self.serving()?;
         let place = usize::try_from(number).map_err(|_| SegmentError::Unknown(number))?;
-        let one = self.0.changing.lock().await;
+        let is_there = serving.data.memory().segment(number).is_some();
         serving.link.want(|segments| {
             let mounted = segments.iter().filter(|bytes| **bytes > 0).count();
             match segments.get_mut(place) {
+                Some(0) if is_there => Ok(()),
                 None | Some(0) => Err(SegmentError::Unknown(number)),
                 Some(_) if mounted == 1 => Err(SegmentError::Last(number)),
                 Some(bytes) => {
+                    info!(segment = number, bytes, "unmounting a segment");
                     *bytes = 0;
                     Ok(())
                 }
             }
         })?;
-        drop(one);
         let unmounted = tokio::time::timeout(within, serving.link.until_mounted(place, 0)).await;
-        unmounted.map_err(|_| SegmentError::Pending(within))
+        unmounted.map_err(|_| SegmentError::Pending { number, within })
+    }
+
+    fn serving(&self) -> Result<&Serving, SegmentError> {
+        match self.0.is_stopped() {
+            true => Err(SegmentError::Stopped),
+            false => self.0.serving().ok_or(SegmentError::Starting),
+        }
     }
 }
 

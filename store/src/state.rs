@@ -1,6 +1,6 @@
 //! State shared by the parts of a running store; health, metrics and status read it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,8 +17,9 @@ pub(crate) struct StoreState {
     pub(crate) capacity: ByteSize,
     allocated: AtomicU64,
     serving: OnceLock<Serving>,
-    /// One segment comes or goes at a time.
-    pub(crate) changing: tokio::sync::Mutex<()>,
+    /// One segment is added at a time.
+    pub(crate) adding: tokio::sync::Mutex<()>,
+    stopped: AtomicBool,
 }
 
 /// Parts of a store that serve once its memory is allocated.
@@ -36,7 +37,8 @@ impl StoreState {
             capacity,
             allocated: AtomicU64::new(0),
             serving: OnceLock::new(),
-            changing: tokio::sync::Mutex::default(),
+            adding: tokio::sync::Mutex::default(),
+            stopped: AtomicBool::new(false),
         }
     }
 
@@ -54,6 +56,14 @@ impl StoreState {
         if self.serving.set(serving).is_err() {
             tracing::error!("a store was started twice");
         }
+    }
+
+    pub(crate) fn set_stopped(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
     }
 
     /// Memory that is lent: all that is allocated once it is served.
@@ -111,7 +121,6 @@ impl StoreStatus {
             ready: state.ready(),
             capacity: state.lent().unwrap_or(state.capacity),
             allocated: state.lent().unwrap_or_else(|| state.allocated()),
-            segments: serving.map(|serving| serving.data.memory().sizes()).unwrap_or_default(),
             cluster: link.as_ref().and_then(|link| link.cluster),
             epoch: link.as_ref().map(|link| link.epoch),
             leader: leader.map(|leader| leader.address.clone()),
@@ -146,8 +155,6 @@ pub struct StoreReport {
     pub capacity: ByteSize,
     /// Memory that is allocated and faulted in.
     pub allocated: ByteSize,
-    /// Bytes of each segment by number, 0 for one that was unmounted. Empty until all memory is allocated.
-    pub segments: Vec<u64>,
     /// The cluster that it belongs to, once known.
     pub cluster: Option<ClusterId>,
     /// Epoch of the present allocation of its memory.

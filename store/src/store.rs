@@ -193,8 +193,11 @@ impl Store {
 
     /// Unmounts the memory at the masters within `unmount_within`, then closes every connection.
     pub async fn stop(self, unmount_within: Duration) {
+        self.state.set_stopped();
         self.link.unmount(unmount_within).await;
         self.serving.data.stop().await;
+        // A handle may live on.
+        self.serving.data.memory().clear();
     }
 }
 

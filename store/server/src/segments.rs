@@ -37,7 +37,7 @@ async fn list(State(segments): State<Segments>) -> Response {
 async fn mount(State(segments): State<Segments>, Query(Mount { size }): Query<Mount>) -> Response {
     let size: ByteSize = match size.parse() {
         Ok(size) => size,
-        Err(error) => return (StatusCode::BAD_REQUEST, format!("size {size}: {error}\n")).into_response(),
+        Err(error) => return (StatusCode::BAD_REQUEST, format!("size: {error}\n")).into_response(),
     };
     match segments.mount(size, WITHIN).await {
         Ok(number) => {
@@ -59,9 +59,10 @@ fn failed(error: &SegmentError) -> Response {
         SegmentError::Small(_) => StatusCode::BAD_REQUEST,
         SegmentError::Unknown(_) => StatusCode::NOT_FOUND,
         SegmentError::Last(_) | SegmentError::TooMany => StatusCode::CONFLICT,
-        SegmentError::Allocate(_) | SegmentError::System(_) => StatusCode::INSUFFICIENT_STORAGE,
-        SegmentError::Pending(_) => StatusCode::ACCEPTED,
-        SegmentError::Starting => StatusCode::SERVICE_UNAVAILABLE,
+        SegmentError::Allocate(_) => StatusCode::INSUFFICIENT_STORAGE,
+        SegmentError::Pending { .. } => StatusCode::ACCEPTED,
+        SegmentError::Starting | SegmentError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
+        SegmentError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     (status, format!("{error}\n")).into_response()
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mc_store::SegmentError;
 use mc_tests::until;
 use mc_transfer::{Peer, PeerEndpoint, TcpOptions, TcpTransport, Transport as _, WriteOp};
-use mc_types::{Access, ByteSize, ClusterId, ClusterTime, Grant, GrantedRange};
+use mc_types::{Access, ByteSize, ClusterId, ClusterTime, Code, Grant, GrantedRange};
 use tokio::time::Instant;
 
 use crate::common::{Event, FakeCluster, config, start};
@@ -62,8 +62,9 @@ async fn segments_are_mounted_served_and_released() {
     segments.unmount(0, LONG).await.unwrap();
     assert_eq!(lists().last(), Some(&vec![0, 3 * MIB]));
     assert_eq!(segments.list(), [0, 3 * MIB]);
-    let report = store.store().status().report();
-    assert!(report.capacity == ByteSize(3 * MIB) && report.fence_bytes < fence, "its records went with it");
+    let report = || store.store().status().report();
+    assert_eq!(report().capacity, ByteSize(3 * MIB));
+    until("its record of writes is gone", async || report().fence_bytes < fence).await;
     let refused = write(0, 3).await.unwrap_err().to_string();
     assert!(refused.contains("not in this store's memory"), "{refused}");
     write(1, 4).await.unwrap();
@@ -72,8 +73,9 @@ async fn segments_are_mounted_served_and_released() {
 
     // Without a leader nothing is confirmed; it is done as soon as there is one.
     cluster.agreed().leader = None;
-    assert!(matches!(segments.mount(ByteSize(MIB), SOON).await, Err(SegmentError::Pending(_))));
-    assert!(matches!(segments.unmount(1, SOON).await, Err(SegmentError::Pending(_))));
+    assert!(matches!(segments.mount(ByteSize(MIB), SOON).await, Err(SegmentError::Pending { .. })));
+    assert!(matches!(segments.unmount(1, SOON).await, Err(SegmentError::Pending { .. })));
+    assert!(matches!(segments.unmount(1, SOON).await, Err(SegmentError::Pending { number: 1, .. })), "again");
     assert_eq!(segments.list(), [0, 3 * MIB, MIB], "no memory is released before the masters know it");
     cluster.agreed().leader = Some(0);
     until("the change is mounted", async || lists().last() == Some(&vec![0, 0, MIB])).await;
@@ -85,4 +87,26 @@ async fn segments_are_mounted_served_and_released() {
     until("there is a new epoch", async || store.store().epoch() != epoch && store.store().ready()).await;
     assert_eq!(lists().last(), Some(&vec![0, 0, MIB]));
     assert_eq!(segments.mount(ByteSize(2 * MIB), LONG).await.unwrap(), 3);
+    store.stop(Duration::ZERO).await;
+    assert!(matches!(segments.mount(ByteSize(MIB), LONG).await, Err(SegmentError::Stopped)));
+    assert!(segments.list().is_empty(), "a handle that lives on keeps no memory");
+}
+
+/// A leader that can't commit a mount, because its disk is slow for example, still believes the store.
+#[tokio::test]
+async fn a_store_whose_change_is_refused_beats_on() {
+    let cluster = FakeCluster::start(1);
+    let dir = tempfile::tempdir().unwrap();
+    let store = start(config(cluster.addresses(), dir.path())).await;
+    until("mounted", async || store.store().ready()).await;
+    cluster.agreed().mounts_refused = Some(Code::ResourceExhausted);
+    let segments = store.store().segments();
+    assert!(matches!(segments.mount(ByteSize(MIB), SOON).await, Err(SegmentError::Pending { .. })));
+    let streams = cluster.agreed().streams;
+    let beats = cluster.beats(0);
+    until("it beats on", async || cluster.beats(0) > beats + 20).await;
+    assert_eq!(cluster.agreed().streams, streams, "on the same stream");
+    cluster.agreed().mounts_refused = None;
+    let mounted = |event: &Event| matches!(event, Event::Mount { segments, .. } if segments.len() == 2);
+    until("the change is mounted", async || cluster.count(mounted) > 0).await;
 }

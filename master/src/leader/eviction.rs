@@ -263,7 +263,7 @@ enum Entry {
 impl Term {
     async fn begin(coordinator: &Coordinator, leading: Arc<Leading>) -> Self {
         let evictor = ordered(coordinator).await;
-        let mut ages = Ages::default();
+        let mut ages = Ages::new();
         ages.note(leading.term, coordinator.raft.view().committed, leading.now());
         Self {
             evictor,

@@ -113,7 +113,7 @@ impl Session<'_> {
                     Ok(Some(reply)) => {
                         heard = Instant::now();
                         if !reply.mounted {
-                            // All is mounted anew.
+                            // `hear` mounts all segments.
                             mounting.set(Fuse::terminated());
                         }
                         if let Err(end) = self.hear(&reply).await {

@@ -88,10 +88,7 @@ impl Segments {
         self.serving()?;
         // It is served before the masters know it: they grant access to it as soon as they do.
         serving.data.add(segment);
-        serving.link.want(|segments| {
-            segments.push(bytes);
-            Ok::<_, SegmentError>(())
-        })?;
+        serving.link.want_mounted(bytes);
         info!(segment = number, bytes, "serving a further segment");
         drop(adding);
         let mounted = tokio::time::timeout(within, serving.link.until_mounted(place, bytes)).await;
@@ -108,19 +105,17 @@ impl Segments {
         let serving = self.serving()?;
         let place = usize::try_from(number).map_err(|_| SegmentError::Unknown(number))?;
         let is_there = serving.data.memory().segment(number).is_some();
-        serving.link.want(|segments| {
-            let mounted = segments.iter().filter(|bytes| **bytes > 0).count();
-            match segments.get_mut(place) {
+        serving.link.want_unmounted(place, |segments| {
+            let others = segments.iter().enumerate().filter(|(other, bytes)| *other != place && **bytes > 0);
+            match segments.get(place) {
+                // An unmount that is pending.
                 Some(0) if is_there => Ok(()),
                 None | Some(0) => Err(SegmentError::Unknown(number)),
-                Some(_) if mounted == 1 => Err(SegmentError::Last(number)),
-                Some(bytes) => {
-                    info!(segment = number, bytes, "unmounting a segment");
-                    *bytes = 0;
-                    Ok(())
-                }
+                Some(_) if others.count() == 0 => Err(SegmentError::Last(number)),
+                Some(_) => Ok(()),
             }
         })?;
+        info!(segment = number, "unmounting a segment");
         let unmounted = tokio::time::timeout(within, serving.link.until_mounted(place, 0)).await;
         unmounted.map_err(|_| SegmentError::Pending { number, within })
     }

@@ -68,14 +68,27 @@ impl LinkStatus {
         Self { clock, state: Mutex::new(state), wanted, mounted }
     }
 
-    /// Changes the list of segments that the masters should mount.
-    pub(crate) fn want<E>(&self, change: impl FnOnce(&mut Vec<u64>) -> Result<(), E>) -> Result<(), E> {
-        let mut changed = Ok(());
+    /// Adds a segment that the masters should mount.
+    pub(crate) fn want_mounted(&self, bytes: u64) {
+        self.wanted.send_modify(|segments| segments.push(bytes));
+    }
+
+    /// Lets the masters unmount a segment, if `may` permits it for the list as it is now.
+    pub(crate) fn want_unmounted<E>(
+        &self,
+        place: usize,
+        may: impl FnOnce(&[u64]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut permitted = Ok(());
         self.wanted.send_if_modified(|segments| {
-            changed = change(segments);
-            changed.is_ok()
+            permitted = may(segments);
+            let changes = permitted.is_ok() && segments.get(place).is_some_and(|bytes| *bytes > 0);
+            if changes {
+                segments[place] = 0;
+            }
+            changes
         });
-        changed
+        permitted
     }
 
     pub(crate) fn wanted(&self) -> watch::Receiver<Vec<u64>> {

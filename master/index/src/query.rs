@@ -30,7 +30,7 @@ pub struct ObjectView {
     pub data_type: u8,
     /// Its group.
     pub group: Option<GroupId>,
-    /// Places of its replicas: at least one, and of mounted epochs only.
+    /// Places of its replicas: at least one, and in mounted segments only.
     pub replicas: SmallVec<[PlacedReplica; 1]>,
 }
 
@@ -145,7 +145,7 @@ pub struct StoreView<'a> {
     pub http: &'a str,
     /// Key that seals its grants.
     pub grant_key: &'a GrantKey,
-    /// Bytes of each segment.
+    /// Bytes of each segment by number, 0 for one that was unmounted.
     pub segments: &'a [u64],
     /// Bytes that can be allocated.
     pub capacity: u64,

@@ -11,7 +11,7 @@ pub(super) struct Segment {
     /// Position in the store's mount.
     pub(super) number: SegmentNumber,
     pub(super) bytes: u64,
-    /// Free and held ranges; `None` once the store was dropped: every replica here is then invisible.
+    /// Free and held ranges; `None` once the segment or its store was dropped: every replica here is then invisible.
     pub(super) space: Option<Space>,
     /// Objects with a replica here, so that the cost of sweeping and listing depends on this segment alone.
     pub(super) residents: Residents,

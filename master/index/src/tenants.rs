@@ -65,7 +65,7 @@ impl Share {
 /// Usage of the pool by a tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantUsage {
-    /// Objects, those of dropped stores included until they are swept.
+    /// Objects, those of dropped stores and segments included until they are swept.
     pub objects: Share,
     /// Puts in flight.
     pub puts: Share,

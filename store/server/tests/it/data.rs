@@ -3,47 +3,29 @@
 use std::time::Duration;
 
 use mc_store::StartError;
-use mc_store_server::{Server, StoreArgs};
-use mc_tests::until;
-use mc_transfer::{Peer, PeerEndpoint, ReadOp, TcpOptions, TcpTransport, Transport as _, WriteOp};
-use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange};
+use mc_store_server::StoreArgs;
+use mc_transfer::{ReadOp, TcpOptions, TcpTransport, Transport as _, WriteOp};
+use mc_types::{Access, GrantKey, GrantedRange};
 use tokio::time::Instant;
 
-use crate::common::{Event, FakeCluster, config, http, start, try_start};
+use crate::common::{FakeCluster, config, grant, http, mounted, peer_of, start, try_start};
 
-fn grant(store: &Server, key: &GrantKey, access: Access) -> mc_types::SealedGrant {
-    let grant = Grant {
-        cluster: ClusterId(0xc1),
-        store: store.store().id(),
-        epoch: store.store().epoch(),
-        access,
-        expires: ClusterTime(100_000),
-        ranges: vec![GrantedRange { segment: 0, offset: 64, len: 4096, index: 7 }],
-    };
-    grant.seal(key)
-}
+const RANGE: GrantedRange = GrantedRange { segment: 0, offset: 64, len: 4096, index: 7 };
 
 #[tokio::test]
 async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
     let cluster = FakeCluster::start(1);
     let dir = tempfile::tempdir().unwrap();
-    let store = start(config(cluster.addresses(), dir.path())).await;
-    until("mounted", async || store.store().ready()).await;
-    let Event::Mount { key, tcp, .. } = cluster.mounts()[0].clone() else { panic!("a mount") };
-    let peer = Peer {
-        cluster: ClusterId(0xc1),
-        store: store.store().id(),
-        epoch: store.store().epoch(),
-        endpoints: vec![PeerEndpoint { transport: "tcp".into(), address: tcp, attributes: vec![] }],
-    };
+    let store = mounted(&cluster, dir.path()).await;
+    let (peer, key) = peer_of(&store, &cluster);
     let transport = TcpTransport::new(TcpOptions::default());
     let deadline = Instant::now() + Duration::from_secs(10);
     let value: Vec<u8> = (0..4096u32).map(|i| (i * 7) as u8).collect();
     let ops = [WriteOp { range: 0, offset: 0, from: vec![&value] }];
-    let written = transport.write(&peer, &grant(&store, &key, Access::Write), &ops, deadline).await;
+    let written = transport.write(&peer, &grant(&peer, &key, Access::Write, RANGE), &ops, deadline).await;
     let written = written[0].clone().unwrap();
 
-    let read_grant = grant(&store, &key, Access::Read);
+    let read_grant = grant(&peer, &key, Access::Read, RANGE);
     let mut back = vec![0; 4096];
     let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut back] }];
     let read = transport.read(&peer, &read_grant, &mut ops, deadline).await;
@@ -55,7 +37,7 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
     let read = transport.read(&peer, &read_grant, &mut ops, deadline).await;
     assert_ne!(read[0], Ok(written), "the checksum tells");
 
-    let forged = grant(&store, &GrantKey([0; 32]), Access::Read);
+    let forged = grant(&peer, &GrantKey([0; 32]), Access::Read, RANGE);
     let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut back] }];
     assert!(transport.read(&peer, &forged, &mut ops, deadline).await[0].is_err());
 

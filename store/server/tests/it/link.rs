@@ -6,7 +6,7 @@ use mc_tests::until;
 use mc_types::ClusterId;
 use tokio::io::AsyncReadExt as _;
 
-use crate::common::{Event, FakeCluster, SEGMENT, config, http, start, until_not_ready_because};
+use crate::common::{Event, FakeCluster, SEGMENT, config, http, mounted, start, until_not_ready_because};
 
 const WITHIN: Duration = Duration::from_secs(2);
 
@@ -85,8 +85,7 @@ async fn a_redirect_is_followed_when_nobody_else_tells() {
 async fn an_epoch_that_the_leader_does_not_know_is_mounted_again() {
     let cluster = FakeCluster::start(1);
     let dir = tempfile::tempdir().unwrap();
-    let store = start(config(cluster.addresses(), dir.path())).await;
-    until("mounted", async || store.store().ready()).await;
+    let store = mounted(&cluster, dir.path()).await;
     let epoch = store.store().epoch();
     cluster.agreed().mounted.clear();
     until("mounted again", async || cluster.mounts().len() == 2).await;
@@ -99,8 +98,7 @@ async fn an_epoch_that_the_leader_does_not_know_is_mounted_again() {
 async fn a_dead_epoch_is_given_up_with_its_key_and_all_its_connections() {
     let cluster = FakeCluster::start(1);
     let dir = tempfile::tempdir().unwrap();
-    let store = start(config(cluster.addresses(), dir.path())).await;
-    until("mounted", async || store.store().ready()).await;
+    let store = mounted(&cluster, dir.path()).await;
     let mut old = tokio::net::TcpStream::connect(store.store().data_address()).await.unwrap();
     let dead = store.store().epoch();
     cluster.agreed().dead.insert(dead);

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use mc_store::SegmentError;
 use mc_tests::until;
-use mc_transfer::{Peer, PeerEndpoint, TcpOptions, TcpTransport, Transport as _, WriteOp};
-use mc_types::{Access, ByteSize, ClusterId, ClusterTime, Code, Grant, GrantedRange};
+use mc_transfer::{TcpOptions, TcpTransport, Transport as _, WriteOp};
+use mc_types::{Access, ByteSize, Code, GrantedRange};
 use tokio::time::Instant;
 
-use crate::common::{Event, FakeCluster, config, start};
+use crate::common::{Event, FakeCluster, grant, mounted, peer_of};
 
 const MIB: u64 = 1 << 20;
 const SOON: Duration = Duration::from_millis(20);
@@ -18,8 +18,7 @@ const LONG: Duration = Duration::from_secs(60);
 async fn segments_are_mounted_served_and_released() {
     let cluster = FakeCluster::start(1);
     let dir = tempfile::tempdir().unwrap();
-    let store = start(config(cluster.addresses(), dir.path())).await;
-    until("mounted", async || store.store().ready()).await;
+    let store = mounted(&cluster, dir.path()).await;
     let segments = store.store().segments();
     let lists = || -> Vec<Vec<u64>> {
         let of = |event| match event {
@@ -32,26 +31,14 @@ async fn segments_are_mounted_served_and_released() {
     assert_eq!(lists(), [vec![2 * MIB], vec![2 * MIB, 3 * MIB]]);
     assert_eq!(store.store().status().report().capacity, ByteSize(5 * MIB));
 
-    let Event::Mount { key, tcp, .. } = cluster.mounts()[0].clone() else { panic!("a mount") };
-    let peer = Peer {
-        cluster: ClusterId(0xc1),
-        store: store.store().id(),
-        epoch: store.store().epoch(),
-        endpoints: vec![PeerEndpoint { transport: "tcp".into(), address: tcp, attributes: vec![] }],
-    };
+    let (peer, key) = peer_of(&store, &cluster);
     let transport = TcpTransport::new(TcpOptions::default());
     let write = async |segment, index| {
-        let grant = Grant {
-            cluster: ClusterId(0xc1),
-            store: peer.store,
-            epoch: peer.epoch,
-            access: Access::Write,
-            expires: ClusterTime(100_000),
-            ranges: vec![GrantedRange { segment, offset: 0, len: 4096, index }],
-        };
+        let range = GrantedRange { segment, offset: 0, len: 4096, index };
+        let grant = grant(&peer, &key, Access::Write, range);
         let ops = [WriteOp { range: 0, offset: 0, from: vec![&[7; 4096]] }];
         let by = Instant::now() + Duration::from_secs(10);
-        transport.write(&peer, &grant.seal(&key), &ops, by).await.remove(0)
+        transport.write(&peer, &grant, &ops, by).await.remove(0)
     };
     for (segment, index) in [(0, 1), (1, 2)] {
         write(segment, index).await.unwrap();
@@ -97,8 +84,7 @@ async fn segments_are_mounted_served_and_released() {
 async fn a_store_whose_change_is_refused_beats_on() {
     let cluster = FakeCluster::start(1);
     let dir = tempfile::tempdir().unwrap();
-    let store = start(config(cluster.addresses(), dir.path())).await;
-    until("mounted", async || store.store().ready()).await;
+    let store = mounted(&cluster, dir.path()).await;
     cluster.agreed().mounts_refused = Some(Code::ResourceExhausted);
     let segments = store.store().segments();
     assert!(matches!(segments.mount(ByteSize(MIB), SOON).await, Err(SegmentError::Pending { .. })));

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 use mc_net::TcpNetwork;
 use mc_store::StartError;
 use mc_store_server::{Server, StoreArgs};
-use mc_types::{ByteSize, Clock};
+use mc_tests::until;
+use mc_transfer::{Peer, PeerEndpoint};
+use mc_types::{Access, ByteSize, Clock, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant};
 
 pub use fake::{Event, FakeCluster};
 
@@ -41,6 +43,32 @@ pub async fn try_start(args: StoreArgs) -> Result<Server, StartError> {
 
 pub async fn start(args: StoreArgs) -> Server {
     try_start(args).await.unwrap()
+}
+
+/// A store that the cluster has mounted.
+pub async fn mounted(cluster: &FakeCluster, data_dir: &Path) -> Server {
+    let store = start(config(cluster.addresses(), data_dir)).await;
+    until("mounted", async || store.store().ready()).await;
+    store
+}
+
+/// The store as a client reaches it, and the key of its grants.
+pub fn peer_of(store: &Server, cluster: &FakeCluster) -> (Peer, GrantKey) {
+    let Event::Mount { key, tcp, .. } = cluster.mounts()[0].clone() else { panic!("a mount") };
+    let peer = Peer {
+        cluster: cluster.agreed().cluster,
+        store: store.store().id(),
+        epoch: store.store().epoch(),
+        endpoints: vec![PeerEndpoint { transport: "tcp".into(), address: tcp, attributes: vec![] }],
+    };
+    (peer, key)
+}
+
+/// A grant of one range that outlasts a test.
+pub fn grant(peer: &Peer, key: &GrantKey, access: Access, range: GrantedRange) -> SealedGrant {
+    let &Peer { cluster, store, epoch, .. } = peer;
+    let expires = ClusterTime(100_000);
+    Grant { cluster, store, epoch, access, expires, ranges: vec![range] }.seal(key)
 }
 
 /// Waits until `/readyz` says no, for a reason that contains all of `words`.

@@ -214,7 +214,7 @@ impl Session<'_> {
             "mounted"
         );
         self.served.mounted(&segments);
-        self.status.mounted(segments);
+        self.status.note_mounted(segments);
         Ok(())
     }
 

@@ -101,7 +101,7 @@ impl LinkStatus {
     }
 
     /// Records that a leader has mounted this list.
-    pub(crate) fn mounted(&self, segments: Vec<u64>) {
+    pub(crate) fn note_mounted(&self, segments: Vec<u64>) {
         self.mounted.send_replace(segments);
     }
 

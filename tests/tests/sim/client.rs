@@ -248,10 +248,15 @@ impl Client {
     pub(crate) async fn read_all(&mut self) {
         let keys = self.oracle.keys();
         for key in keys {
-            while !match keys::is_entry(&key) {
-                true => self.get_entry(&key).await,
-                false => self.get(&key).await,
-            } {}
+            while !self.read(&key).await {}
+        }
+    }
+
+    /// True when it was answered.
+    async fn read(&mut self, key: &str) -> bool {
+        match keys::is_entry(key) {
+            true => self.get_entry(key).await,
+            false => self.get(key).await,
         }
     }
 

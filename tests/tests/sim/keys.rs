@@ -89,7 +89,7 @@ pub(crate) fn may_be_removed(key: &str) -> bool {
 
 /// Whether the key may be evicted: in any pool within a quota, else in a pool that is small.
 pub(crate) fn may_be_evicted(key: &str, small_pool: bool) -> bool {
-    kind_of(key) == BOUND || small_pool && kind_of(key) != "pinned"
+    kind_of(key) == BOUND || small_pool && !matches!(kind_of(key), "pinned" | "entry")
 }
 
 fn kind_of(key: &str) -> &str {

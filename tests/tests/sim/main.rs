@@ -27,6 +27,7 @@
 //!   the stores dies, or unmounts, and comes back with nothing: it never has the only replica. The name of a key says how
 //!   it is put: in a group, with a soft or a hard pin, within the quota of a tenant ([`keys`]). All objects of another
 //!   tenant are removed at once, or those that match a pattern, or their replicas on one store ([`removals`]).
+//!   Entries of the table of keys and values are changed over HTTP ([`entries`]).
 //! - **Evictions**: in half of the schedules eviction keeps the pool at some 40 objects, in all of them a tenant at its
 //!   quota. The committed entries are applied once more, which tells the oracle of each eviction ([`evictions`]).
 //! - **Faults** ([`nemesis`]): kill, at rest or in the middle of a step, loss of power, errors of the log's disk, data

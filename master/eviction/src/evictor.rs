@@ -10,6 +10,7 @@ use mc_index::{
     reuse_epoch,
 };
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
+use smallvec::SmallVec;
 
 use super::leases::Leases;
 use super::policy::{Policy, Turn, Unit};
@@ -38,6 +39,9 @@ const PINS_PER_CHOICE: usize = 1024;
 
 /// Maximum number of units whose objects are gone that one choice drops. A `remove_all` leaves any number of them.
 const GONE_PER_CHOICE: usize = 1024;
+
+/// Maximum number of candidates that are looked up together.
+const AHEAD_MAX: usize = 32;
 
 /// Extent of one eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -385,6 +389,7 @@ impl Evictor {
         let orders = self.orders_for(want.tenant);
         // Number of candidates of each order that stayed.
         let mut stayed = vec![0u32; self.orders.len()];
+        let mut ahead = vec![Ahead::default(); self.orders.len()];
         let mut leased = false;
         for class in [Class::Unpinned, Class::Soft] {
             let (mut looks, mut pins, mut gone) = (0, 0, 0);
@@ -412,11 +417,13 @@ impl Evictor {
                 // All of one queue may be leased while the other has victims: those that stay give way to it.
                 let turn = if stayed[order].is_multiple_of(2) { Turn::ByShare } else { Turn::Other };
                 if let Some((place, it)) = self.candidate(order, class, turn) {
-                    if class == Class::Unpinned && self.take_out_pinned(place, it, state, now) {
+                    ahead[order].pass(|units| self.touch(place, units, state));
+                    let found = Found::of(it, state);
+                    if class == Class::Unpinned && self.take_out_pinned(place, it, &found, now) {
                         pins += 1;
                     } else {
                         let items = chosen.items.len();
-                        let stays = !self.try_evict(place, it, &mut chosen, state, leases, now, without);
+                        let stays = !self.try_evict(place, it, found, &mut chosen, leases, now, without);
                         gone += usize::from(!stays && chosen.items.len() == items);
                         looks += usize::from(stays);
                         stayed[order] += u32::from(stays);
@@ -463,6 +470,14 @@ impl Evictor {
         Some((Place { order: u32::try_from(order).ok()?, unit }, *policy.get(unit)?))
     }
 
+    /// Looks up a candidate and those that follow it, so many in all, to bring them into the processor's cache.
+    fn touch(&self, first: Place, units: usize, state: &State) {
+        if let Some(order) = self.orders.get(first.order as usize) {
+            let next = order.policy.from(first.unit).take(units);
+            state.touch(next.filter(|it| !it.is_group).map(|it| it.hash));
+        }
+    }
+
     /// Returns for how many calls the candidate of an order was not used.
     fn age_of_candidate(&self, order: usize, class: Class) -> Option<u32> {
         let (place, _) = self.candidate(order, class, Turn::ByShare)?;
@@ -471,8 +486,8 @@ impl Evictor {
     }
 
     /// Takes a unit with a pinned object out of the order. Returns whether it has one.
-    fn take_out_pinned(&mut self, place: Place, it: Tracked, state: &State, now: ClusterTime) -> bool {
-        let pins: Vec<Pin> = objects(it, state).0.iter().map(|object| object.pin.at(now)).collect();
+    fn take_out_pinned(&mut self, place: Place, it: Tracked, found: &Found, now: ClusterTime) -> bool {
+        let pins: Vec<Pin> = found.objects.iter().map(|object| object.pin.at(now)).collect();
         if pins.iter().any(|pin| pin.is_hard()) {
             self.policy(place).pin(place.unit, true);
             return true;
@@ -503,13 +518,13 @@ impl Evictor {
         &mut self,
         place: Place,
         it: Tracked,
+        found: Found,
         chosen: &mut Chosen,
-        state: &State,
         leases: &Leases,
         now: ClusterTime,
         without: &[StoreId],
     ) -> bool {
-        let (objects, is_joined) = objects(it, state);
+        let Found { objects, is_joined } = found;
         let counted = |object: &HashedObject| {
             let counts = object.stores.iter().filter(|store| without.binary_search(store).is_err());
             object.size * counts.count() as u64
@@ -565,7 +580,7 @@ impl Evictor {
             };
             self.prune_from = (order, at + 1);
             let it = unit.and_then(|unit| policy.get(unit)).copied();
-            if let Some(it) = it.filter(|it| objects(*it, state).0.is_empty())
+            if let Some(it) = it.filter(|it| Found::of(*it, state).objects.is_empty())
                 && let Some(place) = self.forget(it.hash)
             {
                 self.policy(place).remove(place.unit);
@@ -578,14 +593,47 @@ fn tracked(orders: &[Order], place: Place) -> Option<&Tracked> {
     orders.get(place.order as usize)?.policy.get(place.unit)
 }
 
-/// Returns the objects of a unit, and whether a put is about to join them.
-fn objects(it: Tracked, state: &State) -> (Vec<HashedObject>, bool) {
-    if it.is_group {
-        let GroupView { members, joining, .. } = state.group_of_unit(it.hash).unwrap_or_default();
-        return (members, joining > 0);
+/// Objects of a unit, as the index has them.
+struct Found {
+    objects: SmallVec<[HashedObject; 1]>,
+    /// Whether a put is about to join the group.
+    is_joined: bool,
+}
+
+impl Found {
+    fn of(it: Tracked, state: &State) -> Self {
+        if it.is_group {
+            let GroupView { members, joining, .. } = state.group_of_unit(it.hash).unwrap_or_default();
+            return Self { objects: members.into(), is_joined: joining > 0 };
+        }
+        // An object that has joined a group since is evicted with that.
+        let objects = state.with_hash(it.hash).filter(|object| object.group.is_none()).collect();
+        Self { objects, is_joined: false }
     }
-    // An object that has joined a group since is evicted with that.
-    (state.with_hash(it.hash).filter(|object| object.group.is_none()).collect(), false)
+}
+
+/// Candidates of an order that are looked up ahead of their turn.
+///
+/// The look-ups of one candidate wait for memory in turn, and the processor overlaps those of several. The number grows
+/// from one, because a choice may take a single candidate of each of many orders.
+#[derive(Clone, Copy, Default)]
+struct Ahead {
+    /// Candidates left that were looked up.
+    left: usize,
+    /// Number that was looked up last.
+    last: usize,
+}
+
+impl Ahead {
+    /// Passes one candidate, and looks up the next ones with it if it was not looked up.
+    fn pass(&mut self, look_up: impl FnOnce(usize)) {
+        if self.left == 0 {
+            self.last = (2 * self.last).clamp(1, AHEAD_MAX);
+            self.left = self.last;
+            look_up(self.last);
+        }
+        self.left -= 1;
+    }
 }
 
 /// Marks all of these versions, or none if a lease runs on one.

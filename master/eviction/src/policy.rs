@@ -295,6 +295,14 @@ impl<T> Policy<T> {
         (unit != NONE).then_some(Unit(unit))
     }
 
+    /// Iterates over the data of a unit and of those that were used after it, in the order of their use, to the end of its
+    /// part of the queue.
+    pub fn from(&self, unit: Unit) -> impl Iterator<Item = &T> {
+        let slot = |at: u32| self.slots.get(at as usize);
+        let slots = std::iter::successors(slot(unit.0), move |it| slot(it.newer));
+        slots.filter_map(|slot| slot.data.as_ref())
+    }
+
     /// Moves a unit to the newest end of its queue, as if call number `call` had used it, without counting that as a reuse:
     /// a candidate that must not be evicted now, or one that has grown.
     pub fn defer(&mut self, unit: Unit, call: u32) {

@@ -1,4 +1,5 @@
-//! Speed of the state machine: batches of put starts and ends, and the slowest batch after a clone.
+//! Speed of the state machine: batches of put starts and ends, evictions of as many objects, and the slowest batch after a
+//! clone.
 //!
 //!     cargo run --release -p mc-index --example apply [OBJECTS [PUTS_BETWEEN_CLONES]]
 //!
@@ -10,7 +11,8 @@ mod common;
 use std::time::Duration;
 
 use mc_index::{
-    Command, Endpoint, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Response, Settings, Stamp, State,
+    Command, Endpoint, EvictItem, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Response, Settings,
+    Stamp, State,
 };
 use mc_types::{ClusterTime, Code, GrantKey, PutId, SegmentEpoch, StoreId};
 
@@ -101,6 +103,31 @@ impl Load {
     }
 }
 
+/// Puts `n` objects beside the evictions of those that were put first, 512 an entry, as in a full pool. Prints the speed
+/// of each.
+fn churn(load: &mut Load, n: u64) {
+    let (mut starts, mut ends, mut evictions) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+    for first in (0..n / 512).map(|round| round * 512) {
+        for _ in 0..4 {
+            let (start, end) = load.batch(128);
+            starts += start;
+            ends += end;
+        }
+        let item = |n| EvictItem { key: KeyHash::of("", &key(n)), version: put_id(n) };
+        let evict = Op::Evict { items: (first..first + 512).map(item).collect(), reuse_at: ClusterTime(0) };
+        let at = cpu();
+        let evicted = load.apply(evict);
+        evictions += cpu() - at;
+        let Response::Codes(codes) = evicted else { panic!("{evicted:?}") };
+        assert!(codes.iter().all(|code| *code == Code::Ok));
+    }
+    let speed = |took: Duration| (n / 512 * 512) as f64 / took.as_secs_f64();
+    println!("while as many are evicted:");
+    println!("start {:>12.0} keys/s", speed(starts));
+    println!("end   {:>12.0} keys/s", speed(ends));
+    println!("evict {:>12.0} keys/s", speed(evictions));
+}
+
 /// Writes and reads the log entries of puts, which every master does besides applying them.
 fn code(load: &mut Load, puts: u64) {
     let (mut encoding, mut decoding) = (Duration::ZERO, Duration::ZERO);
@@ -154,6 +181,8 @@ fn main() {
     println!("start {:>12.0} keys/s", keys / starts.as_secs_f64());
     println!("end   {:>12.0} keys/s", keys / ends.as_secs_f64());
     println!("both  {:>12.0} keys/s", keys / (starts + ends).as_secs_f64());
+
+    churn(&mut load, objects / 128 * 128);
 
     // Past every deadline, so that no record of an ended put is left to count.
     load.put += 200 * 40_000;

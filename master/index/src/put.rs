@@ -19,10 +19,10 @@ use super::segments::allocated;
 ///
 /// An index of millions of objects does not fit the CPU cache, and the look-ups of one item wait for memory in turn.
 /// The processor overlaps those of different items, and applying the items then finds everything in the cache.
-const GROUP: usize = 32;
+pub(super) const TOUCHED: usize = 32;
 
 /// Consumes the results of look-ups, so that the compiler does not remove the look-ups.
-fn touch(reads: impl Iterator<Item = u64>) {
+pub(super) fn touch(reads: impl Iterator<Item = u64>) {
     std::hint::black_box(reads.fold(0, |sum, read| sum ^ read));
 }
 
@@ -60,7 +60,7 @@ impl State {
         let suspects: BTreeSet<StoreId> = entry.stamp.suspects.iter().copied().collect();
         let mut placement = Placement::new(self, &suspects);
         let mut answers = Vec::with_capacity(items.len());
-        for group in items.chunks(GROUP) {
+        for group in items.chunks(TOUCHED) {
             let keys: Vec<_> = group.iter().map(|item| IndexKey::new(tenant, &item.key)).collect();
             touch(group.iter().map(|item| self.puts.touch(item.put)));
             touch(keys.iter().flatten().map(|key| self.objects.touch(key.hash())));
@@ -159,7 +159,7 @@ impl State {
     pub(super) fn put_end(&mut self, entry: &Entry<'_>, items: &[PutEndItem]) -> Vec<PutEnded> {
         let suspects: BTreeSet<StoreId> = entry.stamp.suspects.iter().copied().collect();
         let mut answers = Vec::with_capacity(items.len());
-        for group in items.chunks(GROUP) {
+        for group in items.chunks(TOUCHED) {
             touch(group.iter().map(|item| self.puts.touch(item.put)));
             touch(group.iter().map(|item| self.objects.touch(item.key)));
             answers.extend(group.iter().map(|item| self.end_one(entry, item, &suspects)));

@@ -9,6 +9,7 @@ use super::key::{IndexKey, KeyHash};
 use super::machine::State;
 use super::objects::ObjectRef;
 use super::pin::Pin;
+use super::put::touch;
 use super::settings::Settings;
 use super::stores::Mounted;
 use super::tenants::TenantName;
@@ -215,6 +216,11 @@ impl State {
             .with_hash(hash)
             .filter(move |object| KeyHash::of_index_key(object.key) == hash)
             .filter_map(move |object| self.hashed(hash, object))
+    }
+
+    /// Brings the memory into the processor's cache that looking these up with [`Self::with_hash`] is going to read.
+    pub fn touch(&self, hashes: impl Iterator<Item = KeyHash>) {
+        touch(hashes.map(|hash| self.objects.touch(hash)));
     }
 
     fn hashed(&self, key: KeyHash, object: ObjectRef<'_>) -> Option<HashedObject> {

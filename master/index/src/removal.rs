@@ -9,6 +9,7 @@ use super::groups::GroupId;
 use super::key::{IndexKey, KeyHash};
 use super::machine::{Entry, State};
 use super::objects::{Object, ObjectRef, Replica};
+use super::put::{TOUCHED, touch};
 use super::tenants::{RemovalMark, TenantName};
 
 /// Maximum number of objects and parts of the index that one sweep of cleared objects visits. Most are passed over.
@@ -31,15 +32,16 @@ impl State {
 
     /// Evicts objects. All are judged before the first is removed, because the members of a group go together.
     pub(super) fn evict(&mut self, items: &[EvictItem], reuse_at: ClusterTime) -> Vec<Code> {
-        let found: Vec<Option<(IndexKey, Option<GroupId>)>> = items
-            .iter()
-            .map(|item| {
-                let is_meant =
-                    |object: &ObjectRef<'_>| object.version == item.version && self.is_live(*object);
-                let object = self.objects.with_hash(item.key).find(is_meant)?;
-                Some((IndexKey::from_bytes(object.key)?, object.group))
-            })
-            .collect();
+        let find = |item: &EvictItem| {
+            let is_meant = |object: &ObjectRef<'_>| object.version == item.version && self.is_live(*object);
+            let object = self.objects.with_hash(item.key).find(is_meant)?;
+            Some((IndexKey::from_bytes(object.key)?, object.group))
+        };
+        let mut found: Vec<Option<(IndexKey, Option<GroupId>)>> = Vec::with_capacity(items.len());
+        for group in items.chunks(TOUCHED) {
+            touch(group.iter().map(|item| self.objects.touch(item.key)));
+            found.extend(group.iter().map(find));
+        }
         let stays = self.groups_that_stay(items, found.iter().flatten().filter_map(|(_, group)| *group));
         let evict = |found: Option<(IndexKey, Option<GroupId>)>| {
             let Some((key, group)) = found else { return Code::ObjectNotFound };

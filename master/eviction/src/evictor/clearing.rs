@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use mc_index::{Clearing, HashedObject, KeyHash, State};
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
 
-use super::{Chosen, Evictor, Tracked, mark_all, objects};
+use super::{Chosen, Evictor, Found, Tracked, mark_all};
 use crate::leases::Leases;
 
 /// Order in which clearings are tried: the least is the coldest.
@@ -65,11 +65,11 @@ impl Evictor {
                 continue;
             }
             let it: Tracked = *self.tracked(hash)?;
-            let (members, is_joined) = objects(it, state);
+            let Found { objects, is_joined } = Found::of(it, state);
             if is_joined {
                 return None;
             }
-            units.insert(hash.to_u64(), (hash, members));
+            units.insert(hash.to_u64(), (hash, objects.into_vec()));
         }
         let count: usize = units.values().map(|(_, objects)| objects.len()).sum();
         (count <= MAX_ITEMS).then_some(units)

@@ -43,6 +43,8 @@ struct Leader {
     leases: Arc<Leases>,
     evictor: Evictor,
     entries: u64,
+    /// Longest time in which the order of eviction followed an entry.
+    longest_follow: Duration,
 }
 
 /// Durations of one thing.
@@ -86,6 +88,7 @@ impl Leader {
             leases: Arc::default(),
             evictor: Evictor::default(),
             entries: 0,
+            longest_follow: Duration::ZERO,
         };
         let bytes = (objects * 2 * SIZE / STORES).max(1 << 30);
         for store in 1..=STORES {
@@ -120,7 +123,10 @@ impl Leader {
         let took = begun.elapsed();
         drop(state);
         if let Some(change) = Change::of(&command, &response) {
-            self.evictor.follow(&change, &self.state.read());
+            let state = self.state.read();
+            let begun = Instant::now();
+            self.evictor.follow(&change, &state);
+            self.longest_follow = self.longest_follow.max(begun.elapsed());
         }
         took
     }
@@ -210,6 +216,7 @@ fn main() {
     };
     let mut leader = Leader::filled(objects);
     println!("{} objects in the index", leader.state.read().objects());
+    println!("following an entry while it filled: longest {:.2} ms", ms(leader.longest_follow));
     for n in objects - READ..objects {
         let found = leader.state.read().get("", &key(n)).expect("it was put");
         assert!(leader.leases.grant(found.version, 0, ClusterTime(10_000)));

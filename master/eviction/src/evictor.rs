@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
-use hashbrown::HashTable;
 use mc_index::{
     Change, EvictItem, GroupView, HashedObject, KeyHash, ObjectAge, Pin, State, TenantName, UnitOf,
     reuse_epoch,
@@ -12,6 +11,7 @@ use mc_index::{
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
 use smallvec::SmallVec;
 
+use super::grow::Table;
 use super::leases::Leases;
 use super::policy::{Policy, Turn, Unit};
 
@@ -112,7 +112,7 @@ pub struct Evictor {
     /// The common order, then those of tenants with a quota.
     orders: Vec<Order>,
     by_tenant: HashMap<TenantName, usize>,
-    units: HashTable<Place>,
+    units: Table<Place>,
     /// Number of calls so far, by which the policy tells uses of one call from those of several.
     calls: u32,
     /// Order and unit to check next against the index.
@@ -157,7 +157,7 @@ impl Default for Evictor {
         Self {
             orders: vec![Order::default()],
             by_tenant: HashMap::new(),
-            units: HashTable::new(),
+            units: Table::default(),
             calls: 0,
             prune_from: (0, 0),
             epoch: 0,
@@ -269,14 +269,13 @@ impl Evictor {
         let orders = &self.orders;
         let hash_of = |place: &Place| tracked(orders, *place).map_or(0, |it| it.hash.to_u64());
         let place = Place { order: u32::try_from(order).unwrap_or_default(), unit };
-        self.units.insert_unique(hash.to_u64(), place, hash_of);
+        self.units.insert(hash.to_u64(), place, hash_of);
     }
 
     fn forget(&mut self, hash: KeyHash) -> Option<Place> {
         let orders = &self.orders;
         let is_it = |place: &Place| tracked(orders, *place).is_some_and(|it| it.hash == hash);
-        let entry = self.units.find_entry(hash.to_u64(), is_it).ok()?;
-        Some(entry.remove().0)
+        self.units.take(hash.to_u64(), is_it)
     }
 
     fn policy(&mut self, place: Place) -> &mut Policy<Tracked> {

@@ -9,6 +9,7 @@
 
 mod evictor;
 mod excess;
+mod grow;
 mod hits;
 mod leases;
 mod policy;

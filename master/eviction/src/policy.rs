@@ -1,6 +1,4 @@
-use std::collections::VecDeque;
-
-use hashbrown::HashTable;
+use super::grow::{Chunks, Table};
 
 /// Handle of a unit in a [`Policy`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,11 +42,11 @@ const LEAST_SHARE: u64 = WHOLE / 20;
 /// its share grows. A hit near the end of the reused queue would have been lost, had that queue been a little shorter,
 /// so the share of the other shrinks. A put of any ghost enters the reused queue, because it is the second use.
 ///
-/// Each operation takes constant time, besides the growth of the tables. The capacity is not told: the policy evicts
+/// Each operation takes constant time, besides the growth of a small part of a table. The capacity is not told: the policy evicts
 /// when it is asked to. The order is the same for the same calls: nothing is random.
 #[derive(Debug)]
 pub struct Policy<T> {
-    slots: Vec<Slot<T>>,
+    slots: Chunks<Slot<T>>,
     /// First of the free slots, linked by `next`.
     free: u32,
     queues: [Queue; 5],
@@ -113,7 +111,7 @@ impl Queue {
 impl<T> Default for Policy<T> {
     fn default() -> Self {
         Self {
-            slots: Vec::new(),
+            slots: Chunks::default(),
             free: NONE,
             queues: [Queue::EMPTY; 5],
             ghosts: Ghosts::default(),
@@ -416,11 +414,11 @@ impl<T> Policy<T> {
 #[derive(Debug, Default)]
 struct Ghosts {
     /// Keys in the order of their eviction. The lowest bit of each is whether the unit was seen once.
-    keys: VecDeque<u64>,
+    keys: Chunks<u64>,
     /// Number of the first key.
     first: u32,
     /// Numbers of the keys that were not put again since, by key.
-    numbers: HashTable<u32>,
+    numbers: Table<u32>,
 }
 
 /// An evicted unit.
@@ -431,16 +429,16 @@ struct Ghost {
 }
 
 impl Ghosts {
-    fn key_of(keys: &VecDeque<u64>, first: u32, number: u32) -> u64 {
+    fn key_of(keys: &Chunks<u64>, first: u32, number: u32) -> u64 {
         keys.get(number.wrapping_sub(first) as usize).map_or(0, |key| key & !1)
     }
 
     fn add(&mut self, key: u64, was_once: bool, limit: usize) {
         let number = self.first.wrapping_add(self.keys.len() as u32);
         let _older = self.take(key);
-        self.keys.push_back(key & !1 | u64::from(was_once));
+        self.keys.push(key & !1 | u64::from(was_once));
         let Self { keys, first, numbers } = self;
-        numbers.insert_unique(key & !1, number, |number| Self::key_of(keys, *first, *number));
+        numbers.insert(key & !1, number, |number| Self::key_of(keys, *first, *number));
         while self.keys.len() > limit.max(1) {
             self.forget_oldest();
         }
@@ -448,18 +446,17 @@ impl Ghosts {
 
     fn forget_oldest(&mut self) {
         let Self { keys, first, numbers } = self;
-        let Some(key) = keys.front() else { return };
-        if let Ok(entry) = numbers.find_entry(key & !1, |number| number == first) {
-            entry.remove();
-        }
-        keys.pop_front();
+        let Some(key) = keys.get(0) else { return };
+        // Its number is gone if it was put again since.
+        numbers.take(key & !1, |number| number == first);
+        keys.remove_first();
         *first = first.wrapping_add(1);
     }
 
     fn take(&mut self, key: u64) -> Option<Ghost> {
         let Self { keys, first, numbers } = self;
         let same = |number: &u32| Self::key_of(keys, *first, *number) == key & !1;
-        let (number, _) = numbers.find_entry(key & !1, same).ok()?.remove();
+        let number = numbers.take(key & !1, same)?;
         let at = number.wrapping_sub(*first) as usize;
         Some(Ghost { was_once: keys.get(at)? & 1 == 1, age: keys.len() - 1 - at })
     }

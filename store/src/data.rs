@@ -94,8 +94,11 @@ impl Data {
 
     /// Returns the fence's memory in the present server and its limit, both in bytes.
     pub(crate) fn fence_bytes(&self) -> (u64, u64) {
-        let taken = self.serving.lock().as_ref().map(|serving| serving.server.fence_bytes());
-        (taken.unwrap_or_default(), fence_limit(self.memory.bytes()))
+        let serving = self.serving.lock();
+        match &*serving {
+            Some(Serving { server, .. }) => (server.fence_bytes(), server.fence_limit()),
+            None => (0, fence_limit(self.memory.bytes())),
+        }
     }
 
     pub(crate) fn memory(&self) -> &Arc<Memory> {
@@ -109,17 +112,14 @@ impl Data {
         self.memory.add(segment.clone());
         if let Some(serving) = &*serving {
             serving.server.lend(segment);
-            serving.server.set_fence_bytes(fence_limit(self.memory.bytes()));
+            serving.server.raise_fence_limit(fence_limit(self.memory.bytes()));
         }
     }
 
     fn remove(&self, number: SegmentNumber) {
         let serving = self.serving.lock();
         let removed = self.memory.remove(number);
-        let withdrawn = serving.as_ref().and_then(|serving| {
-            serving.server.set_fence_bytes(fence_limit(self.memory.bytes()));
-            serving.server.withdraw(number)
-        });
+        let withdrawn = serving.as_ref().and_then(|serving| serving.server.withdraw(number));
         drop(serving);
         if let Some(removed) = removed {
             tracing::info!(segment = number, bytes = removed.len(), "unmounted a segment");

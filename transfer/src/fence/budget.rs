@@ -40,9 +40,15 @@ impl Budget {
         }
     }
 
-    /// Changes the limit to as many records as fit into `bytes`. Records beyond it stay until they may be forgotten.
-    pub(crate) fn limit(&self, bytes: u64) {
-        self.records.store(records_in(bytes), Ordering::Relaxed);
+    /// Raises the limit to as many records as fit into `bytes`. It never falls: records of writes to an unmounted segment
+    /// may be kept for two minutes, and writes to the others would wait for that.
+    pub(crate) fn raise(&self, bytes: u64) {
+        self.records.fetch_max(records_in(bytes), Ordering::Relaxed);
+    }
+
+    /// Memory that the records may take, in bytes.
+    pub(crate) fn limit(&self) -> u64 {
+        (self.records.load(Ordering::Relaxed) as u64).saturating_mul(RECORD_BYTES)
     }
 
     /// Memory that the records take, in bytes.
@@ -92,5 +98,9 @@ mod tests {
         assert_eq!((budget.room(), budget.bytes()), (0, 360));
         budget.changed(held(8), held(1));
         assert_eq!((budget.room(), budget.bytes()), (5, 150));
+        budget.raise(20 * RECORD_BYTES);
+        assert_eq!((budget.room(), budget.limit()), (15, 20 * RECORD_BYTES));
+        budget.raise(RECORD_BYTES);
+        assert_eq!(budget.room(), 15, "a segment was unmounted");
     }
 }

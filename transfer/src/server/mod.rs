@@ -172,9 +172,15 @@ impl DataServer {
         before.iter().find(|lent| is_it(lent)).cloned().map(Withdrawn)
     }
 
-    /// Changes the maximum memory to remember writes.
-    pub fn set_fence_bytes(&self, bytes: u64) {
-        self.fence_budget.limit(bytes);
+    /// Raises the maximum memory to remember writes. It never falls while this server runs.
+    pub fn raise_fence_limit(&self, bytes: u64) {
+        self.fence_budget.raise(bytes);
+    }
+
+    /// Maximum memory to remember writes, in bytes.
+    #[must_use]
+    pub fn fence_limit(&self) -> u64 {
+        self.fence_budget.limit()
     }
 
     /// Replaces the default timeouts.

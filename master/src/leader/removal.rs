@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use mc_eviction::OBJECTS_PER_ENTRY;
 use mc_index::{ListedObject, RemoveItem, Request};
 use mc_types::Code;
 use regex::bytes::{Regex, RegexBuilder};
@@ -17,8 +18,8 @@ const REMOVE_ROUNDS: usize = 3;
 const PATTERN_MAX: usize = 4 << 10;
 /// Memory that a compiled pattern may take. Matching takes time in proportion to it and to the key.
 const COMPILED_MAX: usize = 256 << 10;
-/// Objects in one entry of a removal by pattern.
-const REMOVED_PER_ENTRY: usize = 2048;
+/// Objects in one entry of a removal by pattern: as many as in one that evicts, because readers wait while it is applied.
+const REMOVED_PER_ENTRY: usize = OBJECTS_PER_ENTRY;
 /// Bytes of keys in one entry of a removal by pattern: half of what an entry may have.
 const REMOVED_BYTES: usize = 512 << 10;
 /// Time after which one call of a removal by pattern answers how far it has come. The caller then goes on from there.

@@ -182,8 +182,6 @@ fn main() {
     println!("end   {:>12.0} keys/s", keys / ends.as_secs_f64());
     println!("both  {:>12.0} keys/s", keys / (starts + ends).as_secs_f64());
 
-    churn(&mut load, objects / 128 * 128);
-
     // Past every deadline, so that no record of an ended put is left to count.
     load.put += 200 * 40_000;
     for _ in 0..keys as u64 / 1024 + 2 {
@@ -195,6 +193,7 @@ fn main() {
     }
 
     code(&mut load, 1_000_000);
+    churn(&mut load, objects / 2);
 
     let at = cpu();
     let mut written = std::io::sink();

@@ -9,7 +9,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use mc_client::Admin;
+use mc_client::{Admin, Client};
 use mc_tests::{Cluster, fill, until_within};
 
 use common::{Counts, Load, Loaded, median, ms};
@@ -19,6 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const READ: u64 = 1000;
 /// Bytes that an object of one byte takes.
 const SLOT: u64 = 64;
+/// Fewest bytes that the index keeps of an object.
+const LEAST_RECORD: u64 = 64;
 /// Share of the pool that the objects take: below the high watermark.
 const FILLED: f64 = 0.9;
 
@@ -33,7 +35,7 @@ const CROWD: &str = "crowd";
 enum What {
     /// By lower watermarks.
     Evict,
-    /// By one forced `remove_all` of their tenant, which has nothing else.
+    /// By one forced `remove_all` of their tenant, which has nothing else, and the sweeps that follow.
     RemoveAll,
     /// By a pattern that they match.
     RemoveByRegex,
@@ -78,7 +80,7 @@ async fn main() {
     let (before, begun) = (Counts::of(&http).await, Instant::now());
     match what {
         What::Evict => evict(&cluster, leader, objects, gone).await,
-        What::RemoveAll => assert_eq!(crowd.remove_all(true).await.expect("a removal").objects, gone),
+        What::RemoveAll => remove_all(&cluster, leader, &crowd, gone).await,
         What::RemoveByRegex => {
             assert_eq!(crowd.remove_by_regex("^model", true).await.expect("a removal").objects, gone);
         }
@@ -101,6 +103,16 @@ async fn main() {
             ms(median(&during))
         );
     }
+}
+
+/// Removes all objects of the crowd, and waits until the index has swept them.
+async fn remove_all(cluster: &Cluster, leader: usize, crowd: &Client, gone: u64) {
+    let index_bytes = async || cluster.metric_sum(leader, "mc_index_bytes").await;
+    let (before, begun) = (index_bytes().await, Instant::now());
+    assert_eq!(crowd.remove_all(true).await.expect("a removal").objects, gone);
+    println!("answered after {:.1} ms", ms(begun.elapsed()));
+    let swept = before - (gone * LEAST_RECORD) as f64;
+    until_within(PATIENCE, "the objects are swept", async || index_bytes().await <= swept).await;
 }
 
 /// Lowers the watermarks until so many objects have to go, and waits until they are gone.

@@ -206,7 +206,7 @@ pub(crate) async fn keep_room(coordinator: Arc<Coordinator>) {
             // Being unsure for a moment is not the end of a term.
             None if coordinator.raft.view().role != "leader" && term.take().is_some() => {
                 coordinator.index.unfollow();
-                // What the puts of this term have asked for is no need of a later one.
+                // The puts that asked for this room have failed by now: a later term must not evict for them.
                 coordinator.room.take_wanted();
             }
             None => {}

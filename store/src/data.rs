@@ -96,7 +96,7 @@ impl Data {
     pub(crate) fn fence_bytes(&self) -> (u64, u64) {
         let serving = self.serving.lock();
         match &*serving {
-            Some(Serving { server, .. }) => (server.fence_bytes(), server.fence_limit()),
+            Some(Serving { server, .. }) => (server.fence_bytes(), server.max_fence_bytes()),
             None => (0, fence_limit(self.memory.bytes())),
         }
     }
@@ -112,7 +112,7 @@ impl Data {
         self.memory.add(segment.clone());
         if let Some(serving) = &*serving {
             serving.server.lend(segment);
-            serving.server.raise_fence_limit(fence_limit(self.memory.bytes()));
+            serving.server.raise_max_fence_bytes(fence_limit(self.memory.bytes()));
         }
     }
 

@@ -173,13 +173,13 @@ impl DataServer {
     }
 
     /// Raises the maximum memory to remember writes. It never falls while this server runs.
-    pub fn raise_fence_limit(&self, bytes: u64) {
+    pub fn raise_max_fence_bytes(&self, bytes: u64) {
         self.fence_budget.raise(bytes);
     }
 
     /// Maximum memory to remember writes, in bytes.
     #[must_use]
-    pub fn fence_limit(&self) -> u64 {
+    pub fn max_fence_bytes(&self) -> u64 {
         self.fence_budget.limit()
     }
 

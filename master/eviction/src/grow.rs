@@ -1,7 +1,7 @@
 //! Collections that grow part by part.
 //!
-//! With ten million entries a hash table takes most of a second to grow, and a vector a tenth of one. The order of
-//! eviction follows the index under its lock, so no insert may take that long.
+//! The order of eviction follows the index under its lock. With one table and one list, an entry took 770 ms to follow
+//! while they grew to ten million objects; in parts it takes 26 ms (`stalls` of the examples prints it).
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};

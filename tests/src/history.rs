@@ -232,17 +232,14 @@ fn suspicions(log: &str, store: &str, began: SystemTime, settled: u64) -> Vec<Ra
         let Some((before, suspects)) = line.split_once("suspects=[") else { continue };
         let at = before.split_whitespace().next().and_then(wall_clock);
         let at = at.and_then(|at| at.duration_since(began).ok()).map(|at| at.as_nanos() as u64);
-        let is_suspect = suspects.split_once(']').is_some_and(|(suspects, _)| suspects.contains(store));
-        match (is_suspect, since) {
-            (true, None) => {
-                since = Some(at.filter(|at| *at < settled).map_or(0, |at| at.saturating_sub(LOGGED_LATE)));
-            }
-            (false, Some(start)) => {
-                let end = at.map_or(settled, |at| at.saturating_add(AVOIDED_FOR).min(settled));
-                spans.push(start..end);
-                since = None;
-            }
-            _ => {}
+        let (suspects, rest) = suspects.split_once(']').unwrap_or_default();
+        let (is_suspect, was_suspect) = (suspects.contains(store), rest.contains(store));
+        if since.is_none() && (is_suspect || was_suspect) {
+            since = Some(at.filter(|at| *at < settled).map_or(0, |at| at.saturating_sub(LOGGED_LATE)));
+        }
+        if let Some(start) = since.take_if(|_| !is_suspect) {
+            let end = at.map_or(settled, |at| at.saturating_add(AVOIDED_FOR).min(settled));
+            spans.push(start..end);
         }
     }
     spans.extend(since.map(|start| start..settled));
@@ -308,11 +305,17 @@ mod tests {
         let s = 1_000_000_000;
         let log = "2026-11-23T07:00:10.000000Z  INFO stores changed suspects=[StoreId(0a), StoreId(0b)]\n\
             2026-11-23T07:00:12.000000Z  INFO stores changed suspects=[StoreId(0b)]\n\
-            2026-11-23T07:00:40.000000Z  INFO stores changed suspects=[StoreId(0a)] more=0\n";
+            2026-11-23T07:00:40.000000Z  INFO stores changed suspects=[StoreId(0a)] more=0 back=[]\n\
+            2026-11-23T07:00:50.000000Z  INFO stores changed suspects=[StoreId(0a)] more=0 back=[StoreId(0d)]\n";
         let spans = |store| suspicions(log, store, began, 60 * s);
         assert_eq!(spans("StoreId(0a)"), [8_500_000_000..17 * s, 38_500_000_000..60 * s]);
         assert_eq!(spans("StoreId(0b)"), [8_500_000_000..45 * s]);
         assert_eq!(spans("StoreId(0c)"), []);
+        assert_eq!(
+            spans("StoreId(0d)"),
+            [48_500_000_000..55 * s],
+            "a store that was suspect between two lines"
+        );
         // With a master's clock an hour ahead, no moment of the run is known to be free of suspicion.
         assert_eq!(suspicions(log, "StoreId(0c)", began, s), []);
         assert_eq!(suspicions(log, "StoreId(0b)", began, s), [0..s]);

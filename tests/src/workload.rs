@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use mc_client::{Builder, Client, Error, Mode, Put, PutMode, PutOptions, StoreId};
+use mc_client::{Builder, Client, Error, Mode, Presence, Put, PutMode, PutOptions, StoreId};
 use tokio::task::JoinSet;
 
 use crate::checker::{Action, Outcome};
@@ -342,9 +342,9 @@ impl One {
     async fn exist(&self, key: &str) {
         let start = self.recorder.now();
         let before = self.reach();
-        let outcome = match self.client.exist(key).await {
-            Ok(true) if !self.cached || self.asked_the_pool(before) => Outcome::Present,
-            Ok(false) if self.asked_the_pool(before) => Outcome::Absent,
+        let outcome = match self.client.presence(key).await {
+            Ok(Presence::Present(_)) if !self.cached || self.asked_the_pool(before) => Outcome::Present,
+            Ok(Presence::Absent) if self.asked_the_pool(before) => Outcome::Absent,
             Ok(_) => Outcome::Failed,
             Err(error) => self.failed(&error),
         };

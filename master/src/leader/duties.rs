@@ -7,7 +7,7 @@ use mc_index::Request;
 use mc_types::StoreId;
 use tokio::time::Instant;
 
-use super::liveness::LOOK_INTERVAL;
+use super::liveness::{LOOK_INTERVAL, Liveness, News};
 use super::{Coordinator, Leading, Refusal, Services};
 
 /// Interval at which an idle leader logs the time, so that deadlines pass and a successor starts from a recent stamp.
@@ -24,8 +24,10 @@ pub(crate) async fn watch_stores(services: Arc<Services>) {
         match coordinator.on_duty() {
             Some(leading) => {
                 services.stores.refresh_suspects(&leading);
-                if let Some((suspects, more)) = said.of(&leading.liveness.suspects(), leading.elapsed()) {
-                    tracing::info!(?suspects, more, "stores changed");
+                if let Some(Line { suspects, more, back }) =
+                    said.of(leading.term, &leading.liveness, leading.elapsed())
+                {
+                    tracing::info!(?suspects, more, ?back, "stores changed");
                 }
             }
             // Being unsure for a moment is not the end of a term.
@@ -35,29 +37,51 @@ pub(crate) async fn watch_stores(services: Arc<Services>) {
     }
 }
 
-/// Suspects as last logged. Many stores that come and go at once make few log lines, and short ones.
+/// What was last logged of the stores. Many stores that come and go at once make few log lines, and short ones.
 #[derive(Debug, Default)]
 struct Said {
+    term: u64,
+    /// Number of this term's changes that were looked at.
+    seen: u64,
     suspects: Vec<StoreId>,
     at: Option<Duration>,
+}
+
+/// A line about the stores.
+#[derive(Debug, PartialEq, Eq)]
+struct Line {
+    /// The first suspects.
+    suspects: Vec<StoreId>,
+    /// Number of the other suspects.
+    more: usize,
+    /// The first stores that were suspect since the last line and are not now. Without them, nothing would explain the
+    /// misses of clients that read while a store reconnected.
+    back: Vec<StoreId>,
 }
 
 impl Said {
     /// Least time between two lines.
     const EACH: Duration = Duration::from_secs(1);
-    /// Most ids in a line; the others are counted.
+    /// Most ids in a list of a line.
     const IDS: usize = 8;
 
-    /// Returns the line to log now, if any: the first suspects, and how many more there are.
-    fn of(&mut self, suspects: &[StoreId], now: Duration) -> Option<(Vec<StoreId>, usize)> {
-        if self.suspects == suspects || self.at.is_some_and(|at| now.saturating_sub(at) < Self::EACH) {
+    /// Returns the line to log now, if any.
+    fn of(&mut self, term: u64, liveness: &Liveness, now: Duration) -> Option<Line> {
+        let seen = if self.term == term { self.seen } else { 0 };
+        let News { stores, seen, .. } = liveness.news(Some(seen), usize::MAX);
+        let suspects = liveness.suspects();
+        let is_news = !stores.is_empty() || self.suspects != *suspects;
+        if !is_news || self.at.is_some_and(|at| now.saturating_sub(at) < Self::EACH) {
             return None;
         }
-        self.at = Some(now);
-        self.suspects = suspects.to_vec();
-        let named: Vec<_> = suspects.iter().copied().take(Self::IDS).collect();
-        let more = suspects.len() - named.len();
-        Some((named, more))
+        let back = stores.iter().filter(|(_, suspect)| !suspect).map(|(store, _)| *store);
+        let line = Line {
+            suspects: suspects.iter().copied().take(Self::IDS).collect(),
+            more: suspects.len().saturating_sub(Self::IDS),
+            back: back.take(Self::IDS).collect(),
+        };
+        *self = Self { term, seen, suspects: suspects.to_vec(), at: Some(now) };
+        Some(line)
     }
 }
 
@@ -134,21 +158,76 @@ fn log_failure(what: &str, outcome: Result<(), Refusal>) {
 mod tests {
     use super::*;
 
+    const MS: fn(u64) -> Duration = Duration::from_millis;
+
+    fn liveness() -> Liveness {
+        Liveness::new(MS(800), MS(0))
+    }
+
     #[test]
     fn stores_that_come_and_go_by_the_hundred_make_one_short_line_a_second() {
-        let ms = Duration::from_millis;
-        let mut said = Said::default();
+        let (mut said, liveness) = (Said::default(), liveness());
         let many: Vec<_> = (0..400).map(StoreId).collect();
-        assert_eq!(said.of(&[], ms(0)), None, "nothing is suspect, as before");
+        for store in &many {
+            liveness.opened(*store, MS(0));
+        }
+        assert_eq!(said.of(1, &liveness, MS(0)), None, "nothing is suspect, as before");
+        for store in &many {
+            liveness.closed(*store);
+        }
         let mut lines = Vec::new();
         for look in 0..100 {
-            let suspects = &many[..400 - look];
-            lines.extend(said.of(suspects, ms(100 * look as u64)));
+            liveness.opened(many[399 - look], MS(100 * look as u64));
+            for store in &many[400 - look..] {
+                liveness.beat(*store, MS(100 * look as u64));
+            }
+            liveness.refresh(many.iter().copied(), MS(100 * look as u64));
+            lines.extend(said.of(1, &liveness, MS(100 * look as u64)));
         }
         assert_eq!(lines.len(), 10, "of a hundred changes in ten seconds");
-        assert_eq!(lines[0], (many[..8].to_vec(), 392));
-        assert!(lines.iter().all(|(named, _)| named.len() <= 8));
-        assert_eq!(said.of(&[], ms(9_950)), None);
-        assert_eq!(said.of(&[], ms(10_100)), Some((vec![], 0)), "the last state is said, a little later");
+        assert_eq!(lines[0], Line { suspects: many[..8].to_vec(), more: 391, back: vec![] });
+        assert_eq!((lines[1].more, lines[1].back.len()), (381, 8));
+        assert!(lines.iter().all(|line| line.suspects.len() <= 8));
+        for store in &many {
+            liveness.opened(*store, MS(9_950));
+        }
+        liveness.refresh(many.iter().copied(), MS(9_950));
+        assert_eq!(said.of(1, &liveness, MS(9_950)), None);
+        let last = said.of(1, &liveness, MS(10_100)).unwrap();
+        assert_eq!((last.suspects, last.more), (vec![], 0), "the last state is said, a little later");
+    }
+
+    #[test]
+    fn a_store_that_reconnects_between_two_looks_is_named() {
+        let store = StoreId(7);
+        let (mut said, first) = (Said::default(), liveness());
+        let reconnects = |liveness: &Liveness| {
+            liveness.opened(store, MS(10));
+            liveness.closed(store);
+            assert!(liveness.look_at(store, MS(20)));
+            liveness.opened(store, MS(30));
+            assert!(liveness.look_at(store, MS(30)));
+        };
+        let line = Line { suspects: vec![], more: 0, back: vec![store] };
+        reconnects(&first);
+        assert_eq!(said.of(1, &first, MS(100)).as_ref(), Some(&line));
+        assert_eq!(said.of(1, &first, MS(5_000)), None, "once");
+        let next = liveness();
+        reconnects(&next);
+        assert_eq!(said.of(2, &next, MS(7_000)).as_ref(), Some(&line), "each term counts its own changes");
+    }
+
+    #[test]
+    fn the_end_of_a_suspicion_is_said_in_the_next_term() {
+        let store = StoreId(7);
+        let (mut said, first) = (Said::default(), liveness());
+        first.opened(store, MS(10));
+        first.closed(store);
+        first.refresh(std::iter::once(store), MS(20));
+        assert_eq!(said.of(1, &first, MS(100)).unwrap().suspects, [store]);
+        assert_eq!(
+            said.of(2, &liveness(), MS(2_000)),
+            Some(Line { suspects: vec![], more: 0, back: vec![] })
+        );
     }
 }

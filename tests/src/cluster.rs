@@ -364,12 +364,19 @@ impl Cluster {
 
     /// Returns the sum of a metric of a master over its labels; 0 if the master does not answer or has no such metric.
     pub async fn metric_sum(&self, master: usize, name: &str) -> f64 {
-        let Ok((_, metrics)) = http_get(&self.master_http[master], "/metrics").await else { return 0.0 };
-        let value = |line: &str| {
-            let rest = line.strip_prefix(name)?;
-            rest.starts_with(['{', ' ']).then(|| rest.rsplit_once(' ')?.1.parse::<f64>().ok())?
-        };
-        metrics.lines().filter_map(value).sum()
+        self.metric_sums(master, [name]).await[0]
+    }
+
+    /// [`Self::metric_sum`] of metrics that were read in one answer, so that they are of one moment.
+    pub async fn metric_sums<const N: usize>(&self, master: usize, names: [&str; N]) -> [f64; N] {
+        let Ok((_, metrics)) = http_get(&self.master_http[master], "/metrics").await else { return [0.0; N] };
+        names.map(|name| {
+            let value = |line: &str| {
+                let rest = line.strip_prefix(name)?;
+                rest.starts_with(['{', ' ']).then(|| rest.rsplit_once(' ')?.1.parse::<f64>().ok())?
+            };
+            metrics.lines().filter_map(value).sum()
+        })
     }
 
     /// Waits until a master outside of any cluster reports, at `/readyz` and in its log, what it waits for. `says`

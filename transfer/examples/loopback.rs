@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mc_transfer::{
-    Authority, Checksum, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Segment, TcpTransport,
-    Transport, WriteOp,
+    Authority, Checksum, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Seal, Segment,
+    TcpTransport, Transport, WriteOp,
 };
 use mc_types::{
     Access, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch, StoreId,
@@ -182,7 +182,7 @@ impl Store {
     async fn write(&self, transport: &TcpTransport, buffers: &[Vec<u8>]) {
         let op = |(i, buffer)| WriteOp { range: i as u32, offset: 0, from: vec![buffer] };
         let ops: Vec<WriteOp<'_>> = buffers.iter().map(Vec::as_slice).enumerate().map(op).collect();
-        good(transport.write(&self.peer, &self.write, &ops, deadline()).await);
+        good(transport.write(&self.peer, &self.write, &ops, Seal::No, deadline()).await);
     }
 }
 

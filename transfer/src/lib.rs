@@ -30,4 +30,4 @@ pub use registration::{RegisterError, RegisteredMemory};
 pub use segment::{AllocateError, Segment};
 pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts, Withdrawn};
 pub use tcp::{TcpOptions, TcpTransport};
-pub use transport::{Peer, PeerEndpoint, ReadOp, TransferError, Transport, WriteOp};
+pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, TransferError, Transport, WriteOp};

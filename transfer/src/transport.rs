@@ -50,6 +50,15 @@ pub struct WriteOp<'a> {
     pub from: Vec<&'a [u8]>,
 }
 
+/// Whether a batch of writes is the last one to its ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seal {
+    /// The store refuses further writes to the granted ranges under the same grant, once these are done.
+    Yes,
+    /// Further writes may follow.
+    No,
+}
+
 /// Moves batches of bytes to and from stores.
 ///
 /// A call ends by its deadline, and long before it when the store is silent. It may have to wait for a free connection.
@@ -69,11 +78,16 @@ pub trait Transport: Send + Sync + fmt::Debug {
     ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>>;
 
     /// Writes a batch; returns one answer per operation, in order.
+    ///
+    /// With [`Seal::Yes`] each answer says that the whole range of the operation is sealed as well. Whoever publishes the
+    /// bytes seals them first: otherwise a holder of the grant could overwrite them until it expires. An operation of no
+    /// bytes only seals.
     fn write<'a>(
         &'a self,
         peer: &'a Peer,
         grant: &'a SealedGrant,
         ops: &'a [WriteOp<'_>],
+        seal: Seal,
         deadline: Instant,
     ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>>;
 }

@@ -5,7 +5,7 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use mc_transfer::{TcpTransport, Transport as _, WriteOp};
+use mc_transfer::{Seal, TcpTransport, Transport as _, WriteOp};
 use mc_types::Access;
 
 use common::{KEY, Store, grant, range, soon};
@@ -43,7 +43,7 @@ async fn write_batch(store: &Store, transport: &TcpTransport, place: impl Fn(u64
     let (peer, granted) = (store.peer(), grant(Access::Write, ranges).seal(&KEY));
     let op = |nth| WriteOp { range: nth, offset: 0, from: vec![&[7; 8]] };
     let ops: Vec<WriteOp<'_>> = (0..BATCH as u32).map(op).collect();
-    let answers = transport.write(&peer, &granted, &ops, soon()).await;
+    let answers = transport.write(&peer, &granted, &ops, Seal::No, soon()).await;
     assert!(answers.iter().all(Result::is_ok), "{:?}", answers[0]);
 }
 

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_transfer::{Checksum, Peer, ReadOp, TransferError, Transport, WriteOp};
+use mc_transfer::{Checksum, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use mc_types::{Code, MAX_KEY_LEN, StoreId};
 use tokio::time::Instant;
 
@@ -74,9 +74,10 @@ impl Core {
         &self,
         to: &Granted,
         ops: Vec<WriteOp<'_>>,
+        seal: Seal,
         deadline: Instant,
     ) -> Vec<Result<Checksum, TransferError>> {
-        let write = self.transport.write(&to.peer, &to.grant, &ops, deadline);
+        let write = self.transport.write(&to.peer, &to.grant, &ops, seal, deadline);
         let results = tokio::select! {
             results = write => results,
             () = self.avoid.suspected(to.peer.store, to.offered) => vec![Err(suspect(&to.peer)); ops.len()],

@@ -11,7 +11,7 @@ use mc_proto::v1::{
     BatchGetRequest, BatchPutEndRequest, BatchPutRevokeRequest, BatchPutStartRequest, PutEndItem,
     PutStartItem, Replica,
 };
-use mc_transfer::{Checksum, TransferError, WriteOp};
+use mc_transfer::{Checksum, Seal, TransferError, WriteOp};
 use mc_types::{Code, MAX_ITEMS, PutId, StoreId};
 use tokio::time::{Instant, sleep_until};
 
@@ -333,7 +333,7 @@ impl Core {
             let alone = targets.iter().all(|(put, ..)| started[*put].untried == 1);
             let kept = if alone { KEPT_FOR_THE_END } else { KEPT_FOR_THE_OTHERS };
             let write_by = write_by(began, call.deadline, kept);
-            writing.push(async move { (targets, self.write_to(to, ops, write_by).await) });
+            writing.push(async move { (targets, self.write_to(to, ops, Seal::Yes, write_by).await) });
         }
         let mut puts: Vec<Option<Written<'a>>> = started.into_iter().map(Some).collect();
         let mut ending: FuturesUnordered<BoxFuture<'_, Vec<Round<'a>>>> = FuturesUnordered::new();

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::Fenced;
 use super::generations::Generations;
-use super::records::{Record, Records};
+use super::records::{Owner, Record, Records};
 
 /// Number of chunks of records that each write searches for old records. A chunk holds more records than a write can
 /// add, so that the backlog shrinks, and few enough that no write pays for all of it.
@@ -83,7 +83,7 @@ impl<P: Supersede> FenceMap<P> {
         }
         let (mut highest, mut before, mut after) = (None, 0, 1);
         for record in self.records.overlapping(&range) {
-            highest = highest.max(Some(record.index));
+            highest = highest.max(Some(record.owner.index()));
             before += 1;
             after += usize::from(record.start < range.start) + usize::from(range.end < record.end);
         }
@@ -96,8 +96,54 @@ impl<P: Supersede> FenceMap<P> {
         self.supersede(&range);
         self.records.cut_out(&range);
         let generation = self.generations.present(now);
-        self.records.insert(Record { start: range.start, end: range.end, index, generation });
+        self.records.insert(Record {
+            start: range.start,
+            end: range.end,
+            owner: Owner::open(index),
+            generation,
+        });
         Ok(self.claim(range))
+    }
+
+    /// Ends the writing of a range that `index` was admitted to: later writes of that index are refused, and those under
+    /// way end. It may take two records more than there is room for, which a later write pays for.
+    pub(super) fn seal(
+        &mut self,
+        range: Range<u64>,
+        index: u64,
+        expires: ClusterTime,
+        now: ClusterTime,
+    ) -> Result<(), Fenced> {
+        if expires <= self.horizon {
+            return Err(Fenced::Forgotten);
+        }
+        let (mut written, mut open) = (0, false);
+        for record in self.records.overlapping(&range) {
+            let owner = record.owner;
+            if owner.index() > index {
+                return Err(Fenced::Superseded { index, by: owner.index() });
+            }
+            if owner.index() == index {
+                written += record.end.min(range.end) - record.start.max(range.start);
+                open |= !owner.is_sealed();
+            }
+        }
+        if written < range.end - range.start {
+            // Nothing keeps the bytes of a lower index, or of none, from being written.
+            return Err(Fenced::Forgotten);
+        }
+        if open {
+            self.supersede(&range);
+            self.records.cut_out(&range);
+            let generation = self.generations.present(now);
+            self.records.insert(Record {
+                start: range.start,
+                end: range.end,
+                owner: Owner::sealed(index),
+                generation,
+            });
+        }
+        Ok(())
     }
 
     pub(super) fn check_read(
@@ -109,7 +155,7 @@ impl<P: Supersede> FenceMap<P> {
         if expires <= self.horizon {
             return Err(Fenced::Forgotten);
         }
-        match self.records.overlapping(&range).map(|record| record.index).max() {
+        match self.records.overlapping(&range).map(|record| record.owner.index()).max() {
             Some(by) if by > index => Err(Fenced::Superseded { index, by }),
             _ => Ok(()),
         }
@@ -142,9 +188,13 @@ impl<P: Supersede> FenceMap<P> {
             let mut overlapped = self.records.overlapping(range);
             match (overlapped.next(), overlapped.next()) {
                 (Some(record), None) if record.start <= range.start && range.end <= record.end => record,
+                (Some(record), _) if record.owner.is_sealed() => return Err(Fenced::Sealed { index }),
                 _ => return overlap,
             }
         };
+        if record.owner.is_sealed() {
+            return Err(Fenced::Sealed { index });
+        }
         let pass = match self.claims.get(&range.start).filter(|claim| claim.end == range.end) {
             Some(claim) => claim.pass.clone(),
             None => {

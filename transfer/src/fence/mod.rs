@@ -17,6 +17,9 @@
 //! - **The same put, twice.** The connections of a striped put, and its retries, have one index and share one pass.
 //!   They don't fence each other: an older connection may write over the bytes of a newer one. These are the same
 //!   bytes, because each call draws its own put id and the index belongs to that put alone.
+//! - **The same put, after its end.** A put seals its ranges with its last write, before it is ended and can be read. From
+//!   then on writes of its own index are refused, and those under way end, as if a newer write had come. So the holder
+//!   of a write grant can't change a value that others read.
 //!
 //! **How long.** An entry may be forgotten once no grant of a lower index can be valid. Such a grant was made before
 //! the newer write arrived, so it expires within one grant lifetime from then, in cluster time. An entry is stamped
@@ -69,9 +72,11 @@ pub(crate) enum Fenced {
         "the grant is superseded: its range was allocated again as number {by}, the grant is of number {index}"
     )]
     Superseded { index: u64, by: u64 },
-    /// A later allocation took the bytes while those of this write came in.
+    /// A later allocation took the bytes while those of this write came in, or another connection of the same put sealed
+    /// them.
     #[error(
-        "the grant of allocation {index} was superseded while its bytes came in: its range was allocated again"
+        "the write of allocation {index} was superseded while its bytes came in: its range was allocated again, or \
+         its put has written its last byte over another connection"
     )]
     Ended { index: u64 },
     /// Two different ranges of one allocation overlap: no master grants that.
@@ -80,6 +85,9 @@ pub(crate) enum Fenced {
     /// The request took so long that the records to check it against may be forgotten.
     #[error("the grant expired while its request was under way")]
     Forgotten,
+    /// The put itself has written its last byte to the range.
+    #[error("the range is sealed: the put of allocation {index} has written its last byte")]
+    Sealed { index: u64 },
     /// There is no memory for another record until older ones may be forgotten.
     #[error(
         "this store has no memory left to remember another write, which it does for two minutes: try again"
@@ -148,6 +156,17 @@ impl Fence {
         // Pairs with the fence in `check_read`: a reader that sees a byte written after this sees the registration.
         atomic::fence(Ordering::SeqCst);
         Ok(pass)
+    }
+
+    /// Seals `range` for `index`, which was admitted to write it: see the module.
+    pub(crate) fn seal(
+        &self,
+        range: Range<u64>,
+        index: u64,
+        expires: ClusterTime,
+        times: Times,
+    ) -> Result<(), Fenced> {
+        self.change(|map| map.seal(range, index, expires, times.now))
     }
 
     /// Drops some of the records that may be forgotten; returns whether there are more.
@@ -246,6 +265,29 @@ mod tests {
             newer.join().unwrap().unwrap();
         });
         assert!(first.hold().is_none());
+    }
+
+    #[test]
+    fn a_sealed_range_is_final_for_its_own_put_too() {
+        let fence = fence();
+        let passes =
+            [0..100, 100..200, 200..300].map(|range| fence.admit_write(range, 5, LATER, at(0)).unwrap());
+        fence.seal(100..200, 5, LATER, at(0)).unwrap();
+        assert!(passes[0].hold().is_some() && passes[2].hold().is_some(), "others of its batch go on");
+        assert!(passes[1].hold().is_none(), "a second connection of the same put");
+        let sealed = Fenced::Sealed { index: 5 };
+        assert_eq!(fence.admit_write(100..200, 5, LATER, at(0)).unwrap_err(), sealed);
+        assert!(fence.admit_write(200..300, 5, LATER, at(0)).is_ok());
+        fence.seal(100..200, 5, LATER, at(0)).expect("again");
+        fence.seal(0..100, 5, LATER, at(0)).unwrap();
+        assert_eq!(fence.admit_write(0..100, 5, LATER, at(0)).unwrap_err(), sealed);
+        assert!(fence.check_read(0..200, 5, LATER).is_ok());
+        fence.admit_write(150..160, 6, LATER, at(0)).expect("the next owner");
+        assert_eq!(
+            fence.seal(100..200, 5, LATER, at(0)).unwrap_err(),
+            Fenced::Superseded { index: 5, by: 6 }
+        );
+        assert_eq!(fence.seal(500..600, 7, LATER, at(0)).unwrap_err(), Fenced::Forgotten, "never written");
     }
 
     /// Stress test of a late writer in mid-transfer (see the module): once the newer write is admitted, no receive of

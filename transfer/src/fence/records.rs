@@ -12,13 +12,39 @@ const STEP: usize = 16;
 /// Bytes of a chunk besides its records: its entry in the tree, at the tree's lowest fill.
 const CHUNK_BYTES: usize = 96;
 
-/// A range of bytes and the log index that owns it. Packed: millions of these are held.
+/// The log index that owns bytes, and whether it may still write them. In one word, because millions are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Owner(u64);
+
+impl Owner {
+    const SEALED: u64 = 1 << 63;
+
+    /// An owner that may write. No log reaches an index of 2^63; a larger one counts as the largest.
+    pub(super) fn open(index: u64) -> Self {
+        Self(index.min(Self::SEALED - 1))
+    }
+
+    /// An owner that has written its last byte.
+    pub(super) fn sealed(index: u64) -> Self {
+        Self(Self::open(index).0 | Self::SEALED)
+    }
+
+    pub(super) fn index(self) -> u64 {
+        self.0 & !Self::SEALED
+    }
+
+    pub(super) fn is_sealed(self) -> bool {
+        self.0 & Self::SEALED != 0
+    }
+}
+
+/// A range of bytes and its owner. Packed: millions of these are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub(super) struct Record {
     pub(super) start: u64,
     pub(super) end: u64,
-    pub(super) index: u64,
+    pub(super) owner: Owner,
     /// Generation in which it was last written: see `Generations`.
     pub(super) generation: u32,
 }
@@ -26,7 +52,8 @@ pub(super) struct Record {
 impl Record {
     /// Whether `next` begins where this one ends and has the same owner.
     fn is_continued_by(self, next: Self) -> bool {
-        self.end == next.start && self.index == next.index
+        let (own, other) = (self.owner, next.owner);
+        self.end == next.start && own == other
     }
 }
 
@@ -103,7 +130,7 @@ impl Records {
         }
     }
 
-    /// Adds a record that overlaps no other, and merges it with its neighbours of the same index. A batch of puts has
+    /// Adds a record that overlaps no other, and merges it with its neighbours of the same owner. A batch of puts has
     /// one index, and mostly lies in one piece. A merged record is as old as its youngest part.
     pub(super) fn insert(&mut self, record: Record) {
         let mut key = self.key_at(record.start);
@@ -324,7 +351,7 @@ mod tests {
     type Model = BTreeMap<u64, (u64, u32)>;
 
     fn is_as(records: &Records, model: &Model) -> bool {
-        let bytes = |record: Record| (record.start..record.end).map(move |at| (at, record.index));
+        let bytes = |record: Record| (record.start..record.end).map(move |at| (at, record.owner.index()));
         let mut model_bytes = model.iter().map(|(at, (index, _))| (*at, *index));
         records.all().into_iter().flat_map(bytes).all(|byte| model_bytes.next() == Some(byte))
             && model_bytes.next().is_none()
@@ -337,7 +364,7 @@ mod tests {
             let (mut records, mut model) = (Records::new(), Model::new());
             for (generation, step) in (0..).zip(steps) {
                 let mut put = |start: u64, end, index| {
-                    records.put(Record { start, end, index, generation });
+                    records.put(Record { start, end, owner: Owner::open(index), generation });
                     model.extend((start..end).map(|at| (at, (index, generation))));
                 };
                 match step {
@@ -390,7 +417,7 @@ mod tests {
             let mut records = Records::new();
             let put = |records: &mut Records, i: u64| {
                 let start = place(i);
-                records.put(Record { start, end: start + 8, index: i, generation: i as u32 });
+                records.put(Record { start, end: start + 8, owner: Owner::open(i), generation: i as u32 });
                 assert!(records.len() < 1_000 || records.bytes() <= 64 * records.len(), "{order}: {i}");
             };
             (0..100_000).for_each(|i| put(&mut records, i));

@@ -69,6 +69,7 @@ impl Refusal {
             Self::Grant(_) | Self::Access { .. } => Status::Grant,
             Self::Expired { .. } | Self::Fenced(Fenced::Forgotten) => Status::Expired,
             Self::Fenced(Fenced::Superseded { .. } | Fenced::Ended { .. }) => Status::Superseded,
+            Self::Fenced(Fenced::Sealed { .. }) => Status::Sealed,
             Self::Connections { .. } | Self::Fenced(Fenced::Full) => Status::Busy,
             Self::NoRange { .. }
             | Self::OutsideGrant { .. }
@@ -182,7 +183,7 @@ mod tests {
         let hello =
             Hello { versions: (7, 8), cluster: ClusterId(1), store: StoreId(2), epoch: SegmentEpoch(0xbad) };
         let skew = check_hello(HERE, times(), &hello).unwrap_err().to_string();
-        assert!(skew.contains("1 to 1") && skew.contains("7 to 8"), "{skew}");
+        assert!(skew.contains("1 to 2") && skew.contains("7 to 8"), "{skew}");
         let epoch = check_hello(HERE, times(), &Hello { versions: (1, 8), ..hello }).unwrap_err().to_string();
         assert!(epoch.contains("0000000000000003") && epoch.contains("0000000000000bad"), "{epoch}");
     }

@@ -102,7 +102,7 @@ impl<'a> Connection<'a> {
                 match request.access {
                     Access::Read => self.reads(&grant, ops).await?,
                     // Replies to writes wait for the last byte, because a client that is still sending reads none.
-                    Access::Write => self.writes(&grant, ops).await?,
+                    Access::Write => self.writes(&grant, ops, request.seal).await?,
                 }
             }
             Err(refusal) => {
@@ -161,9 +161,10 @@ impl<'a> Connection<'a> {
     }
 
     /// Receives writes. Small ones share a receive, in groups, because one for each would cost more than its bytes.
-    async fn writes(&mut self, grant: &Grant, ops: &[u8]) -> Result<(), Closed> {
+    async fn writes(&mut self, grant: &Grant, ops: &[u8], seal: bool) -> Result<(), Closed> {
         let mut ops = Op::decode_all(ops).peekable();
         let (mut writes, mut outcomes) = (SmallVec::<[_; 1]>::new(), SmallVec::<[_; 1]>::new());
+        let sealing = seal.then_some(grant);
         // A request waits for room only once, however many of its operations need it.
         let mut room_by = None;
         while ops.peek().is_some() {
@@ -182,7 +183,7 @@ impl<'a> Connection<'a> {
                     }
                 }
             }
-            self.receive(&mut writes, &mut outcomes).await?;
+            self.receive(&mut writes, &mut outcomes, sealing).await?;
             let Some((op, mut refusal)) = refused else { continue };
             if refusal == Refusal::Fenced(Fenced::Full) {
                 let until =
@@ -190,23 +191,27 @@ impl<'a> Connection<'a> {
                 match self.server.admit_later(grant, op, until).await {
                     Ok(write) => {
                         writes.push(write);
-                        self.receive(&mut writes, &mut outcomes).await?;
+                        self.receive(&mut writes, &mut outcomes, sealing).await?;
                         continue;
                     }
                     Err(still) => refusal = still,
                 }
             }
             self.socket.discard(op.len).await?;
-            self.verdict(Err(refusal));
+            // A range is sealed only once its bytes are there. So this is the same write again, whose answer was lost.
+            let again = seal && matches!(refusal, Refusal::Fenced(Fenced::Sealed { .. }));
+            self.verdict(if again { Ok(()) } else { Err(refusal) });
         }
         Ok(())
     }
 
-    /// Receives the bytes of `writes`, adds a verdict for each, and releases their passes.
+    /// Receives the bytes of `writes`, seals their ranges if they have a grant for that, adds a verdict for each, and
+    /// releases their passes.
     async fn receive(
         &mut self,
         writes: &mut SmallVec<[Incoming; 1]>,
         outcomes: &mut SmallVec<[Received; 1]>,
+        sealing: Option<&Grant>,
     ) -> Result<(), Closed> {
         self.socket.receive(writes, outcomes).await?;
         for (write, outcome) in writes.drain(..).zip(outcomes.drain(..)) {
@@ -214,7 +219,7 @@ impl<'a> Connection<'a> {
                 Received::All => {
                     Counters::add(&self.server.counters.bytes_written, write.len);
                     Counters::add(&self.server.counters.writes, 1);
-                    Ok(())
+                    sealing.map_or(Ok(()), |grant| self.server.seal(grant, write.op))
                 }
                 Received::Superseded => Err(Fenced::Ended { index: write.index }.into()),
             });

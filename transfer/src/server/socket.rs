@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::fence::{HeldPass, WritePass};
 use crate::segment::Segment;
-use crate::wire::WireError;
+use crate::wire::{Op, WireError};
 
 /// Maximum bytes of one receive under write passes: about 50 us, for which a newer write of the same bytes may wait.
 pub(super) const RECV_CHUNK: u64 = 256 << 10;
@@ -57,6 +57,8 @@ pub(super) struct Incoming {
     pub(super) pass: WritePass,
     /// Log index of the allocation.
     pub(super) index: u64,
+    /// The operation.
+    pub(super) op: Op,
 }
 
 /// Receives once into the first of `writes`, which has `done` bytes, and into as many of the following writes as can be

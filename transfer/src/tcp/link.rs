@@ -12,8 +12,10 @@ use super::plan::Piece;
 use super::progress::{Moved, Progress, Watch, within};
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::socket_options;
+use crate::transport::Seal;
 use crate::wire::{
-    self, HELLO_REPLY_LEN, Hello, HelloReply, Op, REPLY_LEN, Request, VERDICT_LEN, VerdictHeader, WireError,
+    self, HELLO_REPLY_LEN, Hello, HelloReply, Op, REPLY_LEN, Request, SEALS_SINCE, VERDICT_LEN,
+    VerdictHeader, WireError,
 };
 
 /// Bytes checksummed and sent, or received and checksummed, in one step: few enough to stay in the cache.
@@ -62,6 +64,8 @@ pub(super) struct Link {
     progress: Progress,
     /// Hello that the other end accepted, which names its memory.
     pub(super) hello: Hello,
+    /// Protocol version that both ends speak.
+    version: u16,
     next_id: u64,
     /// Buffer for requests, reused.
     out: Vec<u8>,
@@ -126,6 +130,7 @@ impl Link {
             stream: Arc::new(stream),
             progress: Progress::new(moved.clone()),
             hello,
+            version: 0,
             next_id: 1,
             out: Vec::new(),
             input: Input::new(),
@@ -147,6 +152,7 @@ impl Link {
         let verdict = self.reason(reply.verdict).await?;
         let (ours, theirs) = (self.hello.versions, reply.versions);
         let agreed = (ours.0..=ours.1).contains(&reply.chosen);
+        self.version = reply.chosen;
         Ok(verdict.and_then(|()| {
             agreed.then_some(()).ok_or_else(|| {
                 let reason = format!(
@@ -181,7 +187,7 @@ impl Link {
         pieces: &mut [Piece<&mut [u8]>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let id = self.request(Access::Read, grant, pieces);
+        let id = self.request(Access::Read, Seal::No, grant, pieces);
         let out = std::mem::take(&mut self.out);
         let sent = self.send(&mut [IoSlice::new(&out)]).await;
         self.out = out;
@@ -201,14 +207,16 @@ impl Link {
         Ok(())
     }
 
-    /// Writes `pieces`, at most [`wire::MAX_OPS`], and appends their outcomes to `done` as they come.
+    /// Writes `pieces`, at most [`wire::MAX_OPS`], and appends their outcomes to `done` as they come. A store of an earlier
+    /// version seals nothing.
     pub(super) async fn write(
         &mut self,
         grant: &[u8],
         pieces: &[Piece<&[u8]>],
+        seal: Seal,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let id = self.request(Access::Write, grant, pieces);
+        let id = self.request(Access::Write, seal, grant, pieces);
         let out = std::mem::take(&mut self.out);
         let sent = self.send_payload(&out, pieces).await;
         self.out = out;
@@ -224,12 +232,13 @@ impl Link {
     }
 
     /// Encodes a request, without its payload, into `out` and returns its id.
-    fn request<B>(&mut self, access: Access, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
+    fn request<B>(&mut self, access: Access, seal: Seal, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         self.out.clear();
         let (ops, grant_len) = (pieces.len() as u16, grant.len() as u32);
-        Request { id, access, ops, grant_len }.encode(&mut self.out);
+        let seal = seal == Seal::Yes && self.version >= SEALS_SINCE;
+        Request { id, access, seal, ops, grant_len }.encode(&mut self.out);
         self.out.extend_from_slice(grant);
         for piece in pieces {
             Op { range: piece.range, offset: piece.offset, len: piece.len }.encode(&mut self.out);

@@ -17,7 +17,7 @@ use self::link::{ConnectError, Link, Outcome, Refused};
 use self::plan::Piece;
 use self::pool::{Pool, Pools, Reuse};
 use crate::checksum::Checksum;
-use crate::transport::{Peer, ReadOp, TransferError, Transport, WriteOp};
+use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 
 /// The name of this transport in a store's endpoints.
@@ -120,6 +120,7 @@ impl Transport for TcpTransport {
         peer: &'a Peer,
         grant: &'a SealedGrant,
         ops: &'a [WriteOp<'_>],
+        seal: Seal,
         deadline: Instant,
     ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
         Box::pin(async move {
@@ -129,9 +130,17 @@ impl Transport for TcpTransport {
                 Ok(call) => call,
                 Err(error) => return vec![Err(error); count],
             };
-            let ops = ops.iter().map(|op| (op.range, op.offset, op.from.iter().copied()));
-            let lanes = plan::cut(ops, total, call.lanes(total)).into_iter().map(Work::Write);
-            call.run(lanes, count).await
+            let cut = ops.iter().map(|op| (op.range, op.offset, op.from.iter().copied()));
+            let lanes = plan::cut(cut, total, call.lanes(total));
+            // The bytes of an operation that was cut may come over several connections, so none of them is the last.
+            let whole = lanes.iter().map(Vec::len).sum::<usize>() == count;
+            let with = if whole { seal } else { Seal::No };
+            let lanes = lanes.into_iter().map(|pieces| Work::Write(pieces, with));
+            let mut answers = call.run(lanes, count).await;
+            if with != seal {
+                call.seal(ops, &mut answers).await;
+            }
+            answers
         })
     }
 }
@@ -139,7 +148,7 @@ impl Transport for TcpTransport {
 /// The part of a call that one connection carries.
 enum Work<'a> {
     Read(Vec<Piece<&'a mut [u8]>>),
-    Write(Vec<Piece<&'a [u8]>>),
+    Write(Vec<Piece<&'a [u8]>>, Seal),
 }
 
 impl Work<'_> {
@@ -153,7 +162,7 @@ impl Work<'_> {
         let rest = done.len()..done.len() + plan::turn(self.pieces().skip(done.len()).map(|(_, len)| len));
         let carried = match self {
             Self::Read(pieces) => link.read(grant, &mut pieces[rest], done).await,
-            Self::Write(pieces) => link.write(grant, &pieces[rest], done).await,
+            Self::Write(pieces, seal) => link.write(grant, &pieces[rest], *seal, done).await,
         };
         carried.map_err(|broken| Failure::Broken(broken.to_string()))
     }
@@ -162,7 +171,7 @@ impl Work<'_> {
     fn pieces(&self) -> impl ExactSizeIterator<Item = (usize, u64)> {
         let (reads, writes) = match self {
             Self::Read(pieces) => (pieces.as_slice(), [].as_slice()),
-            Self::Write(pieces) => ([].as_slice(), pieces.as_slice()),
+            Self::Write(pieces, _) => ([].as_slice(), pieces.as_slice()),
         };
         (0..reads.len() + writes.len()).map(|at| match reads.get(at) {
             Some(piece) => (piece.op, piece.len),
@@ -226,6 +235,19 @@ impl<'a> Call<'a> {
         }
         // Every operation has a piece, even one of no bytes.
         answers.into_iter().map(|answer| answer.map(Option::unwrap_or_default)).collect()
+    }
+
+    /// Seals the ranges of the operations that were answered as good.
+    async fn seal(&self, ops: &[WriteOp<'_>], answers: &mut [Result<Checksum, TransferError>]) {
+        let good: Vec<usize> = (0..ops.len()).filter(|op| answers[*op].is_ok()).collect();
+        let piece = |(nth, op): (usize, &usize)| Piece::empty(nth, ops[*op].range, 0);
+        let pieces = good.iter().enumerate().map(piece).collect();
+        let sealed = self.run(std::iter::once(Work::Write(pieces, Seal::Yes)), good.len()).await;
+        for (op, sealed) in good.into_iter().zip(sealed) {
+            if let Err(error) = sealed {
+                answers[op] = Err(error);
+            }
+        }
     }
 
     async fn lane<'b>(&self, mut work: Work<'b>) -> Lane<'b> {

@@ -47,7 +47,8 @@ pub(super) struct Piece<B> {
 }
 
 impl<B> Piece<B> {
-    fn empty(op: usize, range: u32, offset: u64) -> Self {
+    /// A piece without bytes.
+    pub(super) fn empty(op: usize, range: u32, offset: u64) -> Self {
         Self { op, range, offset, len: 0, buffers: SmallVec::new() }
     }
 }

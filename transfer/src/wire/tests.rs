@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The encoding must not change between builds: these bytes are version 1.
+/// The encoding must not change between builds: these bytes are versions 1 and 2.
 #[test]
 fn the_encoding_is_stable() {
     let hello =
@@ -12,17 +12,21 @@ fn the_encoding_is_stable() {
     golden.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4]);
     assert_eq!(hello.encode().as_slice(), golden);
 
-    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x01\x00\x01\x00\x00\x00");
+    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x02\x00\x01\x00\x00\x00");
     assert_eq!(
         HelloReply::encode(0, Err((Status::Identity, "no"))),
-        b"mcTX\x00\x01\x00\x01\x00\x00\x01\x00\x02no"
+        b"mcTX\x00\x01\x00\x02\x00\x00\x01\x00\x02no"
     );
 
     let mut out = Vec::new();
-    Request { id: 9, access: Access::Read, ops: 1, grant_len: 0x0203 }.encode(&mut out);
+    Request { id: 9, access: Access::Read, seal: false, ops: 1, grant_len: 0x0203 }.encode(&mut out);
     Op { range: 5, offset: 6, len: 0x0700 }.encode(&mut out);
     assert_eq!(out[..REQUEST_LEN], [0, 0, 0, 0, 0, 0, 0, 9, 1, 0, 0, 1, 0, 0, 2, 3]);
     assert_eq!(out[REQUEST_LEN..], [0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 7, 0]);
+
+    let mut out = Vec::new();
+    Request { id: 9, access: Access::Write, seal: true, ops: 1, grant_len: 0x0203 }.encode(&mut out);
+    assert_eq!(out, [0, 0, 0, 0, 0, 0, 0, 9, 2, 1, 0, 1, 0, 0, 2, 3]);
 
     let statuses = [
         (Status::Good, 0),
@@ -32,6 +36,7 @@ fn the_encoding_is_stable() {
         (Status::Expired, 4),
         (Status::Superseded, 5),
         (Status::Range, 6),
+        (Status::Sealed, 8),
     ];
     assert!(statuses.iter().all(|(status, number)| *status as u8 == *number));
 }
@@ -40,16 +45,18 @@ fn the_encoding_is_stable() {
 fn every_field_is_bounded_before_anything_is_read_for_it() {
     let request = |ops: u16, grant_len: u32, access: [u8; 2]| {
         let mut out = Vec::new();
-        Request { id: 1, access: Access::Write, ops, grant_len }.encode(&mut out);
+        Request { id: 1, access: Access::Write, seal: false, ops, grant_len }.encode(&mut out);
         out[8..10].copy_from_slice(&access);
         Request::decode(out.as_slice().try_into().unwrap())
     };
     assert!(request(MAX_OPS as u16, MAX_GRANT_LEN as u32, [2, 0]).is_ok());
+    assert!(request(1, 0, [2, 1]).is_ok());
     assert_eq!(request(0, 0, [1, 0]), Err(WireError::Ops(0)));
     assert_eq!(request(MAX_OPS as u16 + 1, 0, [1, 0]), Err(WireError::Ops(MAX_OPS as u16 + 1)));
     assert_eq!(request(1, u32::MAX, [1, 0]), Err(WireError::Grant(u32::MAX)));
     assert_eq!(request(1, 0, [3, 0]), Err(WireError::Access(3, 0)));
-    assert_eq!(request(1, 0, [1, 9]), Err(WireError::Access(1, 9)));
+    assert_eq!(request(1, 0, [1, 1]), Err(WireError::Access(1, 1)), "a read seals nothing");
+    assert_eq!(request(1, 0, [2, 9]), Err(WireError::Access(2, 9)));
     assert_eq!(VerdictHeader::decode(&[0, 255, 255]), Err(WireError::Reason(u16::MAX)));
     let long = Op { range: 0, offset: 0, len: u64::MAX };
     assert_eq!(total_len([long, long].into_iter()), Err(WireError::Total));
@@ -98,7 +105,7 @@ proptest! {
         };
         prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         let access = if write { Access::Write } else { Access::Read };
-        let request = Request { id, access, ops, grant_len };
+        let request = Request { id, access, seal: write && id % 2 == 0, ops, grant_len };
         let mut out = Vec::new();
         request.encode(&mut out);
         prop_assert_eq!(Request::decode(out.as_slice().try_into().unwrap()), Ok(request));

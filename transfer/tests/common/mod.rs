@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_transfer::{
-    Authority, Checksum, Counters, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Segment,
+    Authority, Checksum, Counters, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Seal, Segment,
     TcpTransport, Timeouts, TransferError, Transport, WriteOp,
 };
 use mc_types::{
@@ -166,7 +166,7 @@ pub(crate) async fn write(
     bytes: &[u8],
 ) -> Result<Checksum, TransferError> {
     let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes] }];
-    transport.write(peer, grant, &ops, soon()).await.remove(0)
+    transport.write(peer, grant, &ops, Seal::No, soon()).await.remove(0)
 }
 
 /// Reads `len` bytes from the start of the grant's first range.

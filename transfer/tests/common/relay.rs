@@ -1,6 +1,7 @@
 //! A relay between client and store that can hold bytes back, record them, or cut connections.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -24,6 +25,8 @@ struct Direction {
     limit: watch::Sender<u64>,
     passed: watch::Sender<u64>,
     recorded: Mutex<Vec<u8>>,
+    /// Whether the newest protocol version of a hello is changed to 1.
+    is_old: AtomicBool,
 }
 
 impl Direction {
@@ -32,12 +35,14 @@ impl Direction {
             limit: watch::Sender::new(u64::MAX),
             passed: watch::Sender::new(0),
             recorded: Mutex::default(),
+            is_old: AtomicBool::new(false),
         })
     }
 
     async fn pump(self: Arc<Self>, mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
         let mut buffer = vec![0; 64 << 10];
         let mut limit = self.limit.subscribe();
+        let mut is_first = true;
         loop {
             let passed = *self.passed.borrow();
             let Ok(room) = limit.wait_for(|limit| *limit > passed).await.map(|limit| *limit - passed) else {
@@ -45,6 +50,9 @@ impl Direction {
             };
             let most = buffer.len().min(usize::try_from(room).unwrap_or(usize::MAX));
             let Ok(n @ 1..) = from.read(&mut buffer[..most]).await else { return };
+            if std::mem::take(&mut is_first) && self.is_old.load(Ordering::Relaxed) {
+                buffer[6..8].copy_from_slice(&1u16.to_be_bytes());
+            }
             self.recorded.lock().extend_from_slice(&buffer[..n]);
             if to.write_all(&buffer[..n]).await.is_err() {
                 return;
@@ -110,6 +118,11 @@ impl Relay {
     pub(crate) fn release(&self) {
         self.up.limit.send_replace(u64::MAX);
         self.down.limit.send_replace(u64::MAX);
+    }
+
+    /// Makes clients that connect from now on look as if they were of protocol version 1.
+    pub(crate) fn offer_version_1(&self) {
+        self.up.is_old.store(true, Ordering::Relaxed);
     }
 
     /// Connections made through it so far.

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mc_transfer::{ReadOp, TcpOptions, TcpTransport, Timeouts, TransferError, Transport, WriteOp};
+use mc_transfer::{ReadOp, Seal, TcpOptions, TcpTransport, Timeouts, TransferError, Transport, WriteOp};
 use mc_types::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,7 +23,7 @@ async fn the_deadline_is_kept_against_a_store_that_never_answers() {
     let deadline = started + Duration::from_millis(100);
     let ops = [WriteOp { range: 0, offset: 0, from: vec![&bytes] }];
     let granted = sealed(Access::Write, 0, 1 << 20, 1);
-    let answer = transport.write(&peer, &granted, &ops, deadline).await.remove(0);
+    let answer = transport.write(&peer, &granted, &ops, Seal::No, deadline).await.remove(0);
     assert!(matches!(answer, Err(TransferError::Deadline { .. })), "{answer:?}");
     assert!(started.elapsed() < Duration::from_secs(5));
     // The connection had an answer coming that nobody waits for: it was closed, not kept for the next call.
@@ -59,7 +59,8 @@ async fn waiting_for_a_connection_counts_against_the_deadline_and_is_not_the_sto
         () = relay.held() => {}
     }
     let ops = [WriteOp { range: 0, offset: 0, from: vec![&bytes] }];
-    let answer = transport.write(&peer, &granted, &ops, Instant::now() + Duration::from_millis(30)).await;
+    let answer =
+        transport.write(&peer, &granted, &ops, Seal::No, Instant::now() + Duration::from_millis(30)).await;
     assert!(
         matches!(&answer[0], Err(error @ TransferError::Queued { .. }) if !error.is_of_the_store()),
         "{answer:?}"

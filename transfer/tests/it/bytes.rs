@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use mc_transfer::{Checksum, ReadOp, TcpOptions, TcpTransport, Timeouts, Transport, WriteOp};
+use mc_transfer::{Checksum, ReadOp, Seal, TcpOptions, TcpTransport, Timeouts, Transport, WriteOp};
 use mc_types::Access;
 use tokio::net::TcpListener;
 
@@ -50,7 +50,7 @@ async fn scattered_buffers_and_parts_of_ranges_meet_their_bytes() {
         WriteOp { range: 1, offset: 0, from: vec![&second[..7], &[], &second[7..]] },
         WriteOp { range: 0, offset: 0, from: pieces },
     ];
-    let answers = transport.write(&store.peer(), &granted, &ops, soon()).await;
+    let answers = transport.write(&store.peer(), &granted, &ops, Seal::No, soon()).await;
     assert_eq!(answers, [Ok(Checksum::of(&second)), Ok(Checksum::of(&first))], "one answer each, in order");
     assert!(store.bytes(0, 3 * MIB) == first && store.bytes(4 * MIB as u64, 4 * MIB) == second);
 
@@ -85,11 +85,11 @@ async fn a_batch_of_more_operations_than_a_request_holds_is_cut() {
     let granted = sealed(Access::Write, 0, bytes.len() as u64, 1);
     let op = |(i, from)| WriteOp { range: 0, offset: i as u64 * 16, from: vec![from] };
     let ops: Vec<WriteOp<'_>> = bytes.chunks(16).enumerate().map(op).collect();
-    let answers = transport.write(&store.peer(), &granted, &ops, soon()).await;
+    let answers = transport.write(&store.peer(), &granted, &ops, Seal::No, soon()).await;
     let expected: Vec<_> = bytes.chunks(16).map(|part| Ok(Checksum::of(part))).collect();
     assert!(answers == expected);
     assert!(store.bytes(0, bytes.len()) == bytes);
-    assert!(transport.write(&store.peer(), &granted, &[], soon()).await.is_empty());
+    assert!(transport.write(&store.peer(), &granted, &[], Seal::No, soon()).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mc_transfer::{TcpTransport, Transport as _, WriteOp};
-use mc_types::Access;
+use mc_transfer::{Checksum, Peer, Seal, TcpTransport, TransferError, Transport as _, WriteOp};
+use mc_types::{Access, SealedGrant};
 use tokio::time::timeout;
 
 use crate::common::relay::Relay;
@@ -115,7 +115,7 @@ async fn a_write_that_is_superseded_among_others_costs_them_nothing() {
         let values = [1, 2, 3].map(|seed| pattern(EACH, seed));
         let op = |(range, from)| WriteOp { range, offset: 0, from: vec![from] };
         let ops: Vec<WriteOp<'_>> = (0..).zip(values.iter().map(Vec::as_slice)).map(op).collect();
-        let mut late = std::pin::pin!(transport.write(&late_peer, &granted, &ops, soon()));
+        let mut late = std::pin::pin!(transport.write(&late_peer, &granted, &ops, Seal::No, soon()));
         tokio::select! {
             done = late.as_mut() => panic!("not held: {done:?}"),
             () = relay.held() => {}
@@ -137,4 +137,86 @@ async fn a_write_that_is_superseded_among_others_costs_them_nothing() {
         assert!(why.contains("superseded while its bytes came in"), "{why}");
         assert!(has(0, EACH) && has(2, EACH) && store.bytes(place(1), EACH) == new, "{passed}");
     }
+}
+
+async fn write_last(store: &Peer, granted: &SealedGrant, bytes: &[u8]) -> Result<Checksum, TransferError> {
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes] }];
+    TcpTransport::default().write(store, granted, &ops, Seal::Yes, soon()).await.remove(0)
+}
+
+/// Over one connection, and over several, which have to be done before the range is sealed.
+#[tokio::test]
+async fn a_put_cannot_change_what_it_has_sealed() {
+    for len in [1000, 20 << 20] {
+        let store = Store::start(len as u64 + 64).await;
+        let peer = store.peer();
+        let (value, other) = (pattern(len, 1), pattern(len, 2));
+        let granted = sealed(Access::Write, 0, len as u64, 5);
+        write_last(&peer, &granted, &value).await.unwrap();
+        let why = refusal(write(&TcpTransport::default(), &peer, &granted, &other).await);
+        assert!(why.contains("has written its last byte"), "{why}");
+        assert!(store.bytes(0, len) == value, "{len}");
+        if len == 1000 {
+            write_last(&peer, &granted, &value)
+                .await
+                .expect("the same once more, because its answer was lost");
+        }
+        // A range of the same batch right behind it is a put of its own.
+        write(&TcpTransport::default(), &peer, &sealed(Access::Write, len as u64, 64, 5), &[7; 64])
+            .await
+            .unwrap();
+        write_last(&peer, &sealed(Access::Write, 0, len as u64, 6), &other).await.expect("the next owner");
+        assert!(store.bytes(0, len) == other, "{len}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_of_no_bytes_seals_what_was_written_before() {
+    let store = Store::start(1 << 20).await;
+    let (peer, transport) = (store.peer(), TcpTransport::default());
+    let granted = sealed(Access::Write, 0, 1000, 5);
+    for offset in [600, 0] {
+        let ops = [WriteOp { range: 0, offset, from: vec![&[9; 400]] }];
+        transport.write(&peer, &granted, &ops, Seal::No, soon()).await.remove(0).unwrap();
+    }
+    let seal = [WriteOp { range: 0, offset: 0, from: vec![] }];
+    transport.write(&peer, &granted, &seal, Seal::Yes, soon()).await.remove(0).unwrap();
+    let late = [WriteOp { range: 0, offset: 400, from: vec![&[1; 200]] }];
+    let why = refusal(transport.write(&peer, &granted, &late, Seal::No, soon()).await.remove(0));
+    assert!(why.contains("has written its last byte"), "{why}");
+    assert_eq!(store.bytes(400, 200), [0; 200]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_connection_of_a_put_ends_when_another_one_seals_its_range() {
+    let store = Store::start(LEN as u64).await;
+    let relay = Relay::to(&store.address).await;
+    let granted = sealed(Access::Write, 0, LEN as u64, 5);
+    relay.hold_up_after(LEN as u64 / 2);
+    let (transport, changed) = (TcpTransport::default(), pattern(LEN, 1));
+    let slow_peer = peer_at(&relay.address);
+    let mut slow = std::pin::pin!(write(&transport, &slow_peer, &granted, &changed));
+    tokio::select! {
+        done = slow.as_mut() => panic!("not held: {done:?}"),
+        () = relay.held() => {}
+    }
+    let half_written = || store.bytes(LEN as u64 / 2 - (64 << 10) - 1, 1) != [0];
+    until("the store has the first half", half_written).await;
+    let value = pattern(LEN, 2);
+    write_last(&store.peer(), &granted, &value).await.unwrap();
+    relay.release();
+    let why = refusal(slow.await);
+    assert!(why.contains("over another connection"), "{why}");
+    assert!(store.bytes(0, LEN) == value);
+}
+
+/// A store of version 1 would close the connection on a seal.
+#[tokio::test]
+async fn a_client_asks_no_store_of_version_1_to_seal() {
+    let store = Store::start(1 << 20).await;
+    let relay = Relay::to(&store.address).await;
+    relay.offer_version_1();
+    let granted = sealed(Access::Write, 0, 64, 5);
+    write_last(&peer_at(&relay.address), &granted, &[1; 64]).await.unwrap();
+    write(&TcpTransport::default(), &store.peer(), &granted, &[2; 64]).await.expect("nothing was sealed");
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mc_transfer::{TcpTransport, Timeouts, Transport as _, WriteOp};
+use mc_transfer::{Seal, TcpTransport, Timeouts, Transport as _, WriteOp};
 use mc_types::{Access, ClusterTime, Grant, SealedGrant};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -62,7 +62,7 @@ async fn a_write_without_room_is_refused_by_its_deadline_and_all_others_are_serv
     let ops = [WriteOp { range: 0, offset: 0, from: vec![&bytes] }];
     let deadline = Instant::now() + Duration::from_millis(700);
     let peer = store.peer();
-    let reason = refusal(transport.write(&peer, &granted(7, 9), &ops, deadline).await.remove(0));
+    let reason = refusal(transport.write(&peer, &granted(7, 9), &ops, Seal::No, deadline).await.remove(0));
     assert!(reason.contains("try again"), "{reason}");
     assert!(waits(&store) >= 1);
     assert!(store.bytes(14 * EACH, EACH as usize) == vec![0; EACH as usize], "nothing was written");
@@ -86,7 +86,7 @@ async fn a_batch_that_exceeds_the_room_is_written_piece_by_piece() {
     let op = |(range, from)| WriteOp { range, offset: 0, from: vec![from] };
     let ops: Vec<WriteOp<'_>> = (0..).zip(values.iter().map(Vec::as_slice)).map(op).collect();
     let (peer, transport) = (store.peer(), TcpTransport::default());
-    let mut writing = transport.write(&peer, &sealed, &ops, soon());
+    let mut writing = transport.write(&peer, &sealed, &ops, Seal::No, soon());
     let mut now = ClusterTime(0);
     let answers = loop {
         tokio::select! {

@@ -121,6 +121,26 @@ impl OpenPut {
         }
     }
 
+    /// Returns the replicas that have the whole object; none while it is not complete.
+    pub(super) fn whole_replicas(&self, now: Instant) -> Vec<(u32, Place)> {
+        let progress = self.progress.lock();
+        match progress.coverage.checksum() {
+            Ok(_) if now < self.deadline => self.live(&progress).unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Notes that a replica can't be used.
+    pub(super) fn give_up(&self, number: u32, why: &TransferError) {
+        let mut progress = self.progress.lock();
+        if let Some((_, place)) = self.replicas.iter().find(|(replica, _)| *replica == number)
+            && !progress.has_failed(number)
+        {
+            progress.failed.push((number, place.store));
+            progress.why = why.to_string();
+        }
+    }
+
     /// Returns the put, number `at` of its batch, as one to be ended. Its object must be complete.
     pub(super) fn complete(&self, at: usize, now: Instant) -> Result<Written<'static>, Error> {
         self.check_deadline(now)?;

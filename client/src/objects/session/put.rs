@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::join_all;
-use mc_transfer::{Checksum, WriteOp};
+use mc_transfer::{Checksum, Seal, TransferError, WriteOp};
 use mc_types::MAX_GRANT_LIFETIME;
 use tokio::time::Instant;
 
@@ -64,9 +64,43 @@ impl<'a> RangeWrite<'a> {
 struct StoreWrites<'w> {
     to: &'w Granted,
     until: Instant,
-    /// Index of the item, number of the replica, and offset of the range of each write.
-    targets: Vec<(usize, u32, u64)>,
+    targets: Vec<Target>,
     ops: Vec<WriteOp<'w>>,
+}
+
+/// What a write is for: index of the item, number of the replica, and offset of the range.
+type Target = (usize, u32, u64);
+
+/// Writes by grant.
+#[derive(Default)]
+struct Batch<'w>(BTreeMap<(usize, usize), StoreWrites<'w>>);
+
+impl<'w> Batch<'w> {
+    /// Adds a write of `from` to one replica of a put, number `at` of the items.
+    fn add(
+        &mut self,
+        put: &'w OpenPut,
+        now: Instant,
+        (at, number, offset): Target,
+        place: Place,
+        from: Vec<&'w [u8]>,
+    ) {
+        // `places` only names grants that are there.
+        let Some(Some(to)) = put.granted.get(place.grant) else { return };
+        let store = self.0.entry((Arc::as_ptr(&put.granted) as usize, place.grant)).or_insert_with(|| {
+            StoreWrites { to, until: put.write_by(now), targets: Vec::new(), ops: Vec::new() }
+        });
+        store.targets.push((at, number, offset));
+        store.ops.push(WriteOp { range: place.range, offset, from });
+    }
+
+    /// Writes, with one call for each grant.
+    async fn write(self, core: &Core, seal: Seal) -> Vec<(Target, Result<Checksum, TransferError>)> {
+        let writing = self.0.into_values().map(|StoreWrites { to, until, targets, ops }| async move {
+            targets.into_iter().zip(core.write_to(to, ops, seal, until).await)
+        });
+        join_all(writing).await.into_iter().flatten().collect()
+    }
 }
 
 impl Core {
@@ -133,7 +167,7 @@ impl Core {
     /// Writes ranges to all replicas, with one call for each store. The result of each item is its number of bytes.
     pub(crate) async fn write_ranges(&self, items: &[RangeWrite<'_>]) -> Vec<Result<usize, Error>> {
         let began = Instant::now();
-        let mut stores: BTreeMap<(usize, usize), StoreWrites<'_>> = BTreeMap::new();
+        let mut batch = Batch::default();
         let mut begun = Vec::new();
         let mut results = Vec::with_capacity(items.len());
         for (at, item) in items.iter().enumerate() {
@@ -145,33 +179,16 @@ impl Core {
                 }
             };
             results.push(Ok(item.len()));
-            let OpenPut { granted, .. } = item.put;
             for (range, from) in ranges {
                 for (number, place) in &replicas {
-                    // `places` only names grants that are there.
-                    let Some(Some(to)) = granted.get(place.grant) else { continue };
-                    let until = item.put.write_by(began);
-                    let store = stores.entry((Arc::as_ptr(granted) as usize, place.grant));
-                    let store = store.or_insert_with(|| StoreWrites {
-                        to,
-                        until,
-                        targets: Vec::new(),
-                        ops: Vec::new(),
-                    });
-                    store.targets.push((at, *number, range.offset));
-                    store.ops.push(WriteOp { range: place.range, offset: range.offset, from: from.clone() });
+                    batch.add(item.put, began, (at, *number, range.offset), *place, from.clone());
                 }
                 begun.push((at, range));
             }
         }
-        let writing = stores.into_values().map(|StoreWrites { to, until, targets, ops }| async move {
-            (targets, self.write_to(to, ops, until).await)
-        });
         let mut answers: HashMap<(usize, u64), Answers> = HashMap::with_capacity(begun.len());
-        for (targets, written) in join_all(writing).await {
-            for ((at, replica, offset), result) in targets.into_iter().zip(written) {
-                answers.entry((at, offset)).or_default().push((replica, result));
-            }
+        for ((at, replica, offset), result) in batch.write(self, Seal::No).await {
+            answers.entry((at, offset)).or_default().push((replica, result));
         }
         if !begun.is_empty() {
             self.counters.put_write_ns.add(began.elapsed());
@@ -189,6 +206,7 @@ impl Core {
 
     /// Ends puts whose objects are complete, which makes them visible. The others fail and are revoked.
     pub(crate) async fn finish_puts(&self, puts: &[&OpenPut]) -> Vec<Result<Put, Error>> {
+        self.seal(puts).await;
         let now = Instant::now();
         let mut results = vec![None; puts.len()];
         let mut revoked = Vec::new();
@@ -230,6 +248,22 @@ impl Core {
             self.note_results(mode, of_mode.map(|(put, result)| (&put.key[..], result)));
         }
         results
+    }
+
+    /// Seals the replicas of the puts whose objects are complete: after that no write changes them.
+    async fn seal(&self, puts: &[&OpenPut]) {
+        let now = Instant::now();
+        let mut batch = Batch::default();
+        for (at, put) in puts.iter().enumerate() {
+            for (number, place) in put.whole_replicas(now) {
+                batch.add(put, now, (at, number, 0), place, Vec::new());
+            }
+        }
+        for ((at, number, _), result) in batch.write(self, Seal::Yes).await {
+            if let Err(error) = result {
+                puts[at].give_up(number, &error);
+            }
+        }
     }
 
     /// Returns the object's place in this process's own store, if it was written there.

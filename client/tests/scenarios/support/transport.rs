@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use mc_transfer::{Checksum, Peer, ReadOp, TransferError, Transport, WriteOp};
+use mc_transfer::{Checksum, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use mc_types::{SealedGrant, StoreId};
 use tokio::time::{Instant, sleep_until};
 
@@ -88,6 +88,7 @@ impl Transport for FakeTransport {
         peer: &'a Peer,
         grant: &'a SealedGrant,
         ops: &'a [WriteOp<'_>],
+        seal: Seal,
         deadline: Instant,
     ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
         Box::pin(async move {
@@ -99,6 +100,16 @@ impl Transport for FakeTransport {
                 let bytes = op.from.concat();
                 let checksum = super::checksum(&bytes);
                 let mut world = self.0.lock();
+                if world.sealed.contains(&(peer.store, offset)) {
+                    let reason = "the range is sealed".to_owned();
+                    return Err(TransferError::Refused { store: peer.store, reason });
+                }
+                if seal == Seal::Yes {
+                    world.sealed.insert((peer.store, offset));
+                }
+                if op.from.is_empty() {
+                    return Ok(checksum);
+                }
                 world.writes += 1;
                 world.buffers.push(op.from.iter().map(|from| (from.as_ptr() as usize, from.len())).collect());
                 let begin = usize::try_from(op.offset).unwrap();

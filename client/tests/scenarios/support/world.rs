@@ -1,6 +1,6 @@
 //! State that the fake masters of one cluster share: objects, puts, and stores whose memory is a map.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use mc_proto::v1::{self, Leader};
@@ -76,6 +76,8 @@ pub struct World {
     pub stores: BTreeMap<StoreId, StoreHealth>,
     /// Bytes by store and offset.
     pub memory: BTreeMap<(StoreId, u64), Vec<u8>>,
+    /// Places that no write changes any more, by store and offset.
+    pub sealed: BTreeSet<(StoreId, u64)>,
     pub grants: Vec<Vec<u64>>,
     pub next_offset: u64,
     pub lease_ms: u64,
@@ -113,6 +115,7 @@ impl World {
             puts: BTreeMap::new(),
             stores: stores.iter().map(|store| (*store, StoreHealth::Well)).collect(),
             memory: BTreeMap::new(),
+            sealed: BTreeSet::new(),
             grants: Vec::new(),
             next_offset: 0,
             lease_ms: 10_000,
@@ -270,6 +273,8 @@ impl World {
                         number += 1;
                         !item.failed_replicas.contains(&(number - 1))
                     });
+                    let is_sealed = |replica| self.sealed.contains(replica);
+                    assert!(replicas.iter().all(is_sealed), "a put ends that can still be written");
                     let object = Object { version: id, size: put.size, checksum: item.checksum, replicas };
                     self.objects.insert(put.key, object);
                     Code::Ok

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use mc_tests::{Daemon, http_get, until};
 use mc_transfer::{
-    Peer, PeerEndpoint, ReadOp, TcpOptions, TcpTransport, TransferError, Transport as _, WriteOp,
+    Peer, PeerEndpoint, ReadOp, Seal, TcpOptions, TcpTransport, TransferError, Transport as _, WriteOp,
 };
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantedRange, SealedGrant, StoreId};
 use tokio::time::Instant;
@@ -102,7 +102,8 @@ async fn two_thousand_clients_are_held_beside_the_heartbeats() {
     let value: Vec<u8> = (0..LEN).map(|i| (i * 7) as u8).collect();
     let ops = [WriteOp { range: 0, offset: 0, from: vec![&value] }];
     let writer = client();
-    let written = writer.write(&store.peer, &store.granted(Access::Write), &ops, Instant::now() + LONG).await;
+    let written =
+        writer.write(&store.peer, &store.granted(Access::Write), &ops, Seal::No, Instant::now() + LONG).await;
     written[0].clone().unwrap();
     drop(writer);
     let before = store.resident().await;

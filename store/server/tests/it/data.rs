@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mc_store::StartError;
 use mc_store_server::StoreArgs;
-use mc_transfer::{ReadOp, TcpOptions, TcpTransport, Transport as _, WriteOp};
+use mc_transfer::{ReadOp, Seal, TcpOptions, TcpTransport, Transport as _, WriteOp};
 use mc_types::{Access, GrantKey, GrantedRange};
 use tokio::time::Instant;
 
@@ -22,7 +22,8 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
     let deadline = Instant::now() + Duration::from_secs(10);
     let value: Vec<u8> = (0..4096u32).map(|i| (i * 7) as u8).collect();
     let ops = [WriteOp { range: 0, offset: 0, from: vec![&value] }];
-    let written = transport.write(&peer, &grant(&peer, &key, Access::Write, RANGE), &ops, deadline).await;
+    let written =
+        transport.write(&peer, &grant(&peer, &key, Access::Write, RANGE), &ops, Seal::No, deadline).await;
     let written = written[0].clone().unwrap();
 
     let read_grant = grant(&peer, &key, Access::Read, RANGE);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mc_store::SegmentError;
 use mc_tests::until;
-use mc_transfer::{TcpOptions, TcpTransport, Transport as _, WriteOp};
+use mc_transfer::{Seal, TcpOptions, TcpTransport, Transport as _, WriteOp};
 use mc_types::{Access, ByteSize, Code, GrantedRange};
 use tokio::time::Instant;
 
@@ -38,7 +38,7 @@ async fn segments_are_mounted_served_and_released() {
         let grant = grant(&peer, &key, Access::Write, range);
         let ops = [WriteOp { range: 0, offset: 0, from: vec![&[7; 4096]] }];
         let by = Instant::now() + Duration::from_secs(10);
-        transport.write(&peer, &grant, &ops, by).await.remove(0)
+        transport.write(&peer, &grant, &ops, Seal::No, by).await.remove(0)
     };
     for (segment, index) in [(0, 1), (1, 2)] {
         write(segment, index).await.unwrap();

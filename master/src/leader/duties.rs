@@ -12,8 +12,9 @@ use super::{Coordinator, Leading, Refusal, Services};
 
 /// Interval at which an idle leader logs the time, so that deadlines pass and a successor starts from a recent stamp.
 const TICK_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of objects that one entry frees after a store was dropped, or after a `remove_all`.
-const SWEEP_LIMIT: u32 = 1024;
+/// Maximum number of objects that one entry frees after a store was dropped, or after a `remove_all`. Applying it takes
+/// some milliseconds in an index of 10 million objects, for which reads and puts wait.
+const SWEEP_LIMIT: u32 = 256;
 
 /// Watches the stores until this master stops; does nothing while it does not lead. Runs apart from the duties that
 /// commit entries, so that waiting for a commit does not hide a store's silence.

@@ -1,0 +1,318 @@
+//! Devices and their protection domains.
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ibverbs_sys as ffi;
+
+use crate::choice::{Gid, GidKind, LinkLayer, Port, PortState};
+
+/// Why a device can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum VerbsError {
+    /// The machine has no RDMA.
+    #[error("this machine offers no RDMA devices: {0}")]
+    NoDevices(io::Error),
+    /// No device has that name.
+    #[error("no RDMA device is called {name}: there are {there}")]
+    NoSuchDevice {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        there: String,
+    },
+    /// A step failed.
+    #[error("RDMA device {device}: cannot {step}: {source}")]
+    Step {
+        /// Name of the device.
+        device: String,
+        /// What was tried.
+        step: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// Limits of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Maximum bytes of one registration.
+    pub region_bytes: u64,
+    /// Maximum number of registrations.
+    pub regions: u32,
+    /// Maximum number of queue pairs.
+    pub queue_pairs: u32,
+    /// Maximum number of requests in a queue.
+    pub requests: u32,
+    /// Maximum number of local pieces of a request.
+    pub pieces: u32,
+    /// Maximum number of reads that a queue pair has under way at once.
+    pub reads_at_once: u8,
+    /// Maximum number of completions in a queue.
+    pub completions: u32,
+}
+
+/// An open device.
+pub struct Device {
+    context: NonNull<ffi::ibv_context>,
+    name: String,
+}
+
+// SAFETY: libibverbs serializes calls on one context itself.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+/// The list of devices, freed at the end.
+struct List {
+    devices: NonNull<*mut ffi::ibv_device>,
+    len: usize,
+}
+
+impl List {
+    fn get() -> Result<Self, VerbsError> {
+        let mut len = 0;
+        // SAFETY: `len` outlives the call, which writes the number of devices to it.
+        let devices = unsafe { ffi::ibv_get_device_list(&raw mut len) };
+        let devices =
+            NonNull::new(devices).ok_or_else(|| VerbsError::NoDevices(io::Error::last_os_error()))?;
+        Ok(Self { devices, len: usize::try_from(len).unwrap_or(0) })
+    }
+
+    fn named(&self) -> impl Iterator<Item = (*mut ffi::ibv_device, String)> {
+        (0..self.len).map(|nth| {
+            // SAFETY: the list has `len` devices, which live as long as the list. Their names end with a zero byte.
+            unsafe {
+                let device = *self.devices.as_ptr().add(nth);
+                let name = CStr::from_ptr(ffi::ibv_get_device_name(device));
+                (device, name.to_string_lossy().into_owned())
+            }
+        })
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: the list of `get`; devices that were opened stay open.
+        unsafe { ffi::ibv_free_device_list(self.devices.as_ptr()) };
+    }
+}
+
+/// Returns the names of this machine's devices.
+///
+/// # Errors
+/// [`VerbsError::NoDevices`] when the system has no RDMA.
+pub fn device_names() -> Result<Vec<String>, VerbsError> {
+    Ok(List::get()?.named().map(|(_, name)| name).collect())
+}
+
+impl Device {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn open(name: &str) -> Result<Arc<Self>, VerbsError> {
+        let list = List::get()?;
+        let Some((device, _)) = list.named().find(|(_, there)| there == name) else {
+            let there: Vec<_> = list.named().map(|(_, name)| name).collect();
+            let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+            return Err(VerbsError::NoSuchDevice { name: name.to_owned(), there });
+        };
+        // SAFETY: a device of the list, which is still there.
+        let context = unsafe { ffi::ibv_open_device(device) };
+        let source = io::Error::last_os_error();
+        match NonNull::new(context) {
+            Some(context) => Ok(Arc::new(Self { context, name: name.to_owned() })),
+            None => Err(VerbsError::Step { device: name.to_owned(), step: "open it", source }),
+        }
+    }
+
+    /// Name of the device.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn context(&self) -> *mut ffi::ibv_context {
+        self.context.as_ptr()
+    }
+
+    pub(crate) fn failed(&self, step: &'static str, source: io::Error) -> VerbsError {
+        VerbsError::Step { device: self.name.clone(), step, source }
+    }
+
+    /// Turns the result of a call that returns an error number into an error of this device.
+    pub(crate) fn check(&self, step: &'static str, errno: i32) -> Result<(), VerbsError> {
+        if errno == 0 { Ok(()) } else { Err(self.failed(step, io::Error::from_raw_os_error(errno.abs()))) }
+    }
+
+    fn attributes(&self) -> Result<ffi::ibv_device_attr, VerbsError> {
+        let mut attributes = ffi::ibv_device_attr::default();
+        // SAFETY: an open context, and room for the answer.
+        let done = unsafe { ffi::ibv_query_device(self.context(), &raw mut attributes) };
+        self.check("ask for its limits", done)?;
+        Ok(attributes)
+    }
+
+    /// Returns its limits.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn limits(&self) -> Result<Limits, VerbsError> {
+        let attributes = self.attributes()?;
+        let most = |limit: i32| u32::try_from(limit).unwrap_or(0);
+        Ok(Limits {
+            region_bytes: attributes.max_mr_size,
+            regions: most(attributes.max_mr),
+            queue_pairs: most(attributes.max_qp),
+            requests: most(attributes.max_qp_wr),
+            pieces: most(attributes.max_sge),
+            reads_at_once: u8::try_from(attributes.max_qp_rd_atom.min(attributes.max_qp_init_rd_atom))
+                .unwrap_or(u8::MAX),
+            completions: most(attributes.max_cqe),
+        })
+    }
+
+    /// Returns its ports, with their addresses.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn ports(&self) -> Result<Vec<Port>, VerbsError> {
+        let attributes = self.attributes()?;
+        let gids = self.gids()?;
+        let port = |number: u8| {
+            let mut port = ffi::ibv_port_attr::default();
+            // SAFETY: an open context, and room for the answer. The symbol fills the fields of its first version only; the
+            // others stay zero.
+            let done = unsafe { ffi::ibv_query_port(self.context(), number, (&raw mut port).cast()) };
+            self.check("ask for a port", done)?;
+            let is_ethernet = u32::from(port.link_layer) == ffi::IBV_LINK_LAYER_ETHERNET;
+            Ok(Port {
+                number,
+                state: match port.state {
+                    ffi::ibv_port_state::IBV_PORT_ACTIVE => PortState::Active,
+                    ffi::ibv_port_state::IBV_PORT_DOWN => PortState::Not("down"),
+                    ffi::ibv_port_state::IBV_PORT_INIT => PortState::Not("initializing"),
+                    ffi::ibv_port_state::IBV_PORT_ARMED => PortState::Not("armed"),
+                    _ => PortState::Not("not active"),
+                },
+                link: if is_ethernet { LinkLayer::Ethernet } else { LinkLayer::InfiniBand },
+                // 1 is 256 bytes, and each next number twice as much.
+                active_mtu: 128 << port.active_mtu.min(5),
+                lid: port.lid,
+                gids: gids.iter().filter(|(of, _)| *of == number).map(|(_, gid)| *gid).collect(),
+            })
+        };
+        (1..=attributes.phys_port_cnt).map(port).collect()
+    }
+
+    /// Returns the addresses of all ports, each with the number of its port.
+    fn gids(&self) -> Result<Vec<(u8, Gid)>, VerbsError> {
+        const MOST: usize = 1024;
+        let mut entries = vec![ffi::ibv_gid_entry::default(); MOST];
+        // SAFETY: an open context, and room for `MOST` entries of this size.
+        let found = unsafe {
+            ffi::_ibv_query_gid_table(
+                self.context(),
+                entries.as_mut_ptr(),
+                MOST,
+                0,
+                size_of::<ffi::ibv_gid_entry>(),
+            )
+        };
+        let Ok(found) = usize::try_from(found) else {
+            let errno = i32::try_from(found.unsigned_abs()).unwrap_or(0);
+            return Err(self.failed("ask for its addresses", io::Error::from_raw_os_error(errno)));
+        };
+        let gid = |entry: &ffi::ibv_gid_entry| {
+            let kind = match entry.gid_type {
+                0 => GidKind::InfiniBand,
+                1 => GidKind::RoceV1,
+                _ => GidKind::RoceV2,
+            };
+            // SAFETY: 16 bytes, however they are named.
+            let bytes = unsafe { entry.gid.raw };
+            Some((
+                u8::try_from(entry.port_num).ok()?,
+                Gid { index: u8::try_from(entry.gid_index).ok()?, kind, bytes },
+            ))
+        };
+        Ok(entries.iter().take(found).filter_map(gid).collect())
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: opened in `open`; everything made of it keeps it, so nothing is left.
+        let done = unsafe { ffi::ibv_close_device(self.context()) };
+        if done != 0 {
+            tracing::error!(
+                device = self.name,
+                "cannot close the RDMA device: {}",
+                io::Error::last_os_error()
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Device").field(&self.name).finish()
+    }
+}
+
+/// A protection domain: memory is registered in one, and queue pairs reach only memory of theirs.
+pub struct Domain {
+    domain: NonNull<ffi::ibv_pd>,
+    device: Arc<Device>,
+}
+
+// SAFETY: libibverbs serializes calls on one domain itself.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    /// Creates a domain on a device.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn new(device: Arc<Device>) -> Result<Arc<Self>, VerbsError> {
+        // SAFETY: an open context.
+        let domain = unsafe { ffi::ibv_alloc_pd(device.context()) };
+        let failed = || device.failed("make a protection domain", io::Error::last_os_error());
+        let domain = NonNull::new(domain).ok_or_else(failed)?;
+        Ok(Arc::new(Self { domain, device }))
+    }
+
+    /// The device that it is on.
+    #[must_use]
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_pd {
+        self.domain.as_ptr()
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: made in `new`; its regions and queue pairs keep it, so there are none.
+        let done = unsafe { ffi::ibv_dealloc_pd(self.as_ptr()) };
+        if done != 0 {
+            let error = io::Error::from_raw_os_error(done);
+            tracing::error!(device = self.device.name, %error, "cannot free an RDMA protection domain");
+        }
+    }
+}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Domain").field(&self.device.name).finish()
+    }
+}

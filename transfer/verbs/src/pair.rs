@@ -1,0 +1,398 @@
+//! Reliable connected queue pairs.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ibverbs_sys as ffi;
+use parking_lot::Mutex;
+
+use crate::choice::{LinkLayer, Path};
+use crate::device::{Domain, VerbsError};
+use crate::queue::CompletionQueue;
+
+/// Priority of the packets' way through routers: as many hops as IP allows by default.
+const HOPS: u8 = 64;
+/// Time that a peer waits before it answers "not ready" again: 12 is 0.64 ms.
+const NOT_READY_TIMER: u8 = 12;
+/// Number of times to repeat a message to a peer that is not ready for it. 7 is for ever, so less.
+const NOT_READY_RETRIES: u8 = 6;
+
+/// What the other end of a queue pair must know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// Number of the queue pair on its device.
+    pub pair: u32,
+    /// Number of its first packet.
+    pub first_packet: u32,
+    /// Local identifier of its port; 0 on Ethernet.
+    pub lid: u16,
+    /// Address of its port.
+    pub gid: [u8; 16],
+    /// Maximum bytes of a packet's payload.
+    pub mtu: u32,
+}
+
+/// Sizes of a queue pair's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// Maximum number of requests under way.
+    pub requests: u32,
+    /// Maximum number of local pieces of a request.
+    pub pieces: u32,
+    /// Maximum number of messages that the peer may send before this end has taken the first.
+    pub messages: u32,
+    /// Maximum number of reads under way, at both ends.
+    pub reads_at_once: u8,
+}
+
+/// How long a queue pair waits for a silent peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Exponent of the time after which a packet is sent again: 4.096 us times 2 to this, so 17 is 0.54 s.
+    pub timeout: u8,
+    /// Number of repetitions, at most 6: drivers take 7 for ever.
+    pub retries: u8,
+}
+
+impl Default for Timing {
+    /// About 1.6 s in all.
+    fn default() -> Self {
+        Self { timeout: 17, retries: 2 }
+    }
+}
+
+/// A piece of registered local memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// Address of the first byte.
+    pub address: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// Local key of its region.
+    pub key: u32,
+}
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Reads the peer's memory into the local pieces.
+    Read,
+    /// Writes the local pieces to the peer's memory.
+    Write,
+    /// Writes like [`Self::Write`], then gives the peer this number as a message. When the peer takes it, all writes that
+    /// were posted to this queue pair before are in its memory.
+    WriteAndTell(u32),
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub struct Work<'a> {
+    /// Number for its completion.
+    pub id: u64,
+    /// What it does.
+    pub op: Op,
+    /// Local pieces, in order.
+    pub local: &'a [Sge],
+    /// Address in the peer's memory.
+    pub remote: u64,
+    /// The peer's key.
+    pub key: u32,
+    /// Whether it completes with an entry in the queue even if it succeeds. The last one of a batch must, because only
+    /// that frees the places of those before it.
+    pub signaled: bool,
+}
+
+/// Why requests could not be posted.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot post request {posted} of a batch: {source}")]
+pub struct PostError {
+    /// Number of requests that were posted; they go on.
+    pub posted: usize,
+    /// The system's error; [`io::ErrorKind::NotConnected`] after the queue pair was destroyed.
+    pub source: io::Error,
+}
+
+/// A queue pair. It is destroyed at the latest when the value is dropped.
+///
+/// From the moment at which [`Self::destroy`] returns, no access under this queue pair touches memory, neither of its
+/// own requests nor of the peer's.
+pub struct QueuePair {
+    /// `None` once it was destroyed. The lock orders posting and destroying: libibverbs lets a driver fail when they
+    /// overlap.
+    pair: Mutex<Option<NonNull<ffi::ibv_qp>>>,
+    address: Address,
+    path: Path,
+    capacity: Capacity,
+    domain: Arc<Domain>,
+    queue: Arc<CompletionQueue>,
+}
+
+// SAFETY: the pointer is only used under the lock.
+unsafe impl Send for QueuePair {}
+// SAFETY: as above.
+unsafe impl Sync for QueuePair {}
+
+impl QueuePair {
+    /// Creates a queue pair that is not connected. `first_packet` should be drawn at random, so that packets of an earlier
+    /// connection are not taken for its own.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn new(
+        domain: &Arc<Domain>,
+        queue: &Arc<CompletionQueue>,
+        path: Path,
+        capacity: Capacity,
+        first_packet: u32,
+    ) -> Result<Self, VerbsError> {
+        let mut wanted = ffi::ibv_qp_init_attr {
+            send_cq: queue.as_ptr(),
+            recv_cq: queue.as_ptr(),
+            qp_type: ffi::ibv_qp_type::IBV_QPT_RC,
+            ..Default::default()
+        };
+        wanted.cap.max_send_wr = capacity.requests;
+        wanted.cap.max_recv_wr = capacity.messages.max(1);
+        wanted.cap.max_send_sge = capacity.pieces;
+        wanted.cap.max_recv_sge = 1;
+        // SAFETY: a live domain and queue, which this value keeps.
+        let pair = unsafe { ffi::ibv_create_qp(domain.as_ptr(), &raw mut wanted) };
+        let source = io::Error::last_os_error();
+        let pair = NonNull::new(pair).ok_or_else(|| domain.device().failed("make a queue pair", source))?;
+        let address = Address {
+            // SAFETY: just made.
+            pair: unsafe { pair.as_ref() }.qp_num,
+            first_packet: first_packet & 0xff_ffff,
+            lid: path.lid,
+            gid: path.gid.bytes,
+            mtu: path.mtu,
+        };
+        let made = Self {
+            pair: Mutex::new(Some(pair)),
+            address,
+            path,
+            capacity,
+            domain: domain.clone(),
+            queue: queue.clone(),
+        };
+        let mut to = ffi::ibv_qp_attr {
+            qp_state: ffi::ibv_qp_state::IBV_QPS_INIT,
+            port_num: path.port,
+            qp_access_flags: (ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ
+                | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)
+                .0,
+            ..Default::default()
+        };
+        let named = ffi::ibv_qp_attr_mask::IBV_QP_STATE
+            | ffi::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
+            | ffi::ibv_qp_attr_mask::IBV_QP_PORT
+            | ffi::ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
+        made.modify("prepare a queue pair", &mut to, named)?;
+        Ok(made)
+    }
+
+    /// What the peer must know of this end.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Connects it with the queue pair of a peer, which must do the same.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn connect(&self, peer: &Address, timing: Timing) -> Result<(), VerbsError> {
+        use ffi::ibv_qp_attr_mask as Mask;
+        let mut to = ffi::ibv_qp_attr {
+            qp_state: ffi::ibv_qp_state::IBV_QPS_RTR,
+            path_mtu: mtu_number(peer.mtu.min(self.path.mtu)),
+            dest_qp_num: peer.pair,
+            rq_psn: peer.first_packet,
+            max_dest_rd_atomic: self.capacity.reads_at_once,
+            min_rnr_timer: NOT_READY_TIMER,
+            ..Default::default()
+        };
+        to.ah_attr.port_num = self.path.port;
+        to.ah_attr.dlid = peer.lid;
+        if self.path.link == LinkLayer::Ethernet || peer.lid == 0 {
+            to.ah_attr.is_global = 1;
+            to.ah_attr.grh.dgid = ffi::ibv_gid { raw: peer.gid };
+            to.ah_attr.grh.sgid_index = self.path.gid.index;
+            to.ah_attr.grh.hop_limit = HOPS;
+        }
+        let named = Mask::IBV_QP_STATE
+            | Mask::IBV_QP_AV
+            | Mask::IBV_QP_PATH_MTU
+            | Mask::IBV_QP_DEST_QPN
+            | Mask::IBV_QP_RQ_PSN
+            | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
+            | Mask::IBV_QP_MIN_RNR_TIMER;
+        self.modify("connect a queue pair", &mut to, named)?;
+        let mut to = ffi::ibv_qp_attr {
+            qp_state: ffi::ibv_qp_state::IBV_QPS_RTS,
+            timeout: timing.timeout,
+            retry_cnt: timing.retries,
+            rnr_retry: NOT_READY_RETRIES,
+            sq_psn: self.address.first_packet,
+            max_rd_atomic: self.capacity.reads_at_once,
+            ..Default::default()
+        };
+        let named = Mask::IBV_QP_STATE
+            | Mask::IBV_QP_TIMEOUT
+            | Mask::IBV_QP_RETRY_CNT
+            | Mask::IBV_QP_RNR_RETRY
+            | Mask::IBV_QP_SQ_PSN
+            | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify("start a queue pair", &mut to, named)
+    }
+
+    fn modify(
+        &self,
+        step: &'static str,
+        to: &mut ffi::ibv_qp_attr,
+        named: ffi::ibv_qp_attr_mask,
+    ) -> Result<(), VerbsError> {
+        let pair = self.pair.lock();
+        let Some(pair) = *pair else {
+            return Err(self.domain.device().failed(step, io::ErrorKind::NotConnected.into()));
+        };
+        // SAFETY: a live queue pair, and attributes that outlive the call.
+        let done = unsafe { ffi::ibv_modify_qp(pair.as_ptr(), to, named.0 as i32) };
+        self.domain.device().check(step, done)
+    }
+
+    /// Prepares for `count` more messages of the peer; each completes with the number `id`.
+    ///
+    /// # Errors
+    /// [`PostError`].
+    pub fn expect_messages(&self, id: u64, count: usize) -> Result<(), PostError> {
+        let pair = self.pair.lock();
+        let Some(pair) = *pair else { return Err(destroyed()) };
+        for posted in 0..count {
+            let mut request = ffi::ibv_recv_wr { wr_id: id, ..Default::default() };
+            let mut bad = std::ptr::null_mut();
+            // SAFETY: a live queue pair, whose context has the operation; a request without pieces.
+            let done = unsafe {
+                let post = (*(*pair.as_ptr()).context).ops.post_recv;
+                post.map_or(NO_OPERATION, |post| post(pair.as_ptr(), &raw mut request, &raw mut bad))
+            };
+            if done != 0 {
+                return Err(PostError { posted, source: io::Error::from_raw_os_error(done.abs()) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts requests with one doorbell. Some drivers carry them out before this returns, so it may take as long as the
+    /// transfer: call it where that may be.
+    ///
+    /// # Safety
+    /// The local pieces must stay registered until the request has completed, or until the queue pair was destroyed.
+    /// Meanwhile nothing else may access those of a read, and nothing may change those of a write.
+    ///
+    /// # Errors
+    /// [`PostError`]. The requests before the one that failed go on.
+    pub unsafe fn post(&self, works: &[Work<'_>]) -> Result<(), PostError> {
+        let mut pieces: Vec<Vec<ffi::ibv_sge>> = Vec::with_capacity(works.len());
+        for work in works {
+            let piece = |sge: &Sge| ffi::ibv_sge { addr: sge.address, length: sge.len, lkey: sge.key };
+            pieces.push(work.local.iter().map(piece).collect());
+        }
+        let mut requests: Vec<ffi::ibv_send_wr> =
+            works.iter().zip(&mut pieces).map(|(work, pieces)| request(work, pieces)).collect();
+        // From the last one on, so that each has the address of the next one.
+        let mut next = std::ptr::null_mut();
+        for request in requests.iter_mut().rev() {
+            request.next = next;
+            next = request;
+        }
+        if next.is_null() {
+            return Ok(());
+        }
+        let first = next;
+        let pair = self.pair.lock();
+        let Some(pair) = *pair else { return Err(destroyed()) };
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: a live queue pair, whose context has the operation, and a list of requests that outlives the call. The
+        // caller answers for the memory that they name.
+        let done = unsafe {
+            let post = (*(*pair.as_ptr()).context).ops.post_send;
+            post.map_or(NO_OPERATION, |post| post(pair.as_ptr(), first, &raw mut bad))
+        };
+        if done == 0 {
+            return Ok(());
+        }
+        let posted = requests.iter().position(|request| std::ptr::eq(request, bad)).unwrap_or(0);
+        Err(PostError { posted, source: io::Error::from_raw_os_error(done.abs()) })
+    }
+
+    /// Ends every access under this queue pair. Its requests that have not completed do not complete any more.
+    ///
+    /// # Errors
+    /// [`VerbsError`]. Then accesses may go on, and its memory must not be used for anything else.
+    pub fn destroy(&self) -> Result<(), VerbsError> {
+        let mut pair = self.pair.lock();
+        let Some(live) = *pair else { return Ok(()) };
+        // SAFETY: live, and under the lock nobody else uses it.
+        let done = unsafe { ffi::ibv_destroy_qp(live.as_ptr()) };
+        self.domain.device().check("destroy a queue pair", done)?;
+        *pair = None;
+        Ok(())
+    }
+}
+
+/// The error number for a driver without an operation: "function not implemented".
+const NO_OPERATION: i32 = 38;
+
+fn destroyed() -> PostError {
+    PostError { posted: 0, source: io::ErrorKind::NotConnected.into() }
+}
+
+fn request(work: &Work<'_>, pieces: &mut [ffi::ibv_sge]) -> ffi::ibv_send_wr {
+    let mut request = ffi::ibv_send_wr {
+        wr_id: work.id,
+        sg_list: pieces.as_mut_ptr(),
+        num_sge: i32::try_from(pieces.len()).unwrap_or(i32::MAX),
+        ..Default::default()
+    };
+    request.opcode = match work.op {
+        Op::Read => ffi::ibv_wr_opcode::IBV_WR_RDMA_READ,
+        Op::Write => ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+        Op::WriteAndTell(number) => {
+            request.__bindgen_anon_1.imm_data = number.to_be();
+            ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
+        }
+    };
+    if work.signaled {
+        request.send_flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
+    }
+    request.wr.rdma.remote_addr = work.remote;
+    request.wr.rdma.rkey = work.key;
+    request
+}
+
+/// The number by which the verbs call a packet size: 1 is 256 bytes, 5 is 4096.
+fn mtu_number(bytes: u32) -> u32 {
+    (bytes.max(256).ilog2() - 7).clamp(1, 5)
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        if let Err(error) = self.destroy() {
+            tracing::error!("{error}: what it has not completed may go on");
+        }
+    }
+}
+
+impl fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("device", &self.domain.device().name())
+            .field("address", &self.address)
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
+    }
+}

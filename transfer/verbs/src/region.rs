@@ -1,0 +1,145 @@
+//! Registered memory.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ibverbs_sys as ffi;
+
+use crate::device::{Device, Domain};
+use crate::pin_limit::PinLimit;
+
+/// Memory that can be registered.
+///
+/// # Safety
+/// [`Self::range`] must return the same mapped memory each time, and it must stay mapped until the value is dropped. A
+/// device writes there behind the compiler's back, so no reference to it may exist while a peer or a request of this
+/// process may write it.
+pub unsafe trait Memory: Send + Sync + 'static {
+    /// Returns the first byte, and the number of bytes.
+    fn range(&self) -> (NonNull<u8>, usize);
+}
+
+/// What a region may be used for, besides being sent from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reads of this process write to it.
+    Local,
+    /// Peers that know its key read it and write to it.
+    Remote,
+}
+
+/// Why memory could not be registered.
+#[derive(Debug, thiserror::Error)]
+#[error("RDMA device {device}: cannot register {bytes} bytes: {source}{why}")]
+pub struct RegisterError {
+    /// Name of the device.
+    pub device: String,
+    /// Size of the memory in bytes.
+    pub bytes: usize,
+    /// The system's error.
+    pub source: io::Error,
+    /// What is known of the cause, and what to do.
+    pub why: String,
+}
+
+impl RegisterError {
+    fn new(device: &Device, bytes: usize, source: io::Error) -> Self {
+        let most = device.limits().map_or(u64::MAX, |limits| limits.region_bytes);
+        let why = if bytes as u64 > most {
+            format!(": the device registers at most {most} bytes at once")
+        } else if source.kind() == io::ErrorKind::OutOfMemory {
+            format!(": {}", PinLimit::of_this_process())
+        } else {
+            String::new()
+        };
+        Self { device: device.name().to_owned(), bytes, source, why }
+    }
+}
+
+/// Memory registered with a device. It is registered until the value is dropped, and kept as long.
+pub struct Region {
+    region: NonNull<ffi::ibv_mr>,
+    domain: Arc<Domain>,
+    /// `None` once it was leaked, because the device would not forget it.
+    memory: Option<Arc<dyn Memory>>,
+}
+
+// SAFETY: the region is only read here; libibverbs serializes its end.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Registers memory, which pins it: some GiB take a second.
+    ///
+    /// # Errors
+    /// [`RegisterError`], which says what limits it.
+    pub fn new(domain: &Arc<Domain>, memory: Arc<dyn Memory>, access: Access) -> Result<Self, RegisterError> {
+        let (base, len) = memory.range();
+        let mut flags = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        if access == Access::Remote {
+            flags = flags
+                | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ
+                | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+        }
+        // SAFETY: a live domain, and memory that is mapped as long as this value holds it.
+        let region = unsafe { ffi::ibv_reg_mr(domain.as_ptr(), base.as_ptr().cast(), len, flags.0 as i32) };
+        let source = io::Error::last_os_error();
+        let region = NonNull::new(region).ok_or_else(|| RegisterError::new(domain.device(), len, source))?;
+        Ok(Self { region, domain: domain.clone(), memory: Some(memory) })
+    }
+
+    /// Address of the first byte, as peers and requests name it.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        // SAFETY: registered, so the structure is there.
+        unsafe { self.region.as_ref() }.addr as u64
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is no use for an empty region")]
+    pub fn len(&self) -> usize {
+        // SAFETY: as above.
+        unsafe { self.region.as_ref() }.length
+    }
+
+    /// Key for requests of this process.
+    #[must_use]
+    pub fn local_key(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.region.as_ref() }.lkey
+    }
+
+    /// Key for peers.
+    #[must_use]
+    pub fn remote_key(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.region.as_ref() }.rkey
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: registered in `new`.
+        let done = unsafe { ffi::ibv_dereg_mr(self.region.as_ptr()) };
+        if done != 0 {
+            // The device may still write there, so this memory must not be used for anything else.
+            std::mem::forget(self.memory.take());
+            let (device, error) = (self.domain.device().name(), io::Error::from_raw_os_error(done));
+            tracing::error!(device, %error, "cannot deregister memory: it stays pinned until this process ends");
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("device", &self.domain.device().name())
+            .field("len", &self.len())
+            .finish()
+    }
+}

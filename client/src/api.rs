@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_transfer::{RegisterError, RegisteredMemory};
+use mc_transfer::{RegisterError, RegisteredMemory, ShmTransport, TcpTransport};
 use mc_types::MAX_TENANT_LEN;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -109,12 +109,17 @@ impl Client {
         if let Some(conflict) = masters.conflict() {
             return Err(conflict.connect_error());
         }
+        let transport = builder.transport.unwrap_or_else(|| {
+            let counted = counters.clone();
+            let on_read = Box::new(move |bytes| counted.shm_bytes_read.add(bytes));
+            Arc::new(ShmTransport::new(TcpTransport::default(), builder.shm, on_read))
+        });
         let core = Core {
             masters,
             local,
             avoid,
             counters,
-            transport: builder.transport,
+            transport,
             tenant: builder.tenant,
             checksum: builder.checksum,
             call_timeout: builder.call_timeout,

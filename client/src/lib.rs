@@ -35,7 +35,7 @@ pub use admin::{
 pub use api::{Client, GetInto, PutFrom};
 pub use error::{ConnectError, Error, Outcome};
 pub use mc_discovery::Leader;
-pub use mc_transfer::{Memory, RegisterError, RegisteredMemory, Segment};
+pub use mc_transfer::{Memory, RegisterError, RegisteredMemory, Segment, ShmAccess};
 pub use mc_types::{
     ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, PutId, StoreId,
 };

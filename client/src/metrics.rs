@@ -81,6 +81,8 @@ counters! {
         local_puts_evicted => "mc_client_local_puts_evicted_total",
             "Local puts that the local cache evicted before they were published";
         bytes_read => "mc_client_read_bytes_total", "Bytes read from stores";
+        shm_bytes_read => "mc_client_shm_read_bytes_total",
+            "Bytes of these that were read from stores of this host through shared memory";
         bytes_written => "mc_client_written_bytes_total", "Bytes written to stores; each replica counts";
         checksum_mismatches => "mc_client_checksum_mismatches_total",
             "Replicas whose bytes did not match their checksum; such bytes are never returned";

@@ -2,7 +2,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mc_net::{Network, TcpNetwork};
-use mc_transfer::{Memory, TcpTransport, Transport};
+use mc_transfer::{Memory, ShmAccess, Transport};
 use mc_types::{ByteSize, ClusterId, StoreId};
 
 use crate::{Client, ConnectError};
@@ -28,7 +28,8 @@ pub struct Builder {
     pub(crate) checksum: bool,
     pub(crate) cluster: Option<ClusterId>,
     pub(crate) network: Arc<dyn Network>,
-    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) shm: ShmAccess,
+    pub(crate) transport: Option<Arc<dyn Transport>>,
 }
 
 impl Default for Builder {
@@ -46,7 +47,8 @@ impl Default for Builder {
             checksum: true,
             cluster: None,
             network: TcpNetwork::shared(),
-            transport: Arc::new(TcpTransport::default()),
+            shm: ShmAccess::default(),
+            transport: None,
         }
     }
 }
@@ -154,10 +156,20 @@ impl Builder {
         self
     }
 
-    /// Sets the transport that moves bytes to and from stores. Default: TCP.
+    /// Sets the stores of this host whose memory is read as shared memory, by the users of their processes. All others are
+    /// read over TCP. It has no effect on a client with a [transport](Self::transport) of its own. Default:
+    /// [`ShmAccess::SameUid`].
+    #[must_use]
+    pub fn shared_memory(mut self, access: ShmAccess) -> Self {
+        self.shm = access;
+        self
+    }
+
+    /// Sets the transport that moves bytes to and from stores. Default: TCP, and [shared memory](Self::shared_memory) for
+    /// reads on the same host.
     #[must_use]
     pub fn transport(mut self, transport: Arc<dyn Transport>) -> Self {
-        self.transport = transport;
+        self.transport = Some(transport);
         self
     }
 

@@ -1,6 +1,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use mc_transfer::ShmAccess;
 use mc_types::{ByteSize, HostPort, ParseAddressError};
 
 /// Smallest segment that a store accepts; a smaller one holds next to nothing.
@@ -24,6 +25,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Name for display. `None`: the host name and the port of `listen`.
     pub name: Option<String>,
+    /// Processes of this host that may read the memory as shared memory.
+    pub shm: ShmAccess,
 }
 
 /// A configuration value that cannot be used.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mc_transfer::{
-    Authority, Counters, DataServer, DataServerConfig, Memory, RequestSeconds, Segment, Withdrawn,
-    fence_limit,
+    Authority, Counters, DataServer, DataServerConfig, Memory, RequestSeconds, Segment, ShmAccess, Withdrawn,
+    fence_limit, socket_name,
 };
 use mc_types::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, SegmentNumber, StoreId};
 use parking_lot::Mutex;
@@ -22,6 +22,7 @@ pub(crate) struct Data {
     store: StoreId,
     memory: Arc<Memory>,
     max_connections: usize,
+    shm: ShmAccess,
     authority: Arc<Authority>,
     listener: std::net::TcpListener,
     /// Runtime of the transfers, separate from the heartbeats' thread.
@@ -50,6 +51,10 @@ pub struct Totals {
     pub reads: u64,
     /// Writes that were finished.
     pub writes: u64,
+    /// Reads through shared memory that were finished.
+    pub checks: u64,
+    /// Bytes that clients of this host read through shared memory.
+    pub bytes_checked: u64,
     /// Writes that waited until the fence had memory to remember them.
     pub waits: u64,
     /// Transfers refused: grant expired, superseded, or for other memory.
@@ -73,11 +78,13 @@ impl Data {
         listener: std::net::TcpListener,
         runtime: Handle,
         request_seconds: RequestSeconds,
+        shm: ShmAccess,
     ) -> Self {
         Self {
             store,
             memory,
             max_connections: descriptors::max_connections(),
+            shm,
             authority,
             listener,
             runtime,
@@ -169,8 +176,36 @@ impl Data {
         });
         let server = Arc::new(server.with_request_seconds(self.request_seconds.clone()));
         let stop = CancellationToken::new();
-        let task = self.runtime.spawn(server.clone().serve(listener, stop.clone()));
+        let sharing = self.share(&server, identity, &stop);
+        let serving = server.clone().serve(listener, stop.clone());
+        let task = self.runtime.spawn(async move {
+            tokio::join!(serving, sharing);
+        });
         Ok(Serving { server, stop: stop.drop_guard(), task })
+    }
+}
+
+impl Data {
+    /// Gives the segments to processes of this host, if it may and can.
+    fn share(
+        &self,
+        server: &Arc<DataServer>,
+        identity: Identity,
+        stop: &CancellationToken,
+    ) -> impl Future<Output = ()> + use<> {
+        let (access, name) = (self.shm, socket_name(self.store, identity.epoch));
+        let listener = match access {
+            ShmAccess::Off => None,
+            ShmAccess::SameUid | ShmAccess::Any => mc_net::listen_local(&name)
+                .inspect_err(|error| tracing::warn!(%error, name, "cannot share the memory, clients use TCP"))
+                .ok(),
+        };
+        let (server, stop) = (server.clone(), stop.clone());
+        async move {
+            if let Some(listener) = listener {
+                server.serve_local(listener, access, stop).await;
+            }
+        }
     }
 }
 
@@ -228,6 +263,8 @@ impl Totals {
             bytes_written: counters.bytes_written.load(Relaxed),
             reads: counters.reads.load(Relaxed),
             writes: counters.writes.load(Relaxed),
+            checks: counters.checks.load(Relaxed),
+            bytes_checked: counters.bytes_checked.load(Relaxed),
             waits: counters.waits.load(Relaxed),
             refusals: counters.refusals.load(Relaxed),
             broken_connections: counters.broken_connections.load(Relaxed),
@@ -243,6 +280,8 @@ impl Totals {
             bytes_written: self.bytes_written + other.bytes_written,
             reads: self.reads + other.reads,
             writes: self.writes + other.writes,
+            checks: self.checks + other.checks,
+            bytes_checked: self.bytes_checked + other.bytes_checked,
             waits: self.waits + other.waits,
             refusals: self.refusals + other.refusals,
             broken_connections: self.broken_connections + other.broken_connections,

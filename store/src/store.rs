@@ -79,7 +79,15 @@ impl Opened {
         let memory = Arc::new(Memory::of(allocate(&config.segment, state.clone(), progress).await?));
         let authority = Arc::new(Authority::new(clock.clone()));
         let runtime = tokio::runtime::Handle::current();
-        let data = Arc::new(Data::new(store, memory.clone(), authority, listener, runtime, request_seconds));
+        let data = Arc::new(Data::new(
+            store,
+            memory.clone(),
+            authority,
+            listener,
+            runtime,
+            request_seconds,
+            config.shm,
+        ));
         let identity = Identity::draw();
         data.register(identity).await;
         let status = Arc::new(LinkStatus::new(clock, cluster, identity.epoch, memory.sizes()));

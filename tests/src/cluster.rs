@@ -324,7 +324,11 @@ impl Cluster {
     /// Returns the settings of a client that caches nothing, so that all it reads comes from the pool.
     #[must_use]
     pub fn client_builder(&self) -> Builder {
-        let builder = Client::builder().masters(self.addresses()).local_cache(mc_client::ByteSize(0));
+        // Most tests are about what the network does to bytes, so none goes past it.
+        let builder = Client::builder()
+            .masters(self.addresses())
+            .local_cache(mc_client::ByteSize(0))
+            .shared_memory(mc_client::ShmAccess::Off);
         match &self.faulty {
             Some((_, links)) => builder.network(links.network()),
             None => builder,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mc_transfer::{
-    Authority, Checksum, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Seal, Segment,
+    Authority, Checksum, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Seal, Segment, Start,
     TcpTransport, Transport, WriteOp,
 };
 use mc_types::{
@@ -173,7 +173,8 @@ impl Store {
     }
 
     async fn read(&self, transport: &TcpTransport, buffers: &mut [Vec<u8>]) {
-        let op = |(i, buffer)| ReadOp { range: i as u32, offset: 0, into: vec![buffer] };
+        let op =
+            |(i, buffer)| ReadOp { range: i as u32, start: Start::default(), offset: 0, into: vec![buffer] };
         let mut ops: Vec<ReadOp<'_>> =
             buffers.iter_mut().map(Vec::as_mut_slice).enumerate().map(op).collect();
         good(transport.read(&self.peer, &self.read, &mut ops, deadline()).await);

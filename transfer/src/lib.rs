@@ -3,7 +3,7 @@
 //! [`Transport`] is the client library's interface: batches of (remote range, local buffers), each checked by the store
 //! against a grant. Its shape suits one-sided transports, too: remote ranges rather than keys, scatter/gather lists on
 //! the local side, batches, and registration of local memory. [`TcpTransport`] and [`DataServer`] are the two ends of
-//! the first implementation. A store lends the [`Segment`]s of its [`Memory`] and knows the cluster's time through an
+//! the first implementation; [`ShmTransport`] reads past the store where both are on one host. A store lends the [`Segment`]s of its [`Memory`] and knows the cluster's time through an
 //! [`Authority`].
 
 mod authority;
@@ -17,6 +17,7 @@ mod memory_limit;
 mod registration;
 mod segment;
 mod server;
+mod shm;
 mod socket_options;
 mod tcp;
 mod transport;
@@ -29,5 +30,6 @@ pub use memory::Memory;
 pub use registration::{RegisterError, RegisteredMemory};
 pub use segment::{AllocateError, Segment};
 pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts, Withdrawn};
+pub use shm::{OnRead, ParseShmAccessError, ShmAccess, ShmTransport, socket_name};
 pub use tcp::{TcpOptions, TcpTransport};
-pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, TransferError, Transport, WriteOp};
+pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, Start, TransferError, Transport, WriteOp};

@@ -4,14 +4,17 @@
 //! - `base .. base + len` is one shared mapping of a memfd, made in `allocate` and unmapped in `Drop` only.
 //! - The memfd is sealed against shrinking and every page of it was faulted in: no access can fault.
 //! - Clients write this memory at any time, so no Rust reference to it is ever formed; only the kernel reads and
-//!   writes it, through `recvmsg`, `send`, `pread` and `pwrite`.
+//!   writes it, through `recvmsg`, `send` and `pread`, and a volatile access for fault injection.
+//!
+//! Clients of this host may get the memfd to read from. It is sealed against every way in which they could change it:
+//! writes, holes, writable mappings, and another size. The mapping of this process was made before.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -34,6 +37,8 @@ pub struct Segment {
     base: NonNull<u8>,
     len: u64,
     memfd: OwnedFd,
+    /// Whether the memfd is sealed against writes of others.
+    shareable: bool,
 }
 
 // SAFETY: the mapping lives as long as the value, and only the kernel touches it, which needs no serializing. The fence
@@ -133,7 +138,7 @@ impl Segment {
                 return Err(AllocateError::System { asked, step: "mmap", source });
             }
         };
-        let segment = Self { number, base, len, memfd };
+        let mut segment = Self { number, base, len, memfd, shareable: false };
         // Only advice: huge pages, where the system allows them for shared memory, save faults and page-table memory.
         // SAFETY: the whole mapping, which is ours.
         unsafe { libc::madvise(base.as_ptr().cast(), map_len, libc::MADV_HUGEPAGE) };
@@ -150,6 +155,9 @@ impl Segment {
             ready = end;
             progress(ready);
         }
+        // Linux before 5.1 does not know the seal.
+        let seals = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        segment.shareable = rustix::fs::fcntl_add_seals(&segment.memfd, seals).is_ok();
         Ok(Arc::new(segment))
     }
 
@@ -206,10 +214,16 @@ impl Segment {
     /// # Errors
     /// When the offset is not inside the segment.
     pub fn corrupt(&self, offset: u64) -> io::Result<()> {
-        let mut byte = [0];
-        self.copy_out(offset, &mut byte)?;
-        rustix::io::pwrite(&self.memfd, &[!byte[0]], offset)?;
+        self.check(offset, 1)?;
+        let byte: *mut u8 = self.at(offset).cast();
+        // SAFETY: checked to lie inside the mapping.
+        unsafe { byte.write_volatile(!byte.read_volatile()) };
         Ok(())
+    }
+
+    /// Returns the descriptor for a process that may read all of it; `None` where the system cannot seal it.
+    pub(crate) fn shared(&self) -> Option<BorrowedFd<'_>> {
+        self.shareable.then(|| self.memfd.as_fd())
     }
 
     /// Receives once from `socket` without blocking, into these pieces of segments (offset, length) in order.
@@ -319,6 +333,28 @@ mod tests {
         assert!(segment.copy_out(69_999, &mut bytes).is_err(), "past the end");
         assert!(segment.corrupt(70_001).is_err());
         assert!(segment.copy_out(u64::MAX, &mut bytes).is_err(), "an offset that overflows");
+    }
+
+    #[test]
+    fn whoever_has_the_descriptor_can_read_and_change_nothing() {
+        let segment = Segment::allocate(0, 70_000, &mut |_| {}).unwrap();
+        let theirs = segment.shared().expect("a kernel of 5.1 or later").try_clone_to_owned().unwrap();
+        let mut byte = [9];
+        assert_eq!(rustix::io::pread(&theirs, &mut byte, 69_999), Ok(1));
+        let denied = Err(rustix::io::Errno::PERM);
+        assert_eq!(rustix::io::pwrite(&theirs, &[1], 0), denied);
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert_eq!(rustix::fs::fallocate(&theirs, hole, 0, 4096).map(|()| 0), denied);
+        assert_eq!(rustix::fs::ftruncate(&theirs, 1).map(|()| 0), denied);
+        assert_eq!(rustix::fs::fcntl_add_seals(&theirs, SealFlags::WRITE).map(|()| 0), denied);
+        // SAFETY: a mapping that must not come about.
+        let mapping = unsafe {
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(ptr::null_mut(), 4096, protection, libc::MAP_SHARED, theirs.as_raw_fd(), 0)
+        };
+        assert_eq!(mapping, libc::MAP_FAILED);
+        segment.corrupt(5).unwrap();
+        assert_eq!((rustix::io::pread(&theirs, &mut byte, 5), byte), (Ok(1), [255]), "its owner goes on");
     }
 
     #[test]

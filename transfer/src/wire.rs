@@ -6,7 +6,7 @@
 //! ```text
 //! hello        magic[4] min_version:u16 max_version:u16 cluster:u128 store:u64 epoch:u64
 //! hello reply  magic[4] min_version:u16 max_version:u16 chosen:u16 verdict       (chosen 0: refused)
-//! request      id:u64 access:u8 seal:u8 ops:u16 grant_len:u32 grant[grant_len] { range:u32 offset:u64 len:u64 }[ops]
+//! request      id:u64 access:u8 kind:u8 ops:u16 grant_len:u32 grant[grant_len] { range:u32 offset:u64 len:u64 }[ops]
 //!              then, for a write, the bytes of each operation in order
 //! reply        id:u64 verdict; unless that refuses, in order for each operation:
 //!                read:  verdict; unless that refuses, the bytes, then a verdict on whether those bytes are good
@@ -14,9 +14,13 @@
 //! verdict      status:u8 (0: good) reason_len:u16 reason[reason_len]
 //! ```
 //!
-//! Since version 2 a write may have seal 1: once the bytes of an operation are in the store's memory, its whole granted
-//! range is sealed, and later writes under the same grant are refused. A write of no bytes seals alone. A write that
-//! comes again, because its answer was lost, finds its range sealed and is answered as if it were the first.
+//! Since version 2 there are requests of kind 1:
+//!
+//! - A write that seals: once the bytes of an operation are in the store's memory, its whole granted range is sealed, and
+//!   later writes under the same grant are refused. A write of no bytes seals alone. A write that comes again, because its
+//!   answer was lost, finds its range sealed and is answered as if it were the first.
+//! - A read that was done already, past the store: the reply has one verdict for each operation, on whether the bytes
+//!   that were read before the request are good.
 //!
 //! Every length is checked against its bound before anything is allocated or waited for.
 
@@ -26,8 +30,8 @@ use mc_types::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
 pub(crate) const MAGIC: [u8; 4] = *b"mcTX";
 /// Oldest and newest protocol version that this build speaks.
 pub(crate) const VERSIONS: (u16, u16) = (1, 2);
-/// First version in which a write can seal its ranges.
-pub(crate) const SEALS_SINCE: u16 = 2;
+/// First version with requests of kind 1.
+pub(crate) const KINDS_SINCE: u16 = 2;
 
 /// Maximum number of operations in one request.
 pub(crate) const MAX_OPS: usize = MAX_ITEMS;
@@ -52,7 +56,7 @@ pub(crate) enum WireError {
     Ops(u16),
     #[error("a request carries a grant of {0} bytes, at most {MAX_GRANT_LEN} are allowed")]
     Grant(u32),
-    #[error("a request has access {0} and seal {1}, which mean nothing in this version")]
+    #[error("a request has access {0} and kind {1}, which mean nothing in this version")]
     Access(u8, u8),
     #[error("the operations of a request add up to more than 2^64 bytes")]
     Total,
@@ -161,13 +165,40 @@ pub(crate) fn common_version(ours: (u16, u16), theirs: (u16, u16)) -> Option<u16
     (newest >= ours.0.max(theirs.0)).then_some(newest)
 }
 
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Read,
+    /// A verdict on bytes that were read past the store.
+    Check,
+    Write,
+    WriteAndSeal,
+}
+
+impl Ask {
+    /// Returns what the grant must permit.
+    pub(crate) fn access(self) -> Access {
+        match self {
+            Self::Read | Self::Check => Access::Read,
+            Self::Write | Self::WriteAndSeal => Access::Write,
+        }
+    }
+
+    fn encode(self) -> [u8; 2] {
+        match self {
+            Self::Read => [1, 0],
+            Self::Check => [1, 1],
+            Self::Write => [2, 0],
+            Self::WriteAndSeal => [2, 1],
+        }
+    }
+}
+
 /// The fixed part of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) id: u64,
-    pub(crate) access: Access,
-    /// Whether a write seals its ranges.
-    pub(crate) seal: bool,
+    pub(crate) ask: Ask,
     pub(crate) ops: u16,
     pub(crate) grant_len: u32,
 }
@@ -175,13 +206,7 @@ pub(crate) struct Request {
 impl Request {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.id.to_be_bytes());
-        out.extend_from_slice(&[
-            match self.access {
-                Access::Read => 1,
-                Access::Write => 2,
-            },
-            u8::from(self.seal),
-        ]);
+        out.extend_from_slice(&self.ask.encode());
         out.extend_from_slice(&self.ops.to_be_bytes());
         out.extend_from_slice(&self.grant_len.to_be_bytes());
     }
@@ -189,10 +214,12 @@ impl Request {
     pub(crate) fn decode(bytes: &[u8; REQUEST_LEN]) -> Result<Self, WireError> {
         let mut fields = Fields(bytes);
         let id = fields.u64();
-        let (access, seal) = match fields.take() {
-            [1, 0] => (Access::Read, false),
-            [2, seal @ (0 | 1)] => (Access::Write, seal == 1),
-            [access, seal] => return Err(WireError::Access(access, seal)),
+        let ask = match fields.take() {
+            [1, 0] => Ask::Read,
+            [1, 1] => Ask::Check,
+            [2, 0] => Ask::Write,
+            [2, 1] => Ask::WriteAndSeal,
+            [access, kind] => return Err(WireError::Access(access, kind)),
         };
         let (ops, grant_len) = (fields.u16(), fields.u32());
         if ops == 0 || usize::from(ops) > MAX_OPS {
@@ -201,7 +228,7 @@ impl Request {
         if grant_len as usize > MAX_GRANT_LEN {
             return Err(WireError::Grant(grant_len));
         }
-        Ok(Self { id, access, seal, ops, grant_len })
+        Ok(Self { id, ask, ops, grant_len })
     }
 
     /// Length of the grant and the operations that follow, in bytes.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use mc_client::ByteRange;
+use mc_client::{ByteRange, ShmAccess};
 use mc_types::{ByteSize, Span};
 
 use crate::output::Format;
@@ -56,6 +56,9 @@ pub(crate) struct Global {
     /// Longest time to wait for a leader
     #[arg(long, global = true, value_name = "DURATION", default_value = "60s")]
     pub(crate) timeout: Span,
+    /// Stores of this host that are read as shared memory: off, same-uid (run by this user or root), any
+    #[arg(long, global = true, value_name = "WHO", default_value_t)]
+    pub(crate) shm: ShmAccess,
 }
 
 impl Global {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use mc_client::{Admin, Client, ConnectError};
+use mc_client::{Admin, Builder, Client, ConnectError};
 use mc_types::ByteSize;
 
 use crate::args::Global;
@@ -12,19 +12,30 @@ use crate::output;
 
 /// Connects a client of the command line's masters and tenant, and waits for a leader.
 pub(crate) async fn client_of(global: &Global) -> Result<Client> {
-    tenant_with_leader(&global.masters(), global.tenant(), global.timeout.0).await
+    let masters = global.masters();
+    let builder = builder(&masters, global).tenant(global.tenant());
+    wait_for_leader(builder, &masters, global.timeout.0).await
+}
+
+/// Connects a client of the default tenant to masters that are not those of the command line, and waits for a leader.
+pub(crate) async fn client_at(masters: &str, global: &Global) -> Result<Client> {
+    wait_for_leader(builder(masters, global), masters, global.timeout.0).await
 }
 
 /// Connects a client of the default tenant and waits up to `patience` for a leader.
 pub(crate) async fn client_with_leader(masters: &str, patience: Duration) -> Result<Client> {
-    tenant_with_leader(masters, String::new(), patience).await
+    let builder = Client::builder().masters(masters).local_cache(ByteSize(0));
+    wait_for_leader(builder, masters, patience).await
 }
 
-/// Connects without a local cache, so that the client reads only from the pool, and waits up to `patience` for a leader.
-/// Notes once that it waits.
-async fn tenant_with_leader(masters: &str, tenant: String, patience: Duration) -> Result<Client> {
+/// Settings of a client without a local cache, so that it reads only from the pool.
+fn builder(masters: &str, global: &Global) -> Builder {
+    Client::builder().masters(masters).local_cache(ByteSize(0)).shared_memory(global.shm)
+}
+
+/// Connects, and waits up to `patience` for a leader. Notes once that it waits.
+async fn wait_for_leader(builder: Builder, masters: &str, patience: Duration) -> Result<Client> {
     let found = async {
-        let builder = Client::builder().masters(masters).tenant(tenant).local_cache(ByteSize(0));
         let client = builder.connect().await?;
         if !client.connected(Duration::ZERO).await {
             output::note(&format!("waiting up to {patience:?} for a leader at {masters} (--timeout)"));

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use mc_process::{config::FileOptions, telemetry::LogOptions};
 use mc_store::Config;
+use mc_transfer::ShmAccess;
 use mc_types::{ByteSize, HostPort, ParseAddressError};
 
 /// Default port of the masters' client API.
@@ -34,6 +35,9 @@ pub struct StoreArgs {
     /// Name for display [default: the host name and the port of --listen]
     #[arg(long)]
     pub name: Option<String>,
+    /// Clients of this host that may read the memory as shared memory: off, same-uid (of this user, or root), any
+    #[arg(long, value_name = "WHO", default_value_t)]
+    pub shm: ShmAccess,
 }
 
 impl StoreArgs {
@@ -48,6 +52,7 @@ impl StoreArgs {
             http_port: Some(http_port),
             data_dir: self.data_dir.clone(),
             name: self.name.clone(),
+            shm: self.shm,
         }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct StoreMetrics {
     bytes_written: Counter,
     reads: Counter,
     writes: Counter,
+    shm_bytes_read: Counter,
+    shm_reads: Counter,
     pub(crate) transfer_seconds: RequestSeconds,
     fence: Gauge,
     fence_limit: Gauge,
@@ -60,6 +62,11 @@ impl StoreMetrics {
             bytes_written: by_op(bytes.0, bytes.1, "write"),
             reads: by_op(transfers.0, transfers.1, "read"),
             writes: by_op(transfers.0, transfers.1, "write"),
+            shm_bytes_read: counter(
+                "mc_store_shm_read_bytes_total",
+                "Bytes that clients of this host read through shared memory",
+            ),
+            shm_reads: counter("mc_store_shm_reads_total", "Reads through shared memory that were finished"),
             transfer_seconds: RequestSeconds { read: seconds("read"), write: seconds("write") },
             fence: gauge(
                 "mc_store_fence_bytes",
@@ -117,6 +124,8 @@ impl StoreMetrics {
         self.bytes_written.absolute(totals.bytes_written);
         self.reads.absolute(totals.reads);
         self.writes.absolute(totals.writes);
+        self.shm_bytes_read.absolute(totals.bytes_checked);
+        self.shm_reads.absolute(totals.checks);
         self.fence.set(report.fence_bytes as f64);
         self.fence_limit.set(report.fence_limit_bytes as f64);
         self.fence_waits.absolute(totals.waits);

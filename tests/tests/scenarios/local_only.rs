@@ -107,6 +107,7 @@ pub(crate) async fn start_embedded(
         http_port: None,
         data_dir: data_dir.into(),
         name: None,
+        shm: mc_transfer::ShmAccess::Off,
     };
     let surroundings = Surroundings {
         network: TcpNetwork::shared(),

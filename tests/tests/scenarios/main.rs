@@ -33,6 +33,7 @@ mod restarts;
 mod segments;
 mod sessions;
 mod settings;
+mod shared_memory;
 mod start_order;
 mod stores;
 mod tenants;

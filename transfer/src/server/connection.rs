@@ -7,7 +7,7 @@ use super::check::{self, Refusal};
 use super::socket::{Closed, Incoming, MAX_TOGETHER, RECV_CHUNK, Received, Socket};
 use super::{Counters, DataServer, Timeouts};
 use crate::fence::Fenced;
-use crate::wire::{self, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, Request};
+use crate::wire::{self, Ask, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, Request};
 
 /// Size in bytes at which replies that are held back are sent.
 const REPLIES_AT_ONCE: usize = 64 << 10;
@@ -74,7 +74,7 @@ impl<'a> Connection<'a> {
             let begun = Instant::now();
             let request = Request::decode(&header)?;
             self.answer(request).await?;
-            self.server.request_seconds.of(request.access).record(begun.elapsed().as_secs_f64());
+            self.server.request_seconds.of(request.ask.access()).record(begun.elapsed().as_secs_f64());
         }
     }
 
@@ -96,18 +96,21 @@ impl<'a> Connection<'a> {
         let total = wire::total_len(Op::decode_all(ops))?;
 
         self.out.extend_from_slice(&request.id.to_be_bytes());
-        match self.open_grant(grant, request.access) {
+        let access = request.ask.access();
+        match self.open_grant(grant, access) {
             Ok(grant) => {
                 self.verdict(Ok(()));
-                match request.access {
-                    Access::Read => self.reads(&grant, ops).await?,
+                match request.ask {
+                    Ask::Read => self.reads(&grant, ops).await?,
+                    Ask::Check => Op::decode_all(ops).for_each(|op| self.check(&grant, op)),
                     // Replies to writes wait for the last byte, because a client that is still sending reads none.
-                    Access::Write => self.writes(&grant, ops, request.seal).await?,
+                    Ask::Write => self.writes(&grant, ops, false).await?,
+                    Ask::WriteAndSeal => self.writes(&grant, ops, true).await?,
                 }
             }
             Err(refusal) => {
                 self.verdict(Err(refusal));
-                if request.access == Access::Write {
+                if access == Access::Write {
                     self.socket.discard(total).await?;
                 }
             }
@@ -158,6 +161,19 @@ impl<'a> Connection<'a> {
         }
         self.verdict(good.map_err(Refusal::from));
         Ok(())
+    }
+
+    /// Says whether bytes that the client read past this connection, before it asked, are good.
+    fn check(&mut self, grant: &Grant, op: Op) {
+        let good = self.server.locate(grant, op).and_then(|(lent, range, _)| {
+            let start = range.offset + op.offset;
+            Ok(lent.fence.check_read(start..start + op.len, range.index, grant.expires)?)
+        });
+        if good.is_ok() {
+            Counters::add(&self.server.counters.checks, 1);
+            Counters::add(&self.server.counters.bytes_checked, op.len);
+        }
+        self.verdict(good);
     }
 
     /// Receives writes. Small ones share a receive, in groups, because one for each would cost more than its bytes.

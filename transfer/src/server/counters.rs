@@ -12,6 +12,10 @@ pub struct Counters {
     pub bytes_written: AtomicU64,
     /// Read operations answered with good bytes.
     pub reads: AtomicU64,
+    /// Bytes that clients of this host read from the segments themselves and had checked.
+    pub bytes_checked: AtomicU64,
+    /// Read operations of theirs that were found good.
+    pub checks: AtomicU64,
     /// Write operations acknowledged.
     pub writes: AtomicU64,
     /// Write operations that found no memory to remember them, and waited for it.

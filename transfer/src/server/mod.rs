@@ -3,6 +3,7 @@
 mod check;
 mod connection;
 mod counters;
+mod local;
 mod socket;
 
 use std::fmt;
@@ -12,7 +13,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use mc_types::{Grant, GrantKey, GrantedRange, SegmentEpoch, SegmentNumber, StoreId};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -88,6 +89,8 @@ pub struct DataServer {
     key: GrantKey,
     /// Replaced as a whole when a segment comes or goes. An operation keeps the segment that it has found.
     lent: ArcSwap<Vec<Arc<Lent>>>,
+    /// Told when it was replaced.
+    relent: watch::Sender<()>,
     grant_lifetime: Duration,
     fence_budget: Arc<Budget>,
     authority: Arc<Authority>,
@@ -143,6 +146,7 @@ impl DataServer {
             identity: Identity { store, epoch },
             key,
             lent: ArcSwap::default(),
+            relent: watch::Sender::new(()),
             grant_lifetime,
             fence_budget,
             authority,
@@ -162,6 +166,7 @@ impl DataServer {
         let fence = Fence::new(self.grant_lifetime, self.fence_budget.clone());
         let lent = Arc::new(Lent { segment, fence });
         self.lent.rcu(|all| all.iter().chain([&lent]).cloned().collect::<Vec<_>>());
+        self.relent.send_replace(());
     }
 
     /// Stops serving a segment: later operations on it are refused, and those under way end as they would. Returns what is
@@ -169,6 +174,7 @@ impl DataServer {
     pub fn withdraw(&self, number: SegmentNumber) -> Option<Withdrawn> {
         let is_it = |lent: &Arc<Lent>| lent.segment.number() == number;
         let before = self.lent.rcu(|all| all.iter().filter(|lent| !is_it(lent)).cloned().collect::<Vec<_>>());
+        self.relent.send_replace(());
         before.iter().find(|lent| is_it(lent)).cloned().map(Withdrawn)
     }
 

@@ -3,7 +3,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_types::Access;
 use rustix::net::RecvFlags;
 use smallvec::SmallVec;
 use tokio::net::TcpStream;
@@ -14,7 +13,7 @@ use crate::checksum::{Checksum, RunningChecksum};
 use crate::socket_options;
 use crate::transport::Seal;
 use crate::wire::{
-    self, HELLO_REPLY_LEN, Hello, HelloReply, Op, REPLY_LEN, Request, SEALS_SINCE, VERDICT_LEN,
+    self, Ask, HELLO_REPLY_LEN, Hello, HelloReply, KINDS_SINCE, Op, REPLY_LEN, Request, VERDICT_LEN,
     VerdictHeader, WireError,
 };
 
@@ -187,7 +186,7 @@ impl Link {
         pieces: &mut [Piece<&mut [u8]>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let id = self.request(Access::Read, Seal::No, grant, pieces);
+        let id = self.request(Ask::Read, grant, pieces);
         let out = std::mem::take(&mut self.out);
         let sent = self.send(&mut [IoSlice::new(&out)]).await;
         self.out = out;
@@ -207,6 +206,34 @@ impl Link {
         Ok(())
     }
 
+    /// Asks whether the bytes of `pieces`, at most [`wire::MAX_OPS`], which were read past the store before, are good, and
+    /// appends the answers to `done` as they come.
+    pub(super) async fn check(
+        &mut self,
+        grant: &[u8],
+        pieces: &[Piece<&[u8]>],
+        done: &mut Vec<Outcome>,
+    ) -> Result<(), Broken> {
+        if self.version < KINDS_SINCE {
+            let reason = "it speaks version 1 of the transfer protocol, which has no checks".to_owned();
+            done.extend(pieces.iter().map(|_| Err(Refused { busy: false, reason: reason.clone() })));
+            return Ok(());
+        }
+        let id = self.request(Ask::Check, grant, pieces);
+        let out = std::mem::take(&mut self.out);
+        let sent = self.send(&mut [IoSlice::new(&out)]).await;
+        self.out = out;
+        sent?;
+        if let Err(refused) = self.reply(id).await? {
+            done.extend(pieces.iter().map(|_| Err(refused.clone())));
+            return Ok(());
+        }
+        for _ in pieces {
+            done.push(self.verdict().await?.map(|()| Checksum::default()));
+        }
+        Ok(())
+    }
+
     /// Writes `pieces`, at most [`wire::MAX_OPS`], and appends their outcomes to `done` as they come. A store of an earlier
     /// version seals nothing.
     pub(super) async fn write(
@@ -216,7 +243,8 @@ impl Link {
         seal: Seal,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let id = self.request(Access::Write, seal, grant, pieces);
+        let seals = seal == Seal::Yes && self.version >= KINDS_SINCE;
+        let id = self.request(if seals { Ask::WriteAndSeal } else { Ask::Write }, grant, pieces);
         let out = std::mem::take(&mut self.out);
         let sent = self.send_payload(&out, pieces).await;
         self.out = out;
@@ -232,13 +260,12 @@ impl Link {
     }
 
     /// Encodes a request, without its payload, into `out` and returns its id.
-    fn request<B>(&mut self, access: Access, seal: Seal, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
+    fn request<B>(&mut self, ask: Ask, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
         self.out.clear();
         let (ops, grant_len) = (pieces.len() as u16, grant.len() as u32);
-        let seal = seal == Seal::Yes && self.version >= SEALS_SINCE;
-        Request { id, access, seal, ops, grant_len }.encode(&mut self.out);
+        Request { id, ask, ops, grant_len }.encode(&mut self.out);
         self.out.extend_from_slice(grant);
         for piece in pieces {
             Op { range: piece.range, offset: piece.offset, len: piece.len }.encode(&mut self.out);

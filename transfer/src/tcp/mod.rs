@@ -94,6 +94,30 @@ impl fmt::Debug for TcpTransport {
     }
 }
 
+impl TcpTransport {
+    /// Asks the store whether bytes that were read past it, before this call, are those of the grant: (range, offset,
+    /// length) of each operation. Returns one answer for each, in order.
+    pub(crate) async fn check(
+        &self,
+        peer: &Peer,
+        grant: &SealedGrant,
+        ops: &[(u32, u64, u64)],
+        deadline: Instant,
+    ) -> Vec<Result<(), TransferError>> {
+        let call = match Call::new(self, peer, grant, deadline) {
+            Ok(call) => call,
+            Err(error) => return vec![Err(error); ops.len()],
+        };
+        let piece = |(op, (range, offset, len)): (usize, &(u32, u64, u64))| Piece {
+            len: *len,
+            ..Piece::empty(op, *range, *offset)
+        };
+        let work = Work::Check(ops.iter().enumerate().map(piece).collect());
+        let answers = call.run(std::iter::once(work), ops.len()).await;
+        answers.into_iter().map(|answer| answer.map(drop)).collect()
+    }
+}
+
 impl Transport for TcpTransport {
     fn read<'a>(
         &'a self,
@@ -149,6 +173,8 @@ impl Transport for TcpTransport {
 enum Work<'a> {
     Read(Vec<Piece<&'a mut [u8]>>),
     Write(Vec<Piece<&'a [u8]>>, Seal),
+    /// Pieces without buffers.
+    Check(Vec<Piece<&'a [u8]>>),
 }
 
 impl Work<'_> {
@@ -159,10 +185,13 @@ impl Work<'_> {
 
     /// Carries the pieces after those that are `done`, at most one turn's worth of them.
     async fn turn(&mut self, link: &mut Link, grant: &[u8], done: &mut Vec<Outcome>) -> Result<(), Failure> {
-        let rest = done.len()..done.len() + plan::turn(self.pieces().skip(done.len()).map(|(_, len)| len));
+        // A check moves no bytes, so it is only bounded by the number of its pieces.
+        let cost = |(_, len)| if matches!(self, Self::Check(_)) { 0 } else { len };
+        let rest = done.len()..done.len() + plan::turn(self.pieces().skip(done.len()).map(cost));
         let carried = match self {
             Self::Read(pieces) => link.read(grant, &mut pieces[rest], done).await,
             Self::Write(pieces, seal) => link.write(grant, &pieces[rest], *seal, done).await,
+            Self::Check(pieces) => link.check(grant, &pieces[rest], done).await,
         };
         carried.map_err(|broken| Failure::Broken(broken.to_string()))
     }
@@ -171,7 +200,7 @@ impl Work<'_> {
     fn pieces(&self) -> impl ExactSizeIterator<Item = (usize, u64)> {
         let (reads, writes) = match self {
             Self::Read(pieces) => (pieces.as_slice(), [].as_slice()),
-            Self::Write(pieces, _) => ([].as_slice(), pieces.as_slice()),
+            Self::Write(pieces, _) | Self::Check(pieces) => ([].as_slice(), pieces.as_slice()),
         };
         (0..reads.len() + writes.len()).map(|at| match reads.get(at) {
             Some(piece) => (piece.op, piece.len),

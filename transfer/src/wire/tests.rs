@@ -19,14 +19,18 @@ fn the_encoding_is_stable() {
     );
 
     let mut out = Vec::new();
-    Request { id: 9, access: Access::Read, seal: false, ops: 1, grant_len: 0x0203 }.encode(&mut out);
+    Request { id: 9, ask: Ask::Read, ops: 1, grant_len: 0x0203 }.encode(&mut out);
     Op { range: 5, offset: 6, len: 0x0700 }.encode(&mut out);
     assert_eq!(out[..REQUEST_LEN], [0, 0, 0, 0, 0, 0, 0, 9, 1, 0, 0, 1, 0, 0, 2, 3]);
     assert_eq!(out[REQUEST_LEN..], [0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 7, 0]);
 
-    let mut out = Vec::new();
-    Request { id: 9, access: Access::Write, seal: true, ops: 1, grant_len: 0x0203 }.encode(&mut out);
-    assert_eq!(out, [0, 0, 0, 0, 0, 0, 0, 9, 2, 1, 0, 1, 0, 0, 2, 3]);
+    for (ask, golden) in
+        [(Ask::Read, [1, 0]), (Ask::Check, [1, 1]), (Ask::Write, [2, 0]), (Ask::WriteAndSeal, [2, 1])]
+    {
+        let mut out = Vec::new();
+        Request { id: 9, ask, ops: 1, grant_len: 0x0203 }.encode(&mut out);
+        assert_eq!(out, [0, 0, 0, 0, 0, 0, 0, 9, golden[0], golden[1], 0, 1, 0, 0, 2, 3]);
+    }
 
     let statuses = [
         (Status::Good, 0),
@@ -45,7 +49,7 @@ fn the_encoding_is_stable() {
 fn every_field_is_bounded_before_anything_is_read_for_it() {
     let request = |ops: u16, grant_len: u32, access: [u8; 2]| {
         let mut out = Vec::new();
-        Request { id: 1, access: Access::Write, seal: false, ops, grant_len }.encode(&mut out);
+        Request { id: 1, ask: Ask::Write, ops, grant_len }.encode(&mut out);
         out[8..10].copy_from_slice(&access);
         Request::decode(out.as_slice().try_into().unwrap())
     };
@@ -55,7 +59,6 @@ fn every_field_is_bounded_before_anything_is_read_for_it() {
     assert_eq!(request(MAX_OPS as u16 + 1, 0, [1, 0]), Err(WireError::Ops(MAX_OPS as u16 + 1)));
     assert_eq!(request(1, u32::MAX, [1, 0]), Err(WireError::Grant(u32::MAX)));
     assert_eq!(request(1, 0, [3, 0]), Err(WireError::Access(3, 0)));
-    assert_eq!(request(1, 0, [1, 1]), Err(WireError::Access(1, 1)), "a read seals nothing");
     assert_eq!(request(1, 0, [2, 9]), Err(WireError::Access(2, 9)));
     assert_eq!(VerdictHeader::decode(&[0, 255, 255]), Err(WireError::Reason(u16::MAX)));
     let long = Op { range: 0, offset: 0, len: u64::MAX };
@@ -104,8 +107,8 @@ proptest! {
             versions: (min, max), cluster: ClusterId(cluster), store: StoreId(store), epoch: SegmentEpoch(epoch),
         };
         prop_assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        let access = if write { Access::Write } else { Access::Read };
-        let request = Request { id, access, seal: write && id % 2 == 0, ops, grant_len };
+        let ask = [[Ask::Read, Ask::Check], [Ask::Write, Ask::WriteAndSeal]][usize::from(write)][(id % 2) as usize];
+        let request = Request { id, ask, ops, grant_len };
         let mut out = Vec::new();
         request.encode(&mut out);
         prop_assert_eq!(Request::decode(out.as_slice().try_into().unwrap()), Ok(request));

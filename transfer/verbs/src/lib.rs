@@ -5,7 +5,7 @@
 //! bindings of libibverbs. It is the only crate that calls them. Without the feature `ibverbs` only what needs no device is
 //! built: the [choice](choose) of a port and an address, and [the words](PinLimit) for memory that cannot be registered.
 //!
-//! Each value keeps what it is made of: a [`QueuePair`] its queues and its protection domain, a [`Region`] the memory
+//! Each value keeps what it is made of: a `QueuePair` its queues and its protection domain, a `Region` the memory
 //! itself. So memory is given back only after the device has forgotten it.
 
 mod choice;

@@ -73,7 +73,7 @@ pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: 
     let disk = pool.disk(args.data_dir.as_deref());
     let machine = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
     let machine = machine.context("cannot measure this machine")?;
-    let client = connect::client_with_leader(&pool.masters(), global.timeout.0).await?;
+    let client = connect::client_at(&pool.masters(), global).await?;
 
     let run = format!("bench/{:016x}", rand::random::<u64>());
     let space = Keyspace::uniform(run, args.size.0 as usize);

@@ -34,6 +34,7 @@ pub fn config(masters: &[String], data_dir: &Path) -> StoreArgs {
         advertise: None,
         data_dir: data_dir.into(),
         name: Some("test".into()),
+        shm: mc_transfer::ShmAccess::SameUid,
     }
 }
 

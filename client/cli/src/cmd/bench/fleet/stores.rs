@@ -55,6 +55,7 @@ impl Stores {
                     http_port: None,
                     data_dir,
                     name: Some(name.clone()),
+                    shm: mc_transfer::ShmAccess::Off,
                 };
                 let surroundings = Surroundings {
                     network: TcpNetwork::shared(),

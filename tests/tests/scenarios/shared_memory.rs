@@ -1,0 +1,75 @@
+//! Clients that read the memory of stores on their host.
+
+use std::path::Path;
+use std::time::Duration;
+
+use mc_client::{Client, PutOptions, ShmAccess};
+use mc_tests::{Cluster, Faults, Process, Workload, until, value};
+
+const SIZE: usize = 200_000;
+
+async fn sharing(cluster: &Cluster) -> Client {
+    let client = cluster.client_builder().shared_memory(ShmAccess::SameUid).connect().await.unwrap();
+    assert!(client.connected(Duration::from_secs(60)).await);
+    client
+}
+
+/// Size of a segment that no other test has, because they run in the same process.
+const RARE_MIB: u64 = 61;
+
+/// Counts the descriptors of such segments in this process.
+fn rare_segments_here() -> usize {
+    let is_rare = |path: &Path| {
+        std::fs::read_link(path).is_ok_and(|link| link.to_string_lossy().contains("memfd:mc-segment-"))
+            && std::fs::metadata(path).is_ok_and(|file| file.len() == RARE_MIB << 20)
+    };
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    descriptors.filter(|entry| entry.as_ref().is_ok_and(|entry| is_rare(&entry.path()))).count()
+}
+
+#[tokio::test]
+async fn reads_are_right_while_the_leader_is_killed_and_puts_replace_what_is_read() {
+    let mut cluster = Cluster::builder().stores(2).segment("64mb").start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan("the leader is killed");
+    let builder = cluster.client_builder().shared_memory(ShmAccess::SameUid);
+    // Few keys, so that many reads meet a put of the same key.
+    let workload = Workload::new(21).keys(8).sizes(20_000..100_000).pace(Duration::from_millis(2));
+    let running = workload.start(&builder).await;
+    running.acknowledged(100).await;
+    let leader = cluster.leader().await;
+    cluster.masters[leader].kill9();
+    fault.happened();
+    running.acknowledged(50).await;
+    cluster.masters[leader].start();
+    cluster.ready().await;
+    running.acknowledged(50).await;
+    running.stop().await.assert_nothing_lost(&cluster);
+
+    let client = sharing(&cluster).await;
+    client.put("last", &value("last", 1, SIZE)).await.unwrap();
+    assert!(client.get("last").await.unwrap().as_deref() == Some(&value("last", 1, SIZE)[..]));
+    assert_eq!(client.stats().shm_bytes_read, SIZE as u64);
+    faults.assert_happened();
+}
+
+#[tokio::test]
+async fn the_memory_of_a_killed_store_is_let_go_and_not_read() {
+    let mut cluster = Cluster::builder().masters(1).stores(1).segment(&format!("{RARE_MIB}mb")).start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan("a store is killed whose memory is shared");
+    let client = sharing(&cluster).await;
+    let put = async |key: &str| client.put_with(key, &value(key, 1, SIZE), &PutOptions::default()).await;
+    put("before").await.unwrap();
+    assert!(client.get("before").await.unwrap().is_some());
+    assert_eq!(rare_segments_here(), 1);
+    cluster.stores[0].kill9();
+    fault.happened();
+    until("its memory is let go", || std::future::ready(rare_segments_here() == 0)).await;
+    assert_eq!(client.get("before").await.unwrap(), None, "its bytes are gone, or may be old");
+    cluster.stores.iter_mut().for_each(Process::start);
+    until("the store is back", async || put("after").await.is_ok()).await;
+    assert!(client.get("after").await.unwrap().as_deref() == Some(&value("after", 1, SIZE)[..]));
+    assert_eq!(client.stats().shm_bytes_read, 2 * SIZE as u64);
+    faults.assert_happened();
+}

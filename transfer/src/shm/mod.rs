@@ -1,0 +1,235 @@
+//! Reads through shared memory.
+//!
+//! A store gives the descriptors of its segments to processes of its host ([`DataServer::serve_local`]). Such a client
+//! reads from them past the store, and then asks the store over TCP whether the bytes are good. The store's fence decides
+//! that as it does for a read of its own: a write of newer bytes registers before its first byte, so a client that has
+//! copied such a byte asks after the registration and is told. Any other answer, and none, fails the read: the memory of a
+//! dead store can still be read, and means nothing.
+//!
+//! The descriptors are read with `pread`, and not mapped. That costs a system call for 128 KiB, needs no page tables, and
+//! can't fault; the bytes are summed while they are in the cache.
+//!
+//! A client keeps descriptors only as long as its connection to the store lasts. Otherwise the memory of a store that has
+//! ended could not be freed, and the next one would not find any.
+//!
+//! [`DataServer::serve_local`]: crate::DataServer::serve_local
+
+mod access;
+mod connect;
+mod record;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use mc_types::{SealedGrant, SegmentEpoch, SegmentNumber, StoreId};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+pub use self::access::{ParseShmAccessError, ShmAccess};
+pub use self::record::socket_name;
+pub(crate) use self::record::{RECORD_LEN, Record};
+use crate::checksum::{Checksum, RunningChecksum};
+use crate::tcp::TcpTransport;
+use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
+
+/// Fewest bytes of a batch that are read through shared memory. A check is one round trip, and fewer bytes come with one.
+const WORTH_IT: u64 = 16 << 10;
+/// Bytes that are read and summed in one step: few enough to stay in the cache.
+const CACHED: usize = 128 << 10;
+/// Bytes after which a read yields to other tasks.
+const TURN: usize = 1 << 20;
+/// Time after which a store that could not be reached through shared memory is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// Reads through shared memory from stores of this host that share theirs, and moves everything else over TCP.
+pub struct ShmTransport {
+    tcp: TcpTransport,
+    access: ShmAccess,
+    stores: Arc<Stores>,
+    on_read: OnRead,
+    closed: CancellationToken,
+    _life: DropGuard,
+}
+
+/// Told how many bytes were read through shared memory, and found good.
+pub type OnRead = Box<dyn Fn(u64) + Send + Sync>;
+
+/// Stores that were tried, by the memory that was meant.
+#[derive(Default)]
+struct Stores(Mutex<HashMap<(StoreId, SegmentEpoch), Reach>>);
+
+#[derive(Clone)]
+enum Reach {
+    Shared(Arc<Segments>),
+    /// Not before this time again.
+    Not(Instant),
+}
+
+/// The segments that a store shares.
+pub(crate) struct Segments(HashMap<SegmentNumber, Shared>);
+
+/// A segment of a store.
+struct Shared {
+    descriptor: OwnedFd,
+    len: u64,
+}
+
+impl ShmTransport {
+    /// Creates a transport over `tcp`. It shares memory with the stores that `access` admits.
+    #[must_use]
+    pub fn new(tcp: TcpTransport, access: ShmAccess, on_read: OnRead) -> Self {
+        let closed = CancellationToken::new();
+        let life = closed.clone().drop_guard();
+        Self { tcp, access, stores: Arc::default(), on_read, closed, _life: life }
+    }
+
+    /// Returns the segments that the store shares; `None` if there are none to be had.
+    async fn segments(&self, peer: &Peer) -> Option<Arc<Segments>> {
+        let memory = (peer.store, peer.epoch);
+        match self.stores.0.lock().get(&memory) {
+            Some(Reach::Shared(segments)) => return Some(segments.clone()),
+            Some(Reach::Not(until)) if Instant::now() < *until => return None,
+            _ => {}
+        }
+        let reach = match connect::connect(peer, self.access).await {
+            Ok((stream, segments)) => {
+                let segments = Arc::new(segments);
+                tracing::info!(store = %peer.store, "reads from this store go through shared memory");
+                let (stores, mine) = (self.stores.clone(), segments.clone());
+                let watch = async move {
+                    connect::ended(stream).await;
+                    stores.forget(memory, &mine);
+                };
+                tokio::spawn(self.closed.clone().run_until_cancelled_owned(watch));
+                Reach::Shared(segments)
+            }
+            Err(why) => {
+                tracing::debug!(store = %peer.store, "no shared memory: {why}");
+                Reach::Not(Instant::now() + AGAIN)
+            }
+        };
+        let mut stores = self.stores.0.lock();
+        let now = Instant::now();
+        stores.retain(|_, reach| !matches!(reach, Reach::Not(until) if *until <= now));
+        stores.insert(memory, reach.clone());
+        match reach {
+            Reach::Shared(segments) => Some(segments),
+            Reach::Not(_) => None,
+        }
+    }
+
+    /// Copies the bytes of each operation and returns its checksum; `None` if a range is not in the segments.
+    async fn copy(segments: &Segments, ops: &mut [ReadOp<'_>]) -> io::Result<Option<Vec<Checksum>>> {
+        let (mut checksums, mut since_turn) = (Vec::with_capacity(ops.len()), 0);
+        for op in ops {
+            let len: u64 = op.into.iter().map(|buffer| buffer.len() as u64).sum();
+            let Some(shared) = segments.0.get(&op.start.segment) else { return Ok(None) };
+            let from = op.start.offset.checked_add(op.offset);
+            let Some(mut from) =
+                from.filter(|from| from.checked_add(len).is_some_and(|end| end <= shared.len))
+            else {
+                return Ok(None);
+            };
+            let mut checksum = RunningChecksum::new();
+            for part in op.into.iter_mut().flat_map(|buffer| buffer.chunks_mut(CACHED)) {
+                shared.read(from, part)?;
+                checksum.update(part);
+                from += part.len() as u64;
+                since_turn += part.len();
+                if since_turn >= TURN {
+                    since_turn = 0;
+                    tokio::task::yield_now().await;
+                }
+            }
+            checksums.push(checksum.finish());
+        }
+        Ok(Some(checksums))
+    }
+}
+
+impl Stores {
+    /// Forgets segments whose connection has ended.
+    fn forget(&self, memory: (StoreId, SegmentEpoch), segments: &Arc<Segments>) {
+        let mut stores = self.0.lock();
+        if matches!(stores.get(&memory), Some(Reach::Shared(now)) if Arc::ptr_eq(now, segments)) {
+            stores.remove(&memory);
+        }
+    }
+}
+
+impl Shared {
+    fn read(&self, mut from: u64, into: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < into.len() {
+            match rustix::io::pread(&self.descriptor, &mut into[done..], from)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => {
+                    done += n;
+                    from += n as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Transport for ShmTransport {
+    fn read<'a>(
+        &'a self,
+        peer: &'a Peer,
+        grant: &'a SealedGrant,
+        ops: &'a mut [ReadOp<'_>],
+        deadline: Instant,
+    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+        Box::pin(async move {
+            let lens = ops.iter().map(|op| op.into.iter().map(|buffer| buffer.len() as u64).sum());
+            let lens: Vec<u64> = lens.collect();
+            let total: u64 = lens.iter().sum();
+            if self.access == ShmAccess::Off || total < WORTH_IT {
+                return self.tcp.read(peer, grant, ops, deadline).await;
+            }
+            let Some(segments) = self.segments(peer).await else {
+                return self.tcp.read(peer, grant, ops, deadline).await;
+            };
+            let checksums = match Self::copy(&segments, ops).await {
+                Ok(Some(checksums)) => checksums,
+                Ok(None) => return self.tcp.read(peer, grant, ops, deadline).await,
+                Err(error) => {
+                    tracing::warn!(store = %peer.store, %error, "cannot read the store's shared memory, using TCP");
+                    self.stores.forget((peer.store, peer.epoch), &segments);
+                    return self.tcp.read(peer, grant, ops, deadline).await;
+                }
+            };
+            // After the last byte: see the module.
+            let asked: Vec<_> = ops.iter().zip(&lens).map(|(op, len)| (op.range, op.offset, *len)).collect();
+            let verdicts = self.tcp.check(peer, grant, &asked, deadline).await;
+            let good: u64 =
+                verdicts.iter().zip(&lens).filter(|(good, _)| good.is_ok()).map(|(_, len)| *len).sum();
+            (self.on_read)(good);
+            verdicts.into_iter().zip(checksums).map(|(good, checksum)| good.map(|()| checksum)).collect()
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        peer: &'a Peer,
+        grant: &'a SealedGrant,
+        ops: &'a [WriteOp<'_>],
+        seal: Seal,
+        deadline: Instant,
+    ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+        self.tcp.write(peer, grant, ops, seal, deadline)
+    }
+}
+
+impl fmt::Debug for ShmTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShmTransport").field("access", &self.access).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,258 @@
+//! Reads through shared memory, both ends in this process over real sockets.
+#![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::relay::Relay;
+use common::{CLUSTER, KEY, LIFETIME, pattern, refusal, soon, until};
+use mc_transfer::{
+    Authority, Checksum, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Seal, Segment, ShmAccess,
+    ShmTransport, Start, TcpTransport, TransferError, Transport, WriteOp, socket_name,
+};
+use mc_types::{
+    Access, Clock, ClusterTime, Grant, GrantedRange, SealedGrant, SegmentEpoch, SegmentNumber, StoreId,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+const MIB: usize = 1 << 20;
+/// Bytes of a client's hello over TCP.
+const HELLO_LEN: u64 = 40;
+
+/// A store that shares its memory. Each test has numbers of its own, because names of sockets are the machine's.
+struct Host {
+    store: StoreId,
+    /// Number of its segment, by which its descriptors are told from those of other tests.
+    number: SegmentNumber,
+    server: Arc<DataServer>,
+    peer: Peer,
+    stop: CancellationToken,
+    _stop: DropGuard,
+}
+
+impl Host {
+    async fn start(access: ShmAccess, len: usize) -> Self {
+        let (store, number) = (StoreId(rand::random()), rand::random());
+        let epoch = SegmentEpoch(3);
+        let authority = Arc::new(Authority::new(Clock::from_fn(|| Duration::ZERO)));
+        authority.learn(CLUSTER, ClusterTime(0));
+        let config = DataServerConfig {
+            store,
+            epoch,
+            key: KEY,
+            segments: vec![Segment::allocate(number, len as u64, &mut |_| {}).unwrap()],
+            authority,
+            grant_lifetime: LIFETIME,
+            fence_bytes: 1 << 20,
+            max_connections: 100,
+        };
+        let server = Arc::new(DataServer::new(config));
+        let stop = CancellationToken::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(server.clone().serve(listener, stop.clone()));
+        if access != ShmAccess::Off {
+            let listener = mc_net::listen_local(&socket_name(store, epoch)).unwrap();
+            tokio::spawn(server.clone().serve_local(listener, access, stop.clone()));
+        }
+        let endpoint = PeerEndpoint { transport: "tcp".to_owned(), address, attributes: Vec::new() };
+        let peer = Peer { cluster: CLUSTER, store, epoch, endpoints: vec![endpoint] };
+        Self { store, number, server, peer, stop: stop.clone(), _stop: stop.drop_guard() }
+    }
+
+    fn grant(&self, access: Access, ranges: &[(u64, usize, u64)]) -> SealedGrant {
+        let range = |(offset, len, index): &(u64, usize, u64)| GrantedRange {
+            segment: self.number,
+            offset: *offset,
+            len: *len as u64,
+            index: *index,
+        };
+        let grant = Grant {
+            cluster: CLUSTER,
+            store: self.store,
+            epoch: self.peer.epoch,
+            access,
+            expires: ClusterTime(0).after(LIFETIME),
+            ranges: ranges.iter().map(range).collect(),
+        };
+        grant.seal(&KEY)
+    }
+
+    async fn write(&self, offset: u64, bytes: &[u8], index: u64) {
+        let grant = self.grant(Access::Write, &[(offset, bytes.len(), index)]);
+        let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes] }];
+        TcpTransport::default().write(&self.peer, &grant, &ops, Seal::Yes, soon()).await.remove(0).unwrap();
+    }
+
+    fn start_at(&self, offset: u64) -> Start {
+        Start { segment: self.number, offset }
+    }
+
+    /// Counts the descriptors of its segment in this process.
+    fn descriptors(&self) -> usize {
+        let name = format!("mc-segment-{} ", self.number);
+        let links = std::fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        links.filter(|link| link.to_string_lossy().contains(&name)).count()
+    }
+}
+
+/// A client, and the bytes that it read through shared memory.
+fn client(access: ShmAccess) -> (ShmTransport, Arc<AtomicU64>) {
+    let read = Arc::new(AtomicU64::new(0));
+    let count = read.clone();
+    let on_read = Box::new(move |bytes| {
+        count.fetch_add(bytes, Ordering::SeqCst);
+    });
+    (ShmTransport::new(TcpTransport::default(), access, on_read), read)
+}
+
+async fn read(
+    transport: &ShmTransport,
+    host: &Host,
+    peer: &Peer,
+    (offset, len, index): (u64, usize, u64),
+) -> Result<Vec<u8>, TransferError> {
+    let grant = host.grant(Access::Read, &[(offset, len, index)]);
+    let mut bytes = vec![0; len];
+    let mut ops = [ReadOp { range: 0, start: host.start_at(offset), offset: 0, into: vec![&mut bytes] }];
+    let checksum = transport.read(peer, &grant, &mut ops, soon()).await.remove(0)?;
+    assert_eq!(checksum, Checksum::of(&bytes));
+    Ok(bytes)
+}
+
+#[tokio::test]
+async fn large_reads_go_through_shared_memory_and_small_ones_over_tcp() {
+    let host = Host::start(ShmAccess::SameUid, 8 * MIB).await;
+    let (transport, shared) = client(ShmAccess::SameUid);
+    let (one, two) = (pattern(3 * MIB + 5, 1), pattern(MIB, 2));
+    host.write(64, &one, 5).await;
+    host.write(4 * MIB as u64, &two, 6).await;
+
+    // Ranges of two objects, into several buffers.
+    let grant = host.grant(Access::Read, &[(64, one.len(), 5), (4 * MIB as u64, two.len(), 6)]);
+    let (mut a, mut b, mut c) = (vec![0; 10], vec![0; 2 * MIB], vec![0; 1000]);
+    let mut ops = [
+        ReadOp { range: 0, start: host.start_at(64), offset: 7, into: vec![&mut a, &mut [], &mut b] },
+        ReadOp { range: 1, start: host.start_at(4 * MIB as u64), offset: 500, into: vec![&mut c] },
+    ];
+    let answers = transport.read(&host.peer, &grant, &mut ops, soon()).await;
+    assert_eq!([a, b].concat(), one[7..7 + 10 + 2 * MIB]);
+    assert_eq!(c, two[500..1500]);
+    let sums = [Checksum::of(&one[7..7 + 10 + 2 * MIB]), Checksum::of(&two[500..1500])];
+    assert_eq!(answers.into_iter().map(Result::unwrap).collect::<Vec<_>>(), sums);
+    assert_eq!(shared.load(Ordering::SeqCst), 10 + 2 * MIB as u64 + 1000);
+
+    assert_eq!(read(&transport, &host, &host.peer, (64, 1000, 5)).await.unwrap(), one[..1000]);
+    assert_eq!(shared.load(Ordering::SeqCst), 10 + 2 * MIB as u64 + 1000, "a small one");
+    let counters = host.server.counters();
+    assert_eq!(counters.bytes_checked.load(Ordering::SeqCst), 10 + 2 * MIB as u64 + 1000);
+    assert_eq!(counters.bytes_read.load(Ordering::SeqCst), 1000);
+}
+
+#[tokio::test]
+async fn a_reader_whose_bytes_were_overwritten_before_it_asked_is_told() {
+    let host = Host::start(ShmAccess::SameUid, MIB).await;
+    let relay = Relay::to(&host.peer.endpoints[0].address).await;
+    let mut peer = host.peer.clone();
+    peer.endpoints[0].address = relay.address.clone();
+    let (transport, shared) = client(ShmAccess::SameUid);
+    let old = pattern(MIB, 1);
+    host.write(0, &old, 5).await;
+
+    // It has copied the old bytes and says hello, and its question is on the way, when a newer put takes their place.
+    relay.hold_up_after(HELLO_LEN);
+    let mut late = std::pin::pin!(read(&transport, &host, &peer, (0, MIB, 5)));
+    tokio::select! {
+        done = late.as_mut() => panic!("not held: {done:?}"),
+        () = relay.held() => {}
+    }
+    host.write(MIB as u64 / 2, &pattern(100, 2), 6).await;
+    relay.release();
+    let why = refusal(late.await);
+    assert!(why.contains("superseded"), "{why}");
+    let why = refusal(read(&transport, &host, &peer, (0, MIB, 5)).await);
+    assert!(why.contains("superseded"), "{why}");
+    assert_eq!(shared.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn whoever_may_not_share_reads_over_tcp() {
+    for (theirs, ours) in [(ShmAccess::Off, ShmAccess::Any), (ShmAccess::Any, ShmAccess::Off)] {
+        let host = Host::start(theirs, MIB).await;
+        let (transport, shared) = client(ours);
+        let value = pattern(MIB, 1);
+        host.write(0, &value, 5).await;
+        assert!(read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap() == value);
+        assert_eq!((shared.load(Ordering::SeqCst), host.descriptors()), (0, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_client_keeps_no_memory_of_a_store_that_has_ended_and_takes_no_bytes_from_it() {
+    let host = Host::start(ShmAccess::SameUid, MIB).await;
+    let (transport, _) = client(ShmAccess::SameUid);
+    host.write(0, &pattern(MIB, 1), 5).await;
+    read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap();
+    assert_eq!(host.descriptors(), 2);
+    // The fixture keeps the memory, so the old bytes are still there to be read.
+    host.stop.cancel();
+    until("the client has let go", || host.descriptors() == 1).await;
+    let error = read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap_err();
+    assert!(matches!(error, TransferError::Connect { .. } | TransferError::Broken { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn segments_that_come_and_go_are_followed() {
+    let host = Host::start(ShmAccess::SameUid, MIB).await;
+    let (transport, shared) = client(ShmAccess::SameUid);
+    host.write(0, &pattern(MIB, 1), 5).await;
+    read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap();
+    assert_eq!((host.descriptors(), shared.load(Ordering::SeqCst)), (2, MIB as u64));
+
+    let further = host.number.wrapping_add(1);
+    host.server.lend(Segment::allocate(further, MIB as u64, &mut |_| {}).unwrap());
+    until("the client has let go of the old list", || host.descriptors() == 1).await;
+    read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap();
+    assert_eq!((host.descriptors(), shared.load(Ordering::SeqCst)), (2, 2 * MIB as u64));
+    let second = Host { number: further, peer: host.peer.clone(), server: host.server.clone(), ..host };
+    assert_eq!(second.descriptors(), 2, "and of the new one");
+
+    let withdrawn = second.server.withdraw(further).unwrap();
+    until("the client has let go of it", || second.descriptors() == 1).await;
+    assert!(!withdrawn.is_in_use());
+    let why = refusal(read(&transport, &second, &second.peer, (0, MIB, 5)).await);
+    assert!(why.contains("is not in this store's memory"), "{why}");
+}
+
+#[tokio::test]
+async fn strangers_on_either_end_do_no_harm() {
+    let host = Host::start(ShmAccess::SameUid, MIB).await;
+    let value = pattern(MIB, 1);
+    host.write(0, &value, 5).await;
+    // A client that speaks something else gets nothing.
+    let mut stranger = mc_net::connect_local(&socket_name(host.store, host.peer.epoch)).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n.......").await.unwrap();
+    assert_eq!(stranger.read(&mut [0; 16]).await.unwrap_or(0), 0);
+    assert_eq!(host.descriptors(), 1);
+    // One that means another epoch is refused, and so reads over TCP, which refuses it, too.
+    let (transport, shared) = client(ShmAccess::SameUid);
+    let other = Peer { epoch: SegmentEpoch(9), ..host.peer.clone() };
+    let _taken = mc_net::listen_local(&socket_name(host.store, other.epoch)).unwrap();
+    assert!(read(&transport, &host, &other, (0, MIB, 5)).await.is_err());
+    // A socket of the store's name that never answers costs a moment, and then bytes go over TCP.
+    let silent = Host::start(ShmAccess::Off, MIB).await;
+    silent.write(0, &value, 5).await;
+    let _silent = mc_net::listen_local(&socket_name(silent.store, silent.peer.epoch)).unwrap();
+    assert!(read(&transport, &silent, &silent.peer, (0, MIB, 5)).await.unwrap() == value);
+    assert_eq!(shared.load(Ordering::SeqCst), 0);
+    assert!(read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap() == value);
+    assert_eq!(shared.load(Ordering::SeqCst), MIB as u64);
+}

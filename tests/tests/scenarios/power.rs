@@ -168,8 +168,11 @@ fn sum(taken: &[Taken]) -> Taken {
 
 async fn nothing_acknowledged_is_lost(masters: usize, rounds: usize, seed: u64) {
     let mut pool = Pool::new(masters, seed, None);
-    // On a busy machine the power may be gone before the store is mounted: such rounds acknowledge nothing.
-    let enough = |pool: &Pool, round| round >= rounds && pool.expected.lock().len() > rounds;
+    // On a busy machine the power may be gone before the store is mounted: such rounds acknowledge nothing. Or it goes
+    // between writes, and takes nothing.
+    let enough = |pool: &Pool, round| {
+        round >= rounds && pool.expected.lock().len() > rounds && sum(&pool.taken).lost > 0
+    };
     let mut round = 0;
     while !enough(&pool, round) && round < 5 * rounds {
         if let Err(lost) = pool.round().await {

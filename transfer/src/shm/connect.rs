@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::{RECORD_LEN, Record, Segments, Shared, ShmAccess, socket_name};
 use crate::transport::Peer;
@@ -21,11 +21,15 @@ const PATIENCE: Duration = Duration::from_millis(300);
 const MOST: usize = 4096;
 
 /// Connects to a store and receives the descriptors of its segments.
-pub(super) async fn connect(peer: &Peer, access: ShmAccess) -> Result<(UnixStream, Segments), String> {
-    match timeout(PATIENCE, receive_all(peer, access)).await {
+pub(super) async fn connect(
+    peer: &Peer,
+    access: ShmAccess,
+    deadline: Instant,
+) -> Result<(UnixStream, Segments), String> {
+    match timeout_at(deadline.min(Instant::now() + PATIENCE), receive_all(peer, access)).await {
         Ok(Ok(received)) => received,
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("the store did not answer within {PATIENCE:?}")),
+        Err(_) => Err(format!("the store did not answer within {PATIENCE:?}, or by the deadline")),
     }
 }
 

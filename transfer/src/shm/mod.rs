@@ -90,14 +90,14 @@ impl ShmTransport {
     }
 
     /// Returns the segments that the store shares; `None` if there are none to be had.
-    async fn segments(&self, peer: &Peer) -> Option<Arc<Segments>> {
+    async fn segments(&self, peer: &Peer, deadline: Instant) -> Option<Arc<Segments>> {
         let memory = (peer.store, peer.epoch);
         match self.stores.0.lock().get(&memory) {
             Some(Reach::Shared(segments)) => return Some(segments.clone()),
             Some(Reach::Not(until)) if Instant::now() < *until => return None,
             _ => {}
         }
-        let reach = match connect::connect(peer, self.access).await {
+        let reach = match connect::connect(peer, self.access, deadline).await {
             Ok((stream, segments)) => {
                 let segments = Arc::new(segments);
                 tracing::info!(store = %peer.store, "reads from this store go through shared memory");
@@ -194,7 +194,7 @@ impl Transport for ShmTransport {
             if self.access == ShmAccess::Off || total < WORTH_IT {
                 return self.tcp.read(peer, grant, ops, deadline).await;
             }
-            let Some(segments) = self.segments(peer).await else {
+            let Some(segments) = self.segments(peer, deadline).await else {
                 return self.tcp.read(peer, grant, ops, deadline).await;
             };
             let checksums = match Self::copy(&segments, ops).await {

@@ -66,11 +66,18 @@ pub(super) const BOARD: Board = Board {
                 Panel::graph(
                     "Bytes served",
                     Unit::BytesPerSecond,
-                    &[(
-                        rate!("instance", "mc_store_transferred_bytes_total{op=\"read\"}"),
-                        "{{instance}}",
-                    )],
-                    "Bytes that clients read from each store.",
+                    &[
+                        (
+                            rate!("instance", "mc_store_transferred_bytes_total{op=\"read\"}"),
+                            "TCP {{instance}}",
+                        ),
+                        (
+                            rate!("instance", "mc_store_shm_read_bytes_total{}"),
+                            "shared memory {{instance}}",
+                        ),
+                    ],
+                    "Bytes that clients read from each store. Clients of the same host and user read 16 KiB and more through shared \
+                     memory; if they don't, see `mc-store --shm`.",
                 ),
                 Panel::graph(
                     "Bytes taken",
@@ -84,7 +91,10 @@ pub(super) const BOARD: Board = Board {
                 Panel::graph(
                     "Transfers",
                     Unit::PerSecond,
-                    &[(rate!("op", "mc_store_transfers_total{}"), "{{op}}")],
+                    &[
+                        (rate!("op", "mc_store_transfers_total{}"), "{{op}}"),
+                        (rate!("job", "mc_store_shm_reads_total{}"), "read through shared memory"),
+                    ],
                     "Transfers that were finished.",
                 ),
                 Panel::graph(
@@ -205,6 +215,10 @@ pub(super) const BOARD: Board = Board {
                     Unit::BytesPerSecond,
                     &[
                         (rate!("job", "mc_client_read_bytes_total{}"), "read {{job}}"),
+                        (
+                            rate!("job", "mc_client_shm_read_bytes_total{}"),
+                            "read through shared memory {{job}}",
+                        ),
                         (rate!("job", "mc_client_written_bytes_total{}"), "written {{job}}"),
                     ],
                     "Traffic between clients and stores. Each replica of a put counts.",

@@ -183,6 +183,19 @@ async fn a_reader_whose_bytes_were_overwritten_before_it_asked_is_told() {
     assert_eq!(shared.load(Ordering::SeqCst), 0);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_first_reads_make_one_connection() {
+    let host = Host::start(ShmAccess::SameUid, MIB).await;
+    let (transport, _) = client(ShmAccess::SameUid);
+    let value = pattern(MIB, 1);
+    host.write(0, &value, 5).await;
+    let reads = (0..50).map(|_| read(&transport, &host, &host.peer, (0, MIB, 5)));
+    for bytes in futures::future::join_all(reads).await {
+        assert!(bytes.unwrap() == value);
+    }
+    assert_eq!(host.descriptors(), 2);
+}
+
 #[tokio::test]
 async fn whoever_may_not_share_reads_over_tcp() {
     for (theirs, ours) in [(ShmAccess::Off, ShmAccess::Any), (ShmAccess::Any, ShmAccess::Off)] {
@@ -242,6 +255,14 @@ async fn strangers_on_either_end_do_no_harm() {
     stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n.......").await.unwrap();
     assert_eq!(stranger.read(&mut [0; 16]).await.unwrap_or(0), 0);
     assert_eq!(host.descriptors(), 1);
+    // One that is refused is not left connected.
+    let mut refused = mc_net::connect_local(&socket_name(host.store, host.peer.epoch)).unwrap();
+    let mut hello = b"mcTX\0\x01\0\x02".to_vec();
+    hello.extend_from_slice(&[9; 32]);
+    refused.write_all(&hello).await.unwrap();
+    let mut reply = Vec::new();
+    tokio::time::timeout(Duration::from_secs(20), refused.read_to_end(&mut reply)).await.unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&reply).contains("cluster"), "{reply:?}");
     // One that means another epoch is refused, and so reads over TCP, which refuses it, too.
     let (transport, shared) = client(ShmAccess::SameUid);
     let other = Peer { epoch: SegmentEpoch(9), ..host.peer.clone() };

@@ -117,6 +117,9 @@ impl<P: Supersede> FenceMap<P> {
         if expires <= self.horizon {
             return Err(Fenced::Forgotten);
         }
+        if range.is_empty() {
+            return Ok(());
+        }
         let (mut written, mut open) = (0, false);
         for record in self.records.overlapping(&range) {
             let owner = record.owner;

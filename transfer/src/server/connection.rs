@@ -237,7 +237,12 @@ impl<'a> Connection<'a> {
                     Counters::add(&self.server.counters.writes, 1);
                     sealing.map_or(Ok(()), |grant| self.server.seal(grant, write.op))
                 }
-                Received::Superseded => Err(Fenced::Ended { index: write.index }.into()),
+                // Sealed meanwhile by the same write over an earlier connection, whose answer was lost: then sealing it
+                // again succeeds. Whatever else ends a write has taken the range from it.
+                Received::Superseded => match sealing.map(|grant| self.server.seal(grant, write.op)) {
+                    Some(Ok(())) => Ok(()),
+                    Some(Err(_)) | None => Err(Fenced::Ended { index: write.index }.into()),
+                },
             });
         }
         Ok(())

@@ -18,8 +18,9 @@ use crate::wire::{HELLO_LEN, Hello, HelloReply, Status};
 
 /// Longest wait for a client's hello, and for room to send it the descriptors.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Maximum number of processes that have the descriptors at the same time.
-const MOST: usize = 1024;
+/// Maximum number of processes that have the descriptors at the same time; the others use TCP. A store has more descriptors
+/// to spare than that, beside those for data connections.
+const MOST: usize = 128;
 
 impl DataServer {
     /// Gives the descriptors of the segments to processes that connect and may have them, until `shutdown`.
@@ -78,12 +79,14 @@ impl DataServer {
             Ok(version) => version,
             Err(refusal) => {
                 let reply = HelloReply::encode(0, Err((refusal.status(), &refusal.to_string())));
-                return stream.write_all(&reply).await;
+                stream.write_all(&reply).await?;
+                return Err(io::Error::other(refusal));
             }
         };
         let theirs = stream.peer_cred()?.uid();
         if let Err(why) = access.admits(theirs) {
-            return stream.write_all(&HelloReply::encode(0, Err((Status::Identity, &why)))).await;
+            stream.write_all(&HelloReply::encode(0, Err((Status::Identity, &why)))).await?;
+            return Err(io::Error::other(why));
         }
         stream.write_all(&HelloReply::encode(version, Ok(()))).await?;
         let lent = self.lent.load_full();

@@ -10,6 +10,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::{RECORD_LEN, Record, Segments, Shared, ShmAccess, socket_name};
 use crate::transport::Peer;
@@ -58,7 +59,10 @@ async fn receive_all(peer: &Peer, access: ShmAccess) -> io::Result<Result<(UnixS
     let mut segments = HashMap::new();
     loop {
         match receive(&mut stream).await? {
-            (Record::END, _) => return Ok(Ok((stream, Segments(segments)))),
+            (Record::END, _) => {
+                let segments = Segments { by_number: segments, given_up: CancellationToken::new() };
+                return Ok(Ok((stream, segments)));
+            }
             (Record { number, len }, Some(descriptor)) if segments.len() < MOST => {
                 let there = rustix::fs::fstat(&descriptor)?.st_size;
                 if u64::try_from(there) != Ok(len) {

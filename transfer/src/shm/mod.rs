@@ -19,6 +19,7 @@ mod connect;
 mod record;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -28,7 +29,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use mc_types::{SealedGrant, SegmentEpoch, SegmentNumber, StoreId};
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::access::{ParseShmAccessError, ShmAccess};
@@ -64,15 +65,36 @@ pub type OnRead = Box<dyn Fn(u64) + Send + Sync>;
 #[derive(Default)]
 struct Stores(Mutex<HashMap<(StoreId, SegmentEpoch), Reach>>);
 
-#[derive(Clone)]
 enum Reach {
+    /// A call connects.
+    Connecting,
     Shared(Arc<Segments>),
     /// Not before this time again.
     Not(Instant),
 }
 
 /// The segments that a store shares.
-pub(crate) struct Segments(HashMap<SegmentNumber, Shared>);
+struct Segments {
+    by_number: HashMap<SegmentNumber, Shared>,
+    /// Ends the connection.
+    given_up: CancellationToken,
+}
+
+/// A call that connects. However it ends, it leaves what it has found out, or nothing.
+struct Connecting<'a> {
+    stores: &'a Stores,
+    memory: (StoreId, SegmentEpoch),
+    reach: Option<Reach>,
+}
+
+impl Drop for Connecting<'_> {
+    fn drop(&mut self) {
+        let (mut stores, now) = (self.stores.0.lock(), Instant::now());
+        stores.remove(&self.memory);
+        stores.retain(|_, reach| !matches!(reach, Reach::Not(until) if *until <= now));
+        stores.extend(self.reach.take().map(|reach| (self.memory, reach)));
+    }
+}
 
 /// A segment of a store.
 struct Shared {
@@ -89,38 +111,43 @@ impl ShmTransport {
         Self { tcp, access, stores: Arc::default(), on_read, closed, _life: life }
     }
 
-    /// Returns the segments that the store shares; `None` if there are none to be had.
+    /// Returns the segments that the store shares; `None` if there are none to be had now. One call connects, and the others
+    /// use TCP meanwhile.
     async fn segments(&self, peer: &Peer, deadline: Instant) -> Option<Arc<Segments>> {
         let memory = (peer.store, peer.epoch);
-        match self.stores.0.lock().get(&memory) {
-            Some(Reach::Shared(segments)) => return Some(segments.clone()),
-            Some(Reach::Not(until)) if Instant::now() < *until => return None,
-            _ => {}
+        match self.stores.0.lock().entry(memory) {
+            Entry::Occupied(mut tried) => match tried.get() {
+                Reach::Shared(segments) => return Some(segments.clone()),
+                Reach::Connecting => return None,
+                Reach::Not(until) if Instant::now() < *until => return None,
+                Reach::Not(_) => drop(tried.insert(Reach::Connecting)),
+            },
+            Entry::Vacant(untried) => drop(untried.insert(Reach::Connecting)),
         }
-        let reach = match connect::connect(peer, self.access, deadline).await {
+        let mut connecting = Connecting { stores: &self.stores, memory, reach: None };
+        match connect::connect(peer, self.access, deadline).await {
             Ok((stream, segments)) => {
-                let segments = Arc::new(segments);
                 tracing::info!(store = %peer.store, "reads from this store go through shared memory");
+                let segments = Arc::new(segments);
+                connecting.reach = Some(Reach::Shared(segments.clone()));
+                // Before the watch can find that it has ended.
+                drop(connecting);
                 let (stores, mine) = (self.stores.clone(), segments.clone());
                 let watch = async move {
-                    connect::ended(stream).await;
+                    mine.given_up.run_until_cancelled(connect::ended(stream)).await;
                     stores.forget(memory, &mine);
                 };
                 tokio::spawn(self.closed.clone().run_until_cancelled_owned(watch));
-                Reach::Shared(segments)
+                Some(segments)
             }
             Err(why) => {
                 tracing::debug!(store = %peer.store, "no shared memory: {why}");
-                Reach::Not(Instant::now() + AGAIN)
+                // A call without time says nothing about the store.
+                if Instant::now() < deadline {
+                    connecting.reach = Some(Reach::Not(Instant::now() + AGAIN));
+                }
+                None
             }
-        };
-        let mut stores = self.stores.0.lock();
-        let now = Instant::now();
-        stores.retain(|_, reach| !matches!(reach, Reach::Not(until) if *until <= now));
-        stores.insert(memory, reach.clone());
-        match reach {
-            Reach::Shared(segments) => Some(segments),
-            Reach::Not(_) => None,
         }
     }
 
@@ -129,7 +156,7 @@ impl ShmTransport {
         let (mut checksums, mut since_turn) = (Vec::with_capacity(ops.len()), 0);
         for op in ops {
             let len: u64 = op.into.iter().map(|buffer| buffer.len() as u64).sum();
-            let Some(shared) = segments.0.get(&op.start.segment) else { return Ok(None) };
+            let Some(shared) = segments.by_number.get(&op.start.segment) else { return Ok(None) };
             let from = op.start.offset.checked_add(op.offset);
             let Some(mut from) =
                 from.filter(|from| from.checked_add(len).is_some_and(|end| end <= shared.len))
@@ -154,6 +181,12 @@ impl ShmTransport {
 }
 
 impl Stores {
+    /// Leaves segments that can't be read, and the store alone for a while.
+    fn give_up(&self, memory: (StoreId, SegmentEpoch), segments: &Segments) {
+        segments.given_up.cancel();
+        self.0.lock().insert(memory, Reach::Not(Instant::now() + AGAIN));
+    }
+
     /// Forgets segments whose connection has ended.
     fn forget(&self, memory: (StoreId, SegmentEpoch), segments: &Arc<Segments>) {
         let mut stores = self.0.lock();
@@ -167,7 +200,8 @@ impl Shared {
     fn read(&self, mut from: u64, into: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < into.len() {
-            match rustix::io::pread(&self.descriptor, &mut into[done..], from)? {
+            match rustix::io::retry_on_intr(|| rustix::io::pread(&self.descriptor, &mut into[done..], from))?
+            {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 n => {
                     done += n;
@@ -187,25 +221,28 @@ impl Transport for ShmTransport {
         ops: &'a mut [ReadOp<'_>],
         deadline: Instant,
     ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
+        let len = |op: &ReadOp<'_>| op.into.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
+        if self.access == ShmAccess::Off || ops.iter().map(len).sum::<u64>() < WORTH_IT {
+            return self.tcp.read(peer, grant, ops, deadline);
+        }
         Box::pin(async move {
-            let lens = ops.iter().map(|op| op.into.iter().map(|buffer| buffer.len() as u64).sum());
-            let lens: Vec<u64> = lens.collect();
-            let total: u64 = lens.iter().sum();
-            if self.access == ShmAccess::Off || total < WORTH_IT {
-                return self.tcp.read(peer, grant, ops, deadline).await;
-            }
             let Some(segments) = self.segments(peer, deadline).await else {
                 return self.tcp.read(peer, grant, ops, deadline).await;
             };
-            let checksums = match Self::copy(&segments, ops).await {
-                Ok(Some(checksums)) => checksums,
-                Ok(None) => return self.tcp.read(peer, grant, ops, deadline).await,
-                Err(error) => {
+            let checksums = match timeout_at(deadline, Self::copy(&segments, ops)).await {
+                Ok(Ok(Some(checksums))) => checksums,
+                Ok(Ok(None)) => return self.tcp.read(peer, grant, ops, deadline).await,
+                Ok(Err(error)) => {
                     tracing::warn!(store = %peer.store, %error, "cannot read the store's shared memory, using TCP");
-                    self.stores.forget((peer.store, peer.epoch), &segments);
+                    self.stores.give_up((peer.store, peer.epoch), &segments);
                     return self.tcp.read(peer, grant, ops, deadline).await;
                 }
+                Err(_) => {
+                    let (store, address) = (peer.store, socket_name(peer.store, peer.epoch));
+                    return vec![Err(TransferError::Deadline { store, address }); ops.len()];
+                }
             };
+            let lens: Vec<u64> = ops.iter().map(len).collect();
             // After the last byte: see the module.
             let asked: Vec<_> = ops.iter().zip(&lens).map(|(op, len)| (op.range, op.offset, *len)).collect();
             let verdicts = self.tcp.check(peer, grant, &asked, deadline).await;

@@ -16,6 +16,8 @@ use crate::device::{Device, VerbsError};
 
 /// Maximum number of completions taken with one call.
 const AT_ONCE: usize = 64;
+/// Longest wait for a wake-up: longer ones end early.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// A queue into which the requests of queue pairs complete, with a channel that wakes a waiting thread.
 pub struct CompletionQueue {
@@ -169,7 +171,7 @@ impl CompletionQueue {
     /// [`VerbsError`].
     pub fn wait(&self, timeout: Duration) -> Result<(), VerbsError> {
         let mut fds = [PollFd::new(self, PollFlags::IN)];
-        let timeout = Timespec::try_from(timeout).ok();
+        let timeout = Timespec::try_from(timeout.min(LONGEST)).ok();
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(self.device.failed("wait for completions", error.into())),

@@ -3,8 +3,8 @@
 //! [`Transport`] is the client library's interface: batches of (remote range, local buffers), each checked by the store
 //! against a grant. Its shape suits one-sided transports, too: remote ranges rather than keys, scatter/gather lists on
 //! the local side, batches, and registration of local memory. [`TcpTransport`] and [`DataServer`] are the two ends of
-//! the first implementation; [`ShmTransport`] reads past the store where both are on one host. A store lends the [`Segment`]s of its [`Memory`] and knows the cluster's time through an
-//! [`Authority`].
+//! the first implementation; [`ShmTransport`] reads past the store where both are on one host. A store lends the
+//! [`Segment`]s of its [`Memory`] and knows the cluster's time through an [`Authority`].
 
 mod authority;
 mod checksum;

@@ -38,7 +38,7 @@ pub(crate) async fn watch_stores(services: Arc<Services>) {
     }
 }
 
-/// What was last logged of the stores. Many stores that come and go at once make few log lines, and short ones.
+/// The state of the stores as last logged. Many stores that come and go at once make few log lines, and short ones.
 #[derive(Debug, Default)]
 struct Said {
     term: u64,

@@ -58,7 +58,7 @@ pub struct ShmTransport {
     _life: DropGuard,
 }
 
-/// Told how many bytes were read through shared memory, and found good.
+/// Callback with the number of bytes of each read through shared memory that was found good.
 pub type OnRead = Box<dyn Fn(u64) + Send + Sync>;
 
 /// Stores that were tried, by the memory that was meant.
@@ -69,7 +69,7 @@ enum Reach {
     /// A call connects.
     Connecting,
     Shared(Arc<Segments>),
-    /// Not before this time again.
+    /// The store shares nothing; try again at this time.
     Not(Instant),
 }
 
@@ -80,7 +80,7 @@ struct Segments {
     given_up: CancellationToken,
 }
 
-/// A call that connects. However it ends, it leaves what it has found out, or nothing.
+/// A call that connects. Its drop records the result; a call that was cancelled leaves no entry.
 struct Connecting<'a> {
     stores: &'a Stores,
     memory: (StoreId, SegmentEpoch),
@@ -111,8 +111,8 @@ impl ShmTransport {
         Self { tcp, access, stores: Arc::default(), on_read, closed, _life: life }
     }
 
-    /// Returns the segments that the store shares; `None` if there are none to be had now. One call connects, and the others
-    /// use TCP meanwhile.
+    /// Returns the segments that the store shares; `None` while there is no connection for them. The first call connects;
+    /// until it has, the others use TCP.
     async fn segments(&self, peer: &Peer, deadline: Instant) -> Option<Arc<Segments>> {
         let memory = (peer.store, peer.epoch);
         match self.stores.0.lock().entry(memory) {

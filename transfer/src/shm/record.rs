@@ -1,4 +1,4 @@
-//! What a store says of each segment that it shares.
+//! The message with each segment that a store shares.
 
 use mc_types::{SegmentEpoch, SegmentNumber, StoreId};
 

@@ -80,7 +80,7 @@ pub struct Path {
 pub struct Choice {
     /// The path; `None` when nothing can be used.
     pub path: Option<Path>,
-    /// What was taken, and what was left and why.
+    /// One line for each port and address: taken or left, and the reason.
     pub reasons: Vec<String>,
 }
 

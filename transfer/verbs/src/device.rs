@@ -30,7 +30,7 @@ pub enum VerbsError {
     Step {
         /// Name of the device.
         device: String,
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
         /// The system's error.
         source: io::Error,

@@ -20,7 +20,7 @@ const NOT_READY_TIMER: u8 = 12;
 /// Number of times to repeat a message to a peer that is not ready for it. 7 is for ever, so less.
 const NOT_READY_RETRIES: u8 = 6;
 
-/// What the other end of a queue pair must know.
+/// Address of a queue pair, for its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// Number of the queue pair on its device.
@@ -75,7 +75,7 @@ pub struct Sge {
     pub key: u32,
 }
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Reads the peer's memory into the local pieces.
@@ -92,7 +92,7 @@ pub enum Op {
 pub struct Work<'a> {
     /// Number for its completion.
     pub id: u64,
-    /// What it does.
+    /// Operation.
     pub op: Op,
     /// Local pieces, in order.
     pub local: &'a [Sge],
@@ -194,7 +194,7 @@ impl QueuePair {
         Ok(made)
     }
 
-    /// What the peer must know of this end.
+    /// Address of this end, for the peer.
     #[must_use]
     pub fn address(&self) -> Address {
         self.address

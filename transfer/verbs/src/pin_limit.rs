@@ -1,4 +1,4 @@
-//! What the system says of the limit on pinned memory, for errors that name it.
+//! The limit on pinned memory, as the system reports it, for errors that name it.
 
 use std::fmt;
 

@@ -38,11 +38,11 @@ pub struct Completion {
     pub id: u64,
     /// Number of its queue pair.
     pub pair: u32,
-    /// What ended, or why it failed.
+    /// Kind of the request, or why it failed.
     pub result: Result<Kind, Failure>,
 }
 
-/// What ended.
+/// Kind of a request that succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A request of this process.

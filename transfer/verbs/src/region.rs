@@ -22,7 +22,7 @@ pub unsafe trait Memory: Send + Sync + 'static {
     fn range(&self) -> (NonNull<u8>, usize);
 }
 
-/// What a region may be used for, besides being sent from.
+/// Permitted uses of a region, besides being sent from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reads of this process write to it.

@@ -68,7 +68,7 @@ struct StoreWrites<'w> {
     ops: Vec<WriteOp<'w>>,
 }
 
-/// What a write is for: index of the item, number of the replica, and offset of the range.
+/// Destination of a write: index of the item, number of the replica, and offset of the range.
 type Target = (usize, u32, u64);
 
 /// Writes by grant.

@@ -93,15 +93,7 @@ impl<P: Supersede> FenceMap<P> {
             _ if after > before + room => return Err(Fenced::Full),
             _ => {}
         }
-        self.supersede(&range);
-        self.records.cut_out(&range);
-        let generation = self.generations.present(now);
-        self.records.insert(Record {
-            start: range.start,
-            end: range.end,
-            owner: Owner::open(index),
-            generation,
-        });
+        self.give(&range, Owner::open(index), now);
         Ok(self.claim(range))
     }
 
@@ -136,15 +128,7 @@ impl<P: Supersede> FenceMap<P> {
             return Err(Fenced::Forgotten);
         }
         if open {
-            self.supersede(&range);
-            self.records.cut_out(&range);
-            let generation = self.generations.present(now);
-            self.records.insert(Record {
-                start: range.start,
-                end: range.end,
-                owner: Owner::sealed(index),
-                generation,
-            });
+            self.give(&range, Owner::sealed(index), now);
         }
         Ok(())
     }
@@ -190,14 +174,11 @@ impl<P: Supersede> FenceMap<P> {
         let record = {
             let mut overlapped = self.records.overlapping(range);
             match (overlapped.next(), overlapped.next()) {
-                (Some(record), None) if record.start <= range.start && range.end <= record.end => record,
                 (Some(record), _) if record.owner.is_sealed() => return Err(Fenced::Sealed { index }),
+                (Some(record), None) if record.start <= range.start && range.end <= record.end => record,
                 _ => return overlap,
             }
         };
-        if record.owner.is_sealed() {
-            return Err(Fenced::Sealed { index });
-        }
         let pass = match self.claims.get(&range.start).filter(|claim| claim.end == range.end) {
             Some(claim) => claim.pass.clone(),
             None => {
@@ -225,6 +206,14 @@ impl<P: Supersede> FenceMap<P> {
         let pass = P::default();
         self.claims.insert(range.start, Claim { end: range.end, pass: pass.clone() });
         pass
+    }
+
+    /// Gives a range to an owner, and ends the writes under way that overlap it.
+    fn give(&mut self, range: &Range<u64>, owner: Owner, now: ClusterTime) {
+        self.supersede(range);
+        self.records.cut_out(range);
+        let generation = self.generations.present(now);
+        self.records.insert(Record { start: range.start, end: range.end, owner, generation });
     }
 
     /// Ends the writes under way that overlap `range`.

@@ -186,12 +186,7 @@ impl Link {
         pieces: &mut [Piece<&mut [u8]>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let id = self.request(Ask::Read, grant, pieces);
-        let out = std::mem::take(&mut self.out);
-        let sent = self.send(&mut [IoSlice::new(&out)]).await;
-        self.out = out;
-        sent?;
-        if let Err(refused) = self.reply(id).await? {
+        if let Err(refused) = self.ask(Ask::Read, grant, pieces).await? {
             done.extend(pieces.iter().map(|_| Err(refused.clone())));
             return Ok(());
         }
@@ -219,12 +214,7 @@ impl Link {
             done.extend(pieces.iter().map(|_| Err(Refused { busy: false, reason: reason.clone() })));
             return Ok(());
         }
-        let id = self.request(Ask::Check, grant, pieces);
-        let out = std::mem::take(&mut self.out);
-        let sent = self.send(&mut [IoSlice::new(&out)]).await;
-        self.out = out;
-        sent?;
-        if let Err(refused) = self.reply(id).await? {
+        if let Err(refused) = self.ask(Ask::Check, grant, pieces).await? {
             done.extend(pieces.iter().map(|_| Err(refused.clone())));
             return Ok(());
         }
@@ -257,6 +247,21 @@ impl Link {
             done.push(self.verdict().await?.map(|()| checksum));
         }
         Ok(())
+    }
+
+    /// Sends a request without payload, and returns the verdict on it as a whole.
+    async fn ask<B>(
+        &mut self,
+        ask: Ask,
+        grant: &[u8],
+        pieces: &[Piece<B>],
+    ) -> Result<Result<(), Refused>, Broken> {
+        let id = self.request(ask, grant, pieces);
+        let out = std::mem::take(&mut self.out);
+        let sent = self.send(&mut [IoSlice::new(&out)]).await;
+        self.out = out;
+        sent?;
+        self.reply(id).await
     }
 
     /// Encodes a request, without its payload, into `out` and returns its id.

@@ -235,13 +235,13 @@ impl<'a> Connection<'a> {
                 Received::All => {
                     Counters::add(&self.server.counters.bytes_written, write.len);
                     Counters::add(&self.server.counters.writes, 1);
-                    sealing.map_or(Ok(()), |grant| self.server.seal(grant, write.op))
+                    sealing.map_or(Ok(()), |grant| Ok(write.seal(grant)?))
                 }
                 // Sealed meanwhile by the same write over an earlier connection, whose answer was lost: then sealing it
                 // again succeeds. Whatever else ends a write has taken the range from it.
-                Received::Superseded => match sealing.map(|grant| self.server.seal(grant, write.op)) {
+                Received::Superseded => match sealing.map(|grant| write.seal(grant)) {
                     Some(Ok(())) => Ok(()),
-                    Some(Err(_)) | None => Err(Fenced::Ended { index: write.index }.into()),
+                    Some(Err(_)) | None => Err(Fenced::Ended { index: write.range.index }.into()),
                 },
             });
         }

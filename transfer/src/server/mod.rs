@@ -300,14 +300,7 @@ impl DataServer {
         let granted = range.offset..range.offset + range.len;
         let pass = lent.fence.admit_write(granted, range.index, grant.expires, times)?;
         let offset = range.offset + op.offset;
-        Ok(Incoming { segment: lent.segment.clone(), offset, len: op.len, pass, index: range.index, op })
-    }
-
-    /// Seals all of `op`'s range, whose writes were admitted.
-    fn seal(&self, grant: &Grant, op: Op) -> Result<(), Refusal> {
-        let (lent, range, times) = self.locate(grant, op)?;
-        let granted = range.offset..range.offset + range.len;
-        Ok(lent.fence.seal(granted, range.index, grant.expires, times)?)
+        Ok(Incoming { lent, offset, len: op.len, pass, range, times })
     }
 
     /// [`Self::admit_write`] for a write that found no room: waits for room until `until`. Room comes only when a

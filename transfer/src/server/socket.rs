@@ -3,14 +3,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_types::{Grant, GrantedRange};
 use rustix::net::SendFlags;
 use smallvec::SmallVec;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-use crate::fence::{HeldPass, WritePass};
+use super::Lent;
+use crate::authority::Times;
+use crate::fence::{Fenced, HeldPass, WritePass};
 use crate::segment::Segment;
-use crate::wire::{Op, WireError};
+use crate::wire::WireError;
 
 /// Maximum bytes of one receive under write passes: about 50 us, for which a newer write of the same bytes may wait.
 pub(super) const RECV_CHUNK: u64 = 256 << 10;
@@ -51,14 +54,23 @@ pub(super) enum Received {
 
 /// A write whose bytes are about to come in: their place, and the pass.
 pub(super) struct Incoming {
-    pub(super) segment: Arc<Segment>,
+    pub(super) lent: Arc<Lent>,
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) pass: WritePass,
-    /// Log index of the allocation.
-    pub(super) index: u64,
-    /// The operation.
-    pub(super) op: Op,
+    /// The granted range, with the log index of its allocation.
+    pub(super) range: GrantedRange,
+    /// Time of its admission.
+    pub(super) times: Times,
+}
+
+impl Incoming {
+    /// Seals all of its granted range. The record keeps the time of its admission: each grant that the seal must refuse
+    /// was made before that.
+    pub(super) fn seal(&self, grant: &Grant) -> Result<(), Fenced> {
+        let GrantedRange { offset, len, index, .. } = self.range;
+        self.lent.fence.seal(offset..offset + len, index, grant.expires, self.times)
+    }
 }
 
 /// Receives once into the first of `writes`, which has `done` bytes, and into as many of the following writes as can be
@@ -74,7 +86,7 @@ fn receive_some(socket: BorrowedFd<'_>, writes: &[Incoming], done: u64) -> io::R
         let (pass, from) = if nth == 0 { (write.pass.hold(), done) } else { (write.pass.try_hold(), 0) };
         let Some(pass) = pass else { break };
         let len = room.min(write.len - from);
-        pieces.push((pass, &*write.segment, write.offset + from, len));
+        pieces.push((pass, &*write.lent.segment, write.offset + from, len));
         room -= len;
     }
     if pieces.is_empty() {

@@ -149,6 +149,7 @@ impl Store {
             grant_lifetime,
             fence_bytes: 512 << 20,
             max_connections: 1_000,
+            rdma: None,
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();

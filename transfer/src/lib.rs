@@ -3,17 +3,20 @@
 //! [`Transport`] is the client library's interface: batches of (remote range, local buffers), each checked by the store
 //! against a grant. Its shape suits one-sided transports, too: remote ranges rather than keys, scatter/gather lists on
 //! the local side, batches, and registration of local memory. [`TcpTransport`] and [`DataServer`] are the two ends of
-//! the first implementation; [`ShmTransport`] reads past the store where both are on one host. A store lends the
+//! the first implementation. Beside them bytes go by RDMA where both have it ([`Rdma`]); [`ShmTransport`] reads past the store
+//! where both are on one host. A store lends the
 //! [`Segment`]s of its [`Memory`] and knows the cluster's time through an [`Authority`].
 
 mod authority;
 mod checksum;
+mod choice;
 mod fence;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
 mod memory;
 mod memory_limit;
+mod rdma;
 mod registration;
 mod segment;
 mod server;
@@ -25,11 +28,13 @@ mod wire;
 
 pub use authority::Authority;
 pub use checksum::Checksum;
+pub use choice::{ParseTransportsError, Transports};
 pub use fence::fence_limit;
 pub use memory::Memory;
+pub use rdma::{DeviceReport, NoRdma, ParseRdmaDevicesError, Rdma, RdmaDevices};
 pub use registration::{RegisterError, RegisteredMemory};
 pub use segment::{AllocateError, Segment};
 pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts, Withdrawn};
 pub use shm::{OnRead, ParseShmAccessError, ShmAccess, ShmTransport, socket_name};
-pub use tcp::{TcpOptions, TcpTransport};
+pub use tcp::{OnRdma, TcpOptions, TcpTransport};
 pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, Start, TransferError, Transport, WriteOp};

@@ -4,7 +4,8 @@
 //! - `base .. base + len` is one shared mapping of a memfd, made in `allocate` and unmapped in `Drop` only.
 //! - The memfd is sealed against shrinking and every page of it was faulted in: no access can fault.
 //! - Clients write this memory at any time, so no Rust reference to it is ever formed; only the kernel reads and
-//!   writes it, through `recvmsg`, `send` and `pread`, and a volatile access for fault injection.
+//!   writes it, through `recvmsg`, `send` and `pread`, network cards at which it is registered, and a volatile access for
+//!   fault injection.
 //!
 //! Clients of this host may get the memfd to read from. It is sealed against every way in which they could change it:
 //! writes, holes, writable mappings, and another size. The mapping of this process was made before.
@@ -16,7 +17,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use mc_types::{ByteSize, SegmentNumber};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -24,6 +25,7 @@ use smallvec::SmallVec;
 
 use crate::fence::fence_limit;
 use crate::memory_limit::{self, Available};
+use crate::rdma::{NoRdma, Rdma, Registered};
 
 /// Step in which memory is faulted in, in bytes. After each step, progress is reported and limits are checked again.
 const SLICE: u64 = 256 << 20;
@@ -39,6 +41,8 @@ pub struct Segment {
     memfd: OwnedFd,
     /// Whether the memfd is sealed against writes of others.
     shareable: bool,
+    /// Its registrations with network cards.
+    registered: OnceLock<Registered>,
 }
 
 // SAFETY: the mapping lives as long as the value, and only the kernel touches it, which needs no serializing. The fence
@@ -138,7 +142,7 @@ impl Segment {
                 return Err(AllocateError::System { asked, step: "mmap", source });
             }
         };
-        let mut segment = Self { number, base, len, memfd, shareable: false };
+        let mut segment = Self { number, base, len, memfd, shareable: false, registered: OnceLock::new() };
         // Only advice: huge pages, where the system allows them for shared memory, save faults and page-table memory.
         // SAFETY: the whole mapping, which is ours.
         unsafe { libc::madvise(base.as_ptr().cast(), map_len, libc::MADV_HUGEPAGE) };
@@ -177,6 +181,25 @@ impl Segment {
         // longer fail for want of memory.
         rustix::fs::fallocate(&self.memfd, FallocateFlags::empty(), range.start, len)
             .map_err(|error| ("fallocate", error.into()))
+    }
+
+    /// Registers the segment with the devices of this process. Until then, and when it fails, its bytes go over TCP. This
+    /// takes about a second for every few GiB; call it off the runtime.
+    ///
+    /// # Errors
+    /// [`NoRdma`], which says what limits it and how to change that.
+    pub fn register(&self, rdma: &Arc<Rdma>) -> Result<(), NoRdma> {
+        // SAFETY: mapped until the drop, which takes the registrations away first, and no references: see above.
+        let registered = unsafe { Registered::new(rdma, self.base, self.len) }?;
+        // A second one is dropped.
+        let _ = self.registered.set(registered);
+        Ok(())
+    }
+
+    /// Returns its registrations.
+    #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "no RDMA in this build"))]
+    pub(crate) fn registered(&self) -> Option<&Registered> {
+        self.registered.get()
     }
 
     /// Number of the segment within its store.
@@ -306,6 +329,7 @@ fn check_fits(
 
 impl Drop for Segment {
     fn drop(&mut self) {
+        self.registered = OnceLock::new();
         // SAFETY: the mapping of `allocate`; nobody else has its address.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len as usize) };
     }

@@ -162,6 +162,14 @@ pub enum TransferError {
         /// The store's reason.
         reason: String,
     },
+    /// The bytes may go by RDMA alone, and can't.
+    #[error("store {store} can't be reached by RDMA, and this client may use nothing else: {reason}")]
+    NoRdma {
+        /// The store.
+        store: StoreId,
+        /// Why not.
+        reason: String,
+    },
     /// The store offers no transport that this client speaks.
     #[error("store {store} offers no usable endpoint: {offered}")]
     NoEndpoint {
@@ -178,9 +186,11 @@ impl TransferError {
     #[must_use]
     pub fn is_of_the_store(&self) -> bool {
         match self {
-            Self::Connect { .. } | Self::Broken { .. } | Self::Stalled { .. } | Self::NoEndpoint { .. } => {
-                true
-            }
+            Self::Connect { .. }
+            | Self::Broken { .. }
+            | Self::Stalled { .. }
+            | Self::NoRdma { .. }
+            | Self::NoEndpoint { .. } => true,
             Self::Deadline { .. } | Self::Queued { .. } | Self::Refused { .. } => false,
         }
     }

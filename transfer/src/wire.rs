@@ -22,6 +22,20 @@
 //! - A read that was done already, past the store: the reply has one verdict for each operation, on whether the bytes
 //!   that were read before the request are good.
 //!
+//! Since version 3 a connection can have a pair of RDMA queue pairs beside it, one at each end, which carry the bytes of
+//! requests of kinds 3 and 4. The store moves them: it reads a write's bytes from the client's memory, and writes a read's
+//! bytes there. So the client tells where they are, and no client gets a key to the store's memory.
+//!
+//! - Kind 2 makes the pair. In place of operations it has one end, and the reply has the other after its verdict:
+//!
+//!   ```text
+//!   end          link:u8 reads_at_once:u8 way:u16 pair:u32 first_packet:u32 mtu:u32 lid:u16 gid[16]
+//!   ```
+//! - Kind 3 reads or writes, and kind 4 writes and seals. Each operation goes on with `key:u32 address:u64` of its bytes in
+//!   the client's memory. The reply has one verdict for each operation, as for a write. When a read's request is not
+//!   refused as a whole, the store also sends a message with the low half of its id through the queue pair, after all
+//!   bytes. A verdict can overtake bytes on the way to the client's memory, and the message can't.
+//!
 //! Every length is checked against its bound before anything is allocated or waited for.
 
 use mc_types::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
@@ -29,9 +43,11 @@ use mc_types::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
 /// First bytes of the hello and its reply.
 pub(crate) const MAGIC: [u8; 4] = *b"mcTX";
 /// Oldest and newest protocol version that this build speaks.
-pub(crate) const VERSIONS: (u16, u16) = (1, 2);
+pub(crate) const VERSIONS: (u16, u16) = (1, 3);
 /// First version with requests of kind 1.
 pub(crate) const KINDS_SINCE: u16 = 2;
+/// First version with RDMA beside the connection.
+pub(crate) const RDMA_SINCE: u16 = 3;
 
 /// Maximum number of operations in one request.
 pub(crate) const MAX_OPS: usize = MAX_ITEMS;
@@ -44,6 +60,10 @@ pub(crate) const HELLO_LEN: usize = 40;
 pub(crate) const HELLO_REPLY_LEN: usize = 10 + VERDICT_LEN;
 pub(crate) const REQUEST_LEN: usize = 16;
 pub(crate) const OP_LEN: usize = 20;
+/// Length of an operation whose bytes go by RDMA.
+pub(crate) const RDMA_OP_LEN: usize = OP_LEN + 12;
+/// Length of an end of a pair.
+pub(crate) const END_LEN: usize = 34;
 pub(crate) const REPLY_LEN: usize = 8;
 pub(crate) const VERDICT_LEN: usize = 3;
 
@@ -173,14 +193,35 @@ pub(crate) enum Ask {
     Check,
     Write,
     WriteAndSeal,
+    /// Makes a pair of queue pairs. What the grant permits does not matter.
+    Pair(Access),
+    /// Like the others, with the bytes going by RDMA.
+    RdmaRead,
+    RdmaWrite,
+    RdmaWriteAndSeal,
 }
 
 impl Ask {
+    /// Length of what the request has for each operation.
+    fn op_len(self) -> usize {
+        match self {
+            Self::Read | Self::Check | Self::Write | Self::WriteAndSeal => OP_LEN,
+            Self::Pair(_) => END_LEN,
+            Self::RdmaRead | Self::RdmaWrite | Self::RdmaWriteAndSeal => RDMA_OP_LEN,
+        }
+    }
+
+    /// Whether it is about RDMA, so that its operations are not those of a plain request.
+    pub(crate) fn is_rdma(self) -> bool {
+        self.op_len() != OP_LEN
+    }
+
     /// Returns what the grant must permit.
     pub(crate) fn access(self) -> Access {
         match self {
-            Self::Read | Self::Check => Access::Read,
-            Self::Write | Self::WriteAndSeal => Access::Write,
+            Self::Read | Self::Check | Self::RdmaRead => Access::Read,
+            Self::Write | Self::WriteAndSeal | Self::RdmaWrite | Self::RdmaWriteAndSeal => Access::Write,
+            Self::Pair(access) => access,
         }
     }
 
@@ -190,6 +231,11 @@ impl Ask {
             Self::Check => [1, 1],
             Self::Write => [2, 0],
             Self::WriteAndSeal => [2, 1],
+            Self::Pair(Access::Read) => [1, 2],
+            Self::Pair(Access::Write) => [2, 2],
+            Self::RdmaRead => [1, 3],
+            Self::RdmaWrite => [2, 3],
+            Self::RdmaWriteAndSeal => [2, 4],
         }
     }
 }
@@ -219,10 +265,16 @@ impl Request {
             [1, 1] => Ask::Check,
             [2, 0] => Ask::Write,
             [2, 1] => Ask::WriteAndSeal,
+            [1, 2] => Ask::Pair(Access::Read),
+            [2, 2] => Ask::Pair(Access::Write),
+            [1, 3] => Ask::RdmaRead,
+            [2, 3] => Ask::RdmaWrite,
+            [2, 4] => Ask::RdmaWriteAndSeal,
             [access, kind] => return Err(WireError::Access(access, kind)),
         };
         let (ops, grant_len) = (fields.u16(), fields.u32());
-        if ops == 0 || usize::from(ops) > MAX_OPS {
+        let most = if matches!(ask, Ask::Pair(_)) { 1 } else { MAX_OPS };
+        if ops == 0 || usize::from(ops) > most {
             return Err(WireError::Ops(ops));
         }
         if grant_len as usize > MAX_GRANT_LEN {
@@ -233,7 +285,7 @@ impl Request {
 
     /// Length of the grant and the operations that follow, in bytes.
     pub(crate) fn body_len(&self) -> usize {
-        self.grant_len as usize + usize::from(self.ops) * OP_LEN
+        self.grant_len as usize + usize::from(self.ops) * self.ask.op_len()
     }
 }
 
@@ -262,6 +314,69 @@ impl Op {
     /// Decodes the operations, which follow the grant in a request's body.
     pub(crate) fn decode_all(bytes: &[u8]) -> impl Iterator<Item = Self> {
         bytes.as_chunks().0.iter().map(Self::decode)
+    }
+}
+
+/// An operation whose bytes go by RDMA, and where they are in the client's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RdmaOp {
+    pub(crate) op: Op,
+    pub(crate) key: u32,
+    pub(crate) address: u64,
+}
+
+impl RdmaOp {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        self.op.encode(out);
+        out.extend_from_slice(&self.key.to_be_bytes());
+        out.extend_from_slice(&self.address.to_be_bytes());
+    }
+
+    fn decode(bytes: &[u8; RDMA_OP_LEN]) -> Self {
+        let mut fields = Fields(bytes);
+        let op = Op { range: fields.u32(), offset: fields.u64(), len: fields.u64() };
+        Self { op, key: fields.u32(), address: fields.u64() }
+    }
+
+    /// Decodes the operations, which follow the grant in a request's body.
+    pub(crate) fn decode_all(bytes: &[u8]) -> impl Iterator<Item = Self> {
+        bytes.as_chunks().0.iter().map(Self::decode)
+    }
+}
+
+/// One end of a pair of queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// Kind of its port's link: 0 InfiniBand, 1 Ethernet.
+    pub(crate) link: u8,
+    /// Maximum number of reads that it answers at once.
+    pub(crate) reads_at_once: u8,
+    /// From the client: number of the store's device to use, counted around. From the store: number of its devices.
+    pub(crate) way: u16,
+    /// Number of its queue pair.
+    pub(crate) pair: u32,
+    pub(crate) first_packet: u32,
+    pub(crate) mtu: u32,
+    pub(crate) lid: u16,
+    pub(crate) gid: [u8; 16],
+}
+
+impl End {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&[self.link, self.reads_at_once]);
+        out.extend_from_slice(&self.way.to_be_bytes());
+        out.extend_from_slice(&self.pair.to_be_bytes());
+        out.extend_from_slice(&self.first_packet.to_be_bytes());
+        out.extend_from_slice(&self.mtu.to_be_bytes());
+        out.extend_from_slice(&self.lid.to_be_bytes());
+        out.extend_from_slice(&self.gid);
+    }
+
+    pub(crate) fn decode(bytes: &[u8; END_LEN]) -> Self {
+        let mut fields = Fields(bytes);
+        let [link, reads_at_once] = fields.take();
+        let (way, pair, first_packet, mtu) = (fields.u16(), fields.u32(), fields.u32(), fields.u32());
+        Self { link, reads_at_once, way, pair, first_packet, mtu, lid: fields.u16(), gid: fields.take() }
     }
 }
 
@@ -294,6 +409,8 @@ pub(crate) enum Status {
     Busy = 7,
     /// The put of this grant has sealed the range: its bytes are final.
     Sealed = 8,
+    /// The bytes can't go by RDMA, or did not: the client may send the same over TCP.
+    Device = 9,
 }
 
 /// The fixed part of a verdict.
@@ -303,6 +420,8 @@ pub(crate) struct VerdictHeader {
     pub(crate) good: bool,
     /// Whether the status is [`Status::Busy`].
     pub(crate) busy: bool,
+    /// Whether the status is [`Status::Device`].
+    pub(crate) device: bool,
     pub(crate) reason_len: usize,
 }
 
@@ -315,7 +434,12 @@ impl VerdictHeader {
             return Err(WireError::Reason(reason_len));
         }
         let is = |kind| status == kind as u8;
-        Ok(Self { good: is(Status::Good), busy: is(Status::Busy), reason_len: reason_len.into() })
+        Ok(Self {
+            good: is(Status::Good),
+            busy: is(Status::Busy),
+            device: is(Status::Device),
+            reason_len: reason_len.into(),
+        })
     }
 }
 

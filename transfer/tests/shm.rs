@@ -51,6 +51,7 @@ impl Host {
             grant_lifetime: LIFETIME,
             fence_bytes: 1 << 20,
             max_connections: 100,
+            rdma: None,
         };
         let server = Arc::new(DataServer::new(config));
         let stop = CancellationToken::new();

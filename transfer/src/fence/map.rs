@@ -17,8 +17,11 @@ const FEW_PASSES: usize = 64;
 
 /// A write's claim to a range, which a later write ends.
 pub(super) trait Supersede: Clone + Default {
-    /// Ends the claim, and returns when everything done under it has stopped.
+    /// Ends the claim, and returns when everything done under it has stopped, but for devices.
     fn supersede(&self);
+
+    /// Whether a device may still do something under the claim.
+    fn has_device(&self) -> bool;
 
     /// Whether anything but the map holds the claim.
     fn is_in_use(&mut self) -> bool;
@@ -34,6 +37,8 @@ pub(super) struct FenceMap<P> {
     /// Claims of writes that may be under way, by first byte. They don't overlap, and each lies within one record of
     /// its index.
     claims: BTreeMap<u64, Claim<P>>,
+    /// Claims that were ended while a device was at it, of whatever owner. Nobody is let in there before it has left.
+    draining: Vec<(Range<u64>, P)>,
     /// Number of claims at which those of finished writes are dropped.
     prune_at: usize,
     /// Time up to which records may be forgotten: a grant that expires by then can't be checked any more.
@@ -51,6 +56,7 @@ impl<P: Supersede> FenceMap<P> {
             records: Records::new(),
             generations: Generations::new(keep),
             claims: BTreeMap::new(),
+            draining: Vec::new(),
             prune_at: FEW_PASSES,
             horizon: ClusterTime(0),
         }
@@ -93,7 +99,9 @@ impl<P: Supersede> FenceMap<P> {
             _ if after > before + room => return Err(Fenced::Full),
             _ => {}
         }
+        // It has the range from here on, so that the ended writes can't come back. If it has to wait, it joins itself later.
         self.give(&range, Owner::open(index), now);
+        self.check_drained(&range)?;
         Ok(self.claim(range))
     }
 
@@ -130,7 +138,7 @@ impl<P: Supersede> FenceMap<P> {
         if open {
             self.give(&range, Owner::sealed(index), now);
         }
-        Ok(())
+        self.check_drained(&range)
     }
 
     pub(super) fn check_read(
@@ -170,6 +178,7 @@ impl<P: Supersede> FenceMap<P> {
     /// Adjacent ranges of one index share a record, so the record may be longer than the range. A master never grants a
     /// range that lies partly in a record.
     fn join(&mut self, range: &Range<u64>, index: u64, now: ClusterTime) -> Result<P, Fenced> {
+        self.check_drained(range)?;
         let overlap = Err(Fenced::Overlap { index });
         let record = {
             let mut overlapped = self.records.overlapping(range);
@@ -222,8 +231,18 @@ impl<P: Supersede> FenceMap<P> {
         for start in ended {
             if let Some(claim) = self.claims.remove(&start) {
                 claim.pass.supersede();
+                if claim.pass.has_device() {
+                    self.draining.push((start..claim.end, claim.pass));
+                }
             }
         }
+    }
+
+    /// Refuses a range where a device is still at an ended write.
+    fn check_drained(&mut self, range: &Range<u64>) -> Result<(), Fenced> {
+        self.draining.retain(|(_, pass)| pass.has_device());
+        let overlaps = |(there, _): &(Range<u64>, P)| there.start < range.end && range.start < there.end;
+        if self.draining.iter().any(overlaps) { Err(Fenced::InTransfer) } else { Ok(()) }
     }
 }
 
@@ -255,6 +274,10 @@ mod tests {
     impl Supersede for Flag {
         fn supersede(&self) {
             self.0.set(true);
+        }
+
+        fn has_device(&self) -> bool {
+            false
         }
 
         fn is_in_use(&mut self) -> bool {

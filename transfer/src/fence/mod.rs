@@ -21,6 +21,11 @@
 //!   then on writes of its own index are refused, and those under way end, as if a newer write had come. So the holder
 //!   of a write grant can't change a value that others read.
 //!
+//! - **A device that moves the bytes.** A network card that fetches a write's bytes holds the write's pass for as long as it
+//!   may touch the segment ([`DeviceHold`]), because no lock can stop it. A newer write, and a seal, take the range at once,
+//!   mark the pass and tell the transfer to cut the card off. But nobody is let in, or told that the range is sealed, before
+//!   the last such hold is gone, also when the record is forgotten meanwhile.
+//!
 //! **How long.** An entry may be forgotten once no grant of a lower index can be valid. Such a grant was made before
 //! the newer write arrived, so it expires within one grant lifetime from then, in cluster time. An entry is stamped
 //! with the time known here, which may lag by as long as a heartbeat takes; keeping it for twice the lifetime covers
@@ -48,6 +53,9 @@ use std::time::Duration;
 
 use mc_types::ClusterTime;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::budget::Budget;
 use self::budget::Held;
@@ -88,6 +96,9 @@ pub(crate) enum Fenced {
     /// The put itself has written its last byte to the range.
     #[error("the range is sealed: the put of allocation {index} has written its last byte")]
     Sealed { index: u64 },
+    /// A network card still moves bytes of an earlier write to the range. It was told to stop.
+    #[error("a network card still moves bytes of an earlier write to the range: try again")]
+    InTransfer,
     /// There is no memory for another record until older ones may be forgotten.
     #[error(
         "this store has no memory left to remember another write, which it does for two minutes: try again"
@@ -97,16 +108,62 @@ pub(crate) enum Fenced {
 
 /// Permission to receive into a range, until a later index takes it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WritePass(Arc<RwLock<bool>>);
+pub(crate) struct WritePass(Arc<RwLock<Pass>>);
+
+#[derive(Debug, Default)]
+struct Pass {
+    superseded: bool,
+    /// Transfers whose device may touch the range.
+    devices: SmallVec<[Arc<Cut>; 1]>,
+}
 
 /// A hold on a pass, which keeps it from being superseded.
 pub(crate) struct HeldPass<'a> {
-    _lock: RwLockReadGuard<'a, bool>,
+    _lock: RwLockReadGuard<'a, Pass>,
 }
 
 impl<'a> HeldPass<'a> {
-    fn unless_superseded(superseded: RwLockReadGuard<'a, bool>) -> Option<Self> {
-        (!*superseded).then_some(Self { _lock: superseded })
+    fn unless_superseded(pass: RwLockReadGuard<'a, Pass>) -> Option<Self> {
+        (!pass.superseded).then_some(Self { _lock: pass })
+    }
+}
+
+/// A device's hold on a pass. The pass can be superseded meanwhile, but nobody gets its range before the hold is dropped.
+/// So drop it only when the device can't touch the range any more.
+pub(crate) struct DeviceHold {
+    pass: WritePass,
+    cut: Arc<Cut>,
+}
+
+/// The order to cut a transfer's device off.
+#[derive(Debug)]
+pub(crate) struct Cut {
+    ordered: CancellationToken,
+    /// Told when a hold is dropped.
+    ended: Arc<Notify>,
+}
+
+impl Cut {
+    /// Creates an order that nobody has given yet. `ended` is told when a hold under it is dropped.
+    pub(crate) fn new(ended: Arc<Notify>) -> Arc<Self> {
+        Arc::new(Self { ordered: CancellationToken::new(), ended })
+    }
+
+    /// Returns once the device has to be cut off.
+    #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "this build has no devices"))]
+    pub(crate) async fn ordered(&self) {
+        self.ordered.cancelled().await;
+    }
+}
+
+impl Drop for DeviceHold {
+    fn drop(&mut self) {
+        let mut pass = self.pass.0.write();
+        if let Some(at) = pass.devices.iter().position(|cut| Arc::ptr_eq(cut, &self.cut)) {
+            pass.devices.swap_remove(at);
+        }
+        drop(pass);
+        self.cut.ended.notify_waiters();
     }
 }
 
@@ -124,11 +181,29 @@ impl WritePass {
     pub(crate) fn try_hold(&self) -> Option<HeldPass<'_>> {
         HeldPass::unless_superseded(self.0.try_read()?)
     }
+
+    /// Keeps the range for a device that is about to touch it; `None` when the pass is superseded already. `cut` is ordered
+    /// when somebody else wants the range.
+    pub(crate) fn hold_for_device(&self, cut: &Arc<Cut>) -> Option<DeviceHold> {
+        let mut pass = self.0.write();
+        if pass.superseded {
+            return None;
+        }
+        pass.devices.push(cut.clone());
+        Some(DeviceHold { pass: self.clone(), cut: cut.clone() })
+    }
 }
 
 impl Supersede for WritePass {
     fn supersede(&self) {
-        *self.0.write() = true;
+        let mut pass = self.0.write();
+        // No hold is taken from here on, and those that are there are told.
+        pass.superseded = true;
+        pass.devices.iter().for_each(|cut| cut.ordered.cancel());
+    }
+
+    fn has_device(&self) -> bool {
+        !self.0.read().devices.is_empty()
     }
 
     fn is_in_use(&mut self) -> bool {
@@ -288,6 +363,60 @@ mod tests {
             Fenced::Superseded { index: 5, by: 6 }
         );
         assert_eq!(fence.seal(500..600, 7, LATER, at(0)).unwrap_err(), Fenced::Forgotten, "never written");
+    }
+
+    /// Without `check_drained` the newer write is admitted while the card still writes.
+    #[test]
+    fn a_range_is_given_away_only_when_no_device_touches_it() {
+        let fence = fence();
+        let old = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
+        let cut = Cut::new(Arc::default());
+        let held = old.hold_for_device(&cut).unwrap();
+        assert!(!cut.ordered.is_cancelled());
+        let newer = || fence.admit_write(50..150, 6, LATER, at(0)).map(drop);
+        assert_eq!(newer(), Err(Fenced::InTransfer));
+        assert!(cut.ordered.is_cancelled(), "it is told to stop");
+        assert!(old.hold_for_device(&cut).is_none(), "and does not come back");
+        assert_eq!(newer(), Err(Fenced::InTransfer), "again");
+        let by_newer = Fenced::Superseded { index: 5, by: 6 };
+        assert_eq!(fence.seal(0..100, 5, LATER, at(0)), Err(by_newer), "a torn write is not sealed");
+        assert_eq!(
+            fence.admit_write(0..100, 5, LATER, at(0)).map(drop),
+            Err(by_newer),
+            "nor does it come back"
+        );
+        drop(held);
+        newer().unwrap();
+    }
+
+    #[test]
+    fn a_range_is_sealed_only_when_no_device_touches_it() {
+        let fence = fence();
+        let first = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
+        let held = first.hold_for_device(&Cut::new(Arc::default())).unwrap();
+        // The same put over another connection.
+        let seal = || fence.seal(0..100, 5, LATER, at(0));
+        let again = || fence.admit_write(0..100, 5, LATER, at(0)).map(drop);
+        assert_eq!(seal(), Err(Fenced::InTransfer));
+        assert_eq!(again(), Err(Fenced::InTransfer), "not told that it is sealed either");
+        assert_eq!(seal(), Err(Fenced::InTransfer));
+        drop(held);
+        assert_eq!(again(), Err(Fenced::Sealed { index: 5 }));
+        seal().unwrap();
+    }
+
+    #[test]
+    fn a_forgotten_range_is_not_given_away_either() {
+        let fence = fence();
+        let old = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
+        let held = old.hold_for_device(&Cut::new(Arc::default())).unwrap();
+        drop(old);
+        fence.admit_write(500..600, 6, ClusterTime(90_000), at(60_000)).unwrap();
+        while fence.forget(at(60_000)) {}
+        let newer = |index| fence.admit_write(0..100, index, ClusterTime(90_000), at(60_000)).map(drop);
+        assert_eq!(newer(7), Err(Fenced::InTransfer));
+        drop(held);
+        newer(7).unwrap();
     }
 
     /// Stress test of a late writer in mid-transfer (see the module): once the newer write is admitted, no receive of

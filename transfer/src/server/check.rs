@@ -50,6 +50,13 @@ pub(super) enum Refusal {
     OutsideMemory { segment: u32, offset: u64, len: u64 },
     #[error(transparent)]
     Fenced(#[from] Fenced),
+    #[error(
+        "the transfer was cut off, because another range of its batch belongs to a newer write: try again"
+    )]
+    CutOff,
+    /// The bytes can't go by RDMA, or did not.
+    #[error("no RDMA: {0}")]
+    Device(String),
 }
 
 fn verb(access: Access) -> &'static str {
@@ -70,7 +77,10 @@ impl Refusal {
             Self::Expired { .. } | Self::Fenced(Fenced::Forgotten) => Status::Expired,
             Self::Fenced(Fenced::Superseded { .. } | Fenced::Ended { .. }) => Status::Superseded,
             Self::Fenced(Fenced::Sealed { .. }) => Status::Sealed,
-            Self::Connections { .. } | Self::Fenced(Fenced::Full) => Status::Busy,
+            Self::Connections { .. } | Self::CutOff | Self::Fenced(Fenced::Full | Fenced::InTransfer) => {
+                Status::Busy
+            }
+            Self::Device(_) => Status::Device,
             Self::NoRange { .. }
             | Self::OutsideGrant { .. }
             | Self::OutsideMemory { .. }
@@ -183,7 +193,7 @@ mod tests {
         let hello =
             Hello { versions: (7, 8), cluster: ClusterId(1), store: StoreId(2), epoch: SegmentEpoch(0xbad) };
         let skew = check_hello(HERE, times(), &hello).unwrap_err().to_string();
-        assert!(skew.contains("1 to 2") && skew.contains("7 to 8"), "{skew}");
+        assert!(skew.contains("1 to 3") && skew.contains("7 to 8"), "{skew}");
         let epoch = check_hello(HERE, times(), &Hello { versions: (1, 8), ..hello }).unwrap_err().to_string();
         assert!(epoch.contains("0000000000000003") && epoch.contains("0000000000000bad"), "{epoch}");
     }

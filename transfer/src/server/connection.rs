@@ -4,6 +4,7 @@ use mc_types::{Access, Grant};
 use smallvec::SmallVec;
 
 use super::check::{self, Refusal};
+use super::rdma::Pair;
 use super::socket::{Closed, Incoming, MAX_TOGETHER, RECV_CHUNK, Received, Socket};
 use super::{Counters, DataServer, Timeouts};
 use crate::fence::Fenced;
@@ -19,17 +20,21 @@ const BUFFERS_KEPT: Duration = Duration::from_secs(1);
 /// The buffers are reused from request to request, and freed while there are none. Nothing here grows with the size of
 /// a transfer.
 pub(super) struct Connection<'a> {
-    server: &'a DataServer,
-    socket: Socket,
+    pub(super) server: &'a DataServer,
+    pub(super) socket: Socket,
+    /// The queue pair beside it.
+    pub(super) pair: Option<Pair>,
+    /// End of the present request's waits for the fence. They are few, and short in all.
+    pub(super) patience: Option<tokio::time::Instant>,
     /// Grant and operations of the current request.
     body: Vec<u8>,
     /// Protocol bytes not sent yet.
-    out: Vec<u8>,
+    pub(super) out: Vec<u8>,
 }
 
 impl<'a> Connection<'a> {
     pub(super) fn new(server: &'a DataServer, socket: Socket) -> Self {
-        Self { server, socket, body: Vec::new(), out: Vec::new() }
+        Self { server, socket, pair: None, patience: None, body: Vec::new(), out: Vec::new() }
     }
 
     /// Serves requests until the connection ends, and returns why it did.
@@ -93,30 +98,41 @@ impl<'a> Connection<'a> {
         body.resize(request.body_len(), 0);
         self.socket.read_exact(&mut body).await?;
         let (grant, ops) = body.split_at(request.grant_len as usize);
-        let total = wire::total_len(Op::decode_all(ops))?;
-
+        if !request.ask.is_rdma() {
+            // Checked before anything is answered.
+            wire::total_len(Op::decode_all(ops))?;
+        }
+        self.patience = None;
+        let mut end = Ok(());
         self.out.extend_from_slice(&request.id.to_be_bytes());
         let access = request.ask.access();
         match self.open_grant(grant, access) {
             Ok(grant) => {
-                self.verdict(Ok(()));
+                if !matches!(request.ask, Ask::Pair(_)) {
+                    self.verdict(Ok(()));
+                }
                 match request.ask {
                     Ask::Read => self.reads(&grant, ops).await?,
                     Ask::Check => Op::decode_all(ops).for_each(|op| self.check(&grant, op)),
                     // Replies to writes wait for the last byte, because a client that is still sending reads none.
                     Ask::Write => self.writes(&grant, ops, false).await?,
                     Ask::WriteAndSeal => self.writes(&grant, ops, true).await?,
+                    Ask::Pair(_) => self.pair(ops),
+                    Ask::RdmaRead => end = self.rdma_reads(&grant, ops, request.id).await,
+                    Ask::RdmaWrite => end = self.rdma_writes(&grant, ops, false).await,
+                    Ask::RdmaWriteAndSeal => end = self.rdma_writes(&grant, ops, true).await,
                 }
             }
             Err(refusal) => {
                 self.verdict(Err(refusal));
-                if access == Access::Write {
-                    self.socket.discard(total).await?;
+                if matches!(request.ask, Ask::Write | Ask::WriteAndSeal) {
+                    self.socket.discard(wire::total_len(Op::decode_all(ops))?).await?;
                 }
             }
         }
         self.body = body;
-        self.flush(false).await
+        self.flush(false).await?;
+        end
     }
 
     fn open_grant(&self, sealed: &[u8], access: Access) -> Result<Grant, Refusal> {
@@ -181,8 +197,6 @@ impl<'a> Connection<'a> {
         let mut ops = Op::decode_all(ops).peekable();
         let (mut writes, mut outcomes) = (SmallVec::<[_; 1]>::new(), SmallVec::<[_; 1]>::new());
         let sealing = seal.then_some(grant);
-        // A request waits for room only once, however many of its operations need it.
-        let mut room_by = None;
         while ops.peek().is_some() {
             let (mut refused, mut bytes) = (None, 0);
             while let Some(op) = ops.next_if(|op| {
@@ -201,10 +215,8 @@ impl<'a> Connection<'a> {
             }
             self.receive(&mut writes, &mut outcomes, sealing).await?;
             let Some((op, mut refusal)) = refused else { continue };
-            if refusal == Refusal::Fenced(Fenced::Full) {
-                let until =
-                    *room_by.get_or_insert_with(|| tokio::time::Instant::now() + self.server.timeouts.room);
-                match self.server.admit_later(grant, op, until).await {
+            if matches!(refusal, Refusal::Fenced(Fenced::Full | Fenced::InTransfer)) {
+                match self.server.admit_later(grant, op, &mut self.patience).await {
                     Ok(write) => {
                         writes.push(write);
                         self.receive(&mut writes, &mut outcomes, sealing).await?;
@@ -231,24 +243,27 @@ impl<'a> Connection<'a> {
     ) -> Result<(), Closed> {
         self.socket.receive(writes, outcomes).await?;
         for (write, outcome) in writes.drain(..).zip(outcomes.drain(..)) {
-            self.verdict(match outcome {
-                Received::All => {
+            let sealed = match sealing {
+                Some(grant) => Some(self.server.seal(&write, grant, &mut self.patience).await),
+                None => None,
+            };
+            self.verdict(match (outcome, sealed) {
+                (Received::All, sealed) => {
                     Counters::add(&self.server.counters.bytes_written, write.len);
                     Counters::add(&self.server.counters.writes, 1);
-                    sealing.map_or(Ok(()), |grant| Ok(write.seal(grant)?))
+                    sealed.unwrap_or(Ok(())).map_err(Refusal::from)
                 }
                 // Sealed meanwhile by the same write over an earlier connection, whose answer was lost: then sealing it
                 // again succeeds. Whatever else ends a write has taken the range from it.
-                Received::Superseded => match sealing.map(|grant| write.seal(grant)) {
-                    Some(Ok(())) => Ok(()),
-                    Some(Err(_)) | None => Err(Fenced::Ended { index: write.range.index }.into()),
-                },
+                (Received::Superseded, Some(Ok(()))) => Ok(()),
+                (Received::Superseded, Some(Err(Fenced::InTransfer))) => Err(Fenced::InTransfer.into()),
+                (Received::Superseded, _) => Err(Fenced::Ended { index: write.range.index }.into()),
             });
         }
         Ok(())
     }
 
-    fn verdict(&mut self, verdict: Result<(), Refusal>) {
+    pub(super) fn verdict(&mut self, verdict: Result<(), Refusal>) {
         match verdict {
             Ok(()) => wire::put_verdict(&mut self.out, Ok(())),
             Err(refusal) => {

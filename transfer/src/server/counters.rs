@@ -16,6 +16,14 @@ pub struct Counters {
     pub bytes_checked: AtomicU64,
     /// Read operations of theirs that were found good.
     pub checks: AtomicU64,
+    /// Bytes of good reads that went by RDMA.
+    pub rdma_bytes_read: AtomicU64,
+    /// Bytes of acknowledged writes that came by RDMA.
+    pub rdma_bytes_written: AtomicU64,
+    /// Pairs of queue pairs that were made.
+    pub rdma_pairs: AtomicU64,
+    /// Requests by RDMA that failed in a card or in the network.
+    pub rdma_failures: AtomicU64,
     /// Write operations acknowledged.
     pub writes: AtomicU64,
     /// Write operations that found no memory to remember them, and waited for it.

@@ -4,6 +4,7 @@ mod check;
 mod connection;
 mod counters;
 mod local;
+mod rdma;
 mod socket;
 
 use std::fmt;
@@ -24,6 +25,7 @@ pub use self::counters::{Counters, RequestSeconds};
 use self::socket::{Closed, Incoming, Socket};
 use crate::authority::{Authority, Times};
 use crate::fence::{Budget, Fence, Fenced};
+use crate::rdma::Rdma;
 use crate::segment::Segment;
 use crate::socket_options;
 use crate::wire::Op;
@@ -32,6 +34,8 @@ use crate::wire::Op;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of connections beyond the limit that are refused at the same time; more wait to be accepted.
 const REFUSED_AT_ONCE: usize = 64;
+/// Maximum number of connections with RDMA beside them. Each takes a descriptor and a queue pair; further ones use TCP.
+const MAX_PAIRS: usize = 512;
 /// Longest wait for the hello of a connection that is refused.
 const REFUSED_WITHIN: Duration = Duration::from_millis(250);
 
@@ -57,6 +61,8 @@ pub struct DataServerConfig {
     /// Maximum number of connections at a time. A further client is told to try again, and a connection that has been
     /// idle for a second or more is closed to make room. Up to 64 more are open while they are refused.
     pub max_connections: usize,
+    /// Devices to offer RDMA with: those with which the segments are registered.
+    pub rdma: Option<Arc<Rdma>>,
 }
 
 /// Longest waits of the server for a peer.
@@ -96,6 +102,11 @@ pub struct DataServer {
     authority: Arc<Authority>,
     max_connections: usize,
     slots: Arc<Semaphore>,
+    rdma: Option<Arc<Rdma>>,
+    /// Connections that may still get RDMA beside them.
+    pairs: Arc<Semaphore>,
+    /// Told when a network card has left a range that it moved bytes of.
+    transfer_ended: Arc<Notify>,
     /// Wakes the connection that has been idle for the longest time when another one is refused.
     crowded: Notify,
     timeouts: Timeouts,
@@ -139,6 +150,7 @@ impl DataServer {
             grant_lifetime,
             fence_bytes,
             max_connections,
+            rdma,
         } = config;
         let fence_budget = Arc::new(Budget::of(fence_bytes));
         let max_connections = max_connections.clamp(1, Semaphore::MAX_PERMITS);
@@ -152,6 +164,9 @@ impl DataServer {
             authority,
             max_connections,
             slots: Arc::new(Semaphore::new(max_connections)),
+            rdma,
+            pairs: Arc::new(Semaphore::new(MAX_PAIRS.min(max_connections))),
+            transfer_ended: Arc::default(),
             crowded: Notify::new(),
             timeouts: Timeouts::default(),
             counters: Counters::default(),
@@ -303,22 +318,50 @@ impl DataServer {
         Ok(Incoming { lent, offset, len: op.len, pass, range, times })
     }
 
-    /// [`Self::admit_write`] for a write that found no room: waits for room until `until`. Room comes only when a
-    /// master says the time.
-    async fn admit_later(&self, grant: &Grant, op: Op, until: Instant) -> Result<Incoming, Refusal> {
+    /// [`Self::admit_write`] for a write that has to wait: for room, which comes only when a master says the time, or for a
+    /// network card to leave the range. It waits until `until`, which the first wait of a request sets.
+    async fn admit_later(
+        &self,
+        grant: &Grant,
+        op: Op,
+        until: &mut Option<Instant>,
+    ) -> Result<Incoming, Refusal> {
+        let until = *until.get_or_insert_with(|| Instant::now() + self.timeouts.room);
         Counters::add(&self.counters.waits, 1);
         loop {
-            // Created before the attempt, so that no message of a master is missed in between.
-            let learned = self.authority.learned();
-            match self.admit_write(grant, op) {
-                Err(Refusal::Fenced(Fenced::Full)) => {}
+            // Created before the attempt, so that nothing is missed in between.
+            let (learned, ended) = (self.authority.learned(), self.transfer_ended.notified());
+            let refusal = match self.admit_write(grant, op) {
+                Err(refusal @ Refusal::Fenced(Fenced::Full)) if self.forget() => {
+                    // Each turn searches other records, so this ends.
+                    tokio::task::yield_now().await;
+                    drop(refusal);
+                    continue;
+                }
+                Err(refusal @ Refusal::Fenced(Fenced::Full | Fenced::InTransfer)) => refusal,
+                answer => return answer,
+            };
+            tokio::select! {
+                () = learned => {}
+                () = ended => {}
+                () = tokio::time::sleep_until(until) => return Err(refusal),
+            }
+        }
+    }
+
+    /// Seals the range of a write. Waits for a network card to leave it, which moves bytes of the same put that were asked
+    /// for over another connection; until `until`, as above.
+    async fn seal(&self, write: &Incoming, grant: &Grant, until: &mut Option<Instant>) -> Result<(), Fenced> {
+        loop {
+            // Created before the attempt, as above.
+            let ended = self.transfer_ended.notified();
+            match write.seal(grant) {
+                Err(Fenced::InTransfer) => {}
                 answer => return answer,
             }
-            if self.forget() {
-                // Each turn searches other records, so this ends.
-                tokio::task::yield_now().await;
-            } else if tokio::time::timeout_at(until, learned).await.is_err() {
-                return Err(Fenced::Full.into());
+            let until = *until.get_or_insert_with(|| Instant::now() + self.timeouts.room);
+            if tokio::time::timeout_at(until, ended).await.is_err() {
+                return Err(Fenced::InTransfer);
             }
         }
     }

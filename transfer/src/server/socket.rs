@@ -39,6 +39,8 @@ pub(super) enum Closed {
     Stalled(Duration),
     #[error("the peer broke the protocol: {0}")]
     Protocol(#[from] WireError),
+    #[error("the queue pair beside it can't be used any more")]
+    Rdma,
     #[error("its hello was refused")]
     Refused,
     #[error(transparent)]
@@ -238,6 +240,14 @@ impl Socket {
         }
         self.discarded = buffer;
         Ok(())
+    }
+
+    /// Returns when the peer has closed the connection, while nothing is expected from it.
+    pub(super) async fn gone(&self) {
+        // A request that comes early hides the end until it is read, and then the end is noticed there.
+        if let Ok(1..) = self.stream.peek(&mut [0]).await {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Frees the buffer that [`Self::discard`] keeps.

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 
 use super::plan::Piece;
 use super::progress::{Moved, Progress, Watch, within};
+use super::rdma::Paired;
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::socket_options;
 use crate::transport::Seal;
@@ -34,6 +35,8 @@ pub(super) type Outcome = Result<Checksum, Refused>;
 pub(super) struct Refused {
     /// Whether the store is only busy, and may do the same in a moment.
     pub(super) busy: bool,
+    /// Whether the bytes did not go by RDMA, and may go over TCP.
+    pub(super) device: bool,
     pub(super) reason: String,
 }
 
@@ -42,6 +45,8 @@ pub(super) struct Refused {
 pub(super) enum Broken {
     #[error("the store closed it")]
     Closed,
+    #[error("RDMA beside it failed: {0}")]
+    Rdma(String),
     #[error(transparent)]
     Protocol(#[from] WireError),
     #[error(transparent)]
@@ -70,6 +75,8 @@ pub(super) struct Link {
     out: Vec<u8>,
     input: Input,
     since_turn: usize,
+    /// The queue pair beside it.
+    pub(super) paired: Option<Paired>,
 }
 
 /// Received bytes that were not looked at yet. Verdicts are three bytes, and small values not many more: a system call
@@ -134,6 +141,7 @@ impl Link {
             out: Vec::new(),
             input: Input::new(),
             since_turn: 0,
+            paired: None,
         };
         match link.shake_hands().await {
             Ok(Ok(())) => Ok(link),
@@ -158,7 +166,7 @@ impl Link {
                     "it chose version {} of the transfer protocol and speaks {} to {}, this client {} to {}",
                     reply.chosen, theirs.0, theirs.1, ours.0, ours.1
                 );
-                Refused { busy: false, reason }
+                Refused { busy: false, device: false, reason }
             })
         }))
     }
@@ -211,7 +219,9 @@ impl Link {
     ) -> Result<(), Broken> {
         if self.version < KINDS_SINCE {
             let reason = "it speaks version 1 of the transfer protocol, which has no checks".to_owned();
-            done.extend(pieces.iter().map(|_| Err(Refused { busy: false, reason: reason.clone() })));
+            done.extend(
+                pieces.iter().map(|_| Err(Refused { busy: false, device: false, reason: reason.clone() })),
+            );
             return Ok(());
         }
         if let Err(refused) = self.ask(Ask::Check, grant, pieces).await? {
@@ -257,24 +267,44 @@ impl Link {
         pieces: &[Piece<B>],
     ) -> Result<Result<(), Refused>, Broken> {
         let id = self.request(ask, grant, pieces);
+        self.send_out().await?;
+        self.reply(id).await
+    }
+
+    /// Protocol version that both ends speak.
+    pub(super) fn version(&self) -> u16 {
+        self.version
+    }
+
+    /// The request that is being encoded.
+    pub(super) fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    /// Sends the encoded request.
+    pub(super) async fn send_out(&mut self) -> Result<(), Broken> {
         let out = std::mem::take(&mut self.out);
         let sent = self.send(&mut [IoSlice::new(&out)]).await;
         self.out = out;
-        sent?;
-        self.reply(id).await
+        sent
     }
 
     /// Encodes a request, without its payload, into `out` and returns its id.
     fn request<B>(&mut self, ask: Ask, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
-        let id = self.next_id;
-        self.next_id += 1;
-        self.out.clear();
-        let (ops, grant_len) = (pieces.len() as u16, grant.len() as u32);
-        Request { id, ask, ops, grant_len }.encode(&mut self.out);
-        self.out.extend_from_slice(grant);
+        let id = self.begin(ask, pieces.len() as u16, grant);
         for piece in pieces {
             Op { range: piece.range, offset: piece.offset, len: piece.len }.encode(&mut self.out);
         }
+        id
+    }
+
+    /// Begins to encode a request of `ops` operations, which follow, and returns its id.
+    pub(super) fn begin(&mut self, ask: Ask, ops: u16, grant: &[u8]) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.out.clear();
+        Request { id, ask, ops, grant_len: grant.len() as u32 }.encode(&mut self.out);
+        self.out.extend_from_slice(grant);
         id
     }
 
@@ -370,14 +400,14 @@ impl Link {
         Ok(checksum.finish())
     }
 
-    async fn reply(&mut self, id: u64) -> Result<Result<(), Refused>, Broken> {
+    pub(super) async fn reply(&mut self, id: u64) -> Result<Result<(), Refused>, Broken> {
         let mut reply = [0; REPLY_LEN];
         self.read_exact(&mut reply).await?;
         wire::check_reply(reply, id)?;
         self.verdict().await
     }
 
-    async fn verdict(&mut self) -> Result<Result<(), Refused>, Broken> {
+    pub(super) async fn verdict(&mut self) -> Result<Result<(), Refused>, Broken> {
         let mut header = [0; VERDICT_LEN];
         self.read_exact(&mut header).await?;
         self.reason(VerdictHeader::decode(&header)?).await
@@ -388,10 +418,14 @@ impl Link {
         let mut reason = vec![0; header.reason_len];
         self.read_exact(&mut reason).await?;
         let reason = || String::from_utf8_lossy(&reason).into_owned();
-        Ok(if header.good { Ok(()) } else { Err(Refused { busy: header.busy, reason: reason() }) })
+        Ok(if header.good {
+            Ok(())
+        } else {
+            Err(Refused { busy: header.busy, device: header.device, reason: reason() })
+        })
     }
 
-    async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), Broken> {
+    pub(super) async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), Broken> {
         let mut done = 0;
         loop {
             done += self.input.take(&mut into[done..]);

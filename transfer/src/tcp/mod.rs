@@ -4,19 +4,23 @@ mod link;
 mod plan;
 mod pool;
 mod progress;
+mod rdma;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
-use mc_types::SealedGrant;
-use tokio::time::Instant;
+use mc_types::{Access, SealedGrant};
+use tokio::time::{Instant, timeout_at};
 
-use self::link::{ConnectError, Link, Outcome, Refused};
+use self::link::{Broken, ConnectError, Link, Outcome, Refused};
 use self::plan::Piece;
 use self::pool::{Pool, Pools, Reuse};
+use self::rdma::ByRdma;
+pub use self::rdma::OnRdma;
 use crate::checksum::Checksum;
+use crate::rdma::{Rdma, Slots};
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 
@@ -24,6 +28,8 @@ use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 const TRANSPORT: &str = "tcp";
 /// Number of looks in the stall timeout: after this many in a row that saw no byte move, it is over.
 const LOOKS: u32 = 4;
+/// Number of ways of RDMA that may fail before the rest of a call goes over TCP.
+const RDMA_FAILURES: u32 = 2;
 /// First pause before a busy store is asked again. The pause doubles each time, up to [`BUSY_PAUSE_MOST`].
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const BUSY_PAUSE_MOST: Duration = Duration::from_millis(160);
@@ -77,8 +83,19 @@ impl TcpTransport {
     /// Creates a transport without connections; they are made when they are needed.
     #[must_use]
     pub fn new(options: TcpOptions) -> Self {
+        Self::with(options, None)
+    }
+
+    /// Creates a transport whose payload goes by RDMA where the store offers it too, and otherwise over the connections. With
+    /// `only` nothing but small requests goes over those, and a store that can't be reached by RDMA is an error.
+    #[must_use]
+    pub fn with_rdma(options: TcpOptions, rdma: Arc<Rdma>, only: bool, on_moved: OnRdma) -> Self {
+        Self::with(options, Some(Arc::new(ByRdma { rdma, only, on_moved })))
+    }
+
+    fn with(options: TcpOptions, rdma: Option<Arc<ByRdma>>) -> Self {
         let stripe_bytes = options.stripe_bytes.max(1 << 20);
-        Self { pools: Pools::new(TcpOptions { stripe_bytes, ..options }) }
+        Self { pools: Pools::new(TcpOptions { stripe_bytes, ..options }, rdma) }
     }
 }
 
@@ -183,17 +200,45 @@ impl Work<'_> {
         self.pieces().len() == done.len()
     }
 
-    /// Carries the pieces after those that are `done`, at most one turn's worth of them.
-    async fn turn(&mut self, link: &mut Link, grant: &[u8], done: &mut Vec<Outcome>) -> Result<(), Failure> {
+    /// Returns the pieces of the next turn, after the first `done` ones, and their bytes.
+    fn next_turn(&self, done: usize) -> (std::ops::Range<usize>, u64) {
         // A check moves no bytes, so it is only bounded by the number of its pieces.
         let cost = |(_, len)| if matches!(self, Self::Check(_)) { 0 } else { len };
-        let rest = done.len()..done.len() + plan::turn(self.pieces().skip(done.len()).map(cost));
-        let carried = match self {
-            Self::Read(pieces) => link.read(grant, &mut pieces[rest], done).await,
-            Self::Write(pieces, seal) => link.write(grant, &pieces[rest], *seal, done).await,
-            Self::Check(pieces) => link.check(grant, &pieces[rest], done).await,
-        };
-        carried.map_err(|broken| Failure::Broken(broken.to_string()))
+        let turn = done..done + plan::turn(self.pieces().skip(done).map(cost));
+        let bytes = self.pieces().skip(done).take(turn.len()).map(cost).sum();
+        (turn, bytes)
+    }
+
+    /// Carries the pieces after those that are `done`, at most one turn's worth of them; by RDMA, if there are slots for it.
+    async fn turn(
+        &mut self,
+        link: &mut Link,
+        grant: &[u8],
+        done: &mut Vec<Outcome>,
+        pool: &Pool,
+        slots: Option<Slots>,
+    ) -> Result<(), Failure> {
+        let (turn, _) = self.next_turn(done.len());
+        if let (Some((by, ways)), Some(slots)) = (pool.rdma(), slots) {
+            let access = if matches!(self, Self::Write(..)) { Access::Write } else { Access::Read };
+            let how = (by, ways, slots, pool.rdma_patience());
+            match (link.pair_up(by, ways, access, grant).await?, &mut *self) {
+                (Ok(()), Self::Read(pieces)) => {
+                    return Ok(link.rdma_read(how, grant, &mut pieces[turn], done).await?);
+                }
+                (Ok(()), Self::Write(pieces, seal)) => {
+                    return Ok(link.rdma_write(how, grant, &pieces[turn], *seal, done).await?);
+                }
+                (Err(why), _) if by.only => return Err(Failure::Rdma(why)),
+                (Ok(()), Self::Check(_)) | (Err(_), _) => {}
+            }
+        }
+        match self {
+            Self::Read(pieces) => link.read(grant, &mut pieces[turn], done).await?,
+            Self::Write(pieces, seal) => link.write(grant, &pieces[turn], *seal, done).await?,
+            Self::Check(pieces) => link.check(grant, &pieces[turn], done).await?,
+        }
+        Ok(())
     }
 
     /// Iterates over the operation and length of each piece.
@@ -296,6 +341,7 @@ impl<'a> Call<'a> {
                 Err(Failure::Queued) => return Err(TransferError::Queued { store, address }),
                 Err(Failure::Deadline) => return Err(TransferError::Deadline { store, address }),
                 Err(Failure::Broken(reason)) => return Err(TransferError::Broken { store, address, reason }),
+                Err(Failure::Rdma(reason)) => return Err(TransferError::NoRdma { store, reason }),
                 Err(Failure::Connect(ConnectError::Refused(Refused { reason, .. }))) => {
                     return Err(TransferError::Refused { store, reason });
                 }
@@ -312,15 +358,18 @@ impl<'a> Call<'a> {
     ///
     /// A reused connection may turn out to be dead, because the store closed it while it was idle or was restarted.
     /// That turn is then repeated over a new one: reads and writes of the same bytes can be repeated. So are pieces
-    /// that the store was too busy for, until the deadline.
+    /// that the store was too busy for, until the deadline. A turn that RDMA has failed is repeated over another way, and
+    /// then over TCP.
     async fn carry_through(
         &self,
         pool: &Arc<Pool>,
         work: &mut Work<'_>,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Failure> {
-        let (mut reuse, mut pause) = (Reuse::Allowed, BUSY_PAUSE);
+        let (mut reuse, mut pause, mut failures) = (Reuse::Allowed, BUSY_PAUSE, 0);
         while !work.is_done(done) {
+            // Before the connection, so that nobody waits for that one meanwhile.
+            let slots = self.slots(pool, work.next_turn(done.len()).1, failures).await?;
             let (slot, first) = (pool.slot(self.deadline).await?, done.len());
             let mut connection = match pool.connection(slot, self.hello, reuse, self.deadline).await {
                 Err(Failure::Connect(ConnectError::Refused(Refused { busy: true, .. })))
@@ -331,7 +380,7 @@ impl<'a> Call<'a> {
                 made => made?,
             };
             let watch = connection.link.watch();
-            let turn = work.turn(&mut connection.link, self.grant, done);
+            let turn = work.turn(&mut connection.link, self.grant, done, pool, slots);
             match pool.watched(watch, self.deadline, turn).await.flatten() {
                 Ok(()) => {
                     connection.put_back();
@@ -344,10 +393,30 @@ impl<'a> Call<'a> {
                     }
                 }
                 Err(Failure::Broken(_)) if connection.reused => reuse = Reuse::Never,
+                Err(Failure::Rdma(_)) => failures += 1,
                 Err(failure) => return Err(failure),
             }
         }
         Ok(())
+    }
+
+    /// Returns buffers for a turn of so many bytes, if it goes by RDMA.
+    async fn slots(&self, pool: &Pool, bytes: u64, failures: u32) -> Result<Option<Slots>, Failure> {
+        let Some((by, ways)) = pool.rdma().filter(|(by, _)| by.wants(bytes)) else { return Ok(None) };
+        let found = match ways.any(by.ways()) {
+            Ok(()) if failures < RDMA_FAILURES => timeout_at(self.deadline, by.slots(bytes)).await,
+            Ok(()) => Ok(Err("it has failed over two ways".to_owned())),
+            Err(why) => Ok(Err(why)),
+        };
+        match found {
+            Ok(Ok(slots)) => Ok(Some(slots)),
+            Ok(Err(why)) if by.only => Err(Failure::Rdma(why)),
+            Ok(Err(why)) => {
+                tracing::debug!(store = %self.peer.store, "no RDMA: {why}");
+                Ok(None)
+            }
+            Err(_) => Err(Failure::Queued),
+        }
     }
 
     /// Waits before a busy store is asked again, longer each time; returns false at once if that would be too late.
@@ -373,6 +442,17 @@ enum Failure {
     Connect(ConnectError),
     /// The connection is unusable.
     Broken(String),
+    /// RDMA can't carry it, or has failed to.
+    Rdma(String),
+}
+
+impl From<Broken> for Failure {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Rdma(why) => Self::Rdma(why),
+            broken => Self::Broken(broken.to_string()),
+        }
+    }
 }
 
 /// Result of the part of a call that one connection carried.

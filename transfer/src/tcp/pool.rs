@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -9,12 +10,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::link::{ConnectError, Link};
 use super::progress::{Looks, Moved, Watch};
+use super::rdma::{ByRdma, Ways};
 use super::{Failure, LOOKS, TcpOptions, plan};
 use crate::wire::Hello;
 
 /// The connection pools of a transport, by address.
 pub(super) struct Pools {
     options: TcpOptions,
+    rdma: Option<Arc<ByRdma>>,
     by_address: Mutex<HashMap<String, Arc<Pool>>>,
 }
 
@@ -33,6 +36,9 @@ pub(super) struct Pool {
     given_up: CancellationToken,
     /// Reason why the pool was given up.
     why: OnceLock<String>,
+    rdma: Option<Arc<ByRdma>>,
+    /// Ways of RDMA to the store.
+    ways: Arc<Ways>,
 }
 
 /// The right to use one of the connections.
@@ -55,25 +61,28 @@ pub(super) enum Reuse {
 }
 
 impl Pools {
-    pub(super) fn new(options: TcpOptions) -> Self {
-        Self { options, by_address: Mutex::default() }
+    pub(super) fn new(options: TcpOptions, rdma: Option<Arc<ByRdma>>) -> Self {
+        Self { options, rdma, by_address: Mutex::default() }
     }
 
     pub(super) fn get(&self, address: &str) -> Arc<Pool> {
         let mut pools = self.by_address.lock();
-        if let Some(pool) = pools.get(address).filter(|pool| !pool.given_up.is_cancelled()) {
+        let before = pools.get(address).cloned();
+        if let Some(pool) = before.as_ref().filter(|pool| !pool.given_up.is_cancelled()) {
             return pool.clone();
         }
         // Otherwise the sockets to a store that went away would stay here forever.
         pools.retain(|_, pool| pool.is_in_use());
-        let pool = Arc::new(Pool::new(address, self.options));
+        // Ways that failed are left by the next pool as well.
+        let ways = before.map(|pool| pool.ways.clone()).unwrap_or_default();
+        let pool = Arc::new(Pool::new(address, self.options, self.rdma.clone(), ways));
         pools.insert(address.to_owned(), pool.clone());
         pool
     }
 }
 
 impl Pool {
-    fn new(address: &str, options: TcpOptions) -> Self {
+    fn new(address: &str, options: TcpOptions, rdma: Option<Arc<ByRdma>>, ways: Arc<Ways>) -> Self {
         Self {
             address: address.to_owned(),
             options,
@@ -82,7 +91,20 @@ impl Pool {
             moved: Arc::default(),
             given_up: CancellationToken::new(),
             why: OnceLock::new(),
+            rdma,
+            ways,
         }
+    }
+
+    /// Returns RDMA, if bytes may go by it, and the ways to the store.
+    pub(super) fn rdma(&self) -> Option<(&ByRdma, &Ways)> {
+        self.rdma.as_deref().map(|by| (by, &*self.ways))
+    }
+
+    /// How long an answer by RDMA may take. It is well below the stall timeout, so that a way that fails does not look like
+    /// a store that does.
+    pub(super) fn rdma_patience(&self) -> Duration {
+        self.options.stall_timeout / 2
     }
 
     pub(super) fn address(&self) -> &str {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The encoding must not change between builds: these bytes are versions 1 and 2.
+/// The encoding must not change between builds: these bytes are versions 1 to 3.
 #[test]
 fn the_encoding_is_stable() {
     let hello =
@@ -12,10 +12,10 @@ fn the_encoding_is_stable() {
     golden.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4]);
     assert_eq!(hello.encode().as_slice(), golden);
 
-    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x02\x00\x01\x00\x00\x00");
+    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x03\x00\x01\x00\x00\x00");
     assert_eq!(
         HelloReply::encode(0, Err((Status::Identity, "no"))),
-        b"mcTX\x00\x01\x00\x02\x00\x00\x01\x00\x02no"
+        b"mcTX\x00\x01\x00\x03\x00\x00\x01\x00\x02no"
     );
 
     let mut out = Vec::new();
@@ -24,13 +24,36 @@ fn the_encoding_is_stable() {
     assert_eq!(out[..REQUEST_LEN], [0, 0, 0, 0, 0, 0, 0, 9, 1, 0, 0, 1, 0, 0, 2, 3]);
     assert_eq!(out[REQUEST_LEN..], [0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 7, 0]);
 
-    for (ask, golden) in
-        [(Ask::Read, [1, 0]), (Ask::Check, [1, 1]), (Ask::Write, [2, 0]), (Ask::WriteAndSeal, [2, 1])]
-    {
+    for (ask, golden) in [
+        (Ask::Read, [1, 0]),
+        (Ask::Check, [1, 1]),
+        (Ask::Pair(Access::Read), [1, 2]),
+        (Ask::RdmaRead, [1, 3]),
+        (Ask::Write, [2, 0]),
+        (Ask::WriteAndSeal, [2, 1]),
+        (Ask::Pair(Access::Write), [2, 2]),
+        (Ask::RdmaWrite, [2, 3]),
+        (Ask::RdmaWriteAndSeal, [2, 4]),
+    ] {
         let mut out = Vec::new();
         Request { id: 9, ask, ops: 1, grant_len: 0x0203 }.encode(&mut out);
         assert_eq!(out, [0, 0, 0, 0, 0, 0, 0, 9, golden[0], golden[1], 0, 1, 0, 0, 2, 3]);
     }
+
+    let mut out = Vec::new();
+    let op = Op { range: 5, offset: 6, len: 7 };
+    RdmaOp { op, key: 8, address: 9 }.encode(&mut out);
+    assert_eq!(out.len(), RDMA_OP_LEN);
+    assert_eq!(out[OP_LEN..], [0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 9]);
+    assert_eq!(RdmaOp::decode_all(&out).collect::<Vec<_>>(), [RdmaOp { op, key: 8, address: 9 }]);
+    let end =
+        End { link: 1, reads_at_once: 2, way: 3, pair: 4, first_packet: 5, mtu: 6, lid: 7, gid: [8; 16] };
+    let mut out = Vec::new();
+    end.encode(&mut out);
+    let mut golden = vec![1, 2, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 7];
+    golden.extend_from_slice(&[8; 16]);
+    assert_eq!(out, golden);
+    assert_eq!(End::decode(&out.try_into().unwrap()), end);
 
     let statuses = [
         (Status::Good, 0),
@@ -41,6 +64,7 @@ fn the_encoding_is_stable() {
         (Status::Superseded, 5),
         (Status::Range, 6),
         (Status::Sealed, 8),
+        (Status::Device, 9),
     ];
     assert!(statuses.iter().all(|(status, number)| *status as u8 == *number));
 }
@@ -83,8 +107,14 @@ fn only_a_busy_store_is_asked_again() {
         put_verdict(&mut out, Err((status, "")));
         VerdictHeader::decode(out[..].try_into().unwrap()).unwrap()
     };
-    assert_eq!(decoded(Status::Busy), VerdictHeader { good: false, busy: true, reason_len: 0 });
-    assert_eq!(decoded(Status::Expired), VerdictHeader { good: false, busy: false, reason_len: 0 });
+    assert_eq!(
+        decoded(Status::Busy),
+        VerdictHeader { good: false, busy: true, device: false, reason_len: 0 }
+    );
+    assert_eq!(
+        decoded(Status::Expired),
+        VerdictHeader { good: false, busy: false, device: false, reason_len: 0 }
+    );
     assert_eq!(Status::Busy as u8, 7, "on the wire for good");
 }
 

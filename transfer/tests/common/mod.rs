@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_transfer::{
-    Authority, Checksum, Counters, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Seal, Segment,
-    Start, TcpTransport, Timeouts, TransferError, Transport, WriteOp,
+    Authority, Checksum, Counters, DataServer, DataServerConfig, Peer, PeerEndpoint, Rdma, ReadOp, Seal,
+    Segment, Start, TcpTransport, Timeouts, TransferError, Transport, WriteOp,
 };
 use mc_types::{
     Access, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch, StoreId,
@@ -66,6 +66,17 @@ impl Store {
         fence_bytes: u64,
         max_connections: usize,
     ) -> Self {
+        Self::start_full(listener, len, timeouts, fence_bytes, max_connections, None)
+    }
+
+    pub(crate) fn start_full(
+        listener: TcpListener,
+        len: u64,
+        timeouts: Timeouts,
+        fence_bytes: u64,
+        max_connections: usize,
+        rdma: Option<Arc<Rdma>>,
+    ) -> Self {
         let clock_ms = Arc::new(AtomicU64::new(0));
         let read = clock_ms.clone();
         let clock = Clock::from_fn(move || Duration::from_millis(read.load(Ordering::SeqCst)));
@@ -81,6 +92,7 @@ impl Store {
             grant_lifetime: LIFETIME,
             fence_bytes,
             max_connections,
+            rdma,
         };
         let address = listener.local_addr().unwrap().to_string();
         let server = Arc::new(DataServer::new(config).with_timeouts(timeouts));

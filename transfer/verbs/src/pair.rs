@@ -46,6 +46,8 @@ pub struct Capacity {
     pub messages: u32,
     /// Maximum number of reads under way, at both ends.
     pub reads_at_once: u8,
+    /// Whether the peer may read and write memory of this end that is registered for it.
+    pub remote: bool,
 }
 
 /// How long a queue pair waits for a silent peer.
@@ -181,11 +183,13 @@ impl QueuePair {
         let mut to = ffi::ibv_qp_attr {
             qp_state: ffi::ibv_qp_state::IBV_QPS_INIT,
             port_num: path.port,
-            qp_access_flags: (ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ
-                | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)
-                .0,
             ..Default::default()
         };
+        if capacity.remote {
+            let flags = ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ
+                | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+            to.qp_access_flags = flags.0;
+        }
         let named = ffi::ibv_qp_attr_mask::IBV_QP_STATE
             | ffi::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
             | ffi::ibv_qp_attr_mask::IBV_QP_PORT

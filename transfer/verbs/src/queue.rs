@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,6 +220,12 @@ impl AsFd for CompletionQueue {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel and its descriptor live as long as this value.
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
+    }
+}
+
+impl AsRawFd for CompletionQueue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -14,7 +14,7 @@ use mc_verbs::{
 /// A guest is slow: this bounds a test that would hang, and says nothing about speed.
 const LONG: Duration = Duration::from_secs(60);
 const LEN: usize = 1 << 20;
-const CAPACITY: Capacity = Capacity { requests: 64, pieces: 4, messages: 16, reads_at_once: 4 };
+const CAPACITY: Capacity = Capacity { requests: 64, pieces: 4, messages: 16, reads_at_once: 4, remote: true };
 
 /// Bytes that are only touched through their address, because a device changes them.
 struct Buffer(NonNull<u8>, Layout);

@@ -1,0 +1,281 @@
+//! The client's memory that a store's card reads and writes.
+#![allow(unsafe_code)]
+
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mc_verbs::{Access, Memory, Region};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::ways::Way;
+use super::{ClientEnd, NoRdma, Rdma};
+
+/// Bytes of a slot. A request takes as many slots as its bytes need.
+const SLOT: u64 = 256 << 10;
+/// Slots that are allocated and registered together: 16 MiB.
+const CHUNK_SLOTS: u64 = 64;
+/// Maximum number of slots: 128 MiB.
+const SLOTS: usize = 512;
+/// Time after which memory that could not be registered is tried again.
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// The slots of a process, which grow when all are taken.
+pub(super) struct Pool {
+    free: Mutex<Vec<Slot>>,
+    /// Why the last chunk could not be registered, and when that is tried again.
+    failed: Mutex<Option<(Instant, NoRdma)>>,
+    permits: Arc<Semaphore>,
+}
+
+/// Part of a registered chunk. Whoever has it is the only one who uses its bytes.
+struct Slot {
+    chunk: Arc<Chunk>,
+    base: NonNull<u8>,
+}
+
+/// Memory that is registered as one.
+struct Chunk {
+    /// At each device, in their order.
+    regions: Vec<Region>,
+    /// Set when a request in it did not end well. Then it is not used again, so that its key, which the store may still
+    /// have packets with, ends with the last request in it.
+    retired: AtomicBool,
+}
+
+// SAFETY: an address in a chunk that the value keeps, used by whoever has the value alone.
+unsafe impl Send for Slot {}
+// SAFETY: `&Slot` gives nothing but its address and keys.
+unsafe impl Sync for Slot {}
+
+/// Fresh memory of a chunk. It is shared, because a private mapping would be copied on write after a fork, and the card
+/// would go on with the old pages.
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address that nobody uses through this value.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+// SAFETY: mapped until it is dropped. Slots copy in and out of it and make no references.
+unsafe impl Memory for Mapping {
+    fn range(&self) -> (NonNull<u8>, usize) {
+        (self.base, self.len)
+    }
+}
+
+impl Mapping {
+    fn new(len: usize) -> std::io::Result<Self> {
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
+        match NonNull::new(base.cast::<u8>()) {
+            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { base, len }),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+impl Pool {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            free: Mutex::default(),
+            failed: Mutex::default(),
+            permits: Arc::new(Semaphore::new(SLOTS)),
+        })
+    }
+
+    /// Takes slots for which the caller has permits.
+    fn take(&self, rdma: &Rdma, count: usize) -> Result<Vec<Slot>, NoRdma> {
+        let mut free = self.free.lock();
+        free.retain(|slot| !slot.chunk.retired.load(Ordering::Relaxed));
+        while free.len() < count {
+            self.grow(rdma, &mut free)?;
+        }
+        let from = free.len() - count;
+        Ok(free.drain(from..).collect())
+    }
+
+    /// Adds a chunk, unless that has failed a moment ago: it costs milliseconds, and the limit that it met stays for longer.
+    fn grow(&self, rdma: &Rdma, free: &mut Vec<Slot>) -> Result<(), NoRdma> {
+        let mut failed = self.failed.lock();
+        if let Some((until, why)) = &*failed
+            && Instant::now() < *until
+        {
+            return Err(why.clone());
+        }
+        *failed = None;
+        grow(rdma, free).inspect_err(|why| {
+            tracing::warn!("{why}: bytes go over TCP");
+            *failed = Some((Instant::now() + AGAIN, why.clone()));
+        })
+    }
+}
+
+/// Adds the slots of a new chunk.
+fn grow(rdma: &Rdma, free: &mut Vec<Slot>) -> Result<(), NoRdma> {
+    let failed = |error: &dyn std::fmt::Display| NoRdma(format!("no buffers for RDMA: {error}"));
+    let memory = Mapping::new((SLOT * CHUNK_SLOTS) as usize).map_err(|error| failed(&error))?;
+    let (base, memory) = (memory.base, Arc::new(memory));
+    let register = |way: &Way| Region::new(&way.domain, memory.clone(), Access::Remote);
+    let regions = rdma.ways.iter().map(register).collect::<Result<Vec<_>, _>>();
+    let regions = regions.map_err(|error| failed(&error))?;
+    let chunk = Arc::new(Chunk { regions, retired: AtomicBool::new(false) });
+    free.extend((0..CHUNK_SLOTS).map(|nth| {
+        // SAFETY: inside the chunk.
+        let base = unsafe { base.add((nth * SLOT) as usize) };
+        Slot { chunk: chunk.clone(), base }
+    }));
+    Ok(())
+}
+
+/// Slots that a request has for itself, until they are dropped.
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    pool: Arc<Pool>,
+    permits: Option<OwnedSemaphorePermit>,
+}
+
+impl Slots {
+    /// Takes slots for `len` bytes. Waits for those of other requests.
+    pub(crate) async fn take(rdma: &Rdma, len: u64) -> Result<Self, NoRdma> {
+        let pool = rdma.buffers.clone();
+        let count = len.div_ceil(SLOT);
+        let permits = u32::try_from(count).ok().filter(|count| *count as usize <= SLOTS);
+        let permits = permits.ok_or_else(|| NoRdma(format!("a request of {len} bytes is too long")))?;
+        let permits = pool.permits.clone().acquire_many_owned(permits).await;
+        let permits = permits.map_err(|error| NoRdma(error.to_string()))?;
+        let slots = pool.take(rdma, count as usize)?;
+        Ok(Self { slots, pool, permits: Some(permits) })
+    }
+}
+
+impl Slots {
+    /// Registers a chunk, and returns its bytes.
+    pub(super) fn try_one(rdma: &Rdma) -> Result<u64, NoRdma> {
+        grow(rdma, &mut Vec::new())?;
+        Ok(CHUNK_SLOTS * SLOT)
+    }
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        // Before the permits: whoever gets those finds the slots.
+        self.pool.free.lock().append(&mut self.slots);
+    }
+}
+
+/// Slots in which the bytes of one request after the other lie, and the end that they go through.
+///
+/// [`Self::settled`] gives the end back once the store has answered for good, and so does not touch the slots any more.
+/// Without it, the drop destroys the queue pair first. Where that fails, the slots are never used again.
+pub(crate) struct Buffers {
+    /// `None` once it was given back.
+    end: Option<ClientEnd>,
+    slots: Slots,
+    way: usize,
+}
+
+impl Buffers {
+    pub(crate) fn new(end: ClientEnd, slots: Slots) -> Self {
+        let way = end.way();
+        Self { end: Some(end), slots, way }
+    }
+
+    /// Cuts `len` bytes from `at` on at the ends of the slots: (offset from `at`, length, key, address) of each part. No
+    /// bytes are one part.
+    pub(crate) fn parts(&self, at: u64, len: u64) -> impl Iterator<Item = (u64, u64, u32, u64)> {
+        let mut done = 0;
+        let mut first = true;
+        std::iter::from_fn(move || {
+            if done == len && !first {
+                return None;
+            }
+            first = false;
+            let (slot, within) = (((at + done) / SLOT) as usize, (at + done) % SLOT);
+            let part = (SLOT - within).min(len - done);
+            let place = self.slots.slots.get(slot).map_or((0, 0), |slot| {
+                let key = slot.chunk.regions.get(self.way).map_or(0, Region::remote_key);
+                (key, slot.base.as_ptr() as u64 + within)
+            });
+            done += part;
+            Some((done - part, part, place.0, place.1))
+        })
+    }
+
+    /// Copies bytes in at `at`.
+    pub(crate) fn put(&mut self, mut at: u64, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (there, len) = self.place(at, bytes.len());
+            let (now, later) = bytes.split_at(len);
+            // SAFETY: `len` bytes of a slot that is ours. The store's card reads them only once it was asked to.
+            unsafe { there.copy_from_nonoverlapping(now.as_ptr(), len) };
+            (at, bytes) = (at + len as u64, later);
+        }
+    }
+
+    /// Copies bytes out from `at` on.
+    pub(crate) fn get(&self, mut at: u64, mut into: &mut [u8]) {
+        while !into.is_empty() {
+            let (there, len) = self.place(at, into.len());
+            let (now, later) = std::mem::take(&mut into).split_at_mut(len);
+            // SAFETY: `len` bytes of a slot that is ours. The store's card has written them and told so.
+            unsafe { there.copy_to_nonoverlapping(now.as_mut_ptr(), len) };
+            (at, into) = (at + len as u64, later);
+        }
+    }
+
+    /// Address of the byte at `at`, and the number of bytes that follow in its slot, at most `len`.
+    ///
+    /// # Panics
+    /// When `at` is past the end of the buffers.
+    fn place(&self, at: u64, len: usize) -> (*mut u8, usize) {
+        let (slot, within) = ((at / SLOT) as usize, (at % SLOT) as usize);
+        // SAFETY: `within` is inside the slot.
+        let there = unsafe { self.slots.slots[slot].base.add(within) };
+        (there.as_ptr(), len.min(SLOT as usize - within))
+    }
+
+    /// Returns once the store has sent the message `number`: then the bytes that it wrote can be read here.
+    pub(crate) async fn told(&mut self, number: u32) -> Result<(), NoRdma> {
+        match &mut self.end {
+            Some(end) => end.told(number).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Gives the slots back, and returns the end. The store must not touch them any more.
+    pub(crate) fn settled(mut self) -> Option<ClientEnd> {
+        self.end.take()
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        let Some(end) = self.end.take() else { return };
+        let slots = &mut self.slots;
+        if let Err(error) = end.destroy() {
+            tracing::error!(
+                "{error}: {} bytes of buffers are lost until this process ends",
+                slots.slots.len() as u64 * SLOT
+            );
+            std::mem::forget(std::mem::take(&mut slots.slots));
+            if let Some(permits) = slots.permits.take() {
+                permits.forget();
+            }
+        }
+        slots.slots.iter().for_each(|slot| slot.chunk.retired.store(true, Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,94 @@
+//! The client's end of a pair.
+
+use mc_verbs::{Address, Capacity, Kind, QueuePair, Timing};
+
+use super::NoRdma;
+use super::completions::Completions;
+use super::ways::Rdma;
+use crate::wire::End;
+
+/// Number of messages that the store may send before this end has taken the first. It sends one for each request.
+const MESSAGES: u32 = 8;
+/// Maximum number of reads of the store that are answered at once.
+const READS_AT_ONCE: u8 = 16;
+
+/// The client's end of a pair. It posts no requests: the store does, and tells when its bytes are here.
+pub(crate) struct ClientEnd {
+    pair: QueuePair,
+    completions: Completions,
+    way: usize,
+    ours: End,
+}
+
+impl ClientEnd {
+    /// Creates an end that is not connected. It goes out through the device `way`, and wishes for the store's device `theirs`.
+    pub(crate) fn new(rdma: &Rdma, way: usize, theirs: u16) -> Result<Self, NoRdma> {
+        let failed = |error: mc_verbs::VerbsError| NoRdma(error.to_string());
+        let here = rdma.ways.get(way).ok_or_else(|| NoRdma(format!("there is no RDMA device {way}")))?;
+        let completions = Completions::new(here.domain.device(), MESSAGES + 2).map_err(NoRdma)?;
+        let reads_at_once = here.limits.reads_at_once.clamp(1, READS_AT_ONCE);
+        let capacity = Capacity { requests: 1, pieces: 1, messages: MESSAGES, reads_at_once, remote: true };
+        let pair = QueuePair::new(&here.domain, completions.queue(), here.path, capacity, rand::random());
+        let pair = pair.map_err(failed)?;
+        pair.expect_messages(0, MESSAGES as usize).map_err(|error| NoRdma(error.to_string()))?;
+        let address = pair.address();
+        let ours = End {
+            link: here.link(),
+            reads_at_once,
+            way: theirs,
+            pair: address.pair,
+            first_packet: address.first_packet,
+            mtu: address.mtu,
+            lid: address.lid,
+            gid: address.gid,
+        };
+        Ok(Self { pair, completions, way, ours })
+    }
+
+    /// This end, for the store.
+    pub(crate) fn end(&self) -> End {
+        self.ours
+    }
+
+    /// Connects it with the store's end.
+    pub(crate) fn connect(&self, theirs: &End) -> Result<(), NoRdma> {
+        let peer = Address {
+            pair: theirs.pair,
+            first_packet: theirs.first_packet,
+            lid: theirs.lid,
+            gid: theirs.gid,
+            mtu: theirs.mtu,
+        };
+        self.pair.connect(&peer, Timing::default()).map_err(|error| NoRdma(error.to_string()))
+    }
+
+    /// Number of its device.
+    pub(super) fn way(&self) -> usize {
+        self.way
+    }
+
+    /// Ends every access of the store through it.
+    pub(super) fn destroy(&self) -> Result<(), mc_verbs::VerbsError> {
+        self.pair.destroy()
+    }
+
+    /// Returns once the store has sent the message `number`: then the bytes that it wrote before can be read here.
+    pub(super) async fn told(&mut self, number: u32) -> Result<(), NoRdma> {
+        loop {
+            let mut told = false;
+            for completion in self.completions.next().await.map_err(NoRdma)? {
+                match completion.result {
+                    Ok(Kind::Received(message)) => {
+                        told |= message == number;
+                        self.pair.expect_messages(0, 1).map_err(|error| NoRdma(error.to_string()))?;
+                    }
+                    Ok(Kind::Sent) => {}
+                    Err(failure) => return Err(NoRdma(failure.to_string())),
+                }
+            }
+            if told {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Bytes by RDMA.
+//!
+//! A connection to a store can have a pair of queue pairs beside it, one at each end. Requests and verdicts stay on the
+//! connection; the bytes go through the pair. The store moves them, in both directions: it reads a write's bytes out of the
+//! client's memory, and writes a read's bytes into it. NFS, SMB Direct and NVMe over Fabrics do the same. Clients get no key
+//! to the store's memory, so nothing that a client does, late or wrong, can touch it, and the fence needs no word of theirs:
+//!
+//! - **Writes.** While its card may touch a range, the store holds the range's pass for it ([`DeviceHold`]).
+//! - **Reads.** The store looks the range up again once its card has read the last byte, as it does after a send over TCP.
+//!
+//! Memory stays where it is for as long as a card may touch it:
+//!
+//! - At the store, the requests under way keep the segments and the holds. If they don't end well, the queue pair is
+//!   destroyed before these are let go ([`StoreEnd::carry`]).
+//! - At the client, a request keeps its buffers. If it doesn't end well, because it fails, is dropped or takes too long, the
+//!   queue pair is destroyed before they are let go ([`Buffers`]). From then on nothing of the store's card gets in.
+//!
+//! A queue pair that can't be destroyed keeps what its requests may touch until the process ends.
+//!
+//! A pair lives as long as its connection and serves one request at a time. It has a completion queue of its own, which is
+//! large enough for all that one request has under way, so that no queue can overflow.
+//!
+//! [`DeviceHold`]: crate::fence::DeviceHold
+
+use std::sync::Arc;
+
+use crate::choice::Transports;
+
+#[cfg(not(feature = "rdma"))]
+mod absent;
+#[cfg(feature = "rdma")]
+mod buffers;
+#[cfg(feature = "rdma")]
+mod client;
+#[cfg(feature = "rdma")]
+mod completions;
+mod devices;
+#[cfg(feature = "rdma")]
+mod registered;
+#[cfg(feature = "rdma")]
+mod store;
+#[cfg(feature = "rdma")]
+mod ways;
+
+#[cfg(not(feature = "rdma"))]
+pub use self::absent::Rdma;
+#[cfg(not(feature = "rdma"))]
+pub(crate) use self::absent::{Buffers, ClientEnd, Part, Registered, Slots, StoreEnd};
+#[cfg(feature = "rdma")]
+pub(crate) use self::buffers::{Buffers, Slots};
+#[cfg(feature = "rdma")]
+pub(crate) use self::client::ClientEnd;
+pub use self::devices::{ParseRdmaDevicesError, RdmaDevices};
+#[cfg(feature = "rdma")]
+pub(crate) use self::registered::Registered;
+#[cfg(feature = "rdma")]
+pub(crate) use self::store::{Part, StoreEnd};
+#[cfg(feature = "rdma")]
+pub use self::ways::Rdma;
+
+/// Why RDMA can't be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NoRdma(pub(crate) String);
+
+/// What is known of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceReport {
+    /// Its name.
+    pub device: String,
+    /// Whether it can be used, and why or why not: one line for each port, address and limit.
+    pub usable: bool,
+    /// See `usable`.
+    pub reasons: Vec<String>,
+}
+
+impl Rdma {
+    /// Opens the devices of a process that uses `transports`. `None` without an error: RDMA was not asked for by name, and
+    /// there is none.
+    ///
+    /// # Errors
+    /// When RDMA, or a device, was named and can't be used.
+    pub fn for_process(transports: Transports, devices: &RdmaDevices) -> Result<Option<Arc<Self>>, NoRdma> {
+        if !transports.rdma() {
+            return Ok(None);
+        }
+        match Self::open(devices) {
+            Ok(rdma) => Ok(Some(rdma)),
+            Err(why) if transports == Transports::Rdma || matches!(devices, RdmaDevices::Named(_)) => {
+                Err(why)
+            }
+            Err(why) => {
+                tracing::debug!("no RDMA: {why}");
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// Direction in which the store's card moves bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the client's memory.
+    FromClient,
+    /// To the client's memory. Once all bytes are there, the client gets this number as a message.
+    ToClient(u32),
+}
+
+/// Why a transfer did not end well.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "this build has no devices"))]
+pub(crate) enum Failed {
+    /// It was cut off, because a range belongs to another write now.
+    Cut,
+    /// The client closed the connection.
+    Gone,
+    /// The card, the network or the client's card failed.
+    Device(String),
+}

@@ -1,0 +1,216 @@
+//! The store's end of a pair.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mc_verbs::{Address, Capacity, Op, QueuePair, Sge, Timing, Work};
+use smallvec::SmallVec;
+
+use super::completions::Completions;
+use super::ways::Rdma;
+use super::{Direction, Failed, NoRdma};
+use crate::fence::Cut;
+use crate::segment::Segment;
+use crate::wire::End;
+
+/// Maximum number of requests posted with one doorbell. Only the last of them completes with an entry.
+const WINDOW: usize = 16;
+/// Maximum bytes of the requests posted with one doorbell. Some drivers move them before the doorbell returns.
+const WINDOW_BYTES: u64 = 2 << 20;
+/// Number of windows under way: while one completes the next one is there already.
+const WINDOWS: usize = 2;
+/// Maximum bytes of one request.
+const REQUEST: u64 = 1 << 20;
+/// Maximum number of reads under way at once.
+const READS_AT_ONCE: u8 = 16;
+
+/// The store's end of a pair.
+pub(crate) struct StoreEnd {
+    pair: QueuePair,
+    completions: Completions,
+    rdma: Arc<Rdma>,
+    way: usize,
+    /// The device and its peer, for errors.
+    name: String,
+}
+
+/// A part of a segment, and its place in the client's memory.
+pub(crate) struct Part {
+    local: SmallVec<[Sge; 2]>,
+    address: u64,
+    key: u32,
+}
+
+/// What the requests under way may touch. Without the end of all of them, it is let go only after the queue pair was
+/// destroyed.
+struct Flight<'a, K> {
+    pair: &'a QueuePair,
+    kept: Option<K>,
+}
+
+impl<K> Drop for Flight<'_, K> {
+    fn drop(&mut self) {
+        if self.kept.is_none() {
+            return;
+        }
+        if let Err(error) = self.pair.destroy() {
+            // The card may overwrite newer objects, now or under the next epoch. Only the end of the process stops it.
+            tracing::error!(
+                "{error}: this store ends, because its memory can't be kept from being overwritten"
+            );
+            std::process::abort();
+        }
+    }
+}
+
+impl StoreEnd {
+    /// Creates the end for a client's end, connected with it.
+    pub(crate) fn new(rdma: &Arc<Rdma>, theirs: &End) -> Result<(Self, End), NoRdma> {
+        let count = rdma.ways.len();
+        // The wished one, or the next one on the same kind of network.
+        let wish = usize::from(theirs.way) % count;
+        let way =
+            (0..count).map(|nth| (wish + nth) % count).find(|way| rdma.ways[*way].link() == theirs.link);
+        let way = way.ok_or_else(|| {
+            NoRdma("no RDMA device of the store is on the same kind of network as the client's".to_owned())
+        })?;
+        let there = &rdma.ways[way];
+        let completions =
+            Completions::new(there.domain.device(), (WINDOWS * WINDOW + 1) as u32).map_err(NoRdma)?;
+        let reads_at_once = there.limits.reads_at_once.min(READS_AT_ONCE).min(theirs.reads_at_once).max(1);
+        let capacity = Capacity {
+            requests: (WINDOWS * WINDOW) as u32,
+            pieces: 2,
+            messages: 1,
+            reads_at_once,
+            remote: false,
+        };
+        let failed = |error: mc_verbs::VerbsError| NoRdma(error.to_string());
+        let pair = QueuePair::new(&there.domain, completions.queue(), there.path, capacity, rand::random());
+        let pair = pair.map_err(failed)?;
+        let peer = Address {
+            pair: theirs.pair,
+            first_packet: theirs.first_packet,
+            lid: theirs.lid,
+            gid: theirs.gid,
+            mtu: theirs.mtu,
+        };
+        pair.connect(&peer, Timing::default()).map_err(failed)?;
+        let ours = pair.address();
+        let end = End {
+            link: there.link(),
+            reads_at_once,
+            way: u16::try_from(count).unwrap_or(u16::MAX),
+            pair: ours.pair,
+            first_packet: ours.first_packet,
+            mtu: ours.mtu,
+            lid: ours.lid,
+            gid: ours.gid,
+        };
+        let peer = std::net::Ipv6Addr::from(theirs.gid);
+        let name = format!("RDMA device {}, client's queue pair {} at {peer}", there.name(), theirs.pair);
+        Ok((Self { pair, completions, rdma: rdma.clone(), way, name }, end))
+    }
+
+    /// Cuts a range of a segment, which must lie inside, into parts for [`Self::carry`].
+    pub(crate) fn cut(
+        &self,
+        segment: &Segment,
+        (offset, len): (u64, u64),
+        (address, key): (u64, u32),
+        into: &mut Vec<Part>,
+    ) -> Result<(), NoRdma> {
+        let missing = || NoRdma(format!("segment {} is not registered (yet)", segment.number()));
+        let registered = segment.registered().ok_or_else(missing)?;
+        let mut at = 0;
+        while at < len {
+            let part = REQUEST.min(len - at);
+            let start = offset + at;
+            let local = registered.pieces(&self.rdma, self.way, start..start + part).ok_or_else(missing)?;
+            into.push(Part { local, address: address.wrapping_add(at), key });
+            at += part;
+        }
+        Ok(())
+    }
+
+    /// Moves all parts, and returns when the card touches neither the segments nor the client's memory any more.
+    ///
+    /// `kept` is what the parts must not outlive: their segments, and the holds on their passes. It is dropped after that.
+    ///
+    /// # Errors
+    /// [`Failed`]: also when nothing completes for `stall`. The end is unusable then.
+    pub(crate) async fn carry<K>(
+        &mut self,
+        direction: Direction,
+        parts: &[Part],
+        kept: K,
+        cut: &Cut,
+        gone: impl Future<Output = ()>,
+        stall: Duration,
+    ) -> Result<(), Failed> {
+        let Self { pair, completions, name, .. } = self;
+        let op = match direction {
+            Direction::FromClient => Op::Read,
+            Direction::ToClient(_) => Op::Write,
+        };
+        let work = |part: &'_ Part| Work {
+            id: 0,
+            op,
+            local: &[],
+            remote: part.address,
+            key: part.key,
+            signaled: false,
+        };
+        let mut works: Vec<Work<'_>> =
+            parts.iter().map(|part| Work { local: &part.local, ..work(part) }).collect();
+        if let Direction::ToClient(number) = direction {
+            // It has no bytes, so its address and key don't matter.
+            let last = Work { id: 0, op: Op::Write, local: &[], remote: 0, key: 0, signaled: false };
+            let last = parts.last().map_or(last, work);
+            works.push(Work { op: Op::WriteAndTell(number), ..last });
+        }
+        let failed = |error: &dyn std::fmt::Display| Failed::Device(format!("{name}: {error}"));
+        let mut gone = std::pin::pin!(gone);
+        let mut flight = Flight { pair, kept: Some(kept) };
+        let (mut rest, mut under_way) = (works.as_mut_slice(), 0);
+        loop {
+            while under_way < WINDOWS && !rest.is_empty() {
+                let mut bytes = 0;
+                let fits = rest.iter().take(WINDOW).take_while(|work| {
+                    bytes += work.local.iter().map(|piece| u64::from(piece.len)).sum::<u64>();
+                    bytes <= WINDOW_BYTES
+                });
+                let count = fits.count().max(1);
+                let (window, later) = std::mem::take(&mut rest).split_at_mut(count);
+                if let Some(last) = window.last_mut() {
+                    last.signaled = true;
+                }
+                // SAFETY: `flight` keeps the memory registered until all requests have completed or the queue pair was
+                // destroyed. The passes and the fence decide what else accesses it.
+                unsafe { pair.post(window) }.map_err(|error| failed(&error))?;
+                under_way += 1;
+                rest = later;
+            }
+            if under_way == 0 {
+                // All have completed.
+                drop(flight.kept.take());
+                return Ok(());
+            }
+            let completed = tokio::select! {
+                biased;
+                // First, so that a driver that moves the bytes while they are posted does not keep them from being noticed.
+                () = cut.ordered() => return Err(Failed::Cut),
+                completed = completions.next() => completed.map_err(|error| failed(&error))?,
+                () = &mut gone => return Err(Failed::Gone),
+                () = tokio::time::sleep(stall) => {
+                    return Err(failed(&format!("nothing completed for {stall:?}")));
+                }
+            };
+            for completion in completed {
+                completion.result.map_err(|failure| failed(&failure))?;
+                under_way -= 1;
+            }
+        }
+    }
+}

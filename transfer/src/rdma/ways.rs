@@ -1,0 +1,120 @@
+use std::fmt;
+use std::sync::Arc;
+
+use mc_verbs::{Choice, Device, Domain, Limits, LinkLayer, Path, choose, device_names};
+
+use super::buffers::Pool;
+use super::{DeviceReport, NoRdma, RdmaDevices, Slots};
+
+/// The RDMA devices that this process uses, open.
+pub struct Rdma {
+    pub(super) ways: Vec<Way>,
+    /// Memory of this process's transfers as a client.
+    pub(super) buffers: Arc<Pool>,
+}
+
+/// A way into the network: a device, with the port and address that were chosen.
+pub(super) struct Way {
+    pub(super) domain: Arc<Domain>,
+    pub(super) path: Path,
+    pub(super) limits: Limits,
+}
+
+impl Rdma {
+    /// Opens the devices.
+    ///
+    /// # Errors
+    /// When none can be used, or one that was named can't. The error says why each was left.
+    pub fn open(devices: &RdmaDevices) -> Result<Arc<Self>, NoRdma> {
+        let names = match devices {
+            RdmaDevices::Off => return Err(NoRdma("switched off".to_owned())),
+            RdmaDevices::Auto => device_names().map_err(|error| NoRdma(error.to_string()))?,
+            RdmaDevices::Named(names) => names.clone(),
+        };
+        let (mut ways, mut left) = (Vec::new(), Vec::new());
+        for name in names {
+            match Way::open(&name) {
+                Ok((way, reasons)) => {
+                    tracing::info!(device = name, reasons = reasons.join("; "), "uses this RDMA device");
+                    ways.push(way);
+                }
+                Err(why) if matches!(devices, RdmaDevices::Named(_)) => return Err(NoRdma(why)),
+                Err(why) => left.push(why),
+            }
+        }
+        if ways.is_empty() {
+            left.push("no RDMA device can be used".to_owned());
+            return Err(NoRdma(left.join("; ")));
+        }
+        Ok(Arc::new(Self { ways, buffers: Pool::new() }))
+    }
+
+    /// Reports on the devices, whether they can be used or not.
+    ///
+    /// # Errors
+    /// When the system has no RDMA.
+    pub fn report(devices: &RdmaDevices) -> Result<Vec<DeviceReport>, NoRdma> {
+        let names = match devices {
+            RdmaDevices::Named(names) => names.clone(),
+            RdmaDevices::Auto | RdmaDevices::Off => {
+                device_names().map_err(|error| NoRdma(error.to_string()))?
+            }
+        };
+        let report = |device: String| match Way::open(&device) {
+            Ok((way, mut reasons)) => {
+                let limits = way.limits;
+                reasons.push(format!(
+                    "registers up to {} bytes at once, {} queue pairs, {} reads at once in each",
+                    limits.region_bytes, limits.queue_pairs, limits.reads_at_once
+                ));
+                let memory = Slots::try_one(&Self { ways: vec![way], buffers: Pool::new() });
+                reasons.push(match &memory {
+                    Ok(bytes) => format!("registered {bytes} bytes to try it"),
+                    Err(why) => why.to_string(),
+                });
+                DeviceReport { device, usable: memory.is_ok(), reasons }
+            }
+            Err(why) => DeviceReport { device, usable: false, reasons: vec![why] },
+        };
+        Ok(names.into_iter().map(report).collect())
+    }
+
+    /// Names of the devices.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.ways.iter().map(Way::name)
+    }
+
+    /// Number of devices.
+    pub(crate) fn len(&self) -> usize {
+        self.ways.len()
+    }
+}
+
+impl fmt::Debug for Rdma {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Rdma").field(&self.names().collect::<Vec<_>>()).finish()
+    }
+}
+
+impl Way {
+    fn open(name: &str) -> Result<(Self, Vec<String>), String> {
+        let device = Device::open(name).map_err(|error| error.to_string())?;
+        let Choice { path, reasons } = choose(&device.ports().map_err(|error| error.to_string())?);
+        let Some(path) = path else { return Err(format!("RDMA device {name}: {}", reasons.join("; "))) };
+        let limits = device.limits().map_err(|error| error.to_string())?;
+        let domain = Domain::new(device).map_err(|error| error.to_string())?;
+        Ok((Self { domain, path, limits }, reasons))
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.domain.device().name()
+    }
+
+    /// Number of its kind of link in an end.
+    pub(super) fn link(&self) -> u8 {
+        match self.path.link {
+            LinkLayer::InfiniBand => 0,
+            LinkLayer::Ethernet => 1,
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Transfers by RDMA. They need a verbs device: see tests/rdma/run.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use mc_transfer::{
+    Checksum, Rdma, RdmaDevices, ReadOp, Seal, Start, TcpOptions, TcpTransport, Timeouts, TransferError,
+    Transport as _, WriteOp,
+};
+use mc_types::Access;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+
+use crate::common::{Store, grant, pattern, range, read, refusal, sealed, soon, until, write};
+
+const LEN: u64 = 64 << 20;
+
+fn devices() -> Arc<Rdma> {
+    Rdma::open(&RdmaDevices::Auto).unwrap()
+}
+
+async fn store() -> Store {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let rdma = devices();
+    let store = Store::start_full(listener, LEN, Timeouts::default(), 512 << 20, 1_000, Some(rdma.clone()));
+    store.segment.register(&rdma).unwrap();
+    store
+}
+
+/// A client, and the bytes that it moved by RDMA.
+fn client(only: bool) -> (TcpTransport, Arc<AtomicU64>) {
+    let moved = Arc::new(AtomicU64::new(0));
+    let count = moved.clone();
+    let on_moved = Box::new(move |_, bytes| {
+        count.fetch_add(bytes, Ordering::SeqCst);
+    });
+    (TcpTransport::with_rdma(TcpOptions::default(), devices(), only, on_moved), moved)
+}
+
+#[tokio::test]
+async fn bytes_go_both_ways_by_rdma_whatever_their_number() {
+    let store = store().await;
+    let (client, moved) = client(true);
+    let mut total = 0;
+    for (index, len) in
+        (1..).zip([1, 4_095, 70_000, 256 << 10, (256 << 10) + 1, 1 << 20, (4 << 20) + 5, 20 << 20])
+    {
+        let bytes = pattern(len, index);
+        let sum = write(&client, &store.peer(), &sealed(Access::Write, 4_096, LEN / 2, index), &bytes).await;
+        assert_eq!(sum.unwrap(), Checksum::of(&bytes));
+        assert!(store.bytes(4_096, len) == bytes, "{len} bytes are in the store");
+        let grant = sealed(Access::Read, 4_096, LEN / 2, index);
+        let (back, sum) = read(&client, &store.peer(), &grant, len).await.unwrap();
+        assert!(back == bytes && sum == Checksum::of(&bytes), "{len} bytes came back");
+        total += 2 * len as u64;
+        assert_eq!(moved.load(Ordering::SeqCst), total);
+    }
+    let counters = store.counters();
+    let by_rdma = [&counters.rdma_bytes_read, &counters.rdma_bytes_written].map(|n| n.load(Ordering::SeqCst));
+    assert_eq!(by_rdma, [total / 2; 2]);
+    assert_eq!(counters.bytes_read.load(Ordering::SeqCst) + counters.bytes_written.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_batch_of_scattered_buffers_is_sealed_with_its_last_byte() {
+    let store = store().await;
+    let (client, moved) = client(true);
+    let lens = [[3usize, 0, 70_000], [1, 2, 3], [300_000, 5 << 20, 1], [0, 0, 0]];
+    let bytes: Vec<Vec<Vec<u8>>> = lens
+        .iter()
+        .map(|op| op.iter().enumerate().map(|(nth, len)| pattern(*len, nth as u64)).collect())
+        .collect();
+    let ranges: Vec<_> = (0..4).map(|nth| range(nth * (8 << 20), 8 << 20, 7)).collect();
+    let grants = [Access::Write, Access::Read].map(|access| grant(access, ranges.clone()).seal(&common::KEY));
+    let ops: Vec<_> = (0..)
+        .zip(&bytes)
+        .map(|(range, op)| WriteOp { range, offset: 10, from: op.iter().map(Vec::as_slice).collect() })
+        .collect();
+    let answers = client.write(&store.peer(), &grants[0], &ops, Seal::Yes, soon()).await;
+    for (answer, op) in answers.into_iter().zip(&bytes) {
+        assert_eq!(answer.unwrap(), Checksum::of(&op.concat()));
+    }
+    let mut back: Vec<Vec<Vec<u8>>> =
+        lens.iter().map(|op| op.iter().map(|len| vec![0; *len]).collect()).collect();
+    let mut ops: Vec<_> = (0..)
+        .zip(&mut back)
+        .map(|(range, op)| ReadOp {
+            range,
+            start: Start::default(),
+            offset: 10,
+            into: op.iter_mut().map(Vec::as_mut_slice).collect(),
+        })
+        .collect();
+    let answers = client.read(&store.peer(), &grants[1], &mut ops, soon()).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    drop(ops);
+    assert!(back == bytes);
+    assert_eq!(moved.load(Ordering::SeqCst), 2 * lens.iter().flatten().sum::<usize>() as u64);
+    let late = write(&client, &store.peer(), &grants[0], &pattern(100_000, 9)).await;
+    assert!(refusal(late).contains("sealed"));
+    assert!(store.bytes(10, 3) == bytes[0][0], "nothing has changed");
+}
+
+#[tokio::test]
+async fn what_is_outside_the_grant_or_superseded_is_refused() {
+    let store = store().await;
+    let (client, _) = client(true);
+    let outside =
+        write(&client, &store.peer(), &sealed(Access::Write, 0, 50_000, 1), &pattern(50_001, 1)).await;
+    let outside = refusal(outside);
+    assert!(outside.contains("granted range"), "{outside}");
+    let beyond =
+        write(&client, &store.peer(), &sealed(Access::Write, LEN - 10, 50_000, 1), &pattern(50_000, 1)).await;
+    assert!(refusal(beyond).contains("not in this store's memory"));
+    let (old, new) = (pattern(100_000, 2), pattern(100_000, 3));
+    write(&client, &store.peer(), &sealed(Access::Write, 0, 100_000, 5), &old).await.unwrap();
+    write(&client, &store.peer(), &sealed(Access::Write, 0, 100_000, 6), &new).await.unwrap();
+    let late = write(&client, &store.peer(), &sealed(Access::Write, 0, 100_000, 5), &old).await;
+    assert!(refusal(late).contains("superseded"));
+    let stale = read(&client, &store.peer(), &sealed(Access::Read, 0, 100_000, 5), 100_000).await;
+    assert!(refusal(stale).contains("superseded"));
+    assert!(store.bytes(0, 100_000) == new);
+}
+
+/// A newer write comes over TCP while an older one is under way by RDMA. Without `FenceMap::check_drained` bytes of the older
+/// one still land after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_byte_of_an_older_write_lands_after_a_newer_one_was_admitted() {
+    let store = store().await;
+    let tcp = TcpTransport::default();
+    let mut ended = 0;
+    for round in 0..16u8 {
+        let (client, _) = client(false);
+        let (old, new) = (2 * u64::from(round) + 1, 2 * u64::from(round) + 2);
+        let (peer, bytes) = (store.peer(), vec![round + 1; 16 << 20]);
+        let late = tokio::spawn(async move {
+            write(&client, &peer, &sealed(Access::Write, 0, 16 << 20, old), &bytes).await
+        });
+        until("the older one is under way", || store.bytes(u64::from(round) << 19, 1) == [round + 1]).await;
+        // It takes the whole range, and writes one byte of it.
+        write(&tcp, &store.peer(), &sealed(Access::Write, 0, 16 << 20, new), &[0xff]).await.unwrap();
+        let then = store.bytes(0, 16 << 20);
+        ended += u64::from(late.await.unwrap().is_err());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(store.bytes(0, 16 << 20) == then, "bytes came in after it, in round {round}");
+        assert_eq!(then[0], 0xff);
+    }
+    assert!(ended > 0, "none was cut off in the middle");
+}
+
+#[tokio::test]
+async fn a_store_without_rdma_is_used_over_tcp_or_not_at_all() {
+    let store = Store::start(1 << 20).await;
+    let (auto, moved) = client(false);
+    let bytes = pattern(200_000, 1);
+    write(&auto, &store.peer(), &sealed(Access::Write, 0, 1 << 20, 1), &bytes).await.unwrap();
+    assert!(store.bytes(0, 200_000) == bytes);
+    assert_eq!(moved.load(Ordering::SeqCst), 0);
+    let (only, _) = client(true);
+    let refused = write(&only, &store.peer(), &sealed(Access::Write, 0, 1 << 20, 1), &bytes).await;
+    assert!(
+        matches!(&refused, Err(TransferError::NoRdma { reason, .. }) if reason.contains("offers none")),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_store_that_stops_in_mid_transfer_is_an_error_within_bounds() {
+    let store = store().await;
+    let (client, moved) = client(false);
+    let (peer, bytes) = (store.peer(), pattern(32 << 20, 1));
+    let began = Instant::now();
+    let writing = tokio::spawn(async move {
+        loop {
+            write(&client, &peer, &sealed(Access::Write, 0, LEN, 1), &bytes).await?;
+        }
+        #[expect(unreachable_code, reason = "names the type")]
+        Ok::<(), TransferError>(())
+    });
+    until("it is under way", || moved.load(Ordering::SeqCst) > 0).await;
+    store.stop();
+    let error = writing.await.unwrap().unwrap_err();
+    println!("{error} after {:?}", began.elapsed());
+    assert!(error.is_of_the_store(), "{error}");
+}
+
+/// Buffers of a call that was dropped are not used by others as long as the store may write to them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_that_are_dropped_leave_nothing_behind() {
+    let store = store().await;
+    let (client, _) = client(true);
+    let both = [pattern(8 << 20, 1), pattern(8 << 20, 2)];
+    let grant = |access, nth: u64| sealed(access, nth * (8 << 20), 8 << 20, 1 + nth);
+    for (nth, bytes) in (0..).zip(&both) {
+        write(&client, &store.peer(), &grant(Access::Write, nth), bytes).await.unwrap();
+    }
+    let [first, second] = [0, 1].map(|nth| grant(Access::Read, nth));
+    for round in 0..40 {
+        let (peer, patience) = (store.peer(), Duration::from_micros(500 * round));
+        let dropped = tokio::time::timeout(patience, read(&client, &peer, &first, 8 << 20)).await;
+        drop(dropped);
+        let (back, sum) = read(&client, &store.peer(), &second, 8 << 20).await.unwrap();
+        assert!(back == both[1] && sum == Checksum::of(&back), "in round {round}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_five_hundred_connections() {
+    let store = store().await;
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let pinned = || mc_verbs::PinLimit::of_this_process().pinned;
+    let grant = sealed(Access::Write, 0, 1 << 20, 1);
+    let rdma = devices();
+    let connect = async || {
+        let client = TcpTransport::with_rdma(TcpOptions::default(), rdma.clone(), true, Box::new(|_, _| ()));
+        write(&client, &store.peer(), &grant, &pattern(1 << 10, 1)).await.unwrap();
+    };
+    let counters = store.counters();
+    let closed = || {
+        counters.connections_closed.load(Ordering::SeqCst)
+            == counters.connections_opened.load(Ordering::SeqCst)
+    };
+    connect().await;
+    until("it is closed", closed).await;
+    let before = (open(), pinned());
+    for _ in 0..500 {
+        connect().await;
+    }
+    until("all are closed", closed).await;
+    assert_eq!((open(), pinned()), before);
+    assert_eq!(counters.rdma_pairs.load(Ordering::SeqCst), 501);
+}

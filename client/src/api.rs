@@ -2,8 +2,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use mc_transfer::{RegisterError, RegisteredMemory, ShmTransport, TcpTransport};
-use mc_types::MAX_TENANT_LEN;
+use mc_transfer::{
+    Rdma, RegisterError, RegisteredMemory, ShmAccess, ShmTransport, TcpOptions, TcpTransport, Transport,
+    Transports,
+};
+use mc_types::{Access, MAX_TENANT_LEN};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -84,6 +87,11 @@ impl Client {
         if len > MAX_TENANT_LEN {
             return Err(ConnectError::Tenant { len, max: MAX_TENANT_LEN });
         }
+        let own = builder.transport.clone();
+        let rdma = match own {
+            Some(_) => None,
+            None => Rdma::for_process(builder.transports, &builder.rdma_devices)?,
+        };
         let listed = list.resolve().await;
         let (local, avoid) = (Arc::new(Local::new(&builder)), Arc::new(AvoidList::new()));
         let counters = Arc::new(Counters::new());
@@ -109,11 +117,10 @@ impl Client {
         if let Some(conflict) = masters.conflict() {
             return Err(conflict.connect_error());
         }
-        let transport = builder.transport.unwrap_or_else(|| {
-            let counted = counters.clone();
-            let on_read = Box::new(move |bytes| counted.shm_bytes_read.add(bytes));
-            Arc::new(ShmTransport::new(TcpTransport::default(), builder.shm, on_read))
-        });
+        let transport = match own {
+            Some(transport) => transport,
+            None => transport(&counters, builder.transports, builder.shm, rdma),
+        };
         let core = Core {
             masters,
             local,
@@ -458,6 +465,31 @@ impl Client {
 
 fn copied<K: AsRef<[u8]>>(keys: &[K]) -> Vec<Bytes> {
     keys.iter().map(|key| Bytes::copy_from_slice(key.as_ref())).collect()
+}
+
+/// Returns a transport of the chosen kinds. It counts the bytes that don't go over TCP.
+fn transport(
+    counters: &Arc<Counters>,
+    transports: Transports,
+    shm: ShmAccess,
+    rdma: Option<Arc<Rdma>>,
+) -> Arc<dyn Transport> {
+    let counted = counters.clone();
+    let on_read = Box::new(move |bytes| counted.shm_bytes_read.add(bytes));
+    let counted = counters.clone();
+    let on_moved = Box::new(move |access, bytes| match access {
+        Access::Read => counted.rdma_bytes_read.add(bytes),
+        Access::Write => counted.rdma_bytes_written.add(bytes),
+    });
+    let tcp = match rdma {
+        Some(rdma) => {
+            let only = transports == Transports::Rdma;
+            TcpTransport::with_rdma(TcpOptions::default(), rdma, only, on_moved)
+        }
+        None => TcpTransport::default(),
+    };
+    let shm = if transports.shm() { shm } else { ShmAccess::Off };
+    Arc::new(ShmTransport::new(tcp, shm, on_read))
 }
 
 #[cfg(test)]

@@ -104,6 +104,9 @@ pub enum ConnectError {
         /// The longest allowed name in bytes.
         max: usize,
     },
+    /// RDMA was asked for by name and can't be used.
+    #[error("RDMA was asked for: {0}")]
+    Rdma(#[from] mc_transfer::NoRdma),
     /// Every master that answered speaks other protocol versions.
     #[error("master {address} speaks protocol versions {theirs}, this client {ours}: upgrade the older side")]
     VersionSkew {

@@ -83,7 +83,9 @@ counters! {
         bytes_read => "mc_client_read_bytes_total", "Bytes read from stores";
         shm_bytes_read => "mc_client_shm_read_bytes_total",
             "Bytes of these that were read from stores of this host through shared memory";
+        rdma_bytes_read => "mc_client_rdma_read_bytes_total", "Bytes of these that were read by RDMA";
         bytes_written => "mc_client_written_bytes_total", "Bytes written to stores; each replica counts";
+        rdma_bytes_written => "mc_client_rdma_written_bytes_total", "Bytes of these that were written by RDMA";
         checksum_mismatches => "mc_client_checksum_mismatches_total",
             "Replicas whose bytes did not match their checksum; such bytes are never returned";
         unreachable_replicas => "mc_client_unreachable_replicas_total",

@@ -2,7 +2,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mc_net::{Network, TcpNetwork};
-use mc_transfer::{Memory, ShmAccess, Transport};
+use mc_transfer::{Memory, RdmaDevices, ShmAccess, Transport, Transports};
 use mc_types::{ByteSize, ClusterId, StoreId};
 
 use crate::{Client, ConnectError};
@@ -29,6 +29,8 @@ pub struct Builder {
     pub(crate) cluster: Option<ClusterId>,
     pub(crate) network: Arc<dyn Network>,
     pub(crate) shm: ShmAccess,
+    pub(crate) transports: Transports,
+    pub(crate) rdma_devices: RdmaDevices,
     pub(crate) transport: Option<Arc<dyn Transport>>,
 }
 
@@ -48,6 +50,8 @@ impl Default for Builder {
             cluster: None,
             network: TcpNetwork::shared(),
             shm: ShmAccess::default(),
+            transports: Transports::default(),
+            rdma_devices: RdmaDevices::default(),
             transport: None,
         }
     }
@@ -165,8 +169,23 @@ impl Builder {
         self
     }
 
-    /// Sets the transport that moves bytes to and from stores. Default: TCP, and [shared memory](Self::shared_memory) for
-    /// reads on the same host.
+    /// Sets the transports that move bytes to and from stores. Each store is reached by the best one that both have. With
+    /// [`Transports::Rdma`] a store that can't be reached by RDMA counts as unreachable. Default: [`Transports::Auto`].
+    #[must_use]
+    pub fn transports(mut self, transports: Transports) -> Self {
+        self.transports = transports;
+        self
+    }
+
+    /// Sets the RDMA devices to use. Default: all that have an active port. A build without the feature `rdma` has none.
+    #[must_use]
+    pub fn rdma_devices(mut self, devices: RdmaDevices) -> Self {
+        self.rdma_devices = devices;
+        self
+    }
+
+    /// Sets a transport of your own to move bytes to and from stores. Default: by [RDMA, shared memory and
+    /// TCP](Self::transports).
     #[must_use]
     pub fn transport(mut self, transport: Arc<dyn Transport>) -> Self {
         self.transport = Some(transport);

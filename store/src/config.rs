@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use mc_transfer::ShmAccess;
+use mc_transfer::{RdmaDevices, ShmAccess, Transports};
 use mc_types::{ByteSize, HostPort, ParseAddressError};
 
 /// Smallest segment that a store accepts; a smaller one holds next to nothing.
@@ -27,6 +27,10 @@ pub struct Config {
     pub name: Option<String>,
     /// Processes of this host that may read the memory as shared memory.
     pub shm: ShmAccess,
+    /// Transports to offer.
+    pub transport: Transports,
+    /// RDMA devices to offer them with.
+    pub rdma_devices: RdmaDevices,
 }
 
 /// A configuration value that cannot be used.

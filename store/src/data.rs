@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mc_transfer::{
-    Authority, Counters, DataServer, DataServerConfig, Memory, RequestSeconds, Segment, ShmAccess, Withdrawn,
-    fence_limit, socket_name,
+    Authority, Counters, DataServer, DataServerConfig, Memory, Rdma, RequestSeconds, Segment, ShmAccess,
+    Withdrawn, fence_limit, socket_name,
 };
 use mc_types::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, SegmentNumber, StoreId};
 use parking_lot::Mutex;
@@ -22,7 +22,7 @@ pub(crate) struct Data {
     store: StoreId,
     memory: Arc<Memory>,
     max_connections: usize,
-    shm: ShmAccess,
+    offer: Offer,
     authority: Arc<Authority>,
     listener: std::net::TcpListener,
     /// Runtime of the transfers, separate from the heartbeats' thread.
@@ -31,6 +31,12 @@ pub(crate) struct Data {
     serving: Mutex<Option<Serving>>,
     /// Totals of the servers of earlier epochs.
     before: Mutex<Totals>,
+}
+
+/// Transports that are offered besides TCP.
+pub(crate) struct Offer {
+    pub(crate) shm: ShmAccess,
+    pub(crate) rdma: Option<Arc<Rdma>>,
 }
 
 struct Serving {
@@ -55,6 +61,14 @@ pub struct Totals {
     pub checks: u64,
     /// Bytes that clients of this host read through shared memory.
     pub bytes_checked: u64,
+    /// Bytes that clients read by RDMA.
+    pub rdma_bytes_read: u64,
+    /// Bytes that clients wrote by RDMA.
+    pub rdma_bytes_written: u64,
+    /// Pairs of queue pairs that were made.
+    pub rdma_pairs: u64,
+    /// Requests by RDMA that failed.
+    pub rdma_failures: u64,
     /// Writes that waited until the fence had memory to remember them.
     pub waits: u64,
     /// Transfers refused: grant expired, superseded, or for other memory.
@@ -78,13 +92,13 @@ impl Data {
         listener: std::net::TcpListener,
         runtime: Handle,
         request_seconds: RequestSeconds,
-        shm: ShmAccess,
+        offer: Offer,
     ) -> Self {
         Self {
             store,
             memory,
             max_connections: descriptors::max_connections(),
-            shm,
+            offer,
             authority,
             listener,
             runtime,
@@ -117,10 +131,38 @@ impl Data {
         // The lock keeps a server from starting with the segments of before.
         let serving = self.serving.lock();
         self.memory.add(segment.clone());
+        self.register_with_cards(segment.clone());
         if let Some(serving) = &*serving {
             serving.server.lend(segment);
             serving.server.raise_max_fence_bytes(fence_limit(self.memory.bytes()));
         }
+    }
+
+    /// Registers all segments with the RDMA devices, in the background: that takes a second for some GiB, and until then
+    /// their bytes go over TCP.
+    pub(crate) fn register_all_with_cards(&self) {
+        self.memory.segments().into_iter().for_each(|segment| self.register_with_cards(segment));
+    }
+
+    fn register_with_cards(&self, segment: Arc<Segment>) {
+        let Some(rdma) = self.offer.rdma.clone() else { return };
+        let register = move || match segment.register(&rdma) {
+            Ok(()) => {
+                tracing::info!(
+                    segment = segment.number(),
+                    bytes = segment.len(),
+                    ?rdma,
+                    "registered a segment"
+                );
+            }
+            Err(why) => {
+                tracing::warn!(
+                    segment = segment.number(),
+                    "clients read and write this segment over TCP: {why}"
+                );
+            }
+        };
+        self.runtime.spawn_blocking(register);
     }
 
     fn remove(&self, number: SegmentNumber) {
@@ -173,6 +215,7 @@ impl Data {
             grant_lifetime: MAX_GRANT_LIFETIME,
             fence_bytes: fence_limit(self.memory.bytes()),
             max_connections: self.max_connections,
+            rdma: self.offer.rdma.clone(),
         });
         let server = Arc::new(server.with_request_seconds(self.request_seconds.clone()));
         let stop = CancellationToken::new();
@@ -193,7 +236,7 @@ impl Data {
         identity: Identity,
         stop: &CancellationToken,
     ) -> impl Future<Output = ()> + use<> {
-        let (access, name) = (self.shm, socket_name(self.store, identity.epoch));
+        let (access, name) = (self.offer.shm, socket_name(self.store, identity.epoch));
         let listener = match access {
             ShmAccess::Off => None,
             ShmAccess::SameUid | ShmAccess::Any => mc_net::listen_local(&name)
@@ -265,6 +308,10 @@ impl Totals {
             writes: counters.writes.load(Relaxed),
             checks: counters.checks.load(Relaxed),
             bytes_checked: counters.bytes_checked.load(Relaxed),
+            rdma_bytes_read: counters.rdma_bytes_read.load(Relaxed),
+            rdma_bytes_written: counters.rdma_bytes_written.load(Relaxed),
+            rdma_pairs: counters.rdma_pairs.load(Relaxed),
+            rdma_failures: counters.rdma_failures.load(Relaxed),
             waits: counters.waits.load(Relaxed),
             refusals: counters.refusals.load(Relaxed),
             broken_connections: counters.broken_connections.load(Relaxed),
@@ -282,6 +329,10 @@ impl Totals {
             writes: self.writes + other.writes,
             checks: self.checks + other.checks,
             bytes_checked: self.bytes_checked + other.bytes_checked,
+            rdma_bytes_read: self.rdma_bytes_read + other.rdma_bytes_read,
+            rdma_bytes_written: self.rdma_bytes_written + other.rdma_bytes_written,
+            rdma_pairs: self.rdma_pairs + other.rdma_pairs,
+            rdma_failures: self.rdma_failures + other.rdma_failures,
             waits: self.waits + other.waits,
             refusals: self.refusals + other.refusals,
             broken_connections: self.broken_connections + other.broken_connections,

@@ -2,7 +2,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use mc_durable::DurableError;
-use mc_transfer::AllocateError;
+use mc_transfer::{AllocateError, NoRdma};
 
 use crate::config::InvalidConfig;
 
@@ -18,6 +18,9 @@ pub enum StartError {
     /// The memory cannot be allocated.
     #[error("--segment: {0}")]
     Allocate(#[from] AllocateError),
+    /// RDMA was asked for and can't be used.
+    #[error("--transport, --rdma-devices: {0}")]
+    Rdma(#[from] NoRdma),
     /// A port is in use, or this process may not bind it.
     #[error("cannot listen on {address} ({flag}): {source}; stop what uses it, or choose another {flag}")]
     Listen {

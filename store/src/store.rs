@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_net::Network;
-use mc_transfer::{AllocateError, Authority, Memory, RequestSeconds, Segment};
+use mc_transfer::{AllocateError, Authority, Memory, Rdma, RequestSeconds, Segment, ShmAccess};
 use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
 use crate::config::Config;
-use crate::data::Data;
+use crate::data::{Data, Offer};
 use crate::data_dir::DataDir;
 use crate::error::StartError;
 use crate::link::{Advertised, Identity, Lent, Link, LinkConfig, LinkStatus, Served};
@@ -76,6 +76,7 @@ impl Opened {
         let Self { config, surroundings, data_dir, listener, data_address, state } = self;
         let Surroundings { network, clock, request_seconds, link: shared } = surroundings;
         let (store, cluster) = (data_dir.store(), data_dir.cluster());
+        let rdma = Rdma::for_process(config.transport, &config.rdma_devices)?;
         let memory = Arc::new(Memory::of(allocate(&config.segment, state.clone(), progress).await?));
         let authority = Arc::new(Authority::new(clock.clone()));
         let runtime = tokio::runtime::Handle::current();
@@ -86,8 +87,9 @@ impl Opened {
             listener,
             runtime,
             request_seconds,
-            config.shm,
+            Offer { shm: if config.transport.shm() { config.shm } else { ShmAccess::Off }, rdma },
         ));
+        data.register_all_with_cards();
         let identity = Identity::draw();
         data.register(identity).await;
         let status = Arc::new(LinkStatus::new(clock, cluster, identity.epoch, memory.sizes()));

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use mc_client::{ByteRange, ShmAccess};
+use mc_client::{ByteRange, RdmaDevices, ShmAccess, Transports};
 use mc_types::{ByteSize, Span};
 
 use crate::output::Format;
@@ -59,6 +59,12 @@ pub(crate) struct Global {
     /// Stores of this host that are read as shared memory: off, same-uid (run by this user or root), any
     #[arg(long, global = true, value_name = "WHO", default_value_t)]
     pub(crate) shm: ShmAccess,
+    /// Transports of bytes to and from stores: auto (the best that both have), tcp, shm, rdma (nothing else)
+    #[arg(long, global = true, value_name = "NAME", default_value_t)]
+    pub(crate) transport: Transports,
+    /// RDMA devices to use: auto (all with an active port), off, or names such as mlx5_0,mlx5_1
+    #[arg(long, global = true, value_name = "NAMES", default_value_t)]
+    pub(crate) rdma_devices: RdmaDevices,
 }
 
 impl Global {
@@ -135,6 +141,9 @@ pub(crate) enum Command {
     /// Show and raise the cluster version after all masters run a newer build
     #[command(subcommand)]
     Upgrade(UpgradeCommand),
+    /// Say what this machine can do for the pool, and what keeps it from more
+    #[command(subcommand)]
+    Check(CheckCommand),
     /// Measure the pool, and the limits of this machine in the same run
     Bench(BenchArgs),
     /// Run a master or a store: the same as mc-master and mc-store
@@ -166,6 +175,12 @@ impl Command {
             | BenchCommand::Full(_) => None,
         }
     }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CheckCommand {
+    /// RDMA devices, and which of them --rdma-devices uses; exit code 0: at least one, 1: none
+    Rdma,
 }
 
 #[derive(Debug, Args)]

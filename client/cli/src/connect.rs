@@ -30,7 +30,12 @@ pub(crate) async fn client_with_leader(masters: &str, patience: Duration) -> Res
 
 /// Settings of a client without a local cache, so that it reads only from the pool.
 fn builder(masters: &str, global: &Global) -> Builder {
-    Client::builder().masters(masters).local_cache(ByteSize(0)).shared_memory(global.shm)
+    Client::builder()
+        .masters(masters)
+        .local_cache(ByteSize(0))
+        .shared_memory(global.shm)
+        .transports(global.transport)
+        .rdma_devices(global.rdma_devices.clone())
 }
 
 /// Connects, and waits up to `patience` for a leader. Notes once that it waits.

@@ -305,6 +305,7 @@ impl Core {
                     TransferError::Connect { .. }
                     | TransferError::Broken { .. }
                     | TransferError::Stalled { .. }
+                    | TransferError::NoRdma { .. }
                     | TransferError::NoEndpoint { .. } => slot.ruled_out.push((version, store)),
                 }
                 slot.open = Open::Failed;

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use mc_process::{config::FileOptions, telemetry::LogOptions};
 use mc_store::Config;
-use mc_transfer::ShmAccess;
+use mc_transfer::{RdmaDevices, ShmAccess, Transports};
 use mc_types::{ByteSize, HostPort, ParseAddressError};
 
 /// Default port of the masters' client API.
@@ -38,6 +38,12 @@ pub struct StoreArgs {
     /// Clients of this host that may read the memory as shared memory: off, same-uid (of this user, or root), any
     #[arg(long, value_name = "WHO", default_value_t)]
     pub shm: ShmAccess,
+    /// Transports to offer besides TCP: auto (all that there are), tcp (none), shm, rdma
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub transport: Transports,
+    /// RDMA devices to use: auto (all with an active port), off, or names such as mlx5_0,mlx5_1
+    #[arg(long, value_name = "NAMES", default_value_t)]
+    pub rdma_devices: RdmaDevices,
 }
 
 impl StoreArgs {
@@ -53,6 +59,8 @@ impl StoreArgs {
             data_dir: self.data_dir.clone(),
             name: self.name.clone(),
             shm: self.shm,
+            transport: self.transport,
+            rdma_devices: self.rdma_devices.clone(),
         }
     }
 }

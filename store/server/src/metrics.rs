@@ -26,6 +26,10 @@ pub(crate) struct StoreMetrics {
     writes: Counter,
     shm_bytes_read: Counter,
     shm_reads: Counter,
+    rdma_bytes_read: Counter,
+    rdma_bytes_written: Counter,
+    rdma_pairs: Counter,
+    rdma_failures: Counter,
     pub(crate) transfer_seconds: RequestSeconds,
     fence: Gauge,
     fence_limit: Gauge,
@@ -54,6 +58,7 @@ impl StoreMetrics {
             registry.histogram("mc_store_transfer_seconds", help, &[("op", op)])
         };
         let bytes = ("mc_store_transferred_bytes_total", "Bytes moved between sockets and the lent memory");
+        let by_rdma = ("mc_store_rdma_bytes_total", "Bytes that RDMA devices moved for clients");
         let transfers = ("mc_store_transfers_total", "Transfers that were finished");
         Self {
             capacity: gauge("mc_store_capacity_bytes", "Memory that this store lends"),
@@ -67,6 +72,13 @@ impl StoreMetrics {
                 "Bytes that clients of this host read through shared memory",
             ),
             shm_reads: counter("mc_store_shm_reads_total", "Reads through shared memory that were finished"),
+            rdma_bytes_read: by_op(by_rdma.0, by_rdma.1, "read"),
+            rdma_bytes_written: by_op(by_rdma.0, by_rdma.1, "write"),
+            rdma_pairs: counter("mc_store_rdma_pairs_total", "RDMA queue pairs that were made for clients"),
+            rdma_failures: counter(
+                "mc_store_rdma_failures_total",
+                "Requests by RDMA that failed in a card or in the network; their clients go on over another way or TCP",
+            ),
             transfer_seconds: RequestSeconds { read: seconds("read"), write: seconds("write") },
             fence: gauge(
                 "mc_store_fence_bytes",
@@ -126,6 +138,10 @@ impl StoreMetrics {
         self.writes.absolute(totals.writes);
         self.shm_bytes_read.absolute(totals.bytes_checked);
         self.shm_reads.absolute(totals.checks);
+        self.rdma_bytes_read.absolute(totals.rdma_bytes_read);
+        self.rdma_bytes_written.absolute(totals.rdma_bytes_written);
+        self.rdma_pairs.absolute(totals.rdma_pairs);
+        self.rdma_failures.absolute(totals.rdma_failures);
         self.fence.set(report.fence_bytes as f64);
         self.fence_limit.set(report.fence_limit_bytes as f64);
         self.fence_waits.absolute(totals.waits);

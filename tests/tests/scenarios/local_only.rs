@@ -108,6 +108,8 @@ pub(crate) async fn start_embedded(
         data_dir: data_dir.into(),
         name: None,
         shm: mc_transfer::ShmAccess::Off,
+        transport: mc_transfer::Transports::Auto,
+        rdma_devices: mc_transfer::RdmaDevices::Off,
     };
     let surroundings = Surroundings {
         network: TcpNetwork::shared(),

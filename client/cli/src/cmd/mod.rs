@@ -1,6 +1,7 @@
 //! The commands of `mcctl`, one per file.
 
 pub(crate) mod bench;
+pub(crate) mod check;
 pub(crate) mod completion;
 pub(crate) mod config;
 pub(crate) mod exist;

@@ -75,18 +75,33 @@ pub(super) const BOARD: Board = Board {
                             rate!("instance", "mc_store_shm_read_bytes_total{}"),
                             "shared memory {{instance}}",
                         ),
+                        (rate!("instance", "mc_store_rdma_bytes_total{op=\"read\"}"), "RDMA {{instance}}"),
                     ],
                     "Bytes that clients read from each store. Clients of the same host and user read 16 KiB and more through shared \
-                     memory; if they don't, see `mc-store --shm`.",
+                     memory; if they don't, see `mc-store --shm`. With RDMA at both ends others go by it; if they don't, see \
+                     `mcctl check rdma` at both.",
                 ),
                 Panel::graph(
                     "Bytes taken",
                     Unit::BytesPerSecond,
-                    &[(
-                        rate!("instance", "mc_store_transferred_bytes_total{op=\"write\"}"),
-                        "{{instance}}",
-                    )],
+                    &[
+                        (
+                            rate!("instance", "mc_store_transferred_bytes_total{op=\"write\"}"),
+                            "TCP {{instance}}",
+                        ),
+                        (rate!("instance", "mc_store_rdma_bytes_total{op=\"write\"}"), "RDMA {{instance}}"),
+                    ],
                     "Bytes that clients write to each store.",
+                ),
+                Panel::graph(
+                    "RDMA",
+                    Unit::Count,
+                    &[
+                        (in_an_hour!("instance", "mc_store_rdma_pairs_total{}"), "connections {{instance}}"),
+                        (in_an_hour!("instance", "mc_store_rdma_failures_total{}"), "failures {{instance}}"),
+                    ],
+                    "In the last hour. Failures are requests that a card or the network did not carry; their clients go on over \
+                     another way or TCP, and the store's log names the device. Worry when they go on.",
                 ),
                 Panel::graph(
                     "Transfers",
@@ -220,6 +235,8 @@ pub(super) const BOARD: Board = Board {
                             "read through shared memory {{job}}",
                         ),
                         (rate!("job", "mc_client_written_bytes_total{}"), "written {{job}}"),
+                        (rate!("job", "mc_client_rdma_read_bytes_total{}"), "read by RDMA {{job}}"),
+                        (rate!("job", "mc_client_rdma_written_bytes_total{}"), "written by RDMA {{job}}"),
                     ],
                     "Traffic between clients and stores. Each replica of a put counts.",
                 ),

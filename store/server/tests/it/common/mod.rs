@@ -35,6 +35,8 @@ pub fn config(masters: &[String], data_dir: &Path) -> StoreArgs {
         data_dir: data_dir.into(),
         name: Some("test".into()),
         shm: mc_transfer::ShmAccess::SameUid,
+        transport: mc_transfer::Transports::Auto,
+        rdma_devices: mc_transfer::RdmaDevices::Off,
     }
 }
 

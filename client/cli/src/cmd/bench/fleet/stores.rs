@@ -56,6 +56,8 @@ impl Stores {
                     data_dir,
                     name: Some(name.clone()),
                     shm: mc_transfer::ShmAccess::Off,
+                    transport: mc_transfer::Transports::Auto,
+                    rdma_devices: mc_transfer::RdmaDevices::Off,
                 };
                 let surroundings = Surroundings {
                     network: TcpNetwork::shared(),

@@ -1,0 +1,108 @@
+//! The whole pool by RDMA. It needs a verbs device: see tests/rdma/run.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::time::Duration;
+
+use mc_client::{Builder, Client, ShmAccess, Transports};
+use mc_tests::{Cluster, ClusterBuilder, Faults, Workload, value};
+
+/// An emulated guest is slow: elections must not come of that.
+fn pool() -> ClusterBuilder {
+    Cluster::builder().stores(2).segment("64mb").master_args(["--raft-timing", "wan"])
+}
+
+fn by(cluster: &Cluster, transports: Transports) -> Builder {
+    cluster.client_builder().transports(transports).shared_memory(ShmAccess::SameUid)
+}
+
+async fn connect(builder: Builder) -> Client {
+    let client = builder.connect().await.unwrap();
+    assert!(client.connected(Duration::from_secs(60)).await);
+    client
+}
+
+fn workload(seed: u64) -> Workload {
+    Workload::new(seed).clients(2).keys(8).sizes(20_000..400_000).pace(Duration::from_millis(20))
+}
+
+async fn moved(cluster: &Cluster, store: usize) -> f64 {
+    let (_, metrics) = mc_tests::http_get(cluster.store_http(store), "/metrics").await.unwrap_or_default();
+    let lines = metrics.lines().filter(|line| line.starts_with("mc_store_rdma_bytes_total{"));
+    lines.filter_map(|line| line.split_whitespace().last()?.parse::<f64>().ok()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_pool_serves_clients_of_every_transport_through_a_leader_kill() {
+    const SIZE: usize = 3 << 20;
+    let mut cluster = pool().start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan("the leader is killed");
+    let running = workload(1).start(&by(&cluster, Transports::Rdma)).await;
+    let clients = [
+        connect(by(&cluster, Transports::Rdma)).await,
+        connect(by(&cluster, Transports::Tcp)).await,
+        connect(by(&cluster, Transports::Shm)).await,
+    ];
+    let exchange = async |round: u64| {
+        for (nth, client) in (0..).zip(&clients) {
+            let key = format!("of {nth} in {round}");
+            client.put(&key, &value(&key, round, SIZE)).await.unwrap();
+            for reader in &clients {
+                assert!(
+                    reader.get(&key).await.unwrap().as_deref() == Some(&value(&key, round, SIZE)[..]),
+                    "{key}"
+                );
+            }
+        }
+    };
+    exchange(1).await;
+    running.acknowledged(10).await;
+    let leader = cluster.leader().await;
+    cluster.masters[leader].kill9();
+    fault.happened();
+    running.acknowledged(10).await;
+    exchange(2).await;
+    cluster.masters[leader].start();
+    cluster.ready().await;
+    running.acknowledged(10).await;
+    running.stop().await.assert_nothing_lost(&cluster);
+
+    let [rdma, tcp, shm] = clients.each_ref().map(Client::stats);
+    assert_eq!((rdma.rdma_bytes_read, rdma.shm_bytes_read), (rdma.bytes_read, 0), "{rdma:?}");
+    assert_eq!(rdma.rdma_bytes_written, rdma.bytes_written, "{rdma:?}");
+    assert_eq!((tcp.rdma_bytes_read + tcp.rdma_bytes_written, tcp.shm_bytes_read), (0, 0), "{tcp:?}");
+    assert_eq!(
+        (shm.rdma_bytes_read + shm.rdma_bytes_written, shm.shm_bytes_read),
+        (0, shm.bytes_read),
+        "{shm:?}"
+    );
+    let at_stores = moved(&cluster, 0).await + moved(&cluster, 1).await;
+    assert!(
+        at_stores >= (rdma.bytes_read + rdma.bytes_written) as f64,
+        "{at_stores} bytes by RDMA at the stores"
+    );
+    faults.assert_happened();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_is_killed_while_it_moves_bytes_by_rdma() {
+    let mut cluster = pool().masters(1).start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan("a store is killed");
+    let running = workload(2).start(&by(&cluster, Transports::Rdma)).await;
+    for round in 0..2 {
+        running.acknowledged(10).await;
+        cluster.stores[round].kill9();
+        fault.happened();
+        running.acknowledged(5).await;
+        cluster.stores[round].start();
+        cluster.ready().await;
+        running.acknowledged(5).await;
+    }
+    // Objects of a store that was killed are gone. What is read must be right.
+    let ever = 0..u64::MAX;
+    let faults_found = running.stop().await.faults(&cluster, std::slice::from_ref(&ever));
+    assert!(faults_found.is_empty(), "{faults_found:?}");
+    assert!(moved(&cluster, 0).await > 0.0 && moved(&cluster, 1).await > 0.0);
+    faults.assert_happened();
+}

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_transfer::{
-    Rdma, RegisterError, RegisteredMemory, ShmAccess, ShmTransport, TcpOptions, TcpTransport, Transport,
-    Transports,
+    Rdma, RegisterError, RegisteredMemory, ShmAccess, ShmTransport, Sums, TcpOptions, TcpTransport,
+    Transport, Transports,
 };
 use mc_types::{Access, MAX_TENANT_LEN};
 use tokio::time::timeout;
@@ -119,7 +119,10 @@ impl Client {
         }
         let transport = match own {
             Some(transport) => transport,
-            None => transport(&counters, builder.transports, builder.shm, rdma),
+            None => {
+                let sums = if builder.checksum { Sums::All } else { Sums::Writes };
+                transport(&counters, builder.transports, builder.shm, rdma, sums)
+            }
         };
         let core = Core {
             masters,
@@ -473,7 +476,9 @@ fn transport(
     transports: Transports,
     shm: ShmAccess,
     rdma: Option<Arc<Rdma>>,
+    sums: Sums,
 ) -> Arc<dyn Transport> {
+    let options = TcpOptions { sums, ..TcpOptions::default() };
     let counted = counters.clone();
     let on_read = Box::new(move |bytes| counted.shm_bytes_read.add(bytes));
     let counted = counters.clone();
@@ -484,9 +489,9 @@ fn transport(
     let tcp = match rdma {
         Some(rdma) => {
             let only = transports == Transports::Rdma;
-            TcpTransport::with_rdma(TcpOptions::default(), rdma, only, on_moved)
+            TcpTransport::with_rdma(options, rdma, only, on_moved)
         }
-        None => TcpTransport::default(),
+        None => TcpTransport::new(options),
     };
     let shm = if transports.shm() { shm } else { ShmAccess::Off };
     Arc::new(ShmTransport::new(tcp, shm, on_read))

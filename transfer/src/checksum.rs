@@ -56,20 +56,45 @@ const fn multiply(a: u64, mut b: u64) -> u64 {
     product
 }
 
+/// Whether checksums are computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sums {
+    /// Of all bytes.
+    #[default]
+    All,
+    /// Of bytes that are written. Those of reads are zero.
+    Writes,
+    /// Of none: all are zero.
+    None,
+}
+
+impl Sums {
+    pub(crate) fn of_reads(self) -> RunningChecksum {
+        RunningChecksum::when(self == Self::All)
+    }
+
+    pub(crate) fn of_writes(self) -> RunningChecksum {
+        RunningChecksum::when(self != Self::None)
+    }
+}
+
 /// A checksum that is computed piece by piece, while each piece is in the cache.
-pub(crate) struct RunningChecksum(Digest);
+pub(crate) struct RunningChecksum(Option<Digest>);
 
 impl RunningChecksum {
-    pub(crate) fn new() -> Self {
-        Self(Digest::new(CrcAlgorithm::Crc64Nvme))
+    /// Begins with no bytes; stays zero unless it is `computed`.
+    fn when(computed: bool) -> Self {
+        Self(computed.then(|| Digest::new(CrcAlgorithm::Crc64Nvme)))
     }
 
     pub(crate) fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
+        if let Some(digest) = &mut self.0 {
+            digest.update(bytes);
+        }
     }
 
     pub(crate) fn finish(&self) -> Checksum {
-        Checksum(self.0.finalize())
+        Checksum(self.0.as_ref().map_or(0, Digest::finalize))
     }
 }
 
@@ -96,7 +121,7 @@ mod tests {
         let bytes: Vec<u8> = (0..100_000u32).map(|i| (i * 31 % 251) as u8).collect();
         for cut in [0, 1, 63, 64, 65_536, 99_999, 100_000] {
             let (left, right) = bytes.split_at(cut);
-            let mut running = RunningChecksum::new();
+            let mut running = Sums::All.of_reads();
             running.update(left);
             running.update(right);
             assert_eq!(running.finish(), Checksum::of(&bytes), "fed in two pieces at {cut}");

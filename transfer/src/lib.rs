@@ -27,7 +27,7 @@ mod transport;
 mod wire;
 
 pub use authority::Authority;
-pub use checksum::Checksum;
+pub use checksum::{Checksum, Sums};
 pub use choice::{ParseTransportsError, Transports};
 pub use fence::fence_limit;
 pub use memory::Memory;

@@ -172,7 +172,9 @@ impl Command {
             | BenchCommand::Replay(_)
             | BenchCommand::Fleet(_)
             | BenchCommand::Allocator(_)
-            | BenchCommand::Full(_) => None,
+            | BenchCommand::Full(_)
+            | BenchCommand::Transfer(_)
+            | BenchCommand::TransferStore(_) => None,
         }
     }
 }
@@ -466,6 +468,16 @@ pub(crate) enum BenchCommand {
     /// The bench puts objects of 256 bytes, 128 a call, and objects of 1 MiB, beside one caller that reads. Turns with room
     /// and turns without alternate. Between turns the pool is emptied by eviction, outside of the measured time.
     Full(FullArgs),
+    /// Measure a transport alone, beside what this machine can do: --transport tcp, shm or rdma
+    ///
+    /// One client moves bytes to or from one store in a process of its own, without masters. Each round also measures the
+    /// limit. TCP: the best of 1, 2 and 4 plain streams between two processes, in writes of 1 MiB. Shared memory: copying
+    /// between two regions of the size of --region, 1 MiB at a time. RDMA: perftest (ib_read_bw for puts and ib_write_bw for gets,
+    /// since the store moves the bytes).
+    Transfer(TransferArgs),
+    /// The store of `bench transfer`
+    #[command(hide = true)]
+    TransferStore(TransferStoreArgs),
 }
 
 /// Load that a bench puts on the pool.
@@ -602,6 +614,45 @@ pub(crate) struct FullArgs {
     /// Parent of the directory for data and logs, where fdatasync is measured too [default: the system's directory for temporary files]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TransferArgs {
+    /// Bytes of each operation
+    #[arg(long, default_value = "1mb", value_name = "SIZE")]
+    pub(crate) size: ByteSize,
+    /// Number of operations in each call
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub(crate) batch: u32,
+    /// get: from the store. put: to it
+    #[arg(long, value_enum, default_value_t = Direction::Get)]
+    pub(crate) direction: Direction,
+    /// Whether the client computes checksums of all bytes
+    #[arg(long, value_enum, default_value_t = OnOff::On)]
+    pub(crate) checksum: OnOff,
+    /// Memory of the store that the operations go through in turn
+    #[arg(long, default_value = "1gb", value_name = "SIZE")]
+    pub(crate) region: ByteSize,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TransferStoreArgs {
+    #[arg(long)]
+    pub(crate) region: ByteSize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Direction {
+    Get,
+    Put,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum OnOff {
+    On,
+    Off,
 }
 
 /// Sizes of the objects in the allocator's bench.

@@ -35,7 +35,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 pub use self::access::{ParseShmAccessError, ShmAccess};
 pub use self::record::socket_name;
 pub(crate) use self::record::{RECORD_LEN, Record};
-use crate::checksum::{Checksum, RunningChecksum};
+use crate::checksum::{Checksum, Sums};
 use crate::tcp::TcpTransport;
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 
@@ -152,7 +152,11 @@ impl ShmTransport {
     }
 
     /// Copies the bytes of each operation and returns its checksum; `None` if a range is not in the segments.
-    async fn copy(segments: &Segments, ops: &mut [ReadOp<'_>]) -> io::Result<Option<Vec<Checksum>>> {
+    async fn copy(
+        segments: &Segments,
+        ops: &mut [ReadOp<'_>],
+        sums: Sums,
+    ) -> io::Result<Option<Vec<Checksum>>> {
         let (mut checksums, mut since_turn) = (Vec::with_capacity(ops.len()), 0);
         for op in ops {
             let len: u64 = op.into.iter().map(|buffer| buffer.len() as u64).sum();
@@ -163,7 +167,7 @@ impl ShmTransport {
             else {
                 return Ok(None);
             };
-            let mut checksum = RunningChecksum::new();
+            let mut checksum = sums.of_reads();
             for part in op.into.iter_mut().flat_map(|buffer| buffer.chunks_mut(CACHED)) {
                 shared.read(from, part)?;
                 checksum.update(part);
@@ -229,7 +233,7 @@ impl Transport for ShmTransport {
             let Some(segments) = self.segments(peer, deadline).await else {
                 return self.tcp.read(peer, grant, ops, deadline).await;
             };
-            let checksums = match timeout_at(deadline, Self::copy(&segments, ops)).await {
+            let checksums = match timeout_at(deadline, Self::copy(&segments, ops, self.tcp.sums())).await {
                 Ok(Ok(Some(checksums))) => checksums,
                 Ok(Ok(None)) => return self.tcp.read(peer, grant, ops, deadline).await,
                 Ok(Err(error)) => {

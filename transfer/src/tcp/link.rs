@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::plan::Piece;
 use super::progress::{Moved, Progress, Watch, within};
 use super::rdma::Paired;
-use crate::checksum::{Checksum, RunningChecksum};
+use crate::checksum::{Checksum, Sums};
 use crate::socket_options;
 use crate::transport::Seal;
 use crate::wire::{
@@ -77,6 +77,7 @@ pub(super) struct Link {
     since_turn: usize,
     /// The queue pair beside it.
     pub(super) paired: Option<Paired>,
+    pub(super) sums: Sums,
 }
 
 /// Received bytes that were not looked at yet. Verdicts are three bytes, and small values not many more: a system call
@@ -113,13 +114,14 @@ impl Link {
         hello: Hello,
         timeout: Duration,
         moved: &Arc<Moved>,
+        sums: Sums,
     ) -> Result<Self, ConnectError> {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
         let addresses = within(timeout, mc_net::lookup(address)).await;
         let addresses = addresses.ok_or_else(|| too_long("looking the name up", timeout))?.map_err(failed)?;
         let mut last = ConnectError::Failed("the name has no address".to_owned());
         for address in addresses {
-            match within(timeout, Self::open(address, hello, moved)).await {
+            match within(timeout, Self::open(address, hello, moved, sums)).await {
                 Some(Ok(link)) => return Ok(link),
                 Some(Err(error)) => last = error,
                 None => last = too_long("connecting", timeout),
@@ -128,7 +130,12 @@ impl Link {
         Err(last)
     }
 
-    async fn open(address: SocketAddr, hello: Hello, moved: &Arc<Moved>) -> Result<Self, ConnectError> {
+    async fn open(
+        address: SocketAddr,
+        hello: Hello,
+        moved: &Arc<Moved>,
+        sums: Sums,
+    ) -> Result<Self, ConnectError> {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
         let stream = mc_net::connect(address).await.map_err(failed)?;
         socket_options::set(&stream);
@@ -142,6 +149,7 @@ impl Link {
             input: Input::new(),
             since_turn: 0,
             paired: None,
+            sums,
         };
         match link.shake_hands().await {
             Ok(Ok(())) => Ok(link),
@@ -319,7 +327,7 @@ impl Link {
         batch.push(IoSlice::new(request));
         let mut batched = 0;
         for piece in pieces {
-            let mut checksum = RunningChecksum::new();
+            let mut checksum = self.sums.of_writes();
             for part in piece.buffers.iter().flat_map(|buffer| buffer.chunks(CACHED)) {
                 checksum.update(part);
                 batch.push(IoSlice::new(part));
@@ -368,7 +376,7 @@ impl Link {
 
     /// Receives the bytes of one piece into the caller's buffers.
     async fn receive(&mut self, piece: &mut Piece<&mut [u8]>) -> Result<Checksum, Broken> {
-        let mut checksum = RunningChecksum::new();
+        let mut checksum = self.sums.of_reads();
         // Buffer and offset for the next byte.
         let (mut buffer, mut at) = (0, 0);
         while let Some(left) = piece.buffers.get_mut(buffer..).filter(|left| !left.is_empty()) {

@@ -19,7 +19,7 @@ use self::plan::Piece;
 use self::pool::{Pool, Pools, Reuse};
 use self::rdma::ByRdma;
 pub use self::rdma::OnRdma;
-use crate::checksum::Checksum;
+use crate::checksum::{Checksum, Sums};
 use crate::rdma::{Rdma, Slots};
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
@@ -49,6 +49,8 @@ pub struct TcpOptions {
     /// Size of a stripe, default 4 MiB, at least 1 MiB: a batch uses one connection for each multiple of it. Smaller
     /// stripes use more connections for smaller objects, and cost more wake-ups.
     pub stripe_bytes: u64,
+    /// Whether answers have checksums, default all.
+    pub sums: Sums,
 }
 
 impl Default for TcpOptions {
@@ -58,6 +60,7 @@ impl Default for TcpOptions {
             connect_timeout: Duration::from_millis(300),
             stall_timeout: Duration::from_millis(400),
             stripe_bytes: 4 << 20,
+            sums: Sums::All,
         }
     }
 }
@@ -91,6 +94,11 @@ impl TcpTransport {
     #[must_use]
     pub fn with_rdma(options: TcpOptions, rdma: Arc<Rdma>, only: bool, on_moved: OnRdma) -> Self {
         Self::with(options, Some(Arc::new(ByRdma { rdma, only, on_moved })))
+    }
+
+    /// Whether answers have checksums.
+    pub(crate) fn sums(&self) -> Sums {
+        self.pools.sums()
     }
 
     fn with(options: TcpOptions, rdma: Option<Arc<ByRdma>>) -> Self {

@@ -12,6 +12,7 @@ use super::link::{ConnectError, Link};
 use super::progress::{Looks, Moved, Watch};
 use super::rdma::{ByRdma, Ways};
 use super::{Failure, LOOKS, TcpOptions, plan};
+use crate::checksum::Sums;
 use crate::wire::Hello;
 
 /// The connection pools of a transport, by address.
@@ -63,6 +64,10 @@ pub(super) enum Reuse {
 impl Pools {
     pub(super) fn new(options: TcpOptions, rdma: Option<Arc<ByRdma>>) -> Self {
         Self { options, rdma, by_address: Mutex::default() }
+    }
+
+    pub(super) fn sums(&self) -> Sums {
+        self.options.sums
     }
 
     pub(super) fn get(&self, address: &str) -> Arc<Pool> {
@@ -154,7 +159,7 @@ impl Pool {
         let timeout = self.options.connect_timeout;
         tokio::select! {
             biased;
-            made = Link::connect(&self.address, hello, timeout, &self.moved) => match made {
+            made = Link::connect(&self.address, hello, timeout, &self.moved, self.options.sums) => match made {
                 Ok(link) => Ok(Checkout { link, reused: false, pool: self.clone(), _slot: slot }),
                 Err(error) => {
                     // Other calls that wait here would fail in the same way, each after as long a wait of its own.

@@ -213,7 +213,7 @@ impl Link {
         let (by, ways, slots, patience) = by;
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
         let mut buffers = Buffers::new(end, slots);
-        let mut sum = RunningChecksum::new();
+        let mut sum = self.sums.of_reads();
         let mut refused: Option<Refused> = None;
         for batch in batches(pieces) {
             let mut answers = Vec::new();
@@ -235,7 +235,7 @@ impl Link {
                 at += len;
                 good += if is_good { len } else { 0 };
                 if batch.last {
-                    let sum = std::mem::replace(&mut sum, RunningChecksum::new());
+                    let sum = std::mem::replace(&mut sum, self.sums.of_reads());
                     done.push(refused.take().map_or_else(|| Ok(sum.finish()), Err));
                 }
             }
@@ -265,7 +265,7 @@ impl Link {
             for nth in batch.pieces.clone() {
                 let (offset, len) = batch.part_of(pieces[nth].len);
                 if offset == 0 {
-                    sums.push(RunningChecksum::new());
+                    sums.push(self.sums.of_writes());
                 }
                 if let Some(sum) = sums.last_mut() {
                     copy_in(&mut buffers, at, &pieces[nth], offset, len, sum).await;

@@ -13,6 +13,7 @@ mod pool;
 mod replay;
 mod report;
 mod restart;
+mod transfer;
 
 use anyhow::{Context, Result};
 
@@ -36,6 +37,8 @@ pub(crate) async fn bench(global: &Global, args: &BenchArgs, output: Output) -> 
             BenchCommand::Fleet(args) => fleet::bench(global, args, output).await,
             BenchCommand::Allocator(args) => allocator::bench(global, args, output).await,
             BenchCommand::Full(args) => full::bench(global, args, output).await,
+            BenchCommand::Transfer(args) => transfer::bench(global, args, output).await,
+            BenchCommand::TransferStore(args) => transfer::store::serve(global, args).await,
         }
     };
     interrupts.until(work).await?

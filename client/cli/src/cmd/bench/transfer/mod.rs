@@ -1,0 +1,222 @@
+//! `mcctl bench transfer`: one transport alone, beside what the machine can do.
+
+mod limits;
+pub(super) mod store;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use mc_transfer::{
+    Rdma, ReadOp, Seal, ShmAccess, ShmTransport, Start, Sums, TcpOptions, TcpTransport, Transport,
+    Transports, WriteOp,
+};
+use serde::Serialize;
+
+use self::store::Child;
+use super::report::round;
+use crate::Ended;
+use crate::args::{Direction, Global, OnOff, TransferArgs};
+use crate::output::Output;
+
+const ROUNDS: usize = 5;
+/// Duration of each measurement of the transport.
+const EACH: Duration = Duration::from_millis(500);
+/// Longest time for one call.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Result of the command, as `-o json` prints it. Rates are medians of the rounds.
+#[derive(Debug, Serialize)]
+struct Report {
+    bench: &'static str,
+    transport: String,
+    direction: Direction,
+    size_bytes: u64,
+    batch: u32,
+    checksum: OnOff,
+    mib_s: f64,
+    /// What the machine can do; `None` where it could not be measured.
+    limit_mib_s: Option<f64>,
+    /// The first in the second.
+    ratio: Option<f64>,
+    /// What was measured as the limit, or why it was not.
+    limit: String,
+    /// Median, over the rounds, of the time of a call.
+    call_p50_us: f64,
+    rounds_mib_s: Vec<f64>,
+    limit_rounds_mib_s: Vec<f64>,
+}
+
+pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) -> Result<Ended> {
+    let transports = match global.transport {
+        Transports::Auto => Transports::Tcp,
+        named => named,
+    };
+    let call_bytes = args.size.0.saturating_mul(u64::from(args.batch));
+    ensure!(
+        args.size.0 > 0 && call_bytes <= args.region.0,
+        "--size times --batch must be between 1 byte and --region"
+    );
+    if (transports, args.direction) == (Transports::Shm, Direction::Put) {
+        bail!("puts go over TCP, also on one host: measure them with --transport tcp");
+    }
+    let child = Child::start(global, args.region).await?;
+    let mut client = Client::new(global, args, transports)?;
+    let mut limit = limits::Limit::new(transports, args, &child, client.device.as_deref())?;
+    let (mut rates, mut limits, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    // Connections, pages and registrations.
+    client.measure(&child, Duration::from_millis(100)).await?;
+    for _ in 0..ROUNDS {
+        limits.extend(tokio::task::block_in_place(|| limit.measure())?);
+        let (rate, mut took) = client.measure(&child, EACH).await?;
+        rates.push(round(rate));
+        took.sort_unstable();
+        calls.push(took[took.len() / 2].as_secs_f64() * 1e6);
+    }
+    client.check_way()?;
+    let mib_s = median(&rates);
+    let limit_mib_s = (!limits.is_empty()).then(|| median(&limits));
+    let report = Report {
+        bench: "transfer",
+        transport: transports.to_string(),
+        direction: args.direction,
+        size_bytes: args.size.0,
+        batch: args.batch,
+        checksum: args.checksum,
+        mib_s,
+        limit_mib_s,
+        ratio: limit_mib_s.map(|limit| (mib_s / limit * 1000.0).round() / 1000.0),
+        limit: limit.what(),
+        call_p50_us: round(median(&calls)),
+        rounds_mib_s: rates,
+        limit_rounds_mib_s: limits,
+    };
+    output.result(&report, || {
+        let limit = match (report.limit_mib_s, report.ratio) {
+            (Some(limit), Some(ratio)) => {
+                format!("{:.0} % of {limit:.0} MiB/s ({})", ratio * 100.0, report.limit)
+            }
+            _ => report.limit.clone(),
+        };
+        format!(
+            "{} {:?} of {} x {}: {mib_s:.0} MiB/s, {limit}; p50 of a call {:.0} us",
+            report.transport, report.direction, report.batch, args.size, report.call_p50_us
+        )
+    });
+    Ok(Ended::Well)
+}
+
+/// The client's end, and its memory.
+struct Client {
+    transport: Box<dyn Transport>,
+    transports: Transports,
+    direction: Direction,
+    buffers: Vec<Vec<u8>>,
+    /// Operations that fit into the store's memory.
+    places: u64,
+    next: u64,
+    /// Bytes that went by the transport that is measured, if it is not TCP.
+    by_way: Arc<AtomicU64>,
+    /// Name of the RDMA device.
+    device: Option<String>,
+}
+
+impl Client {
+    fn new(global: &Global, args: &TransferArgs, transports: Transports) -> Result<Self> {
+        let sums = if args.checksum == OnOff::On { Sums::All } else { Sums::None };
+        let options = TcpOptions { sums, ..TcpOptions::default() };
+        let by_way = Arc::new(AtomicU64::new(0));
+        let (shm_count, rdma_count) = (by_way.clone(), by_way.clone());
+        let mut device = None;
+        let tcp = match Rdma::for_process(transports, &global.rdma_devices)? {
+            Some(rdma) => {
+                device = rdma.names().next().map(str::to_owned);
+                let on_moved = move |_, bytes| {
+                    rdma_count.fetch_add(bytes, Ordering::Relaxed);
+                };
+                TcpTransport::with_rdma(options, rdma, true, Box::new(on_moved))
+            }
+            None => TcpTransport::new(options),
+        };
+        let access = if transports.shm() { ShmAccess::SameUid } else { ShmAccess::Off };
+        let on_read = move |bytes| {
+            shm_count.fetch_add(bytes, Ordering::Relaxed);
+        };
+        Ok(Self {
+            transport: Box::new(ShmTransport::new(tcp, access, Box::new(on_read))),
+            transports,
+            direction: args.direction,
+            buffers: (0..args.batch).map(|nth| vec![nth as u8; args.size.0 as usize]).collect(),
+            places: args.region.0 / args.size.0,
+            next: 0,
+            by_way,
+            device,
+        })
+    }
+
+    /// Moves bytes for so long; returns MiB/s, and the time of each call.
+    async fn measure(&mut self, child: &Child, each: Duration) -> Result<(f64, Vec<Duration>)> {
+        let (begun, mut bytes, mut took) = (Instant::now(), 0, Vec::new());
+        while begun.elapsed() < each {
+            let one = Instant::now();
+            bytes += self.call(child).await?;
+            took.push(one.elapsed());
+        }
+        Ok((bytes as f64 / (1 << 20) as f64 / begun.elapsed().as_secs_f64(), took))
+    }
+
+    async fn call(&mut self, child: &Child) -> Result<u64> {
+        let (places, first) = (self.places, self.next);
+        self.next += self.buffers.len() as u64;
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let size = self.buffers.first().map_or(0, |buffer| buffer.len() as u64);
+        let offset = |nth: u64| (first + nth) % places * size;
+        let answers = match self.direction {
+            Direction::Get => {
+                let mut ops: Vec<ReadOp<'_>> = (0..)
+                    .zip(&mut self.buffers)
+                    .map(|(nth, buffer)| ReadOp {
+                        range: 0,
+                        start: Start::default(),
+                        offset: offset(nth),
+                        into: vec![buffer.as_mut_slice()],
+                    })
+                    .collect();
+                self.transport.read(&child.peer, &child.read, &mut ops, deadline).await
+            }
+            Direction::Put => {
+                let ops: Vec<WriteOp<'_>> = (0..)
+                    .zip(&self.buffers)
+                    .map(|(nth, buffer)| WriteOp {
+                        range: 0,
+                        offset: offset(nth),
+                        from: vec![buffer.as_slice()],
+                    })
+                    .collect();
+                self.transport.write(&child.peer, &child.write, &ops, Seal::No, deadline).await
+            }
+        };
+        for answer in answers {
+            answer.context("a call to the bench's store")?;
+        }
+        Ok(size * self.buffers.len() as u64)
+    }
+
+    /// Fails if the bytes did not go the way that was asked for.
+    fn check_way(&self) -> Result<()> {
+        let by_way = self.by_way.load(Ordering::Relaxed);
+        ensure!(
+            self.transports == Transports::Tcp || by_way > 0,
+            "no byte went by {}: calls of so few bytes go over TCP, or it can't be used here",
+            self.transports
+        );
+        Ok(())
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+}

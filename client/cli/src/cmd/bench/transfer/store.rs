@@ -1,0 +1,148 @@
+//! The store of the bench, in a process of its own.
+
+use std::io::{Read, Write};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use mc_transfer::{
+    Authority, DataServer, DataServerConfig, Peer, PeerEndpoint, Rdma, Segment, ShmAccess, fence_limit,
+    socket_name,
+};
+use mc_types::{
+    Access, ByteSize, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant,
+    SegmentEpoch, StoreId,
+};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio_util::sync::CancellationToken;
+
+use crate::Ended;
+use crate::args::{Global, TransferStoreArgs};
+
+const LIFETIME: Duration = Duration::from_secs(3600);
+/// Size of the writes of a plain stream.
+pub(super) const CHUNK: usize = 1 << 20;
+
+/// What the store says when it serves.
+#[derive(Debug, Serialize, Deserialize)]
+struct Ready {
+    cluster: String,
+    store: u64,
+    epoch: u64,
+    key: [u8; 32],
+    address: String,
+    /// Address of plain streams.
+    raw: String,
+}
+
+/// The store's process, which ends with this value.
+pub(super) struct Child {
+    pub(super) peer: Peer,
+    pub(super) read: SealedGrant,
+    pub(super) write: SealedGrant,
+    /// Address at which plain streams send or receive: see [`serve`].
+    pub(super) raw: String,
+    _process: tokio::process::Child,
+}
+
+impl Child {
+    pub(super) async fn start(global: &Global, region: ByteSize) -> Result<Self> {
+        let mut command = tokio::process::Command::new(std::env::current_exe()?);
+        command
+            .args(["bench", "transfer-store", "--region", &region.0.to_string()])
+            .args(["--transport", &global.transport.to_string()])
+            .args(["--rdma-devices", &global.rdma_devices.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let mut process = command.spawn().context("cannot start the bench's store")?;
+        let out = process.stdout.take().context("the store has no standard output")?;
+        let line = BufReader::new(out).lines().next_line().await?;
+        let line = line.context("the bench's store ended: its reason is above")?;
+        let ready: Ready = serde_json::from_str(&line).context("what the bench's store says")?;
+        let peer = Peer {
+            cluster: ready.cluster.parse().context("the cluster of the bench's store")?,
+            store: StoreId(ready.store),
+            epoch: SegmentEpoch(ready.epoch),
+            endpoints: vec![PeerEndpoint {
+                transport: "tcp".to_owned(),
+                address: ready.address,
+                attributes: Vec::new(),
+            }],
+        };
+        let sealed = |access| {
+            let range = GrantedRange { segment: 0, offset: 0, len: region.0, index: 1 };
+            let expires = ClusterTime(0).after(LIFETIME);
+            let (cluster, store, epoch) = (peer.cluster, peer.store, peer.epoch);
+            Grant { cluster, store, epoch, access, expires, ranges: vec![range] }.seal(&GrantKey(ready.key))
+        };
+        let (read, write) = (sealed(Access::Read), sealed(Access::Write));
+        Ok(Self { peer, read, write, raw: ready.raw, _process: process })
+    }
+}
+
+/// Serves one segment until standard input ends, and plain streams: each sends chunks after the byte `g`, and receives them
+/// after `p`.
+pub(in super::super) async fn serve(global: &Global, args: &TransferStoreArgs) -> Result<Ended> {
+    let (cluster, store) = (ClusterId::random(), StoreId::random());
+    let (epoch, key) = (SegmentEpoch::random(), GrantKey::random());
+    let authority = Arc::new(Authority::new(Clock::monotonic()));
+    authority.learn(cluster, ClusterTime(0));
+    let region = args.region.0;
+    let segment = tokio::task::block_in_place(|| Segment::allocate(0, region, &mut |_| {}))?;
+    let rdma = Rdma::for_process(global.transport, &global.rdma_devices)?;
+    if let Some(rdma) = &rdma {
+        tokio::task::block_in_place(|| segment.register(rdma))?;
+    }
+    let server = Arc::new(DataServer::new(DataServerConfig {
+        store,
+        epoch,
+        key: GrantKey(key.0),
+        segments: vec![segment],
+        authority,
+        grant_lifetime: LIFETIME,
+        fence_bytes: fence_limit(region),
+        max_connections: 1_000,
+        rdma,
+    }));
+    let stop = CancellationToken::new();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?.to_string();
+    tokio::spawn(server.clone().serve(listener, stop.clone()));
+    if global.transport.shm() {
+        let listener = mc_net::listen_local(&socket_name(store, epoch))?;
+        tokio::spawn(server.serve_local(listener, ShmAccess::SameUid, stop.clone()));
+    }
+    let raw = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let raw_address = raw.local_addr()?.to_string();
+    std::thread::spawn(move || {
+        for stream in raw.incoming().flatten() {
+            std::thread::spawn(move || plain(stream));
+        }
+    });
+    let ready = Ready {
+        cluster: cluster.to_string(),
+        store: store.0,
+        epoch: epoch.0,
+        key: key.0,
+        address,
+        raw: raw_address,
+    };
+    println!("{}", serde_json::to_string(&ready)?);
+    // It ends with the bench.
+    let _ = tokio::task::block_in_place(|| std::io::stdin().read(&mut [0]));
+    stop.cancel();
+    Ok(Ended::Well)
+}
+
+/// One plain stream, until the other end has had enough.
+fn plain(mut stream: std::net::TcpStream) {
+    let (mut what, mut chunk) = ([0], vec![1; CHUNK]);
+    let _ = stream.read_exact(&mut what);
+    match what[0] {
+        b'g' => while stream.write_all(&chunk).is_ok() {},
+        _ => while stream.read(&mut chunk).is_ok_and(|n| n > 0) {},
+    }
+}

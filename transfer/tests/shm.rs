@@ -28,7 +28,7 @@ const HELLO_LEN: u64 = 40;
 /// A store that shares its memory. Each test has numbers of its own, because names of sockets are the machine's.
 struct Host {
     store: StoreId,
-    /// Number of its segment, by which its descriptors are told from those of other tests.
+    /// Number of its segment, by which its mappings are told from those of other tests.
     number: SegmentNumber,
     server: Arc<DataServer>,
     peer: Peer,
@@ -52,6 +52,7 @@ impl Host {
             fence_bytes: 1 << 20,
             max_connections: 100,
             rdma: None,
+            max_pairs: 0,
         };
         let server = Arc::new(DataServer::new(config));
         let stop = CancellationToken::new();
@@ -95,13 +96,11 @@ impl Host {
         Start { segment: self.number, offset }
     }
 
-    /// Counts the descriptors of its segment in this process.
-    fn descriptors(&self) -> usize {
-        let name = format!("mc-segment-{} ", self.number);
-        let links = std::fs::read_dir("/proc/self/fd")
-            .unwrap()
-            .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
-        links.filter(|link| link.to_string_lossy().contains(&name)).count()
+    /// Counts the mappings of its segment in this process. One is the store's.
+    fn mappings(&self) -> usize {
+        let name = format!("memfd:mc-segment-{} ", self.number);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains(&name)).count()
     }
 }
 
@@ -194,7 +193,7 @@ async fn many_first_reads_make_one_connection() {
     for bytes in futures::future::join_all(reads).await {
         assert!(bytes.unwrap() == value);
     }
-    assert_eq!(host.descriptors(), 2);
+    assert_eq!(host.mappings(), 2);
 }
 
 #[tokio::test]
@@ -205,7 +204,7 @@ async fn whoever_may_not_share_reads_over_tcp() {
         let value = pattern(MIB, 1);
         host.write(0, &value, 5).await;
         assert!(read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap() == value);
-        assert_eq!((shared.load(Ordering::SeqCst), host.descriptors()), (0, 1));
+        assert_eq!((shared.load(Ordering::SeqCst), host.mappings()), (0, 1));
     }
 }
 
@@ -215,10 +214,10 @@ async fn a_client_keeps_no_memory_of_a_store_that_has_ended_and_takes_no_bytes_f
     let (transport, _) = client(ShmAccess::SameUid);
     host.write(0, &pattern(MIB, 1), 5).await;
     read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap();
-    assert_eq!(host.descriptors(), 2);
+    assert_eq!(host.mappings(), 2);
     // The fixture keeps the memory, so the old bytes are still there to be read.
     host.stop.cancel();
-    until("the client has let go", || host.descriptors() == 1).await;
+    until("the client has let go", || host.mappings() == 1).await;
     let error = read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap_err();
     assert!(matches!(error, TransferError::Connect { .. } | TransferError::Broken { .. }), "{error}");
 }
@@ -229,18 +228,18 @@ async fn segments_that_come_and_go_are_followed() {
     let (transport, shared) = client(ShmAccess::SameUid);
     host.write(0, &pattern(MIB, 1), 5).await;
     read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap();
-    assert_eq!((host.descriptors(), shared.load(Ordering::SeqCst)), (2, MIB as u64));
+    assert_eq!((host.mappings(), shared.load(Ordering::SeqCst)), (2, MIB as u64));
 
     let further = host.number.wrapping_add(1);
     host.server.lend(Segment::allocate(further, MIB as u64, &mut |_| {}).unwrap());
-    until("the client has let go of the old list", || host.descriptors() == 1).await;
+    until("the client has let go of the old list", || host.mappings() == 1).await;
     read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap();
-    assert_eq!((host.descriptors(), shared.load(Ordering::SeqCst)), (2, 2 * MIB as u64));
+    assert_eq!((host.mappings(), shared.load(Ordering::SeqCst)), (2, 2 * MIB as u64));
     let second = Host { number: further, peer: host.peer.clone(), server: host.server.clone(), ..host };
-    assert_eq!(second.descriptors(), 2, "and of the new one");
+    assert_eq!(second.mappings(), 2, "and of the new one");
 
     let withdrawn = second.server.withdraw(further).unwrap();
-    until("the client has let go of it", || second.descriptors() == 1).await;
+    until("the client has let go of it", || second.mappings() == 1).await;
     assert!(!withdrawn.is_in_use());
     let why = refusal(read(&transport, &second, &second.peer, (0, MIB, 5)).await);
     assert!(why.contains("is not in this store's memory"), "{why}");
@@ -255,7 +254,7 @@ async fn strangers_on_either_end_do_no_harm() {
     let mut stranger = mc_net::connect_local(&socket_name(host.store, host.peer.epoch)).unwrap();
     stranger.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n.......").await.unwrap();
     assert_eq!(stranger.read(&mut [0; 16]).await.unwrap_or(0), 0);
-    assert_eq!(host.descriptors(), 1);
+    assert_eq!(host.mappings(), 1);
     // One that is refused is not left connected.
     let mut refused = mc_net::connect_local(&socket_name(host.store, host.peer.epoch)).unwrap();
     let mut hello = b"mcTX\0\x01\0\x02".to_vec();

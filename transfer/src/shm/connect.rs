@@ -10,9 +10,9 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
 
-use super::{RECORD_LEN, Record, Segments, Shared, ShmAccess, socket_name};
+use super::map::Map;
+use super::{RECORD_LEN, Record, Segments, ShmAccess, socket_name};
 use crate::transport::Peer;
 use crate::wire::{HELLO_REPLY_LEN, Hello, HelloReply, VERSIONS};
 
@@ -60,15 +60,13 @@ async fn receive_all(peer: &Peer, access: ShmAccess) -> io::Result<Result<(UnixS
     loop {
         match receive(&mut stream).await? {
             (Record::END, _) => {
-                let segments = Segments { by_number: segments, given_up: CancellationToken::new() };
-                return Ok(Ok((stream, segments)));
+                return Ok(Ok((stream, Segments { by_number: segments })));
             }
             (Record { number, len }, Some(descriptor)) if segments.len() < MOST => {
-                let there = rustix::fs::fstat(&descriptor)?.st_size;
-                if u64::try_from(there) != Ok(len) {
-                    return Ok(Err(format!("segment {number} has {there} bytes, and it says {len}")));
+                match Map::new(&descriptor, len) {
+                    Ok(map) => drop(segments.insert(number, map)),
+                    Err(error) => return Ok(Err(format!("segment {number} can't be mapped: {error}"))),
                 }
-                segments.insert(number, Shared { descriptor, len });
             }
             (Record { number, .. }, _) => {
                 return Ok(Err(format!("segment {number} came without a descriptor")));

@@ -22,6 +22,7 @@ pub(crate) struct Data {
     store: StoreId,
     memory: Arc<Memory>,
     max_connections: usize,
+    max_pairs: usize,
     offer: Offer,
     authority: Arc<Authority>,
     listener: std::net::TcpListener,
@@ -94,10 +95,12 @@ impl Data {
         request_seconds: RequestSeconds,
         offer: Offer,
     ) -> Self {
+        let (max_connections, max_pairs) = descriptors::share(offer.rdma.is_some());
         Self {
             store,
             memory,
-            max_connections: descriptors::max_connections(),
+            max_connections,
+            max_pairs,
             offer,
             authority,
             listener,
@@ -216,6 +219,7 @@ impl Data {
             fence_bytes: fence_limit(self.memory.bytes()),
             max_connections: self.max_connections,
             rdma: self.offer.rdma.clone(),
+            max_pairs: self.max_pairs,
         });
         let server = Arc::new(server.with_request_seconds(self.request_seconds.clone()));
         let stop = CancellationToken::new();

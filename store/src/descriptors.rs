@@ -9,10 +9,15 @@ const RESERVED: u64 = 256;
 /// megabytes, half of it in the kernel.
 const MOST: u64 = 1 << 16;
 
-/// Returns the most data connections under the present descriptor limit.
-pub(crate) fn max_connections() -> usize {
+/// Most connections with RDMA beside them, which takes a descriptor more.
+const MOST_PAIRS: usize = 512;
+
+/// Returns the most data connections under the present descriptor limit, and the most of them with RDMA.
+pub(crate) fn share(rdma: bool) -> (usize, usize) {
     let limit = getrlimit(Resource::Nofile).current;
-    usize::try_from(connections_of(limit.unwrap_or(u64::MAX))).unwrap_or(usize::MAX)
+    let all = usize::try_from(connections_of(limit.unwrap_or(u64::MAX))).unwrap_or(usize::MAX);
+    let pairs = if rdma { MOST_PAIRS.min(all / 4) } else { 0 };
+    (all - pairs, pairs)
 }
 
 /// Returns `limit` less [`RESERVED`], or half of it where descriptors are few, and at most [`MOST`].

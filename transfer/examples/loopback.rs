@@ -150,6 +150,7 @@ impl Store {
             fence_bytes: 512 << 20,
             max_connections: 1_000,
             rdma: None,
+            max_pairs: 0,
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address").to_string();

@@ -32,9 +32,11 @@
 //!   end          link:u8 reads_at_once:u8 way:u16 pair:u32 first_packet:u32 mtu:u32 lid:u16 gid[16]
 //!   ```
 //! - Kind 3 reads or writes, and kind 4 writes and seals. Each operation goes on with `key:u32 address:u64` of its bytes in
-//!   the client's memory. The reply has one verdict for each operation, as for a write. When a read's request is not
-//!   refused as a whole, the store also sends a message with the low half of its id through the queue pair, after all
-//!   bytes. A verdict can overtake bytes on the way to the client's memory, and the message can't.
+//!   the client's memory. The reply has one verdict for each operation, as for a write. With a read the store also sends
+//!   a message with the low half of its id through the queue pair, after all bytes: a verdict can overtake bytes on the
+//!   way to the client's memory, and the message can't. There is none when the request is refused as a whole, or an
+//!   operation with status 9 or 10. A range is sealed only if all operations on it in the request are good. The
+//!   operations of a request have 16 MiB at most.
 //!
 //! Every length is checked against its bound before anything is allocated or waited for.
 
@@ -62,6 +64,8 @@ pub(crate) const REQUEST_LEN: usize = 16;
 pub(crate) const OP_LEN: usize = 20;
 /// Length of an operation whose bytes go by RDMA.
 pub(crate) const RDMA_OP_LEN: usize = OP_LEN + 12;
+/// Maximum bytes of the operations of one request by RDMA.
+pub(crate) const MAX_RDMA_BYTES: u64 = 16 << 20;
 /// Length of an end of a pair.
 pub(crate) const END_LEN: usize = 34;
 pub(crate) const REPLY_LEN: usize = 8;
@@ -80,6 +84,8 @@ pub(crate) enum WireError {
     Access(u8, u8),
     #[error("the operations of a request add up to more than 2^64 bytes")]
     Total,
+    #[error("the operations of a request by RDMA add up to more than {MAX_RDMA_BYTES} bytes")]
+    RdmaTotal,
     #[error("a reason has {0} bytes, at most {MAX_REASON_LEN} are allowed")]
     Reason(u16),
     #[error("reply {got} came where {expected} was due")]
@@ -211,11 +217,6 @@ impl Ask {
         }
     }
 
-    /// Whether it is about RDMA, so that its operations are not those of a plain request.
-    pub(crate) fn is_rdma(self) -> bool {
-        self.op_len() != OP_LEN
-    }
-
     /// Returns what the grant must permit.
     pub(crate) fn access(self) -> Access {
         match self {
@@ -332,6 +333,12 @@ impl RdmaOp {
         out.extend_from_slice(&self.address.to_be_bytes());
     }
 
+    /// Checks the bytes that the operations announce.
+    pub(crate) fn check_total(bytes: &[u8]) -> Result<(), WireError> {
+        let total = total_len(Self::decode_all(bytes).map(|op| op.op)).map_err(|_| WireError::RdmaTotal)?;
+        if total <= MAX_RDMA_BYTES { Ok(()) } else { Err(WireError::RdmaTotal) }
+    }
+
     fn decode(bytes: &[u8; RDMA_OP_LEN]) -> Self {
         let mut fields = Fields(bytes);
         let op = Op { range: fields.u32(), offset: fields.u64(), len: fields.u64() };
@@ -409,8 +416,10 @@ pub(crate) enum Status {
     Busy = 7,
     /// The put of this grant has sealed the range: its bytes are final.
     Sealed = 8,
-    /// The bytes can't go by RDMA, or did not: the client may send the same over TCP.
+    /// RDMA has failed: the client may do the same over another pair, or over TCP.
     Device = 9,
+    /// The bytes can't go by RDMA now, though it works: the client may do the same over TCP.
+    NotByRdma = 10,
 }
 
 /// The fixed part of a verdict.
@@ -422,6 +431,8 @@ pub(crate) struct VerdictHeader {
     pub(crate) busy: bool,
     /// Whether the status is [`Status::Device`].
     pub(crate) device: bool,
+    /// Whether the status is [`Status::NotByRdma`].
+    pub(crate) not_by_rdma: bool,
     pub(crate) reason_len: usize,
 }
 
@@ -438,6 +449,7 @@ impl VerdictHeader {
             good: is(Status::Good),
             busy: is(Status::Busy),
             device: is(Status::Device),
+            not_by_rdma: is(Status::NotByRdma),
             reason_len: reason_len.into(),
         })
     }

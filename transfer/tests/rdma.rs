@@ -126,6 +126,44 @@ async fn what_is_outside_the_grant_or_superseded_is_refused() {
     assert!(store.bytes(0, 100_000) == new);
 }
 
+#[tokio::test]
+async fn a_refused_grant_is_a_refusal_and_blames_no_way() {
+    let store = store().await;
+    let (client, _) = client(true);
+    let bytes = pattern(300_000, 1);
+    let expired = |access| {
+        let grant = grant(access, vec![range(0, 1 << 20, 1)]);
+        mc_types::Grant { expires: mc_types::ClusterTime(0), ..grant }.seal(&common::KEY)
+    };
+    // Before there is a pair, and with one.
+    for _ in 0..2 {
+        let began = Instant::now();
+        let late = write(&client, &store.peer(), &expired(Access::Write), &bytes).await;
+        assert!(refusal(late).contains("expired"));
+        let late = read(&client, &store.peer(), &expired(Access::Read), 300_000).await;
+        assert!(refusal(late).contains("expired"));
+        println!("refused after {:?}", began.elapsed());
+        write(&client, &store.peer(), &sealed(Access::Write, 0, 1 << 20, 1), &bytes).await.unwrap();
+    }
+    assert_eq!(store.counters().rdma_pairs.load(Ordering::SeqCst), 1, "the pair is kept");
+}
+
+#[tokio::test]
+async fn a_segment_that_is_not_registered_goes_over_tcp() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let rdma = devices();
+    let store = Store::start_full(listener, LEN, Timeouts::default(), 512 << 20, 1_000, Some(rdma.clone()));
+    let (client, moved) = client(false);
+    let bytes = pattern(9 << 20, 1);
+    let grants = [Access::Write, Access::Read].map(|access| sealed(access, 0, LEN, 1));
+    write(&client, &store.peer(), &grants[0], &bytes).await.unwrap();
+    assert!(read(&client, &store.peer(), &grants[1], 9 << 20).await.unwrap().0 == bytes);
+    assert_eq!(moved.load(Ordering::SeqCst), 0);
+    store.segment.register(&rdma).unwrap();
+    write(&client, &store.peer(), &grants[0], &bytes).await.unwrap();
+    assert_eq!(moved.load(Ordering::SeqCst), 9 << 20, "as soon as it is");
+}
+
 /// A newer write comes over TCP while an older one is under way by RDMA. Without `FenceMap::check_drained` bytes of the older
 /// one still land after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -175,6 +175,8 @@ impl StoreEnd {
         let mut flight = Flight { pair, kept: Some(kept) };
         let (mut rest, mut under_way) = (works.as_mut_slice(), 0);
         loop {
+            // Some drivers are done before anybody waits.
+            tokio::task::consume_budget().await;
             while under_way < WINDOWS && !rest.is_empty() {
                 let mut bytes = 0;
                 let fits = rest.iter().take(WINDOW).take_while(|work| {

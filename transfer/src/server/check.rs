@@ -54,9 +54,10 @@ pub(super) enum Refusal {
         "the transfer was cut off, because another range of its batch belongs to a newer write: try again"
     )]
     CutOff,
-    /// The bytes can't go by RDMA, or did not.
-    #[error("no RDMA: {0}")]
+    #[error("RDMA has failed: {0}")]
     Device(String),
+    #[error("not by RDMA: {0}")]
+    NotByRdma(String),
 }
 
 fn verb(access: Access) -> &'static str {
@@ -81,6 +82,7 @@ impl Refusal {
                 Status::Busy
             }
             Self::Device(_) => Status::Device,
+            Self::NotByRdma(_) => Status::NotByRdma,
             Self::NoRange { .. }
             | Self::OutsideGrant { .. }
             | Self::OutsideMemory { .. }

@@ -8,7 +8,7 @@ use super::rdma::Pair;
 use super::socket::{Closed, Incoming, MAX_TOGETHER, RECV_CHUNK, Received, Socket};
 use super::{Counters, DataServer, Timeouts};
 use crate::fence::Fenced;
-use crate::wire::{self, Ask, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, Request};
+use crate::wire::{self, Ask, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, RdmaOp, Request};
 
 /// Size in bytes at which replies that are held back are sent.
 const REPLIES_AT_ONCE: usize = 64 << 10;
@@ -98,9 +98,13 @@ impl<'a> Connection<'a> {
         body.resize(request.body_len(), 0);
         self.socket.read_exact(&mut body).await?;
         let (grant, ops) = body.split_at(request.grant_len as usize);
-        if !request.ask.is_rdma() {
-            // Checked before anything is answered.
-            wire::total_len(Op::decode_all(ops))?;
+        // Checked before anything is answered.
+        match request.ask {
+            Ask::Pair(_) => {}
+            Ask::RdmaRead | Ask::RdmaWrite | Ask::RdmaWriteAndSeal => RdmaOp::check_total(ops)?,
+            Ask::Read | Ask::Check | Ask::Write | Ask::WriteAndSeal => {
+                wire::total_len(Op::decode_all(ops))?;
+            }
         }
         self.patience = None;
         let mut end = Ok(());
@@ -117,7 +121,7 @@ impl<'a> Connection<'a> {
                     // Replies to writes wait for the last byte, because a client that is still sending reads none.
                     Ask::Write => self.writes(&grant, ops, false).await?,
                     Ask::WriteAndSeal => self.writes(&grant, ops, true).await?,
-                    Ask::Pair(_) => self.pair(ops),
+                    Ask::Pair(_) => self.pair(ops).await,
                     Ask::RdmaRead => end = self.rdma_reads(&grant, ops, request.id).await,
                     Ask::RdmaWrite => end = self.rdma_writes(&grant, ops, false).await,
                     Ask::RdmaWriteAndSeal => end = self.rdma_writes(&grant, ops, true).await,

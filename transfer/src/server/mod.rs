@@ -34,8 +34,6 @@ use crate::wire::Op;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of connections beyond the limit that are refused at the same time; more wait to be accepted.
 const REFUSED_AT_ONCE: usize = 64;
-/// Maximum number of connections with RDMA beside them. Each takes a descriptor and a queue pair; further ones use TCP.
-const MAX_PAIRS: usize = 512;
 /// Longest wait for the hello of a connection that is refused.
 const REFUSED_WITHIN: Duration = Duration::from_millis(250);
 
@@ -63,6 +61,8 @@ pub struct DataServerConfig {
     pub max_connections: usize,
     /// Devices to offer RDMA with: those with which the segments are registered.
     pub rdma: Option<Arc<Rdma>>,
+    /// Maximum number of connections with RDMA beside them; further ones use TCP. Each takes a descriptor and a queue pair.
+    pub max_pairs: usize,
 }
 
 /// Longest waits of the server for a peer.
@@ -151,6 +151,7 @@ impl DataServer {
             fence_bytes,
             max_connections,
             rdma,
+            max_pairs,
         } = config;
         let fence_budget = Arc::new(Budget::of(fence_bytes));
         let max_connections = max_connections.clamp(1, Semaphore::MAX_PERMITS);
@@ -165,7 +166,7 @@ impl DataServer {
             max_connections,
             slots: Arc::new(Semaphore::new(max_connections)),
             rdma,
-            pairs: Arc::new(Semaphore::new(MAX_PAIRS.min(max_connections))),
+            pairs: Arc::new(Semaphore::new(max_pairs.min(Semaphore::MAX_PERMITS))),
             transfer_ended: Arc::default(),
             crowded: Notify::new(),
             timeouts: Timeouts::default(),

@@ -1,5 +1,6 @@
 //! Requests whose bytes go by RDMA. See [`crate::rdma`].
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,20 +28,16 @@ struct Reading {
     index: u64,
 }
 
-impl From<NoRdma> for Refusal {
-    fn from(NoRdma(why): NoRdma) -> Self {
-        Self::Device(why)
-    }
-}
-
 impl DataServer {
     /// Makes a queue pair for a client's.
-    fn make_pair(&self, theirs: &End) -> Result<(Pair, End), Refusal> {
-        let rdma = self.rdma.as_ref();
-        let rdma = rdma.ok_or_else(|| Refusal::Device("the store offers none".to_owned()))?;
+    async fn make_pair(&self, theirs: End) -> Result<(Pair, End), Refusal> {
+        let rdma = self.rdma.clone().ok_or_else(|| Refusal::Device("the store offers none".to_owned()))?;
         let place = self.pairs.clone().try_acquire_owned();
         let place = place.map_err(|_| Refusal::Device("too many clients have a queue pair".to_owned()))?;
-        let (end, ours) = StoreEnd::new(rdma, theirs)?;
+        // Some drivers look up where the client is, and wait for an answer.
+        let made = tokio::task::spawn_blocking(move || StoreEnd::new(&rdma, &theirs)).await;
+        let made = made.unwrap_or_else(|failed| Err(NoRdma(failed.to_string())));
+        let (end, ours) = made.map_err(|NoRdma(why)| Refusal::Device(why))?;
         Counters::add(&self.counters.rdma_pairs, 1);
         Ok((Pair { end, _place: place }, ours))
     }
@@ -57,19 +54,32 @@ impl DataServer {
         let start = range.offset + read.op.offset;
         let bytes = start..start + read.op.len;
         lent.fence.check_read(bytes.clone(), range.index, grant.expires)?;
-        end.cut(&lent.segment, (start, read.op.len), (read.address, read.key), parts)?;
+        cut(end, &lent, (start, read.op.len), &read, parts)?;
         Ok(Reading { lent, bytes, index: range.index })
     }
 }
 
+/// Cuts a range into `parts` for the card.
+fn cut(
+    end: &StoreEnd,
+    lent: &Lent,
+    place: (u64, u64),
+    op: &RdmaOp,
+    parts: &mut Vec<Part>,
+) -> Result<(), Refusal> {
+    let cut = end.cut(&lent.segment, place, (op.address, op.key), parts);
+    cut.map_err(|NoRdma(why)| Refusal::NotByRdma(why))
+}
+
 impl Connection<'_> {
     /// Makes the queue pair beside this connection. One that is there is replaced.
-    pub(super) fn pair(&mut self, end: &[u8]) {
-        let Some(end) = end.first_chunk::<END_LEN>() else {
-            return self.verdict(Err(Refusal::Device("the request names no end".to_owned())));
-        };
+    pub(super) async fn pair(&mut self, end: &[u8]) {
         self.pair = None;
-        match self.server.make_pair(&End::decode(end)) {
+        let made = match end.first_chunk::<END_LEN>() {
+            Some(end) => self.server.make_pair(End::decode(end)).await,
+            None => Err(Refusal::Device("the request names no end".to_owned())),
+        };
+        match made {
             Ok((pair, ours)) => {
                 self.pair = Some(pair);
                 self.verdict(Ok(()));
@@ -82,26 +92,31 @@ impl Connection<'_> {
         }
     }
 
-    /// Writes to the client's memory. The message `id` follows the bytes, unless the verdicts say that RDMA has failed.
+    /// Writes to the client's memory. The message `id` follows the bytes.
     pub(super) async fn rdma_reads(&mut self, grant: &Grant, ops: &[u8], id: u64) -> Result<(), Closed> {
-        let Some(pair) = &mut self.pair else { return self.refuse_all(ops, &no_pair()) };
+        let Some(pair) = &mut self.pair else {
+            self.refuse_all(ops, &no_pair());
+            return Ok(());
+        };
         let (mut parts, mut reads, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         for op in RdmaOp::decode_all(ops) {
             let read = self.server.begin_read(grant, op, &pair.end, &mut parts);
-            if let Err(refusal @ Refusal::Device(_)) = &read {
-                let refusal = refusal.clone();
-                return self.refuse_all(ops, &refusal);
+            if let Err(refusal @ Refusal::NotByRdma(_)) = read {
+                self.refuse_all(ops, &refusal);
+                return Ok(());
             }
             kept.extend(read.as_ref().ok().map(|read| read.lent.clone()));
             reads.push(read);
         }
+        // A read holds no pass, so nobody orders this.
         let cut = Cut::new(self.server.transfer_ended.clone());
         let (gone, stall) = (self.socket.gone(), self.server.timeouts.stall);
         let number = Direction::ToClient(id as u32);
         match pair.end.carry(number, &parts, kept, &cut, gone, stall).await {
             Ok(()) => {}
             Err(Failed::Gone) => return Err(Closed::ByPeer),
-            Err(failed) => return self.failed(ops, failed),
+            Err(Failed::Cut) => return Err(Closed::Rdma),
+            Err(Failed::Device(why)) => return self.failed(ops, why),
         }
         for read in reads {
             // The second half of the seqlock, after the card has read the last byte.
@@ -121,7 +136,8 @@ impl Connection<'_> {
     /// Reads from the client's memory.
     pub(super) async fn rdma_writes(&mut self, grant: &Grant, ops: &[u8], seal: bool) -> Result<(), Closed> {
         if self.pair.is_none() {
-            return self.refuse_all(ops, &no_pair());
+            self.refuse_all(ops, &no_pair());
+            return Ok(());
         }
         // All are admitted before the card gets a hold on any, because others wait for those holds.
         let mut writes = Vec::new();
@@ -134,78 +150,92 @@ impl Connection<'_> {
             };
             writes.push(write);
         }
-        let Some(pair) = &mut self.pair else { return self.refuse_all(ops, &no_pair()) };
-        let cut = Cut::new(self.server.transfer_ended.clone());
+        let Some(pair) = &mut self.pair else { return Ok(()) };
+        let cut_off = Cut::new(self.server.transfer_ended.clone());
         let (mut parts, mut kept) = (Vec::new(), Vec::new());
-        for (write, RdmaOp { address, key, .. }) in writes.iter_mut().zip(RdmaOp::decode_all(ops)) {
+        for (write, op) in writes.iter_mut().zip(RdmaOp::decode_all(ops)) {
             let Ok(Incoming { lent, offset, len, pass, range, .. }) = write else { continue };
-            let Some(hold) = pass.hold_for_device(&cut) else {
+            let Some(hold) = pass.hold_for_device(&cut_off) else {
                 *write = Err(Fenced::Ended { index: range.index }.into());
                 continue;
             };
-            if let Err(missing) = pair.end.cut(&lent.segment, (*offset, *len), (address, key), &mut parts) {
-                return self.refuse_all(ops, &missing.into());
-            }
             kept.push((hold, lent.clone()));
+            if let Err(refusal) = cut(&pair.end, lent, (*offset, *len), &op, &mut parts) {
+                self.refuse_all(ops, &refusal);
+                return Ok(());
+            }
         }
         let (gone, stall) = (self.socket.gone(), self.server.timeouts.stall);
-        let carried = pair.end.carry(Direction::FromClient, &parts, kept, &cut, gone, stall).await;
-        match carried {
-            Ok(()) => {}
+        let carried = pair.end.carry(Direction::FromClient, &parts, kept, &cut_off, gone, stall).await;
+        let is_cut = match carried {
+            Ok(()) => false,
+            Err(Failed::Cut) => true,
             Err(Failed::Gone) => return Err(Closed::ByPeer),
-            Err(failed @ Failed::Device(_)) => return self.failed(ops, failed),
-            Err(Failed::Cut) => {
-                self.pair = None;
-                for write in writes {
-                    // Others of the batch have nothing to do with it, but their bytes are not there either.
-                    let ended = |write: Incoming| match write.pass.hold() {
-                        Some(_) => Refusal::CutOff,
-                        None => Fenced::Ended { index: write.range.index }.into(),
-                    };
-                    self.verdict(Err(write.map_or_else(|refusal| refusal, ended)));
-                }
-                return Err(Closed::Rdma);
+            Err(Failed::Device(why)) => return self.failed(ops, why),
+        };
+        for write in writes.iter_mut().filter(|_| is_cut) {
+            // Others of the batch have nothing to do with it, but their bytes are not there either.
+            if let Ok(Incoming { pass, range, .. }) = write
+                && pass.hold().is_some()
+            {
+                tracing::debug!(index = range.index, "a write was cut off with another one of its batch");
+                *write = Err(Refusal::CutOff);
             }
         }
-        for write in writes {
-            let sealed = match write {
-                Ok(write) => {
-                    Counters::add(&self.server.counters.writes, 1);
-                    Counters::add(&self.server.counters.rdma_bytes_written, write.len);
-                    match seal {
-                        true => {
-                            self.server.seal(&write, grant, &mut self.patience).await.map_err(Refusal::from)
-                        }
+        // A range may be written by several operations, and is sealed only when the last of them is there.
+        let mut refused: HashMap<u32, Refusal> = HashMap::new();
+        for (write, RdmaOp { op, .. }) in writes.iter().zip(RdmaOp::decode_all(ops)) {
+            match write {
+                // This is the same write again, whose answer was lost: as over TCP.
+                Err(Refusal::Fenced(Fenced::Sealed { .. })) if seal => {}
+                Err(refusal) => drop(refused.insert(op.range, refusal.clone())),
+                Ok(_) => {}
+            }
+        }
+        for (write, RdmaOp { op, .. }) in writes.into_iter().zip(RdmaOp::decode_all(ops)) {
+            let good = match (write, refused.get(&op.range)) {
+                (_, Some(refusal)) => Err(refusal.clone()),
+                (Err(_), None) => Ok(()),
+                (Ok(write), None) => {
+                    let sealed = match seal {
+                        true => self.server.seal(&write, grant, &mut self.patience).await,
+                        // Its bytes are not there.
+                        false if is_cut => Err(Fenced::Ended { index: write.range.index }),
                         false => Ok(()),
+                    };
+                    if sealed.is_ok() && !is_cut {
+                        Counters::add(&self.server.counters.writes, 1);
+                        Counters::add(&self.server.counters.rdma_bytes_written, write.len);
+                    }
+                    match sealed {
+                        // Sealed meanwhile by the same write over another connection, or else another has the range.
+                        Err(fenced) if is_cut && fenced != Fenced::InTransfer => {
+                            Err(Fenced::Ended { index: write.range.index }.into())
+                        }
+                        sealed => sealed.map_err(Refusal::from),
                     }
                 }
-                // As for a write over TCP: this is the same one again, whose answer was lost.
-                Err(Refusal::Fenced(Fenced::Sealed { .. })) if seal => Ok(()),
-                Err(refusal) => Err(refusal),
             };
-            self.verdict(sealed);
+            self.verdict(good);
+        }
+        if is_cut {
+            self.pair = None;
+            return Err(Closed::Rdma);
         }
         Ok(())
     }
 
     /// Answers every operation with the same refusal.
-    fn refuse_all(&mut self, ops: &[u8], refusal: &Refusal) -> Result<(), Closed> {
+    fn refuse_all(&mut self, ops: &[u8], refusal: &Refusal) {
         RdmaOp::decode_all(ops).for_each(|_| self.verdict(Err(refusal.clone())));
-        Ok(())
     }
 
     /// Answers a request whose bytes did not go through, and ends the connection, whose queue pair is gone.
-    fn failed(&mut self, ops: &[u8], failed: Failed) -> Result<(), Closed> {
+    fn failed(&mut self, ops: &[u8], why: String) -> Result<(), Closed> {
         self.pair = None;
-        let refusal = match failed {
-            Failed::Device(why) => {
-                Counters::add(&self.server.counters.rdma_failures, 1);
-                tracing::warn!("RDMA failed, the client goes on over another way or TCP: {why}");
-                Refusal::Device(why)
-            }
-            Failed::Cut | Failed::Gone => Refusal::CutOff,
-        };
-        self.refuse_all(ops, &refusal)?;
+        Counters::add(&self.server.counters.rdma_failures, 1);
+        tracing::warn!("RDMA failed, the client goes on over another way or TCP: {why}");
+        self.refuse_all(ops, &Refusal::Device(why));
         Err(Closed::Rdma)
     }
 }

@@ -32,8 +32,8 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::map::Map;
 pub use self::access::{ParseShmAccessError, ShmAccess};
+use self::map::Map;
 pub use self::record::socket_name;
 pub(crate) use self::record::{RECORD_LEN, Record};
 use crate::checksum::{Checksum, Sums};
@@ -95,7 +95,6 @@ impl Drop for Connecting<'_> {
     }
 }
 
-
 impl ShmTransport {
     /// Creates a transport over `tcp`. It shares memory with the stores that `access` admits.
     #[must_use]
@@ -147,11 +146,7 @@ impl ShmTransport {
 
     /// Copies the bytes of each operation and returns its checksum; `None` if a range is not in the segments.
     /// The copies are bounded, so only the deadline and other tasks get between them.
-    async fn copy(
-        segments: &Segments,
-        ops: &mut [ReadOp<'_>],
-        sums: Sums,
-    ) -> Option<Vec<Checksum>> {
+    async fn copy(segments: &Segments, ops: &mut [ReadOp<'_>], sums: Sums) -> Option<Vec<Checksum>> {
         let (mut checksums, mut since_turn) = (Vec::with_capacity(ops.len()), 0);
         for op in ops {
             let len: u64 = op.into.iter().map(|buffer| buffer.len() as u64).sum();

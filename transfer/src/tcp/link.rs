@@ -35,9 +35,18 @@ pub(super) type Outcome = Result<Checksum, Refused>;
 pub(super) struct Refused {
     /// Whether the store is only busy, and may do the same in a moment.
     pub(super) busy: bool,
-    /// Whether the bytes did not go by RDMA, and may go over TCP.
+    /// Whether RDMA has failed, so that the same may work over another way.
     pub(super) device: bool,
+    /// Whether the bytes can't go by RDMA, and may go over TCP.
+    pub(super) not_by_rdma: bool,
     pub(super) reason: String,
+}
+
+impl Refused {
+    /// A refusal that another attempt would meet as well.
+    fn for_good(reason: String) -> Self {
+        Self { busy: false, device: false, not_by_rdma: false, reason }
+    }
 }
 
 /// Why a connection can't be used any more.
@@ -174,7 +183,7 @@ impl Link {
                     "it chose version {} of the transfer protocol and speaks {} to {}, this client {} to {}",
                     reply.chosen, theirs.0, theirs.1, ours.0, ours.1
                 );
-                Refused { busy: false, device: false, reason }
+                Refused::for_good(reason)
             })
         }))
     }
@@ -227,9 +236,7 @@ impl Link {
     ) -> Result<(), Broken> {
         if self.version < KINDS_SINCE {
             let reason = "it speaks version 1 of the transfer protocol, which has no checks".to_owned();
-            done.extend(
-                pieces.iter().map(|_| Err(Refused { busy: false, device: false, reason: reason.clone() })),
-            );
+            done.extend(pieces.iter().map(|_| Err(Refused::for_good(reason.clone()))));
             return Ok(());
         }
         if let Err(refused) = self.ask(Ask::Check, grant, pieces).await? {
@@ -429,7 +436,8 @@ impl Link {
         Ok(if header.good {
             Ok(())
         } else {
-            Err(Refused { busy: header.busy, device: header.device, reason: reason() })
+            let VerdictHeader { busy, device, not_by_rdma, .. } = header;
+            Err(Refused { busy, device, not_by_rdma, reason: reason() })
         })
     }
 

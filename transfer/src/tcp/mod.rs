@@ -17,8 +17,8 @@ use tokio::time::{Instant, timeout_at};
 use self::link::{Broken, ConnectError, Link, Outcome, Refused};
 use self::plan::Piece;
 use self::pool::{Pool, Pools, Reuse};
-use self::rdma::ByRdma;
 pub use self::rdma::OnRdma;
+use self::rdma::{ByRdma, NoPair};
 use crate::checksum::{Checksum, Sums};
 use crate::rdma::{Rdma, Slots};
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
@@ -30,6 +30,8 @@ const TRANSPORT: &str = "tcp";
 const LOOKS: u32 = 4;
 /// Number of ways of RDMA that may fail before the rest of a call goes over TCP.
 const RDMA_FAILURES: u32 = 2;
+/// Longest wait for buffers before a turn goes over TCP.
+const SLOTS_WITHIN: Duration = Duration::from_millis(50);
 /// First pause before a busy store is asked again. The pause doubles each time, up to [`BUSY_PAUSE_MOST`].
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const BUSY_PAUSE_MOST: Duration = Duration::from_millis(160);
@@ -159,7 +161,8 @@ impl Transport for TcpTransport {
                 Err(error) => return vec![Err(error); count],
             };
             let ops = ops.iter_mut().map(|op| (op.range, op.offset, op.into.iter_mut().map(|b| &mut **b)));
-            let lanes = plan::cut(ops, total, call.lanes(total)).into_iter().map(Work::Read);
+            let lanes = plan::cut(ops, total, call.lanes(total), call.longest());
+            let lanes = lanes.into_iter().map(Work::Read);
             call.run(lanes, count).await
         })
     }
@@ -180,7 +183,7 @@ impl Transport for TcpTransport {
                 Err(error) => return vec![Err(error); count],
             };
             let cut = ops.iter().map(|op| (op.range, op.offset, op.from.iter().copied()));
-            let lanes = plan::cut(cut, total, call.lanes(total));
+            let lanes = plan::cut(cut, total, call.lanes(total), call.longest());
             // The bytes of an operation that was cut may come over several connections, so none of them is the last.
             let whole = lanes.iter().map(Vec::len).sum::<usize>() == count;
             let with = if whole { seal } else { Seal::No };
@@ -237,8 +240,12 @@ impl Work<'_> {
                 (Ok(()), Self::Write(pieces, seal)) => {
                     return Ok(link.rdma_write(how, grant, &pieces[turn], *seal, done).await?);
                 }
-                (Err(why), _) if by.only => return Err(Failure::Rdma(why)),
-                (Ok(()), Self::Check(_)) | (Err(_), _) => {}
+                (Err(NoPair::Refused(refused)), _) => {
+                    done.extend(turn.map(|_| Err(refused.clone())));
+                    return Ok(());
+                }
+                (Err(NoPair::NoWay(why)), _) if by.only => return Err(Failure::Rdma(why)),
+                (Ok(()), Self::Check(_)) | (Err(NoPair::NoWay(_)), _) => {}
             }
         }
         match self {
@@ -296,6 +303,11 @@ impl<'a> Call<'a> {
 
     fn lanes(&self, total: u64) -> usize {
         self.pools[0].lanes(total)
+    }
+
+    /// Maximum bytes of one piece.
+    fn longest(&self) -> u64 {
+        if self.pools[0].rdma().is_some() { rdma::REQUEST } else { plan::TURN }
     }
 
     async fn run<'b>(
@@ -393,17 +405,29 @@ impl<'a> Call<'a> {
                 Ok(()) => {
                     connection.put_back();
                     reuse = Reuse::Allowed;
-                    let busy = |outcome: &Outcome| outcome.as_ref().is_err_and(|refused| refused.busy);
-                    match done[first..].iter().position(busy) {
-                        Some(busy) if self.pause(&mut pause).await => done.truncate(first + busy),
+                    match done[first..].iter().position(is_for_now) {
+                        Some(at) if done[first + at].as_ref().is_err_and(|refused| refused.not_by_rdma) => {
+                            if pool.rdma().is_some_and(|(by, _)| by.only) {
+                                let why = done.swap_remove(first + at).err().map(|refused| refused.reason);
+                                done.truncate(first + at);
+                                return Err(Failure::Rdma(why.unwrap_or_default()));
+                            }
+                            done.truncate(first + at);
+                            failures = RDMA_FAILURES;
+                        }
+                        Some(at) if self.pause(&mut pause).await => done.truncate(first + at),
                         Some(_) => {}
                         None => pause = BUSY_PAUSE,
                     }
+                    continue;
                 }
                 Err(Failure::Broken(_)) if connection.reused => reuse = Reuse::Never,
                 Err(Failure::Rdma(_)) => failures += 1,
                 Err(failure) => return Err(failure),
             }
+            // The turn is repeated from the first piece that it left for later.
+            let left = done[first..].iter().position(is_for_now);
+            done.truncate(left.map_or(done.len(), |at| first + at));
         }
         Ok(())
     }
@@ -412,18 +436,25 @@ impl<'a> Call<'a> {
     async fn slots(&self, pool: &Pool, bytes: u64, failures: u32) -> Result<Option<Slots>, Failure> {
         let Some((by, ways)) = pool.rdma().filter(|(by, _)| by.wants(bytes)) else { return Ok(None) };
         let found = match ways.any(by.ways()) {
-            Ok(()) if failures < RDMA_FAILURES => timeout_at(self.deadline, by.slots(bytes)).await,
-            Ok(()) => Ok(Err("it has failed over two ways".to_owned())),
-            Err(why) => Ok(Err(why)),
+            Ok(()) if failures < RDMA_FAILURES => {
+                let until =
+                    if by.only { self.deadline } else { self.deadline.min(Instant::now() + SLOTS_WITHIN) };
+                match timeout_at(until, by.slots(bytes)).await {
+                    Ok(found) => found,
+                    Err(_) if by.only => return Err(Failure::Queued),
+                    Err(_) => Err("all buffers are in use".to_owned()),
+                }
+            }
+            Ok(()) => Err("it has failed over two ways, or can't reach these bytes".to_owned()),
+            Err(why) => Err(why),
         };
         match found {
-            Ok(Ok(slots)) => Ok(Some(slots)),
-            Ok(Err(why)) if by.only => Err(Failure::Rdma(why)),
-            Ok(Err(why)) => {
+            Ok(slots) => Ok(Some(slots)),
+            Err(why) if by.only => Err(Failure::Rdma(why)),
+            Err(why) => {
                 tracing::debug!(store = %self.peer.store, "no RDMA: {why}");
                 Ok(None)
             }
-            Err(_) => Err(Failure::Queued),
         }
     }
 
@@ -437,6 +468,11 @@ impl<'a> Call<'a> {
         tokio::time::sleep_until(again).await;
         true
     }
+}
+
+/// Whether the store may do what it has refused, in a moment or over TCP.
+fn is_for_now(outcome: &Outcome) -> bool {
+    outcome.as_ref().is_err_and(|refused| refused.busy || refused.not_by_rdma)
 }
 
 /// Reason why an endpoint did not carry the work.

@@ -9,7 +9,7 @@ const CUT_ALIGN: u64 = 64 << 10;
 
 /// Bytes that a call carries before it lets waiting calls use the connection. At some GB/s that takes some ms. A turn
 /// costs one round trip.
-const TURN: u64 = 16 << 20;
+pub(super) const TURN: u64 = 16 << 20;
 
 /// A local buffer that can be cut in two.
 pub(super) trait Buffer: Sized {
@@ -70,11 +70,12 @@ pub(super) fn turn(lens: impl Iterator<Item = u64>) -> usize {
 }
 
 /// Cuts operations (range, offset, buffers) of `total` bytes into at most `lanes` lists of nearly the same size.
-/// The pieces of an operation are in order, from list to list and within each, and none is longer than a turn.
+/// The pieces of an operation are in order, from list to list and within each, and none is longer than `longest`.
 pub(super) fn cut<B: Buffer>(
     ops: impl ExactSizeIterator<Item = (u32, u64, impl Iterator<Item = B>)>,
     total: u64,
     lanes: usize,
+    longest: u64,
 ) -> Vec<Vec<Piece<B>>> {
     let target = match lanes {
         0 | 1 => u64::MAX,
@@ -86,8 +87,8 @@ pub(super) fn cut<B: Buffer>(
     for (op, (range, offset, buffers)) in ops.enumerate() {
         let mut piece = Piece::empty(op, range, offset);
         for mut buffer in buffers {
-            while buffer.size() as u64 > room.min(TURN - piece.len) {
-                let fits = room.min(TURN - piece.len);
+            while buffer.size() as u64 > room.min(longest - piece.len) {
+                let fits = room.min(longest - piece.len);
                 let (head, tail) = buffer.cut(fits as usize);
                 piece.push(head);
                 let next = Piece::empty(op, range, piece.offset.wrapping_add(piece.len));
@@ -126,7 +127,7 @@ mod tests {
     fn cut_lens(ops: &[Vec<Vec<u8>>], lanes: usize) -> Vec<Vec<Piece<&[u8]>>> {
         let total = ops.iter().flatten().map(|buffer| buffer.len() as u64).sum();
         let ops = ops.iter().enumerate().map(|(i, op)| (i as u32, 1_000, op.iter().map(Vec::as_slice)));
-        cut(ops, total, lanes)
+        cut(ops, total, lanes, TURN)
     }
 
     #[test]

@@ -106,10 +106,10 @@ impl Pool {
         self.rdma.as_deref().map(|by| (by, &*self.ways))
     }
 
-    /// How long an answer by RDMA may take. It is well below the stall timeout, so that a way that fails does not look like
+    /// How long an answer by RDMA may take. It is below the stall timeout, so that a way that fails does not look like
     /// a store that does.
     pub(super) fn rdma_patience(&self) -> Duration {
-        self.options.stall_timeout / 2
+        self.options.stall_timeout * 3 / 4
     }
 
     pub(super) fn address(&self) -> &str {

@@ -8,6 +8,7 @@ use mc_types::Access;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
+use super::is_for_now;
 use super::link::{Broken, Link, Outcome, Refused};
 use super::plan::Piece;
 use crate::checksum::RunningChecksum;
@@ -17,8 +18,8 @@ use crate::wire::{Ask, END_LEN, End, MAX_OPS, Op, RDMA_SINCE, RdmaOp};
 
 /// Fewest bytes of a turn that go by RDMA. Fewer are there with the answer over TCP, which RDMA needs as well.
 const WORTH_IT: u64 = 16 << 10;
-/// Maximum bytes of one request.
-const REQUEST: u64 = 4 << 20;
+/// Maximum bytes of one request, and so of a piece.
+pub(super) const REQUEST: u64 = 4 << 20;
 /// Operations that a request may have less than [`MAX_OPS`], because some are cut.
 const CUTS: usize = 64;
 /// Bytes copied and summed in one step: few enough to stay in the cache.
@@ -65,26 +66,25 @@ pub(super) struct Paired {
     way: usize,
 }
 
-/// Pieces, or a part of one, that go with one request.
-struct Batch {
-    pieces: std::ops::Range<usize>,
-    /// Bytes of the piece, if it is only one: it may be a part.
-    offset: u64,
-    len: u64,
-    /// Whether no further batch has bytes of these pieces.
-    last: bool,
+/// Why a connection has no queue pair.
+pub(super) enum NoPair {
+    /// No way can be tried now.
+    NoWay(String),
+    /// The store refused the grant, or knows no master yet: for any other request as well.
+    Refused(Refused),
 }
 
 impl Ways {
     /// Returns the way to try: the next one of those that did not fail. Devices of the same number go first, because they
-    /// are often on the same switch. `Err` says why there is none.
+    /// are often on the same switch, and each of both ends is in one of these. `Err` says why there is none.
     fn pick(&self, ours: usize) -> Result<usize, String> {
         let mut state = self.0.lock();
         let (now, next) = (Instant::now(), state.next);
         let all = ours * state.theirs.max(1);
         let free = |way: &usize| state.left.get(way).is_none_or(|left| left.until <= now);
-        let rails = (0..ours).map(|nth| (next + nth) % ours);
-        let found = rails.chain(ours..all).find(free);
+        let first = ours.max(state.theirs);
+        let rails = (0..first).map(|nth| (next + nth) % first);
+        let found = rails.chain(first..all).find(free);
         state.next = next.wrapping_add(1);
         found.ok_or_else(|| state.why())
     }
@@ -143,25 +143,27 @@ impl ByRdma {
 }
 
 impl Link {
-    /// Makes the pair beside this connection, if it has none. `Err` says why there is none; a way that failed is left.
+    /// Makes the pair beside this connection, if it has none. A way that fails is left.
     pub(super) async fn pair_up(
         &mut self,
         by: &ByRdma,
         ways: &Ways,
         access: Access,
         grant: &[u8],
-    ) -> Result<Result<(), String>, Broken> {
+    ) -> Result<Result<(), NoPair>, Broken> {
         match &self.paired {
             Some(paired) if !ways.is_left(paired.way) => return Ok(Ok(())),
             _ => self.paired = None,
         }
-        let ours = by.rdma.len();
-        let way = match ways.pick(ours) {
+        let way = match ways.pick(by.rdma.len()) {
             Ok(way) => way,
-            Err(why) => return Ok(Err(why)),
+            Err(why) => return Ok(Err(NoPair::NoWay(why))),
         };
         let made = self.make_pair(by, ways, way, access, grant).await?;
-        Ok(made.inspect_err(|why| ways.leave(way, why)))
+        if let Err(NoPair::NoWay(why)) = &made {
+            ways.leave(way, why);
+        }
+        Ok(made)
     }
 
     async fn make_pair(
@@ -171,38 +173,47 @@ impl Link {
         way: usize,
         access: Access,
         grant: &[u8],
-    ) -> Result<Result<(), String>, Broken> {
+    ) -> Result<Result<(), NoPair>, Broken> {
+        let no_way = |why: String| Ok(Err(NoPair::NoWay(why)));
         if self.version() < RDMA_SINCE {
             let version = self.version();
-            return Ok(Err(format!(
+            return no_way(format!(
                 "the store speaks version {version} of the transfer protocol, without RDMA"
-            )));
+            ));
         }
         let ours = by.rdma.len();
         // The store counts its devices around.
         let wish = u16::try_from(way % ours + way / ours).unwrap_or(0);
         let end = match ClientEnd::new(&by.rdma, way % ours, wish) {
             Ok(end) => end,
-            Err(error) => return Ok(Err(error.to_string())),
+            Err(error) => return no_way(error.to_string()),
         };
         let id = self.begin(Ask::Pair(access), 1, grant);
         end.end().encode(self.out());
         self.send_out().await?;
-        if let Err(refused) = self.reply(id).await? {
-            return Ok(Err(refused.reason));
+        match self.reply(id).await? {
+            Ok(()) => {}
+            Err(Refused { device: true, reason, .. }) => return no_way(reason),
+            Err(refused) => return Ok(Err(NoPair::Refused(refused))),
         }
         let mut theirs = [0; END_LEN];
         self.read_exact(&mut theirs).await?;
         let theirs = End::decode(&theirs);
         ways.0.lock().theirs = usize::from(theirs.way).clamp(1, 64);
-        if let Err(error) = end.connect(&theirs) {
-            return Ok(Err(error.to_string()));
+        // Some drivers look up where the store is, and wait for an answer.
+        let connect = move || end.connect(&theirs).map(|()| end);
+        match tokio::task::spawn_blocking(connect).await {
+            Ok(Ok(end)) => {
+                self.paired = Some(Paired { end, way });
+                Ok(Ok(()))
+            }
+            Ok(Err(error)) => no_way(error.to_string()),
+            Err(failed) => no_way(failed.to_string()),
         }
-        self.paired = Some(Paired { end, way });
-        Ok(Ok(()))
     }
 
-    /// Like [`Link::read`], with the bytes going by RDMA. There must be a pair.
+    /// Like [`Link::read`], with the bytes going by RDMA. There must be a pair, and no piece may be longer than [`REQUEST`].
+    /// It ends at the first batch with a piece that is refused for now.
     pub(super) async fn rdma_read(
         &mut self,
         by: (&ByRdma, &Ways, Slots, Duration),
@@ -213,40 +224,46 @@ impl Link {
         let (by, ways, slots, patience) = by;
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
         let mut buffers = Buffers::new(end, slots);
-        let mut sum = self.sums.of_reads();
-        let mut refused: Option<Refused> = None;
         for batch in batches(pieces) {
-            let mut answers = Vec::new();
+            let batch = &mut pieces[batch];
             let asked = async {
-                let id = self.rdma_request(Ask::RdmaRead, grant, pieces, &batch, &buffers);
+                let id = self.rdma_request(Ask::RdmaRead, grant, batch, &buffers);
                 self.send_out().await?;
-                answers = self.rdma_answers(id, pieces, &batch, &buffers).await?;
-                // A verdict can overtake the bytes.
-                buffers.told(id as u32).await.map_err(|error| Broken::Rdma(error.to_string()))
-            };
-            within(patience, batch.len, asked).await.inspect_err(|broken| broken.leave(ways, way))?;
-            let (mut at, mut good) = (0, 0);
-            for (nth, answer) in batch.pieces.clone().zip(answers) {
-                let is_good = answer.is_ok();
-                refused = refused.or(answer.err());
-                let piece = &mut pieces[nth];
-                let (offset, len) = batch.part_of(piece.len);
-                copy_out(&buffers, at, piece, offset, len, &mut sum).await;
-                at += len;
-                good += if is_good { len } else { 0 };
-                if batch.last {
-                    let sum = std::mem::replace(&mut sum, self.sums.of_reads());
-                    done.push(refused.take().map_or_else(|| Ok(sum.finish()), Err));
+                let answers = self.rdma_answers(id, batch, &buffers).await?;
+                if answers.told {
+                    // A verdict can overtake the bytes.
+                    buffers.told(id as u32).await.map_err(|error| Broken::Rdma(error.to_string()))?;
                 }
+                Ok(answers.of_pieces)
+            };
+            let answers = within(patience, bytes_of(batch), asked).await;
+            let answers = answers.inspect_err(|broken| broken.leave(ways, way))?;
+            let (mut at, mut good) = (0, 0);
+            for (piece, answer) in batch.iter_mut().zip(answers) {
+                let len = piece.len;
+                done.push(match answer {
+                    Ok(()) => {
+                        let mut sum = self.sums.of_reads();
+                        copy_out(&buffers, at, piece, &mut sum).await;
+                        good += len;
+                        Ok(sum.finish())
+                    }
+                    Err(refused) => Err(refused),
+                });
+                at += len;
             }
             (by.on_moved)(Access::Read, good);
+            if done[done.len() - batch.len()..].iter().any(is_for_now) {
+                break;
+            }
         }
         self.paired = buffers.settled().map(|end| Paired { end, way });
         ways.works(way);
         Ok(())
     }
 
-    /// Like [`Link::write`], with the bytes going by RDMA. There must be a pair.
+    /// Like [`Link::write`], with the bytes going by RDMA. There must be a pair, and no piece may be longer than
+    /// [`REQUEST`]. It ends at the first batch with a piece that is refused for now.
     pub(super) async fn rdma_write(
         &mut self,
         by: (&ByRdma, &Ways, Slots, Duration),
@@ -258,40 +275,29 @@ impl Link {
         let (by, ways, slots, patience) = by;
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
         let mut buffers = Buffers::new(end, slots);
-        let mut sums: Vec<RunningChecksum> = Vec::new();
-        let mut refused: Option<Refused> = None;
+        let ask = if seal == Seal::Yes { Ask::RdmaWriteAndSeal } else { Ask::RdmaWrite };
         for batch in batches(pieces) {
-            let (mut at, mut good) = (0, 0);
-            for nth in batch.pieces.clone() {
-                let (offset, len) = batch.part_of(pieces[nth].len);
-                if offset == 0 {
-                    sums.push(self.sums.of_writes());
-                }
-                if let Some(sum) = sums.last_mut() {
-                    copy_in(&mut buffers, at, &pieces[nth], offset, len, sum).await;
-                }
-                at += len;
+            let batch = &pieces[batch];
+            let (mut at, mut sums) = (0, Vec::with_capacity(batch.len()));
+            for piece in batch {
+                let mut sum = self.sums.of_writes();
+                copy_in(&mut buffers, at, piece, &mut sum).await;
+                sums.push(sum.finish());
+                at += piece.len;
             }
-            let seals = seal == Seal::Yes && batch.last;
-            let ask = if seals { Ask::RdmaWriteAndSeal } else { Ask::RdmaWrite };
             let asked = async {
-                let id = self.rdma_request(ask, grant, pieces, &batch, &buffers);
+                let id = self.rdma_request(ask, grant, batch, &buffers);
                 self.send_out().await?;
-                self.rdma_answers(id, pieces, &batch, &buffers).await
+                Ok(self.rdma_answers(id, batch, &buffers).await?.of_pieces)
             };
-            let answers = within(patience, batch.len, asked).await;
+            let answers = within(patience, at, asked).await;
             let answers = answers.inspect_err(|broken| broken.leave(ways, way))?;
-            let mut sums_done = if batch.last { std::mem::take(&mut sums) } else { Vec::new() }.into_iter();
-            for (nth, answer) in batch.pieces.clone().zip(answers) {
-                if answer.is_ok() {
-                    good += batch.part_of(pieces[nth].len).1;
-                }
-                refused = refused.or(answer.err());
-                if let Some(sum) = sums_done.next() {
-                    done.push(refused.take().map_or_else(|| Ok(sum.finish()), Err));
-                }
+            let good = batch.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
+            (by.on_moved)(Access::Write, good.map(|(piece, _)| piece.len).sum());
+            done.extend(sums.into_iter().zip(answers).map(|(sum, answer)| answer.map(|()| sum)));
+            if done[done.len() - batch.len()..].iter().any(is_for_now) {
+                break;
             }
-            (by.on_moved)(Access::Write, good);
         }
         self.paired = buffers.settled().map(|end| Paired { end, way });
         ways.works(way);
@@ -299,54 +305,54 @@ impl Link {
     }
 
     /// Encodes the request of a batch, and returns its id.
-    fn rdma_request<B>(
-        &mut self,
-        ask: Ask,
-        grant: &[u8],
-        pieces: &[Piece<B>],
-        batch: &Batch,
-        buffers: &Buffers,
-    ) -> u64 {
-        let id = self.begin(ask, batch.ops(pieces, buffers), grant);
+    fn rdma_request<B>(&mut self, ask: Ask, grant: &[u8], batch: &[Piece<B>], buffers: &Buffers) -> u64 {
+        let mut ops = Vec::with_capacity(batch.len());
         let mut at = 0;
-        for piece in &pieces[batch.pieces.clone()] {
-            let (offset, len) = batch.part_of(piece.len);
-            for (from, len, key, address) in buffers.parts(at, len) {
-                let op = Op { range: piece.range, offset: piece.offset.wrapping_add(offset + from), len };
-                RdmaOp { op, key, address }.encode(self.out());
+        for piece in batch {
+            for (from, len, key, address) in buffers.parts(at, piece.len) {
+                let op = Op { range: piece.range, offset: piece.offset.wrapping_add(from), len };
+                ops.push(RdmaOp { op, key, address });
             }
-            at += len;
+            at += piece.len;
         }
+        let id = self.begin(ask, ops.len() as u16, grant);
+        ops.iter().for_each(|op| op.encode(self.out()));
         id
     }
 
-    /// Receives the verdicts on a batch, and returns one for each of its pieces.
+    /// Receives the verdicts on a batch.
     async fn rdma_answers<B>(
         &mut self,
         id: u64,
-        pieces: &[Piece<B>],
-        batch: &Batch,
+        batch: &[Piece<B>],
         buffers: &Buffers,
-    ) -> Result<Vec<Result<(), Refused>>, Broken> {
+    ) -> Result<Answers, Broken> {
         let whole = self.reply(id).await?;
-        let (mut answers, mut at) = (Vec::with_capacity(batch.pieces.len()), 0);
-        for piece in &pieces[batch.pieces.clone()] {
-            let (_, len) = batch.part_of(piece.len);
+        let (mut of_pieces, mut told, mut at) = (Vec::with_capacity(batch.len()), whole.is_ok(), 0);
+        for piece in batch {
             let mut answer = whole.clone();
             if whole.is_ok() {
-                for _ in buffers.parts(at, len) {
-                    let verdict = self.verdict().await?;
-                    answer = answer.and(verdict);
+                for _ in buffers.parts(at, piece.len) {
+                    answer = answer.and(self.verdict().await?);
                 }
             }
-            at += len;
-            if let Err(Refused { device: true, reason, .. }) = answer {
-                return Err(Broken::Rdma(reason));
+            at += piece.len;
+            match &answer {
+                Err(Refused { device: true, reason, .. }) => return Err(Broken::Rdma(reason.clone())),
+                Err(Refused { not_by_rdma: true, .. }) => told = false,
+                _ => {}
             }
-            answers.push(answer);
+            of_pieces.push(answer);
         }
-        Ok(answers)
+        Ok(Answers { of_pieces, told })
     }
+}
+
+/// Answers to a batch.
+struct Answers {
+    of_pieces: Vec<Result<(), Refused>>,
+    /// Whether the store also sends a message, if it is a read.
+    told: bool,
 }
 
 impl Broken {
@@ -371,95 +377,40 @@ async fn within<T>(
     }
 }
 
-impl Batch {
-    /// Offset and length of the bytes of a piece of this batch that has `len` of them.
-    fn part_of(&self, len: u64) -> (u64, u64) {
-        if self.pieces.len() == 1 { (self.offset, self.len) } else { (0, len) }
-    }
-
-    /// Number of its operations.
-    fn ops<B>(&self, pieces: &[Piece<B>], buffers: &Buffers) -> u16 {
-        let mut at = 0;
-        let ops = pieces[self.pieces.clone()].iter().map(|piece| {
-            let (_, len) = self.part_of(piece.len);
-            at += len;
-            buffers.parts(at - len, len).count()
-        });
-        u16::try_from(ops.sum::<usize>()).unwrap_or(u16::MAX)
-    }
+fn bytes_of<B>(pieces: &[Piece<B>]) -> u64 {
+    pieces.iter().map(|piece| piece.len).sum()
 }
 
-/// Cuts pieces into requests: as many whole ones as fit, or a part of one that does not.
-fn batches<B>(pieces: &[Piece<B>]) -> Vec<Batch> {
+/// Cuts pieces into requests: as many as fit, at least one.
+fn batches<B>(pieces: &[Piece<B>]) -> Vec<std::ops::Range<usize>> {
     let (mut batches, mut first, mut len) = (Vec::new(), 0, 0);
-    let mut push = |pieces: std::ops::Range<usize>, offset, len, last| {
-        if !pieces.is_empty() {
-            batches.push(Batch { pieces, offset, len, last });
-        }
-    };
     for (nth, piece) in pieces.iter().enumerate() {
-        if len + piece.len > REQUEST || nth - first >= MAX_OPS - CUTS {
-            push(first..nth, 0, len, true);
+        if nth > first && (len + piece.len > REQUEST || nth - first >= MAX_OPS - CUTS) {
+            batches.push(first..nth);
             (first, len) = (nth, 0);
         }
-        if piece.len > REQUEST {
-            let mut offset = 0;
-            while offset < piece.len {
-                let part = REQUEST.min(piece.len - offset);
-                push(nth..nth + 1, offset, part, offset + part == piece.len);
-                offset += part;
-            }
-            (first, len) = (nth + 1, 0);
-        } else {
-            len += piece.len;
-        }
+        len += piece.len;
     }
-    push(first..pieces.len(), 0, len, true);
+    batches.extend((first < pieces.len()).then_some(first..pieces.len()));
     batches
 }
 
-/// Copies a part of a piece into the buffers, and adds it to its checksum while it is in the cache.
-async fn copy_in(
-    buffers: &mut Buffers,
-    at: u64,
-    piece: &Piece<&[u8]>,
-    offset: u64,
-    len: u64,
-    sum: &mut RunningChecksum,
-) {
-    let (mut skip, mut done) = (offset, 0);
-    for buffer in &piece.buffers {
-        let from = skip.min(buffer.len() as u64) as usize;
-        skip -= from as u64;
-        let take = (len - done).min((buffer.len() - from) as u64) as usize;
-        for part in buffer[from..from + take].chunks(CACHED) {
-            sum.update(part);
-            buffers.put(at + done, part);
-            done += part.len() as u64;
-        }
+/// Copies a piece into the buffers, and adds it to its checksum while it is in the cache.
+async fn copy_in(buffers: &mut Buffers, mut at: u64, piece: &Piece<&[u8]>, sum: &mut RunningChecksum) {
+    for part in piece.buffers.iter().flat_map(|buffer| buffer.chunks(CACHED)) {
+        sum.update(part);
+        buffers.put(at, part);
+        at += part.len() as u64;
         tokio::task::consume_budget().await;
     }
 }
 
-/// Copies a part of a piece out of the buffers, and adds it to its checksum while it is in the cache.
-async fn copy_out(
-    buffers: &Buffers,
-    at: u64,
-    piece: &mut Piece<&mut [u8]>,
-    offset: u64,
-    len: u64,
-    sum: &mut RunningChecksum,
-) {
-    let (mut skip, mut done) = (offset, 0);
-    for buffer in &mut piece.buffers {
-        let from = skip.min(buffer.len() as u64) as usize;
-        skip -= from as u64;
-        let take = (len - done).min((buffer.len() - from) as u64) as usize;
-        for part in buffer[from..from + take].chunks_mut(CACHED) {
-            buffers.get(at + done, part);
-            sum.update(part);
-            done += part.len() as u64;
-        }
+/// Copies a piece out of the buffers, and adds it to its checksum while it is in the cache.
+async fn copy_out(buffers: &Buffers, mut at: u64, piece: &mut Piece<&mut [u8]>, sum: &mut RunningChecksum) {
+    for part in piece.buffers.iter_mut().flat_map(|buffer| buffer.chunks_mut(CACHED)) {
+        buffers.get(at, part);
+        sum.update(part);
+        at += part.len() as u64;
         tokio::task::consume_budget().await;
     }
 }
@@ -473,21 +424,16 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_has_whole_pieces_or_a_part_of_one() {
+    fn a_batch_is_bounded_in_bytes_and_in_operations() {
         let cut = |lens: &[u64]| {
             let pieces: Vec<_> = lens.iter().map(|len| piece(*len)).collect();
-            batches(&pieces).into_iter().map(|b| (b.pieces, b.offset, b.len, b.last)).collect::<Vec<_>>()
+            batches(&pieces)
         };
         assert_eq!(cut(&[]), []);
-        assert_eq!(cut(&[5, 0, 7]), [(0..3, 0, 12, true)]);
-        assert_eq!(cut(&[REQUEST, 1]), [(0..1, 0, REQUEST, true), (1..2, 0, 1, true)]);
-        assert_eq!(
-            cut(&[1, REQUEST + 2, 3]),
-            [(0..1, 0, 1, true), (1..2, 0, REQUEST, false), (1..2, REQUEST, 2, true), (2..3, 0, 3, true)]
-        );
+        assert_eq!(cut(&[5, 0, 7, REQUEST]), [0..3, 3..4]);
+        assert_eq!(cut(&[REQUEST, 1, REQUEST, 0]), [0..1, 1..2, 2..4]);
         let many = cut(&vec![1; MAX_OPS]);
-        assert_eq!(many.iter().map(|(pieces, ..)| pieces.len()).sum::<usize>(), MAX_OPS);
-        assert!(many.iter().all(|(pieces, ..)| pieces.len() <= MAX_OPS - CUTS));
+        assert_eq!(many, [0..MAX_OPS - CUTS, MAX_OPS - CUTS..MAX_OPS]);
     }
 
     #[tokio::test(start_paused = true)]

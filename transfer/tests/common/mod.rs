@@ -93,6 +93,7 @@ impl Store {
             fence_bytes,
             max_connections,
             rdma,
+            max_pairs: 1_000,
         };
         let address = listener.local_addr().unwrap().to_string();
         let server = Arc::new(DataServer::new(config).with_timeouts(timeouts));

@@ -106,6 +106,7 @@ pub(in super::super) async fn serve(global: &Global, args: &TransferStoreArgs) -
         fence_bytes: fence_limit(region),
         max_connections: 1_000,
         rdma,
+        max_pairs: 100,
     }));
     let stop = CancellationToken::new();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;

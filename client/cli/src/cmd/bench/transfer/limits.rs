@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use mc_transfer::Transports;
 
-use super::store::{CHUNK, Child};
+use super::store::{CHUNK, Child, PLAIN_REGION};
 use crate::args::{Direction, TransferArgs};
 
 /// Duration of one measurement.
@@ -128,6 +128,28 @@ fn streams(address: &str, direction: Direction, count: usize) -> Result<f64> {
         stop.store(true, Ordering::Relaxed);
     });
     Ok(bytes.into_inner() as f64 / (1 << 20) as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// Bytes a second of one plain request and answer after the other, `len` bytes of the two together, over one stream.
+pub(super) fn serial(address: &str, direction: Direction, len: u64) -> Result<f64> {
+    let len = usize::try_from(len)?.min(PLAIN_REGION);
+    let run = || -> std::io::Result<f64> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.write_all(if direction == Direction::Get { b"s" } else { b"t" })?;
+        stream.write_all(&(len as u64).to_be_bytes())?;
+        let (mut bytes, mut one, mut moved) = (vec![1; len], [0], 0);
+        let begun = Instant::now();
+        while begun.elapsed() < EACH {
+            match direction {
+                Direction::Get => stream.write_all(&one).and_then(|()| stream.read_exact(&mut bytes))?,
+                Direction::Put => stream.write_all(&bytes).and_then(|()| stream.read_exact(&mut one))?,
+            }
+            moved += len;
+        }
+        Ok(moved as f64 / (1 << 20) as f64 / begun.elapsed().as_secs_f64())
+    };
+    run().context("a plain stream to the bench's store")
 }
 
 fn memcpy(from: &[u8], to: &mut [u8]) -> f64 {

@@ -42,6 +42,9 @@ struct Report {
     ratio: Option<f64>,
     /// What was measured as the limit, or why it was not.
     limit: String,
+    /// TCP only: one plain request and answer of a call's bytes after the other, over one stream. A call waits for its answer, as
+    /// these do, and streams wait for nothing.
+    serial_mib_s: Option<f64>,
     /// Median, over the rounds, of the time of a call.
     call_p50_us: f64,
     rounds_mib_s: Vec<f64>,
@@ -64,11 +67,15 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
     let child = Child::start(global, args.region).await?;
     let mut client = Client::new(global, args, transports)?;
     let mut limit = limits::Limit::new(transports, args, &child, client.device.as_deref())?;
-    let (mut rates, mut limits, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rates, mut limits, mut calls, mut serial) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     // Connections, pages and registrations.
     client.measure(&child, Duration::from_millis(100)).await?;
     for _ in 0..ROUNDS {
         limits.extend(tokio::task::block_in_place(|| limit.measure())?);
+        if transports == Transports::Tcp {
+            let one = || limits::serial(&child.raw, args.direction, call_bytes);
+            serial.push(tokio::task::block_in_place(one)?);
+        }
         let (rate, mut took) = client.measure(&child, EACH).await?;
         rates.push(round(rate));
         took.sort_unstable();
@@ -88,6 +95,7 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
         limit_mib_s,
         ratio: limit_mib_s.map(|limit| (mib_s / limit * 1000.0).round() / 1000.0),
         limit: limit.what(),
+        serial_mib_s: (!serial.is_empty()).then(|| round(median(&serial))),
         call_p50_us: round(median(&calls)),
         rounds_mib_s: rates,
         limit_rounds_mib_s: limits,
@@ -99,8 +107,14 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
             }
             _ => report.limit.clone(),
         };
+        let serial = report.serial_mib_s.map_or_else(String::new, |serial| {
+            format!(
+                "; {:.0} % of one plain request after the other ({serial:.0} MiB/s)",
+                mib_s / serial * 100.0
+            )
+        });
         format!(
-            "{} {:?} of {} x {}: {mib_s:.0} MiB/s, {limit}; p50 of a call {:.0} us",
+            "{} {:?} of {} x {}: {mib_s:.0} MiB/s, {limit}{serial}; p50 of a call {:.0} us",
             report.transport, report.direction, report.batch, args.size, report.call_p50_us
         )
     });

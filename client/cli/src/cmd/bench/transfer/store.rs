@@ -24,6 +24,8 @@ use crate::args::{Global, TransferStoreArgs};
 const LIFETIME: Duration = Duration::from_secs(3600);
 /// Size of the writes of a plain stream.
 pub(super) const CHUNK: usize = 1 << 20;
+/// Memory that plain answers come from: more than the processor's caches hold.
+pub(super) const PLAIN_REGION: usize = 256 << 20;
 
 /// What the store says when it serves.
 #[derive(Debug, Serialize, Deserialize)]
@@ -83,8 +85,7 @@ impl Child {
     }
 }
 
-/// Serves one segment until standard input ends, and plain streams: each sends chunks after the byte `g`, and receives them
-/// after `p`.
+/// Serves one segment until standard input ends, and plain streams: see [`plain`].
 pub(in super::super) async fn serve(global: &Global, args: &TransferStoreArgs) -> Result<Ended> {
     let (cluster, store) = (ClusterId::random(), StoreId::random());
     let (epoch, key) = (SegmentEpoch::random(), GrantKey::random());
@@ -119,8 +120,10 @@ pub(in super::super) async fn serve(global: &Global, args: &TransferStoreArgs) -
     let raw = std::net::TcpListener::bind("127.0.0.1:0")?;
     let raw_address = raw.local_addr()?.to_string();
     std::thread::spawn(move || {
+        let memory: Arc<[u8]> = vec![1; PLAIN_REGION].into();
         for stream in raw.incoming().flatten() {
-            std::thread::spawn(move || plain(stream));
+            let memory = memory.clone();
+            std::thread::spawn(move || plain(stream, &memory));
         }
     });
     let ready = Ready {
@@ -138,12 +141,29 @@ pub(in super::super) async fn serve(global: &Global, args: &TransferStoreArgs) -
     Ok(Ended::Well)
 }
 
-/// One plain stream, until the other end has had enough.
-fn plain(mut stream: std::net::TcpStream) {
-    let (mut what, mut chunk) = ([0], vec![1; CHUNK]);
+/// One plain stream, until the other end has had enough. It sends chunks after the byte `g`, and takes them after `p`. After
+/// `s` and a length it answers each byte with so many, from one place after the other, and after `t` it answers so many with
+/// a byte.
+fn plain(mut stream: std::net::TcpStream, memory: &[u8]) {
+    let _ = stream.set_nodelay(true);
+    let (mut what, mut len, mut chunk) = ([0], [0; 8], vec![1; CHUNK]);
     let _ = stream.read_exact(&mut what);
     match what[0] {
         b'g' => while stream.write_all(&chunk).is_ok() {},
-        _ => while stream.read(&mut chunk).is_ok_and(|n| n > 0) {},
+        b'p' => while stream.read(&mut chunk).is_ok_and(|n| n > 0) {},
+        serial => {
+            let _ = stream.read_exact(&mut len);
+            let len = usize::try_from(u64::from_be_bytes(len)).unwrap_or(0).min(memory.len());
+            let mut taken = vec![0; len];
+            let mut places =
+                (0..memory.len() / len.max(1)).cycle().map(|place| &memory[place * len..][..len]);
+            let mut answer = || match serial {
+                b's' => stream
+                    .read_exact(&mut what)
+                    .and_then(|()| stream.write_all(places.next().unwrap_or_default())),
+                _ => stream.read_exact(&mut taken).and_then(|()| stream.write_all(&what)),
+            };
+            while answer().is_ok() {}
+        }
     }
 }

@@ -106,3 +106,37 @@ async fn a_store_is_killed_while_it_moves_bytes_by_rdma() {
     assert!(moved(&cluster, 0).await > 0.0 && moved(&cluster, 1).await > 0.0);
     faults.assert_happened();
 }
+
+/// Stopped between the start of a put and its last byte, and resumed after the store has given it up: what it still asks for
+/// damages nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_is_stopped_while_it_writes_by_rdma() {
+    let cluster = pool().masters(1).start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan("a client is stopped, and goes on");
+    let running = workload(3).start(&by(&cluster, Transports::Rdma)).await;
+    let mut writer = std::process::Command::new(mc_tests::mcctl_exe())
+        .args(["--masters", &cluster.addresses(), "--transport", "rdma"])
+        .args(["bench", "put", "--size", "2mb", "--threads", "2", "--keys", "8", "--duration", "600s"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = rustix::process::Pid::from_child(&writer);
+    let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    for round in 0..6 {
+        let before = moved(&cluster, 0).await + moved(&cluster, 1).await;
+        mc_tests::until("it writes", async || {
+            moved(&cluster, 0).await + moved(&cluster, 1).await > before + f64::from(4 << 20)
+        })
+        .await;
+        signal(rustix::process::Signal::STOP);
+        fault.happened();
+        // Others write meanwhile; the longer spells outlast its transfers.
+        running.acknowledged(3 + 4 * (round % 3)).await;
+        signal(rustix::process::Signal::CONT);
+    }
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    running.stop().await.assert_nothing_lost(&cluster);
+    faults.assert_happened();
+}

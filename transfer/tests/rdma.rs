@@ -246,6 +246,42 @@ async fn calls_that_are_dropped_leave_nothing_behind() {
     }
 }
 
+#[test]
+fn a_small_limit_of_pinned_memory_is_explained_and_bytes_go_over_tcp() {
+    let me = std::env::current_exe().unwrap();
+    let output = std::process::Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"])
+        .args(["prlimit", "--memlock=1048576:1048576"])
+        .arg(me)
+        .args(["--exact", "limited", "--ignored", "--nocapture"])
+        .output()
+        .expect("setpriv and prlimit of util-linux");
+    let text =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+    assert!(output.status.success(), "{text}");
+}
+
+#[tokio::test]
+#[ignore = "run by another test under a small limit"]
+async fn limited() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let rdma = devices();
+    let store = Store::start_full(listener, LEN, Timeouts::default(), 512 << 20, 1_000, Some(rdma.clone()));
+    let why = store.segment.register(&rdma).unwrap_err().to_string();
+    for said in ["67108864 bytes", "1048576 bytes (memlock)", "LimitMEMLOCK=infinity"] {
+        assert!(why.contains(said), "{said} is not in: {why}");
+    }
+    // The client is under the same limit.
+    let (auto, moved) = client(false);
+    let (bytes, grant) = (pattern(9 << 20, 1), sealed(Access::Write, 0, LEN, 1));
+    write(&auto, &store.peer(), &grant, &bytes).await.unwrap();
+    assert!(store.bytes(0, 9 << 20) == bytes);
+    assert_eq!(moved.load(Ordering::SeqCst), 0);
+    let (only, _) = client(true);
+    let refused = write(&only, &store.peer(), &grant, &bytes).await.unwrap_err().to_string();
+    assert!(refused.contains("LimitMEMLOCK=infinity"), "{refused}");
+}
+
 #[tokio::test]
 async fn nothing_is_left_of_five_hundred_connections() {
     let store = store().await;

@@ -24,6 +24,7 @@ pub(crate) enum Rpc {
     Exist,
     Get,
     Describe,
+    ReportMismatch,
     ListKeys,
     PutStart,
     PutEnd,
@@ -46,13 +47,14 @@ pub(crate) enum Rpc {
     FinishUpgrade,
 }
 
-const RPCS: [(Rpc, &str); 25] = [
+const RPCS: [(Rpc, &str); 26] = [
     (Rpc::Hello, "hello"),
     (Rpc::Status, "status"),
     (Rpc::Watch, "watch"),
     (Rpc::Exist, "batch_exist"),
     (Rpc::Get, "batch_get"),
     (Rpc::Describe, "batch_describe"),
+    (Rpc::ReportMismatch, "report_mismatch"),
     (Rpc::ListKeys, "list_keys"),
     (Rpc::PutStart, "batch_put_start"),
     (Rpc::PutEnd, "batch_put_end"),
@@ -228,6 +230,7 @@ pub(crate) struct MasterMetrics {
     pub(crate) election_seconds: Histogram,
     pub(crate) proposals_refused: Counter,
     pub(crate) requests_refused: Counter,
+    pub(crate) mismatches_reported: Counter,
     /// Shed calls of hello, watch and mount_store, in the order of `Sheds`.
     pub(crate) calls_shed: [Counter; 3],
     pub(crate) puts_refused_by_disk: Counter,
@@ -366,6 +369,11 @@ impl MasterMetrics {
             requests_refused: r.counter(
                 "mc_master_requests_refused_total",
                 "Calls refused because the requests and replies under way had too many bytes",
+                &[],
+            ),
+            mismatches_reported: r.counter(
+                "mc_master_mismatches_reported_total",
+                "Reads whose bytes did not match their object's checksum, as clients told this leader",
                 &[],
             ),
             calls_shed: ["hello", "watch", "mount_store"].map(|rpc| {

@@ -226,6 +226,13 @@ impl Master for Proxy {
         self.master.clone().batch_describe(request.into_inner()).await
     }
 
+    async fn report_mismatch(
+        &self,
+        request: Request<v1::ReportMismatchRequest>,
+    ) -> Result<Response<v1::ReportMismatchReply>, Status> {
+        self.master.clone().report_mismatch(request.into_inner()).await
+    }
+
     async fn list_keys(
         &self,
         request: Request<v1::ListKeysRequest>,

@@ -42,6 +42,7 @@ rpc! {
     BatchExistRequest -> BatchExistReply by batch_exist as "exist";
     BatchGetRequest -> BatchGetReply by batch_get as "get";
     BatchDescribeRequest -> BatchDescribeReply by batch_describe as "describe";
+    ReportMismatchRequest -> ReportMismatchReply by report_mismatch as "report mismatch";
     ListKeysRequest -> ListKeysReply by list_keys as "list keys";
     BatchPutStartRequest -> BatchPutStartReply by batch_put_start as "put start";
     BatchPutEndRequest -> BatchPutEndReply by batch_put_end as "put end";

@@ -281,6 +281,7 @@ impl Core {
         match result {
             Ok(Some(checksum)) if self.checksum && checksum.0 != object.checksum => {
                 self.counters.checksum_mismatches.one();
+                self.report_mismatch(&slot.key, version, store);
                 tracing::warn!(%store, %version, "checksum mismatch: these bytes are not returned");
                 slot.ruled_out.push((version, store));
                 slot.open = Open::Failed;

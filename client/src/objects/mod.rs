@@ -12,6 +12,7 @@ mod publish;
 mod put;
 mod range;
 mod removal;
+mod report;
 mod round;
 mod session;
 

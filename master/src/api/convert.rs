@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use mc_index::Endpoint;
 use mc_proto::v1;
-use mc_types::{NodeId, PutId};
+use mc_types::{NodeId, PutId, StoreId};
 
 use crate::leader::{KnownLeader, MemberState, Refusal};
 
@@ -46,4 +46,9 @@ pub(super) fn node_id(id: &[u8]) -> Result<NodeId, Refusal> {
 
 pub(super) fn put_id(id: &[u8]) -> Result<PutId, Refusal> {
     PutId::from_bytes(id).ok_or_else(|| Refusal::Invalid(format!("a put id has 16 bytes, not {}", id.len())))
+}
+
+pub(super) fn store_id(id: &[u8]) -> Result<StoreId, Refusal> {
+    StoreId::from_bytes(id)
+        .ok_or_else(|| Refusal::Invalid(format!("a store id has 8 bytes, not {}", id.len())))
 }

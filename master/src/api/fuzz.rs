@@ -9,7 +9,7 @@ use mc_proto::v1;
 use mc_types::ClusterTime;
 
 use super::caller::{Addressee, versions_meet};
-use super::convert::{node_id, put_id};
+use super::convert::{node_id, put_id, store_id};
 use super::objects::{limits, new_put};
 use super::stores::{parse_mount, store_and_epoch};
 use crate::fuzz::{CLUSTER, NODE};
@@ -32,6 +32,14 @@ pub fn keys<'a>(tenant: &str, keys: impl ExactSizeIterator<Item = &'a Bytes>) ->
         black_box(KeyHash::of(tenant, key));
     }
     limits(tenant, items).is_ok()
+}
+
+/// Whether a report can be read.
+pub fn report_mismatch(request: &v1::ReportMismatchRequest) -> bool {
+    caller(request.caller.as_ref())
+        && keys(&request.tenant, [&request.key].into_iter())
+        && put_id(&request.version).is_ok()
+        && store_id(&request.store_id).is_ok()
 }
 
 /// Whether a batch of puts that start can be read.

@@ -8,7 +8,7 @@ use mc_index::{GroupId, KeyHash, ListedObject, PutMode, Replication, SOFT_PIN_MA
 use mc_proto::v1;
 use mc_types::{Code, MAX_GROUP_LEN, StoreId};
 
-use super::convert::{bytes, endpoints_to_wire, put_id};
+use super::convert::{bytes, endpoints_to_wire, put_id, store_id};
 use crate::leader::{
     Described, DescribedGroup, DescribedReplica, EndPut, Found, GrantedReplica, Lease, Near, NewPin, NewPut,
     Objects, Preference, Refusal, RemoveObject, Removed, StoreGrant,
@@ -94,6 +94,16 @@ pub(super) async fn describe(
     };
     let described = objects.describe(&request.tenant, &request.keys).await?;
     Ok(v1::BatchDescribeReply { results: described.into_iter().map(result).collect() })
+}
+
+pub(super) async fn report_mismatch(
+    objects: &Objects,
+    request: v1::ReportMismatchRequest,
+) -> Result<v1::ReportMismatchReply, Refusal> {
+    limits(&request.tenant, 1)?;
+    let (version, store) = (put_id(&request.version)?, store_id(&request.store_id)?);
+    objects.report_mismatch(KeyHash::of(&request.tenant, &request.key), version, store).await?;
+    Ok(v1::ReportMismatchReply {})
 }
 
 pub(super) async fn list_keys(

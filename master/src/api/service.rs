@@ -169,6 +169,15 @@ impl Master for MasterService {
         call!(self, Describe, request, |services| objects::describe(&services.objects, request).await?)
     }
 
+    async fn report_mismatch(
+        &self,
+        request: Request<v1::ReportMismatchRequest>,
+    ) -> Result<Response<v1::ReportMismatchReply>, Status> {
+        change!(self, ReportMismatch, request, |services| {
+            objects::report_mismatch(&services.objects, request).await?
+        })
+    }
+
     async fn list_keys(
         &self,
         request: Request<v1::ListKeysRequest>,

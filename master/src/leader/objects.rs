@@ -9,6 +9,7 @@ use mc_index::{
     PutStartItem, PutStarted, Replication, Request, StartKey, State,
 };
 use mc_types::{Access, ClusterTime, Code, PutId, SegmentEpoch, SegmentNumber, StoreId};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -18,6 +19,9 @@ use super::preference::Preference;
 use super::shortage::Shortage;
 use super::{Coordinator, Leading, Refusal};
 use crate::metrics::Lookups;
+
+/// Time for which mismatches that clients report are only counted, after one was logged.
+const MISMATCHES_QUIET: Duration = Duration::from_secs(10);
 
 /// Bytes of keys after which a page of a listing ends.
 const LISTED_BYTES: usize = 1 << 20;
@@ -184,11 +188,13 @@ pub(crate) struct RemoveObject {
 /// Serves reads, puts and removes.
 pub(crate) struct Objects {
     pub(super) coordinator: Arc<Coordinator>,
+    /// End of the time in which reported mismatches are only counted.
+    mismatches_quiet_until: Mutex<Option<std::time::Instant>>,
 }
 
 impl Objects {
     pub(super) fn new(coordinator: Arc<Coordinator>) -> Self {
-        Self { coordinator }
+        Self { coordinator, mismatches_quiet_until: Mutex::default() }
     }
 
     /// Returns the size of each object that exists. Leases it as a get does, or neither leases it nor counts the call as a
@@ -275,6 +281,29 @@ impl Objects {
             }
             described
         }))
+    }
+
+    /// Counts and logs a store that gave bytes which don't match their checksum. Not every one is logged: a store whose
+    /// memory is broken gives many.
+    pub(crate) async fn report_mismatch(
+        &self,
+        key: KeyHash,
+        version: PutId,
+        store: StoreId,
+    ) -> Result<(), Refusal> {
+        self.coordinator.lead().await?;
+        self.coordinator.metrics.mismatches_reported.increment(1);
+        let now = std::time::Instant::now();
+        let mut quiet_until = self.mismatches_quiet_until.lock();
+        if quiet_until.is_none_or(|until| until <= now) {
+            *quiet_until = Some(now + MISMATCHES_QUIET);
+            drop(quiet_until);
+            let name = self.coordinator.index.read(|applied| {
+                applied.state.store(store).map(|store| store.name.to_owned()).unwrap_or_default()
+            });
+            tracing::warn!(%store, name, ?key, %version, "a client read bytes from this store that are not those that were put");
+        }
+        Ok(())
     }
 
     /// Lists keys of a tenant, from a position on.

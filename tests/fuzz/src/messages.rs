@@ -112,6 +112,16 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             },
         ),
         kind(
+            v1::ReportMismatchRequest {
+                caller: caller.clone(),
+                tenant: tenant.clone(),
+                key: id(b"key"),
+                version: id(&[3; 16]),
+                store_id: store_id.clone(),
+            },
+            fuzz::report_mismatch,
+        ),
+        kind(
             v1::ListKeysRequest {
                 caller: caller.clone(),
                 tenant: tenant.clone(),

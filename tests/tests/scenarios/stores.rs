@@ -170,6 +170,12 @@ async fn a_flipped_byte_is_a_miss_and_a_metric_and_is_never_returned() {
     fault.happened();
     assert_eq!(client.get(key(0)).await.unwrap(), None);
     assert!(client.stats().checksum_mismatches > 0, "{:?}", client.stats());
+    until("the leader has heard of it", async || {
+        cluster.metric_sum(0, "mc_master_mismatches_reported_total").await > 0.0
+    })
+    .await;
+    let said = cluster.masters[0].output();
+    assert!(said.contains("are not those that were put"), "it names the store in its log");
     // The other way round: it was that byte.
     flip();
     assert_eq!(client.get(key(0)).await.unwrap().as_deref(), Some(&bytes(0, 1)[..]));

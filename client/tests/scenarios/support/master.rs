@@ -298,6 +298,13 @@ impl Master for Service {
         Err(Status::unimplemented("no test of the client describes objects"))
     }
 
+    async fn report_mismatch(
+        &self,
+        _: Request<v1::ReportMismatchRequest>,
+    ) -> Result<Response<v1::ReportMismatchReply>, Status> {
+        Ok(Response::new(v1::ReportMismatchReply {}))
+    }
+
     async fn list_keys(
         &self,
         _: Request<v1::ListKeysRequest>,

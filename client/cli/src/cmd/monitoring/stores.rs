@@ -245,9 +245,11 @@ pub(super) const BOARD: Board = Board {
                     Unit::Count,
                     &[
                         (in_an_hour!("job", "mc_client_checksum_mismatches_total{}"), "wrong bytes {{job}}"),
+                        (in_an_hour!("job", "mc_master_mismatches_reported_total{}"), "wrong bytes, told to the leader"),
                         (in_an_hour!("job", "mc_client_unreachable_replicas_total{}"), "unreachable {{job}}"),
                     ],
-                    "In the last hour. Wrong bytes are never returned to callers; each names a store in the client's log. Unreachable: \
+                    "In the last hour. Wrong bytes are never returned to callers; each names a store in the client's log, and the leader's log names one every \
+                     ten seconds. Unreachable: \
                      the masters know the object, and no store that holds it could be read.",
                 )
                 .alarm_from(1.0)

@@ -300,6 +300,12 @@ impl Master for Fake {
     ) -> Result<Response<v1::BatchDescribeReply>, Status> {
         Err(Status::unimplemented("not asked by stores"))
     }
+    async fn report_mismatch(
+        &self,
+        _: Request<v1::ReportMismatchRequest>,
+    ) -> Result<Response<v1::ReportMismatchReply>, Status> {
+        Err(Status::unimplemented("not asked by stores"))
+    }
     async fn list_keys(
         &self,
         _: Request<v1::ListKeysRequest>,

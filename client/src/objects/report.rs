@@ -1,0 +1,29 @@
+//! Reports to the leader.
+
+use bytes::Bytes;
+use mc_proto::v1::ReportMismatchRequest;
+use mc_types::{PutId, StoreId};
+use tokio::time::Instant;
+
+use super::core::Core;
+use crate::call::Repeat;
+
+impl Core {
+    /// Tells the leader of a store that gave bytes which don't match their checksum, in the background: the read goes on. A
+    /// report that is lost stays in the client's own log and metric.
+    pub(super) fn report_mismatch(&self, key: &Bytes, version: PutId, store: StoreId) {
+        let request = ReportMismatchRequest {
+            caller: None,
+            tenant: self.tenant.clone(),
+            key: key.clone(),
+            version: Bytes::copy_from_slice(&version.to_bytes()),
+            store_id: Bytes::copy_from_slice(&store.to_bytes()),
+        };
+        let (masters, deadline) = (self.masters.clone(), Instant::now() + self.call_timeout);
+        tokio::spawn(async move {
+            if let Err(error) = masters.call(&request, deadline, Repeat::Freely).await {
+                tracing::debug!("cannot report it: {}", error.into_error("report mismatch"));
+            }
+        });
+    }
+}

@@ -277,3 +277,37 @@ async fn strangers_on_either_end_do_no_harm() {
     assert!(read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap() == value);
     assert_eq!(shared.load(Ordering::SeqCst), MIB as u64);
 }
+
+/// Alone in its process would be better: others come and go meanwhile, so what is left is compared with what 10,000 leaks
+/// would be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_of_ten_thousand_connections() {
+    const CLIENTS: usize = 10_000;
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let resident = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    };
+    for access in [ShmAccess::SameUid, ShmAccess::Off] {
+        let host = Host::start(access, MIB).await;
+        let value = pattern(MIB, 1);
+        host.write(0, &value, 5).await;
+        let connect = async || {
+            let (transport, shared) = client(access);
+            let bytes = read(&transport, &host, &host.peer, (0, 20_000, 5)).await.unwrap();
+            assert!(bytes == value[..20_000]);
+            assert_eq!(shared.load(Ordering::SeqCst) > 0, access == ShmAccess::SameUid);
+        };
+        // What is allocated once.
+        for _ in 0..500 {
+            connect().await;
+        }
+        let before = (open(), resident());
+        for _ in 0..CLIENTS {
+            connect().await;
+        }
+        until("the store has closed its ends", || host.mappings() == 1 && open() < before.0 + 200).await;
+        let grown = resident().saturating_sub(before.1);
+        assert!(grown < CLIENTS * 1_000, "{grown} bytes of {CLIENTS} connections are left");
+    }
+}

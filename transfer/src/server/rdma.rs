@@ -94,7 +94,8 @@ impl Connection<'_> {
 
     /// Writes to the client's memory. The message `id` follows the bytes.
     pub(super) async fn rdma_reads(&mut self, grant: &Grant, ops: &[u8], id: u64) -> Result<(), Closed> {
-        let Some(pair) = &mut self.pair else {
+        // It comes back if all goes well.
+        let Some(mut pair) = self.pair.take() else {
             self.refuse_all(ops, &no_pair());
             return Ok(());
         };
@@ -102,6 +103,7 @@ impl Connection<'_> {
         for op in RdmaOp::decode_all(ops) {
             let read = self.server.begin_read(grant, op, &pair.end, &mut parts);
             if let Err(refusal @ Refusal::NotByRdma(_)) = read {
+                self.pair = Some(pair);
                 self.refuse_all(ops, &refusal);
                 return Ok(());
             }
@@ -109,14 +111,13 @@ impl Connection<'_> {
             reads.push(read);
         }
         // A read holds no pass, so nobody orders this.
-        let cut = Cut::new(self.server.transfer_ended.clone());
+        let cut_off = Cut::new(self.server.transfer_ended.clone());
         let (gone, stall) = (self.socket.gone(), self.server.timeouts.stall);
         let number = Direction::ToClient(id as u32);
-        match pair.end.carry(number, &parts, kept, &cut, gone, stall).await {
-            Ok(()) => {}
-            Err(Failed::Gone) => return Err(Closed::ByPeer),
-            Err(Failed::Cut) => return Err(Closed::Rdma),
+        match pair.end.carry(number, &parts, kept, &cut_off, gone, stall).await {
+            Ok(()) => self.pair = Some(pair),
             Err(Failed::Device(why)) => return self.failed(ops, why),
+            Err(Failed::Gone | Failed::Cut) => return Err(Closed::ByPeer),
         }
         for read in reads {
             // The second half of the seqlock, after the card has read the last byte.
@@ -135,22 +136,13 @@ impl Connection<'_> {
 
     /// Reads from the client's memory.
     pub(super) async fn rdma_writes(&mut self, grant: &Grant, ops: &[u8], seal: bool) -> Result<(), Closed> {
-        if self.pair.is_none() {
+        // It comes back if all goes well.
+        let Some(mut pair) = self.pair.take() else {
             self.refuse_all(ops, &no_pair());
             return Ok(());
-        }
+        };
         // All are admitted before the card gets a hold on any, because others wait for those holds.
-        let mut writes = Vec::new();
-        for RdmaOp { op, .. } in RdmaOp::decode_all(ops) {
-            let write = match self.server.admit_write(grant, op) {
-                Err(Refusal::Fenced(Fenced::Full | Fenced::InTransfer)) => {
-                    self.server.admit_later(grant, op, &mut self.patience).await
-                }
-                answer => answer,
-            };
-            writes.push(write);
-        }
-        let Some(pair) = &mut self.pair else { return Ok(()) };
+        let mut writes = self.admit_all(grant, ops).await;
         let cut_off = Cut::new(self.server.transfer_ended.clone());
         let (mut parts, mut kept) = (Vec::new(), Vec::new());
         for (write, op) in writes.iter_mut().zip(RdmaOp::decode_all(ops)) {
@@ -161,68 +153,96 @@ impl Connection<'_> {
             };
             kept.push((hold, lent.clone()));
             if let Err(refusal) = cut(&pair.end, lent, (*offset, *len), &op, &mut parts) {
+                self.pair = Some(pair);
                 self.refuse_all(ops, &refusal);
                 return Ok(());
             }
         }
         let (gone, stall) = (self.socket.gone(), self.server.timeouts.stall);
-        let carried = pair.end.carry(Direction::FromClient, &parts, kept, &cut_off, gone, stall).await;
-        let is_cut = match carried {
-            Ok(()) => false,
-            Err(Failed::Cut) => true,
-            Err(Failed::Gone) => return Err(Closed::ByPeer),
-            Err(Failed::Device(why)) => return self.failed(ops, why),
-        };
-        for write in writes.iter_mut().filter(|_| is_cut) {
-            // Others of the batch have nothing to do with it, but their bytes are not there either.
-            if let Ok(Incoming { pass, range, .. }) = write
-                && pass.hold().is_some()
-            {
-                tracing::debug!(index = range.index, "a write was cut off with another one of its batch");
-                *write = Err(Refusal::CutOff);
+        match pair.end.carry(Direction::FromClient, &parts, kept, &cut_off, gone, stall).await {
+            Ok(()) => {
+                self.pair = Some(pair);
+                self.end_writes(grant, ops, writes, seal).await;
+                Ok(())
             }
+            Err(Failed::Cut) => {
+                self.end_cut_off(grant, writes, seal).await;
+                Err(Closed::Rdma)
+            }
+            Err(Failed::Gone) => Err(Closed::ByPeer),
+            Err(Failed::Device(why)) => self.failed(ops, why),
         }
-        // A range may be written by several operations, and is sealed only when the last of them is there.
+    }
+
+    /// Admits each write, and waits for those that have to.
+    async fn admit_all(&mut self, grant: &Grant, ops: &[u8]) -> Vec<Result<Incoming, Refusal>> {
+        let mut writes = Vec::new();
+        for RdmaOp { op, .. } in RdmaOp::decode_all(ops) {
+            let write = match self.server.admit_write(grant, op) {
+                Err(Refusal::Fenced(Fenced::Full | Fenced::InTransfer)) => {
+                    self.server.admit_later(grant, op, &mut self.patience).await
+                }
+                answer => answer,
+            };
+            writes.push(write);
+        }
+        writes
+    }
+
+    /// Answers writes whose bytes are there, after it has sealed their ranges. A range may be written by several operations,
+    /// and is sealed only when none of them is refused.
+    async fn end_writes(
+        &mut self,
+        grant: &Grant,
+        ops: &[u8],
+        writes: Vec<Result<Incoming, Refusal>>,
+        seal: bool,
+    ) {
+        let ranges: Vec<u32> = RdmaOp::decode_all(ops).map(|op| op.op.range).collect();
+        // With a seal, this one says that it is the same write again, whose answer was lost: as over TCP.
+        let is_again = |refusal: &Refusal| seal && matches!(refusal, Refusal::Fenced(Fenced::Sealed { .. }));
         let mut refused: HashMap<u32, Refusal> = HashMap::new();
-        for (write, RdmaOp { op, .. }) in writes.iter().zip(RdmaOp::decode_all(ops)) {
-            match write {
-                // This is the same write again, whose answer was lost: as over TCP.
-                Err(Refusal::Fenced(Fenced::Sealed { .. })) if seal => {}
-                Err(refusal) => drop(refused.insert(op.range, refusal.clone())),
-                Ok(_) => {}
+        for (write, range) in writes.iter().zip(&ranges) {
+            if let Some(refusal) = write.as_ref().err().filter(|refusal| !is_again(refusal)) {
+                refused.insert(*range, refusal.clone());
             }
         }
-        for (write, RdmaOp { op, .. }) in writes.into_iter().zip(RdmaOp::decode_all(ops)) {
-            let good = match (write, refused.get(&op.range)) {
+        for (write, range) in writes.into_iter().zip(ranges) {
+            let verdict = match (write, refused.get(&range)) {
                 (_, Some(refusal)) => Err(refusal.clone()),
-                (Err(_), None) => Ok(()),
+                (Err(_again), None) => Ok(()),
                 (Ok(write), None) => {
-                    let sealed = match seal {
-                        true => self.server.seal(&write, grant, &mut self.patience).await,
-                        // Its bytes are not there.
-                        false if is_cut => Err(Fenced::Ended { index: write.range.index }),
-                        false => Ok(()),
-                    };
-                    if sealed.is_ok() && !is_cut {
-                        Counters::add(&self.server.counters.writes, 1);
-                        Counters::add(&self.server.counters.rdma_bytes_written, write.len);
-                    }
-                    match sealed {
-                        // Sealed meanwhile by the same write over another connection, or else another has the range.
-                        Err(fenced) if is_cut && fenced != Fenced::InTransfer => {
-                            Err(Fenced::Ended { index: write.range.index }.into())
+                    Counters::add(&self.server.counters.writes, 1);
+                    Counters::add(&self.server.counters.rdma_bytes_written, write.len);
+                    match seal {
+                        true => {
+                            self.server.seal(&write, grant, &mut self.patience).await.map_err(Refusal::from)
                         }
-                        sealed => sealed.map_err(Refusal::from),
+                        false => Ok(()),
                     }
                 }
             };
-            self.verdict(good);
+            self.verdict(verdict);
         }
-        if is_cut {
-            self.pair = None;
-            return Err(Closed::Rdma);
+    }
+
+    /// Answers writes of which the bytes of none may be there.
+    async fn end_cut_off(&mut self, grant: &Grant, writes: Vec<Result<Incoming, Refusal>>, seal: bool) {
+        for write in writes {
+            let verdict = match write {
+                Err(refusal) => Err(refusal),
+                // Others of the batch have nothing to do with it, and come again.
+                Ok(write) if write.pass.hold().is_some() => Err(Refusal::CutOff),
+                Ok(write) if seal => match self.server.seal(&write, grant, &mut self.patience).await {
+                    // The same write has brought all bytes over another connection, and sealed them.
+                    Ok(()) => Ok(()),
+                    Err(Fenced::InTransfer) => Err(Fenced::InTransfer.into()),
+                    Err(_) => Err(Fenced::Ended { index: write.range.index }.into()),
+                },
+                Ok(write) => Err(Fenced::Ended { index: write.range.index }.into()),
+            };
+            self.verdict(verdict);
         }
-        Ok(())
     }
 
     /// Answers every operation with the same refusal.
@@ -232,7 +252,6 @@ impl Connection<'_> {
 
     /// Answers a request whose bytes did not go through, and ends the connection, whose queue pair is gone.
     fn failed(&mut self, ops: &[u8], why: String) -> Result<(), Closed> {
-        self.pair = None;
         Counters::add(&self.server.counters.rdma_failures, 1);
         tracing::warn!("RDMA failed, the client goes on over another way or TCP: {why}");
         self.refuse_all(ops, &Refusal::Device(why));

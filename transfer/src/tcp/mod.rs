@@ -161,7 +161,7 @@ impl Transport for TcpTransport {
                 Err(error) => return vec![Err(error); count],
             };
             let ops = ops.iter_mut().map(|op| (op.range, op.offset, op.into.iter_mut().map(|b| &mut **b)));
-            let lanes = plan::cut(ops, total, call.lanes(total), call.longest());
+            let lanes = plan::cut(ops, total, call.lanes(count, total), call.longest());
             let lanes = lanes.into_iter().map(Work::Read);
             call.run(lanes, count).await
         })
@@ -183,7 +183,7 @@ impl Transport for TcpTransport {
                 Err(error) => return vec![Err(error); count],
             };
             let cut = ops.iter().map(|op| (op.range, op.offset, op.from.iter().copied()));
-            let lanes = plan::cut(cut, total, call.lanes(total), call.longest());
+            let lanes = plan::cut(cut, total, call.lanes(count, total), call.longest());
             // The bytes of an operation that was cut may come over several connections, so none of them is the last.
             let whole = lanes.iter().map(Vec::len).sum::<usize>() == count;
             let with = if whole { seal } else { Seal::No };
@@ -301,8 +301,8 @@ impl<'a> Call<'a> {
         Ok(Self { peer, grant, deadline, hello, pools })
     }
 
-    fn lanes(&self, total: u64) -> usize {
-        self.pools[0].lanes(total)
+    fn lanes(&self, ops: usize, total: u64) -> usize {
+        self.pools[0].lanes(ops, total)
     }
 
     /// Maximum bytes of one piece.

@@ -42,6 +42,9 @@ pub(super) struct Pool {
     ways: Arc<Ways>,
 }
 
+/// Bytes for which a batch uses a further connection, if they go by RDMA and it has enough operations.
+const RDMA_STRIPE: u64 = 512 << 10;
+
 /// The right to use one of the connections.
 pub(super) type Slot = OwnedSemaphorePermit;
 
@@ -120,9 +123,17 @@ impl Pool {
         Arc::strong_count(self) > 1 || self.idle.lock().iter().any(Link::is_fresh)
     }
 
-    /// Returns the number of connections to stripe a batch of `total` bytes over now.
-    pub(super) fn lanes(&self, total: u64) -> usize {
-        plan::lanes(total, self.options.stripe_bytes, self.slots.available_permits())
+    /// Returns the number of connections to stripe a batch of `ops` operations and `total` bytes over now.
+    pub(super) fn lanes(&self, ops: usize, total: u64) -> usize {
+        let free = self.slots.available_permits();
+        let lanes = plan::lanes(total, self.options.stripe_bytes, free);
+        match &self.rdma {
+            // While the card moves the bytes of one, those of another are copied. No operation is cut for that.
+            Some(by) if self.ways.any(by.ways()).is_ok() => {
+                lanes.max(plan::lanes(total, RDMA_STRIPE, free.min(ops)))
+            }
+            _ => lanes,
+        }
     }
 
     /// Waits for the right to use a connection, first come, first served. Nothing is asked of the store meanwhile, so

@@ -90,7 +90,9 @@ impl Client {
         let own = builder.transport.clone();
         let rdma = match own {
             Some(_) => None,
-            None => Rdma::for_process(builder.transports, &builder.rdma_devices)?,
+            None => Rdma::for_process(builder.transports, &builder.rdma_devices)?
+                .inspect_err(|why| tracing::debug!("no RDMA: {why}"))
+                .ok(),
         };
         let listed = list.resolve().await;
         let (local, avoid) = (Arc::new(Local::new(&builder)), Arc::new(AvoidList::new()));

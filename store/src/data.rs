@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use mc_transfer::{
-    Authority, Counters, DataServer, DataServerConfig, Memory, Rdma, RequestSeconds, Segment, ShmAccess,
-    Withdrawn, fence_limit, socket_name,
+    Authority, Counters, DataServer, DataServerConfig, Memory, NoRdma, Rdma, RequestSeconds, Segment,
+    ShmAccess, Transports, Withdrawn, fence_limit, socket_name,
 };
 use mc_types::{ClusterId, ClusterTime, MAX_GRANT_LIFETIME, SegmentNumber, StoreId};
 use parking_lot::Mutex;
@@ -36,8 +36,32 @@ pub(crate) struct Data {
 
 /// Transports that are offered besides TCP.
 pub(crate) struct Offer {
+    pub(crate) transports: Transports,
     pub(crate) shm: ShmAccess,
-    pub(crate) rdma: Option<Arc<Rdma>>,
+    /// The devices, or why there are none.
+    pub(crate) rdma: Result<Arc<Rdma>, NoRdma>,
+}
+
+impl Offer {
+    /// Returns who may share the memory.
+    fn shm(&self) -> ShmAccess {
+        if self.transports.shm() { self.shm } else { ShmAccess::Off }
+    }
+}
+
+/// A transport, and whether a store offers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransportReport {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it is offered.
+    pub offered: bool,
+    /// How it is offered, or why it is not.
+    pub how: String,
+    /// Bytes that clients read by it.
+    pub bytes_read: u64,
+    /// Bytes that clients wrote by it.
+    pub bytes_written: u64,
 }
 
 struct Serving {
@@ -95,7 +119,7 @@ impl Data {
         request_seconds: RequestSeconds,
         offer: Offer,
     ) -> Self {
-        let (max_connections, max_pairs) = descriptors::share(offer.rdma.is_some());
+        let (max_connections, max_pairs) = descriptors::share(offer.rdma.is_ok());
         Self {
             store,
             memory,
@@ -148,7 +172,7 @@ impl Data {
     }
 
     fn register_with_cards(&self, segment: Arc<Segment>) {
-        let Some(rdma) = self.offer.rdma.clone() else { return };
+        let Ok(rdma) = self.offer.rdma.clone() else { return };
         let register = move || match segment.register(&rdma) {
             Ok(()) => {
                 tracing::info!(
@@ -166,6 +190,34 @@ impl Data {
             }
         };
         self.runtime.spawn_blocking(register);
+    }
+
+    /// Returns the transports, offered or not.
+    pub(crate) fn transports(&self) -> Vec<TransportReport> {
+        let totals = self.totals();
+        let shm = match self.offer.shm() {
+            ShmAccess::Off if self.offer.transports.shm() => Err("--shm is off".to_owned()),
+            ShmAccess::Off => Err(format!("--transport is {}", self.offer.transports)),
+            access => Ok(access.to_string()),
+        };
+        let rdma = self.offer.rdma.as_ref().map_err(ToString::to_string).map(|rdma| {
+            let segments = self.memory.segments();
+            let registered = segments.iter().filter(|segment| segment.is_registered()).count();
+            let devices = rdma.names().collect::<Vec<_>>().join(", ");
+            format!("{devices}; {registered} of {} segments are registered", segments.len())
+        });
+        let report = |name, how: Result<String, String>, bytes_read, bytes_written| TransportReport {
+            name,
+            offered: how.is_ok(),
+            how: how.unwrap_or_else(|why_not| why_not),
+            bytes_read,
+            bytes_written,
+        };
+        vec![
+            report("tcp", Ok("always".to_owned()), totals.bytes_read, totals.bytes_written),
+            report("shm", shm, totals.bytes_checked, 0),
+            report("rdma", rdma, totals.rdma_bytes_read, totals.rdma_bytes_written),
+        ]
     }
 
     fn remove(&self, number: SegmentNumber) {
@@ -218,7 +270,7 @@ impl Data {
             grant_lifetime: MAX_GRANT_LIFETIME,
             fence_bytes: fence_limit(self.memory.bytes()),
             max_connections: self.max_connections,
-            rdma: self.offer.rdma.clone(),
+            rdma: self.offer.rdma.as_ref().ok().cloned(),
             max_pairs: self.max_pairs,
         });
         let server = Arc::new(server.with_request_seconds(self.request_seconds.clone()));
@@ -240,7 +292,7 @@ impl Data {
         identity: Identity,
         stop: &CancellationToken,
     ) -> impl Future<Output = ()> + use<> {
-        let (access, name) = (self.offer.shm, socket_name(self.store, identity.epoch));
+        let (access, name) = (self.offer.shm(), socket_name(self.store, identity.epoch));
         let listener = match access {
             ShmAccess::Off => None,
             ShmAccess::SameUid | ShmAccess::Any => mc_net::listen_local(&name)

@@ -16,7 +16,7 @@ mod state;
 mod store;
 
 pub use config::{Config, InvalidConfig};
-pub use data::Totals;
+pub use data::{Totals, TransportReport};
 pub use error::StartError;
 pub use segments::{SegmentError, Segments};
 pub use state::{StoreReport, StoreStatus};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mc_types::{ByteSize, ClusterId, SegmentEpoch, StoreId};
 
-use crate::data::{Data, Totals};
+use crate::data::{Data, Totals, TransportReport};
 use crate::link::LinkStatus;
 
 /// State of a store from the moment it is opened. It answers while its memory is allocated, which can take minutes.
@@ -132,6 +132,7 @@ impl StoreStatus {
             fence_bytes: serving.map_or(0, |serving| serving.data.fence_bytes().0),
             fence_limit_bytes: serving.map_or(0, |serving| serving.data.fence_bytes().1),
             max_connections: serving.map_or(0, |serving| serving.data.max_connections()),
+            transports: serving.map(|serving| serving.data.transports()).unwrap_or_default(),
         }
     }
 }
@@ -177,4 +178,6 @@ pub struct StoreReport {
     pub fence_limit_bytes: u64,
     /// Most data connections that the limit on open descriptors allows.
     pub max_connections: usize,
+    /// Transports, offered or not; none before the memory is served.
+    pub transports: Vec<TransportReport>,
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_net::Network;
-use mc_transfer::{AllocateError, Authority, Memory, Rdma, RequestSeconds, Segment, ShmAccess};
+use mc_transfer::{AllocateError, Authority, Memory, Rdma, RequestSeconds, Segment};
 use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
@@ -87,7 +87,7 @@ impl Opened {
             listener,
             runtime,
             request_seconds,
-            Offer { shm: if config.transport.shm() { config.shm } else { ShmAccess::Off }, rdma },
+            Offer { transports: config.transport, shm: config.shm, rdma },
         ));
         data.register_all_with_cards();
         let identity = Identity::draw();

@@ -81,6 +81,9 @@ async fn one_pool_serves_clients_of_every_transport_through_a_leader_kill() {
         at_stores >= (rdma.bytes_read + rdma.bytes_written) as f64,
         "{at_stores} bytes by RDMA at the stores"
     );
+    let status = cluster.store_status(0).await;
+    let rdma = status["transports"].as_array().unwrap().iter().find(|one| one["name"] == "rdma").unwrap();
+    assert!(rdma["how"].as_str().unwrap().contains("1 of 1 segments are registered"), "{status}");
     faults.assert_happened();
 }
 

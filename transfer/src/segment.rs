@@ -196,6 +196,12 @@ impl Segment {
         Ok(())
     }
 
+    /// Whether it is registered with the devices of this process.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        self.registered.get().is_some()
+    }
+
     /// Returns its registrations.
     #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "no RDMA in this build"))]
     pub(crate) fn registered(&self) -> Option<&Registered> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use mc_process::http::standard_routes;
-use mc_store::{Segments, StoreReport, StoreStatus};
+use mc_store::{Segments, StoreReport, StoreStatus, TransportReport};
 use serde_json::json;
 
 use crate::metrics::StoreMetrics;
@@ -17,6 +17,16 @@ pub(crate) fn routes(store: StoreStatus, segments: Segments, metrics: Arc<StoreM
         move || std::future::ready(self::status(&store.report())),
     );
     standard.merge(crate::segments::routes(segments))
+}
+
+fn transport(report: &TransportReport) -> serde_json::Value {
+    json!({
+        "name": report.name,
+        "offered": report.offered,
+        "how": report.how,
+        "bytes_read": report.bytes_read,
+        "bytes_written": report.bytes_written,
+    })
 }
 
 fn status(report: &StoreReport) -> serde_json::Value {
@@ -38,5 +48,6 @@ fn status(report: &StoreReport) -> serde_json::Value {
         "dead_epochs": report.dead_epochs,
         "bytes_read": report.totals.bytes_read,
         "bytes_written": report.totals.bytes_written,
+        "transports": report.transports.iter().map(transport).collect::<Vec<_>>(),
     })
 }

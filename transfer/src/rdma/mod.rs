@@ -75,24 +75,22 @@ pub struct DeviceReport {
 }
 
 impl Rdma {
-    /// Opens the devices of a process that uses `transports`. `None` without an error: RDMA was not asked for by name, and
-    /// there is none.
+    /// Opens the devices of a process that uses `transports`; returns the reason why there are none, if RDMA was not asked
+    /// for by name.
     ///
     /// # Errors
     /// When RDMA, or a device, was named and can't be used.
-    pub fn for_process(transports: Transports, devices: &RdmaDevices) -> Result<Option<Arc<Self>>, NoRdma> {
+    pub fn for_process(
+        transports: Transports,
+        devices: &RdmaDevices,
+    ) -> Result<Result<Arc<Self>, NoRdma>, NoRdma> {
         if !transports.rdma() {
-            return Ok(None);
+            return Ok(Err(NoRdma(format!("--transport is {transports}"))));
         }
+        let named = transports == Transports::Rdma || matches!(devices, RdmaDevices::Named(_));
         match Self::open(devices) {
-            Ok(rdma) => Ok(Some(rdma)),
-            Err(why) if transports == Transports::Rdma || matches!(devices, RdmaDevices::Named(_)) => {
-                Err(why)
-            }
-            Err(why) => {
-                tracing::debug!("no RDMA: {why}");
-                Ok(None)
-            }
+            Err(why) if named => Err(why),
+            opened => Ok(opened),
         }
     }
 }

@@ -63,6 +63,11 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
     assert_eq!(status["id"], store.store().id().to_string());
     assert_eq!(status["leader"], cluster.addresses()[0]);
     assert_eq!(status["ready"], true);
+    let transports: Vec<_> = status["transports"].as_array().unwrap().iter().collect();
+    let shown = |nth: usize| (&transports[nth]["name"], &transports[nth]["offered"], &transports[nth]["how"]);
+    assert_eq!(shown(0), (&"tcp".into(), &true.into(), &"always".into()));
+    assert_eq!(shown(1), (&"shm".into(), &true.into(), &"same-uid".into()));
+    assert_eq!((shown(2).0, shown(2).1), (&"rdma".into(), &false.into()), "{status}");
 }
 
 #[tokio::test]

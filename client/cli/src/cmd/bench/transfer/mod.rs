@@ -144,14 +144,14 @@ impl Client {
         let (shm_count, rdma_count) = (by_way.clone(), by_way.clone());
         let mut device = None;
         let tcp = match Rdma::for_process(transports, &global.rdma_devices)? {
-            Some(rdma) => {
+            Ok(rdma) => {
                 device = rdma.names().next().map(str::to_owned);
                 let on_moved = move |_, bytes| {
                     rdma_count.fetch_add(bytes, Ordering::Relaxed);
                 };
                 TcpTransport::with_rdma(options, rdma, true, Box::new(on_moved))
             }
-            None => TcpTransport::new(options),
+            Err(_) => TcpTransport::new(options),
         };
         let access = if transports.shm() { ShmAccess::SameUid } else { ShmAccess::Off };
         let on_read = move |bytes| {

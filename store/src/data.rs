@@ -165,8 +165,7 @@ impl Data {
         }
     }
 
-    /// Registers all segments with the RDMA devices, in the background: that takes a second for some GiB, and until then
-    /// their bytes go over TCP.
+    /// Registers all segments with the RDMA devices, in the background: until that is done their bytes go over TCP.
     pub(crate) fn register_all_with_cards(&self) {
         self.memory.segments().into_iter().for_each(|segment| self.register_with_cards(segment));
     }

@@ -183,8 +183,8 @@ impl Segment {
             .map_err(|error| ("fallocate", error.into()))
     }
 
-    /// Registers the segment with the devices of this process. Until then, and when it fails, its bytes go over TCP. This
-    /// takes about a second for every few GiB; call it off the runtime.
+    /// Registers the segment with the devices of this process. Until then, and when it fails, its bytes go over TCP. It pins
+    /// every page, so call it off the runtime.
     ///
     /// # Errors
     /// [`NoRdma`], which says what limits it and how to change that.

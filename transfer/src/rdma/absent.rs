@@ -18,7 +18,7 @@ pub(crate) struct StoreEnd(Infallible);
 pub(crate) struct Part(Infallible);
 pub(crate) struct ClientEnd(Infallible);
 pub(crate) struct Buffers(Infallible);
-pub(crate) struct Slots(Infallible);
+pub(crate) struct Staging(Infallible);
 
 impl Rdma {
     /// Opens the devices.
@@ -95,14 +95,14 @@ impl ClientEnd {
     }
 }
 
-impl Slots {
+impl Staging {
     pub(crate) async fn take(rdma: &Rdma, _: u64) -> Result<Self, NoRdma> {
         match rdma.0 {}
     }
 }
 
 impl Buffers {
-    pub(crate) fn new(end: ClientEnd, _: Slots) -> Self {
+    pub(crate) fn new(end: ClientEnd, _: Staging) -> Self {
         match end.0 {}
     }
 

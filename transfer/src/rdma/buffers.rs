@@ -13,25 +13,25 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::ways::Way;
 use super::{ClientEnd, NoRdma, Rdma};
 
-/// Bytes of a slot. A request takes as many slots as its bytes need.
-const SLOT: u64 = 256 << 10;
-/// Slots that are allocated and registered together: 16 MiB.
-const CHUNK_SLOTS: u64 = 64;
-/// Maximum number of slots: 128 MiB.
-const SLOTS: usize = 512;
+/// Bytes of a block. A request takes as many blocks as its bytes need.
+const BLOCK: u64 = 256 << 10;
+/// Blocks that are allocated and registered together: 16 MiB.
+const CHUNK_BLOCKS: u64 = 64;
+/// Maximum number of blocks: 128 MiB.
+const BLOCKS: usize = 512;
 /// Time after which memory that could not be registered is tried again.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// The slots of a process, which grow when all are taken.
+/// The blocks of a process, which grow when all are taken.
 pub(super) struct Pool {
-    free: Mutex<Vec<Slot>>,
+    free: Mutex<Vec<Block>>,
     /// Why the last chunk could not be registered, and when that is tried again.
     failed: Mutex<Option<(Instant, NoRdma)>>,
     permits: Arc<Semaphore>,
 }
 
 /// Part of a registered chunk. Whoever has it is the only one who uses its bytes.
-struct Slot {
+struct Block {
     chunk: Arc<Chunk>,
     base: NonNull<u8>,
 }
@@ -46,9 +46,9 @@ struct Chunk {
 }
 
 // SAFETY: an address in a chunk that the value keeps, used by whoever has the value alone.
-unsafe impl Send for Slot {}
-// SAFETY: `&Slot` gives nothing but its address and keys.
-unsafe impl Sync for Slot {}
+unsafe impl Send for Block {}
+// SAFETY: `&Block` gives nothing but its address and keys.
+unsafe impl Sync for Block {}
 
 /// Fresh memory of a chunk. It is shared, because a private mapping would be copied on write after a fork, and the card
 /// would go on with the old pages.
@@ -61,7 +61,7 @@ struct Mapping {
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
-// SAFETY: mapped until it is dropped. Slots copy in and out of it and make no references.
+// SAFETY: mapped until it is dropped. Buffers copy in and out of it and make no references.
 unsafe impl Memory for Mapping {
     fn range(&self) -> (NonNull<u8>, usize) {
         (self.base, self.len)
@@ -93,14 +93,14 @@ impl Pool {
         Arc::new(Self {
             free: Mutex::default(),
             failed: Mutex::default(),
-            permits: Arc::new(Semaphore::new(SLOTS)),
+            permits: Arc::new(Semaphore::new(BLOCKS)),
         })
     }
 
-    /// Takes slots for which the caller has permits.
-    fn take(&self, rdma: &Rdma, count: usize) -> Result<Vec<Slot>, NoRdma> {
+    /// Takes blocks for which the caller has permits.
+    fn take(&self, rdma: &Rdma, count: usize) -> Result<Vec<Block>, NoRdma> {
         let mut free = self.free.lock();
-        free.retain(|slot| !slot.chunk.retired.load(Ordering::Relaxed));
+        free.retain(|block| !block.chunk.retired.load(Ordering::Relaxed));
         while free.len() < count {
             self.grow(rdma, &mut free)?;
         }
@@ -109,7 +109,7 @@ impl Pool {
     }
 
     /// Adds a chunk, unless that has failed a moment ago: it costs milliseconds, and the limit that it met stays for longer.
-    fn grow(&self, rdma: &Rdma, free: &mut Vec<Slot>) -> Result<(), NoRdma> {
+    fn grow(&self, rdma: &Rdma, free: &mut Vec<Block>) -> Result<(), NoRdma> {
         let mut failed = self.failed.lock();
         if let Some((until, why)) = &*failed
             && Instant::now() < *until
@@ -124,77 +124,75 @@ impl Pool {
     }
 }
 
-/// Adds the slots of a new chunk.
-fn grow(rdma: &Rdma, free: &mut Vec<Slot>) -> Result<(), NoRdma> {
+/// Adds the blocks of a new chunk.
+fn grow(rdma: &Rdma, free: &mut Vec<Block>) -> Result<(), NoRdma> {
     let failed = |error: &dyn std::fmt::Display| NoRdma(format!("no buffers for RDMA: {error}"));
-    let memory = Mapping::new((SLOT * CHUNK_SLOTS) as usize).map_err(|error| failed(&error))?;
+    let memory = Mapping::new((BLOCK * CHUNK_BLOCKS) as usize).map_err(|error| failed(&error))?;
     let (base, memory) = (memory.base, Arc::new(memory));
     let register = |way: &Way| Region::new(&way.domain, memory.clone(), Access::Remote);
     let regions = rdma.ways.iter().map(register).collect::<Result<Vec<_>, _>>();
     let regions = regions.map_err(|error| failed(&error))?;
     let chunk = Arc::new(Chunk { regions, retired: AtomicBool::new(false) });
-    free.extend((0..CHUNK_SLOTS).map(|nth| {
+    free.extend((0..CHUNK_BLOCKS).map(|nth| {
         // SAFETY: inside the chunk.
-        let base = unsafe { base.add((nth * SLOT) as usize) };
-        Slot { chunk: chunk.clone(), base }
+        let base = unsafe { base.add((nth * BLOCK) as usize) };
+        Block { chunk: chunk.clone(), base }
     }));
     Ok(())
 }
 
-/// Slots that a request has for itself, until they are dropped.
-pub(crate) struct Slots {
-    slots: Vec<Slot>,
+/// Blocks that a request has for itself, until they are dropped.
+pub(crate) struct Staging {
+    blocks: Vec<Block>,
     pool: Arc<Pool>,
     permits: Option<OwnedSemaphorePermit>,
 }
 
-impl Slots {
-    /// Takes slots for `len` bytes. Waits for those of other requests.
+impl Staging {
+    /// Takes blocks for `len` bytes. Waits for those of other requests.
     pub(crate) async fn take(rdma: &Rdma, len: u64) -> Result<Self, NoRdma> {
         let pool = rdma.buffers.clone();
-        let count = len.div_ceil(SLOT);
-        let permits = u32::try_from(count).ok().filter(|count| *count as usize <= SLOTS);
+        let count = len.div_ceil(BLOCK);
+        let permits = u32::try_from(count).ok().filter(|count| *count as usize <= BLOCKS);
         let permits = permits.ok_or_else(|| NoRdma(format!("a request of {len} bytes is too long")))?;
         let permits = pool.permits.clone().acquire_many_owned(permits).await;
         let permits = permits.map_err(|error| NoRdma(error.to_string()))?;
-        let slots = pool.take(rdma, count as usize)?;
-        Ok(Self { slots, pool, permits: Some(permits) })
+        let blocks = pool.take(rdma, count as usize)?;
+        Ok(Self { blocks, pool, permits: Some(permits) })
     }
-}
 
-impl Slots {
     /// Registers a chunk, and returns its bytes.
     pub(super) fn try_one(rdma: &Rdma) -> Result<u64, NoRdma> {
         grow(rdma, &mut Vec::new())?;
-        Ok(CHUNK_SLOTS * SLOT)
+        Ok(CHUNK_BLOCKS * BLOCK)
     }
 }
 
-impl Drop for Slots {
+impl Drop for Staging {
     fn drop(&mut self) {
-        // Before the permits: whoever gets those finds the slots.
-        self.pool.free.lock().append(&mut self.slots);
+        // Before the permits: whoever gets those finds the blocks.
+        self.pool.free.lock().append(&mut self.blocks);
     }
 }
 
-/// Slots in which the bytes of one request after the other lie, and the end that they go through.
+/// Staging memory in which the bytes of one request after the other lie, and the end that they go through.
 ///
-/// [`Self::settled`] gives the end back once the store has answered for good, and so does not touch the slots any more.
-/// Without it, the drop destroys the queue pair first. Where that fails, the slots are never used again.
+/// [`Self::settled`] gives the end back once the store has answered for good, and so does not touch the blocks any more.
+/// Without it, the drop destroys the queue pair first. Where that fails, the blocks are never used again.
 pub(crate) struct Buffers {
     /// `None` once it was given back.
     end: Option<ClientEnd>,
-    slots: Slots,
+    staging: Staging,
     way: usize,
 }
 
 impl Buffers {
-    pub(crate) fn new(end: ClientEnd, slots: Slots) -> Self {
+    pub(crate) fn new(end: ClientEnd, staging: Staging) -> Self {
         let way = end.way();
-        Self { end: Some(end), slots, way }
+        Self { end: Some(end), staging, way }
     }
 
-    /// Cuts `len` bytes from `at` on at the ends of the slots: (offset from `at`, length, key, address) of each part. No
+    /// Cuts `len` bytes from `at` on at the ends of the blocks: (offset from `at`, length, key, address) of each part. No
     /// bytes are one part.
     pub(crate) fn parts(&self, at: u64, len: u64) -> impl Iterator<Item = (u64, u64, u32, u64)> {
         let mut done = 0;
@@ -204,11 +202,11 @@ impl Buffers {
                 return None;
             }
             first = false;
-            let (slot, within) = (((at + done) / SLOT) as usize, (at + done) % SLOT);
-            let part = (SLOT - within).min(len - done);
-            let place = self.slots.slots.get(slot).map_or((0, 0), |slot| {
-                let key = slot.chunk.regions.get(self.way).map_or(0, Region::remote_key);
-                (key, slot.base.as_ptr() as u64 + within)
+            let (block, within) = (((at + done) / BLOCK) as usize, (at + done) % BLOCK);
+            let part = (BLOCK - within).min(len - done);
+            let place = self.staging.blocks.get(block).map_or((0, 0), |block| {
+                let key = block.chunk.regions.get(self.way).map_or(0, Region::remote_key);
+                (key, block.base.as_ptr() as u64 + within)
             });
             done += part;
             Some((done - part, part, place.0, place.1))
@@ -220,7 +218,7 @@ impl Buffers {
         while !bytes.is_empty() {
             let (there, len) = self.place(at, bytes.len());
             let (now, later) = bytes.split_at(len);
-            // SAFETY: `len` bytes of a slot that is ours. The store's card reads them only once it was asked to.
+            // SAFETY: `len` bytes of a block that is ours. The store's card reads them only once it was asked to.
             unsafe { there.copy_from_nonoverlapping(now.as_ptr(), len) };
             (at, bytes) = (at + len as u64, later);
         }
@@ -231,21 +229,21 @@ impl Buffers {
         while !into.is_empty() {
             let (there, len) = self.place(at, into.len());
             let (now, later) = std::mem::take(&mut into).split_at_mut(len);
-            // SAFETY: `len` bytes of a slot that is ours. The store's card has written them and told so.
+            // SAFETY: `len` bytes of a block that is ours. The store's card has written them and told so.
             unsafe { there.copy_to_nonoverlapping(now.as_mut_ptr(), len) };
             (at, into) = (at + len as u64, later);
         }
     }
 
-    /// Address of the byte at `at`, and the number of bytes that follow in its slot, at most `len`.
+    /// Address of the byte at `at`, and the number of bytes that follow in its block, at most `len`.
     ///
     /// # Panics
     /// When `at` is past the end of the buffers.
     fn place(&self, at: u64, len: usize) -> (*mut u8, usize) {
-        let (slot, within) = ((at / SLOT) as usize, (at % SLOT) as usize);
-        // SAFETY: `within` is inside the slot.
-        let there = unsafe { self.slots.slots[slot].base.add(within) };
-        (there.as_ptr(), len.min(SLOT as usize - within))
+        let (block, within) = ((at / BLOCK) as usize, (at % BLOCK) as usize);
+        // SAFETY: `within` is inside the block.
+        let there = unsafe { self.staging.blocks[block].base.add(within) };
+        (there.as_ptr(), len.min(BLOCK as usize - within))
     }
 
     /// Returns once the store has sent the message `number`: then the bytes that it wrote can be read here.
@@ -256,7 +254,7 @@ impl Buffers {
         }
     }
 
-    /// Gives the slots back, and returns the end. The store must not touch them any more.
+    /// Gives the blocks back, and returns the end. The store must not touch them any more.
     pub(crate) fn settled(mut self) -> Option<ClientEnd> {
         self.end.take()
     }
@@ -265,17 +263,17 @@ impl Buffers {
 impl Drop for Buffers {
     fn drop(&mut self) {
         let Some(end) = self.end.take() else { return };
-        let slots = &mut self.slots;
+        let staging = &mut self.staging;
         if let Err(error) = end.destroy() {
             tracing::error!(
                 "{error}: {} bytes of buffers are lost until this process ends",
-                slots.slots.len() as u64 * SLOT
+                staging.blocks.len() as u64 * BLOCK
             );
-            std::mem::forget(std::mem::take(&mut slots.slots));
-            if let Some(permits) = slots.permits.take() {
+            std::mem::forget(std::mem::take(&mut staging.blocks));
+            if let Some(permits) = staging.permits.take() {
                 permits.forget();
             }
         }
-        slots.slots.iter().for_each(|slot| slot.chunk.retired.store(true, Ordering::Relaxed));
+        staging.blocks.iter().for_each(|block| block.chunk.retired.store(true, Ordering::Relaxed));
     }
 }

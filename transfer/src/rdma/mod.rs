@@ -45,9 +45,9 @@ mod ways;
 #[cfg(not(feature = "rdma"))]
 pub use self::absent::Rdma;
 #[cfg(not(feature = "rdma"))]
-pub(crate) use self::absent::{Buffers, ClientEnd, Part, Registered, Slots, StoreEnd};
+pub(crate) use self::absent::{Buffers, ClientEnd, Part, Registered, Staging, StoreEnd};
 #[cfg(feature = "rdma")]
-pub(crate) use self::buffers::{Buffers, Slots};
+pub(crate) use self::buffers::{Buffers, Staging};
 #[cfg(feature = "rdma")]
 pub(crate) use self::client::ClientEnd;
 pub use self::devices::{ParseRdmaDevicesError, RdmaDevices};

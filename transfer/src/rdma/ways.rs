@@ -4,7 +4,7 @@ use std::sync::Arc;
 use mc_verbs::{Choice, Device, Domain, Limits, LinkLayer, Path, choose, device_names};
 
 use super::buffers::Pool;
-use super::{DeviceReport, NoRdma, RdmaDevices, Slots};
+use super::{DeviceReport, NoRdma, RdmaDevices, Staging};
 
 /// The RDMA devices that this process uses, open.
 pub struct Rdma {
@@ -67,7 +67,7 @@ impl Rdma {
                     "registers up to {} bytes at once, {} queue pairs, {} reads at once in each",
                     limits.region_bytes, limits.queue_pairs, limits.reads_at_once
                 ));
-                let memory = Slots::try_one(&Self { ways: vec![way], buffers: Pool::new() });
+                let memory = Staging::try_one(&Self { ways: vec![way], buffers: Pool::new() });
                 reasons.push(match &memory {
                     Ok(bytes) => format!("registered {bytes} bytes to try it"),
                     Err(why) => why.to_string(),

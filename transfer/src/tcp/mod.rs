@@ -20,7 +20,7 @@ use self::pool::{Pool, Pools, Reuse};
 pub use self::rdma::OnRdma;
 use self::rdma::{ByRdma, NoPair};
 use crate::checksum::{Checksum, Sums};
-use crate::rdma::{Rdma, Slots};
+use crate::rdma::{Rdma, Staging};
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 
@@ -31,7 +31,7 @@ const LOOKS: u32 = 4;
 /// Number of ways of RDMA that may fail before the rest of a call goes over TCP.
 const RDMA_FAILURES: u32 = 2;
 /// Longest wait for buffers before a turn goes over TCP.
-const SLOTS_WITHIN: Duration = Duration::from_millis(50);
+const STAGING_WITHIN: Duration = Duration::from_millis(50);
 /// First pause before a busy store is asked again. The pause doubles each time, up to [`BUSY_PAUSE_MOST`].
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const BUSY_PAUSE_MOST: Duration = Duration::from_millis(160);
@@ -220,19 +220,19 @@ impl Work<'_> {
         (turn, bytes)
     }
 
-    /// Carries the pieces after those that are `done`, at most one turn's worth of them; by RDMA, if there are slots for it.
+    /// Carries the pieces after those that are `done`, at most one turn's worth of them; by RDMA, if there is staging memory for it.
     async fn turn(
         &mut self,
         link: &mut Link,
         grant: &[u8],
         done: &mut Vec<Outcome>,
         pool: &Pool,
-        slots: Option<Slots>,
+        staging: Option<Staging>,
     ) -> Result<(), Failure> {
         let (turn, _) = self.next_turn(done.len());
-        if let (Some((by, ways)), Some(slots)) = (pool.rdma(), slots) {
+        if let (Some((by, ways)), Some(staging)) = (pool.rdma(), staging) {
             let access = if matches!(self, Self::Write(..)) { Access::Write } else { Access::Read };
-            let how = (by, ways, slots, pool.rdma_patience());
+            let how = (by, ways, staging, pool.rdma_patience());
             match (link.pair_up(by, ways, access, grant).await?, &mut *self) {
                 (Ok(()), Self::Read(pieces)) => {
                     return Ok(link.rdma_read(how, grant, &mut pieces[turn], done).await?);
@@ -389,7 +389,7 @@ impl<'a> Call<'a> {
         let (mut reuse, mut pause, mut failures) = (Reuse::Allowed, BUSY_PAUSE, 0);
         while !work.is_done(done) {
             // Before the connection, so that nobody waits for that one meanwhile.
-            let slots = self.slots(pool, work.next_turn(done.len()).1, failures).await?;
+            let staging = self.staging(pool, work.next_turn(done.len()).1, failures).await?;
             let (slot, first) = (pool.slot(self.deadline).await?, done.len());
             let mut connection = match pool.connection(slot, self.hello, reuse, self.deadline).await {
                 Err(Failure::Connect(ConnectError::Refused(Refused { busy: true, .. })))
@@ -400,7 +400,7 @@ impl<'a> Call<'a> {
                 made => made?,
             };
             let watch = connection.link.watch();
-            let turn = work.turn(&mut connection.link, self.grant, done, pool, slots);
+            let turn = work.turn(&mut connection.link, self.grant, done, pool, staging);
             match pool.watched(watch, self.deadline, turn).await.flatten() {
                 Ok(()) => {
                     connection.put_back();
@@ -433,13 +433,13 @@ impl<'a> Call<'a> {
     }
 
     /// Returns buffers for a turn of so many bytes, if it goes by RDMA.
-    async fn slots(&self, pool: &Pool, bytes: u64, failures: u32) -> Result<Option<Slots>, Failure> {
+    async fn staging(&self, pool: &Pool, bytes: u64, failures: u32) -> Result<Option<Staging>, Failure> {
         let Some((by, ways)) = pool.rdma().filter(|(by, _)| by.wants(bytes)) else { return Ok(None) };
         let found = match ways.any(by.ways()) {
             Ok(()) if failures < RDMA_FAILURES => {
                 let until =
-                    if by.only { self.deadline } else { self.deadline.min(Instant::now() + SLOTS_WITHIN) };
-                match timeout_at(until, by.slots(bytes)).await {
+                    if by.only { self.deadline } else { self.deadline.min(Instant::now() + STAGING_WITHIN) };
+                match timeout_at(until, by.staging(bytes)).await {
                     Ok(found) => found,
                     Err(_) if by.only => return Err(Failure::Queued),
                     Err(_) => Err("all buffers are in use".to_owned()),
@@ -449,7 +449,7 @@ impl<'a> Call<'a> {
             Err(why) => Err(why),
         };
         match found {
-            Ok(slots) => Ok(Some(slots)),
+            Ok(staging) => Ok(Some(staging)),
             Err(why) if by.only => Err(Failure::Rdma(why)),
             Err(why) => {
                 tracing::debug!(store = %self.peer.store, "no RDMA: {why}");

@@ -12,7 +12,7 @@ use super::is_for_now;
 use super::link::{Broken, Link, Outcome, Refused};
 use super::plan::Piece;
 use crate::checksum::RunningChecksum;
-use crate::rdma::{Buffers, ClientEnd, Rdma, Slots};
+use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};
 use crate::transport::Seal;
 use crate::wire::{Ask, END_LEN, End, MAX_OPS, Op, RDMA_SINCE, RdmaOp};
 
@@ -137,8 +137,8 @@ impl ByRdma {
     }
 
     /// Waits for buffers for a turn of so many bytes.
-    pub(super) async fn slots(&self, bytes: u64) -> Result<Slots, String> {
-        Slots::take(&self.rdma, bytes.min(REQUEST)).await.map_err(|error| error.to_string())
+    pub(super) async fn staging(&self, bytes: u64) -> Result<Staging, String> {
+        Staging::take(&self.rdma, bytes.min(REQUEST)).await.map_err(|error| error.to_string())
     }
 }
 
@@ -216,14 +216,14 @@ impl Link {
     /// It ends at the first batch with a piece that is refused for now.
     pub(super) async fn rdma_read(
         &mut self,
-        by: (&ByRdma, &Ways, Slots, Duration),
+        by: (&ByRdma, &Ways, Staging, Duration),
         grant: &[u8],
         pieces: &mut [Piece<&mut [u8]>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let (by, ways, slots, patience) = by;
+        let (by, ways, staging, patience) = by;
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
-        let mut buffers = Buffers::new(end, slots);
+        let mut buffers = Buffers::new(end, staging);
         for batch in batches(pieces) {
             let batch = &mut pieces[batch];
             let asked = async {
@@ -266,15 +266,15 @@ impl Link {
     /// [`REQUEST`]. It ends at the first batch with a piece that is refused for now.
     pub(super) async fn rdma_write(
         &mut self,
-        by: (&ByRdma, &Ways, Slots, Duration),
+        by: (&ByRdma, &Ways, Staging, Duration),
         grant: &[u8],
         pieces: &[Piece<&[u8]>],
         seal: Seal,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let (by, ways, slots, patience) = by;
+        let (by, ways, staging, patience) = by;
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
-        let mut buffers = Buffers::new(end, slots);
+        let mut buffers = Buffers::new(end, staging);
         let ask = if seal == Seal::Yes { Ask::RdmaWriteAndSeal } else { Ask::RdmaWrite };
         for batch in batches(pieces) {
             let batch = &pieces[batch];

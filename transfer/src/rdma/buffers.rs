@@ -250,7 +250,7 @@ impl Buffers {
     pub(crate) async fn told(&mut self, number: u32) -> Result<(), NoRdma> {
         match &mut self.end {
             Some(end) => end.told(number).await,
-            None => Ok(()),
+            None => Err(NoRdma("the end was given back".to_owned())),
         }
     }
 

@@ -114,7 +114,7 @@ pub(crate) struct WritePass(Arc<RwLock<Pass>>);
 struct Pass {
     superseded: bool,
     /// Transfers whose device may touch the range.
-    devices: SmallVec<[Arc<Cut>; 1]>,
+    devices: SmallVec<[Arc<CutOff>; 1]>,
 }
 
 /// A hold on a pass, which keeps it from being superseded.
@@ -132,18 +132,18 @@ impl<'a> HeldPass<'a> {
 /// So drop it only when the device can't touch the range any more.
 pub(crate) struct DeviceHold {
     pass: WritePass,
-    cut: Arc<Cut>,
+    cut_off: Arc<CutOff>,
 }
 
 /// The order to cut a transfer's device off.
 #[derive(Debug)]
-pub(crate) struct Cut {
+pub(crate) struct CutOff {
     ordered: CancellationToken,
     /// Told when a hold is dropped.
     ended: Arc<Notify>,
 }
 
-impl Cut {
+impl CutOff {
     /// Creates an order that nobody has given yet. `ended` is told when a hold under it is dropped.
     pub(crate) fn new(ended: Arc<Notify>) -> Arc<Self> {
         Arc::new(Self { ordered: CancellationToken::new(), ended })
@@ -159,11 +159,11 @@ impl Cut {
 impl Drop for DeviceHold {
     fn drop(&mut self) {
         let mut pass = self.pass.0.write();
-        if let Some(at) = pass.devices.iter().position(|cut| Arc::ptr_eq(cut, &self.cut)) {
+        if let Some(at) = pass.devices.iter().position(|cut_off| Arc::ptr_eq(cut_off, &self.cut_off)) {
             pass.devices.swap_remove(at);
         }
         drop(pass);
-        self.cut.ended.notify_waiters();
+        self.cut_off.ended.notify_waiters();
     }
 }
 
@@ -182,15 +182,15 @@ impl WritePass {
         HeldPass::unless_superseded(self.0.try_read()?)
     }
 
-    /// Keeps the range for a device that is about to touch it; `None` when the pass is superseded already. `cut` is ordered
+    /// Keeps the range for a device that is about to touch it; `None` when the pass is superseded already. `cut_off` is ordered
     /// when somebody else wants the range.
-    pub(crate) fn hold_for_device(&self, cut: &Arc<Cut>) -> Option<DeviceHold> {
+    pub(crate) fn hold_for_device(&self, cut_off: &Arc<CutOff>) -> Option<DeviceHold> {
         let mut pass = self.0.write();
         if pass.superseded {
             return None;
         }
-        pass.devices.push(cut.clone());
-        Some(DeviceHold { pass: self.clone(), cut: cut.clone() })
+        pass.devices.push(cut_off.clone());
+        Some(DeviceHold { pass: self.clone(), cut_off: cut_off.clone() })
     }
 }
 
@@ -199,7 +199,7 @@ impl Supersede for WritePass {
         let mut pass = self.0.write();
         // No hold is taken from here on, and those that are there are told.
         pass.superseded = true;
-        pass.devices.iter().for_each(|cut| cut.ordered.cancel());
+        pass.devices.iter().for_each(|cut_off| cut_off.ordered.cancel());
     }
 
     fn has_device(&self) -> bool {
@@ -370,13 +370,13 @@ mod tests {
     fn a_range_is_given_away_only_when_no_device_touches_it() {
         let fence = fence();
         let old = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
-        let cut = Cut::new(Arc::default());
-        let held = old.hold_for_device(&cut).unwrap();
-        assert!(!cut.ordered.is_cancelled());
+        let cut_off = CutOff::new(Arc::default());
+        let held = old.hold_for_device(&cut_off).unwrap();
+        assert!(!cut_off.ordered.is_cancelled());
         let newer = || fence.admit_write(50..150, 6, LATER, at(0)).map(drop);
         assert_eq!(newer(), Err(Fenced::InTransfer));
-        assert!(cut.ordered.is_cancelled(), "it is told to stop");
-        assert!(old.hold_for_device(&cut).is_none(), "and does not come back");
+        assert!(cut_off.ordered.is_cancelled(), "it is told to stop");
+        assert!(old.hold_for_device(&cut_off).is_none(), "and does not come back");
         assert_eq!(newer(), Err(Fenced::InTransfer), "again");
         let by_newer = Fenced::Superseded { index: 5, by: 6 };
         assert_eq!(fence.seal(0..100, 5, LATER, at(0)), Err(by_newer), "a torn write is not sealed");
@@ -393,7 +393,7 @@ mod tests {
     fn a_range_is_sealed_only_when_no_device_touches_it() {
         let fence = fence();
         let first = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
-        let held = first.hold_for_device(&Cut::new(Arc::default())).unwrap();
+        let held = first.hold_for_device(&CutOff::new(Arc::default())).unwrap();
         // The same put over another connection.
         let seal = || fence.seal(0..100, 5, LATER, at(0));
         let again = || fence.admit_write(0..100, 5, LATER, at(0)).map(drop);
@@ -409,7 +409,7 @@ mod tests {
     fn a_forgotten_range_is_not_given_away_either() {
         let fence = fence();
         let old = fence.admit_write(0..100, 5, LATER, at(0)).unwrap();
-        let held = old.hold_for_device(&Cut::new(Arc::default())).unwrap();
+        let held = old.hold_for_device(&CutOff::new(Arc::default())).unwrap();
         drop(old);
         fence.admit_write(500..600, 6, ClusterTime(90_000), at(60_000)).unwrap();
         while fence.forget(at(60_000)) {}

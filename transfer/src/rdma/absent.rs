@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{DeviceReport, Direction, Failed, NoRdma, RdmaDevices};
-use crate::fence::Cut;
+use crate::fence::CutOff;
 use crate::segment::Segment;
 use crate::wire::End;
 
@@ -58,7 +58,7 @@ impl StoreEnd {
         match rdma.0 {}
     }
 
-    pub(crate) fn cut(
+    pub(crate) fn add_parts(
         &self,
         _: &Segment,
         _: (u64, u64),
@@ -73,7 +73,7 @@ impl StoreEnd {
         _: Direction,
         _: &[Part],
         _: K,
-        _: &Cut,
+        _: &CutOff,
         _: impl Future<Output = ()>,
         _: Duration,
     ) -> Result<(), Failed> {

@@ -109,7 +109,7 @@ pub(crate) enum Direction {
 #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "this build has no devices"))]
 pub(crate) enum Failed {
     /// It was cut off, because a range belongs to another write now.
-    Cut,
+    CutOff,
     /// The client closed the connection.
     Gone,
     /// The card, the network or the client's card failed.

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::completions::Completions;
 use super::ways::Rdma;
 use super::{Direction, Failed, NoRdma};
-use crate::fence::Cut;
+use crate::fence::CutOff;
 use crate::segment::Segment;
 use crate::wire::End;
 
@@ -113,8 +113,8 @@ impl StoreEnd {
         Ok((Self { pair, completions, rdma: rdma.clone(), way, name }, end))
     }
 
-    /// Cuts a range of a segment, which must lie inside, into parts for [`Self::carry`].
-    pub(crate) fn cut(
+    /// Adds a range of a segment, which must lie inside, to the parts for [`Self::carry`].
+    pub(crate) fn add_parts(
         &self,
         segment: &Segment,
         (offset, len): (u64, u64),
@@ -145,7 +145,7 @@ impl StoreEnd {
         direction: Direction,
         parts: &[Part],
         kept: K,
-        cut: &Cut,
+        cut_off: &CutOff,
         gone: impl Future<Output = ()>,
         stall: Duration,
     ) -> Result<(), Failed> {
@@ -202,7 +202,7 @@ impl StoreEnd {
             let completed = tokio::select! {
                 biased;
                 // First, so that a driver that moves the bytes while they are posted does not keep them from being noticed.
-                () = cut.ordered() => return Err(Failed::Cut),
+                () = cut_off.ordered() => return Err(Failed::CutOff),
                 completed = completions.next() => completed.map_err(|error| failed(&error))?,
                 () = &mut gone => return Err(Failed::Gone),
                 () = tokio::time::sleep(stall) => {

@@ -11,7 +11,7 @@ use super::check::Refusal;
 use super::connection::Connection;
 use super::socket::{Closed, Incoming};
 use super::{Counters, DataServer, Lent};
-use crate::fence::{Cut, Fenced};
+use crate::fence::{CutOff, Fenced};
 use crate::rdma::{Direction, Failed, NoRdma, Part, StoreEnd};
 use crate::wire::{END_LEN, End, RdmaOp};
 
@@ -42,7 +42,7 @@ impl DataServer {
         Ok((Pair { end, _place: place }, ours))
     }
 
-    /// Finds the bytes of a read and checks it, and cuts it into `parts`.
+    /// Finds the bytes of a read and checks it, and adds it to `parts`.
     fn begin_read(
         &self,
         grant: &Grant,
@@ -54,21 +54,21 @@ impl DataServer {
         let start = range.offset + read.op.offset;
         let bytes = start..start + read.op.len;
         lent.fence.check_read(bytes.clone(), range.index, grant.expires)?;
-        cut(end, &lent, (start, read.op.len), &read, parts)?;
+        add_parts(end, &lent, (start, read.op.len), &read, parts)?;
         Ok(Reading { lent, bytes, index: range.index })
     }
 }
 
-/// Cuts a range into `parts` for the card.
-fn cut(
+/// Adds a range to the `parts` for the card.
+fn add_parts(
     end: &StoreEnd,
     lent: &Lent,
     place: (u64, u64),
     op: &RdmaOp,
     parts: &mut Vec<Part>,
 ) -> Result<(), Refusal> {
-    let cut = end.cut(&lent.segment, place, (op.address, op.key), parts);
-    cut.map_err(|NoRdma(why)| Refusal::NotByRdma(why))
+    let added = end.add_parts(&lent.segment, place, (op.address, op.key), parts);
+    added.map_err(|NoRdma(why)| Refusal::NotByRdma(why))
 }
 
 impl Connection<'_> {
@@ -111,13 +111,13 @@ impl Connection<'_> {
             reads.push(read);
         }
         // A read holds no pass, so nobody orders this.
-        let cut_off = Cut::new(self.server.transfer_ended.clone());
+        let cut_off = CutOff::new(self.server.transfer_ended.clone());
         let (gone, stall) = (self.socket.gone(), self.server.timeouts.stall);
         let number = Direction::ToClient(id as u32);
         match pair.end.carry(number, &parts, kept, &cut_off, gone, stall).await {
             Ok(()) => self.pair = Some(pair),
             Err(Failed::Device(why)) => return self.failed(ops, why),
-            Err(Failed::Gone | Failed::Cut) => return Err(Closed::ByPeer),
+            Err(Failed::Gone | Failed::CutOff) => return Err(Closed::ByPeer),
         }
         for read in reads {
             // The second half of the seqlock, after the card has read the last byte.
@@ -143,7 +143,7 @@ impl Connection<'_> {
         };
         // All are admitted before the card gets a hold on any, because others wait for those holds.
         let mut writes = self.admit_all(grant, ops).await;
-        let cut_off = Cut::new(self.server.transfer_ended.clone());
+        let cut_off = CutOff::new(self.server.transfer_ended.clone());
         let (mut parts, mut kept) = (Vec::new(), Vec::new());
         for (write, op) in writes.iter_mut().zip(RdmaOp::decode_all(ops)) {
             let Ok(Incoming { lent, offset, len, pass, range, .. }) = write else { continue };
@@ -152,7 +152,7 @@ impl Connection<'_> {
                 continue;
             };
             kept.push((hold, lent.clone()));
-            if let Err(refusal) = cut(&pair.end, lent, (*offset, *len), &op, &mut parts) {
+            if let Err(refusal) = add_parts(&pair.end, lent, (*offset, *len), &op, &mut parts) {
                 self.pair = Some(pair);
                 self.refuse_all(ops, &refusal);
                 return Ok(());
@@ -165,7 +165,7 @@ impl Connection<'_> {
                 self.end_writes(grant, ops, writes, seal).await;
                 Ok(())
             }
-            Err(Failed::Cut) => {
+            Err(Failed::CutOff) => {
                 self.end_cut_off(grant, writes, seal).await;
                 Err(Closed::Rdma)
             }

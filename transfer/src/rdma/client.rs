@@ -1,6 +1,6 @@
 //! The client's end of a pair.
 
-use mc_verbs::{Address, Capacity, Kind, QueuePair, Timing};
+use mc_verbs::{Capacity, Kind, QueuePair, Timing};
 
 use super::NoRdma;
 use super::completions::Completions;
@@ -31,17 +31,7 @@ impl ClientEnd {
         let pair = QueuePair::new(&here.domain, completions.queue(), here.path, capacity, rand::random());
         let pair = pair.map_err(failed)?;
         pair.expect_messages(0, MESSAGES as usize).map_err(|error| NoRdma(error.to_string()))?;
-        let address = pair.address();
-        let ours = End {
-            link: here.link(),
-            reads_at_once,
-            way: theirs,
-            pair: address.pair,
-            first_packet: address.first_packet,
-            mtu: address.mtu,
-            lid: address.lid,
-            gid: address.gid,
-        };
+        let ours = here.end(&pair, reads_at_once, theirs);
         Ok(Self { pair, completions, way, ours })
     }
 
@@ -52,14 +42,7 @@ impl ClientEnd {
 
     /// Connects it with the store's end.
     pub(crate) fn connect(&self, theirs: &End) -> Result<(), NoRdma> {
-        let peer = Address {
-            pair: theirs.pair,
-            first_packet: theirs.first_packet,
-            lid: theirs.lid,
-            gid: theirs.gid,
-            mtu: theirs.mtu,
-        };
-        self.pair.connect(&peer, Timing::default()).map_err(|error| NoRdma(error.to_string()))
+        self.pair.connect(&theirs.into(), Timing::default()).map_err(|error| NoRdma(error.to_string()))
     }
 
     /// Number of its device.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_verbs::{Address, Capacity, Op, QueuePair, Sge, Timing, Work};
+use mc_verbs::{Capacity, Op, QueuePair, Sge, Timing, Work};
 use smallvec::SmallVec;
 
 use super::completions::Completions;
@@ -89,25 +89,8 @@ impl StoreEnd {
         let failed = |error: mc_verbs::VerbsError| NoRdma(error.to_string());
         let pair = QueuePair::new(&there.domain, completions.queue(), there.path, capacity, rand::random());
         let pair = pair.map_err(failed)?;
-        let peer = Address {
-            pair: theirs.pair,
-            first_packet: theirs.first_packet,
-            lid: theirs.lid,
-            gid: theirs.gid,
-            mtu: theirs.mtu,
-        };
-        pair.connect(&peer, Timing::default()).map_err(failed)?;
-        let ours = pair.address();
-        let end = End {
-            link: there.link(),
-            reads_at_once,
-            way: u16::try_from(count).unwrap_or(u16::MAX),
-            pair: ours.pair,
-            first_packet: ours.first_packet,
-            mtu: ours.mtu,
-            lid: ours.lid,
-            gid: ours.gid,
-        };
+        pair.connect(&theirs.into(), Timing::default()).map_err(failed)?;
+        let end = there.end(&pair, reads_at_once, u16::try_from(count).unwrap_or(u16::MAX));
         let peer = std::net::Ipv6Addr::from(theirs.gid);
         let name = format!("RDMA device {}, client's queue pair {} at {peer}", there.name(), theirs.pair);
         Ok((Self { pair, completions, rdma: rdma.clone(), way, name }, end))

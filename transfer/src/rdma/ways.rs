@@ -1,10 +1,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mc_verbs::{Choice, Device, Domain, Limits, LinkLayer, Path, choose, device_names};
+use mc_verbs::{Address, Choice, Device, Domain, Limits, LinkLayer, Path, QueuePair, choose, device_names};
 
 use super::buffers::Pool;
 use super::{DeviceReport, NoRdma, RdmaDevices, Staging};
+use crate::wire::End;
 
 /// The RDMA devices that this process uses, open.
 pub struct Rdma {
@@ -110,11 +111,24 @@ impl Way {
         self.domain.device().name()
     }
 
+    /// The end of a queue pair on this device, as its peer hears of it. `way` is a number that [`End::way`] explains.
+    pub(super) fn end(&self, pair: &QueuePair, reads_at_once: u8, way: u16) -> End {
+        let Address { pair, first_packet, lid, gid, mtu } = pair.address();
+        End { link: self.link(), reads_at_once, way, pair, first_packet, mtu, lid, gid }
+    }
+
     /// Number of its kind of link in an end.
     pub(super) fn link(&self) -> u8 {
         match self.path.link {
             LinkLayer::InfiniBand => 0,
             LinkLayer::Ethernet => 1,
         }
+    }
+}
+
+impl From<&End> for Address {
+    fn from(end: &End) -> Self {
+        let End { pair, first_packet, mtu, lid, gid, .. } = *end;
+        Self { pair, first_packet, lid, gid, mtu }
     }
 }

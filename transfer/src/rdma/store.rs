@@ -137,21 +137,12 @@ impl StoreEnd {
             Direction::FromClient => Op::Read,
             Direction::ToClient(_) => Op::Write,
         };
-        let work = |part: &'_ Part| Work {
-            id: 0,
-            op,
-            local: &[],
-            remote: part.address,
-            key: part.key,
-            signaled: false,
-        };
+        let work = |op, local, remote, key| Work { id: 0, op, local, remote, key, signaled: false };
         let mut works: Vec<Work<'_>> =
-            parts.iter().map(|part| Work { local: &part.local, ..work(part) }).collect();
+            parts.iter().map(|part| work(op, &part.local[..], part.address, part.key)).collect();
         if let Direction::ToClient(number) = direction {
             // It has no bytes, so its address and key don't matter.
-            let last = Work { id: 0, op: Op::Write, local: &[], remote: 0, key: 0, signaled: false };
-            let last = parts.last().map_or(last, work);
-            works.push(Work { op: Op::WriteAndTell(number), ..last });
+            works.push(work(Op::WriteAndTell(number), &[], 0, 0));
         }
         let failed = |error: &dyn std::fmt::Display| Failed::Device(format!("{name}: {error}"));
         let mut gone = std::pin::pin!(gone);

@@ -56,8 +56,7 @@ impl Completions {
     }
 
     fn take(&mut self) -> Result<bool, String> {
-        let queue = self.queue.get_ref().clone();
-        queue.take(&mut self.taken).map_err(|error| error.to_string())?;
+        self.queue.get_ref().take(&mut self.taken).map_err(|error| error.to_string())?;
         Ok(!self.taken.is_empty())
     }
 }

@@ -42,6 +42,7 @@ struct Mapped {
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
+
 impl Mapped {
     /// At most `len` bytes from `start` on, which lies inside.
     fn part(&self, start: u64, len: u64) -> Self {
@@ -117,7 +118,9 @@ impl Pieces {
                 let region = Region::new(&way.domain, Arc::new(part), Access::Local);
                 let region = region.map_err(|error| {
                     next.store(starts.len(), Ordering::Relaxed);
-                    NoRdma(format!("{error} ({} of {len} bytes of the segment are)", start))
+                    let pinned: usize =
+                        done.lock().iter().map(|(_, region): &(usize, Region)| region.len()).sum();
+                    NoRdma(format!("{error} ({pinned} of the {len} bytes of the segment were registered)"))
                 })?;
                 done.lock().push((nth, region));
             }

@@ -220,16 +220,16 @@ impl Work<'_> {
         (turn, bytes)
     }
 
-    /// Carries the pieces after those that are `done`, at most one turn's worth of them; by RDMA, if there is staging memory for it.
+    /// Carries the pieces of `turn`; by RDMA, if there is staging memory for it.
     async fn turn(
         &mut self,
+        turn: std::ops::Range<usize>,
         link: &mut Link,
         grant: &[u8],
         done: &mut Vec<Outcome>,
         pool: &Pool,
         staging: Option<Staging>,
     ) -> Result<(), Failure> {
-        let (turn, _) = self.next_turn(done.len());
         if let (Some((by, ways)), Some(staging)) = (pool.rdma(), staging) {
             let access = if matches!(self, Self::Write(..)) { Access::Write } else { Access::Read };
             let how = (by, ways, staging, pool.rdma_patience());
@@ -389,7 +389,8 @@ impl<'a> Call<'a> {
         let (mut reuse, mut pause, mut failures) = (Reuse::Allowed, BUSY_PAUSE, 0);
         while !work.is_done(done) {
             // Before the connection, so that nobody waits for that one meanwhile.
-            let staging = self.staging(pool, work.next_turn(done.len()).1, failures).await?;
+            let (turn, bytes) = work.next_turn(done.len());
+            let staging = self.staging(pool, bytes, failures).await?;
             let (slot, first) = (pool.slot(self.deadline).await?, done.len());
             let mut connection = match pool.connection(slot, self.hello, reuse, self.deadline).await {
                 Err(Failure::Connect(ConnectError::Refused(Refused { busy: true, .. })))
@@ -400,7 +401,7 @@ impl<'a> Call<'a> {
                 made => made?,
             };
             let watch = connection.link.watch();
-            let turn = work.turn(&mut connection.link, self.grant, done, pool, staging);
+            let turn = work.turn(turn, &mut connection.link, self.grant, done, pool, staging);
             match pool.watched(watch, self.deadline, turn).await.flatten() {
                 Ok(()) => {
                     connection.put_back();

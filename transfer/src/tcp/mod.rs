@@ -400,25 +400,29 @@ impl<'a> Call<'a> {
                 }
                 made => made?,
             };
+            // The first piece of this turn that the store may do later.
+            let later = |done: &[Outcome]| Some(first + done[first..].iter().position(is_for_now)?);
             let watch = connection.link.watch();
             let turn = work.turn(turn, &mut connection.link, self.grant, done, pool, staging);
             match pool.watched(watch, self.deadline, turn).await.flatten() {
                 Ok(()) => {
                     connection.put_back();
                     reuse = Reuse::Allowed;
-                    match done[first..].iter().position(is_for_now) {
-                        Some(at) if done[first + at].as_ref().is_err_and(|refused| refused.not_by_rdma) => {
+                    let Some(at) = later(done) else {
+                        pause = BUSY_PAUSE;
+                        continue;
+                    };
+                    match &done[at] {
+                        Err(refused) if refused.not_by_rdma => {
+                            let why = refused.reason.clone();
+                            done.truncate(at);
                             if pool.rdma().is_some_and(|(by, _)| by.only) {
-                                let why = done.swap_remove(first + at).err().map(|refused| refused.reason);
-                                done.truncate(first + at);
-                                return Err(Failure::Rdma(why.unwrap_or_default()));
+                                return Err(Failure::Rdma(why));
                             }
-                            done.truncate(first + at);
                             failures = RDMA_FAILURES;
                         }
-                        Some(at) if self.pause(&mut pause).await => done.truncate(first + at),
-                        Some(_) => {}
-                        None => pause = BUSY_PAUSE,
+                        _ if self.pause(&mut pause).await => done.truncate(at),
+                        _ => {}
                     }
                     continue;
                 }
@@ -427,8 +431,7 @@ impl<'a> Call<'a> {
                 Err(failure) => return Err(failure),
             }
             // The turn is repeated from the first piece that it left for later.
-            let left = done[first..].iter().position(is_for_now);
-            done.truncate(left.map_or(done.len(), |at| first + at));
+            done.truncate(later(done).unwrap_or(done.len()));
         }
         Ok(())
     }

@@ -75,14 +75,13 @@ impl Pools {
 
     pub(super) fn get(&self, address: &str) -> Arc<Pool> {
         let mut pools = self.by_address.lock();
-        let before = pools.get(address).cloned();
-        if let Some(pool) = before.as_ref().filter(|pool| !pool.given_up.is_cancelled()) {
+        if let Some(pool) = pools.get(address).filter(|pool| !pool.given_up.is_cancelled()) {
             return pool.clone();
         }
+        // Ways that failed are left by the next pool as well.
+        let ways = pools.get(address).map(|pool| pool.ways.clone()).unwrap_or_default();
         // Otherwise the sockets to a store that went away would stay here forever.
         pools.retain(|_, pool| pool.is_in_use());
-        // Ways that failed are left by the next pool as well.
-        let ways = before.map(|pool| pool.ways.clone()).unwrap_or_default();
         let pool = Arc::new(Pool::new(address, self.options, self.rdma.clone(), ways));
         pools.insert(address.to_owned(), pool.clone());
         pool

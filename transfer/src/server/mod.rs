@@ -328,24 +328,28 @@ impl DataServer {
         until: &mut Option<Instant>,
     ) -> Result<Incoming, Refusal> {
         let until = *until.get_or_insert_with(|| Instant::now() + self.timeouts.room);
-        Counters::add(&self.counters.waits, 1);
+        let mut counted = false;
         loop {
             // Created before the attempt, so that nothing is missed in between.
             let (learned, ended) = (self.authority.learned(), self.transfer_ended.notified());
-            let refusal = match self.admit_write(grant, op) {
-                Err(refusal @ Refusal::Fenced(Fenced::Full)) if self.forget() => {
-                    // Each turn searches other records, so this ends.
-                    tokio::task::yield_now().await;
-                    drop(refusal);
-                    continue;
-                }
-                Err(refusal @ Refusal::Fenced(Fenced::Full | Fenced::InTransfer)) => refusal,
+            let fenced = match self.admit_write(grant, op) {
+                Err(Refusal::Fenced(fenced @ (Fenced::Full | Fenced::InTransfer))) => fenced,
                 answer => return answer,
             };
+            if fenced == Fenced::Full {
+                if !std::mem::replace(&mut counted, true) {
+                    Counters::add(&self.counters.waits, 1);
+                }
+                if self.forget() {
+                    // Each turn searches other records, so this ends.
+                    tokio::task::yield_now().await;
+                    continue;
+                }
+            }
             tokio::select! {
                 () = learned => {}
                 () = ended => {}
-                () = tokio::time::sleep_until(until) => return Err(refusal),
+                () = tokio::time::sleep_until(until) => return Err(fenced.into()),
             }
         }
     }

@@ -298,7 +298,7 @@ async fn nothing_is_left_of_ten_thousand_connections() {
             assert!(bytes == value[..20_000]);
             assert_eq!(shared.load(Ordering::SeqCst) > 0, access == ShmAccess::SameUid);
         };
-        // What is allocated once.
+        // Some memory is allocated once.
         for _ in 0..500 {
             connect().await;
         }

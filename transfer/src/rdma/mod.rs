@@ -15,7 +15,8 @@
 //! - At the client, a request keeps its buffers. If it doesn't end well, because it fails, is dropped or takes too long, the
 //!   queue pair is destroyed before they are let go ([`Buffers`]). From then on nothing of the store's card gets in.
 //!
-//! A queue pair that can't be destroyed keeps what its requests may touch until the process ends.
+//! If a queue pair can't be destroyed, a client never uses the buffers again, and a store ends its process: it could not keep
+//! its memory from being overwritten.
 //!
 //! A pair lives as long as its connection and serves one request at a time. It has a completion queue of its own, which is
 //! large enough for all that one request has under way, so that no queue can overflow.
@@ -63,14 +64,14 @@ pub use self::ways::Rdma;
 #[error("{0}")]
 pub struct NoRdma(pub(crate) String);
 
-/// What is known of a device.
+/// A device, and whether it can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceReport {
-    /// Its name.
+    /// Name of the device.
     pub device: String,
-    /// Whether it can be used, and why or why not: one line for each port, address and limit.
+    /// Whether it can be used.
     pub usable: bool,
-    /// See `usable`.
+    /// Reasons: one line for each port, address and limit.
     pub reasons: Vec<String>,
 }
 

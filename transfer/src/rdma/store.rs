@@ -42,8 +42,8 @@ pub(crate) struct Part {
     key: u32,
 }
 
-/// What the requests under way may touch. Without the end of all of them, it is let go only after the queue pair was
-/// destroyed.
+/// Memory and holds of the requests under way. If these have not all ended, the queue pair is destroyed before the memory
+/// and the holds are let go.
 struct Flight<'a, K> {
     pair: &'a QueuePair,
     kept: Option<K>,
@@ -119,7 +119,7 @@ impl StoreEnd {
 
     /// Moves all parts, and returns when the card touches neither the segments nor the client's memory any more.
     ///
-    /// `kept` is what the parts must not outlive: their segments, and the holds on their passes. It is dropped after that.
+    /// `kept` holds the segments of the parts, and the holds on their passes. It is dropped after that.
     ///
     /// # Errors
     /// [`Failed`]: also when nothing completes for `stall`. The end is unusable then.

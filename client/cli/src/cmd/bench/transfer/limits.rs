@@ -1,4 +1,4 @@
-//! What this machine can do, for comparison with a transport.
+//! Limits of this machine, measured beside a transport.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -63,8 +63,8 @@ impl Limit {
         })
     }
 
-    /// What it measures, or why it does not.
-    pub(super) fn what(&self) -> String {
+    /// The limit in words, or the reason why it is not measured.
+    pub(super) fn description(&self) -> String {
         match self {
             Self::Streams { best, .. } => format!("plain streams, {best} at once in the best round"),
             Self::Memcpy { from, .. } => {

@@ -1,4 +1,4 @@
-//! `mcctl bench transfer`: one transport alone, beside what the machine can do.
+//! `mcctl bench transfer`: one transport alone, beside the machine's limit.
 
 mod limits;
 pub(super) mod store;
@@ -36,11 +36,11 @@ struct Report {
     batch: u32,
     checksum: OnOff,
     mib_s: f64,
-    /// What the machine can do; `None` where it could not be measured.
+    /// Limit of this machine; `None` where it could not be measured.
     limit_mib_s: Option<f64>,
     /// The first in the second.
     ratio: Option<f64>,
-    /// What was measured as the limit, or why it was not.
+    /// The limit in words, or the reason why it was not measured.
     limit: String,
     /// TCP only: one plain request and answer of a call's bytes after the other, over one stream. A call waits for its answer, as
     /// these do, and streams wait for nothing.
@@ -94,7 +94,7 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
         mib_s,
         limit_mib_s,
         ratio: limit_mib_s.map(|limit| (mib_s / limit * 1000.0).round() / 1000.0),
-        limit: limit.what(),
+        limit: limit.description(),
         serial_mib_s: (!serial.is_empty()).then(|| round(median(&serial))),
         call_p50_us: round(median(&calls)),
         rounds_mib_s: rates,

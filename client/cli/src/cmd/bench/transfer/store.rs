@@ -27,7 +27,7 @@ pub(super) const CHUNK: usize = 1 << 20;
 /// Memory that plain answers come from: more than the processor's caches hold.
 pub(super) const PLAIN_REGION: usize = 256 << 20;
 
-/// What the store says when it serves.
+/// Identity, key and addresses of a store that serves, as its process prints them.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ready {
     cluster: String,
@@ -63,7 +63,7 @@ impl Child {
         let out = process.stdout.take().context("the store has no standard output")?;
         let line = BufReader::new(out).lines().next_line().await?;
         let line = line.context("the bench's store ended: its reason is above")?;
-        let ready: Ready = serde_json::from_str(&line).context("what the bench's store says")?;
+        let ready: Ready = serde_json::from_str(&line).context("the first line of the bench's store")?;
         let peer = Peer {
             cluster: ready.cluster.parse().context("the cluster of the bench's store")?,
             store: StoreId(ready.store),

@@ -4,17 +4,18 @@ mod held;
 
 pub use held::{Counting, most_held};
 
-use crate::wire::{self, Hello, HelloReply, Op, Request, VerdictHeader};
+use crate::wire::{self, Ask, End, Hello, HelloReply, Op, RdmaOp, Request, VerdictHeader};
 
 /// Decodes `data` as the kind of frame that its first byte chooses, and returns whether that succeeds.
 pub fn frames(data: &[u8]) -> bool {
     let Some((which, frame)) = data.split_first() else { return false };
-    match which % 5 {
+    match which % 6 {
         0 => hello(frame),
         1 => frame.first_chunk().is_some_and(|bytes| HelloReply::decode(bytes).is_ok()),
         2 => request(frame),
         3 => frame.first_chunk().is_some_and(|bytes| VerdictHeader::decode(bytes).is_ok()),
-        _ => frame.first_chunk().is_some_and(|bytes| wire::check_reply(*bytes, 9).is_ok()),
+        4 => frame.first_chunk().is_some_and(|bytes| wire::check_reply(*bytes, 9).is_ok()),
+        _ => end(frame),
     }
 }
 
@@ -25,6 +26,14 @@ fn hello(frame: &[u8]) -> bool {
     true
 }
 
+fn end(frame: &[u8]) -> bool {
+    let Some(bytes) = frame.first_chunk() else { return false };
+    let mut again = Vec::new();
+    End::decode(bytes).encode(&mut again);
+    assert_eq!(again, bytes, "there is one way to write an end of a pair");
+    true
+}
+
 fn request(frame: &[u8]) -> bool {
     let Some((head, body)) = frame.split_first_chunk() else { return false };
     let Ok(request) = Request::decode(head) else { return false };
@@ -32,5 +41,11 @@ fn request(frame: &[u8]) -> bool {
     request.encode(&mut again);
     assert_eq!(again, head, "there is one way to write a request");
     let ops = body.get(request.grant_len as usize..request.body_len());
-    ops.is_some_and(|ops| wire::total_len(Op::decode_all(ops)).is_ok())
+    ops.is_some_and(|ops| match request.ask {
+        Ask::Pair(_) => end(ops),
+        Ask::RdmaRead | Ask::RdmaWrite | Ask::RdmaWriteAndSeal => RdmaOp::check_total(ops).is_ok(),
+        Ask::Read | Ask::Check | Ask::Write | Ask::WriteAndSeal => {
+            wire::total_len(Op::decode_all(ops)).is_ok()
+        }
+    })
 }

@@ -34,17 +34,22 @@ pub(crate) fn grants() -> Vec<Vec<u8>> {
 
 /// One of each frame, after the number of its kind; requests with their grant and operations.
 pub(crate) fn frames() -> Vec<Vec<u8>> {
-    let request = |access: u8, ops: u16| {
-        let head = [&9u64.to_be_bytes()[..], &[access, 0], &ops.to_be_bytes(), &3u32.to_be_bytes()].concat();
-        [&[2u8][..], &head, b"abc", &[5u8; 20].repeat(ops.into())].concat()
+    let request = |access: u8, kind: u8, ops: u16, op_len: usize| {
+        let head =
+            [&9u64.to_be_bytes()[..], &[access, kind], &ops.to_be_bytes(), &3u32.to_be_bytes()].concat();
+        [&[2u8][..], &head, b"abc", &vec![0u8; op_len].repeat(ops.into())].concat()
     };
     vec![
         [&b"\0mcTX\0\x01\0\x01"[..], &[7; 32]].concat(),
         b"\x01mcTX\0\x01\0\x01\0\x01\0\0\0".to_vec(),
         b"\x01mcTX\0\x01\0\x01\0\0\x01\0\x02no".to_vec(),
-        request(1, 2),
-        request(2, 1),
+        request(1, 0, 2, 20),
+        request(2, 0, 1, 20),
+        request(1, 2, 1, 34),
+        request(1, 3, 2, 32),
+        request(2, 4, 1, 32),
         b"\x03\x05\0\x02no".to_vec(),
         [&[4u8][..], &9u64.to_be_bytes()].concat(),
+        [&[5u8][..], &[7; 34]].concat(),
     ]
 }

@@ -14,6 +14,7 @@ mod fence;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod fuzz;
+mod mapping;
 mod memory;
 mod memory_limit;
 mod rdma;
@@ -22,6 +23,7 @@ mod segment;
 mod server;
 mod shm;
 mod socket_options;
+mod stamps;
 mod tcp;
 mod transport;
 mod wire;
@@ -37,4 +39,4 @@ pub use segment::{AllocateError, Segment};
 pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts, Withdrawn};
 pub use shm::{OnRead, ParseShmAccessError, ShmAccess, ShmTransport, socket_name};
 pub use tcp::{OnRdma, TcpOptions, TcpTransport};
-pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, Start, TransferError, Transport, WriteOp};
+pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, TransferError, Transport, WriteOp};

@@ -1,14 +1,15 @@
 //! The memory that a store lends.
 //!
 //! Invariants behind every `unsafe` block below:
-//! - `base .. base + len` is one shared mapping of a memfd, made in `allocate` and unmapped in `Drop` only.
+//! - The mapping is one of all of a memfd, made in `allocate` and kept for life.
 //! - The memfd is sealed against shrinking and every page of it was faulted in: no access can fault.
 //! - Clients write this memory at any time, so no Rust reference to it is ever formed; only the kernel reads and
 //!   writes it, through `recvmsg`, `send` and `pread`, network cards at which it is registered, and a volatile access for
 //!   fault injection.
 //!
-//! Clients of this host may get the memfd to read from. It is sealed against every way in which they could change it:
-//! writes, holes, writable mappings, and another size. The mapping of this process was made before.
+//! Clients of this host may get the memfd to read from, with the [stamps](crate::stamps) of its blocks. It is sealed against
+//! every way in which they could change it: writes, holes, writable mappings, and another size. The mapping of this process
+//! was made before.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -16,16 +17,18 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use mc_types::{ByteSize, SegmentNumber};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, SealFlags};
 use smallvec::SmallVec;
 
 use crate::fence::fence_limit;
+use crate::mapping::{Mapping, Protection, memory_file};
 use crate::memory_limit::{self, Available};
 use crate::rdma::{NoRdma, Rdma, Registered};
+use crate::stamps::{Stamps, stamps_len};
 
 /// Step in which memory is faulted in, in bytes. After each step, progress is reported and limits are checked again.
 const SLICE: u64 = 256 << 20;
@@ -36,20 +39,14 @@ const RESERVE: u64 = 64 << 20;
 /// A piece of memory that a store lends: shared, backed by a memfd, all of it faulted in.
 pub struct Segment {
     number: SegmentNumber,
-    base: NonNull<u8>,
-    len: u64,
+    /// Its registrations with network cards. They go before the mapping.
+    registered: OnceLock<Registered>,
+    mapping: Mapping,
     memfd: OwnedFd,
     /// Whether the memfd is sealed against writes of others.
     shareable: bool,
-    /// Its registrations with network cards.
-    registered: OnceLock<Registered>,
+    stamps: Option<Arc<Stamps>>,
 }
-
-// SAFETY: the mapping lives as long as the value, and only the kernel touches it, which needs no serializing. The fence
-// orders concurrent transfers to the same bytes, not this type.
-unsafe impl Send for Segment {}
-// SAFETY: as above.
-unsafe impl Sync for Segment {}
 
 /// Why a segment could not be allocated.
 #[derive(Debug, thiserror::Error)]
@@ -118,34 +115,21 @@ impl Segment {
     ) -> Result<Arc<Self>, AllocateError> {
         let reserve = reserve(lent.saturating_add(len));
         let asked = ByteSize(len);
-        let failed = |step| {
-            move |source: rustix::io::Errno| AllocateError::System { asked, step, source: source.into() }
-        };
-        let map_len = usize::try_from(len).ok().filter(|len| (1..=isize::MAX as usize).contains(len));
-        let map_len = map_len.ok_or(AllocateError::Size { asked })?;
+        let failed = |step| move |source| AllocateError::System { asked, step, source };
+        if !(1..=isize::MAX as u64).contains(&len) {
+            return Err(AllocateError::Size { asked });
+        }
         check_fits(len, len, reserve, memory_limit::available())?;
 
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let memfd = rustix::fs::memfd_create(format!("mc-segment-{number}"), flags)
-            .map_err(failed("memfd_create"))?;
-        rustix::fs::ftruncate(&memfd, len).map_err(failed("ftruncate"))?;
-        rustix::fs::fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW)
-            .map_err(failed("sealing"))?;
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_NORESERVE);
-        // SAFETY: a fresh mapping at an address of the kernel's choice, of a file of exactly this length.
-        let base = unsafe { libc::mmap(ptr::null_mut(), map_len, protection, flags, memfd.as_raw_fd(), 0) };
-        let base = match NonNull::new(base.cast::<u8>()) {
-            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => base,
-            _ => {
-                let source = io::Error::last_os_error();
-                return Err(AllocateError::System { asked, step: "mmap", source });
-            }
-        };
-        let mut segment = Self { number, base, len, memfd, shareable: false, registered: OnceLock::new() };
+        let memfd = memory_file(&format!("mc-segment-{number}"), len)
+            .map_err(|(step, error)| failed(step)(error.into()))?;
+        let mapping = Mapping::new(&memfd, len, Protection::Write).map_err(failed("mmap"))?;
         // Only advice: huge pages, where the system allows them for shared memory, save faults and page-table memory.
         // SAFETY: the whole mapping, which is ours.
-        unsafe { libc::madvise(base.as_ptr().cast(), map_len, libc::MADV_HUGEPAGE) };
+        unsafe { libc::madvise(mapping.base().as_ptr().cast(), len as usize, libc::MADV_HUGEPAGE) };
+        let stamps = Stamps::new(number, len).map(Arc::new);
+        let registered = OnceLock::new();
+        let mut segment = Self { number, registered, mapping, memfd, shareable: false, stamps };
 
         let mut ready = 0;
         while ready < len {
@@ -190,7 +174,7 @@ impl Segment {
     /// [`NoRdma`], which says what limits it and how to change that.
     pub fn register(&self, rdma: &Arc<Rdma>) -> Result<(), NoRdma> {
         // SAFETY: mapped until the drop, which takes the registrations away first, and no references: see above.
-        let registered = unsafe { Registered::new(rdma, self.base, self.len) }?;
+        let registered = unsafe { Registered::new(rdma, self.base(), self.len()) }?;
         // A second one is dropped.
         let _ = self.registered.set(registered);
         Ok(())
@@ -218,7 +202,7 @@ impl Segment {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a segment is never empty")]
     pub fn len(&self) -> u64 {
-        self.len
+        self.mapping.len()
     }
 
     /// Copies bytes out without a grant or fence, for a process that reads its own store's memory and verifies the
@@ -248,6 +232,16 @@ impl Segment {
         // SAFETY: checked to lie inside the mapping.
         unsafe { byte.write_volatile(!byte.read_volatile()) };
         Ok(())
+    }
+
+    /// The stamps of its blocks; `None` where the system can't share them.
+    pub(crate) fn stamps(&self) -> Option<&Arc<Stamps>> {
+        self.stamps.as_ref()
+    }
+
+    /// Address of its first byte.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.mapping.base()
     }
 
     /// Returns the descriptor for a process that may read all of it; `None` where the system cannot seal it.
@@ -289,7 +283,7 @@ impl Segment {
 
     /// Whether the range lies inside the segment.
     pub(crate) fn contains(&self, offset: u64, len: u64) -> bool {
-        offset.checked_add(len).is_some_and(|end| end <= self.len)
+        self.mapping.contains(offset, len)
     }
 
     fn check(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -297,19 +291,18 @@ impl Segment {
             return Ok(());
         }
         let reason =
-            format!("{len} bytes at {offset} are not inside segment {} of {}", self.number, self.len);
+            format!("{len} bytes at {offset} are not inside segment {} of {}", self.number, self.len());
         Err(io::Error::new(io::ErrorKind::InvalidInput, reason))
     }
 
     fn at(&self, offset: u64) -> *mut c_void {
-        // SAFETY: every caller has checked that `offset` is at most `len`, which fits isize.
-        unsafe { self.base.as_ptr().add(offset as usize).cast() }
+        self.mapping.at(offset).cast()
     }
 }
 
 /// Bytes to leave free in a process that lends `lent` bytes.
 fn reserve(lent: u64) -> u64 {
-    RESERVE.saturating_add(fence_limit(lent))
+    RESERVE.saturating_add(fence_limit(lent)).saturating_add(stamps_len(lent))
 }
 
 /// Refuses an allocation that would leave less than the reserve.
@@ -333,17 +326,9 @@ fn check_fits(
     }
 }
 
-impl Drop for Segment {
-    fn drop(&mut self) {
-        self.registered = OnceLock::new();
-        // SAFETY: the mapping of `allocate`; nobody else has its address.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len as usize) };
-    }
-}
-
 impl fmt::Debug for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Segment").field("number", &self.number).field("len", &ByteSize(self.len)).finish()
+        f.debug_struct("Segment").field("number", &self.number).field("len", &ByteSize(self.len())).finish()
     }
 }
 
@@ -377,12 +362,7 @@ mod tests {
         assert_eq!(rustix::fs::fallocate(&theirs, hole, 0, 4096).map(|()| 0), denied);
         assert_eq!(rustix::fs::ftruncate(&theirs, 1).map(|()| 0), denied);
         assert_eq!(rustix::fs::fcntl_add_seals(&theirs, SealFlags::WRITE).map(|()| 0), denied);
-        // SAFETY: a mapping that must not come about.
-        let mapping = unsafe {
-            let protection = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(ptr::null_mut(), 4096, protection, libc::MAP_SHARED, theirs.as_raw_fd(), 0)
-        };
-        assert_eq!(mapping, libc::MAP_FAILED);
+        assert!(Mapping::new(&theirs, 70_000, Protection::Write).is_err());
         segment.corrupt(5).unwrap();
         assert_eq!((rustix::io::pread(&theirs, &mut byte, 5), byte), (Ok(1), [255]), "its owner goes on");
     }
@@ -410,8 +390,8 @@ mod tests {
     #[test]
     fn memory_that_vanishes_on_the_way_is_noticed() {
         let left = Some(Available { bytes: 612 << 20, limit: "limit".to_owned() });
-        assert!(check_fits(1 << 30, 36 << 20, reserve(1 << 30), left.clone()).is_ok());
-        assert!(check_fits(1 << 30, 37 << 20, reserve(1 << 30), left).is_err());
+        assert!(check_fits(1 << 30, 34 << 20, reserve(1 << 30), left.clone()).is_ok());
+        assert!(check_fits(1 << 30, 35 << 20, reserve(1 << 30), left).is_err());
         assert!(
             check_fits(1 << 30, 1 << 30, reserve(1 << 30), None).is_ok(),
             "a system that tells nothing is taken at its word"

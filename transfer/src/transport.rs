@@ -1,7 +1,7 @@
 use std::fmt;
 
 use futures::future::BoxFuture;
-use mc_types::{ClusterId, SealedGrant, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{ClusterId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
 use crate::Checksum;
@@ -30,21 +30,10 @@ pub struct PeerEndpoint {
     pub attributes: Vec<(String, String)>,
 }
 
-/// Where a granted range begins in the store's memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Start {
-    /// The segment.
-    pub segment: SegmentNumber,
-    /// Its first byte in the segment.
-    pub offset: u64,
-}
-
 /// Read part of a granted range into local buffers.
 pub struct ReadOp<'a> {
     /// Index of the range in the grant.
     pub range: u32,
-    /// Where that range begins: for transports that read past the store. The others ask it for the range alone.
-    pub start: Start,
     /// First byte, relative to the start of the range.
     pub offset: u64,
     /// Buffers for the bytes, in order; their lengths add up to the number of bytes read.

@@ -38,6 +38,9 @@
 //!   operation with status 9 or 10. A range is sealed only if all operations on it in the request are good. The
 //!   operations of a request have 16 MiB at most.
 //!
+//! Since version 4 the records of segments that are shared over a Unix socket (see [`crate::shm`]) come with a second
+//! descriptor, that of the segment's stamps.
+//!
 //! Every length is checked against its bound before anything is allocated or waited for.
 
 use mc_types::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
@@ -45,11 +48,13 @@ use mc_types::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
 /// First bytes of the hello and its reply.
 pub(crate) const MAGIC: [u8; 4] = *b"mcTX";
 /// Oldest and newest protocol version that this build speaks.
-pub(crate) const VERSIONS: (u16, u16) = (1, 3);
+pub(crate) const VERSIONS: (u16, u16) = (1, 4);
 /// First version with requests of kind 1.
 pub(crate) const KINDS_SINCE: u16 = 2;
 /// First version with RDMA beside the connection.
 pub(crate) const RDMA_SINCE: u16 = 3;
+/// First version with stamps beside shared memory.
+pub(crate) const STAMPS_SINCE: u16 = 4;
 
 /// Maximum number of operations in one request.
 pub(crate) const MAX_OPS: usize = MAX_ITEMS;

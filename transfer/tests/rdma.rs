@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_transfer::{
-    Checksum, Rdma, RdmaDevices, ReadOp, Seal, Start, TcpOptions, TcpTransport, Timeouts, TransferError,
+    Checksum, Rdma, RdmaDevices, ReadOp, Seal, TcpOptions, TcpTransport, Timeouts, TransferError,
     Transport as _, WriteOp,
 };
 use mc_types::Access;
@@ -88,12 +88,7 @@ async fn a_batch_of_scattered_buffers_is_sealed_with_its_last_byte() {
         lens.iter().map(|op| op.iter().map(|len| vec![0; *len]).collect()).collect();
     let mut ops: Vec<_> = (0..)
         .zip(&mut back)
-        .map(|(range, op)| ReadOp {
-            range,
-            start: Start::default(),
-            offset: 10,
-            into: op.iter_mut().map(Vec::as_mut_slice).collect(),
-        })
+        .map(|(range, op)| ReadOp { range, offset: 10, into: op.iter_mut().map(Vec::as_mut_slice).collect() })
         .collect();
     let answers = client.read(&store.peer(), &grants[1], &mut ops, soon()).await;
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");

@@ -4,6 +4,9 @@
 #[path = "common/mod.rs"]
 mod common;
 
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,12 +15,17 @@ use common::relay::Relay;
 use common::{CLUSTER, KEY, LIFETIME, pattern, refusal, soon, until};
 use mc_transfer::{
     Authority, Checksum, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Seal, Segment, ShmAccess,
-    ShmTransport, Start, TcpTransport, TransferError, Transport, WriteOp, socket_name,
+    ShmTransport, TcpTransport, TransferError, Transport, WriteOp, socket_name,
 };
 use mc_types::{
     Access, Clock, ClusterTime, Grant, GrantedRange, SealedGrant, SegmentEpoch, SegmentNumber, StoreId,
 };
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -92,10 +100,6 @@ impl Host {
         TcpTransport::default().write(&self.peer, &grant, &ops, Seal::Yes, soon()).await.remove(0).unwrap();
     }
 
-    fn start_at(&self, offset: u64) -> Start {
-        Start { segment: self.number, offset }
-    }
-
     /// Counts the mappings of its segment in this process. One is the store's.
     fn mappings(&self) -> usize {
         let name = format!("memfd:mc-segment-{} ", self.number);
@@ -122,14 +126,14 @@ async fn read(
 ) -> Result<Vec<u8>, TransferError> {
     let grant = host.grant(Access::Read, &[(offset, len, index)]);
     let mut bytes = vec![0; len];
-    let mut ops = [ReadOp { range: 0, start: host.start_at(offset), offset: 0, into: vec![&mut bytes] }];
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut bytes] }];
     let checksum = transport.read(peer, &grant, &mut ops, soon()).await.remove(0)?;
     assert_eq!(checksum, Checksum::of(&bytes));
     Ok(bytes)
 }
 
 #[tokio::test]
-async fn large_reads_go_through_shared_memory_and_small_ones_over_tcp() {
+async fn reads_of_every_size_go_through_shared_memory_and_need_no_answer() {
     let host = Host::start(ShmAccess::SameUid, 8 * MIB).await;
     let (transport, shared) = client(ShmAccess::SameUid);
     let (one, two) = (pattern(3 * MIB + 5, 1), pattern(MIB, 2));
@@ -140,8 +144,8 @@ async fn large_reads_go_through_shared_memory_and_small_ones_over_tcp() {
     let grant = host.grant(Access::Read, &[(64, one.len(), 5), (4 * MIB as u64, two.len(), 6)]);
     let (mut a, mut b, mut c) = (vec![0; 10], vec![0; 2 * MIB], vec![0; 1000]);
     let mut ops = [
-        ReadOp { range: 0, start: host.start_at(64), offset: 7, into: vec![&mut a, &mut [], &mut b] },
-        ReadOp { range: 1, start: host.start_at(4 * MIB as u64), offset: 500, into: vec![&mut c] },
+        ReadOp { range: 0, offset: 7, into: vec![&mut a, &mut [], &mut b] },
+        ReadOp { range: 1, offset: 500, into: vec![&mut c] },
     ];
     let answers = transport.read(&host.peer, &grant, &mut ops, soon()).await;
     assert_eq!([a, b].concat(), one[7..7 + 10 + 2 * MIB]);
@@ -150,11 +154,27 @@ async fn large_reads_go_through_shared_memory_and_small_ones_over_tcp() {
     assert_eq!(answers.into_iter().map(Result::unwrap).collect::<Vec<_>>(), sums);
     assert_eq!(shared.load(Ordering::SeqCst), 10 + 2 * MIB as u64 + 1000);
 
-    assert_eq!(read(&transport, &host, &host.peer, (64, 1000, 5)).await.unwrap(), one[..1000]);
-    assert_eq!(shared.load(Ordering::SeqCst), 10 + 2 * MIB as u64 + 1000, "a small one");
+    assert_eq!(read(&transport, &host, &host.peer, (64, 1, 5)).await.unwrap(), one[..1]);
+    assert_eq!(read(&transport, &host, &host.peer, (64, 0, 5)).await.unwrap(), [0; 0]);
+    assert_eq!(shared.load(Ordering::SeqCst), 10 + 2 * MIB as u64 + 1001);
     let counters = host.server.counters();
-    assert_eq!(counters.bytes_checked.load(Ordering::SeqCst), 10 + 2 * MIB as u64 + 1000);
-    assert_eq!(counters.bytes_read.load(Ordering::SeqCst), 1000);
+    let asked = [&counters.reads, &counters.checks].map(|count| count.load(Ordering::SeqCst));
+    assert_eq!(asked, [0, 0]);
+}
+
+#[tokio::test]
+async fn a_newer_neighbour_in_a_block_makes_the_reader_ask() {
+    let host = Host::start(ShmAccess::SameUid, MIB).await;
+    let (transport, shared) = client(ShmAccess::SameUid);
+    let (old, new) = (pattern(5_000, 1), pattern(1_000, 2));
+    host.write(0, &old, 5).await;
+    host.write(5_056, &new, 6).await;
+    assert_eq!(read(&transport, &host, &host.peer, (0, 5_000, 5)).await.unwrap(), old);
+    assert_eq!(host.server.counters().bytes_checked.load(Ordering::SeqCst), 5_000);
+    assert_eq!(read(&transport, &host, &host.peer, (5_056, 1_000, 6)).await.unwrap(), new);
+    assert_eq!(read(&transport, &host, &host.peer, (0, 4_096, 5)).await.unwrap(), old[..4_096]);
+    assert_eq!(host.server.counters().bytes_checked.load(Ordering::SeqCst), 5_000, "other blocks");
+    assert_eq!(shared.load(Ordering::SeqCst), 5_000 + 1_000 + 4_096);
 }
 
 #[tokio::test]
@@ -164,21 +184,23 @@ async fn a_reader_whose_bytes_were_overwritten_before_it_asked_is_told() {
     let mut peer = host.peer.clone();
     peer.endpoints[0].address = relay.address.clone();
     let (transport, shared) = client(ShmAccess::SameUid);
-    let old = pattern(MIB, 1);
+    let old = pattern(MIB - 100, 1);
     host.write(0, &old, 5).await;
+    // A neighbour, for whose sake it has to ask.
+    host.write(MIB as u64 - 64, &pattern(64, 2), 6).await;
 
     // It has copied the old bytes and says hello, and its question is on the way, when a newer put takes their place.
     relay.hold_up_after(HELLO_LEN);
-    let mut late = std::pin::pin!(read(&transport, &host, &peer, (0, MIB, 5)));
+    let mut late = std::pin::pin!(read(&transport, &host, &peer, (0, MIB - 100, 5)));
     tokio::select! {
         done = late.as_mut() => panic!("not held: {done:?}"),
         () = relay.held() => {}
     }
-    host.write(MIB as u64 / 2, &pattern(100, 2), 6).await;
+    host.write(MIB as u64 / 2, &pattern(100, 2), 7).await;
     relay.release();
     let why = refusal(late.await);
     assert!(why.contains("superseded"), "{why}");
-    let why = refusal(read(&transport, &host, &peer, (0, MIB, 5)).await);
+    let why = refusal(read(&transport, &host, &peer, (0, MIB - 100, 5)).await);
     assert!(why.contains("superseded"), "{why}");
     assert_eq!(shared.load(Ordering::SeqCst), 0);
 }
@@ -276,6 +298,77 @@ async fn strangers_on_either_end_do_no_harm() {
     assert_eq!(shared.load(Ordering::SeqCst), 0);
     assert!(read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap() == value);
     assert_eq!(shared.load(Ordering::SeqCst), MIB as u64);
+}
+
+/// Hello of a client that speaks versions 1 to 3.
+fn hello_of_version_3(host: &Host) -> Vec<u8> {
+    let mut hello = b"mcTX\0\x01\0\x03".to_vec();
+    hello.extend_from_slice(&CLUSTER.0.to_be_bytes());
+    hello.extend_from_slice(&host.store.0.to_be_bytes());
+    hello.extend_from_slice(&host.peer.epoch.0.to_be_bytes());
+    hello
+}
+
+#[tokio::test]
+async fn a_client_of_an_earlier_version_gets_no_stamps() {
+    let host = Host::start(ShmAccess::SameUid, MIB).await;
+    let mut stream = mc_net::connect_local(&socket_name(host.store, host.peer.epoch)).unwrap();
+    stream.write_all(&hello_of_version_3(&host)).await.unwrap();
+    let mut reply = [0; 13];
+    stream.read_exact(&mut reply).await.unwrap();
+    assert_eq!(&reply, b"mcTX\0\x01\0\x04\0\x03\0\0\0");
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let receive = || {
+        let mut record = [0; 12];
+        let mut into = [IoSliceMut::new(&mut record)];
+        Ok(rustix::net::recvmsg(stream.as_fd(), &mut into, &mut ancillary, RecvFlags::DONTWAIT)?.bytes)
+    };
+    assert_eq!(stream.async_io(Interest::READABLE, receive).await.unwrap(), 12);
+    let files = ancillary.drain().map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => files.count(),
+        _ => 0,
+    });
+    assert_eq!(files.collect::<Vec<_>>(), [1]);
+}
+
+#[tokio::test]
+async fn a_store_without_stamps_is_asked_about_every_read() {
+    let host = Host::start(ShmAccess::Off, MIB).await;
+    let (value, shared_value) = (pattern(MIB, 1), pattern(MIB, 2));
+    host.write(0, &value, 5).await;
+    // A store of version 3, whose memory has other bytes, so that these are told from those over TCP.
+    let file = rustix::fs::memfd_create("theirs", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::io::write(&file, &shared_value).unwrap();
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    let listener = mc_net::listen_local(&socket_name(host.store, host.peer.epoch)).unwrap();
+    let number = host.number;
+    let store = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.read_exact(&mut [0; 40]).await.unwrap();
+        stream.write_all(b"mcTX\0\x01\0\x03\0\x03\0\0\0").await.unwrap();
+        let record = [number.to_be_bytes().as_slice(), &(MIB as u64).to_be_bytes()].concat();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let files = [file.as_fd()];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
+        let sent = rustix::net::sendmsg(
+            stream.as_fd(),
+            &[IoSlice::new(&record)],
+            &mut ancillary,
+            SendFlags::empty(),
+        );
+        assert_eq!(sent, Ok(12));
+        stream.write_all(&[0; 12]).await.unwrap();
+        stream
+    });
+    let (transport, shared) = client(ShmAccess::SameUid);
+    let large = read(&transport, &host, &host.peer, (0, 20_000, 5)).await.unwrap();
+    assert!(large == shared_value[..20_000]);
+    assert_eq!(host.server.counters().bytes_checked.load(Ordering::SeqCst), 20_000);
+    assert!(read(&transport, &host, &host.peer, (0, 1_000, 5)).await.unwrap() == value[..1_000]);
+    assert_eq!(shared.load(Ordering::SeqCst), 20_000, "a small one is not worth two round trips");
+    drop(store.await.unwrap());
 }
 
 /// Alone in its process would be better: others come and go meanwhile, so what is left is compared with what 10,000 leaks

@@ -1,7 +1,7 @@
 //! The parts of an object that a read wants, and the memory that receives them.
 
 use bytes::Bytes;
-use mc_transfer::{ReadOp, Start};
+use mc_transfer::ReadOp;
 use mc_types::Code;
 
 use super::range::{ByteRange, merged};
@@ -129,14 +129,13 @@ impl<'a> Destination<'a> {
         merged(self.parts()).eq([ByteRange { offset: 0, len: size }])
     }
 
-    /// Returns the reads that fill the memory from a replica, which is range `range` of its grant and begins at `start`.
+    /// Returns the reads that fill the memory from a replica, which is range `range` of its grant.
     /// There are none if no byte is wanted.
-    pub(crate) fn reads(&mut self, range: u32, start: Start) -> impl Iterator<Item = ReadOp<'_>> {
+    pub(crate) fn reads(&mut self, range: u32) -> impl Iterator<Item = ReadOp<'_>> {
         let Self { wanted, memory } = self;
         let mut buffers = Buffers::of(memory);
         merged(wanted.parts()).map(move |part| ReadOp {
             range,
-            start,
             offset: part.offset,
             into: buffers.take(part.len),
         })
@@ -176,7 +175,7 @@ impl<'a> Destination<'a> {
             }
             (Memory::Caller(_), _) => {}
         }
-        for read in self.reads(0, Start::default()) {
+        for read in self.reads(0) {
             let mut rest = &value[usize_of(read.offset)..];
             for buffer in read.into {
                 let (now, later) = rest.split_at(buffer.len());
@@ -255,7 +254,7 @@ mod tests {
         let mut buffers: [&mut [u8]; 4] = [&mut one, &mut none, &mut two, &mut three];
         let mut whole = Destination::whole_into(&mut buffers);
         whole.make_room(10).unwrap();
-        let reads: Vec<_> = whole.reads(7, Start::default()).collect();
+        let reads: Vec<_> = whole.reads(7).collect();
         assert_eq!(reads.iter().map(|read| (read.range, read.offset)).collect::<Vec<_>>(), [(7, 0)]);
         let filled: Vec<_> = reads[0].into.iter().map(|buffer| (buffer.as_ptr(), buffer.len())).collect();
         assert_eq!(filled, [(starts[0], 3), (starts[1], 5), (starts[2], 2)], "the rest is not touched");
@@ -265,7 +264,7 @@ mod tests {
     fn ranges_in_memory_of_their_own_are_parts_in_order() {
         let mut ranges = Destination::ranges(vec![range(6, 2), range(0, 0), range(8, 1), range(1, 3)]);
         ranges.make_room(9).unwrap();
-        for read in ranges.reads(0, Start::default()) {
+        for read in ranges.reads(0) {
             for buffer in read.into {
                 let from = usize::try_from(read.offset).unwrap();
                 buffer.copy_from_slice(&b"abcdefghi"[from..from + buffer.len()]);

@@ -8,7 +8,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use mc_discovery::Backoff;
 use mc_proto::v1::BatchGetRequest;
-use mc_transfer::{Checksum, Start, TransferError};
+use mc_transfer::{Checksum, TransferError};
 use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -40,8 +40,8 @@ pub(super) struct Slot<'a> {
     ruled_out: Vec<(PutId, StoreId)>,
     /// Stores whose connection failed once. Each gets one more try, because connections also break for small reasons.
     broken: Vec<StoreId>,
-    /// Number of the object's range in the grant that is used now, and where it begins.
-    range: (u32, Start),
+    /// Number of the object's range in the grant that is used now.
+    range: u32,
     /// Whether the store that is read from now is one to avoid. It was left to the last and gets only this try.
     last_resort: bool,
     /// Why there is no result since the leader was last asked.
@@ -232,7 +232,7 @@ impl Core {
                 // The lease is over, so this answer must not be used.
                 Some(_) if now >= lease => slot.expired(),
                 Some(place) => {
-                    slot.range = (place.range, Start { segment: place.segment, offset: place.offset });
+                    slot.range = place.range;
                     by_grant.entry(place.grant).or_default().push(slot);
                 }
                 None => {}
@@ -252,7 +252,7 @@ impl Core {
         let (mut ops, mut counts) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
         for slot in &mut slots {
             let before = ops.len();
-            ops.extend(slot.destination.reads(slot.range.0, slot.range.1));
+            ops.extend(slot.destination.reads(slot.range));
             counts.push(ops.len() - before);
         }
         let mut answers = self.read_from(from, ops, lease).await.into_iter();
@@ -349,7 +349,7 @@ impl<'a> Slot<'a> {
             object: None,
             ruled_out: Vec::new(),
             broken: Vec::new(),
-            range: Default::default(),
+            range: 0,
             last_resort: false,
             open: Open::Nowhere,
             failures: 0,
@@ -392,7 +392,7 @@ impl<'a> Slot<'a> {
         let mut copy = Destination::whole();
         let place = if self.destination.is_whole(spot.size) { &mut self.destination } else { &mut copy };
         place.make_room(spot.size)?;
-        let room = place.reads(0, Start::default()).flat_map(|read| read.into).collect();
+        let room = place.reads(0).flat_map(|read| read.into).collect();
         if !embedded.read(&spot, room).await {
             embedded.forget(&self.key);
             return Ok(None);

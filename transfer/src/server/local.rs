@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{ACCEPT_PAUSE, DataServer, check};
 use crate::shm::{Record, ShmAccess};
-use crate::wire::{HELLO_LEN, Hello, HelloReply, Status};
+use crate::wire::{HELLO_LEN, Hello, HelloReply, STAMPS_SINCE, Status};
 
 /// Longest wait for a client's hello, and for room to send it the descriptors.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -92,24 +92,25 @@ impl DataServer {
         let lent = self.lent.load_full();
         for lent in lent.iter() {
             let segment = &lent.segment;
-            if let Some(descriptor) = segment.shared() {
+            if let (Some(bytes), Some(stamps)) = (segment.shared(), segment.stamps()) {
                 let record = Record { number: segment.number(), len: segment.len() };
-                send(stream, record, Some(descriptor)).await?;
+                // Clients of earlier versions know of no stamps.
+                let files = [bytes, stamps.as_fd()];
+                send(stream, record, &files[..if version < STAMPS_SINCE { 1 } else { 2 }]).await?;
             }
         }
-        send(stream, Record::END, None).await
+        send(stream, Record::END, &[]).await
     }
 }
 
-/// Sends a record, with a descriptor on its first byte.
-async fn send(stream: &UnixStream, record: Record, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+/// Sends a record, with descriptors on its first byte.
+async fn send(stream: &UnixStream, record: Record, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = record.encode();
-    let descriptors: Vec<_> = descriptor.into_iter().collect();
     let sent = stream.async_io(Interest::WRITABLE, || {
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+            ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         Ok(rustix::net::sendmsg(stream.as_fd(), &[io::IoSlice::new(&bytes)], &mut ancillary, flags)?)

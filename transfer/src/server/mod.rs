@@ -179,7 +179,8 @@ impl DataServer {
 
     /// Serves a further segment.
     pub fn lend(&self, segment: Arc<Segment>) {
-        let fence = Fence::new(self.grant_lifetime, self.fence_budget.clone());
+        let stamps = segment.stamps().cloned();
+        let fence = Fence::new(self.grant_lifetime, self.fence_budget.clone(), stamps);
         let lent = Arc::new(Lent { segment, fence });
         self.lent.rcu(|all| all.iter().chain([&lent]).cloned().collect::<Vec<_>>());
         self.relent.send_replace(());

@@ -11,10 +11,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::map::Map;
-use super::{RECORD_LEN, Record, Segments, ShmAccess, socket_name};
+use super::{RECORD_LEN, Record, Segments, SharedSegment, ShmAccess, socket_name};
+use crate::mapping::Mapping;
+use crate::stamps::stamps_len;
 use crate::transport::Peer;
-use crate::wire::{HELLO_REPLY_LEN, Hello, HelloReply, VERSIONS};
+use crate::wire::{HELLO_REPLY_LEN, Hello, HelloReply, STAMPS_SINCE, VERSIONS};
 
 /// Longest time for all of it.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -56,37 +57,44 @@ async fn receive_all(peer: &Peer, access: ShmAccess) -> io::Result<Result<(UnixS
         stream.read_exact(&mut why).await?;
         return Ok(Err(String::from_utf8_lossy(&why).into_owned()));
     }
+    let stamped = reply.chosen >= STAMPS_SINCE;
     let mut segments = HashMap::new();
     loop {
-        match receive(&mut stream).await? {
-            (Record::END, _) => {
+        let (Record { number, len }, descriptors) = receive(&mut stream).await?;
+        match descriptors.as_slice() {
+            _ if (Record { number, len }) == Record::END => {
                 return Ok(Ok((stream, Segments { by_number: segments })));
             }
-            (Record { number, len }, Some(descriptor)) if segments.len() < MOST => {
-                match Map::new(&descriptor, len) {
-                    Ok(map) => drop(segments.insert(number, map)),
+            [bytes, stamps @ ..] if stamps.len() == usize::from(stamped) && segments.len() < MOST => {
+                let map = || {
+                    let stamps = stamps.first().map(|file| Mapping::of_another(file, stamps_len(len)));
+                    let bytes = Mapping::of_another(bytes, len)?;
+                    Ok::<_, io::Error>(SharedSegment { bytes, stamps: stamps.transpose()? })
+                };
+                match map() {
+                    Ok(segment) => drop(segments.insert(number, segment)),
                     Err(error) => return Ok(Err(format!("segment {number} can't be mapped: {error}"))),
                 }
             }
-            (Record { number, .. }, _) => {
-                return Ok(Err(format!("segment {number} came without a descriptor")));
+            _ => {
+                return Ok(Err(format!("segment {number} came with {} descriptors", descriptors.len())));
             }
         }
     }
 }
 
-/// Receives a record, and the descriptor that came with it.
-async fn receive(stream: &mut UnixStream) -> io::Result<(Record, Option<OwnedFd>)> {
-    let (mut bytes, mut descriptor) = ([0; RECORD_LEN], None);
+/// Receives a record, and the descriptors that came with it.
+async fn receive(stream: &mut UnixStream) -> io::Result<(Record, Vec<OwnedFd>)> {
+    let (mut bytes, mut files) = ([0; RECORD_LEN], Vec::new());
     let first = stream.async_io(Interest::READABLE, || {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut into = [io::IoSliceMut::new(&mut bytes)];
         let received = rustix::net::recvmsg(stream.as_fd(), &mut into, &mut ancillary, flags)?;
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                descriptor = descriptors.last();
+                files.extend(descriptors);
             }
         }
         Ok(received.bytes)
@@ -96,5 +104,5 @@ async fn receive(stream: &mut UnixStream) -> io::Result<(Record, Option<OwnedFd>
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     stream.read_exact(&mut bytes[first..]).await?;
-    Ok((Record::decode(&bytes), descriptor))
+    Ok((Record::decode(&bytes), files))
 }

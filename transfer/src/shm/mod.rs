@@ -1,10 +1,10 @@
 //! Reads through shared memory.
 //!
 //! A store gives the descriptors of its segments to processes of its host ([`DataServer::serve_local`]). Such a client
-//! reads from them past the store, and then asks the store over TCP whether the bytes are good. The store's fence decides
-//! that as it does for a read of its own: a write of newer bytes registers before its first byte, so a client that has
-//! copied such a byte asks after the registration and is told. Any other answer, and none, fails the read: the memory of a
-//! dead store can still be read, and means nothing.
+//! reads from them past the store, and then looks at the [stamps](crate::stamps) of the bytes that it has copied, which the
+//! store shares, too. If no newer write was there, the bytes are good. Otherwise, and with a store that shares no stamps, it
+//! asks the store over TCP: a block may have a stamp of a neighbour. The store's fence then decides as it does for a read of its
+//! own; any other answer, and none, fails the read.
 //!
 //! The segments are mapped read-only. They can't shrink, because the store has sealed them against that, so that no access
 //! faults. A mapping costs 2 bytes of page tables for each KiB that was read; `pread` would do without and take three
@@ -17,30 +17,32 @@
 
 mod access;
 mod connect;
-mod map;
 mod record;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use mc_types::{SealedGrant, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{Grant, GrantedRange, SealedGrant, SegmentEpoch, SegmentNumber, StoreId};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::access::{ParseShmAccessError, ShmAccess};
-use self::map::Map;
 pub use self::record::socket_name;
 pub(crate) use self::record::{RECORD_LEN, Record};
 use crate::checksum::{Checksum, Sums};
+use crate::mapping::Mapping;
+use crate::stamps::newest;
 use crate::tcp::TcpTransport;
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 
-/// Fewest bytes of a batch that are read through shared memory. A check is one round trip, and fewer bytes come with one.
+/// Fewest bytes of a batch that are read through shared memory of a store that shares no stamps. To ask it is one round trip,
+/// and fewer bytes come with one.
 const WORTH_IT: u64 = 16 << 10;
 /// Bytes that are read and summed in one step: few enough to stay in the cache.
 const CACHED: usize = 128 << 10;
@@ -76,7 +78,22 @@ enum Reach {
 
 /// The segments that a store shares.
 struct Segments {
-    by_number: HashMap<SegmentNumber, Map>,
+    by_number: HashMap<SegmentNumber, SharedSegment>,
+}
+
+struct SharedSegment {
+    bytes: Mapping,
+    /// `None` if the store shares none.
+    stamps: Option<Mapping>,
+}
+
+/// A read of the caller, and where its bytes are.
+struct Found<'a, 'b> {
+    segment: &'a SharedSegment,
+    bytes: Range<u64>,
+    /// Index of their allocation.
+    index: u64,
+    op: &'a mut ReadOp<'b>,
 }
 
 /// A call that connects. Its drop records the result; a call that was cancelled leaves no entry.
@@ -144,20 +161,14 @@ impl ShmTransport {
         }
     }
 
-    /// Copies the bytes of each operation and returns its checksum; `None` if a range is not in the segments.
+    /// Copies the bytes of each read, and returns its checksum and whether its bytes are known to be good.
     /// The copies are bounded, so only the deadline and other tasks get between them.
-    async fn copy(segments: &Segments, ops: &mut [ReadOp<'_>], sums: Sums) -> Option<Vec<Checksum>> {
-        let (mut checksums, mut since_turn) = (Vec::with_capacity(ops.len()), 0);
-        for op in ops {
-            let len: u64 = op.into.iter().map(|buffer| buffer.len() as u64).sum();
-            let map = segments.by_number.get(&op.start.segment)?;
-            let mut from = op.start.offset.checked_add(op.offset)?;
-            if from.checked_add(len)? > map.len() {
-                return None;
-            }
-            let mut checksum = sums.of_reads();
+    async fn copy(found: Vec<Found<'_, '_>>, sums: Sums) -> Vec<(Checksum, bool)> {
+        let (mut copied, mut since_turn) = (Vec::with_capacity(found.len()), 0);
+        for Found { segment, bytes, index, op } in found {
+            let (mut checksum, mut from) = (sums.of_reads(), bytes.start);
             for part in op.into.iter_mut().flat_map(|buffer| buffer.chunks_mut(CACHED)) {
-                map.read(from, part);
+                segment.bytes.read(from, part);
                 checksum.update(part);
                 from += part.len() as u64;
                 since_turn += part.len();
@@ -166,10 +177,37 @@ impl ShmTransport {
                     tokio::task::yield_now().await;
                 }
             }
-            checksums.push(checksum.finish());
+            // After the last byte: see the module.
+            let good = segment.stamps.as_ref().is_some_and(|stamps| newest(stamps, &bytes) <= index);
+            copied.push((checksum.finish(), good));
         }
-        Some(checksums)
+        copied
     }
+}
+
+impl Segments {
+    /// Whether every segment has stamps.
+    fn are_stamped(&self) -> bool {
+        self.by_number.values().all(|segment| segment.stamps.is_some())
+    }
+
+    /// Finds the bytes of reads under a grant; `None` if some are not here.
+    fn find<'a, 'b>(&'a self, grant: &[u8], ops: &'a mut [ReadOp<'b>]) -> Option<Vec<Found<'a, 'b>>> {
+        let ranges = Grant::peek(grant).ok()?.ranges;
+        let find = |op: &'a mut ReadOp<'b>| {
+            let GrantedRange { segment, offset, len, index } =
+                *ranges.get(usize::try_from(op.range).ok()?)?;
+            let segment = self.by_number.get(&segment)?;
+            let (start, wanted) = (offset.checked_add(op.offset)?, len_of(op));
+            let inside = op.offset.checked_add(wanted)? <= len && segment.bytes.contains(start, wanted);
+            inside.then_some(Found { segment, bytes: start..start + wanted, index, op })
+        };
+        ops.iter_mut().map(find).collect()
+    }
+}
+
+fn len_of(op: &ReadOp<'_>) -> u64 {
+    op.into.iter().map(|buffer| buffer.len() as u64).sum()
 }
 
 impl Stores {
@@ -190,30 +228,35 @@ impl Transport for ShmTransport {
         ops: &'a mut [ReadOp<'_>],
         deadline: Instant,
     ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
-        let len = |op: &ReadOp<'_>| op.into.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
-        if self.access == ShmAccess::Off || ops.iter().map(len).sum::<u64>() < WORTH_IT {
+        if self.access == ShmAccess::Off {
             return self.tcp.read(peer, grant, ops, deadline);
         }
         Box::pin(async move {
-            let Some(segments) = self.segments(peer, deadline).await else {
+            let total: u64 = ops.iter().map(len_of).sum();
+            let usable = |segments: &Arc<Segments>| total >= WORTH_IT || segments.are_stamped();
+            let Some(segments) = self.segments(peer, deadline).await.filter(usable) else {
                 return self.tcp.read(peer, grant, ops, deadline).await;
             };
-            let checksums = match timeout_at(deadline, Self::copy(&segments, ops, self.tcp.sums())).await {
-                Ok(Some(checksums)) => checksums,
-                Ok(None) => return self.tcp.read(peer, grant, ops, deadline).await,
-                Err(_) => {
-                    let (store, address) = (peer.store, socket_name(peer.store, peer.epoch));
-                    return vec![Err(TransferError::Deadline { store, address }); ops.len()];
-                }
+            let Some(found) = segments.find(grant, ops) else {
+                return self.tcp.read(peer, grant, ops, deadline).await;
             };
-            let lens: Vec<u64> = ops.iter().map(len).collect();
-            // After the last byte: see the module.
-            let asked: Vec<_> = ops.iter().zip(&lens).map(|(op, len)| (op.range, op.offset, *len)).collect();
-            let verdicts = self.tcp.check(peer, grant, &asked, deadline).await;
-            let good: u64 =
-                verdicts.iter().zip(&lens).filter(|(good, _)| good.is_ok()).map(|(_, len)| *len).sum();
-            (self.on_read)(good);
-            verdicts.into_iter().zip(checksums).map(|(good, checksum)| good.map(|()| checksum)).collect()
+            let Ok(copied) = timeout_at(deadline, Self::copy(found, self.tcp.sums())).await else {
+                let (store, address) = (peer.store, socket_name(peer.store, peer.epoch));
+                return vec![Err(TransferError::Deadline { store, address }); ops.len()];
+            };
+            let unsure = || ops.iter().zip(&copied).filter(|(_, (_, good))| !good);
+            let asked: Vec<_> = unsure().map(|(op, _)| (op.range, op.offset, len_of(op))).collect();
+            let verdicts = match asked.as_slice() {
+                [] => Vec::new(),
+                asked => self.tcp.check(peer, grant, asked, deadline).await,
+            };
+            let mut verdicts = verdicts.into_iter();
+            let mut verdict = |good| if good { Ok(()) } else { verdicts.next().unwrap_or(Ok(())) };
+            let answers: Vec<_> =
+                copied.into_iter().map(|(checksum, good)| verdict(good).map(|()| checksum)).collect();
+            let good = ops.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
+            (self.on_read)(good.map(|(op, _)| len_of(op)).sum());
+            answers
         })
     }
 

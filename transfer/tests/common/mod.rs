@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mc_transfer::{
     Authority, Checksum, Counters, DataServer, DataServerConfig, Peer, PeerEndpoint, Rdma, ReadOp, Seal,
-    Segment, Start, TcpTransport, Timeouts, TransferError, Transport, WriteOp,
+    Segment, TcpTransport, Timeouts, TransferError, Transport, WriteOp,
 };
 use mc_types::{
     Access, Clock, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SealedGrant, SegmentEpoch, StoreId,
@@ -190,7 +190,7 @@ pub(crate) async fn read(
     len: usize,
 ) -> Result<(Vec<u8>, Checksum), TransferError> {
     let mut bytes = vec![0; len];
-    let mut ops = [ReadOp { range: 0, start: Start::default(), offset: 0, into: vec![&mut bytes] }];
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut bytes] }];
     let checksum = transport.read(peer, grant, &mut ops, soon()).await.remove(0)?;
     Ok((bytes, checksum))
 }

@@ -3,9 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mc_transfer::{
-    ReadOp, Seal, Start, TcpOptions, TcpTransport, Timeouts, TransferError, Transport, WriteOp,
-};
+use mc_transfer::{ReadOp, Seal, TcpOptions, TcpTransport, Timeouts, TransferError, Transport, WriteOp};
 use mc_types::Access;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -191,7 +189,7 @@ async fn a_dropped_read_does_not_touch_the_buffer_any_more() {
     let (peer, granted) = (peer_at(&relay.address), sealed(Access::Read, 0, len as u64, 1));
     let mut buffer = vec![0u8; len];
     {
-        let mut ops = [ReadOp { range: 0, start: Start::default(), offset: 0, into: vec![&mut buffer] }];
+        let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut buffer] }];
         let mut reading = transport.read(&peer, &granted, &mut ops, soon());
         tokio::select! {
             done = &mut reading => panic!("not held: {done:?}"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use mc_tests::{Daemon, http_get, until};
 use mc_transfer::{
-    Peer, PeerEndpoint, ReadOp, Seal, Start, TcpOptions, TcpTransport, TransferError, Transport as _, WriteOp,
+    Peer, PeerEndpoint, ReadOp, Seal, TcpOptions, TcpTransport, TransferError, Transport as _, WriteOp,
 };
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantedRange, SealedGrant, StoreId};
 use tokio::time::Instant;
@@ -85,7 +85,7 @@ fn client() -> TcpTransport {
 
 async fn read(client: &TcpTransport, store: &Limited, patience: Duration) -> Result<Vec<u8>, TransferError> {
     let mut bytes = vec![0; LEN as usize];
-    let mut ops = [ReadOp { range: 0, start: Start::default(), offset: 0, into: vec![&mut bytes] }];
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut bytes] }];
     let grant = store.granted(Access::Read);
     client.read(&store.peer, &grant, &mut ops, Instant::now() + patience).await.remove(0)?;
     Ok(bytes)

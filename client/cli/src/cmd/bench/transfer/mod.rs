@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use mc_transfer::{
-    Rdma, ReadOp, Seal, ShmAccess, ShmTransport, Start, Sums, TcpOptions, TcpTransport, Transport,
-    Transports, WriteOp,
+    Rdma, ReadOp, Seal, ShmAccess, ShmTransport, Sums, TcpOptions, TcpTransport, Transport, Transports,
+    WriteOp,
 };
 use serde::Serialize;
 
@@ -192,7 +192,7 @@ impl Client {
                     .zip(&mut self.buffers)
                     .map(|(nth, buffer)| ReadOp {
                         range: 0,
-                        start: Start::default(),
+
                         offset: offset(nth),
                         into: vec![buffer.as_mut_slice()],
                     })

@@ -1,0 +1,155 @@
+//! Memory files (memfds), and shared mappings of them.
+//!
+//! A file that somebody else made is mapped only if its size can't shrink: an access past the end of a file kills the process.
+//! A page of a hole is made when it is read, so such a mapping can cost memory, but never fault.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
+/// Type of the file system of memfds, and of none with pages that may be missing (hugetlbfs) or come from elsewhere.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// Creates a memory file of `len` bytes whose size is sealed.
+pub(crate) fn memory_file(name: &str, len: u64) -> Result<OwnedFd, (&'static str, rustix::io::Errno)> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create(name, flags).map_err(|error| ("memfd_create", error))?;
+    rustix::fs::ftruncate(&file, len).map_err(|error| ("ftruncate", error))?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
+        .map_err(|error| ("sealing", error))?;
+    Ok(file)
+}
+
+/// What this process may do with a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protection {
+    Read,
+    Write,
+}
+
+/// A shared mapping of all of a memory file. It forms no references, because other processes may write there.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping lives as long as the value. Access to its bytes is up to those who ask for the address.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps a file of this process's own, which has `len` bytes.
+    pub(crate) fn new(file: impl AsFd, len: u64, protection: Protection) -> io::Result<Self> {
+        let len = usize::try_from(len).ok().filter(|len| (1..=isize::MAX as usize).contains(len));
+        let len = len.ok_or(io::ErrorKind::InvalidInput)?;
+        let protection = match protection {
+            Protection::Read => libc::PROT_READ,
+            Protection::Write => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        let (flags, file) = (libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_fd().as_raw_fd());
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, 0) };
+        match NonNull::new(base.cast::<u8>()) {
+            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { base, len }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Maps a file that another process made and that should have `len` bytes, to be read.
+    pub(crate) fn of_another(file: impl AsFd, len: u64) -> io::Result<Self> {
+        let refused = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+        let there = rustix::fs::fstat(&file)?.st_size;
+        if u64::try_from(there) != Ok(len) || len == 0 {
+            return Err(refused(format!("it has {there} bytes, and not {len}")));
+        }
+        let kind = rustix::fs::fstatfs(&file)?.f_type;
+        if kind != TMPFS_MAGIC {
+            return Err(refused(format!("it is not a memfd of plain pages (file system {kind:#x})")));
+        }
+        if !rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
+            return Err(refused("it is not sealed against shrinking".to_owned()));
+        }
+        Self::new(file, len, Protection::Read)
+    }
+
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Whether the range lies inside.
+    pub(crate) fn contains(&self, offset: u64, len: u64) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len())
+    }
+
+    /// Address of the first byte.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Address of a byte.
+    ///
+    /// # Panics
+    /// When it is not inside.
+    pub(crate) fn at(&self, offset: u64) -> *mut u8 {
+        assert!(self.contains(offset, 0), "{offset} of {}", self.len);
+        // SAFETY: at most the length, which fits isize.
+        unsafe { self.base.as_ptr().add(offset as usize) }
+    }
+
+    /// Copies bytes out. Those that others write meanwhile come out torn.
+    ///
+    /// # Panics
+    /// When they are not inside.
+    pub(crate) fn read(&self, from: u64, into: &mut [u8]) {
+        assert!(self.contains(from, into.len() as u64), "{} bytes at {from} of {}", into.len(), self.len);
+        // SAFETY: inside the mapping, and apart from `into`. The C library does the copy, so that no reference to the mapping
+        // is formed.
+        unsafe { libc::memcpy(into.as_mut_ptr().cast(), self.at(from).cast(), into.len()) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `new`; whoever has its address also keeps the value.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_is_mapped_only_if_it_can_not_shrink() {
+        let file = memory_file("theirs", 70_000).unwrap();
+        let (ours, theirs) =
+            (Mapping::new(&file, 70_000, Protection::Write).unwrap(), Mapping::of_another(&file, 70_000));
+        // SAFETY: inside, and nobody else is here.
+        unsafe { ours.at(69_999).write(9) };
+        let mut bytes = [7; 2];
+        theirs.unwrap().read(69_998, &mut bytes);
+        assert_eq!(bytes, [0, 9]);
+        assert!(Mapping::of_another(&file, 70_001).is_err(), "another size");
+        let open = rustix::fs::memfd_create("open", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&open, 4096).unwrap();
+        assert!(Mapping::of_another(&open, 4096).is_err(), "not sealed");
+        rustix::fs::fcntl_add_seals(&open, SealFlags::SHRINK).unwrap();
+        assert!(Mapping::of_another(&open, 4096).is_ok());
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let len = file.metadata().unwrap().len();
+        assert!(Mapping::of_another(&file, len).is_err(), "a file on a disk");
+    }
+
+    #[test]
+    fn nothing_outside_is_touched() {
+        let mapping = Mapping::new(memory_file("ours", 100).unwrap(), 100, Protection::Read).unwrap();
+        assert!(mapping.contains(100, 0) && mapping.contains(0, 100));
+        assert!(!mapping.contains(1, 100) && !mapping.contains(u64::MAX, 2));
+        assert!(Mapping::new(memory_file("none", 0).unwrap(), 0, Protection::Read).is_err());
+    }
+}

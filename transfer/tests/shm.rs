@@ -7,130 +7,23 @@ mod common;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use common::host::{Host, MIB, client, read};
 use common::relay::Relay;
-use common::{CLUSTER, KEY, LIFETIME, pattern, refusal, soon, until};
-use mc_transfer::{
-    Authority, Checksum, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Seal, Segment, ShmAccess,
-    ShmTransport, TcpTransport, TransferError, Transport, WriteOp, socket_name,
-};
-use mc_types::{
-    Access, Clock, ClusterTime, Grant, GrantedRange, SealedGrant, SegmentEpoch, SegmentNumber, StoreId,
-};
+use common::{CLUSTER, pattern, refusal, soon, until};
+use mc_transfer::{Checksum, Peer, ReadOp, Segment, ShmAccess, TransferError, Transport, socket_name};
+use mc_types::{Access, SegmentEpoch};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
-use tokio::net::TcpListener;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
-const MIB: usize = 1 << 20;
 /// Bytes of a client's hello over TCP.
 const HELLO_LEN: u64 = 40;
-
-/// A store that shares its memory. Each test has numbers of its own, because names of sockets are the machine's.
-struct Host {
-    store: StoreId,
-    /// Number of its segment, by which its mappings are told from those of other tests.
-    number: SegmentNumber,
-    server: Arc<DataServer>,
-    peer: Peer,
-    stop: CancellationToken,
-    _stop: DropGuard,
-}
-
-impl Host {
-    async fn start(access: ShmAccess, len: usize) -> Self {
-        let (store, number) = (StoreId(rand::random()), rand::random());
-        let epoch = SegmentEpoch(3);
-        let authority = Arc::new(Authority::new(Clock::from_fn(|| Duration::ZERO)));
-        authority.learn(CLUSTER, ClusterTime(0));
-        let config = DataServerConfig {
-            store,
-            epoch,
-            key: KEY,
-            segments: vec![Segment::allocate(number, len as u64, &mut |_| {}).unwrap()],
-            authority,
-            grant_lifetime: LIFETIME,
-            fence_bytes: 1 << 20,
-            max_connections: 100,
-            rdma: None,
-            max_pairs: 0,
-        };
-        let server = Arc::new(DataServer::new(config));
-        let stop = CancellationToken::new();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        tokio::spawn(server.clone().serve(listener, stop.clone()));
-        if access != ShmAccess::Off {
-            let listener = mc_net::listen_local(&socket_name(store, epoch)).unwrap();
-            tokio::spawn(server.clone().serve_local(listener, access, stop.clone()));
-        }
-        let endpoint = PeerEndpoint { transport: "tcp".to_owned(), address, attributes: Vec::new() };
-        let peer = Peer { cluster: CLUSTER, store, epoch, endpoints: vec![endpoint] };
-        Self { store, number, server, peer, stop: stop.clone(), _stop: stop.drop_guard() }
-    }
-
-    fn grant(&self, access: Access, ranges: &[(u64, usize, u64)]) -> SealedGrant {
-        let range = |(offset, len, index): &(u64, usize, u64)| GrantedRange {
-            segment: self.number,
-            offset: *offset,
-            len: *len as u64,
-            index: *index,
-        };
-        let grant = Grant {
-            cluster: CLUSTER,
-            store: self.store,
-            epoch: self.peer.epoch,
-            access,
-            expires: ClusterTime(0).after(LIFETIME),
-            ranges: ranges.iter().map(range).collect(),
-        };
-        grant.seal(&KEY)
-    }
-
-    async fn write(&self, offset: u64, bytes: &[u8], index: u64) {
-        let grant = self.grant(Access::Write, &[(offset, bytes.len(), index)]);
-        let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes] }];
-        TcpTransport::default().write(&self.peer, &grant, &ops, Seal::Yes, soon()).await.remove(0).unwrap();
-    }
-
-    /// Counts the mappings of its segment in this process. One is the store's.
-    fn mappings(&self) -> usize {
-        let name = format!("memfd:mc-segment-{} ", self.number);
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        maps.lines().filter(|line| line.contains(&name)).count()
-    }
-}
-
-/// A client, and the bytes that it read through shared memory.
-fn client(access: ShmAccess) -> (ShmTransport, Arc<AtomicU64>) {
-    let read = Arc::new(AtomicU64::new(0));
-    let count = read.clone();
-    let on_read = Box::new(move |bytes| {
-        count.fetch_add(bytes, Ordering::SeqCst);
-    });
-    (ShmTransport::new(TcpTransport::default(), access, on_read), read)
-}
-
-async fn read(
-    transport: &ShmTransport,
-    host: &Host,
-    peer: &Peer,
-    (offset, len, index): (u64, usize, u64),
-) -> Result<Vec<u8>, TransferError> {
-    let grant = host.grant(Access::Read, &[(offset, len, index)]);
-    let mut bytes = vec![0; len];
-    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut bytes] }];
-    let checksum = transport.read(peer, &grant, &mut ops, soon()).await.remove(0)?;
-    assert_eq!(checksum, Checksum::of(&bytes));
-    Ok(bytes)
-}
 
 #[tokio::test]
 async fn reads_of_every_size_go_through_shared_memory_and_need_no_answer() {
@@ -369,38 +262,4 @@ async fn a_store_without_stamps_is_asked_about_every_read() {
     assert!(read(&transport, &host, &host.peer, (0, 1_000, 5)).await.unwrap() == value[..1_000]);
     assert_eq!(shared.load(Ordering::SeqCst), 20_000, "a small one is not worth two round trips");
     drop(store.await.unwrap());
-}
-
-/// Alone in its process would be better: others come and go meanwhile, so what is left is compared with what 10,000 leaks
-/// would be.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_left_of_ten_thousand_connections() {
-    const CLIENTS: usize = 10_000;
-    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-    let resident = || {
-        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-        statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
-    };
-    for access in [ShmAccess::SameUid, ShmAccess::Off] {
-        let host = Host::start(access, MIB).await;
-        let value = pattern(MIB, 1);
-        host.write(0, &value, 5).await;
-        let connect = async || {
-            let (transport, shared) = client(access);
-            let bytes = read(&transport, &host, &host.peer, (0, 20_000, 5)).await.unwrap();
-            assert!(bytes == value[..20_000]);
-            assert_eq!(shared.load(Ordering::SeqCst) > 0, access == ShmAccess::SameUid);
-        };
-        // Some memory is allocated once.
-        for _ in 0..500 {
-            connect().await;
-        }
-        let before = (open(), resident());
-        for _ in 0..CLIENTS {
-            connect().await;
-        }
-        until("the store has closed its ends", || host.mappings() == 1 && open() < before.0 + 200).await;
-        let grown = resident().saturating_sub(before.1);
-        assert!(grown < CLIENTS * 1_000, "{grown} bytes of {CLIENTS} connections are left");
-    }
 }

@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+pub(crate) mod host;
 pub(crate) mod relay;
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(1);

@@ -1,0 +1,118 @@
+//! A store that shares its memory, and clients of its host.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use mc_transfer::{
+    Authority, Checksum, DataServer, DataServerConfig, Peer, PeerEndpoint, ReadOp, Seal, Segment, ShmAccess,
+    ShmTransport, TcpTransport, TransferError, Transport, WriteOp, socket_name,
+};
+use mc_types::{
+    Access, Clock, ClusterTime, Grant, GrantedRange, SealedGrant, SegmentEpoch, SegmentNumber, StoreId,
+};
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::{CLUSTER, KEY, LIFETIME, soon};
+
+pub(crate) const MIB: usize = 1 << 20;
+
+/// A store that shares its memory. Each test has numbers of its own, because names of sockets are the machine's.
+pub(crate) struct Host {
+    pub(crate) store: StoreId,
+    /// Number of its segment, by which its mappings are told from those of other tests.
+    pub(crate) number: SegmentNumber,
+    pub(crate) server: Arc<DataServer>,
+    pub(crate) peer: Peer,
+    pub(crate) stop: CancellationToken,
+    pub(crate) _stop: DropGuard,
+}
+
+impl Host {
+    pub(crate) async fn start(access: ShmAccess, len: usize) -> Self {
+        let (store, number) = (StoreId(rand::random()), rand::random());
+        let epoch = SegmentEpoch(3);
+        let authority = Arc::new(Authority::new(Clock::from_fn(|| Duration::ZERO)));
+        authority.learn(CLUSTER, ClusterTime(0));
+        let config = DataServerConfig {
+            store,
+            epoch,
+            key: KEY,
+            segments: vec![Segment::allocate(number, len as u64, &mut |_| {}).unwrap()],
+            authority,
+            grant_lifetime: LIFETIME,
+            fence_bytes: 1 << 20,
+            max_connections: 100,
+            rdma: None,
+            max_pairs: 0,
+        };
+        let server = Arc::new(DataServer::new(config));
+        let stop = CancellationToken::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(server.clone().serve(listener, stop.clone()));
+        if access != ShmAccess::Off {
+            let listener = mc_net::listen_local(&socket_name(store, epoch)).unwrap();
+            tokio::spawn(server.clone().serve_local(listener, access, stop.clone()));
+        }
+        let endpoint = PeerEndpoint { transport: "tcp".to_owned(), address, attributes: Vec::new() };
+        let peer = Peer { cluster: CLUSTER, store, epoch, endpoints: vec![endpoint] };
+        Self { store, number, server, peer, stop: stop.clone(), _stop: stop.drop_guard() }
+    }
+
+    pub(crate) fn grant(&self, access: Access, ranges: &[(u64, usize, u64)]) -> SealedGrant {
+        let range = |(offset, len, index): &(u64, usize, u64)| GrantedRange {
+            segment: self.number,
+            offset: *offset,
+            len: *len as u64,
+            index: *index,
+        };
+        let grant = Grant {
+            cluster: CLUSTER,
+            store: self.store,
+            epoch: self.peer.epoch,
+            access,
+            expires: ClusterTime(0).after(LIFETIME),
+            ranges: ranges.iter().map(range).collect(),
+        };
+        grant.seal(&KEY)
+    }
+
+    pub(crate) async fn write(&self, offset: u64, bytes: &[u8], index: u64) {
+        let grant = self.grant(Access::Write, &[(offset, bytes.len(), index)]);
+        let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes] }];
+        TcpTransport::default().write(&self.peer, &grant, &ops, Seal::Yes, soon()).await.remove(0).unwrap();
+    }
+
+    /// Counts the mappings of its segment in this process. One is the store's.
+    pub(crate) fn mappings(&self) -> usize {
+        let name = format!("memfd:mc-segment-{} ", self.number);
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        maps.lines().filter(|line| line.contains(&name)).count()
+    }
+}
+
+/// A client, and the bytes that it read through shared memory.
+pub(crate) fn client(access: ShmAccess) -> (ShmTransport, Arc<AtomicU64>) {
+    let read = Arc::new(AtomicU64::new(0));
+    let count = read.clone();
+    let on_read = Box::new(move |bytes| {
+        count.fetch_add(bytes, Ordering::SeqCst);
+    });
+    (ShmTransport::new(TcpTransport::default(), access, on_read), read)
+}
+
+pub(crate) async fn read(
+    transport: &ShmTransport,
+    host: &Host,
+    peer: &Peer,
+    (offset, len, index): (u64, usize, u64),
+) -> Result<Vec<u8>, TransferError> {
+    let grant = host.grant(Access::Read, &[(offset, len, index)]);
+    let mut bytes = vec![0; len];
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut bytes] }];
+    let checksum = transport.read(peer, &grant, &mut ops, soon()).await.remove(0)?;
+    assert_eq!(checksum, Checksum::of(&bytes));
+    Ok(bytes)
+}

@@ -253,8 +253,9 @@ impl Client {
 
     /// Registers memory with the transports, for zero-copy calls.
     ///
-    /// Pass parts of it to [`batch_get_into`](Self::batch_get_into) and [`batch_put_from`](Self::batch_put_from). TCP
-    /// works as well with any other memory. Register memory of another owner with `RegisteredMemory::from_raw_parts`.
+    /// Pass parts of it to [`batch_get_into`](Self::batch_get_into) and [`batch_put_from`](Self::batch_put_from), which
+    /// work as well with any other memory. Register memory of another owner with `RegisteredMemory::from_raw_parts`. Puts to
+    /// stores of the same host copy less from memory of [`allocate`](Self::allocate).
     #[must_use]
     pub fn register(&self, buffer: Vec<u8>) -> RegisteredMemory {
         RegisteredMemory::from_vec(buffer)
@@ -262,10 +263,13 @@ impl Client {
 
     /// Allocates registered memory, page aligned and zeroed.
     ///
+    /// Stores of the same host copy the bytes of puts out of it by themselves; other memory is copied once more. It is faulted
+    /// in, which takes about a second for every few GiB, and a process that is forked shares it.
+    ///
     /// # Errors
     /// When the memory cannot be allocated.
     pub fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
-        RegisteredMemory::allocate(len)
+        self.core().transport.allocate(len)
     }
 
     /// Returns whether the object exists and can be read now.
@@ -482,7 +486,10 @@ fn transport(
 ) -> Arc<dyn Transport> {
     let options = TcpOptions { sums, ..TcpOptions::default() };
     let counted = counters.clone();
-    let on_read = Box::new(move |bytes| counted.shm_bytes_read.add(bytes));
+    let on_shared = Box::new(move |access, bytes| match access {
+        Access::Read => counted.shm_bytes_read.add(bytes),
+        Access::Write => counted.shm_bytes_written.add(bytes),
+    });
     let counted = counters.clone();
     let on_moved = Box::new(move |access, bytes| match access {
         Access::Read => counted.rdma_bytes_read.add(bytes),
@@ -496,7 +503,7 @@ fn transport(
         None => TcpTransport::new(options),
     };
     let shm = if transports.shm() { shm } else { ShmAccess::Off };
-    Arc::new(ShmTransport::new(tcp, shm, on_read))
+    Arc::new(ShmTransport::new(tcp, shm, on_shared))
 }
 
 #[cfg(test)]

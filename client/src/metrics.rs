@@ -85,6 +85,8 @@ counters! {
             "Bytes of these that were read from stores of this host through shared memory";
         rdma_bytes_read => "mc_client_rdma_read_bytes_total", "Bytes of these that were read by RDMA";
         bytes_written => "mc_client_written_bytes_total", "Bytes written to stores; each replica counts";
+        shm_bytes_written => "mc_client_shm_written_bytes_total",
+            "Bytes of these that stores of this host copied out of shared memory";
         rdma_bytes_written => "mc_client_rdma_written_bytes_total", "Bytes of these that were written by RDMA";
         checksum_mismatches => "mc_client_checksum_mismatches_total",
             "Replicas whose bytes did not match their checksum; such bytes are never returned";

@@ -83,9 +83,11 @@ pub struct Totals {
     /// Writes that were finished.
     pub writes: u64,
     /// Reads through shared memory that were finished.
-    pub checks: u64,
+    pub shm_reads: u64,
     /// Bytes that clients of this host read through shared memory.
-    pub bytes_checked: u64,
+    pub shm_bytes_read: u64,
+    /// Bytes that clients of this host wrote through shared memory.
+    pub shm_bytes_written: u64,
     /// Bytes that clients read by RDMA.
     pub rdma_bytes_read: u64,
     /// Bytes that clients wrote by RDMA.
@@ -214,7 +216,7 @@ impl Data {
         };
         vec![
             report("tcp", Ok("always".to_owned()), totals.bytes_read, totals.bytes_written),
-            report("shm", shm, totals.bytes_checked, 0),
+            report("shm", shm, totals.shm_bytes_read, totals.shm_bytes_written),
             report("rdma", rdma, totals.rdma_bytes_read, totals.rdma_bytes_written),
         ]
     }
@@ -361,8 +363,9 @@ impl Totals {
             bytes_written: counters.bytes_written.load(Relaxed),
             reads: counters.reads.load(Relaxed),
             writes: counters.writes.load(Relaxed),
-            checks: counters.checks.load(Relaxed),
-            bytes_checked: counters.bytes_checked.load(Relaxed),
+            shm_reads: counters.shm_reads.load(Relaxed),
+            shm_bytes_read: counters.shm_bytes_read.load(Relaxed),
+            shm_bytes_written: counters.shm_bytes_written.load(Relaxed),
             rdma_bytes_read: counters.rdma_bytes_read.load(Relaxed),
             rdma_bytes_written: counters.rdma_bytes_written.load(Relaxed),
             rdma_pairs: counters.rdma_pairs.load(Relaxed),
@@ -382,8 +385,9 @@ impl Totals {
             bytes_written: self.bytes_written + other.bytes_written,
             reads: self.reads + other.reads,
             writes: self.writes + other.writes,
-            checks: self.checks + other.checks,
-            bytes_checked: self.bytes_checked + other.bytes_checked,
+            shm_reads: self.shm_reads + other.shm_reads,
+            shm_bytes_read: self.shm_bytes_read + other.shm_bytes_read,
+            shm_bytes_written: self.shm_bytes_written + other.shm_bytes_written,
             rdma_bytes_read: self.rdma_bytes_read + other.rdma_bytes_read,
             rdma_bytes_written: self.rdma_bytes_written + other.rdma_bytes_written,
             rdma_pairs: self.rdma_pairs + other.rdma_pairs,

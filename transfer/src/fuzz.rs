@@ -4,7 +4,7 @@ mod held;
 
 pub use held::{Counting, most_held};
 
-use crate::wire::{self, Ask, End, Hello, HelloReply, Op, RdmaOp, Request, VerdictHeader};
+use crate::wire::{self, AreaOp, Ask, End, Hello, HelloReply, Op, RdmaOp, Request, VerdictHeader};
 
 /// Decodes `data` as the kind of frame that its first byte chooses, and returns whether that succeeds.
 pub fn frames(data: &[u8]) -> bool {
@@ -43,7 +43,12 @@ fn request(frame: &[u8]) -> bool {
     let ops = body.get(request.grant_len as usize..request.body_len());
     ops.is_some_and(|ops| match request.ask {
         Ask::Pair(_) => end(ops),
-        Ask::RdmaRead | Ask::RdmaWrite | Ask::RdmaWriteAndSeal => RdmaOp::check_total(ops).is_ok(),
+        Ask::RdmaRead | Ask::RdmaWrite | Ask::RdmaWriteAndSeal => {
+            wire::check_fetched(RdmaOp::decode_all(ops).map(|op| op.op)).is_ok()
+        }
+        Ask::AreaWrite | Ask::AreaWriteAndSeal => {
+            wire::check_fetched(AreaOp::decode_all(ops).map(|op| op.op)).is_ok()
+        }
         Ask::Read | Ask::Check | Ask::Write | Ask::WriteAndSeal => {
             wire::total_len(Op::decode_all(ops)).is_ok()
         }

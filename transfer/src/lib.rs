@@ -37,6 +37,6 @@ pub use rdma::{DeviceReport, NoRdma, ParseRdmaDevicesError, Rdma, RdmaDevices};
 pub use registration::{RegisterError, RegisteredMemory};
 pub use segment::{AllocateError, Segment};
 pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts, Withdrawn};
-pub use shm::{OnRead, ParseShmAccessError, ShmAccess, ShmTransport, socket_name};
+pub use shm::{OnShared, ParseShmAccessError, ShmAccess, ShmTransport, socket_name};
 pub use tcp::{OnRdma, TcpOptions, TcpTransport};
 pub use transport::{Peer, PeerEndpoint, ReadOp, Seal, TransferError, Transport, WriteOp};

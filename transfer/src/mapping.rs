@@ -5,10 +5,11 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::ptr::{self, NonNull};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 
 /// Type of the file system of memfds, and of none with pages that may be missing (hugetlbfs) or come from elsewhere.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -34,6 +35,7 @@ pub(crate) enum Protection {
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    protection: Protection,
 }
 
 // SAFETY: the mapping lives as long as the value. Access to its bytes is up to those who ask for the address.
@@ -46,15 +48,15 @@ impl Mapping {
     pub(crate) fn new(file: impl AsFd, len: u64, protection: Protection) -> io::Result<Self> {
         let len = usize::try_from(len).ok().filter(|len| (1..=isize::MAX as usize).contains(len));
         let len = len.ok_or(io::ErrorKind::InvalidInput)?;
-        let protection = match protection {
+        let permitted = match protection {
             Protection::Read => libc::PROT_READ,
             Protection::Write => libc::PROT_READ | libc::PROT_WRITE,
         };
         let (flags, file) = (libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_fd().as_raw_fd());
         // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, file, 0) };
+        let base = unsafe { libc::mmap(ptr::null_mut(), len, permitted, flags, file, 0) };
         match NonNull::new(base.cast::<u8>()) {
-            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { base, len }),
+            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { base, len, protection }),
             _ => Err(io::Error::last_os_error()),
         }
     }
@@ -99,6 +101,41 @@ impl Mapping {
         assert!(self.contains(offset, 0), "{offset} of {}", self.len);
         // SAFETY: at most the length, which fits isize.
         unsafe { self.base.as_ptr().add(offset as usize) }
+    }
+
+    /// Allocates the pages of a range of a file of this process's own, and maps them here. Its start is a multiple of a page.
+    pub(crate) fn populate(
+        &self,
+        file: impl AsFd,
+        range: Range<u64>,
+    ) -> Result<(), (&'static str, io::Error)> {
+        assert!(range.end <= self.len(), "{range:?} of {}", self.len);
+        let len = range.end - range.start;
+        // SAFETY: inside the mapping.
+        let done =
+            unsafe { libc::madvise(self.at(range.start).cast(), len as usize, libc::MADV_POPULATE_WRITE) };
+        if done == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINVAL) {
+            return Err(("populating", error));
+        }
+        // Linux before 5.14: the file gets its pages now, and this process maps them at the first touch. That can no
+        // longer fail for want of memory.
+        rustix::fs::fallocate(file, FallocateFlags::empty(), range.start, len)
+            .map_err(|error| ("fallocate", error.into()))
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// When they would not be inside, or the mapping is to be read only.
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) {
+        assert!(self.contains(at, bytes.len() as u64), "{} bytes to {at} of {}", bytes.len(), self.len);
+        assert_eq!(self.protection, Protection::Write);
+        // SAFETY: inside the mapping, and apart from `bytes`. No reference to the mapping is formed: see `read`.
+        unsafe { libc::memcpy(self.at(at).cast(), bytes.as_ptr().cast(), bytes.len()) };
     }
 
     /// Copies bytes out. Those that others write meanwhile come out torn.

@@ -4,14 +4,17 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::shm::{Areas, ListedArea};
 
 /// Unit in which one-sided transports register memory.
 const PAGE: usize = 4096;
 
 /// Local memory that transfers read from and write to.
 ///
-/// TCP needs no registration, so this only keeps the memory. A transport that pins memory would keep its keys here,
-/// which is why buffers for zero-copy calls use this type already.
+/// Memory that a transport [allocated](crate::Transport::allocate) is shared with the stores of this host, which copy the bytes
+/// of writes out of it. Other memory is copied once more.
 pub struct RegisteredMemory {
     base: NonNull<u8>,
     len: usize,
@@ -21,6 +24,8 @@ pub struct RegisteredMemory {
 enum Owner {
     /// Page-aligned memory allocated here.
     Pages(Layout),
+    /// Memory that stores of this host may map.
+    Area { _area: ListedArea },
     /// A vector moved in by the caller.
     Vec { capacity: usize },
     /// Memory that somebody else owns and frees.
@@ -51,6 +56,12 @@ impl RegisteredMemory {
         // SAFETY: the layout's size is at least 1.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(RegisterError::OutOfMemory(len))?;
         Ok(Self { base, len, owner: Owner::Pages(layout) })
+    }
+
+    /// [`Self::allocate`], in memory that stores of this host may map.
+    pub(crate) fn in_area(areas: &Arc<Areas>, len: usize) -> Result<Self, RegisterError> {
+        let area = areas.allocate_listed(len.max(1)).map_err(|_| RegisterError::OutOfMemory(len))?;
+        Ok(Self { base: area.base(), len, owner: Owner::Area { _area: area } })
     }
 
     /// Registers a vector's memory and takes it over.
@@ -94,7 +105,7 @@ impl Drop for RegisteredMemory {
                 // SAFETY: the parts of the vector that `from_vec` took apart.
                 drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) });
             }
-            Owner::Borrowed => {}
+            Owner::Area { .. } | Owner::Borrowed => {}
         }
     }
 }

@@ -4,8 +4,8 @@
 //! - The mapping is one of all of a memfd, made in `allocate` and kept for life.
 //! - The memfd is sealed against shrinking and every page of it was faulted in: no access can fault.
 //! - Clients write this memory at any time, so no Rust reference to it is ever formed; only the kernel reads and
-//!   writes it, through `recvmsg`, `send` and `pread`, network cards at which it is registered, and a volatile access for
-//!   fault injection.
+//!   writes it, through `recvmsg`, `send` and `pread`, network cards at which it is registered, `memcpy` of the C library, and a
+//!   volatile access for fault injection.
 //!
 //! Clients of this host may get the memfd to read from, with the [stamps](crate::stamps) of its blocks. It is sealed against
 //! every way in which they could change it: writes, holes, writable mappings, and another size. The mapping of this process
@@ -15,13 +15,12 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use mc_types::{ByteSize, SegmentNumber};
-use rustix::fs::{FallocateFlags, SealFlags};
+use rustix::fs::SealFlags;
 use smallvec::SmallVec;
 
 use crate::fence::fence_limit;
@@ -135,11 +134,10 @@ impl Segment {
         while ready < len {
             check_fits(len, len - ready, reserve, memory_limit::available())?;
             let end = len.min(ready + SLICE);
-            segment.fault_in(ready..end).map_err(|(step, source)| AllocateError::System {
-                asked,
-                step,
-                source,
-            })?;
+            segment
+                .mapping
+                .populate(&segment.memfd, ready..end)
+                .map_err(|(step, source)| AllocateError::System { asked, step, source })?;
             ready = end;
             progress(ready);
         }
@@ -147,24 +145,6 @@ impl Segment {
         let seals = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         segment.shareable = rustix::fs::fcntl_add_seals(&segment.memfd, seals).is_ok();
         Ok(Arc::new(segment))
-    }
-
-    /// Allocates the pages of `range` and maps them in this process.
-    fn fault_in(&self, range: Range<u64>) -> Result<(), (&'static str, io::Error)> {
-        let len = range.end - range.start;
-        // SAFETY: `range` lies inside the mapping; its start is a multiple of SLICE and so of a page.
-        let done = unsafe { libc::madvise(self.at(range.start), len as usize, libc::MADV_POPULATE_WRITE) };
-        if done == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EINVAL) {
-            return Err(("populating", error));
-        }
-        // Linux before 5.14: the file gets its pages now, and this process maps them at the first touch. That can no
-        // longer fail for want of memory.
-        rustix::fs::fallocate(&self.memfd, FallocateFlags::empty(), range.start, len)
-            .map_err(|error| ("fallocate", error.into()))
     }
 
     /// Registers the segment with the devices of this process. Until then, and when it fails, its bytes go over TCP. It pins
@@ -269,6 +249,17 @@ impl Segment {
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
 
+    /// Copies bytes in from a mapping of another process's memory.
+    ///
+    /// # Panics
+    /// When they are not inside of both.
+    pub(crate) fn copy_in(&self, offset: u64, from: &Mapping, at: u64, len: u64) {
+        assert!(self.contains(offset, len) && from.contains(at, len), "{len} bytes from {at} to {offset}");
+        // SAFETY: both were checked to be inside of mappings, which are apart: a process maps each file on its own. The C
+        // library does the copy, and no references to either are formed.
+        unsafe { libc::memcpy(self.at(offset), from.at(at).cast(), len as usize) };
+    }
+
     /// Sends once from the segment to `socket` without blocking; the kernel has copied the bytes when it returns.
     /// `sendfile` would save that copy and break the fence: the pages would leave after the check that follows.
     ///
@@ -334,6 +325,8 @@ impl fmt::Debug for Segment {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::FallocateFlags;
+
     use super::*;
 
     #[test]

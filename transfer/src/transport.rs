@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use mc_types::{ClusterId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
-use crate::Checksum;
+use crate::{Checksum, RegisterError, RegisteredMemory};
 
 /// A store's memory as the far end of transfers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +90,14 @@ pub trait Transport: Send + Sync + fmt::Debug {
         seal: Seal,
         deadline: Instant,
     ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>>;
+
+    /// Allocates zeroed, page-aligned memory for buffers, from which bytes go with as few copies as this transport can.
+    ///
+    /// # Errors
+    /// [`RegisterError::OutOfMemory`] when there is not enough.
+    fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
+        RegisteredMemory::allocate(len)
+    }
 }
 
 /// Why a transfer failed. A failed read left unspecified bytes in the caller's buffers; a failed write may or may not

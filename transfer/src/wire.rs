@@ -38,8 +38,12 @@
 //!   operation with status 9 or 10. A range is sealed only if all operations on it in the request are good. The
 //!   operations of a request have 16 MiB at most.
 //!
-//! Since version 4 the records of segments that are shared over a Unix socket (see [`crate::shm`]) come with a second
-//! descriptor, that of the segment's stamps.
+//! Since version 4 clients of the store's host share memory with it, over a Unix socket beside (see [`crate::shm`]):
+//!
+//! - The record of each segment comes with two descriptors: the segment, and its stamps.
+//! - The client hands over areas of its own memory there, and the store gives each a number. A request of kind 5 writes, and
+//!   one of kind 6 writes and seals, bytes that are in such areas: each operation goes on with `area:u64 at:u64`, and the
+//!   reply is as for a write by RDMA, with the same bound of bytes. Status 10 says that the store can't reach an area.
 //!
 //! Every length is checked against its bound before anything is allocated or waited for.
 
@@ -53,8 +57,8 @@ pub(crate) const VERSIONS: (u16, u16) = (1, 4);
 pub(crate) const KINDS_SINCE: u16 = 2;
 /// First version with RDMA beside the connection.
 pub(crate) const RDMA_SINCE: u16 = 3;
-/// First version with stamps beside shared memory.
-pub(crate) const STAMPS_SINCE: u16 = 4;
+/// First version with stamps, areas and messages of clients beside shared memory.
+pub(crate) const SHARING_SINCE: u16 = 4;
 
 /// Maximum number of operations in one request.
 pub(crate) const MAX_OPS: usize = MAX_ITEMS;
@@ -69,8 +73,10 @@ pub(crate) const REQUEST_LEN: usize = 16;
 pub(crate) const OP_LEN: usize = 20;
 /// Length of an operation whose bytes go by RDMA.
 pub(crate) const RDMA_OP_LEN: usize = OP_LEN + 12;
-/// Maximum bytes of the operations of one request by RDMA.
-pub(crate) const MAX_RDMA_BYTES: u64 = 16 << 20;
+/// Length of an operation whose bytes are in an area.
+pub(crate) const AREA_OP_LEN: usize = OP_LEN + 16;
+/// Maximum bytes of the operations of one request whose bytes the store moves itself, by RDMA or from an area.
+pub(crate) const MAX_FETCHED_BYTES: u64 = 16 << 20;
 /// Length of an end of a pair.
 pub(crate) const END_LEN: usize = 34;
 pub(crate) const REPLY_LEN: usize = 8;
@@ -89,8 +95,10 @@ pub(crate) enum WireError {
     Access(u8, u8),
     #[error("the operations of a request add up to more than 2^64 bytes")]
     Total,
-    #[error("the operations of a request by RDMA add up to more than {MAX_RDMA_BYTES} bytes")]
-    RdmaTotal,
+    #[error(
+        "the operations of a request by RDMA or from shared memory add up to more than {MAX_FETCHED_BYTES} bytes"
+    )]
+    FetchedTotal,
     #[error("a reason has {0} bytes, at most {MAX_REASON_LEN} are allowed")]
     Reason(u16),
     #[error("reply {got} came where {expected} was due")]
@@ -210,6 +218,9 @@ pub(crate) enum Ask {
     RdmaRead,
     RdmaWrite,
     RdmaWriteAndSeal,
+    /// Like the others, with the bytes in areas.
+    AreaWrite,
+    AreaWriteAndSeal,
 }
 
 impl Ask {
@@ -219,6 +230,7 @@ impl Ask {
             Self::Read | Self::Check | Self::Write | Self::WriteAndSeal => OP_LEN,
             Self::Pair(_) => END_LEN,
             Self::RdmaRead | Self::RdmaWrite | Self::RdmaWriteAndSeal => RDMA_OP_LEN,
+            Self::AreaWrite | Self::AreaWriteAndSeal => AREA_OP_LEN,
         }
     }
 
@@ -226,7 +238,12 @@ impl Ask {
     pub(crate) fn access(self) -> Access {
         match self {
             Self::Read | Self::Check | Self::RdmaRead => Access::Read,
-            Self::Write | Self::WriteAndSeal | Self::RdmaWrite | Self::RdmaWriteAndSeal => Access::Write,
+            Self::Write
+            | Self::WriteAndSeal
+            | Self::RdmaWrite
+            | Self::RdmaWriteAndSeal
+            | Self::AreaWrite
+            | Self::AreaWriteAndSeal => Access::Write,
             Self::Pair(access) => access,
         }
     }
@@ -242,6 +259,8 @@ impl Ask {
             Self::RdmaRead => [1, 3],
             Self::RdmaWrite => [2, 3],
             Self::RdmaWriteAndSeal => [2, 4],
+            Self::AreaWrite => [2, 5],
+            Self::AreaWriteAndSeal => [2, 6],
         }
     }
 }
@@ -276,6 +295,8 @@ impl Request {
             [1, 3] => Ask::RdmaRead,
             [2, 3] => Ask::RdmaWrite,
             [2, 4] => Ask::RdmaWriteAndSeal,
+            [2, 5] => Ask::AreaWrite,
+            [2, 6] => Ask::AreaWriteAndSeal,
             [access, kind] => return Err(WireError::Access(access, kind)),
         };
         let (ops, grant_len) = (fields.u16(), fields.u32());
@@ -338,12 +359,6 @@ impl RdmaOp {
         out.extend_from_slice(&self.address.to_be_bytes());
     }
 
-    /// Checks the bytes that the operations announce.
-    pub(crate) fn check_total(bytes: &[u8]) -> Result<(), WireError> {
-        let total = total_len(Self::decode_all(bytes).map(|op| op.op)).map_err(|_| WireError::RdmaTotal)?;
-        if total <= MAX_RDMA_BYTES { Ok(()) } else { Err(WireError::RdmaTotal) }
-    }
-
     fn decode(bytes: &[u8; RDMA_OP_LEN]) -> Self {
         let mut fields = Fields(bytes);
         let op = Op { range: fields.u32(), offset: fields.u64(), len: fields.u64() };
@@ -353,6 +368,41 @@ impl RdmaOp {
     /// Decodes the operations, which follow the grant in a request's body.
     pub(crate) fn decode_all(bytes: &[u8]) -> impl Iterator<Item = Self> {
         bytes.as_chunks().0.iter().map(Self::decode)
+    }
+}
+
+/// An operation whose bytes are in an area, and where in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AreaOp {
+    pub(crate) op: Op,
+    pub(crate) area: u64,
+    pub(crate) at: u64,
+}
+
+impl AreaOp {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        self.op.encode(out);
+        out.extend_from_slice(&self.area.to_be_bytes());
+        out.extend_from_slice(&self.at.to_be_bytes());
+    }
+
+    fn decode(bytes: &[u8; AREA_OP_LEN]) -> Self {
+        let mut fields = Fields(bytes);
+        let op = Op { range: fields.u32(), offset: fields.u64(), len: fields.u64() };
+        Self { op, area: fields.u64(), at: fields.u64() }
+    }
+
+    /// Decodes the operations, which follow the grant in a request's body.
+    pub(crate) fn decode_all(bytes: &[u8]) -> impl Iterator<Item = Self> {
+        bytes.as_chunks().0.iter().map(Self::decode)
+    }
+}
+
+/// Checks the bytes that operations announce which the store moves itself.
+pub(crate) fn check_fetched(ops: impl Iterator<Item = Op>) -> Result<(), WireError> {
+    match total_len(ops) {
+        Ok(0..=MAX_FETCHED_BYTES) => Ok(()),
+        _ => Err(WireError::FetchedTotal),
     }
 }
 
@@ -423,8 +473,8 @@ pub(crate) enum Status {
     Sealed = 8,
     /// RDMA has failed: the client may do the same over another pair, or over TCP.
     Device = 9,
-    /// The bytes can't go by RDMA now, though it works: the client may do the same over TCP.
-    NotByRdma = 10,
+    /// The bytes can't go by RDMA, or out of an area: the client may do the same over TCP.
+    OtherWay = 10,
 }
 
 /// The fixed part of a verdict.
@@ -436,8 +486,8 @@ pub(crate) struct VerdictHeader {
     pub(crate) busy: bool,
     /// Whether the status is [`Status::Device`].
     pub(crate) device: bool,
-    /// Whether the status is [`Status::NotByRdma`].
-    pub(crate) not_by_rdma: bool,
+    /// Whether the status is [`Status::OtherWay`].
+    pub(crate) other_way: bool,
     pub(crate) reason_len: usize,
 }
 
@@ -454,7 +504,7 @@ impl VerdictHeader {
             good: is(Status::Good),
             busy: is(Status::Busy),
             device: is(Status::Device),
-            not_by_rdma: is(Status::NotByRdma),
+            other_way: is(Status::OtherWay),
             reason_len: reason_len.into(),
         })
     }

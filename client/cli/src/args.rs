@@ -630,9 +630,21 @@ pub(crate) struct TransferArgs {
     /// Whether the client computes checksums of all bytes
     #[arg(long, value_enum, default_value_t = OnOff::On)]
     pub(crate) checksum: OnOff,
+    /// Memory of the client's buffers
+    ///
+    /// allocated: by the transport, which shares it with stores of the host. other: any other, which is copied once more.
+    #[arg(long, value_enum, default_value_t = Memory::Allocated)]
+    pub(crate) memory: Memory,
     /// Memory of the store that the operations go through in turn
     #[arg(long, default_value = "1gb", value_name = "SIZE")]
     pub(crate) region: ByteSize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Memory {
+    Allocated,
+    Other,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -25,6 +25,7 @@ pub(crate) struct StoreMetrics {
     reads: Counter,
     writes: Counter,
     shm_bytes_read: Counter,
+    shm_bytes_written: Counter,
     shm_reads: Counter,
     rdma_bytes_read: Counter,
     rdma_bytes_written: Counter,
@@ -70,6 +71,10 @@ impl StoreMetrics {
             shm_bytes_read: counter(
                 "mc_store_shm_read_bytes_total",
                 "Bytes that clients of this host read through shared memory",
+            ),
+            shm_bytes_written: counter(
+                "mc_store_shm_written_bytes_total",
+                "Bytes that clients of this host wrote through shared memory",
             ),
             shm_reads: counter("mc_store_shm_reads_total", "Reads through shared memory that were finished"),
             rdma_bytes_read: by_op(by_rdma.0, by_rdma.1, "read"),
@@ -136,8 +141,9 @@ impl StoreMetrics {
         self.bytes_written.absolute(totals.bytes_written);
         self.reads.absolute(totals.reads);
         self.writes.absolute(totals.writes);
-        self.shm_bytes_read.absolute(totals.bytes_checked);
-        self.shm_reads.absolute(totals.checks);
+        self.shm_bytes_read.absolute(totals.shm_bytes_read);
+        self.shm_bytes_written.absolute(totals.shm_bytes_written);
+        self.shm_reads.absolute(totals.shm_reads);
         self.rdma_bytes_read.absolute(totals.rdma_bytes_read);
         self.rdma_bytes_written.absolute(totals.rdma_bytes_written);
         self.rdma_pairs.absolute(totals.rdma_pairs);

@@ -56,8 +56,8 @@ pub(super) enum Refusal {
     CutOff,
     #[error("RDMA has failed: {0}")]
     Device(String),
-    #[error("not by RDMA: {0}")]
-    NotByRdma(String),
+    #[error("not in this way: {0}")]
+    OtherWay(String),
 }
 
 fn verb(access: Access) -> &'static str {
@@ -82,7 +82,7 @@ impl Refusal {
                 Status::Busy
             }
             Self::Device(_) => Status::Device,
-            Self::NotByRdma(_) => Status::NotByRdma,
+            Self::OtherWay(_) => Status::OtherWay,
             Self::NoRange { .. }
             | Self::OutsideGrant { .. }
             | Self::OutsideMemory { .. }

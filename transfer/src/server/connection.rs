@@ -8,7 +8,7 @@ use super::rdma::Pair;
 use super::socket::{Closed, Incoming, MAX_TOGETHER, RECV_CHUNK, Received, Socket};
 use super::{Counters, DataServer, Timeouts};
 use crate::fence::Fenced;
-use crate::wire::{self, Ask, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, RdmaOp, Request};
+use crate::wire::{self, AreaOp, Ask, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, RdmaOp, Request};
 
 /// Size in bytes at which replies that are held back are sent.
 const REPLIES_AT_ONCE: usize = 64 << 10;
@@ -101,7 +101,12 @@ impl<'a> Connection<'a> {
         // Checked before anything is answered.
         match request.ask {
             Ask::Pair(_) => {}
-            Ask::RdmaRead | Ask::RdmaWrite | Ask::RdmaWriteAndSeal => RdmaOp::check_total(ops)?,
+            Ask::RdmaRead | Ask::RdmaWrite | Ask::RdmaWriteAndSeal => {
+                wire::check_fetched(RdmaOp::decode_all(ops).map(|op| op.op))?;
+            }
+            Ask::AreaWrite | Ask::AreaWriteAndSeal => {
+                wire::check_fetched(AreaOp::decode_all(ops).map(|op| op.op))?;
+            }
             Ask::Read | Ask::Check | Ask::Write | Ask::WriteAndSeal => {
                 wire::total_len(Op::decode_all(ops))?;
             }
@@ -125,6 +130,8 @@ impl<'a> Connection<'a> {
                     Ask::RdmaRead => end = self.rdma_reads(&grant, ops, request.id).await,
                     Ask::RdmaWrite => end = self.rdma_writes(&grant, ops, false).await,
                     Ask::RdmaWriteAndSeal => end = self.rdma_writes(&grant, ops, true).await,
+                    Ask::AreaWrite => self.area_writes(&grant, ops, false).await,
+                    Ask::AreaWriteAndSeal => self.area_writes(&grant, ops, true).await,
                 }
             }
             Err(refusal) => {
@@ -191,7 +198,8 @@ impl<'a> Connection<'a> {
         });
         if good.is_ok() {
             Counters::add(&self.server.counters.checks, 1);
-            Counters::add(&self.server.counters.bytes_checked, op.len);
+            Counters::add(&self.server.counters.shm_reads, 1);
+            Counters::add(&self.server.counters.shm_bytes_read, op.len);
         }
         self.verdict(good);
     }

@@ -12,9 +12,13 @@ pub struct Counters {
     pub bytes_written: AtomicU64,
     /// Read operations answered with good bytes.
     pub reads: AtomicU64,
-    /// Bytes that clients of this host read from the segments themselves and had checked.
-    pub bytes_checked: AtomicU64,
-    /// Read operations of theirs that were found good.
+    /// Bytes that clients of this host read from the segments themselves and found good, or had checked.
+    pub shm_bytes_read: AtomicU64,
+    /// Those read operations.
+    pub shm_reads: AtomicU64,
+    /// Bytes of acknowledged writes that were copied out of memory that clients of this host share.
+    pub shm_bytes_written: AtomicU64,
+    /// Read operations through shared memory about which this store was asked.
     pub checks: AtomicU64,
     /// Bytes of good reads that went by RDMA.
     pub rdma_bytes_read: AtomicU64,

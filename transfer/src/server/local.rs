@@ -1,20 +1,21 @@
-//! The store's end of shared memory: gives the descriptors of its segments to processes of this host.
+//! The store's end of shared memory: gives the descriptors of its segments to processes of this host, and takes those of
+//! their memory.
 
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{ACCEPT_PAUSE, DataServer, check};
-use crate::shm::{Record, ShmAccess};
-use crate::wire::{HELLO_LEN, Hello, HelloReply, STAMPS_SINCE, Status};
+use super::{ACCEPT_PAUSE, Counters, DataServer, check};
+use crate::mapping::Mapping;
+use crate::shm::{MESSAGE_LEN, Message, Record, ShmAccess, files};
+use crate::wire::{HELLO_LEN, Hello, HelloReply, SHARING_SINCE, Status};
 
 /// Longest wait for a client's hello, and for room to send it the descriptors.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -57,18 +58,35 @@ impl DataServer {
         connections.wait().await;
     }
 
-    /// Gives the descriptors to one client, and returns when it must not use them any more, or does not want to.
+    /// Gives the descriptors to one client and serves its messages. Returns when it must not use them any more, or does not
+    /// want to.
     async fn share(&self, mut stream: UnixStream, access: ShmAccess) -> io::Result<()> {
         // Before the list is read, so that no change is missed.
         let mut relent = self.relent.subscribe();
         tokio::time::timeout(PATIENCE, self.hand_over(&mut stream, access)).await??;
-        let mut byte = [0];
-        tokio::select! {
-            // The client has closed it, or breaks the protocol.
-            _ = stream.read(&mut byte) => {}
-            _ = relent.changed() => {}
+        let mut areas = self.areas.of_one();
+        loop {
+            let mut message = [0; MESSAGE_LEN];
+            let files = tokio::select! {
+                received = files::receive(&mut stream, &mut message) => received?,
+                _ = relent.changed() => return Ok(()),
+            };
+            match (Message::decode(&message), files.as_slice()) {
+                (Some(Message::Read { reads, bytes }), []) => {
+                    Counters::add(&self.counters.shm_reads, reads);
+                    Counters::add(&self.counters.shm_bytes_read, bytes);
+                }
+                (Some(Message::Area { len }), [file]) => {
+                    let area = Mapping::of_another(file, len).inspect_err(|error| {
+                        tracing::debug!(%error, "a client's memory can't be mapped, so its bytes come over TCP");
+                    });
+                    let number = area.ok().and_then(|area| areas.add(area)).unwrap_or(0);
+                    tokio::time::timeout(PATIENCE, stream.write_all(&number.to_be_bytes())).await??;
+                }
+                (Some(Message::AreaEnd { number }), []) => areas.remove(number),
+                _ => return Err(io::ErrorKind::InvalidData.into()),
+            }
         }
-        Ok(())
     }
 
     async fn hand_over(&self, stream: &mut UnixStream, access: ShmAccess) -> io::Result<()> {
@@ -96,25 +114,10 @@ impl DataServer {
                 let record = Record { number: segment.number(), len: segment.len() };
                 // Clients of earlier versions know of no stamps.
                 let files = [bytes, stamps.as_fd()];
-                send(stream, record, &files[..if version < STAMPS_SINCE { 1 } else { 2 }]).await?;
+                let files = &files[..if version < SHARING_SINCE { 1 } else { 2 }];
+                files::send(stream, &record.encode(), files).await?;
             }
         }
-        send(stream, Record::END, &[]).await
+        files::send(stream, &Record::END.encode(), &[]).await
     }
-}
-
-/// Sends a record, with descriptors on its first byte.
-async fn send(stream: &UnixStream, record: Record, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let bytes = record.encode();
-    let sent = stream.async_io(Interest::WRITABLE, || {
-        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-        }
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        Ok(rustix::net::sendmsg(stream.as_fd(), &[io::IoSlice::new(&bytes)], &mut ancillary, flags)?)
-    });
-    // A stream of Unix takes so few bytes at once or not at all.
-    if sent.await? == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }

@@ -1,6 +1,5 @@
 //! Requests whose bytes go by RDMA. See [`crate::rdma`].
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -68,7 +67,7 @@ fn add_parts(
     parts: &mut Vec<Part>,
 ) -> Result<(), Refusal> {
     let added = end.add_parts(&lent.segment, place, (op.address, op.key), parts);
-    added.map_err(|NoRdma(why)| Refusal::NotByRdma(why))
+    added.map_err(|NoRdma(why)| Refusal::OtherWay(why))
 }
 
 impl Connection<'_> {
@@ -96,15 +95,15 @@ impl Connection<'_> {
     pub(super) async fn rdma_reads(&mut self, grant: &Grant, ops: &[u8], id: u64) -> Result<(), Closed> {
         // It comes back if all goes well.
         let Some(mut pair) = self.pair.take() else {
-            self.refuse_all(ops, &no_pair());
+            self.refuse_all(RdmaOp::decode_all(ops).count(), &no_pair());
             return Ok(());
         };
         let (mut parts, mut reads, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         for op in RdmaOp::decode_all(ops) {
             let read = self.server.begin_read(grant, op, &pair.end, &mut parts);
-            if let Err(refusal @ Refusal::NotByRdma(_)) = read {
+            if let Err(refusal @ Refusal::OtherWay(_)) = read {
                 self.pair = Some(pair);
-                self.refuse_all(ops, &refusal);
+                self.refuse_all(RdmaOp::decode_all(ops).count(), &refusal);
                 return Ok(());
             }
             kept.extend(read.as_ref().ok().map(|read| read.lent.clone()));
@@ -138,11 +137,11 @@ impl Connection<'_> {
     pub(super) async fn rdma_writes(&mut self, grant: &Grant, ops: &[u8], seal: bool) -> Result<(), Closed> {
         // It comes back if all goes well.
         let Some(mut pair) = self.pair.take() else {
-            self.refuse_all(ops, &no_pair());
+            self.refuse_all(RdmaOp::decode_all(ops).count(), &no_pair());
             return Ok(());
         };
         // All are admitted before the card gets a hold on any, because others wait for those holds.
-        let mut writes = self.admit_all(grant, ops).await;
+        let mut writes = self.admit_all(grant, RdmaOp::decode_all(ops).map(|op| op.op)).await;
         let cut_off = CutOff::new(self.server.transfer_ended.clone());
         let (mut parts, mut kept) = (Vec::new(), Vec::new());
         for (write, op) in writes.iter_mut().zip(RdmaOp::decode_all(ops)) {
@@ -154,7 +153,7 @@ impl Connection<'_> {
             kept.push((hold, lent.clone()));
             if let Err(refusal) = add_parts(&pair.end, lent, (*offset, *len), &op, &mut parts) {
                 self.pair = Some(pair);
-                self.refuse_all(ops, &refusal);
+                self.refuse_all(RdmaOp::decode_all(ops).count(), &refusal);
                 return Ok(());
             }
         }
@@ -162,7 +161,9 @@ impl Connection<'_> {
         match pair.end.carry(Direction::FromClient, &parts, kept, &cut_off, gone, stall).await {
             Ok(()) => {
                 self.pair = Some(pair);
-                self.end_writes(grant, ops, writes, seal).await;
+                let ranges = RdmaOp::decode_all(ops).map(|op| op.op.range);
+                let bytes = &self.server.counters.rdma_bytes_written;
+                self.end_writes(grant, ranges, writes, seal, bytes).await;
                 Ok(())
             }
             Err(Failed::CutOff) => {
@@ -171,58 +172,6 @@ impl Connection<'_> {
             }
             Err(Failed::Gone) => Err(Closed::ByPeer),
             Err(Failed::Device(why)) => self.failed(ops, why),
-        }
-    }
-
-    /// Admits each write, and waits for those that have to.
-    async fn admit_all(&mut self, grant: &Grant, ops: &[u8]) -> Vec<Result<Incoming, Refusal>> {
-        let mut writes = Vec::new();
-        for RdmaOp { op, .. } in RdmaOp::decode_all(ops) {
-            let write = match self.server.admit_write(grant, op) {
-                Err(Refusal::Fenced(Fenced::Full | Fenced::InTransfer)) => {
-                    self.server.admit_later(grant, op, &mut self.patience).await
-                }
-                answer => answer,
-            };
-            writes.push(write);
-        }
-        writes
-    }
-
-    /// Answers writes whose bytes are there, after it has sealed their ranges. A range may be written by several operations,
-    /// and is sealed only when none of them is refused.
-    async fn end_writes(
-        &mut self,
-        grant: &Grant,
-        ops: &[u8],
-        writes: Vec<Result<Incoming, Refusal>>,
-        seal: bool,
-    ) {
-        let ranges: Vec<u32> = RdmaOp::decode_all(ops).map(|op| op.op.range).collect();
-        // With a seal, this one says that it is the same write again, whose answer was lost: as over TCP.
-        let is_again = |refusal: &Refusal| seal && matches!(refusal, Refusal::Fenced(Fenced::Sealed { .. }));
-        let mut refused: HashMap<u32, Refusal> = HashMap::new();
-        for (write, range) in writes.iter().zip(&ranges) {
-            if let Some(refusal) = write.as_ref().err().filter(|refusal| !is_again(refusal)) {
-                refused.insert(*range, refusal.clone());
-            }
-        }
-        for (write, range) in writes.into_iter().zip(ranges) {
-            let verdict = match (write, refused.get(&range)) {
-                (_, Some(refusal)) => Err(refusal.clone()),
-                (Err(_again), None) => Ok(()),
-                (Ok(write), None) => {
-                    Counters::add(&self.server.counters.writes, 1);
-                    Counters::add(&self.server.counters.rdma_bytes_written, write.len);
-                    match seal {
-                        true => {
-                            self.server.seal(&write, grant, &mut self.patience).await.map_err(Refusal::from)
-                        }
-                        false => Ok(()),
-                    }
-                }
-            };
-            self.verdict(verdict);
         }
     }
 
@@ -245,16 +194,11 @@ impl Connection<'_> {
         }
     }
 
-    /// Answers every operation with the same refusal.
-    fn refuse_all(&mut self, ops: &[u8], refusal: &Refusal) {
-        RdmaOp::decode_all(ops).for_each(|_| self.verdict(Err(refusal.clone())));
-    }
-
     /// Answers a request whose bytes did not go through, and ends the connection, whose queue pair is gone.
     fn failed(&mut self, ops: &[u8], why: String) -> Result<(), Closed> {
         Counters::add(&self.server.counters.rdma_failures, 1);
         tracing::warn!("RDMA failed, the client goes on over another way or TCP: {why}");
-        self.refuse_all(ops, &Refusal::Device(why));
+        self.refuse_all(RdmaOp::decode_all(ops).count(), &Refusal::Device(why));
         Err(Closed::Rdma)
     }
 }

@@ -2,32 +2,30 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, Interest};
+use mc_types::SegmentNumber;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
 
-use super::{RECORD_LEN, Record, Segments, SharedSegment, ShmAccess, socket_name};
+use super::session::SharedSegment;
+use super::{RECORD_LEN, Record, ShmAccess, files, socket_name};
 use crate::mapping::Mapping;
 use crate::stamps::stamps_len;
 use crate::transport::Peer;
-use crate::wire::{HELLO_REPLY_LEN, Hello, HelloReply, STAMPS_SINCE, VERSIONS};
+use crate::wire::{HELLO_REPLY_LEN, Hello, HelloReply, SHARING_SINCE, VERSIONS};
 
 /// Longest time for all of it.
 const PATIENCE: Duration = Duration::from_millis(300);
 /// Maximum number of segments of a store.
 const MOST: usize = 4096;
 
+/// What a store shares: its segments, and whether it takes messages and areas.
+type Shared = (UnixStream, HashMap<SegmentNumber, SharedSegment>, bool);
+
 /// Connects to a store and receives the descriptors of its segments.
-pub(super) async fn connect(
-    peer: &Peer,
-    access: ShmAccess,
-    deadline: Instant,
-) -> Result<(UnixStream, Segments), String> {
+pub(super) async fn connect(peer: &Peer, access: ShmAccess, deadline: Instant) -> Result<Shared, String> {
     match timeout_at(deadline.min(Instant::now() + PATIENCE), receive_all(peer, access)).await {
         Ok(Ok(received)) => received,
         Ok(Err(error)) => Err(error.to_string()),
@@ -35,13 +33,7 @@ pub(super) async fn connect(
     }
 }
 
-/// Returns once the store has closed the connection, after which its segments must not be used.
-pub(super) async fn ended(mut stream: UnixStream) {
-    // It sends nothing more.
-    let _ = stream.read(&mut [0]).await;
-}
-
-async fn receive_all(peer: &Peer, access: ShmAccess) -> io::Result<Result<(UnixStream, Segments), String>> {
+async fn receive_all(peer: &Peer, access: ShmAccess) -> io::Result<Result<Shared, String>> {
     let mut stream = mc_net::connect_local(&socket_name(peer.store, peer.epoch))?;
     // Anybody may have taken the name.
     if let Err(why) = access.admits(stream.peer_cred()?.uid()) {
@@ -57,15 +49,15 @@ async fn receive_all(peer: &Peer, access: ShmAccess) -> io::Result<Result<(UnixS
         stream.read_exact(&mut why).await?;
         return Ok(Err(String::from_utf8_lossy(&why).into_owned()));
     }
-    let stamped = reply.chosen >= STAMPS_SINCE;
+    let sharing = reply.chosen >= SHARING_SINCE;
     let mut segments = HashMap::new();
     loop {
-        let (Record { number, len }, descriptors) = receive(&mut stream).await?;
+        let mut record = [0; RECORD_LEN];
+        let descriptors = files::receive(&mut stream, &mut record).await?;
+        let Record { number, len } = Record::decode(&record);
         match descriptors.as_slice() {
-            _ if (Record { number, len }) == Record::END => {
-                return Ok(Ok((stream, Segments { by_number: segments })));
-            }
-            [bytes, stamps @ ..] if stamps.len() == usize::from(stamped) && segments.len() < MOST => {
+            _ if (Record { number, len }) == Record::END => return Ok(Ok((stream, segments, sharing))),
+            [bytes, stamps @ ..] if stamps.len() == usize::from(sharing) && segments.len() < MOST => {
                 let map = || {
                     let stamps = stamps.first().map(|file| Mapping::of_another(file, stamps_len(len)));
                     let bytes = Mapping::of_another(bytes, len)?;
@@ -81,28 +73,4 @@ async fn receive_all(peer: &Peer, access: ShmAccess) -> io::Result<Result<(UnixS
             }
         }
     }
-}
-
-/// Receives a record, and the descriptors that came with it.
-async fn receive(stream: &mut UnixStream) -> io::Result<(Record, Vec<OwnedFd>)> {
-    let (mut bytes, mut files) = ([0; RECORD_LEN], Vec::new());
-    let first = stream.async_io(Interest::READABLE, || {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let mut into = [io::IoSliceMut::new(&mut bytes)];
-        let received = rustix::net::recvmsg(stream.as_fd(), &mut into, &mut ancillary, flags)?;
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                files.extend(descriptors);
-            }
-        }
-        Ok(received.bytes)
-    });
-    let first = first.await?;
-    if first == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    stream.read_exact(&mut bytes[first..]).await?;
-    Ok((Record::decode(&bytes), files))
 }

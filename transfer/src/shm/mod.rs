@@ -1,4 +1,6 @@
-//! Reads through shared memory.
+//! Transfers through memory that a client and a store of one host share.
+//!
+//! # Reads
 //!
 //! A store gives the descriptors of its segments to processes of its host ([`DataServer::serve_local`]). Such a client
 //! reads from them past the store, and then looks at the [stamps](crate::stamps) of the bytes that it has copied, which the
@@ -10,36 +12,54 @@
 //! faults. A mapping costs 2 bytes of page tables for each KiB that was read; `pread` would do without and take three
 //! times as long, because it looks every page up.
 //!
-//! A client keeps mappings only as long as its connection to the store lasts. Otherwise the memory of a store that has
-//! ended could not be freed, and the next one would not find any.
+//! # Writes
+//!
+//! The client hands over descriptors of its own memory, and the store copies the bytes of writes out of it when it is asked to
+//! over TCP: see `server::areas`. Memory that the client did not get from [`Transport::allocate`] is copied into a slot first.
+//! A request whose answer was lost may be carried out late. Two rules keep it from damaging a value:
+//!
+//! - Only writes that seal their ranges go this way. No put is ended before a seal was answered, and no copy gets past a seal.
+//! - The slot of such a request is not used again. So if the same bytes are written again and sealed, a late copy in between
+//!   brings the same bytes.
+//!
+//! # Ends
+//!
+//! A client keeps mappings only as long as its connection to the store lasts, and so does the store. Otherwise the memory of
+//! a store that has ended could not be freed, and the next one would not find any.
 //!
 //! [`DataServer::serve_local`]: crate::DataServer::serve_local
 
 mod access;
+mod areas;
 mod connect;
+pub(crate) mod files;
 mod record;
+mod session;
+mod write;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use mc_types::{Grant, GrantedRange, SealedGrant, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{Access, SealedGrant, SegmentEpoch, StoreId};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::access::{ParseShmAccessError, ShmAccess};
+use self::areas::Slots;
+pub(crate) use self::areas::{Areas, ListedArea};
 pub use self::record::socket_name;
-pub(crate) use self::record::{RECORD_LEN, Record};
+pub(crate) use self::record::{MESSAGE_LEN, Message, RECORD_LEN, Record};
+use self::session::{Found, Session};
 use crate::checksum::{Checksum, Sums};
-use crate::mapping::Mapping;
 use crate::stamps::newest;
 use crate::tcp::TcpTransport;
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
+use crate::{RegisterError, RegisteredMemory};
 
 /// Fewest bytes of a batch that are read through shared memory of a store that shares no stamps. To ask it is one round trip,
 /// and fewer bytes come with one.
@@ -51,18 +71,20 @@ const TURN: usize = 1 << 20;
 /// Time after which a store that could not be reached through shared memory is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Reads through shared memory from stores of this host that share theirs, and moves everything else over TCP.
+/// Moves bytes through shared memory where a store of this host shares its own, and everything else over TCP.
 pub struct ShmTransport {
     tcp: TcpTransport,
     access: ShmAccess,
     stores: Arc<Stores>,
-    on_read: OnRead,
+    areas: Arc<Areas>,
+    slots: Slots,
+    on_moved: OnShared,
     closed: CancellationToken,
     _life: DropGuard,
 }
 
-/// Callback with the number of bytes of each read through shared memory that was found good.
-pub type OnRead = Box<dyn Fn(u64) + Send + Sync>;
+/// Callback with the number of bytes of each call that went through shared memory and were found good.
+pub type OnShared = Box<dyn Fn(Access, u64) + Send + Sync>;
 
 /// Stores that were tried, by the memory that was meant.
 #[derive(Default)]
@@ -71,29 +93,9 @@ struct Stores(Mutex<HashMap<(StoreId, SegmentEpoch), Reach>>);
 enum Reach {
     /// A call connects.
     Connecting,
-    Shared(Arc<Segments>),
+    Shared(Arc<Session>),
     /// The store shares nothing; try again at this time.
     Not(Instant),
-}
-
-/// The segments that a store shares.
-struct Segments {
-    by_number: HashMap<SegmentNumber, SharedSegment>,
-}
-
-struct SharedSegment {
-    bytes: Mapping,
-    /// `None` if the store shares none.
-    stamps: Option<Mapping>,
-}
-
-/// A read of the caller, and where its bytes are.
-struct Found<'a, 'b> {
-    segment: &'a SharedSegment,
-    bytes: Range<u64>,
-    /// Index of their allocation.
-    index: u64,
-    op: &'a mut ReadOp<'b>,
 }
 
 /// A call that connects. Its drop records the result; a call that was cancelled leaves no entry.
@@ -115,19 +117,20 @@ impl Drop for Connecting<'_> {
 impl ShmTransport {
     /// Creates a transport over `tcp`. It shares memory with the stores that `access` admits.
     #[must_use]
-    pub fn new(tcp: TcpTransport, access: ShmAccess, on_read: OnRead) -> Self {
+    pub fn new(tcp: TcpTransport, access: ShmAccess, on_moved: OnShared) -> Self {
         let closed = CancellationToken::new();
         let life = closed.clone().drop_guard();
-        Self { tcp, access, stores: Arc::default(), on_read, closed, _life: life }
+        let (stores, areas, slots) = (Arc::default(), Arc::default(), Slots::default());
+        Self { tcp, access, stores, areas, slots, on_moved, closed, _life: life }
     }
 
-    /// Returns the segments that the store shares; `None` while there is no connection for them. The first call connects;
-    /// until it has, the others use TCP.
-    async fn segments(&self, peer: &Peer, deadline: Instant) -> Option<Arc<Segments>> {
+    /// Returns what the store shares; `None` while there is no connection for that. The first call connects; until it has, the
+    /// others use TCP.
+    async fn session(&self, peer: &Peer, deadline: Instant) -> Option<Arc<Session>> {
         let memory = (peer.store, peer.epoch);
         match self.stores.0.lock().entry(memory) {
             Entry::Occupied(mut tried) => match tried.get() {
-                Reach::Shared(segments) => return Some(segments.clone()),
+                Reach::Shared(session) => return Some(session.clone()),
                 Reach::Connecting => return None,
                 Reach::Not(until) if Instant::now() < *until => return None,
                 Reach::Not(_) => drop(tried.insert(Reach::Connecting)),
@@ -136,19 +139,21 @@ impl ShmTransport {
         }
         let mut connecting = Connecting { stores: &self.stores, memory, reach: None };
         match connect::connect(peer, self.access, deadline).await {
-            Ok((stream, segments)) => {
-                tracing::info!(store = %peer.store, "reads from this store go through shared memory");
-                let segments = Arc::new(segments);
-                connecting.reach = Some(Reach::Shared(segments.clone()));
+            Ok((stream, segments, sharing)) => {
+                let through = if sharing { "transfers with" } else { "reads from" };
+                tracing::info!(store = %peer.store, "{through} this store go through shared memory");
+                let (session, offers) = Session::new(segments, sharing);
+                let session = Arc::new(session);
+                connecting.reach = Some(Reach::Shared(session.clone()));
                 // Before the watch can find that it has ended.
                 drop(connecting);
-                let (stores, mine) = (self.stores.clone(), segments.clone());
+                let (stores, mine) = (self.stores.clone(), session.clone());
                 let watch = async move {
-                    connect::ended(stream).await;
+                    mine.serve(stream, offers).await;
                     stores.forget(memory, &mine);
                 };
                 tokio::spawn(self.closed.clone().run_until_cancelled_owned(watch));
-                Some(segments)
+                Some(session)
             }
             Err(why) => {
                 tracing::debug!(store = %peer.store, "no shared memory: {why}");
@@ -185,36 +190,15 @@ impl ShmTransport {
     }
 }
 
-impl Segments {
-    /// Whether every segment has stamps.
-    fn are_stamped(&self) -> bool {
-        self.by_number.values().all(|segment| segment.stamps.is_some())
-    }
-
-    /// Finds the bytes of reads under a grant; `None` if some are not here.
-    fn find<'a, 'b>(&'a self, grant: &[u8], ops: &'a mut [ReadOp<'b>]) -> Option<Vec<Found<'a, 'b>>> {
-        let ranges = Grant::peek(grant).ok()?.ranges;
-        let find = |op: &'a mut ReadOp<'b>| {
-            let GrantedRange { segment, offset, len, index } =
-                *ranges.get(usize::try_from(op.range).ok()?)?;
-            let segment = self.by_number.get(&segment)?;
-            let (start, wanted) = (offset.checked_add(op.offset)?, len_of(op));
-            let inside = op.offset.checked_add(wanted)? <= len && segment.bytes.contains(start, wanted);
-            inside.then_some(Found { segment, bytes: start..start + wanted, index, op })
-        };
-        ops.iter_mut().map(find).collect()
-    }
-}
-
 fn len_of(op: &ReadOp<'_>) -> u64 {
     op.into.iter().map(|buffer| buffer.len() as u64).sum()
 }
 
 impl Stores {
-    /// Forgets segments whose connection has ended.
-    fn forget(&self, memory: (StoreId, SegmentEpoch), segments: &Arc<Segments>) {
+    /// Forgets a session whose connection has ended.
+    fn forget(&self, memory: (StoreId, SegmentEpoch), session: &Arc<Session>) {
         let mut stores = self.0.lock();
-        if matches!(stores.get(&memory), Some(Reach::Shared(now)) if Arc::ptr_eq(now, segments)) {
+        if matches!(stores.get(&memory), Some(Reach::Shared(now)) if Arc::ptr_eq(now, session)) {
             stores.remove(&memory);
         }
     }
@@ -233,11 +217,11 @@ impl Transport for ShmTransport {
         }
         Box::pin(async move {
             let total: u64 = ops.iter().map(len_of).sum();
-            let usable = |segments: &Arc<Segments>| total >= WORTH_IT || segments.are_stamped();
-            let Some(segments) = self.segments(peer, deadline).await.filter(usable) else {
+            let usable = |session: &Arc<Session>| total >= WORTH_IT || session.is_stamped();
+            let Some(session) = self.session(peer, deadline).await.filter(usable) else {
                 return self.tcp.read(peer, grant, ops, deadline).await;
             };
-            let Some(found) = segments.find(grant, ops) else {
+            let Some(found) = session.find(grant, ops) else {
                 return self.tcp.read(peer, grant, ops, deadline).await;
             };
             let Ok(copied) = timeout_at(deadline, Self::copy(found, self.tcp.sums())).await else {
@@ -251,11 +235,20 @@ impl Transport for ShmTransport {
                 asked => self.tcp.check(peer, grant, asked, deadline).await,
             };
             let mut verdicts = verdicts.into_iter();
-            let mut verdict = |good| if good { Ok(()) } else { verdicts.next().unwrap_or(Ok(())) };
-            let answers: Vec<_> =
-                copied.into_iter().map(|(checksum, good)| verdict(good).map(|()| checksum)).collect();
-            let good = ops.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
-            (self.on_read)(good.map(|(op, _)| len_of(op)).sum());
+            let mut answers = Vec::with_capacity(ops.len());
+            let (mut read, mut unasked) = (0, (0, 0));
+            for (op, (checksum, good)) in ops.iter().zip(copied) {
+                let verdict = if good { Ok(()) } else { verdicts.next().unwrap_or(Ok(())) };
+                if good {
+                    unasked = (unasked.0 + 1, unasked.1 + len_of(op));
+                }
+                if verdict.is_ok() {
+                    read += len_of(op);
+                }
+                answers.push(verdict.map(|()| checksum));
+            }
+            session.note_reads(unasked.0, unasked.1);
+            (self.on_moved)(Access::Read, read);
             answers
         })
     }
@@ -268,7 +261,24 @@ impl Transport for ShmTransport {
         seal: Seal,
         deadline: Instant,
     ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
-        self.tcp.write(peer, grant, ops, seal, deadline)
+        if self.access == ShmAccess::Off || seal == Seal::No || !write::is_worth_it(ops) {
+            return self.tcp.write(peer, grant, ops, seal, deadline);
+        }
+        Box::pin(async move {
+            if let Some(session) = self.session(peer, deadline).await.filter(|session| session.takes_areas())
+                && let Some(answers) = self.write_shared(&session, peer, grant, ops, deadline).await
+            {
+                return answers;
+            }
+            self.tcp.write(peer, grant, ops, seal, deadline).await
+        })
+    }
+
+    fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
+        match self.access {
+            ShmAccess::Off => RegisteredMemory::allocate(len),
+            ShmAccess::SameUid | ShmAccess::Any => RegisteredMemory::in_area(&self.areas, len),
+        }
     }
 }
 

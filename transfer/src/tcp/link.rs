@@ -7,15 +7,15 @@ use rustix::net::RecvFlags;
 use smallvec::SmallVec;
 use tokio::net::TcpStream;
 
-use super::plan::Piece;
+use super::plan::{Piece, Place};
 use super::progress::{Moved, Progress, Watch, within};
 use super::rdma::Paired;
 use crate::checksum::{Checksum, Sums};
 use crate::socket_options;
 use crate::transport::Seal;
 use crate::wire::{
-    self, Ask, HELLO_REPLY_LEN, Hello, HelloReply, KINDS_SINCE, Op, REPLY_LEN, Request, VERDICT_LEN,
-    VerdictHeader, WireError,
+    self, AreaOp, Ask, HELLO_REPLY_LEN, Hello, HelloReply, KINDS_SINCE, Op, REPLY_LEN, Request,
+    SHARING_SINCE, VERDICT_LEN, VerdictHeader, WireError,
 };
 
 /// Bytes checksummed and sent, or received and checksummed, in one step: few enough to stay in the cache.
@@ -37,15 +37,15 @@ pub(super) struct Refused {
     pub(super) busy: bool,
     /// Whether RDMA has failed, so that the same may work over another way.
     pub(super) device: bool,
-    /// Whether the bytes can't go by RDMA, and may go over TCP.
-    pub(super) not_by_rdma: bool,
+    /// Whether the bytes can't go by RDMA, or out of an area, and may go over TCP.
+    pub(super) other_way: bool,
     pub(super) reason: String,
 }
 
 impl Refused {
     /// A refusal that another attempt would meet as well.
     fn for_good(reason: String) -> Self {
-        Self { busy: false, device: false, not_by_rdma: false, reason }
+        Self { busy: false, device: false, other_way: false, reason }
     }
 }
 
@@ -274,6 +274,39 @@ impl Link {
         Ok(())
     }
 
+    /// Writes `pieces`, at most [`wire::MAX_OPS`] and [`wire::MAX_FETCHED_BYTES`], which the store copies by itself, and appends
+    /// their outcomes to `done`.
+    pub(super) async fn write_from_areas(
+        &mut self,
+        grant: &[u8],
+        pieces: &[Piece<Place>],
+        seal: Seal,
+        done: &mut Vec<Outcome>,
+    ) -> Result<(), Broken> {
+        if self.version < SHARING_SINCE {
+            let reason = format!("it speaks version {} of the transfer protocol", self.version);
+            let refused = Refused { other_way: true, ..Refused::for_good(reason) };
+            done.extend(pieces.iter().map(|_| Err(refused.clone())));
+            return Ok(());
+        }
+        let ask = if seal == Seal::Yes { Ask::AreaWriteAndSeal } else { Ask::AreaWrite };
+        let id = self.begin(ask, pieces.len() as u16, grant);
+        for piece in pieces {
+            let Place { area, at } = piece.buffers[0];
+            let op = Op { range: piece.range, offset: piece.offset, len: piece.len };
+            AreaOp { op, area, at }.encode(&mut self.out);
+        }
+        self.send_out().await?;
+        if let Err(refused) = self.reply(id).await? {
+            done.extend(pieces.iter().map(|_| Err(refused.clone())));
+            return Ok(());
+        }
+        for _ in pieces {
+            done.push(self.verdict().await?.map(|()| Checksum::default()));
+        }
+        Ok(())
+    }
+
     /// Sends a request without payload, and returns the verdict on it as a whole.
     async fn ask<B>(
         &mut self,
@@ -436,8 +469,8 @@ impl Link {
         Ok(if header.good {
             Ok(())
         } else {
-            let VerdictHeader { busy, device, not_by_rdma, .. } = header;
-            Err(Refused { busy, device, not_by_rdma, reason: reason() })
+            let VerdictHeader { busy, device, other_way, .. } = header;
+            Err(Refused { busy, device, other_way, reason: reason() })
         })
     }
 

@@ -15,7 +15,7 @@ use mc_types::{Access, SealedGrant};
 use tokio::time::{Instant, timeout_at};
 
 use self::link::{Broken, ConnectError, Link, Outcome, Refused};
-use self::plan::Piece;
+pub(crate) use self::plan::{Piece, Place};
 use self::pool::{Pool, Pools, Reuse};
 pub use self::rdma::OnRdma;
 use self::rdma::{ByRdma, NoPair};
@@ -122,6 +122,49 @@ impl fmt::Debug for TcpTransport {
 }
 
 impl TcpTransport {
+    /// Lets the store copy writes out of areas. `ops` is the number of operations that the pieces are parts of.
+    pub(crate) async fn write_from_areas(
+        &self,
+        peer: &Peer,
+        grant: &SealedGrant,
+        (pieces, ops): (Vec<Piece<Place>>, usize),
+        seal: Seal,
+        deadline: Instant,
+    ) -> FromAreas {
+        let call = match Call::new(self, peer, grant, deadline) {
+            Ok(call) => call,
+            Err(error) => {
+                return FromAreas { answers: vec![Err(error); ops], other_way: false, is_settled: true };
+            }
+        };
+        let lane = call.lane(Work::Areas { pieces, seal, repeated: false }).await;
+        let other_way =
+            lane.done.iter().any(|outcome| outcome.as_ref().is_err_and(|refused| refused.other_way));
+        let is_settled = lane.failed.is_none() && !matches!(lane.work, Work::Areas { repeated: true, .. });
+        let mut answers = vec![Ok(None); ops];
+        lane.merge(&mut answers);
+        FromAreas {
+            answers: answers.into_iter().map(|answer| answer.map(drop)).collect(),
+            other_way,
+            is_settled,
+        }
+    }
+
+    /// Seals the ranges of operations that were answered as good.
+    pub(crate) async fn seal(
+        &self,
+        peer: &Peer,
+        grant: &SealedGrant,
+        ops: &[WriteOp<'_>],
+        answers: &mut [Result<Checksum, TransferError>],
+        deadline: Instant,
+    ) {
+        match Call::new(self, peer, grant, deadline) {
+            Ok(call) => call.seal(ops, answers).await,
+            Err(error) => answers.fill(Err(error)),
+        }
+    }
+
     /// Asks the store whether bytes that were read past it, before this call, are those of the grant: (range, offset,
     /// length) of each operation. Returns one answer for each, in order.
     pub(crate) async fn check(
@@ -197,12 +240,29 @@ impl Transport for TcpTransport {
     }
 }
 
+/// Answer to writes out of areas.
+pub(crate) struct FromAreas {
+    /// Those to the operations.
+    pub(crate) answers: Vec<Result<(), TransferError>>,
+    /// Whether the store can't reach an area. Then it has written nothing of its request.
+    pub(crate) other_way: bool,
+    /// Whether every request was answered, so that the store does not touch the areas any more.
+    pub(crate) is_settled: bool,
+}
+
 /// The part of a call that one connection carries.
 enum Work<'a> {
     Read(Vec<Piece<&'a mut [u8]>>),
     Write(Vec<Piece<&'a [u8]>>, Seal),
     /// Pieces without buffers.
     Check(Vec<Piece<&'a [u8]>>),
+    /// Writes that the store copies by itself.
+    Areas {
+        pieces: Vec<Piece<Place>>,
+        seal: Seal,
+        /// Whether a turn was repeated. The store may still be at the first one.
+        repeated: bool,
+    },
 }
 
 impl Work<'_> {
@@ -211,13 +271,31 @@ impl Work<'_> {
         self.pieces().len() == done.len()
     }
 
-    /// Returns the pieces of the next turn, after the first `done` ones, and their bytes.
+    /// Returns the pieces of the next turn, after the first `done` ones, and the bytes of theirs that go over the connection.
     fn next_turn(&self, done: usize) -> (std::ops::Range<usize>, u64) {
         // A check moves no bytes, so it is only bounded by the number of its pieces.
         let cost = |(_, len)| if matches!(self, Self::Check(_)) { 0 } else { len };
         let turn = done..done + plan::turn(self.pieces().skip(done).map(cost));
-        let bytes = self.pieces().skip(done).take(turn.len()).map(cost).sum();
+        let bytes = match self {
+            Self::Read(_) | Self::Write(..) => self.pieces().skip(done).take(turn.len()).map(cost).sum(),
+            Self::Check(_) | Self::Areas { .. } => 0,
+        };
         (turn, bytes)
+    }
+
+    /// Whether the store may do in a moment, or over TCP, what it has refused, so that this work asks it again.
+    fn is_for_now(&self, outcome: &Outcome) -> bool {
+        match self {
+            Self::Areas { .. } => outcome.as_ref().is_err_and(|refused| refused.busy),
+            _ => is_for_now(outcome),
+        }
+    }
+
+    /// Notes that a turn is carried again.
+    fn repeat(&mut self) {
+        if let Self::Areas { repeated, .. } = self {
+            *repeated = true;
+        }
     }
 
     /// Carries the pieces of `turn`; by RDMA, if there is staging memory for it.
@@ -245,27 +323,33 @@ impl Work<'_> {
                     return Ok(());
                 }
                 (Err(NoPair::NoWay(why)), _) if by.only => return Err(Failure::Rdma(why)),
-                (Ok(()), Self::Check(_)) | (Err(NoPair::NoWay(_)), _) => {}
+                (Ok(()), Self::Check(_) | Self::Areas { .. }) | (Err(NoPair::NoWay(_)), _) => {}
             }
         }
         match self {
             Self::Read(pieces) => link.read(grant, &mut pieces[turn], done).await?,
             Self::Write(pieces, seal) => link.write(grant, &pieces[turn], *seal, done).await?,
             Self::Check(pieces) => link.check(grant, &pieces[turn], done).await?,
+            Self::Areas { pieces, seal, .. } => {
+                link.write_from_areas(grant, &pieces[turn], *seal, done).await?;
+            }
         }
         Ok(())
     }
 
     /// Iterates over the operation and length of each piece.
     fn pieces(&self) -> impl ExactSizeIterator<Item = (usize, u64)> {
-        let (reads, writes) = match self {
-            Self::Read(pieces) => (pieces.as_slice(), [].as_slice()),
-            Self::Write(pieces, _) | Self::Check(pieces) => ([].as_slice(), pieces.as_slice()),
+        let of = |at: usize| match self {
+            Self::Read(pieces) => (pieces[at].op, pieces[at].len),
+            Self::Write(pieces, _) | Self::Check(pieces) => (pieces[at].op, pieces[at].len),
+            Self::Areas { pieces, .. } => (pieces[at].op, pieces[at].len),
         };
-        (0..reads.len() + writes.len()).map(|at| match reads.get(at) {
-            Some(piece) => (piece.op, piece.len),
-            None => (writes[at].op, writes[at].len),
-        })
+        let count = match self {
+            Self::Read(pieces) => pieces.len(),
+            Self::Write(pieces, _) | Self::Check(pieces) => pieces.len(),
+            Self::Areas { pieces, .. } => pieces.len(),
+        };
+        (0..count).map(of)
     }
 }
 
@@ -401,19 +485,21 @@ impl<'a> Call<'a> {
                 made => made?,
             };
             // The first piece of this turn that the store may do later.
-            let later = |done: &[Outcome]| Some(first + done[first..].iter().position(is_for_now)?);
+            let later = |work: &Work<'_>, done: &[Outcome]| {
+                Some(first + done[first..].iter().position(|outcome| work.is_for_now(outcome))?)
+            };
             let watch = connection.link.watch();
             let turn = work.turn(turn, &mut connection.link, self.grant, done, pool, staging);
             match pool.watched(watch, self.deadline, turn).await.flatten() {
                 Ok(()) => {
                     connection.put_back();
                     reuse = Reuse::Allowed;
-                    let Some(at) = later(done) else {
+                    let Some(at) = later(work, done) else {
                         pause = BUSY_PAUSE;
                         continue;
                     };
                     match &done[at] {
-                        Err(refused) if refused.not_by_rdma => {
+                        Err(refused) if refused.other_way => {
                             let why = refused.reason.clone();
                             done.truncate(at);
                             if pool.rdma().is_some_and(|(by, _)| by.only) {
@@ -431,7 +517,8 @@ impl<'a> Call<'a> {
                 Err(failure) => return Err(failure),
             }
             // The turn is repeated from the first piece that it left for later.
-            done.truncate(later(done).unwrap_or(done.len()));
+            done.truncate(later(work, done).unwrap_or(done.len()));
+            work.repeat();
         }
         Ok(())
     }
@@ -476,7 +563,7 @@ impl<'a> Call<'a> {
 
 /// Whether the store may do what it has refused, in a moment or over TCP.
 fn is_for_now(outcome: &Outcome) -> bool {
-    outcome.as_ref().is_err_and(|refused| refused.busy || refused.not_by_rdma)
+    outcome.as_ref().is_err_and(|refused| refused.busy || refused.other_way)
 }
 
 /// Reason why an endpoint did not carry the work.

@@ -12,7 +12,7 @@ const CUT_ALIGN: u64 = 64 << 10;
 pub(super) const TURN: u64 = 16 << 20;
 
 /// A local buffer that can be cut in two.
-pub(super) trait Buffer: Sized {
+pub(crate) trait Buffer: Sized {
     fn size(&self) -> usize;
     fn cut(self, at: usize) -> (Self, Self);
 }
@@ -35,14 +35,21 @@ impl Buffer for &mut [u8] {
     }
 }
 
+/// Place of bytes in an area of the store's (see [`crate::shm`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) area: u64,
+    pub(crate) at: u64,
+}
+
 /// An operation of the caller or a part of it, carried by one connection.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Piece<B> {
+pub(crate) struct Piece<B> {
     /// Index of the operation in the caller's batch.
-    pub(super) op: usize,
-    pub(super) range: u32,
-    pub(super) offset: u64,
-    pub(super) len: u64,
+    pub(crate) op: usize,
+    pub(crate) range: u32,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
     pub(super) buffers: SmallVec<[B; 2]>,
 }
 
@@ -107,6 +114,13 @@ pub(super) fn cut<B: Buffer>(
     }
     lists.push(list);
     lists
+}
+
+impl Piece<Place> {
+    /// A piece whose bytes are at one place.
+    pub(crate) fn at(place: Place, op: usize, (range, offset, len): (u32, u64, u64)) -> Self {
+        Self { op, range, offset, len, buffers: SmallVec::from_iter([place]) }
+    }
 }
 
 impl<B: Buffer> Piece<B> {

@@ -339,7 +339,7 @@ impl Link {
             at += piece.len;
             match &answer {
                 Err(Refused { device: true, reason, .. }) => return Err(Broken::Rdma(reason.clone())),
-                Err(Refused { not_by_rdma: true, .. }) => told = false,
+                Err(Refused { other_way: true, .. }) => told = false,
                 _ => {}
             }
             of_pieces.push(answer);

@@ -65,7 +65,7 @@ fn the_encoding_is_stable() {
         (Status::Range, 6),
         (Status::Sealed, 8),
         (Status::Device, 9),
-        (Status::NotByRdma, 10),
+        (Status::OtherWay, 10),
     ];
     assert!(statuses.iter().all(|(status, number)| *status as u8 == *number));
 }
@@ -110,11 +110,11 @@ fn only_a_busy_store_is_asked_again() {
     };
     assert_eq!(
         decoded(Status::Busy),
-        VerdictHeader { good: false, busy: true, device: false, not_by_rdma: false, reason_len: 0 }
+        VerdictHeader { good: false, busy: true, device: false, other_way: false, reason_len: 0 }
     );
     assert_eq!(
         decoded(Status::Expired),
-        VerdictHeader { good: false, busy: false, device: false, not_by_rdma: false, reason_len: 0 }
+        VerdictHeader { good: false, busy: false, device: false, other_way: false, reason_len: 0 }
     );
     assert_eq!(Status::Busy as u8, 7, "on the wire for good");
 }

@@ -23,6 +23,7 @@ pub(crate) struct Host {
     pub(crate) store: StoreId,
     /// Number of its segment, by which its mappings are told from those of other tests.
     pub(crate) number: SegmentNumber,
+    pub(crate) segment: Arc<Segment>,
     pub(crate) server: Arc<DataServer>,
     pub(crate) peer: Peer,
     pub(crate) stop: CancellationToken,
@@ -35,11 +36,12 @@ impl Host {
         let epoch = SegmentEpoch(3);
         let authority = Arc::new(Authority::new(Clock::from_fn(|| Duration::ZERO)));
         authority.learn(CLUSTER, ClusterTime(0));
+        let segment = Segment::allocate(number, len as u64, &mut |_| {}).unwrap();
         let config = DataServerConfig {
             store,
             epoch,
             key: KEY,
-            segments: vec![Segment::allocate(number, len as u64, &mut |_| {}).unwrap()],
+            segments: vec![segment.clone()],
             authority,
             grant_lifetime: LIFETIME,
             fence_bytes: 1 << 20,
@@ -58,7 +60,7 @@ impl Host {
         }
         let endpoint = PeerEndpoint { transport: "tcp".to_owned(), address, attributes: Vec::new() };
         let peer = Peer { cluster: CLUSTER, store, epoch, endpoints: vec![endpoint] };
-        Self { store, number, server, peer, stop: stop.clone(), _stop: stop.drop_guard() }
+        Self { store, number, segment, server, peer, stop: stop.clone(), _stop: stop.drop_guard() }
     }
 
     pub(crate) fn grant(&self, access: Access, ranges: &[(u64, usize, u64)]) -> SealedGrant {
@@ -85,6 +87,13 @@ impl Host {
         TcpTransport::default().write(&self.peer, &grant, &ops, Seal::Yes, soon()).await.remove(0).unwrap();
     }
 
+    /// Content of its segment.
+    pub(crate) fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.segment.copy_out(offset, &mut bytes).unwrap();
+        bytes
+    }
+
     /// Counts the mappings of its segment in this process. One is the store's.
     pub(crate) fn mappings(&self) -> usize {
         let name = format!("memfd:mc-segment-{} ", self.number);
@@ -93,14 +102,14 @@ impl Host {
     }
 }
 
-/// A client, and the bytes that it read through shared memory.
+/// A client, and the bytes that it moved through shared memory.
 pub(crate) fn client(access: ShmAccess) -> (ShmTransport, Arc<AtomicU64>) {
-    let read = Arc::new(AtomicU64::new(0));
-    let count = read.clone();
-    let on_read = Box::new(move |bytes| {
+    let moved = Arc::new(AtomicU64::new(0));
+    let count = moved.clone();
+    let on_moved = Box::new(move |_, bytes| {
         count.fetch_add(bytes, Ordering::SeqCst);
     });
-    (ShmTransport::new(TcpTransport::default(), access, on_read), read)
+    (ShmTransport::new(TcpTransport::default(), access, on_moved), moved)
 }
 
 pub(crate) async fn read(

@@ -77,7 +77,7 @@ pub(super) const BOARD: Board = Board {
                         ),
                         (rate!("instance", "mc_store_rdma_bytes_total{op=\"read\"}"), "RDMA {{instance}}"),
                     ],
-                    "Bytes that clients read from each store. Clients of the same host and user read 16 KiB and more through shared \
+                    "Bytes that clients read from each store. Clients of the same host and user read through shared \
                      memory; if they don't, see `mc-store --shm`. With RDMA at both ends others go by it; if they don't, see \
                      `mcctl check rdma` at both.",
                 ),
@@ -89,9 +89,14 @@ pub(super) const BOARD: Board = Board {
                             rate!("instance", "mc_store_transferred_bytes_total{op=\"write\"}"),
                             "TCP {{instance}}",
                         ),
+                        (
+                            rate!("instance", "mc_store_shm_written_bytes_total{}"),
+                            "shared memory {{instance}}",
+                        ),
                         (rate!("instance", "mc_store_rdma_bytes_total{op=\"write\"}"), "RDMA {{instance}}"),
                     ],
-                    "Bytes that clients write to each store.",
+                    "Bytes that clients write to each store. Those of the same host and user write 16 KiB and more through shared \
+                     memory; if they don't, see `mc-store --shm`.",
                 ),
                 Panel::graph(
                     "RDMA",
@@ -235,6 +240,10 @@ pub(super) const BOARD: Board = Board {
                             "read through shared memory {{job}}",
                         ),
                         (rate!("job", "mc_client_written_bytes_total{}"), "written {{job}}"),
+                        (
+                            rate!("job", "mc_client_shm_written_bytes_total{}"),
+                            "written through shared memory {{job}}",
+                        ),
                         (rate!("job", "mc_client_rdma_read_bytes_total{}"), "read by RDMA {{job}}"),
                         (rate!("job", "mc_client_rdma_written_bytes_total{}"), "written by RDMA {{job}}"),
                     ],

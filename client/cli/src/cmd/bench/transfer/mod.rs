@@ -7,17 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use mc_transfer::{
-    Rdma, ReadOp, Seal, ShmAccess, ShmTransport, Sums, TcpOptions, TcpTransport, Transport, Transports,
-    WriteOp,
+    Rdma, ReadOp, RegisteredMemory, Seal, ShmAccess, ShmTransport, Sums, TcpOptions, TcpTransport, Transport,
+    Transports, WriteOp,
 };
 use serde::Serialize;
 
 use self::store::Child;
 use super::report::round;
 use crate::Ended;
-use crate::args::{Direction, Global, OnOff, TransferArgs};
+use crate::args::{Direction, Global, Memory, OnOff, TransferArgs};
 use crate::output::Output;
 
 const ROUNDS: usize = 5;
@@ -35,6 +35,7 @@ struct Report {
     size_bytes: u64,
     batch: u32,
     checksum: OnOff,
+    memory: Memory,
     mib_s: f64,
     /// Limit of this machine; `None` where it could not be measured.
     limit_mib_s: Option<f64>,
@@ -61,9 +62,6 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
         args.size.0 > 0 && call_bytes <= args.region.0,
         "--size times --batch must be between 1 byte and --region"
     );
-    if (transports, args.direction) == (Transports::Shm, Direction::Put) {
-        bail!("puts go over TCP, also on one host: measure them with --transport tcp");
-    }
     let child = Child::start(global, args.region).await?;
     let mut client = Client::new(global, args, transports)?;
     let mut limit = limits::Limit::new(transports, args, &child, client.device.as_deref())?;
@@ -91,6 +89,7 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
         size_bytes: args.size.0,
         batch: args.batch,
         checksum: args.checksum,
+        memory: args.memory,
         mib_s,
         limit_mib_s,
         ratio: limit_mib_s.map(|limit| (mib_s / limit * 1000.0).round() / 1000.0),
@@ -126,7 +125,7 @@ struct Client {
     transport: Box<dyn Transport>,
     transports: Transports,
     direction: Direction,
-    buffers: Vec<Vec<u8>>,
+    buffers: Vec<RegisteredMemory>,
     /// Operations that fit into the store's memory.
     places: u64,
     next: u64,
@@ -154,14 +153,24 @@ impl Client {
             Err(_) => TcpTransport::new(options),
         };
         let access = if transports.shm() { ShmAccess::SameUid } else { ShmAccess::Off };
-        let on_read = move |bytes| {
+        let on_shared = move |_, bytes| {
             shm_count.fetch_add(bytes, Ordering::Relaxed);
         };
+        let transport: Box<dyn Transport> = Box::new(ShmTransport::new(tcp, access, Box::new(on_shared)));
+        let buffer = |nth| {
+            let len = args.size.0 as usize;
+            let mut buffer = match args.memory {
+                Memory::Allocated => transport.allocate(len)?,
+                Memory::Other => RegisteredMemory::from_vec(vec![0; len]),
+            };
+            buffer.as_mut_slice().fill(nth as u8);
+            Ok(buffer)
+        };
         Ok(Self {
-            transport: Box::new(ShmTransport::new(tcp, access, Box::new(on_read))),
+            buffers: (0..args.batch).map(buffer).collect::<Result<_>>()?,
+            transport,
             transports,
             direction: args.direction,
-            buffers: (0..args.batch).map(|nth| vec![nth as u8; args.size.0 as usize]).collect(),
             places: args.region.0 / args.size.0,
             next: 0,
             by_way,
@@ -184,7 +193,7 @@ impl Client {
         let (places, first) = (self.places, self.next);
         self.next += self.buffers.len() as u64;
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        let size = self.buffers.first().map_or(0, |buffer| buffer.len() as u64);
+        let size = self.buffers.first().map_or(0, |buffer| buffer.as_slice().len() as u64);
         let offset = |nth: u64| (first + nth) % places * size;
         let answers = match self.direction {
             Direction::Get => {
@@ -192,7 +201,6 @@ impl Client {
                     .zip(&mut self.buffers)
                     .map(|(nth, buffer)| ReadOp {
                         range: 0,
-
                         offset: offset(nth),
                         into: vec![buffer.as_mut_slice()],
                     })
@@ -200,15 +208,14 @@ impl Client {
                 self.transport.read(&child.peer, &child.read, &mut ops, deadline).await
             }
             Direction::Put => {
+                // Each call is a put of its own: a later owner of the same memory, which it seals.
+                let ranges = (0..self.buffers.len() as u64).map(|nth| (offset(nth), size));
+                let grant = child.write_grant(self.next, ranges);
                 let ops: Vec<WriteOp<'_>> = (0..)
                     .zip(&self.buffers)
-                    .map(|(nth, buffer)| WriteOp {
-                        range: 0,
-                        offset: offset(nth),
-                        from: vec![buffer.as_slice()],
-                    })
+                    .map(|(range, buffer)| WriteOp { range, offset: 0, from: vec![buffer.as_slice()] })
                     .collect();
-                self.transport.write(&child.peer, &child.write, &ops, Seal::No, deadline).await
+                self.transport.write(&child.peer, &grant, &ops, Seal::Yes, deadline).await
             }
         };
         for answer in answers {

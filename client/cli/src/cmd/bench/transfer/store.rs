@@ -42,8 +42,9 @@ struct Ready {
 /// The store's process, which ends with this value.
 pub(super) struct Child {
     pub(super) peer: Peer,
+    /// Grant to read all of its memory.
     pub(super) read: SealedGrant,
-    pub(super) write: SealedGrant,
+    key: GrantKey,
     /// Address at which plain streams send or receive: see [`serve`].
     pub(super) raw: String,
     _process: tokio::process::Child,
@@ -74,15 +75,28 @@ impl Child {
                 attributes: Vec::new(),
             }],
         };
-        let sealed = |access| {
-            let range = GrantedRange { segment: 0, offset: 0, len: region.0, index: 1 };
-            let expires = ClusterTime(0).after(LIFETIME);
-            let (cluster, store, epoch) = (peer.cluster, peer.store, peer.epoch);
-            Grant { cluster, store, epoch, access, expires, ranges: vec![range] }.seal(&GrantKey(ready.key))
-        };
-        let (read, write) = (sealed(Access::Read), sealed(Access::Write));
-        Ok(Self { peer, read, write, raw: ready.raw, _process: process })
+        let key = GrantKey(ready.key);
+        let read = grant(&peer, &key, Access::Read, 1, std::iter::once((0, region.0)));
+        Ok(Self { peer, read, key, raw: ready.raw, _process: process })
     }
+
+    /// Makes a grant to write ranges (offset and length), of an allocation that is newer than all before.
+    pub(super) fn write_grant(&self, index: u64, ranges: impl Iterator<Item = (u64, u64)>) -> SealedGrant {
+        grant(&self.peer, &self.key, Access::Write, index, ranges)
+    }
+}
+
+fn grant(
+    peer: &Peer,
+    key: &GrantKey,
+    access: Access,
+    index: u64,
+    ranges: impl Iterator<Item = (u64, u64)>,
+) -> SealedGrant {
+    let range = |(offset, len)| GrantedRange { segment: 0, offset, len, index };
+    let expires = ClusterTime(0).after(LIFETIME);
+    let (cluster, store, epoch) = (peer.cluster, peer.store, peer.epoch);
+    Grant { cluster, store, epoch, access, expires, ranges: ranges.map(range).collect() }.seal(key)
 }
 
 /// Serves one segment until standard input ends, and plain streams: see [`plain`].

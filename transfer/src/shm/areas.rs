@@ -1,0 +1,195 @@
+//! Memory of this process that stores of its host may map: they copy the bytes of writes out of it.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::mapping::{Mapping, Protection, memory_file};
+use crate::memory_limit;
+
+/// Bytes of a slot, and so of what a round of a call copies at most.
+pub(super) const SLOT: usize = 4 << 20;
+/// Maximum number of slots: 64 MiB.
+const SLOTS: usize = 16;
+
+/// The areas that callers of a transport have allocated, by their first address.
+#[derive(Default)]
+pub(crate) struct Areas {
+    listed: RwLock<BTreeMap<usize, Arc<Area>>>,
+    next: AtomicU64,
+}
+
+/// A memory file, mapped here.
+pub(crate) struct Area {
+    /// Tells it from every other area of the transport, also from those that are gone.
+    pub(super) number: u64,
+    mapping: Mapping,
+    file: OwnedFd,
+}
+
+/// An area that is found by its bytes until it is dropped.
+pub(crate) struct ListedArea {
+    area: Arc<Area>,
+    areas: Arc<Areas>,
+}
+
+impl Areas {
+    /// Allocates an area of zeros.
+    fn allocate(&self, len: usize) -> io::Result<Arc<Area>> {
+        let file = memory_file("mc-client", len as u64).map_err(|(_, error)| error)?;
+        let mapping = Mapping::new(&file, len as u64, Protection::Write)?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        Ok(Arc::new(Area { number, mapping, file }))
+    }
+
+    /// Allocates an area for the caller's bytes.
+    pub(crate) fn allocate_listed(self: &Arc<Self>, len: usize) -> io::Result<ListedArea> {
+        // Taking the last of the machine's memory would get some process killed.
+        if memory_limit::available().is_some_and(|available| available.bytes < len as u64) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        let area = self.allocate(len)?;
+        // Its pages exist from here on: a page that only a store reads would be taken from the store's memory.
+        area.mapping.populate(&area.file, 0..len as u64).map_err(|(_, error)| error)?;
+        self.listed.write().insert(area.base().as_ptr() as usize, area.clone());
+        Ok(ListedArea { area, areas: self.clone() })
+    }
+
+    /// Finds the area that has these bytes, and their place in it.
+    pub(super) fn find(&self, bytes: &[u8]) -> Option<(Arc<Area>, u64)> {
+        let address = bytes.as_ptr() as usize;
+        let listed = self.listed.read();
+        let (base, area) = listed.range(..=address).next_back()?;
+        let at = (address - base) as u64;
+        area.mapping.contains(at, bytes.len() as u64).then(|| (area.clone(), at))
+    }
+}
+
+impl Area {
+    /// Address of its first byte.
+    fn base(&self) -> NonNull<u8> {
+        self.mapping.base()
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.mapping.len()
+    }
+}
+
+impl AsFd for Area {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl ListedArea {
+    /// Address of its first byte.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.area.base()
+    }
+}
+
+impl Drop for ListedArea {
+    fn drop(&mut self) {
+        self.areas.listed.write().remove(&(self.area.base().as_ptr() as usize));
+    }
+}
+
+impl fmt::Debug for Areas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Areas").field("listed", &self.listed.read().len()).finish_non_exhaustive()
+    }
+}
+
+/// Slots for bytes that are in no area. They are kept once they were needed.
+pub(super) struct Slots {
+    free: Mutex<Vec<Arc<Area>>>,
+    permits: Arc<Semaphore>,
+}
+
+/// A slot, which nobody else uses.
+///
+/// A slot whose drop comes first is not used again: a store may not have copied its bytes yet, and would copy those of another
+/// write to the same range. Its memory ends when no store maps it any more.
+pub(super) struct Slot<'a> {
+    area: Arc<Area>,
+    slots: &'a Slots,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self { free: Mutex::default(), permits: Arc::new(Semaphore::new(SLOTS)) }
+    }
+}
+
+impl Slots {
+    /// Takes a slot; `None` if all are taken, or there is no memory.
+    pub(super) fn take(&self, areas: &Areas) -> Option<Slot<'_>> {
+        let permit = self.permits.clone().try_acquire_owned().ok()?;
+        // The last one, which is most likely in the processor's cache.
+        let free = self.free.lock().pop();
+        let area = free.or_else(|| areas.allocate(SLOT).ok())?;
+        Some(Slot { area, slots: self, _permit: permit })
+    }
+}
+
+impl Slot<'_> {
+    pub(super) fn area(&self) -> &Arc<Area> {
+        &self.area
+    }
+
+    /// Copies bytes in.
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) {
+        self.area.mapping.write(at, bytes);
+    }
+
+    /// Gives it back, when every store has answered all requests that name it.
+    pub(super) fn give_back(self) {
+        self.slots.free.lock().push(self.area.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_found_in_the_area_that_has_all_of_them() {
+        let areas = Arc::new(Areas::default());
+        let (one, two) = (areas.allocate_listed(10_000).unwrap(), areas.allocate_listed(10_000).unwrap());
+        let bytes = |area: &ListedArea, at: usize, len| {
+            // SAFETY: inside the mapping, or only an address that is not followed.
+            unsafe { std::slice::from_raw_parts(area.base().as_ptr().add(at), len) }
+        };
+        let found = |bytes: &[u8]| areas.find(bytes).map(|(area, at)| (area.number, at));
+        assert_eq!(found(bytes(&one, 0, 10_000)), Some((0, 0)));
+        assert_eq!(found(bytes(&two, 9_990, 10)), Some((1, 9_990)));
+        assert_eq!(found(bytes(&two, 9_990, 11)), None, "beyond its end");
+        assert_eq!(found(&[1, 2, 3]), None);
+        drop(one);
+        assert_eq!(areas.listed.read().len(), 1);
+    }
+
+    #[test]
+    fn a_slot_is_used_again_only_if_it_is_given_back() {
+        let (areas, slots) = (Areas::default(), Slots::default());
+        slots.take(&areas).unwrap().give_back();
+        let first = slots.take(&areas).unwrap();
+        assert_eq!(first.area().number, 0);
+        drop(first);
+        let mut taken: Vec<_> = (0..SLOTS).map(|_| slots.take(&areas).unwrap()).collect();
+        assert!(taken.iter().all(|slot| slot.area().number > 0));
+        assert!(slots.take(&areas).is_none(), "all are taken");
+        taken.pop().unwrap().give_back();
+        assert!(slots.take(&areas).is_some());
+    }
+}

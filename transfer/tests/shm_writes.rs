@@ -1,0 +1,271 @@
+//! Writes through shared memory, both ends in this process over real sockets.
+#![allow(clippy::unwrap_used, reason = "a test that meets an error fails")]
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::io::IoSlice;
+use std::os::fd::AsFd as _;
+use std::sync::atomic::Ordering;
+
+use common::host::{Host, MIB, client};
+use common::relay::Relay;
+use common::{CLUSTER, pattern, refusal, soon, until};
+use mc_transfer::{
+    Checksum, Peer, RegisteredMemory, Seal, Segment, ShmAccess, ShmTransport, TransferError, Transport,
+    WriteOp, socket_name,
+};
+use mc_types::Access;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+/// Bytes of a client's hello over TCP.
+const HELLO_LEN: u64 = 40;
+
+fn allocated(transport: &ShmTransport, bytes: &[u8]) -> RegisteredMemory {
+    let mut memory = transport.allocate(bytes.len()).unwrap();
+    memory.as_mut_slice().copy_from_slice(bytes);
+    memory
+}
+
+/// Writes all of a range and seals it.
+async fn write(
+    transport: &ShmTransport,
+    host: &Host,
+    peer: &Peer,
+    (offset, bytes, index): (u64, &[u8], u64),
+) -> Result<Checksum, TransferError> {
+    let grant = host.grant(Access::Write, &[(offset, bytes.len(), index)]);
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![bytes] }];
+    transport.write(peer, &grant, &ops, Seal::Yes, soon()).await.remove(0)
+}
+
+fn shm_bytes_written(host: &Host) -> u64 {
+    host.server.counters().shm_bytes_written.load(Ordering::SeqCst)
+}
+
+#[tokio::test]
+async fn bytes_of_any_memory_and_size_are_copied_by_the_store_and_sealed() {
+    let host = Host::start(ShmAccess::SameUid, 64 * MIB).await;
+    let (transport, moved) = client(ShmAccess::SameUid);
+    let mut total = 0;
+    // In one request, in several for the sake of the slot, and of the longest request.
+    for (index, len) in [(5, 20_000), (6, 9 * MIB + 1), (7, 20 * MIB + 3)] {
+        let value = pattern(len, index);
+        let shared = allocated(&transport, &value);
+        for (index, bytes) in [(10 * index, value.as_slice()), (10 * index + 1, shared.as_slice())] {
+            let sum = write(&transport, &host, &host.peer, (64, bytes, index)).await.unwrap();
+            assert_eq!(sum, Checksum::of(&value));
+            assert!(host.bytes(64, len) == value);
+            total += len as u64;
+            assert_eq!((moved.load(Ordering::SeqCst), shm_bytes_written(&host)), (total, total));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_write_seals_what_it_has_written() {
+    let host = Host::start(ShmAccess::SameUid, MIB).await;
+    let (transport, _) = client(ShmAccess::SameUid);
+    let (value, other) = (pattern(MIB, 1), pattern(MIB, 2));
+    write(&transport, &host, &host.peer, (0, &value, 5)).await.unwrap();
+    // The same write again, whose answer was lost, is answered as the first; its bytes are not copied.
+    write(&transport, &host, &host.peer, (0, &other, 5)).await.unwrap();
+    assert!(host.bytes(0, MIB) == value);
+    assert_eq!(shm_bytes_written(&host), MIB as u64);
+    let grant = host.grant(Access::Write, &[(0, MIB, 5)]);
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![&other] }];
+    let why = refusal(transport.write(&host.peer, &grant, &ops, Seal::No, soon()).await.remove(0));
+    assert!(why.contains("sealed"), "{why}");
+}
+
+#[tokio::test]
+async fn several_operations_of_mixed_memory_are_one_request() {
+    let host = Host::start(ShmAccess::SameUid, 8 * MIB).await;
+    let (transport, moved) = client(ShmAccess::SameUid);
+    let (one, two, three) = (pattern(300_000, 1), pattern(MIB, 2), pattern(70_000, 3));
+    let shared = allocated(&transport, &two);
+    let grant = host.grant(Access::Write, &[(0, one.len() + two.len(), 5), (4 * MIB as u64, three.len(), 5)]);
+    let ops = [
+        WriteOp { range: 0, offset: 0, from: vec![&one, &[], shared.as_slice()] },
+        WriteOp { range: 1, offset: 0, from: vec![&three[..5], &three[5..]] },
+    ];
+    let answers = transport.write(&host.peer, &grant, &ops, Seal::Yes, soon()).await;
+    let sums = [Checksum::of(&[one.as_slice(), &two].concat()), Checksum::of(&three)];
+    assert_eq!(answers.into_iter().map(Result::unwrap).collect::<Vec<_>>(), sums);
+    assert!(host.bytes(0, one.len() + two.len()) == [one, two].concat());
+    assert!(host.bytes(4 * MIB as u64, three.len()) == three);
+    assert_eq!(moved.load(Ordering::SeqCst), 300_000 + MIB as u64 + 70_000);
+}
+
+#[tokio::test]
+async fn what_is_small_or_not_sealed_goes_over_tcp() {
+    let host = Host::start(ShmAccess::SameUid, MIB).await;
+    let (transport, moved) = client(ShmAccess::SameUid);
+    let value = pattern(MIB / 2, 1);
+    write(&transport, &host, &host.peer, (0, &value[..1_000], 5)).await.unwrap();
+    let grant = host.grant(Access::Write, &[(0, value.len(), 6)]);
+    let ops = [WriteOp { range: 0, offset: 0, from: vec![&value] }];
+    transport.write(&host.peer, &grant, &ops, Seal::No, soon()).await.remove(0).unwrap();
+    assert!(host.bytes(0, value.len()) == value);
+    assert_eq!((moved.load(Ordering::SeqCst), shm_bytes_written(&host)), (0, 0));
+}
+
+#[tokio::test]
+async fn a_writer_that_comes_late_writes_nothing() {
+    let host = Host::start(ShmAccess::SameUid, MIB).await;
+    let relay = Relay::to(&host.peer.endpoints[0].address).await;
+    let mut peer = host.peer.clone();
+    peer.endpoints[0].address = relay.address.clone();
+    let (transport, moved) = client(ShmAccess::SameUid);
+    let (old, new) = (allocated(&transport, &pattern(MIB, 1)), pattern(MIB, 2));
+
+    relay.hold_up_after(HELLO_LEN);
+    let mut late = std::pin::pin!(write(&transport, &host, &peer, (0, old.as_slice(), 5)));
+    tokio::select! {
+        done = late.as_mut() => panic!("not held: {done:?}"),
+        () = relay.held() => {}
+    }
+    // Its slot was given away, and is in use again.
+    host.write(0, &new, 6).await;
+    assert!(host.bytes(0, MIB) == new);
+    relay.release();
+    let why = refusal(late.await);
+    assert!(why.contains("superseded"), "{why}");
+    assert!(host.bytes(0, MIB) == new);
+    assert_eq!((moved.load(Ordering::SeqCst), shm_bytes_written(&host)), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_newer_write_ends_one_that_is_being_copied() {
+    const LEN: usize = 16 * MIB;
+    let host = Host::start(ShmAccess::SameUid, LEN).await;
+    let (transport, _) = client(ShmAccess::SameUid);
+    let old = allocated(&transport, &pattern(LEN, 1));
+    let new = allocated(&transport, &pattern(MIB, 2));
+    let mut cut_off = 0;
+    for index in (10..1_000).step_by(10) {
+        let older = write(&transport, &host, &host.peer, (0, old.as_slice(), index));
+        let newer = async {
+            // The first admitted write of the older one is the sign that it is under way.
+            while host.bytes(0, 1) != old.as_slice()[..1] {
+                tokio::task::yield_now().await;
+            }
+            write(&transport, &host, &host.peer, (15 * MIB as u64, new.as_slice(), index + 1)).await
+        };
+        let (older, newer) = tokio::join!(older, newer);
+        newer.unwrap();
+        assert!(host.bytes(15 * MIB as u64, MIB) == new.as_slice());
+        cut_off += u32::from(older.is_err());
+        let zero = [old.as_slice()[0].wrapping_add(1)];
+        host.write(0, &zero, index + 2).await;
+    }
+    assert!(cut_off > 0, "no write was under way when a newer one came");
+}
+
+#[tokio::test]
+async fn a_request_that_nobody_waits_for_brings_its_own_bytes_or_none() {
+    let host = Host::start(ShmAccess::SameUid, 2 * MIB).await;
+    let relay = Relay::to(&host.peer.endpoints[0].address).await;
+    let mut held_up = host.peer.clone();
+    held_up.endpoints[0].address = relay.address.clone();
+    let (transport, _) = client(ShmAccess::SameUid);
+    let (one, two) = (pattern(MIB, 1), pattern(MIB, 2));
+
+    // Held once the first byte of the request has come.
+    relay.hold_up_after(HELLO_LEN + 1);
+    tokio::select! {
+        done = write(&transport, &host, &held_up, (0, &one, 5)) => panic!("not held: {done:?}"),
+        () = relay.held() => {}
+    }
+    // It was dropped. The next write must not take its slot, whose bytes the store has not copied yet.
+    write(&transport, &host, &host.peer, (MIB as u64, &two, 6)).await.unwrap();
+    relay.release();
+    until("the store has copied the bytes of the first", || shm_bytes_written(&host) == 2 * MIB as u64).await;
+    assert!(host.bytes(0, MIB) == one);
+    assert!(host.bytes(MIB as u64, MIB) == two);
+}
+
+/// Counts the mappings of areas of so many bytes in this process. The client has one, and the store another.
+fn mappings_of(len: usize) -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let len_of = |line: &str| {
+        let (from, to) = line.split_whitespace().next()?.split_once('-')?;
+        Some(usize::from_str_radix(to, 16).ok()? - usize::from_str_radix(from, 16).ok()?)
+    };
+    maps.lines().filter(|line| line.contains("memfd:mc-client") && len_of(line) == Some(len)).count()
+}
+
+#[tokio::test]
+async fn an_area_lasts_as_long_as_its_memory_and_its_client() {
+    const LEN: usize = 777 << 12;
+    let host = Host::start(ShmAccess::SameUid, 8 * MIB).await;
+    let (transport, _) = client(ShmAccess::SameUid);
+    let memory = transport.allocate(LEN).unwrap();
+    assert_eq!(mappings_of(LEN), 1);
+    write(&transport, &host, &host.peer, (0, memory.as_slice(), 5)).await.unwrap();
+    assert_eq!(mappings_of(LEN), 2);
+    drop(memory);
+    until("the store has let go", || mappings_of(LEN) == 0).await;
+
+    let memory = transport.allocate(LEN).unwrap();
+    write(&transport, &host, &host.peer, (0, memory.as_slice(), 6)).await.unwrap();
+    assert_eq!(mappings_of(LEN), 2);
+    drop(transport);
+    until("the store has let go with the client", || mappings_of(LEN) == 1).await;
+    assert_eq!(memory.as_slice(), [0; LEN]);
+}
+
+#[tokio::test]
+async fn a_session_that_ends_is_followed_by_another() {
+    let host = Host::start(ShmAccess::SameUid, MIB).await;
+    let (transport, _) = client(ShmAccess::SameUid);
+    let value = allocated(&transport, &pattern(MIB, 1));
+    write(&transport, &host, &host.peer, (0, value.as_slice(), 5)).await.unwrap();
+    // It ends all sessions, and with them the areas. A call that does not know yet goes over TCP.
+    host.server.lend(Segment::allocate(host.number.wrapping_add(1), MIB as u64, &mut |_| {}).unwrap());
+    for index in 6.. {
+        write(&transport, &host, &host.peer, (0, value.as_slice(), index)).await.unwrap();
+        assert!(host.bytes(0, MIB) == value.as_slice());
+        if shm_bytes_written(&host) >= 2 * MIB as u64 && index > 20 {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn memory_that_could_make_the_store_fault_is_not_taken() {
+    let host = Host::start(ShmAccess::SameUid, MIB).await;
+    let mut stream = mc_net::connect_local(&socket_name(host.store, host.peer.epoch)).unwrap();
+    let mut hello = b"mcTX\0\x01\0\x04".to_vec();
+    hello.extend_from_slice(&CLUSTER.0.to_be_bytes());
+    hello.extend_from_slice(&host.store.0.to_be_bytes());
+    hello.extend_from_slice(&host.peer.epoch.0.to_be_bytes());
+    stream.write_all(&hello).await.unwrap();
+    // Hello reply, the record of one segment, and the end of the list. One read does not go beyond a message with descriptors.
+    for len in [13, 12, 12] {
+        stream.read_exact(&mut vec![0; len]).await.unwrap();
+    }
+    let file = rustix::fs::memfd_create("theirs", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&file, MIB as u64).unwrap();
+    let mut offer = async || {
+        let message = [&[0, 0, 0, 2], (MIB as u64).to_be_bytes().as_slice(), &[0; 8]].concat();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let files = [file.as_fd()];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
+        let message = [IoSlice::new(&message)];
+        let sent = rustix::net::sendmsg(stream.as_fd(), &message, &mut ancillary, SendFlags::empty());
+        assert_eq!(sent, Ok(20));
+        let mut number = [0; 8];
+        stream.read_exact(&mut number).await.unwrap();
+        u64::from_be_bytes(number)
+    };
+    assert_eq!(offer().await, 0, "it can shrink");
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    assert_ne!(offer().await, 0);
+    // A message that means nothing ends the session.
+    stream.write_all(&[9; 20]).await.unwrap();
+    assert_eq!(stream.read(&mut [0]).await.unwrap_or(0), 0);
+}

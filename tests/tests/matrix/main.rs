@@ -22,6 +22,7 @@ mod pauses;
 #[path = "../common/replay.rs"]
 mod replay;
 mod row;
+mod shared_memory;
 mod small_disk;
 mod snapshots;
 mod starvation;

@@ -3,6 +3,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use futures::future::{LocalBoxFuture, join_all};
+use mc_client::ShmAccess;
 use mc_tests::checker::{Operation, Outcome};
 use mc_tests::{
     AVOIDED_FOR, Cluster, ClusterBuilder, Deadlines, Fault, Faults, Link, Machine, Process, Recorder,
@@ -38,6 +39,7 @@ pub(crate) struct Row {
     round_trip: Option<Duration>,
     rest: Option<Rest>,
     evicts: bool,
+    shares_memory: bool,
 }
 
 /// Watches a cluster that no client uses yet.
@@ -127,6 +129,11 @@ impl Round<'_> {
         self.unreachable = Some(since..self.running.recorder().now() + AVOIDED_FOR);
     }
 
+    /// For a fault that takes the memory of a store away: misses are let pass from then on.
+    pub(crate) fn gone_since(&mut self, since: u64) {
+        self.unreachable = Some(since..u64::MAX);
+    }
+
     /// Whether the leader suspects a store.
     pub(crate) async fn is_a_store_suspect(&self) -> bool {
         let leader = self.cluster.leader().await;
@@ -206,7 +213,16 @@ impl Row {
             round_trip: None,
             rest: None,
             evicts: false,
+            shares_memory: false,
         }
+    }
+
+    /// Lets clients and stores move bytes through shared memory.
+    pub(crate) fn shared_memory(mut self) -> Self {
+        self.shares_memory = true;
+        // Fewer bytes would go over TCP.
+        self.workload = self.workload.sizes(20_000..200_000);
+        self
     }
 
     pub(crate) fn cluster(mut self, change: impl FnOnce(ClusterBuilder) -> ClusterBuilder) -> Self {
@@ -282,7 +298,8 @@ impl Row {
             evictions::set_watermarks(&cluster).await;
         }
         let machine = Machine::watch(cluster.dir());
-        let running = self.workload.start(&cluster.client_builder()).await;
+        let access = if self.shares_memory { ShmAccess::SameUid } else { ShmAccess::Off };
+        let running = self.workload.start(&cluster.client_builder().shared_memory(access)).await;
         let mut without_service = Vec::new();
         let mut unreachable = Vec::new();
         let mut discarded: Vec<String> = Vec::new();

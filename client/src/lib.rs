@@ -30,7 +30,7 @@ mod sessions;
 
 pub use admin::{
     Admin, ClusterStatus, Config, Lookup, MasterReport, MasterStatus, Member, Members, PlacedReplica, Quota,
-    SegmentStatus, Setting, StoreState, StoreStatus, Tenant,
+    SegmentStatus, Setting, StoreState, StoreStatus, Tenant, TransportStatus,
 };
 pub use api::{Client, GetInto, PutFrom};
 pub use error::{ConnectError, Error, Outcome};

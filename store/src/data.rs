@@ -16,6 +16,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::descriptors;
 use crate::link::{Identity, Served};
+use crate::transports::TransportReport;
 
 /// Serves the same memory and port under one epoch after the other.
 pub(crate) struct Data {
@@ -47,21 +48,6 @@ impl Offer {
     fn shm(&self) -> ShmAccess {
         if self.transports.shm() { self.shm } else { ShmAccess::Off }
     }
-}
-
-/// A transport, and whether a store offers it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TransportReport {
-    /// Its name.
-    pub name: &'static str,
-    /// Whether it is offered.
-    pub offered: bool,
-    /// How it is offered, or why it is not.
-    pub how: String,
-    /// Bytes that clients read by it.
-    pub bytes_read: u64,
-    /// Bytes that clients wrote by it.
-    pub bytes_written: u64,
 }
 
 struct Serving {
@@ -328,6 +314,10 @@ async fn release(segment: Arc<Segment>, withdrawn: Option<Withdrawn>) {
 }
 
 impl Served for Data {
+    fn transports(&self) -> Vec<TransportReport> {
+        Self::transports(self)
+    }
+
     fn mounted(&self, sizes: &[u64]) {
         for (number, bytes) in (0..).zip(sizes) {
             if *bytes == 0 && self.memory.segment(number).is_some() {

@@ -14,10 +14,12 @@ mod link;
 mod segments;
 mod state;
 mod store;
+mod transports;
 
 pub use config::{Config, InvalidConfig};
-pub use data::{Totals, TransportReport};
+pub use data::Totals;
 pub use error::StartError;
 pub use segments::{SegmentError, Segments};
 pub use state::{StoreReport, StoreStatus};
 pub use store::{Opened, Store, Surroundings};
+pub use transports::TransportReport;

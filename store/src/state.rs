@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use mc_types::{ByteSize, ClusterId, SegmentEpoch, StoreId};
 
-use crate::data::{Data, Totals, TransportReport};
+use crate::data::{Data, Totals};
 use crate::link::LinkStatus;
+use crate::transports::TransportReport;
 
 /// State of a store from the moment it is opened. It answers while its memory is allocated, which can take minutes.
 pub(crate) struct StoreState {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mc_client::{ClusterStatus, MasterStatus, NodeId, StoreState, StoreStatus};
+use mc_client::{ClusterStatus, MasterStatus, NodeId, StoreState, StoreStatus, TransportStatus};
 use serde::Serialize;
 
 /// A master's address with its status, or with the reason why it did not answer.
@@ -63,12 +63,60 @@ pub(crate) struct StoreView {
     pub(crate) state: String,
     pub(crate) capacity_bytes: u64,
     pub(crate) used_bytes: u64,
+    /// Empty without a leader that has heard of them.
+    pub(crate) transports: Vec<TransportView>,
+}
+
+/// A transport of a store.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TransportView {
+    pub(crate) name: String,
+    pub(crate) offered: bool,
+    /// How it is offered, or why it is not.
+    pub(crate) how: String,
+    /// Since the store started.
+    pub(crate) read_bytes: u64,
+    pub(crate) written_bytes: u64,
 }
 
 impl StoreView {
     pub(crate) fn is_alive(&self) -> bool {
         self.state == "alive"
     }
+
+    /// Says by which transports its bytes were moved, those of most bytes first.
+    pub(crate) fn moved_by(&self) -> String {
+        let bytes = |transport: &TransportView| transport.read_bytes.saturating_add(transport.written_bytes);
+        let all = self.transports.iter().map(bytes).fold(0, u64::saturating_add);
+        let mut used: Vec<_> = self.transports.iter().filter(|transport| bytes(transport) > 0).collect();
+        used.sort_by_key(|transport| std::cmp::Reverse(bytes(transport)));
+        let part = |transport: &&TransportView| {
+            let percent = 100.0 * bytes(transport) as f64 / all as f64;
+            if percent < 1.0 {
+                format!("{} < 1 %", transport.name)
+            } else {
+                format!("{} {percent:.0} %", transport.name)
+            }
+        };
+        used.iter().map(part).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Says which transports stores do not offer, and why: a line for each reason.
+pub(crate) fn not_offered(stores: &[StoreView]) -> Vec<String> {
+    let mut reasons: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for store in stores {
+        for transport in store.transports.iter().filter(|transport| !transport.offered) {
+            reasons.entry((&transport.name, &transport.how)).or_default().push(&store.addr);
+        }
+    }
+    let line = |((name, why), at): ((&str, &str), Vec<&str>)| match at.as_slice() {
+        all if all.len() == stores.len() => format!("no {name}: {why}"),
+        [one] => format!("no {name} at {one}: {why}"),
+        [first, others @ ..] => format!("no {name} at {first} and {} others: {why}", others.len()),
+        [] => String::new(),
+    };
+    reasons.into_iter().map(line).collect()
 }
 
 impl View {
@@ -248,6 +296,17 @@ fn store_view(store: &StoreStatus) -> StoreView {
         state: state_name(store.state).to_owned(),
         capacity_bytes: store.capacity.0,
         used_bytes: store.used.0,
+        transports: store.transports.iter().map(transport_view).collect(),
+    }
+}
+
+fn transport_view(transport: &TransportStatus) -> TransportView {
+    TransportView {
+        name: transport.name.clone(),
+        offered: transport.offered,
+        how: transport.how.clone(),
+        read_bytes: transport.read.0,
+        written_bytes: transport.written.0,
     }
 }
 
@@ -273,6 +332,47 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn transports_are_told_by_their_bytes_and_by_the_reasons_of_those_that_lack() {
+        let transport = |name: &str, why: Option<&str>, bytes| TransportView {
+            name: name.to_owned(),
+            offered: why.is_none(),
+            how: why.unwrap_or("always").to_owned(),
+            read_bytes: bytes,
+            written_bytes: bytes,
+        };
+        let at = |id: u64, transports| StoreView {
+            id: id.to_string(),
+            addr: format!("10.0.1.{id}:50060"),
+            state: "alive".to_owned(),
+            capacity_bytes: 1,
+            used_bytes: 0,
+            transports,
+        };
+        let stores = [
+            at(
+                1,
+                vec![transport("tcp", None, 5), transport("shm", None, 15), transport("rdma", Some("x"), 0)],
+            ),
+            at(
+                2,
+                vec![
+                    transport("tcp", None, 0),
+                    transport("shm", Some("off"), 0),
+                    transport("rdma", Some("x"), 0),
+                ],
+            ),
+            at(
+                3,
+                vec![transport("tcp", None, 7), transport("shm", None, 0), transport("rdma", Some("x"), 0)],
+            ),
+        ];
+        assert_eq!(stores.each_ref().map(StoreView::moved_by), ["shm 75 %, tcp 25 %", "", "tcp 100 %"]);
+        assert_eq!(not_offered(&stores), ["no rdma: x", "no shm at 10.0.1.2:50060: off"]);
+        assert_eq!(not_offered(&stores[1..]), ["no rdma: x", "no shm at 10.0.1.2:50060: off"]);
+        assert!(not_offered(&[]).is_empty());
+    }
+
     type Report = (String, Result<MasterStatus, &'static str>);
 
     fn address(id: u64) -> String {
@@ -295,6 +395,7 @@ mod tests {
             objects: 0,
             http_address: String::new(),
             segments: Vec::new(),
+            transports: Vec::new(),
         }
     }
 
@@ -450,7 +551,7 @@ mod tests {
         }
         let keys = |at: &str| json[at][0].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
         assert_eq!(keys("masters"), ["addr", "applied", "id", "pid", "raft_timing", "role", "term"]);
-        assert_eq!(keys("stores"), ["addr", "capacity_bytes", "id", "state", "used_bytes"]);
+        assert_eq!(keys("stores"), ["addr", "capacity_bytes", "id", "state", "transports", "used_bytes"]);
         assert_eq!(json["health"], "degraded");
         assert_eq!(json["stores"][0]["used_bytes"], 40);
         assert_eq!(json["masters"][1]["pid"], serde_json::Value::Null);

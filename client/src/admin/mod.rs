@@ -24,6 +24,7 @@ use crate::{Client, ConnectError, Error};
 
 pub use types::{
     Config, MasterStatus, Member, Members, Quota, SegmentStatus, Setting, StoreState, StoreStatus, Tenant,
+    TransportStatus,
 };
 
 /// Time limit for a master's answer to a status request.

@@ -115,6 +115,23 @@ pub struct StoreStatus {
     pub http_address: String,
     /// Its segments, by number.
     pub segments: Vec<SegmentStatus>,
+    /// Its transports, offered or not; empty if the asked master does not lead, or has not heard of them yet.
+    pub transports: Vec<TransportStatus>,
+}
+
+/// A transport of a store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TransportStatus {
+    /// Its name: tcp, shm or rdma.
+    pub name: String,
+    /// Whether the store offers it.
+    pub offered: bool,
+    /// How it is offered, or why it is not.
+    pub how: String,
+    /// Bytes that clients read by it since the store started.
+    pub read: ByteSize,
+    /// Bytes that clients wrote by it since the store started.
+    pub written: ByteSize,
 }
 
 /// A segment of a mounted store.
@@ -232,7 +249,15 @@ impl StoreStatus {
             objects: store.objects,
             http_address: store.http_address,
             segments: store.segments.into_iter().map(SegmentStatus::read).collect(),
+            transports: store.transports.into_iter().map(TransportStatus::read).collect(),
         })
+    }
+}
+
+impl TransportStatus {
+    fn read(transport: v1::TransportStatus) -> Self {
+        let v1::TransportStatus { name, offered, how, read_bytes, written_bytes } = transport;
+        Self { name, offered, how, read: ByteSize(read_bytes), written: ByteSize(written_bytes) }
     }
 }
 

@@ -11,7 +11,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::convert::{bytes, endpoints_to_wire, leader_to_wire, member_to_wire, node_id};
-use crate::leader::{self, Coordinator, Event, Leading, Look, MemberState, Members, Refusal, Services};
+use crate::leader::{
+    self, Coordinator, Event, Leading, Look, MemberState, Members, Refusal, Services, TransportUse,
+};
 
 /// Name and version of this process.
 pub(super) fn software() -> String {
@@ -97,7 +99,18 @@ fn store_status(
         objects: store.objects,
         http_address: store.http.to_owned(),
         segments: segments.map(segment_to_wire).collect(),
+        transports: leading
+            .map(|leading| leading.transports.of(store.store))
+            .unwrap_or_default()
+            .into_iter()
+            .map(transport_to_wire)
+            .collect(),
     }
+}
+
+fn transport_to_wire(transport: TransportUse) -> v1::TransportStatus {
+    let TransportUse { name, offered, how, read_bytes, written_bytes } = transport;
+    v1::TransportStatus { name, offered, how, read_bytes, written_bytes }
 }
 
 fn segment_to_wire(segment: SegmentView) -> v1::SegmentStatus {

@@ -12,7 +12,7 @@ use tonic::{Status, Streaming};
 
 use super::caller::Addressee;
 use super::convert::bytes;
-use crate::leader::{Refusal, Services, Session};
+use crate::leader::{Refusal, Services, Session, TransportUse};
 use crate::metrics::Rpc;
 
 /// Most endpoints and attributes that one mount may name.
@@ -57,7 +57,7 @@ pub(super) fn heartbeat(
             };
             let Some(Ok(beat)) = beat else { return };
             let timer = coordinator.metrics.rpc(Rpc::Heartbeat);
-            let reply = answer(&mut session, us, &beat).await;
+            let reply = answer(&mut session, us, beat).await;
             drop(timer);
             if let Err(refusal) = &reply {
                 session.let_go();
@@ -77,11 +77,16 @@ pub(super) fn heartbeat(
 async fn answer(
     session: &mut Session,
     us: Addressee,
-    beat: &v1::StoreHeartbeat,
+    beat: v1::StoreHeartbeat,
 ) -> Result<v1::StoreHeartbeatReply, Refusal> {
     us.check(beat.caller.as_ref())?;
     let (store, epoch) = store_and_epoch(&beat.store_id, &beat.epoch)?;
-    let answer = session.beat(store, epoch).await?;
+    let transport = |transport: v1::TransportStatus| {
+        let v1::TransportStatus { name, offered, how, read_bytes, written_bytes } = transport;
+        TransportUse { name, offered, how, read_bytes, written_bytes }
+    };
+    let transports = beat.transports.into_iter().map(transport).collect();
+    let answer = session.beat(store, epoch, transports).await?;
     Ok(v1::StoreHeartbeatReply {
         sequence: beat.sequence,
         cluster_time_ms: answer.time.0,

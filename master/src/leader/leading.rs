@@ -6,6 +6,7 @@ use mc_types::{Clock, ClusterTime, MAX_GRANT_LIFETIME, PutId, StoreId};
 use parking_lot::RwLock;
 
 use super::liveness::Liveness;
+use super::transports::TransportsInUse;
 
 /// Lifetime of a put that asks for none: the time within which it must end.
 const PUT_LIFETIME: Duration = Duration::from_secs(30);
@@ -17,6 +18,8 @@ pub(crate) struct Leading {
     pub(crate) term: u64,
     /// Liveness of the stores.
     pub(crate) liveness: Liveness,
+    /// Transports of the stores, for people.
+    pub(crate) transports: TransportsInUse,
     pub(super) leases: Leases,
     /// Reads, for the order of eviction.
     pub(super) hits: Hits,
@@ -57,6 +60,7 @@ impl Leading {
         Self {
             term,
             liveness: Liveness::new(Duration::from_millis(settings.store_suspect_ms), origin),
+            transports: TransportsInUse::default(),
             leases: Leases::new(),
             hits: Hits::new(),
             terms: RwLock::new(Terms::of(settings)),

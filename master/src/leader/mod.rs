@@ -30,6 +30,7 @@ mod stores;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod transports;
 mod watch;
 
 pub(crate) use configuration::{Configuration, Replicated};
@@ -49,4 +50,5 @@ pub(crate) use services::{Services, ServicesConfig};
 pub(crate) use slow_disk::leave_to_a_better_disk;
 pub(crate) use stores::{Session, Stores};
 pub(crate) use tenants::{TenantState, Tenants};
+pub(crate) use transports::TransportUse;
 pub(crate) use watch::{Event, watch};

@@ -8,7 +8,7 @@ use mc_types::{ClusterTime, Code, SegmentEpoch, StoreId};
 use tokio::sync::watch;
 
 use super::liveness::StoreState;
-use super::{Coordinator, Leading, Refusal};
+use super::{Coordinator, Leading, Refusal, TransportUse};
 
 /// Serves stores and reports changes of their liveness.
 pub(crate) struct Stores {
@@ -132,6 +132,7 @@ impl Stores {
             .coordinator
             .index
             .read(|applied| applied.state.mounted().map(|(store, _)| store).collect::<Vec<_>>());
+        leading.transports.keep(&stores.iter().copied().collect());
         if leading.liveness.refresh(stores.into_iter(), leading.elapsed()) {
             self.changes.send_modify(|changes| *changes += 1);
         }
@@ -159,7 +160,12 @@ pub(crate) struct Session {
 
 impl Session {
     /// Counts a heartbeat, and answers it.
-    pub(crate) async fn beat(&mut self, store: StoreId, epoch: SegmentEpoch) -> Result<Beat, Refusal> {
+    pub(crate) async fn beat(
+        &mut self,
+        store: StoreId,
+        epoch: SegmentEpoch,
+        transports: Vec<TransportUse>,
+    ) -> Result<Beat, Refusal> {
         let leading = self.stores.coordinator.lead().await?;
         let (mounted, dead) = self.stores.coordinator.index.read(|applied| {
             let mounted = applied.state.mounted_epoch(store) == Some(epoch);
@@ -176,6 +182,7 @@ impl Session {
                 }
                 _ => self.open = Some(OpenStream::begin(&self.stores, store, leading.clone())),
             }
+            leading.transports.note(store, transports);
         }
         let (time, spread) = (leading.now(), leading.liveness.spread());
         Ok(Beat { time, term: leading.term, mounted, dead, spread })

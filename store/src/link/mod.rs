@@ -22,6 +22,8 @@ use mc_types::{ClusterId, ClusterTime, GrantKey, HostPort, SegmentEpoch, StoreId
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use crate::transports::TransportReport;
+
 pub(crate) use advertise::Advertised;
 pub(crate) use status::LinkStatus;
 
@@ -64,6 +66,9 @@ pub(crate) trait Served: Send + Sync {
     /// Closes every connection made under the old identity, then serves the same memory under `identity`. Once this
     /// returns, no grant issued before can touch a byte.
     fn register(&self, identity: Identity) -> BoxFuture<'_, ()>;
+
+    /// Returns the transports, offered or not.
+    fn transports(&self) -> Vec<TransportReport>;
 
     /// Records that the masters have mounted segments of these sizes, and releases the memory of those of 0 bytes.
     fn mounted(&self, sizes: &[u64]);

@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use super::status::LinkStatus;
 use super::{Identity, Lent, Served};
+use crate::transports::TransportReport;
 
 type Client = v1::master_client::MasterClient<Channel>;
 
@@ -26,6 +27,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 /// First and longest pause before a change of the segments is mounted again.
 const CHANGE_RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// One heartbeat of so many says by which transports bytes are moved.
+const BEATS_A_REPORT: u64 = 10;
 /// Time without a reply to a heartbeat after which the store leaves the leader.
 const SILENCE: Duration = Duration::from_secs(1);
 
@@ -224,7 +227,19 @@ impl Session<'_> {
             store_id: Bytes::copy_from_slice(&self.lent.store.to_bytes()),
             epoch: epoch_bytes(self.identity.epoch),
             sequence,
+            transports: if sequence % BEATS_A_REPORT == 1 { self.transports() } else { Vec::new() },
         }
+    }
+
+    fn transports(&self) -> Vec<v1::TransportStatus> {
+        let to_wire = |report: TransportReport| v1::TransportStatus {
+            name: report.name.to_owned(),
+            offered: report.offered,
+            how: report.how,
+            read_bytes: report.bytes_read,
+            written_bytes: report.bytes_written,
+        };
+        self.served.transports().into_iter().map(to_wire).collect()
     }
 }
 
@@ -242,6 +257,7 @@ pub(crate) async fn knows(
         store_id: Bytes::copy_from_slice(&lent.store.to_bytes()),
         epoch: epoch_bytes(epoch),
         sequence: 1,
+        transports: Vec::new(),
     };
     if beats.try_send(beat).is_err() {
         return Err(End::Broken("the stream closed at once".to_owned()));

@@ -216,9 +216,16 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             },
             |unmount| fuzz::caller(unmount.caller.as_ref()) && fuzz::store(&unmount.store_id, &unmount.epoch),
         ),
-        kind(v1::StoreHeartbeat { caller: caller.clone(), store_id, epoch, sequence: 300 }, |beat| {
-            fuzz::caller(beat.caller.as_ref()) && fuzz::store(&beat.store_id, &beat.epoch)
-        }),
+        kind(
+            v1::StoreHeartbeat {
+                caller: caller.clone(),
+                store_id,
+                epoch,
+                sequence: 300,
+                transports: vec![transport()],
+            },
+            |beat| fuzz::caller(beat.caller.as_ref()) && fuzz::store(&beat.store_id, &beat.epoch),
+        ),
         kind(v1::ListMembersRequest { caller: caller.clone() }, |list| fuzz::caller(list.caller.as_ref())),
         kind(v1::TransferLeaderRequest { caller: caller.clone(), to: id(&NODE.to_bytes()) }, |transfer| {
             fuzz::caller(transfer.caller.as_ref()) && fuzz::node(&transfer.to)
@@ -588,6 +595,17 @@ fn store() -> v1::StoreStatus {
             objects: 300,
             number: 1,
         }],
+        transports: vec![transport()],
+    }
+}
+
+fn transport() -> v1::TransportStatus {
+    v1::TransportStatus {
+        name: "rdma".into(),
+        offered: true,
+        how: "mlx5_0".into(),
+        read_bytes: 300,
+        written_bytes: 70_000,
     }
 }
 

@@ -54,6 +54,15 @@ async fn reads_are_right_while_the_leader_is_killed_and_puts_replace_what_is_rea
         client.stats().shm_bytes_read > 0
     })
     .await;
+    until("the leader knows by which transports its stores' bytes go", async || {
+        let leader = cluster.leader().await;
+        let stores = cluster.status(leader).await.map(|status| status.stores).unwrap_or_default();
+        let mut transports = stores.iter().flat_map(|store| &store.transports);
+        stores.iter().all(|store| store.transports.len() == 3)
+            && transports
+                .any(|one| one.name == "shm" && one.offered && one.read_bytes > 0 && one.written_bytes > 0)
+    })
+    .await;
     faults.assert_happened();
 }
 

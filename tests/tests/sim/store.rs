@@ -130,6 +130,7 @@ async fn beat(caller: &mut Caller, store: &bytes::Bytes, epoch: &bytes::Bytes, l
         store_id: store.clone(),
         epoch: epoch.clone(),
         sequence,
+        transports: Vec::new(),
     };
     // The call is answered when the first beat is.
     let _ = beats.try_send(beat(0));

@@ -8,7 +8,7 @@ use crate::Ended;
 use crate::args::Global;
 use crate::connect;
 use crate::output::{Output, Tone, columns, human_bytes};
-use crate::view::{Health, View};
+use crate::view::{Health, View, not_offered};
 
 pub(crate) async fn status(global: &Global, output: Output) -> Result<Ended> {
     let admin = connect::admin(&global.masters()).await?;
@@ -53,7 +53,7 @@ fn screen(view: &View, output: Output) -> String {
     let _ = write!(text, "\n{}", columns(&rows));
 
     if !view.stores.is_empty() {
-        let mut rows = vec![heading(["STORE", "STATE", "USED", "CAPACITY", "FULL", "ID"])];
+        let mut rows = vec![heading(["STORE", "STATE", "USED", "CAPACITY", "FULL", "MOVED BY", "ID"])];
         for store in &view.stores {
             let tone = if store.is_alive() { Tone::Good } else { Tone::Bad };
             let full = 100.0 * store.used_bytes as f64 / store.capacity_bytes.max(1) as f64;
@@ -63,10 +63,14 @@ fn screen(view: &View, output: Output) -> String {
                 human_bytes(store.used_bytes),
                 human_bytes(store.capacity_bytes),
                 format!("{full:.0} %"),
+                or_dash(Some(store.moved_by()).filter(|moved| !moved.is_empty())),
                 store.id.clone(),
             ]);
         }
         let _ = write!(text, "\n{}", columns(&rows));
+        for line in not_offered(&view.stores) {
+            let _ = write!(text, "\n  {line}");
+        }
     }
     text
 }

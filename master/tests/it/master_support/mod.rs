@@ -118,6 +118,7 @@ fn beats() -> impl futures::Stream<Item = v1::StoreHeartbeat> + Send {
             store_id: Bytes::copy_from_slice(&STORE),
             epoch: Bytes::copy_from_slice(&EPOCH),
             sequence,
+            transports: Vec::new(),
         };
         Some((beat, (every, sequence + 1)))
     })

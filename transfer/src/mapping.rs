@@ -78,6 +78,20 @@ impl Mapping {
         Self::new(file, len, Protection::Read)
     }
 
+    /// [`Self::of_another`], of a client: nobody but its maker can change it, and it has all its pages, because one that is
+    /// missing would be taken from this process's memory when it is read.
+    pub(crate) fn of_client(file: impl AsFd, len: u64) -> io::Result<Self> {
+        let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
+        if !rustix::fs::fcntl_get_seals(&file)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE) {
+            return Err(refused("it is not sealed against writes"));
+        }
+        let pages = u64::try_from(rustix::fs::fstat(&file)?.st_blocks).unwrap_or(0).saturating_mul(512);
+        if pages < len {
+            return Err(refused("it has holes"));
+        }
+        Self::of_another(file, len)
+    }
+
     /// Length in bytes.
     pub(crate) fn len(&self) -> u64 {
         self.len as u64

@@ -3,6 +3,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
+use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -58,10 +59,17 @@ impl RegisteredMemory {
         Ok(Self { base, len, owner: Owner::Pages(layout) })
     }
 
-    /// [`Self::allocate`], in memory that stores of this host may map.
+    /// [`Self::allocate`], in memory that stores of this host may map; in other memory if there are too many areas, or no
+    /// descriptor.
     pub(crate) fn in_area(areas: &Arc<Areas>, len: usize) -> Result<Self, RegisterError> {
-        let area = areas.allocate_listed(len.max(1)).map_err(|_| RegisterError::OutOfMemory(len))?;
-        Ok(Self { base: area.base(), len, owner: Owner::Area { _area: area } })
+        match areas.allocate_listed(len) {
+            Ok(area) => Ok(Self { base: area.base(), len, owner: Owner::Area { _area: area } }),
+            Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Err(RegisterError::OutOfMemory(len)),
+            Err(error) => {
+                tracing::debug!(%error, len, "a buffer is not shared with stores of this host");
+                Self::allocate(len)
+            }
+        }
     }
 
     /// Registers a vector's memory and takes it over.

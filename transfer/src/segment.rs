@@ -20,6 +20,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use mc_types::{ByteSize, SegmentNumber};
+use parking_lot::Mutex;
 use rustix::fs::SealFlags;
 use smallvec::SmallVec;
 
@@ -44,7 +45,8 @@ pub struct Segment {
     memfd: OwnedFd,
     /// Whether the memfd is sealed against writes of others.
     shareable: bool,
-    stamps: Option<Arc<Stamps>>,
+    /// Those of the newest fence.
+    stamps: Mutex<Option<Arc<Stamps>>>,
 }
 
 /// Why a segment could not be allocated.
@@ -126,8 +128,7 @@ impl Segment {
         // Only advice: huge pages, where the system allows them for shared memory, save faults and page-table memory.
         // SAFETY: the whole mapping, which is ours.
         unsafe { libc::madvise(mapping.base().as_ptr().cast(), len as usize, libc::MADV_HUGEPAGE) };
-        let stamps = Stamps::new(number, len).map(Arc::new);
-        let registered = OnceLock::new();
+        let (registered, stamps) = (OnceLock::new(), Mutex::default());
         let mut segment = Self { number, registered, mapping, memfd, shareable: false, stamps };
 
         let mut ready = 0;
@@ -214,9 +215,15 @@ impl Segment {
         Ok(())
     }
 
-    /// The stamps of its blocks; `None` where the system can't share them.
-    pub(crate) fn stamps(&self) -> Option<&Arc<Stamps>> {
-        self.stamps.as_ref()
+    /// Ends the stamps of its blocks that there are, and returns those for another fence; `None` where the system can't share
+    /// them.
+    pub(crate) fn new_stamps(&self) -> Option<Arc<Stamps>> {
+        let mut stamps = self.stamps.lock();
+        if let Some(old) = stamps.take() {
+            old.end();
+        }
+        stamps.clone_from(&Stamps::new(self.number, self.len()).map(Arc::new));
+        stamps.clone()
     }
 
     /// Address of its first byte.
@@ -383,7 +390,7 @@ mod tests {
     #[test]
     fn memory_that_vanishes_on_the_way_is_noticed() {
         let left = Some(Available { bytes: 612 << 20, limit: "limit".to_owned() });
-        assert!(check_fits(1 << 30, 34 << 20, reserve(1 << 30), left.clone()).is_ok());
+        assert!(check_fits(1 << 30, 33 << 20, reserve(1 << 30), left.clone()).is_ok());
         assert!(check_fits(1 << 30, 35 << 20, reserve(1 << 30), left).is_err());
         assert!(
             check_fits(1 << 30, 1 << 30, reserve(1 << 30), None).is_ok(),

@@ -4,8 +4,10 @@
 //! and before its first byte. So a reader that copied a byte of a newer write finds that write's stamp, as a server that
 //! checks its own read finds the record (see [`crate::fence`]): a seqlock of which the reader needs no message.
 //!
-//! A stamp never falls, because the fence admits no older write, and is never forgotten, as records are. So it holds also for
-//! the memory of a store that has ended: nobody writes there any more.
+//! A stamp never falls, because the fence admits no older write, and is never forgotten, as records are. So stamps hold as
+//! long as their fence admits writes, and also after its process has ended: nobody writes there any more. A store that goes over
+//! to another cluster serves the same memory under a new fence, whose indexes begin anew. It ends the old stamps before that
+//! (see [`Stamps::end`]), and from then on they say of no byte that it is good.
 //!
 //! A block may hold bytes of several objects. Then a newer neighbour hides that the reader's own bytes are good, and the reader
 //! asks the store, whose records are exact.
@@ -24,7 +26,7 @@ use crate::mapping::{Mapping, Protection, memory_file};
 const BLOCK: u64 = 4 << 10;
 const STAMP_LEN: u64 = size_of::<AtomicU64>() as u64;
 
-/// The stamps of a segment of this store.
+/// The stamps of a segment of this store, of one fence. The first word says whether they have ended.
 pub(crate) struct Stamps {
     mapping: Mapping,
     file: OwnedFd,
@@ -36,9 +38,18 @@ impl Stamps {
         let len = stamps_len(segment_len);
         let file = memory_file(&format!("mc-stamps-{segment}"), len).ok()?;
         let mapping = Mapping::new(&file, len, Protection::Write).ok()?;
+        // A write must not meet a machine without memory.
+        mapping.populate(&file, 0..len).ok()?;
         // Others can't write them. This process has mapped them before.
         rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL).ok()?;
         Some(Self { mapping, file })
+    }
+
+    /// Ends the stamps, before another fence admits writes to the same memory.
+    pub(crate) fn end(&self) {
+        ended(&self.mapping).store(1, Ordering::Relaxed);
+        // Pairs with the fence in `newest`: what is written under another fence comes after this.
+        fence(Ordering::SeqCst);
     }
 
     /// Stamps the blocks of a write, which was admitted and has written no byte yet.
@@ -62,22 +73,32 @@ impl AsFd for Stamps {
 
 /// Length of the stamps of a segment of `segment_len` bytes.
 pub(crate) fn stamps_len(segment_len: u64) -> u64 {
-    segment_len.div_ceil(BLOCK) * STAMP_LEN
+    (1 + segment_len.div_ceil(BLOCK)) * STAMP_LEN
 }
 
-/// The newest allocation that was written to the blocks of `range`, whose bytes were copied *before* this call. All of it is
-/// inside of the segment.
+/// The newest allocation that was written to the blocks of `range`, whose bytes were copied *before* this call: newer than all
+/// if the stamps have ended. All of the range is inside of the segment.
 pub(crate) fn newest(mapping: &Mapping, range: &Range<u64>) -> u64 {
     // Orders the copy before the look, on every processor.
     fence(Ordering::SeqCst);
+    if ended(mapping).load(Ordering::Relaxed) != 0 {
+        return u64::MAX;
+    }
     stamps(mapping, range).iter().map(|stamp| stamp.load(Ordering::Relaxed)).max().unwrap_or(0)
+}
+
+fn ended(mapping: &Mapping) -> &AtomicU64 {
+    assert!(mapping.contains(0, STAMP_LEN), "stamps of {} bytes", mapping.len());
+    // SAFETY: inside the mapping, which begins at a page, and every process accesses it by atomic words only.
+    unsafe { mapping.base().cast().as_ref() }
 }
 
 fn stamps<'a>(mapping: &'a Mapping, range: &Range<u64>) -> &'a [AtomicU64] {
     if range.is_empty() {
         return &[];
     }
-    let (first, end) = (range.start / BLOCK, range.end.div_ceil(BLOCK));
+    // After the first word.
+    let (first, end) = (1 + range.start / BLOCK, 1 + range.end.div_ceil(BLOCK));
     let (offset, len) = (first * STAMP_LEN, (end - first) * STAMP_LEN);
     assert!(mapping.contains(offset, len), "stamps {first} to {end} of {} bytes", mapping.len());
     // SAFETY: inside the mapping, which begins at a page, and every process accesses it by atomic words only.
@@ -113,6 +134,19 @@ mod tests {
     }
 
     #[test]
+    fn stamps_that_have_ended_call_nothing_good() {
+        let segment = Segment::allocate(0, 1 << 20, &mut |_| {}).unwrap();
+        let old = segment.new_stamps().unwrap();
+        let reader = of_reader(&old, 1 << 20);
+        old.stamp(&(0..100), 1_000);
+        assert_eq!(newest(&reader, &(0..100)), 1_000);
+        let new = segment.new_stamps().unwrap();
+        new.stamp(&(0..100), 5);
+        assert_eq!(newest(&reader, &(0..100)), u64::MAX, "for those who have not heard of the new ones");
+        assert_eq!(newest(&of_reader(&new, 1 << 20), &(0..100)), 5);
+    }
+
+    #[test]
     fn others_can_not_write_them() {
         let stamps = Stamps::new(0, 1 << 20).unwrap();
         assert!(Mapping::new(&stamps, stamps_len(1 << 20), Protection::Write).is_err());
@@ -125,7 +159,7 @@ mod tests {
         const LEN: usize = 64 << 10;
         const WRITES: u64 = 20_000;
         let segment = Segment::allocate(0, LEN as u64, &mut |_| {}).unwrap();
-        let stamps = segment.stamps().unwrap();
+        let stamps = &segment.new_stamps().unwrap();
         let range = 0..LEN as u64;
         let bytes = Mapping::of_another(segment.shared().unwrap(), LEN as u64).unwrap();
         let looked_at = of_reader(stamps, LEN as u64);

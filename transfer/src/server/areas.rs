@@ -12,19 +12,26 @@ use parking_lot::Mutex;
 
 use super::check::Refusal;
 use super::connection::Connection;
+use super::fetched::Fetched;
 use super::socket::RECV_CHUNK;
-use crate::fence::Fenced;
 use crate::mapping::Mapping;
 use crate::wire::AreaOp;
 
-/// Maximum number of areas of one client.
-const MOST: usize = 1024;
+/// Maximum number of areas of all clients, and of their bytes: a process can have 65,530 mappings, of 128 TiB.
+const MOST: usize = 16_384;
+const MOST_BYTES: u64 = 16 << 40;
 /// Bytes after which a request that is copied yields to other connections.
 const TURN: u64 = 1 << 20;
 
 /// The areas of all clients, by the number that the store has drawn. So nobody finds another client's by counting.
 #[derive(Default)]
-pub(super) struct Areas(Mutex<HashMap<u64, Arc<Mapping>>>);
+pub(super) struct Areas(Mutex<All>);
+
+#[derive(Default)]
+struct All {
+    by_number: HashMap<u64, Arc<Mapping>>,
+    bytes: u64,
+}
 
 /// The areas of one client, which end with it.
 pub(super) struct AreasOfOne<'a> {
@@ -39,7 +46,7 @@ impl Areas {
 
     /// Finds the bytes of an operation.
     fn find(&self, op: &AreaOp) -> Result<Arc<Mapping>, Refusal> {
-        let area = self.0.lock().get(&op.area).cloned();
+        let area = self.0.lock().by_number.get(&op.area).cloned();
         let area = area.ok_or_else(|| Refusal::OtherWay("this store has no such memory".to_owned()))?;
         match area.contains(op.at, op.op.len) {
             true => Ok(area),
@@ -56,12 +63,15 @@ impl Areas {
 impl AreasOfOne<'_> {
     /// Adds an area and returns its number; `None` if there are too many.
     pub(super) fn add(&mut self, area: Mapping) -> Option<u64> {
-        if self.numbers.len() >= MOST {
+        let mut all = self.all.0.lock();
+        let bytes = all.bytes.saturating_add(area.len());
+        if all.by_number.len() >= MOST || bytes > MOST_BYTES {
             return None;
         }
+        all.bytes = bytes;
         // 0 is the answer that says no.
         let number = rand::random_range(1..=u64::MAX);
-        self.all.0.lock().insert(number, Arc::new(area));
+        all.by_number.insert(number, Arc::new(area));
         self.numbers.push(number);
         Some(number)
     }
@@ -69,18 +79,30 @@ impl AreasOfOne<'_> {
     pub(super) fn remove(&mut self, number: u64) {
         if let Some(at) = self.numbers.iter().position(|there| *there == number) {
             self.numbers.swap_remove(at);
-            self.all.0.lock().remove(&number);
+            self.forget(vec![number]);
+        }
+    }
+
+    fn forget(&self, numbers: Vec<u64>) {
+        let mut all = self.all.0.lock();
+        let areas: Vec<_> = numbers.iter().filter_map(|number| all.by_number.remove(number)).collect();
+        all.bytes -= areas.iter().map(|area| area.len()).sum::<u64>();
+        drop(all);
+        if areas.is_empty() {
+            return;
+        }
+        // To unmap gigabytes takes a while.
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(areas))),
+            Err(_) => drop(areas),
         }
     }
 }
 
 impl Drop for AreasOfOne<'_> {
     fn drop(&mut self) {
-        let mut all = self.all.0.lock();
-        let mapped: Vec<_> = self.numbers.iter().filter_map(|number| all.remove(number)).collect();
-        drop(all);
-        // Takes a while for gigabytes.
-        drop(mapped);
+        let numbers = std::mem::take(&mut self.numbers);
+        self.forget(numbers);
     }
 }
 
@@ -96,15 +118,15 @@ impl Connection<'_> {
         let mut writes = self.admit_all(grant, AreaOp::decode_all(ops).map(|op| op.op)).await;
         let mut since_turn = 0;
         for ((write, op), area) in writes.iter_mut().zip(AreaOp::decode_all(ops)).zip(areas) {
-            let Ok(incoming) = write else { continue };
+            let Ok(Fetched { write, lost }) = write else { continue };
             let mut done = 0;
-            while done < incoming.len {
-                let Some(held) = incoming.pass.hold() else {
-                    *write = Err(Fenced::Ended { index: incoming.range.index }.into());
+            while done < write.len {
+                let Some(held) = write.pass.hold() else {
+                    *lost = true;
                     break;
                 };
-                let len = RECV_CHUNK.min(incoming.len - done);
-                incoming.lent.segment.copy_in(incoming.offset + done, &area, op.at + done, len);
+                let len = RECV_CHUNK.min(write.len - done);
+                write.lent.segment.copy_in(write.offset + done, &area, op.at + done, len);
                 drop(held);
                 done += len;
                 since_turn += len;
@@ -116,5 +138,44 @@ impl Connection<'_> {
         }
         let ranges = AreaOp::decode_all(ops).map(|op| op.op.range);
         self.end_writes(grant, ranges, writes, seal, &server.counters.shm_bytes_written).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mapping::{Protection, memory_file};
+    use crate::wire::Op;
+
+    fn mapping(len: u64) -> Mapping {
+        Mapping::new(memory_file("test", len).unwrap(), len, Protection::Read).unwrap()
+    }
+
+    #[test]
+    fn an_area_is_found_by_its_number_while_its_client_has_it() {
+        let areas = Areas::default();
+        let find = |area, at, len| areas.find(&AreaOp { op: Op { range: 0, offset: 0, len }, area, at });
+        let mut client = areas.of_one();
+        let (one, two) = (client.add(mapping(100)).unwrap(), client.add(mapping(200)).unwrap());
+        assert!(find(one, 100, 0).is_ok() && find(two, 0, 200).is_ok());
+        assert!(find(one, 1, 100).is_err() && find(one, u64::MAX, 2).is_err() && find(0, 0, 1).is_err());
+        client.remove(one);
+        areas.of_one().remove(two);
+        assert!(find(one, 0, 1).is_err() && find(two, 0, 1).is_ok(), "another client can't end it");
+        drop(client);
+        assert!(find(two, 0, 1).is_err());
+        assert_eq!(areas.0.lock().bytes, 0);
+    }
+
+    #[test]
+    fn what_clients_hand_over_is_bounded() {
+        let areas = Areas::default();
+        let (mut one, mut other) = (areas.of_one(), areas.of_one());
+        areas.0.lock().bytes = MOST_BYTES - 100;
+        assert!(one.add(mapping(101)).is_none());
+        let number = one.add(mapping(100)).unwrap();
+        assert!(other.add(mapping(1)).is_none());
+        one.remove(number);
+        assert!(other.add(mapping(1)).is_some());
     }
 }

@@ -12,13 +12,20 @@ use super::socket::Incoming;
 use crate::fence::Fenced;
 use crate::wire::Op;
 
+/// A write that was admitted.
+pub(super) struct Fetched {
+    pub(super) write: Incoming,
+    /// Whether it has lost its pass, so that not all of its bytes have come.
+    pub(super) lost: bool,
+}
+
 impl Connection<'_> {
     /// Admits each write, and waits for those that have to.
     pub(super) async fn admit_all(
         &mut self,
         grant: &Grant,
         ops: impl Iterator<Item = Op>,
-    ) -> Vec<Result<Incoming, Refusal>> {
+    ) -> Vec<Result<Fetched, Refusal>> {
         let mut writes = Vec::new();
         for op in ops {
             let write = match self.server.admit_write(grant, op) {
@@ -27,36 +34,40 @@ impl Connection<'_> {
                 }
                 answer => answer,
             };
-            writes.push(write);
+            writes.push(write.map(|write| Fetched { write, lost: false }));
         }
         writes
     }
 
     /// Answers writes whose bytes are there, after it has sealed their ranges. A range may be written by several operations,
-    /// and is sealed only when none of them is refused. Counts their
-    /// bytes in `bytes`.
+    /// and is sealed only when none of them is refused. Counts their bytes in `bytes`.
     pub(super) async fn end_writes(
         &mut self,
         grant: &Grant,
         ranges: impl Iterator<Item = u32>,
-        writes: Vec<Result<Incoming, Refusal>>,
+        writes: Vec<Result<Fetched, Refusal>>,
         seal: bool,
         bytes: &AtomicU64,
     ) {
         let ranges: Vec<u32> = ranges.collect();
-        // With a seal, this one says that it is the same write again, whose answer was lost: as over TCP.
-        let is_again = |refusal: &Refusal| seal && matches!(refusal, Refusal::Fenced(Fenced::Sealed { .. }));
-        let mut refused: HashMap<u32, Refusal> = HashMap::new();
-        for (write, range) in writes.iter().zip(&ranges) {
-            if let Some(refusal) = write.as_ref().err().filter(|refusal| !is_again(refusal)) {
+        let (mut outcomes, mut refused) = (Vec::with_capacity(writes.len()), HashMap::new());
+        for (write, range) in writes.into_iter().zip(&ranges) {
+            let outcome = match write {
+                Ok(Fetched { write, lost: false }) => Ok(Some(write)),
+                Ok(Fetched { write, lost: true }) => self.end_lost(grant, &write, seal).await.map(|()| None),
+                // A range is sealed only once its bytes are there: as over TCP.
+                Err(Refusal::Fenced(Fenced::Sealed { .. })) if seal => Ok(None),
+                Err(refusal) => Err(refusal),
+            };
+            if let Err(refusal) = &outcome {
                 refused.insert(*range, refusal.clone());
             }
+            outcomes.push(outcome);
         }
-        for (write, range) in writes.into_iter().zip(ranges) {
-            let verdict = match (write, refused.get(&range)) {
+        for (outcome, range) in outcomes.into_iter().zip(ranges) {
+            let verdict = match (outcome, refused.get(&range)) {
                 (_, Some(refusal)) => Err(refusal.clone()),
-                (Err(_again), None) => Ok(()),
-                (Ok(write), None) => {
+                (Ok(Some(write)), None) => {
                     Counters::add(&self.server.counters.writes, 1);
                     Counters::add(bytes, write.len);
                     match seal {
@@ -66,8 +77,29 @@ impl Connection<'_> {
                         false => Ok(()),
                     }
                 }
+                // The same write has brought the bytes over another connection, and sealed them.
+                (Ok(None) | Err(_), None) => Ok(()),
             };
             self.verdict(verdict);
+        }
+    }
+
+    /// Says whether a write that has lost its pass was done over another connection, whose answer may be lost: then sealing it
+    /// again succeeds. Everything else that ends a write has taken the range from it.
+    pub(super) async fn end_lost(
+        &mut self,
+        grant: &Grant,
+        write: &Incoming,
+        seal: bool,
+    ) -> Result<(), Refusal> {
+        let ended = Fenced::Ended { index: write.range.index };
+        if !seal {
+            return Err(ended.into());
+        }
+        match self.server.seal(write, grant, &mut self.patience).await {
+            Ok(()) => Ok(()),
+            Err(Fenced::InTransfer) => Err(Fenced::InTransfer.into()),
+            Err(_) => Err(ended.into()),
         }
     }
 

@@ -23,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// to spare than that, beside those for data connections.
 const MOST: usize = 128;
 
+/// Number of reads, and of bytes, that nobody reads between two messages about them.
+const IMPLAUSIBLE: u64 = 1 << 50;
+
 impl DataServer {
     /// Gives the descriptors of the segments to processes that connect and may have them, until `shutdown`.
     ///
@@ -41,7 +44,7 @@ impl DataServer {
                     connections.spawn(async move {
                         let ended = shutdown.run_until_cancelled(server.share(stream, access)).await;
                         if let Some(Err(error)) = ended {
-                            tracing::debug!(%error, "a client did not get the segments");
+                            tracing::debug!(%error, "a client does not share memory any more");
                         }
                         drop(place);
                     });
@@ -68,16 +71,19 @@ impl DataServer {
         loop {
             let mut message = [0; MESSAGE_LEN];
             let files = tokio::select! {
-                received = files::receive(&mut stream, &mut message) => received?,
+                received = files::receive(&mut stream, &mut message) => match received {
+                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                    received => received?,
+                },
                 _ = relent.changed() => return Ok(()),
             };
             match (Message::decode(&message), files.as_slice()) {
-                (Some(Message::Read { reads, bytes }), []) => {
+                (Some(Message::Read { reads, bytes }), []) if reads.max(bytes) < IMPLAUSIBLE => {
                     Counters::add(&self.counters.shm_reads, reads);
                     Counters::add(&self.counters.shm_bytes_read, bytes);
                 }
                 (Some(Message::Area { len }), [file]) => {
-                    let area = Mapping::of_another(file, len).inspect_err(|error| {
+                    let area = Mapping::of_client(file, len).inspect_err(|error| {
                         tracing::debug!(%error, "a client's memory can't be mapped, so its bytes come over TCP");
                     });
                     let number = area.ok().and_then(|area| areas.add(area)).unwrap_or(0);
@@ -110,7 +116,7 @@ impl DataServer {
         let lent = self.lent.load_full();
         for lent in lent.iter() {
             let segment = &lent.segment;
-            if let (Some(bytes), Some(stamps)) = (segment.shared(), segment.stamps()) {
+            if let (Some(bytes), Some(stamps)) = (segment.shared(), &lent.stamps) {
                 let record = Record { number: segment.number(), len: segment.len() };
                 // Clients of earlier versions know of no stamps.
                 let files = [bytes, stamps.as_fd()];

@@ -31,6 +31,7 @@ use crate::fence::{Budget, Fence, Fenced};
 use crate::rdma::Rdma;
 use crate::segment::Segment;
 use crate::socket_options;
+use crate::stamps::Stamps;
 use crate::wire::Op;
 
 /// Pause after a failed accept, which mostly means that no file descriptors are left.
@@ -140,6 +141,8 @@ impl fmt::Debug for Withdrawn {
 struct Lent {
     segment: Arc<Segment>,
     fence: Fence,
+    /// Those of the fence.
+    stamps: Option<Arc<Stamps>>,
 }
 
 impl DataServer {
@@ -185,9 +188,9 @@ impl DataServer {
 
     /// Serves a further segment.
     pub fn lend(&self, segment: Arc<Segment>) {
-        let stamps = segment.stamps().cloned();
-        let fence = Fence::new(self.grant_lifetime, self.fence_budget.clone(), stamps);
-        let lent = Arc::new(Lent { segment, fence });
+        let stamps = segment.new_stamps();
+        let fence = Fence::new(self.grant_lifetime, self.fence_budget.clone(), stamps.clone());
+        let lent = Arc::new(Lent { segment, fence, stamps });
         self.lent.rcu(|all| all.iter().chain([&lent]).cloned().collect::<Vec<_>>());
         self.relent.send_replace(());
     }

@@ -8,9 +8,10 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::check::Refusal;
 use super::connection::Connection;
+use super::fetched::Fetched;
 use super::socket::{Closed, Incoming};
 use super::{Counters, DataServer, Lent};
-use crate::fence::{CutOff, Fenced};
+use crate::fence::CutOff;
 use crate::rdma::{Direction, Failed, NoRdma, Part, StoreEnd};
 use crate::wire::{END_LEN, End, RdmaOp};
 
@@ -145,9 +146,11 @@ impl Connection<'_> {
         let cut_off = CutOff::new(self.server.transfer_ended.clone());
         let (mut parts, mut kept) = (Vec::new(), Vec::new());
         for (write, op) in writes.iter_mut().zip(RdmaOp::decode_all(ops)) {
-            let Ok(Incoming { lent, offset, len, pass, range, .. }) = write else { continue };
+            let Ok(Fetched { write: Incoming { lent, offset, len, pass, .. }, lost }) = write else {
+                continue;
+            };
             let Some(hold) = pass.hold_for_device(&cut_off) else {
-                *write = Err(Fenced::Ended { index: range.index }.into());
+                *lost = true;
                 continue;
             };
             kept.push((hold, lent.clone()));
@@ -176,19 +179,13 @@ impl Connection<'_> {
     }
 
     /// Answers writes of which the bytes of none may be there.
-    async fn end_cut_off(&mut self, grant: &Grant, writes: Vec<Result<Incoming, Refusal>>, seal: bool) {
+    async fn end_cut_off(&mut self, grant: &Grant, writes: Vec<Result<Fetched, Refusal>>, seal: bool) {
         for write in writes {
             let verdict = match write {
                 Err(refusal) => Err(refusal),
                 // Others of the batch have nothing to do with it, and come again.
-                Ok(write) if write.pass.hold().is_some() => Err(Refusal::CutOff),
-                Ok(write) if seal => match self.server.seal(&write, grant, &mut self.patience).await {
-                    // The same write has brought all bytes over another connection, and sealed them.
-                    Ok(()) => Ok(()),
-                    Err(Fenced::InTransfer) => Err(Fenced::InTransfer.into()),
-                    Err(_) => Err(Fenced::Ended { index: write.range.index }.into()),
-                },
-                Ok(write) => Err(Fenced::Ended { index: write.range.index }.into()),
+                Ok(Fetched { write, .. }) if write.pass.hold().is_some() => Err(Refusal::CutOff),
+                Ok(Fetched { write, .. }) => self.end_lost(grant, &write, seal).await,
             };
             self.verdict(verdict);
         }

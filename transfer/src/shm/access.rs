@@ -1,8 +1,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Who may read a store's memory as shared memory. The same question has both ends: a store asks it of its clients, and a
-/// client of a store whose bytes it would take.
+/// Who may share memory with this end: a store asks it of clients that read its memory and let it read theirs, and a client of
+/// stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShmAccess {
     /// Nobody: bytes go over TCP.

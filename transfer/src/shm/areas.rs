@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use rustix::fs::SealFlags;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::mapping::{Mapping, Protection, memory_file};
@@ -19,6 +20,8 @@ use crate::memory_limit;
 pub(super) const SLOT: usize = 4 << 20;
 /// Maximum number of slots: 64 MiB.
 const SLOTS: usize = 16;
+/// Maximum number of areas of callers, each of which takes a descriptor and a place at each store.
+const LISTED: usize = 128;
 
 /// The areas that callers of a transport have allocated, by their first address.
 #[derive(Default)]
@@ -42,10 +45,13 @@ pub(crate) struct ListedArea {
 }
 
 impl Areas {
-    /// Allocates an area of zeros.
+    /// Allocates an area of zeros. Others may read it, and can't change it.
     fn allocate(&self, len: usize) -> io::Result<Arc<Area>> {
         let file = memory_file("mc-client", len as u64).map_err(|(_, error)| error)?;
         let mapping = Mapping::new(&file, len as u64, Protection::Write)?;
+        // A page that only a store reads would be taken from the store's memory, so a store takes no file without all its pages.
+        mapping.populate(&file, 0..len as u64).map_err(|(_, error)| error)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         Ok(Arc::new(Area { number, mapping, file }))
     }
@@ -56,9 +62,10 @@ impl Areas {
         if memory_limit::available().is_some_and(|available| available.bytes < len as u64) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
+        if self.listed.read().len() >= LISTED {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
         let area = self.allocate(len)?;
-        // Its pages exist from here on: a page that only a store reads would be taken from the store's memory.
-        area.mapping.populate(&area.file, 0..len as u64).map_err(|(_, error)| error)?;
         self.listed.write().insert(area.base().as_ptr() as usize, area.clone());
         Ok(ListedArea { area, areas: self.clone() })
     }

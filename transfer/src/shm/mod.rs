@@ -61,8 +61,8 @@ use crate::tcp::TcpTransport;
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::{RegisterError, RegisteredMemory};
 
-/// Fewest bytes of a batch that are read through shared memory of a store that shares no stamps. To ask it is one round trip,
-/// and fewer bytes come with one.
+/// Fewest bytes of a batch for which the store is asked over TCP: for a write, and for a read if it shares no stamps. Fewer come
+/// with the answer, or the request.
 const WORTH_IT: u64 = 16 << 10;
 /// Bytes that are read and summed in one step: few enough to stay in the cache.
 const CACHED: usize = 128 << 10;
@@ -235,10 +235,14 @@ impl Transport for ShmTransport {
                 asked => self.tcp.check(peer, grant, asked, deadline).await,
             };
             let mut verdicts = verdicts.into_iter();
+            let unanswered = || {
+                let reason = "it left a question open".to_owned();
+                Err(TransferError::Refused { store: peer.store, reason })
+            };
             let mut answers = Vec::with_capacity(ops.len());
             let (mut read, mut unasked) = (0, (0, 0));
             for (op, (checksum, good)) in ops.iter().zip(copied) {
-                let verdict = if good { Ok(()) } else { verdicts.next().unwrap_or(Ok(())) };
+                let verdict = if good { Ok(()) } else { verdicts.next().unwrap_or_else(unanswered) };
                 if good {
                     unasked = (unasked.0 + 1, unasked.1 + len_of(op));
                 }
@@ -275,10 +279,10 @@ impl Transport for ShmTransport {
     }
 
     fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
-        match self.access {
-            ShmAccess::Off => RegisteredMemory::allocate(len),
-            ShmAccess::SameUid | ShmAccess::Any => RegisteredMemory::in_area(&self.areas, len),
+        if self.access == ShmAccess::Off || (len as u64) < WORTH_IT {
+            return RegisteredMemory::allocate(len);
         }
+        RegisteredMemory::in_area(&self.areas, len)
     }
 }
 

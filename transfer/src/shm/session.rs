@@ -23,8 +23,10 @@ use crate::transport::ReadOp;
 
 /// Time between two messages about reads, and looks for areas that are gone.
 const EVERY: Duration = Duration::from_secs(1);
-/// Longest wait for the number of an area.
+/// Longest wait of a call for the number of an area. Those that come later go over TCP meanwhile.
 const PATIENCE: Duration = Duration::from_millis(300);
+/// Longest wait for the store's answer, and for it to take a message. After it there is no more sharing with it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// What a store shares with this process, and this process with it.
 pub(super) struct Session {
@@ -157,14 +159,14 @@ impl Messages {
                     ended => return ended.map(drop),
                 },
                 Some(Offer { area, answer }) = offers.recv() => {
-                    let number = timeout(PATIENCE, offer(stream, &area)).await??;
+                    let number = timeout(ANSWER_WITHIN, offer(stream, &area)).await??;
                     if let Some(offered) = self.areas.lock().get_mut(&area.number) {
                         offered.number = number;
                     }
                     // The call may have ended.
                     let _ = answer.send(number);
                 }
-                _ = tick.tick() => timeout(PATIENCE, self.tell(stream)).await??,
+                _ = tick.tick() => timeout(ANSWER_WITHIN, self.tell(stream)).await??,
             }
         }
     }

@@ -1,20 +1,18 @@
 //! Writes that a store copies out of memory of this process. See the module above for what makes that right.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use mc_types::{Access, SealedGrant};
 use tokio::time::Instant;
 
-use super::areas::{Area, SLOT};
+use super::areas::{Area, SLOT, Slot};
 use super::session::Session;
-use super::{CACHED, ShmTransport, TURN};
+use super::{CACHED, ShmTransport, TURN, WORTH_IT};
 use crate::checksum::{Checksum, Sums};
 use crate::tcp::{FromAreas, Piece, Place};
 use crate::transport::{Peer, Seal, TransferError, WriteOp};
-use crate::wire::{MAX_FETCHED_BYTES, MAX_OPS};
-
-/// Fewest bytes of a batch that a store copies by itself. Fewer come with the request over TCP, which is needed as well.
-const WORTH_IT: u64 = 16 << 10;
+use crate::wire::MAX_OPS;
 
 /// Bytes of an operation that are in one place.
 struct Part<'a> {
@@ -43,12 +41,17 @@ impl ShmTransport {
         ops: &[WriteOp<'_>],
         deadline: Instant,
     ) -> Option<Vec<Result<Checksum, TransferError>>> {
-        let parts = self.parts(session, ops, deadline).await;
-        let rounds = rounds(&parts);
-        let seal = if rounds.len() == 1 { Seal::Yes } else { Seal::No };
+        let all_parts = self.parts(session, ops, deadline).await;
         let mut answers: Vec<Result<Option<Checksum>, TransferError>> = vec![Ok(None); ops.len()];
-        for round in rounds {
-            let parts = &parts[round];
+        let mut is_sealed = true;
+        for round in rounds(&all_parts) {
+            let seal = seal_of(&all_parts, &round);
+            is_sealed &= seal == Seal::Yes;
+            let is_open = |part: &&Part<'_>| answers[part.op].is_ok();
+            let parts: Vec<&Part<'_>> = all_parts[round.clone()].iter().filter(is_open).collect();
+            if parts.is_empty() {
+                continue;
+            }
             let mut slot = match parts.iter().any(|part| part.place.is_none()) {
                 true => Some(self.slots.take(&self.areas)?),
                 false => None,
@@ -57,44 +60,43 @@ impl ShmTransport {
                 Some(slot) => session.number_of(slot.area(), deadline).await,
                 None => None,
             };
+            if slot.is_some() && slot_number.is_none() {
+                slot.take().into_iter().for_each(Slot::give_back);
+                return None;
+            }
             let (mut sums, mut pieces, mut at) = (Vec::new(), Vec::new(), 0);
-            for part in parts {
-                let len = part.bytes.len() as u64;
-                let place = match (&part.place, &mut slot, slot_number) {
-                    (Some((place, _)), ..) => {
-                        sums.push(None);
-                        *place
-                    }
+            for part in &parts {
+                let (place, sum) = match (&part.place, &mut slot, slot_number) {
                     (None, Some(slot), Some(area)) => {
                         let place = Place { area, at };
-                        let sum = pass(part.bytes, self.tcp.sums(), |piece| {
+                        let copy = |piece: &[u8]| {
                             slot.write(at, piece);
                             at += piece.len() as u64;
-                        });
-                        sums.push(Some(sum.await));
-                        place
+                        };
+                        (place, Some(pass(part.bytes, self.tcp.sums(), copy).await))
                     }
-                    (None, slot, _) => {
-                        slot.take().into_iter().for_each(super::areas::Slot::give_back);
-                        return None;
-                    }
+                    (Some((place, _)), ..) => (*place, None),
+                    // There is a slot if it is needed.
+                    (None, ..) => return None,
                 };
-                pieces.push(Piece::at(place, part.op, (part.range, part.offset, len)));
+                sums.push(sum);
+                let bytes = (part.range, part.offset, part.bytes.len() as u64);
+                pieces.push(Piece::at(place, part.op, bytes));
             }
             let ask = self.tcp.write_from_areas(peer, grant, (pieces, ops.len()), seal, deadline);
             // While the store copies.
             let sum = async {
-                for (sum, part) in sums.iter_mut().zip(parts) {
+                for (sum, part) in sums.iter_mut().zip(&parts) {
                     if sum.is_none() {
                         *sum = Some(pass(part.bytes, self.tcp.sums(), |_| {}).await);
                     }
                 }
             };
-            let (FromAreas { answers: round_answers, other_way, is_settled }, ()) = tokio::join!(ask, sum);
+            let (FromAreas { answers: of_round, failed, other_way, is_settled }, ()) = tokio::join!(ask, sum);
             if is_settled && let Some(slot) = slot {
                 slot.give_back();
             }
-            if other_way && is_settled {
+            if other_way {
                 return None;
             }
             for (part, sum) in parts.iter().zip(sums) {
@@ -103,18 +105,27 @@ impl ShmTransport {
                     *so_far = Some(so_far.map_or(sum, |so_far| so_far.followed_by(sum, len)));
                 }
             }
-            for (answer, of_round) in answers.iter_mut().zip(round_answers) {
+            for (answer, of_round) in answers.iter_mut().zip(of_round) {
                 if let (Ok(_), Err(error)) = (&answer, of_round) {
                     *answer = Err(error);
                 }
             }
+            // The others would wait for the same store as long again.
+            if let Some(failed) = failed {
+                for part in &all_parts[round.end..] {
+                    if answers[part.op].is_ok() {
+                        answers[part.op] = Err(failed.clone());
+                    }
+                }
+                break;
+            }
         }
         let mut answers: Vec<_> =
             answers.into_iter().map(|answer| answer.map(Option::unwrap_or_default)).collect();
-        if seal == Seal::No {
+        if !is_sealed {
             self.tcp.seal(peer, grant, ops, &mut answers, deadline).await;
         }
-        let good = parts.iter().filter(|part| answers[part.op].is_ok());
+        let good = all_parts.iter().filter(|part| answers[part.op].is_ok());
         (self.on_moved)(Access::Write, good.map(|part| part.bytes.len() as u64).sum());
         Some(answers)
     }
@@ -144,23 +155,31 @@ impl ShmTransport {
     }
 }
 
-/// Cuts parts into rounds: each is one request, and its bytes that are in no area fit into a slot.
-fn rounds(parts: &[Part<'_>]) -> Vec<std::ops::Range<usize>> {
-    let (mut rounds, mut first, mut total, mut in_slot) = (Vec::new(), 0, 0, 0);
+/// Cuts parts into rounds of one request each: between operations where that is possible, so that a request has all of its
+/// operations and can seal them.
+fn rounds(parts: &[Part<'_>]) -> Vec<Range<usize>> {
+    let len = |parts: &[Part<'_>]| parts.iter().map(|part| part.bytes.len()).sum::<usize>();
+    let (mut rounds, mut first, mut total, mut op_from) = (Vec::new(), 0, 0, 0);
     for (nth, part) in parts.iter().enumerate() {
-        let len = part.bytes.len() as u64;
-        let copied = if part.place.is_none() { len } else { 0 };
-        let full =
-            total + len > MAX_FETCHED_BYTES || in_slot + copied > SLOT as u64 || nth - first >= MAX_OPS;
-        if full {
-            rounds.push(first..nth);
-            (first, total, in_slot) = (nth, 0, 0);
+        if nth > 0 && parts[nth - 1].op != part.op {
+            op_from = nth;
         }
-        total += len;
-        in_slot += copied;
+        while nth > first && (total + part.bytes.len() > SLOT || nth - first >= MAX_OPS) {
+            let end = if op_from > first { op_from } else { nth };
+            rounds.push(first..end);
+            first = end;
+            total = len(&parts[first..nth]);
+        }
+        total += part.bytes.len();
     }
     rounds.push(first..parts.len());
     rounds
+}
+
+/// Whether a round can seal: no operation of it has parts in others.
+fn seal_of(parts: &[Part<'_>], round: &Range<usize>) -> Seal {
+    let is_cut = |at: usize| at > 0 && at < parts.len() && parts[at - 1].op == parts[at].op;
+    if is_cut(round.start) || is_cut(round.end) { Seal::No } else { Seal::Yes }
 }
 
 /// Passes over bytes once: gives each piece to `each` and adds it to the checksum while it is in the cache.
@@ -176,4 +195,29 @@ async fn pass(bytes: &[u8], sums: Sums, mut each: impl FnMut(&[u8])) -> Checksum
         }
     }
     checksum.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(lens: &[usize]) -> Vec<(Range<usize>, Seal)> {
+        let bytes = vec![0; SLOT];
+        let part = |(op, len): (usize, usize)| {
+            let part = move |bytes| Part { op, range: 0, offset: 0, bytes, place: None };
+            vec![0; len].chunks(SLOT).map(<[u8]>::len).map(|len| part(&bytes[..len])).collect::<Vec<_>>()
+        };
+        let parts: Vec<_> = lens.iter().copied().enumerate().flat_map(part).collect();
+        rounds(&parts).into_iter().map(|round| (round.clone(), seal_of(&parts, &round))).collect()
+    }
+
+    #[test]
+    fn a_request_has_whole_operations_and_seals_them_where_they_fit() {
+        let (yes, no) = (Seal::Yes, Seal::No);
+        assert_eq!(cut(&[1]), [(0..1, yes)]);
+        assert_eq!(cut(&[SLOT / 2, SLOT / 2, 1]), [(0..2, yes), (2..3, yes)]);
+        assert_eq!(cut(&[SLOT - 1, SLOT, 1]), [(0..1, yes), (1..2, yes), (2..3, yes)]);
+        assert_eq!(cut(&[5, 2 * SLOT + 1, 5]), [(0..1, yes), (1..2, no), (2..3, no), (3..5, no)]);
+        assert_eq!(cut(&vec![1; MAX_OPS + 1]), [(0..MAX_OPS, yes), (MAX_OPS..MAX_OPS + 1, yes)]);
+    }
 }

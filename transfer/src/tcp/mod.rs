@@ -134,17 +134,19 @@ impl TcpTransport {
         let call = match Call::new(self, peer, grant, deadline) {
             Ok(call) => call,
             Err(error) => {
-                return FromAreas { answers: vec![Err(error); ops], other_way: false, is_settled: true };
+                let answers = vec![Err(error.clone()); ops];
+                return FromAreas { answers, failed: Some(error), other_way: false, is_settled: true };
             }
         };
-        let lane = call.lane(Work::Areas { pieces, seal, repeated: false }).await;
+        let lane = call.lane(Work::Areas { pieces, seal, in_doubt: false }).await;
         let other_way =
             lane.done.iter().any(|outcome| outcome.as_ref().is_err_and(|refused| refused.other_way));
-        let is_settled = lane.failed.is_none() && !matches!(lane.work, Work::Areas { repeated: true, .. });
-        let mut answers = vec![Ok(None); ops];
+        let is_settled = !matches!(lane.work, Work::Areas { in_doubt: true, .. });
+        let (failed, mut answers) = (lane.failed.clone(), vec![Ok(None); ops]);
         lane.merge(&mut answers);
         FromAreas {
             answers: answers.into_iter().map(|answer| answer.map(drop)).collect(),
+            failed,
             other_way,
             is_settled,
         }
@@ -244,6 +246,8 @@ impl Transport for TcpTransport {
 pub(crate) struct FromAreas {
     /// Those to the operations.
     pub(crate) answers: Vec<Result<(), TransferError>>,
+    /// Why some pieces have no answer of the store's.
+    pub(crate) failed: Option<TransferError>,
     /// Whether the store can't reach an area. Then it has written nothing of its request.
     pub(crate) other_way: bool,
     /// Whether every request was answered, so that the store does not touch the areas any more.
@@ -260,8 +264,8 @@ enum Work<'a> {
     Areas {
         pieces: Vec<Piece<Place>>,
         seal: Seal,
-        /// Whether a turn was repeated. The store may still be at the first one.
-        repeated: bool,
+        /// Whether a turn has ended without its answer, whatever came after. The store may still be at it.
+        in_doubt: bool,
     },
 }
 
@@ -291,10 +295,10 @@ impl Work<'_> {
         }
     }
 
-    /// Notes that a turn is carried again.
-    fn repeat(&mut self) {
-        if let Self::Areas { repeated, .. } = self {
-            *repeated = true;
+    /// Notes that a turn has ended without its answer.
+    fn note_doubt(&mut self) {
+        if let Self::Areas { in_doubt, .. } = self {
+            *in_doubt = true;
         }
     }
 
@@ -512,13 +516,17 @@ impl<'a> Call<'a> {
                     }
                     continue;
                 }
-                Err(Failure::Broken(_)) if connection.reused => reuse = Reuse::Never,
-                Err(Failure::Rdma(_)) => failures += 1,
-                Err(failure) => return Err(failure),
+                Err(failure) => {
+                    work.note_doubt();
+                    match failure {
+                        Failure::Broken(_) if connection.reused => reuse = Reuse::Never,
+                        Failure::Rdma(_) => failures += 1,
+                        failure => return Err(failure),
+                    }
+                }
             }
             // The turn is repeated from the first piece that it left for later.
             done.truncate(later(work, done).unwrap_or(done.len()));
-            work.repeat();
         }
         Ok(())
     }

@@ -638,6 +638,9 @@ pub(crate) struct TransferArgs {
     /// Memory of the store that the operations go through in turn
     #[arg(long, default_value = "1gb", value_name = "SIZE")]
     pub(crate) region: ByteSize,
+    /// Time the calls also beside a stream of gets of this size, which the same client makes one after the other
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) beside: Option<ByteSize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]

@@ -12,6 +12,7 @@ use mc_transfer::{
     Rdma, ReadOp, RegisteredMemory, Seal, ShmAccess, ShmTransport, Sums, TcpOptions, TcpTransport, Transport,
     Transports, WriteOp,
 };
+use mc_types::ByteSize;
 use serde::Serialize;
 
 use self::store::Child;
@@ -46,8 +47,14 @@ struct Report {
     /// TCP only: one plain request and answer of a call's bytes after the other, over one stream. A call waits for its answer, as
     /// these do, and streams wait for nothing.
     serial_mib_s: Option<f64>,
-    /// Median, over the rounds, of the time of a call.
+    /// Medians, over the rounds, of the time of a call.
     call_p50_us: f64,
+    call_p99_us: f64,
+    /// With `--beside`: the second one beside the stream, and how many times longer that is.
+    beside_p99_us: Option<f64>,
+    beside_ratio: Option<f64>,
+    /// Time to seal a grant of 64 ranges and to open it: what a batch costs its master and a store.
+    grant_us: f64,
     rounds_mib_s: Vec<f64>,
     limit_rounds_mib_s: Vec<f64>,
 }
@@ -65,7 +72,8 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
     let child = Child::start(global, args.region).await?;
     let mut client = Client::new(global, args, transports)?;
     let mut limit = limits::Limit::new(transports, args, &child, client.device.as_deref())?;
-    let (mut rates, mut limits, mut calls, mut serial) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut rates, mut limits, mut serial) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut p50, mut p99, mut beside) = (Vec::new(), Vec::new(), Vec::new());
     // Connections, pages and registrations.
     client.measure(&child, Duration::from_millis(100)).await?;
     for _ in 0..ROUNDS {
@@ -74,10 +82,13 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
             let one = || limits::serial(&child.raw, args.direction, call_bytes);
             serial.push(tokio::task::block_in_place(one)?);
         }
-        let (rate, mut took) = client.measure(&child, EACH).await?;
+        let (rate, took) = client.measure(&child, EACH).await?;
         rates.push(round(rate));
-        took.sort_unstable();
-        calls.push(took[took.len() / 2].as_secs_f64() * 1e6);
+        p50.push(quantile(&took, 0.5));
+        p99.push(quantile(&took, 0.99));
+        if let Some(size) = args.beside {
+            beside.push(quantile(&client.measure_beside(&child, size).await?, 0.99));
+        }
     }
     client.check_way()?;
     let mib_s = median(&rates);
@@ -95,7 +106,11 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
         ratio: limit_mib_s.map(|limit| (mib_s / limit * 1000.0).round() / 1000.0),
         limit: limit.description(),
         serial_mib_s: (!serial.is_empty()).then(|| round(median(&serial))),
-        call_p50_us: round(median(&calls)),
+        call_p50_us: round(median(&p50)),
+        call_p99_us: round(median(&p99)),
+        beside_p99_us: (!beside.is_empty()).then(|| round(median(&beside))),
+        beside_ratio: (!beside.is_empty()).then(|| round(median(&beside) / median(&p99))),
+        grant_us: round(store::grant_us()),
         rounds_mib_s: rates,
         limit_rounds_mib_s: limits,
     };
@@ -112,9 +127,20 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
                 mib_s / serial * 100.0
             )
         });
+        let beside = match (args.beside, report.beside_p99_us, report.beside_ratio) {
+            (Some(size), Some(p99), Some(ratio)) => {
+                format!("; p99 beside a stream of {size}: {p99:.0} us, {ratio:.1} times as long")
+            }
+            _ => String::new(),
+        };
         format!(
-            "{} {:?} of {} x {}: {mib_s:.0} MiB/s, {limit}{serial}; p50 of a call {:.0} us",
-            report.transport, report.direction, report.batch, args.size, report.call_p50_us
+            "{} {:?} of {} x {}: {mib_s:.0} MiB/s, {limit}{serial}; a call takes {:.0} us (p50), {:.0} us (p99){beside}",
+            report.transport,
+            report.direction,
+            report.batch,
+            args.size,
+            report.call_p50_us,
+            report.call_p99_us
         )
     });
     Ok(Ended::Well)
@@ -122,7 +148,7 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
 
 /// The client's end, and its memory.
 struct Client {
-    transport: Box<dyn Transport>,
+    transport: Arc<dyn Transport>,
     transports: Transports,
     direction: Direction,
     buffers: Vec<RegisteredMemory>,
@@ -156,7 +182,7 @@ impl Client {
         let on_shared = move |_, bytes| {
             shm_count.fetch_add(bytes, Ordering::Relaxed);
         };
-        let transport: Box<dyn Transport> = Box::new(ShmTransport::new(tcp, access, Box::new(on_shared)));
+        let transport: Arc<dyn Transport> = Arc::new(ShmTransport::new(tcp, access, Box::new(on_shared)));
         let buffer = |nth| {
             let len = args.size.0 as usize;
             let mut buffer = match args.memory {
@@ -187,6 +213,25 @@ impl Client {
             took.push(one.elapsed());
         }
         Ok((bytes as f64 / (1 << 20) as f64 / begun.elapsed().as_secs_f64(), took))
+    }
+
+    /// [`Self::measure`] beside a stream of gets of `size`; returns the time of each call.
+    async fn measure_beside(&mut self, child: &Child, size: ByteSize) -> Result<Vec<Duration>> {
+        let (transport, peer, grant) = (self.transport.clone(), child.peer.clone(), child.read.clone());
+        let stream = tokio::spawn(async move {
+            let mut bytes = vec![0; size.0 as usize];
+            loop {
+                let deadline = tokio::time::Instant::now() + PATIENCE;
+                let mut ops = [ReadOp { range: 0, offset: 0, into: vec![bytes.as_mut_slice()] }];
+                transport.read(&peer, &grant, &mut ops, deadline).await.remove(0)?;
+            }
+            #[expect(unreachable_code, reason = "the type of its errors")]
+            Ok::<(), mc_transfer::TransferError>(())
+        });
+        let measured = self.measure(child, EACH).await;
+        ensure!(!stream.is_finished(), "the stream beside the calls has failed");
+        stream.abort();
+        Ok(measured?.1)
     }
 
     async fn call(&mut self, child: &Child) -> Result<u64> {
@@ -234,6 +279,14 @@ impl Client {
         );
         Ok(())
     }
+}
+
+/// A quantile of times, in microseconds.
+fn quantile(times: &[Duration], part: f64) -> f64 {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let at = (sorted.len() as f64 * part) as usize;
+    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default().as_secs_f64() * 1e6
 }
 
 fn median(values: &[f64]) -> f64 {

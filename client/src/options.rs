@@ -160,8 +160,8 @@ impl Builder {
         self
     }
 
-    /// Sets the stores of this host whose memory is read as shared memory, by the users of their processes. All others are
-    /// read over TCP. It has no effect on a client with a [transport](Self::transport) of its own. Default:
+    /// Sets the stores of this host to share memory with, by the users of their processes: the client reads from theirs, and
+    /// they copy puts out of its own. All others are used over TCP. It has no effect on a client with a [transport](Self::transport) of its own. Default:
     /// [`ShmAccess::SameUid`].
     #[must_use]
     pub fn shared_memory(mut self, access: ShmAccess) -> Self {

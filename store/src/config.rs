@@ -25,7 +25,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Name for display. `None`: the host name and the port of `listen`.
     pub name: Option<String>,
-    /// Processes of this host that may read the memory as shared memory.
+    /// Processes of this host that may share memory with the store.
     pub shm: ShmAccess,
     /// Transports to offer.
     pub transport: Transports,

@@ -64,7 +64,8 @@ pub enum Seal {
 /// A call ends by its deadline, and long before it when the store is silent. It may have to wait for a free connection.
 /// That wait says nothing about the store, and only the deadline bounds it.
 ///
-/// The transport does not touch the caller's buffers after a call has returned or its future was dropped. A write that
+/// The transport does not write to the caller's buffers after a call has returned or its future was dropped. A store of this
+/// host may still read those of a write that are in memory from [`allocate`](Transport::allocate), without consequence. A write that
 /// answers `Ok` is applied in the store's memory. Each answer carries the checksum of the operation's bytes, computed
 /// while they were in the cache.
 pub trait Transport: Send + Sync + fmt::Debug {

@@ -56,7 +56,7 @@ pub(crate) struct Global {
     /// Longest time to wait for a leader
     #[arg(long, global = true, value_name = "DURATION", default_value = "60s")]
     pub(crate) timeout: Span,
-    /// Stores of this host that are read as shared memory: off, same-uid (run by this user or root), any
+    /// Stores of this host to share memory with: off, same-uid (run by this user or root), any
     #[arg(long, global = true, value_name = "WHO", default_value_t)]
     pub(crate) shm: ShmAccess,
     /// Transports of bytes to and from stores: auto (the best that both have), tcp, shm, rdma (nothing else)

@@ -35,7 +35,7 @@ pub struct StoreArgs {
     /// Name for display [default: the host name and the port of --listen]
     #[arg(long)]
     pub name: Option<String>,
-    /// Clients of this host that may read the memory as shared memory: off, same-uid (of this user, or root), any
+    /// Clients of this host that may share memory with the store: off, same-uid (of this user, or root), any
     #[arg(long, value_name = "WHO", default_value_t)]
     pub shm: ShmAccess,
     /// Transports to offer besides TCP: auto (all that there are), tcp (none), shm, rdma

@@ -263,8 +263,10 @@ impl Client {
 
     /// Allocates registered memory, page aligned and zeroed.
     ///
-    /// Stores of the same host copy the bytes of puts out of it by themselves; other memory is copied once more. It is faulted
-    /// in, which takes about a second for every few GiB, and a process that is forked shares it.
+    /// Stores of the same host copy the bytes of puts out of it by themselves, if memory is shared with them; other memory is
+    /// copied once more. That goes for up to 128 buffers at a time, of 16 KiB and more: further ones are as good as other
+    /// memory. Such a buffer takes a descriptor, is faulted in, which takes about a second for every few GiB, and is shared by
+    /// a process that is forked.
     ///
     /// # Errors
     /// When the memory cannot be allocated.

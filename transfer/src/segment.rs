@@ -45,8 +45,15 @@ pub struct Segment {
     memfd: OwnedFd,
     /// Whether the memfd is sealed against writes of others.
     shareable: bool,
-    /// Those of the newest fence.
-    stamps: Mutex<Option<Arc<Stamps>>>,
+    stamps: Mutex<CurrentStamps>,
+}
+
+/// The stamps for the newest fence.
+struct CurrentStamps {
+    /// `None` where the system can't share them.
+    stamps: Option<Arc<Stamps>>,
+    /// Whether a fence has them.
+    taken: bool,
 }
 
 /// Why a segment could not be allocated.
@@ -128,7 +135,9 @@ impl Segment {
         // Only advice: huge pages, where the system allows them for shared memory, save faults and page-table memory.
         // SAFETY: the whole mapping, which is ours.
         unsafe { libc::madvise(mapping.base().as_ptr().cast(), len as usize, libc::MADV_HUGEPAGE) };
-        let (registered, stamps) = (OnceLock::new(), Mutex::default());
+        let stamps =
+            Mutex::new(CurrentStamps { stamps: Stamps::new(number, len).map(Arc::new), taken: false });
+        let registered = OnceLock::new();
         let mut segment = Self { number, registered, mapping, memfd, shareable: false, stamps };
 
         let mut ready = 0;
@@ -215,15 +224,17 @@ impl Segment {
         Ok(())
     }
 
-    /// Ends the stamps of its blocks that there are, and returns those for another fence; `None` where the system can't share
-    /// them.
+    /// Returns stamps for a new fence; `None` where the system can't share them. Those of the fence before, if there is one,
+    /// end. The first ones were allocated with the segment; to allocate others takes a while.
     pub(crate) fn new_stamps(&self) -> Option<Arc<Stamps>> {
-        let mut stamps = self.stamps.lock();
-        if let Some(old) = stamps.take() {
-            old.end();
+        let mut current = self.stamps.lock();
+        if std::mem::replace(&mut current.taken, true) {
+            if let Some(old) = current.stamps.take() {
+                old.end();
+            }
+            current.stamps = Stamps::new(self.number, self.len()).map(Arc::new);
         }
-        stamps.clone_from(&Stamps::new(self.number, self.len()).map(Arc::new));
-        stamps.clone()
+        current.stamps.clone()
     }
 
     /// Address of its first byte.

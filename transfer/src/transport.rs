@@ -80,7 +80,7 @@ pub trait Transport: Send + Sync + fmt::Debug {
 
     /// Writes a batch; returns one answer per operation, in order.
     ///
-    /// With [`Seal::Yes`] each answer says that the whole range of the operation is sealed as well. Whoever publishes the
+    /// With [`Seal::Yes`] at most one operation of the batch may be on each range, and each answer says that the whole range of the operation is sealed as well. Whoever publishes the
     /// bytes seals them first: otherwise a holder of the grant could overwrite them until it expires. An operation of no
     /// bytes only seals.
     fn write<'a>(

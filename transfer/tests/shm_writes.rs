@@ -216,9 +216,11 @@ async fn a_request_that_another_endpoint_answered_brings_its_own_bytes() {
     let others = async {
         one.held().await;
         two.held().await;
-        let before = shm_bytes_written(&host);
+        // Its area may have ended meanwhile.
+        let answered = || shm_bytes_written(&host) + host.server.counters().refusals.load(Ordering::SeqCst);
+        let before = answered();
         one.release();
-        until("the late request was carried out", || shm_bytes_written(&host) > before).await;
+        until("the late request was answered", || answered() > before).await;
         two.release();
     };
     let (answers, ()) = tokio::join!(write, others);
@@ -268,6 +270,41 @@ async fn after_a_round_that_failed_no_other_one_waits_for_the_store() {
     assert!(matches!(failed, TransferError::Stalled { .. } | TransferError::Broken { .. }), "{failed}");
     // Each of the 16 rounds would make one, and wait for it.
     assert!(relay.connections() - before < 5, "{} connections", relay.connections() - before);
+}
+
+/// The first operation is sealed when the second one finds no slot.
+#[tokio::test]
+async fn what_finds_no_slot_goes_over_tcp_and_the_rest_is_not_written_again() {
+    const SLOTS: usize = 16;
+    let host = Host::start(ShmAccess::SameUid, 64 * MIB).await;
+    let relay = Relay::to(&host.peer.endpoints[0].address).await;
+    let mut held_up = host.peer.clone();
+    held_up.endpoints[0].address = relay.address.clone();
+    let (transport, moved) = client(ShmAccess::SameUid);
+    let (small, one, two) =
+        (pattern(20_000, 1), allocated(&transport, &pattern(MIB, 2)), pattern(20 * MIB, 3));
+    write(&transport, &host, &host.peer, (0, one.as_slice(), 4)).await.unwrap();
+    relay.hold_up_after(0);
+    let at = |nth: usize| ((32 + nth) * MIB) as u64;
+    let all = (0..SLOTS).map(|nth| write(&transport, &host, &held_up, (at(nth), &small, 5)));
+    let holders = futures::future::join_all(all);
+    let grant = host.grant(Access::Write, &[(0, MIB, 6), (MIB as u64, 20 * MIB, 6)]);
+    let ops = [
+        WriteOp { range: 0, offset: 0, from: vec![one.as_slice()] },
+        WriteOp { range: 1, offset: 0, from: vec![&two] },
+    ];
+    let answers = tokio::select! {
+        biased;
+        answers = holders => panic!("not held: {answers:?}"),
+        answers = transport.write(&host.peer, &grant, &ops, Seal::Yes, soon()) => answers,
+    };
+    assert_eq!(answers, [Ok(Checksum::of(one.as_slice())), Ok(Checksum::of(&two))]);
+    assert!(host.bytes(0, MIB) == one.as_slice() && host.bytes(MIB as u64, 20 * MIB) == two);
+    assert_eq!((moved.load(Ordering::SeqCst), shm_bytes_written(&host)), (2 * MIB as u64, 2 * MIB as u64));
+    let ops = [1, 0].map(|range| WriteOp { range, offset: 0, from: vec![small.as_slice()] });
+    for answer in transport.write(&host.peer, &grant, &ops, Seal::No, soon()).await {
+        assert!(refusal(answer).contains("sealed"));
+    }
 }
 
 /// Counts the mappings of areas of so many bytes in this process. The client has one, and the store another.

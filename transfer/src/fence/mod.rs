@@ -11,8 +11,8 @@
 //!   holds all their locks. A newer write marks every older pass that it overlaps, under that pass's lock, before it
 //!   writes. So the older write has either finished its receive before the newer one's first byte, or sees the mark and
 //!   receives no more.
-//! - **Late reader of this host.** A reader that maps the segment looks at its [stamps](crate::stamps), to which an admitted
-//!   write adds its own before its first byte.
+//! - **Late reader of this host.** A reader that maps the segment looks at its [stamps](crate::stamps), to which the server adds
+//!   those of an admitted write before its first byte.
 //! - **Late reader.** A seqlock: the server copies the bytes into the socket, then looks the index up again. A newer
 //!   write registers before its first byte. So a server that copied such a byte finds the write registered, and tells
 //!   the client in the trailer that the bytes are not good.
@@ -64,7 +64,6 @@ use self::budget::Held;
 pub use self::budget::fence_limit;
 use self::map::{FenceMap, Supersede};
 use crate::authority::Times;
-use crate::stamps::Stamps;
 
 /// Number of chunks of records that one [`Fence::forget`] searches to make room for another: some 10 us.
 const SWEPT_FOR_ROOM: usize = 32;
@@ -73,8 +72,6 @@ const SWEPT_FOR_ROOM: usize = 32;
 pub(crate) struct Fence {
     map: Mutex<FenceMap<WritePass>>,
     budget: Arc<Budget>,
-    /// For readers of this host.
-    stamps: Option<Arc<Stamps>>,
 }
 
 /// Reason why the fence refuses a request.
@@ -218,8 +215,8 @@ impl Supersede for WritePass {
 }
 
 impl Fence {
-    pub(crate) fn new(grant_lifetime: Duration, budget: Arc<Budget>, stamps: Option<Arc<Stamps>>) -> Self {
-        Self { map: Mutex::new(FenceMap::new(grant_lifetime.saturating_mul(2))), budget, stamps }
+    pub(crate) fn new(grant_lifetime: Duration, budget: Arc<Budget>) -> Self {
+        Self { map: Mutex::new(FenceMap::new(grant_lifetime.saturating_mul(2))), budget }
     }
 
     /// Registers a write of `range` (the full granted range) and ends every older write that overlaps it.
@@ -231,11 +228,8 @@ impl Fence {
         times: Times,
     ) -> Result<WritePass, Fenced> {
         let pass = self.change(|map| {
-            map.admit_write(range.clone(), index, expires, (times.now, times.heard), self.budget.room())
+            map.admit_write(range, index, expires, (times.now, times.heard), self.budget.room())
         })?;
-        if let Some(stamps) = &self.stamps {
-            stamps.stamp(&range, index);
-        }
         // Pairs with the fence in `check_read`: a reader that sees a byte written after this sees the registration.
         atomic::fence(Ordering::SeqCst);
         Ok(pass)
@@ -304,7 +298,7 @@ mod tests {
     const LATER: ClusterTime = ClusterTime(10_000);
 
     fn fence() -> Fence {
-        Fence::new(Duration::from_secs(10), Arc::new(Budget::of(1 << 20)), None)
+        Fence::new(Duration::from_secs(10), Arc::new(Budget::of(1 << 20)))
     }
 
     #[test]

@@ -141,7 +141,7 @@ impl fmt::Debug for Withdrawn {
 struct Lent {
     segment: Arc<Segment>,
     fence: Fence,
-    /// Those of the fence.
+    /// For readers of this host: of the writes that the fence admits.
     stamps: Option<Arc<Stamps>>,
 }
 
@@ -189,7 +189,7 @@ impl DataServer {
     /// Serves a further segment.
     pub fn lend(&self, segment: Arc<Segment>) {
         let stamps = segment.new_stamps();
-        let fence = Fence::new(self.grant_lifetime, self.fence_budget.clone(), stamps.clone());
+        let fence = Fence::new(self.grant_lifetime, self.fence_budget.clone());
         let lent = Arc::new(Lent { segment, fence, stamps });
         self.lent.rcu(|all| all.iter().chain([&lent]).cloned().collect::<Vec<_>>());
         self.relent.send_replace(());
@@ -326,6 +326,10 @@ impl DataServer {
         let granted = range.offset..range.offset + range.len;
         let pass = lent.fence.admit_write(granted, range.index, grant.expires, times)?;
         let offset = range.offset + op.offset;
+        // Those of this operation only: a reader looks at the stamps of what it has copied.
+        if let Some(stamps) = &lent.stamps {
+            stamps.stamp(&(offset..offset + op.len), range.index);
+        }
         Ok(Incoming { lent, offset, len: op.len, pass, range, times })
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::SealFlags;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::mapping::{Mapping, Protection, memory_file};
 use crate::memory_limit;
@@ -28,6 +28,8 @@ const LISTED: usize = 128;
 pub(crate) struct Areas {
     listed: RwLock<BTreeMap<usize, Arc<Area>>>,
     next: AtomicU64,
+    /// Told when an area is gone.
+    gone: Arc<Notify>,
 }
 
 /// A memory file, mapped here.
@@ -36,6 +38,13 @@ pub(crate) struct Area {
     pub(super) number: u64,
     mapping: Mapping,
     file: OwnedFd,
+    gone: Arc<Notify>,
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        self.gone.notify_waiters();
+    }
 }
 
 /// An area that is found by its bytes until it is dropped.
@@ -53,7 +62,7 @@ impl Areas {
         mapping.populate(&file, 0..len as u64).map_err(|(_, error)| error)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        Ok(Arc::new(Area { number, mapping, file }))
+        Ok(Arc::new(Area { number, mapping, file, gone: self.gone.clone() }))
     }
 
     /// Allocates an area for the caller's bytes.
@@ -68,6 +77,11 @@ impl Areas {
         let area = self.allocate(len)?;
         self.listed.write().insert(area.base().as_ptr() as usize, area.clone());
         Ok(ListedArea { area, areas: self.clone() })
+    }
+
+    /// Returns what is told when an area is gone.
+    pub(super) fn gone(&self) -> Arc<Notify> {
+        self.gone.clone()
     }
 
     /// Finds the area that has these bytes, and their place in it.

@@ -142,7 +142,7 @@ impl ShmTransport {
             Ok((stream, segments, sharing)) => {
                 let through = if sharing { "transfers with" } else { "reads from" };
                 tracing::info!(store = %peer.store, "{through} this store go through shared memory");
-                let (session, offers) = Session::new(segments, sharing);
+                let (session, offers) = Session::new(segments, sharing, self.areas.gone());
                 let session = Arc::new(session);
                 connecting.reach = Some(Reach::Shared(session.clone()));
                 // Before the watch can find that it has ended.
@@ -269,12 +269,10 @@ impl Transport for ShmTransport {
             return self.tcp.write(peer, grant, ops, seal, deadline);
         }
         Box::pin(async move {
-            if let Some(session) = self.session(peer, deadline).await.filter(|session| session.takes_areas())
-                && let Some(answers) = self.write_shared(&session, peer, grant, ops, deadline).await
-            {
-                return answers;
+            match self.session(peer, deadline).await.filter(|session| session.takes_areas()) {
+                Some(session) => self.write_shared(&session, peer, grant, ops, deadline).await,
+                None => self.tcp.write(peer, grant, ops, seal, deadline).await,
             }
-            self.tcp.write(peer, grant, ops, seal, deadline).await
         })
     }
 

@@ -13,7 +13,7 @@ use mc_types::{Grant, GrantedRange, SegmentNumber};
 use parking_lot::Mutex;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
 
 use super::areas::Area;
@@ -23,8 +23,6 @@ use crate::transport::ReadOp;
 
 /// Time between two messages about reads, and looks for areas that are gone.
 const EVERY: Duration = Duration::from_secs(1);
-/// Longest wait of a call for the number of an area. Those that come later go over TCP meanwhile.
-const PATIENCE: Duration = Duration::from_millis(300);
 /// Longest wait for the store's answer, and for it to take a message. After it there is no more sharing with it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
@@ -52,6 +50,7 @@ pub(super) struct Found<'a, 'b> {
 
 struct Messages {
     offers: mpsc::UnboundedSender<Offer>,
+    gone: Arc<Notify>,
     /// The areas that were offered, by our number.
     areas: Mutex<HashMap<u64, Offered>>,
     /// Reads of which the store was not told yet.
@@ -75,10 +74,16 @@ pub(super) struct Offers(mpsc::UnboundedReceiver<Offer>);
 
 impl Session {
     /// Creates a session. With `sharing` its connection is to be kept by [`Session::serve`].
-    pub(super) fn new(segments: HashMap<SegmentNumber, SharedSegment>, sharing: bool) -> (Self, Offers) {
+    /// `gone` is told when an area of this process is gone.
+    pub(super) fn new(
+        segments: HashMap<SegmentNumber, SharedSegment>,
+        sharing: bool,
+        gone: Arc<Notify>,
+    ) -> (Self, Offers) {
         let (offers, received) = mpsc::unbounded_channel();
         let messages = sharing.then(|| Messages {
             offers,
+            gone,
             areas: Mutex::default(),
             reads: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
@@ -122,8 +127,9 @@ impl Session {
         }
     }
 
-    /// Returns the store's number of an area; `None` while it has none. The first call offers the area.
-    pub(super) async fn number_of(&self, area: &Arc<Area>, deadline: Instant) -> Option<u64> {
+    /// Returns the store's number of an area; `None` while it has none. The first call offers the area, and waits until `until`
+    /// for the answer.
+    pub(super) async fn number_of(&self, area: &Arc<Area>, until: Instant) -> Option<u64> {
         let messages = self.messages.as_ref()?;
         match messages.areas.lock().entry(area.number) {
             Entry::Occupied(offered) => return offered.get().number,
@@ -131,7 +137,7 @@ impl Session {
         }
         let (answer, answered) = oneshot::channel();
         messages.offers.send(Offer { area: area.clone(), answer }).ok()?;
-        timeout_at(deadline.min(Instant::now() + PATIENCE), answered).await.ok()?.ok()?
+        timeout_at(until, answered).await.ok()?.ok()?
     }
 
     /// Keeps the connection until the store ends it, after which nothing of the session must be used.
@@ -167,6 +173,8 @@ impl Messages {
                     let _ = answer.send(number);
                 }
                 _ = tick.tick() => timeout(ANSWER_WITHIN, self.tell(stream)).await??,
+                // One that is missed meanwhile is found at the next tick.
+                () = self.gone.notified() => timeout(ANSWER_WITHIN, self.tell(stream)).await??,
             }
         }
     }

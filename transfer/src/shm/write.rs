@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use mc_types::{Access, SealedGrant};
 use tokio::time::Instant;
@@ -11,8 +12,11 @@ use super::session::Session;
 use super::{CACHED, ShmTransport, TURN, WORTH_IT};
 use crate::checksum::{Checksum, Sums};
 use crate::tcp::{FromAreas, Piece, Place};
-use crate::transport::{Peer, Seal, TransferError, WriteOp};
+use crate::transport::{Peer, Seal, TransferError, Transport as _, WriteOp};
 use crate::wire::MAX_OPS;
+
+/// Longest wait of a call for the numbers of its areas. Bytes of those that have none are copied through a slot.
+const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Bytes of an operation that are in one place.
 struct Part<'a> {
@@ -31,8 +35,18 @@ pub(super) fn is_worth_it(ops: &[WriteOp<'_>]) -> bool {
     ops.iter().all(|op| len(op) > 0) && ops.iter().map(len).sum::<u64>() >= WORTH_IT
 }
 
+/// How the rounds of a batch have ended.
+enum End {
+    /// Every round was answered.
+    Answered,
+    /// The store answers no more.
+    Failed(TransferError),
+    /// What is left has to go over TCP.
+    OtherWay,
+}
+
 impl ShmTransport {
-    /// Writes and seals. `None` if the bytes have to go over TCP.
+    /// Writes and seals.
     pub(super) async fn write_shared(
         &self,
         session: &Session,
@@ -40,105 +54,154 @@ impl ShmTransport {
         grant: &SealedGrant,
         ops: &[WriteOp<'_>],
         deadline: Instant,
-    ) -> Option<Vec<Result<Checksum, TransferError>>> {
-        let all_parts = self.parts(session, ops, deadline).await;
+    ) -> Vec<Result<Checksum, TransferError>> {
+        let until = deadline.min(Instant::now() + PATIENCE);
+        let all_parts = self.parts(session, ops, until).await;
         let mut answers: Vec<Result<Option<Checksum>, TransferError>> = vec![Ok(None); ops.len()];
-        let mut is_sealed = true;
+        let (mut sealed, mut end) = (vec![false; ops.len()], End::Answered);
         for round in rounds(&all_parts) {
             let seal = seal_of(&all_parts, &round);
-            is_sealed &= seal == Seal::Yes;
             let is_open = |part: &&Part<'_>| answers[part.op].is_ok();
-            let parts: Vec<&Part<'_>> = all_parts[round.clone()].iter().filter(is_open).collect();
+            let parts: Vec<&Part<'_>> = all_parts[round].iter().filter(is_open).collect();
             if parts.is_empty() {
                 continue;
             }
-            let mut slot = match parts.iter().any(|part| part.place.is_none()) {
-                true => Some(self.slots.take(&self.areas)?),
-                false => None,
+            let Some(slot) = self.slot(session, &parts, until).await else {
+                end = End::OtherWay;
+                break;
             };
-            let slot_number = match &slot {
-                Some(slot) => session.number_of(slot.area(), deadline).await,
-                None => None,
-            };
-            if slot.is_some() && slot_number.is_none() {
-                slot.take().into_iter().for_each(Slot::give_back);
-                return None;
-            }
-            let (mut sums, mut pieces, mut at) = (Vec::new(), Vec::new(), 0);
-            for part in &parts {
-                let (place, sum) = match (&part.place, &mut slot, slot_number) {
-                    (None, Some(slot), Some(area)) => {
-                        let place = Place { area, at };
-                        let copy = |piece: &[u8]| {
-                            slot.write(at, piece);
-                            at += piece.len() as u64;
-                        };
-                        (place, Some(pass(part.bytes, self.tcp.sums(), copy).await))
-                    }
-                    (Some((place, _)), ..) => (*place, None),
-                    // There is a slot if it is needed.
-                    (None, ..) => return None,
-                };
-                sums.push(sum);
-                let bytes = (part.range, part.offset, part.bytes.len() as u64);
-                pieces.push(Piece::at(place, part.op, bytes));
-            }
-            let ask = self.tcp.write_from_areas(peer, grant, (pieces, ops.len()), seal, deadline);
-            // While the store copies.
-            let sum = async {
-                for (sum, part) in sums.iter_mut().zip(&parts) {
-                    if sum.is_none() {
-                        *sum = Some(pass(part.bytes, self.tcp.sums(), |_| {}).await);
-                    }
-                }
-            };
-            let (FromAreas { answers: of_round, failed, other_way, is_settled }, ()) = tokio::join!(ask, sum);
-            if is_settled && let Some(slot) = slot {
-                slot.give_back();
-            }
-            if other_way {
-                return None;
+            let (of_round, sums) =
+                self.write_round(peer, grant, (&parts, ops.len()), slot, seal, deadline).await;
+            if of_round.other_way {
+                end = End::OtherWay;
+                break;
             }
             for (part, sum) in parts.iter().zip(sums) {
-                if let (Ok(so_far), Some(sum)) = (&mut answers[part.op], sum) {
+                if let Ok(so_far) = &mut answers[part.op] {
                     let len = part.bytes.len() as u64;
                     *so_far = Some(so_far.map_or(sum, |so_far| so_far.followed_by(sum, len)));
                 }
             }
-            for (answer, of_round) in answers.iter_mut().zip(of_round) {
+            for (answer, of_round) in answers.iter_mut().zip(of_round.answers) {
                 if let (Ok(_), Err(error)) = (&answer, of_round) {
                     *answer = Err(error);
                 }
             }
+            if seal == Seal::Yes {
+                parts.iter().for_each(|part| sealed[part.op] = answers[part.op].is_ok());
+            }
             // The others would wait for the same store as long again.
-            if let Some(failed) = failed {
-                for part in &all_parts[round.end..] {
-                    if answers[part.op].is_ok() {
-                        answers[part.op] = Err(failed.clone());
-                    }
-                }
+            if let Some(failed) = of_round.failed {
+                end = End::Failed(failed);
                 break;
             }
         }
         let mut answers: Vec<_> =
             answers.into_iter().map(|answer| answer.map(Option::unwrap_or_default)).collect();
-        if !is_sealed {
-            self.tcp.seal(peer, grant, ops, &mut answers, deadline).await;
+        let open: Vec<usize> = (0..ops.len()).filter(|op| !sealed[*op] && answers[*op].is_ok()).collect();
+        let is_left = matches!(end, End::OtherWay);
+        match end {
+            End::Answered if open.is_empty() => {}
+            End::Answered => {
+                let ranges: Vec<u32> = open.iter().map(|op| ops[*op].range).collect();
+                let of_seal = self.tcp.seal(peer, grant, &ranges, deadline).await;
+                for (op, error) in open.iter().zip(of_seal).filter_map(|(op, seal)| Some((op, seal.err()?))) {
+                    answers[*op] = Err(error);
+                }
+            }
+            End::Failed(failed) => open.iter().for_each(|op| answers[*op] = Err(failed.clone())),
+            End::OtherWay => {
+                let left = |op: &usize| WriteOp { from: ops[*op].from.clone(), ..ops[*op] };
+                let left: Vec<WriteOp<'_>> = open.iter().map(left).collect();
+                let over_tcp = self.tcp.write(peer, grant, &left, Seal::Yes, deadline).await;
+                open.iter().zip(over_tcp).for_each(|(op, answer)| answers[*op] = answer);
+            }
         }
-        let good = all_parts.iter().filter(|part| answers[part.op].is_ok());
-        (self.on_moved)(Access::Write, good.map(|part| part.bytes.len() as u64).sum());
-        Some(answers)
+        let went_over_tcp = |op: usize| is_left && open.binary_search(&op).is_ok();
+        let is_shared = |part: &&Part<'_>| answers[part.op].is_ok() && !went_over_tcp(part.op);
+        let shared = all_parts.iter().filter(is_shared);
+        (self.on_moved)(Access::Write, shared.map(|part| part.bytes.len() as u64).sum());
+        answers
+    }
+
+    /// Takes a slot if some parts need one, with its number at the store; `None` if there is none.
+    async fn slot(
+        &self,
+        session: &Session,
+        parts: &[&Part<'_>],
+        until: Instant,
+    ) -> Option<Option<(Slot<'_>, u64)>> {
+        if parts.iter().all(|part| part.place.is_some()) {
+            return Some(None);
+        }
+        let slot = self.slots.take(&self.areas)?;
+        match session.number_of(slot.area(), until).await {
+            Some(number) => Some(Some((slot, number))),
+            None => {
+                slot.give_back();
+                None
+            }
+        }
+    }
+
+    /// Lets the store copy the parts of one round; returns its answer, and the checksum of each part.
+    async fn write_round(
+        &self,
+        peer: &Peer,
+        grant: &SealedGrant,
+        (parts, ops): (&[&Part<'_>], usize),
+        mut slot: Option<(Slot<'_>, u64)>,
+        seal: Seal,
+        deadline: Instant,
+    ) -> (FromAreas, Vec<Checksum>) {
+        let (mut sums, mut pieces, mut at) = (Vec::new(), Vec::new(), 0);
+        for part in parts {
+            let (place, sum) = match (&part.place, &mut slot) {
+                (None, Some((slot, area))) => {
+                    let place = Place { area: *area, at };
+                    let copy = |piece: &[u8]| {
+                        slot.write(at, piece);
+                        at += piece.len() as u64;
+                    };
+                    (place, Some(pass(part.bytes, self.tcp.sums(), copy).await))
+                }
+                (Some((place, _)), _) => (*place, None),
+                // There is a slot if one is needed; the store has no area of this number.
+                (None, None) => (Place { area: 0, at: 0 }, None),
+            };
+            sums.push(sum);
+            pieces.push(Piece::at(place, part.op, (part.range, part.offset, part.bytes.len() as u64)));
+        }
+        let ask = self.tcp.write_from_areas(peer, grant, (pieces, ops), seal, deadline);
+        // While the store copies.
+        let sum = async {
+            let mut all = Vec::with_capacity(sums.len());
+            for (sum, part) in sums.into_iter().zip(parts) {
+                all.push(match sum {
+                    Some(sum) => sum,
+                    None => pass(part.bytes, self.tcp.sums(), |_| {}).await,
+                });
+            }
+            all
+        };
+        let (answer, sums) = tokio::join!(ask, sum);
+        if answer.is_settled
+            && let Some((slot, _)) = slot
+        {
+            slot.give_back();
+        }
+        (answer, sums)
     }
 
     /// Cuts operations into parts, and finds the place of each.
-    async fn parts<'a>(&self, session: &Session, ops: &'a [WriteOp<'_>], deadline: Instant) -> Vec<Part<'a>> {
+    async fn parts<'a>(&self, session: &Session, ops: &'a [WriteOp<'_>], until: Instant) -> Vec<Part<'a>> {
         let mut parts = Vec::with_capacity(ops.len());
         for (nth, op) in ops.iter().enumerate() {
             let mut offset = op.offset;
             for buffer in op.from.iter().filter(|buffer| !buffer.is_empty()) {
                 let area = match self.areas.find(buffer) {
                     Some((area, at)) => {
-                        session.number_of(&area, deadline).await.map(|number| (number, at, area))
+                        session.number_of(&area, until).await.map(|number| (number, at, area))
                     }
                     None => None,
                 };

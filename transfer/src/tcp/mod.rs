@@ -152,18 +152,17 @@ impl TcpTransport {
         }
     }
 
-    /// Seals the ranges of operations that were answered as good.
+    /// Seals ranges whose bytes are written.
     pub(crate) async fn seal(
         &self,
         peer: &Peer,
         grant: &SealedGrant,
-        ops: &[WriteOp<'_>],
-        answers: &mut [Result<Checksum, TransferError>],
+        ranges: &[u32],
         deadline: Instant,
-    ) {
+    ) -> Vec<Result<(), TransferError>> {
         match Call::new(self, peer, grant, deadline) {
-            Ok(call) => call.seal(ops, answers).await,
-            Err(error) => answers.fill(Err(error)),
+            Ok(call) => call.seal(ranges).await,
+            Err(error) => vec![Err(error); ranges.len()],
         }
     }
 
@@ -235,7 +234,13 @@ impl Transport for TcpTransport {
             let lanes = lanes.into_iter().map(|pieces| Work::Write(pieces, with));
             let mut answers = call.run(lanes, count).await;
             if with != seal {
-                call.seal(ops, &mut answers).await;
+                let good: Vec<usize> = (0..count).filter(|op| answers[*op].is_ok()).collect();
+                let ranges: Vec<u32> = good.iter().map(|op| ops[*op].range).collect();
+                for (op, sealed) in good.into_iter().zip(call.seal(&ranges).await) {
+                    if let Err(error) = sealed {
+                        answers[op] = Err(error);
+                    }
+                }
             }
             answers
         })
@@ -419,17 +424,12 @@ impl<'a> Call<'a> {
         answers.into_iter().map(|answer| answer.map(Option::unwrap_or_default)).collect()
     }
 
-    /// Seals the ranges of the operations that were answered as good.
-    async fn seal(&self, ops: &[WriteOp<'_>], answers: &mut [Result<Checksum, TransferError>]) {
-        let good: Vec<usize> = (0..ops.len()).filter(|op| answers[*op].is_ok()).collect();
-        let piece = |(nth, op): (usize, &usize)| Piece::empty(nth, ops[*op].range, 0);
-        let pieces = good.iter().enumerate().map(piece).collect();
-        let sealed = self.run(std::iter::once(Work::Write(pieces, Seal::Yes)), good.len()).await;
-        for (op, sealed) in good.into_iter().zip(sealed) {
-            if let Err(error) = sealed {
-                answers[op] = Err(error);
-            }
-        }
+    /// Seals ranges whose bytes are written.
+    async fn seal(&self, ranges: &[u32]) -> Vec<Result<(), TransferError>> {
+        let piece = |(nth, range): (usize, &u32)| Piece::empty(nth, *range, 0);
+        let pieces = ranges.iter().enumerate().map(piece).collect();
+        let sealed = self.run(std::iter::once(Work::Write(pieces, Seal::Yes)), ranges.len()).await;
+        sealed.into_iter().map(|sealed| sealed.map(drop)).collect()
     }
 
     async fn lane<'b>(&self, mut work: Work<'b>) -> Lane<'b> {

@@ -69,7 +69,9 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
         args.size.0 > 0 && call_bytes <= args.region.0,
         "--size times --batch must be between 1 byte and --region"
     );
-    let child = Child::start(global, args.region).await?;
+    let beside = args.beside.map_or(0, |size| size.0);
+    ensure!(args.beside != Some(ByteSize(0)), "--beside must be at least 1 byte");
+    let child = Child::start(global, ByteSize(args.region.0.saturating_add(beside))).await?;
     let mut client = Client::new(global, args, transports)?;
     let mut limit = limits::Limit::new(transports, args, &child, client.device.as_deref())?;
     let (mut rates, mut limits, mut serial) = (Vec::new(), Vec::new(), Vec::new());
@@ -154,6 +156,8 @@ struct Client {
     buffers: Vec<RegisteredMemory>,
     /// Operations that fit into the store's memory.
     places: u64,
+    /// Bytes of the store that they go through.
+    region: u64,
     next: u64,
     /// Bytes that went by the transport that is measured, if it is not TCP.
     by_way: Arc<AtomicU64>,
@@ -198,6 +202,7 @@ impl Client {
             transports,
             direction: args.direction,
             places: args.region.0 / args.size.0,
+            region: args.region.0,
             next: 0,
             by_way,
             device,
@@ -218,18 +223,22 @@ impl Client {
     /// [`Self::measure`] beside a stream of gets of `size`; returns the time of each call.
     async fn measure_beside(&mut self, child: &Child, size: ByteSize) -> Result<Vec<Duration>> {
         let (transport, peer, grant) = (self.transport.clone(), child.peer.clone(), child.read.clone());
-        let stream = tokio::spawn(async move {
+        // After the memory that the calls go through.
+        let offset = self.region;
+        let mut stream = tokio::spawn(async move {
             let mut bytes = vec![0; size.0 as usize];
             loop {
                 let deadline = tokio::time::Instant::now() + PATIENCE;
-                let mut ops = [ReadOp { range: 0, offset: 0, into: vec![bytes.as_mut_slice()] }];
-                transport.read(&peer, &grant, &mut ops, deadline).await.remove(0)?;
+                let mut ops = [ReadOp { range: 0, offset, into: vec![bytes.as_mut_slice()] }];
+                if let Err(error) = transport.read(&peer, &grant, &mut ops, deadline).await.remove(0) {
+                    break error;
+                }
             }
-            #[expect(unreachable_code, reason = "the type of its errors")]
-            Ok::<(), mc_transfer::TransferError>(())
         });
-        let measured = self.measure(child, EACH).await;
-        ensure!(!stream.is_finished(), "the stream beside the calls has failed");
+        let measured = tokio::select! {
+            measured = self.measure(child, EACH) => measured,
+            error = &mut stream => Err(error?).context("the stream beside the calls"),
+        };
         stream.abort();
         Ok(measured?.1)
     }

@@ -50,7 +50,7 @@ async fn bytes_of_any_memory_and_size_are_copied_by_the_store_and_sealed() {
     let host = Host::start(ShmAccess::SameUid, 64 * MIB).await;
     let (transport, moved) = client(ShmAccess::SameUid);
     let mut total = 0;
-    // In one request, in several for the sake of the slot, and of the longest request.
+    // In one request, and in several, because a request carries 4 MiB at most.
     for (index, len) in [(5, 20_000), (6, 9 * MIB + 1), (7, 20 * MIB + 3)] {
         let value = pattern(len, index);
         let shared = allocated(&transport, &value);
@@ -127,7 +127,7 @@ async fn a_writer_that_comes_late_writes_nothing() {
         done = late.as_mut() => panic!("not held: {done:?}"),
         () = relay.held() => {}
     }
-    // Its slot was given away, and is in use again.
+    // Its range was given away, and is in use again.
     host.write(0, &new, 6).await;
     assert!(host.bytes(0, MIB) == new);
     relay.release();
@@ -179,7 +179,7 @@ async fn a_request_that_nobody_waits_for_brings_its_own_bytes_or_none() {
         done = write(&transport, &host, &held_up, (0, &one, 5)) => panic!("not held: {done:?}"),
         () = relay.held() => {}
     }
-    // It was dropped. The next write must not take its slot, whose bytes the store has not copied yet.
+    // It was dropped. The next write must not take its bounce buffer, whose bytes the store has not copied yet.
     write(&transport, &host, &host.peer, (MIB as u64, &two, 6)).await.unwrap();
     relay.release();
     // Its area may have ended meanwhile.
@@ -190,7 +190,7 @@ async fn a_request_that_nobody_waits_for_brings_its_own_bytes_or_none() {
     assert!(host.bytes(MIB as u64, MIB) == two);
 }
 
-/// The first endpoint stalls in the middle of a request, the second one answers it. The slot of the first must not get other
+/// The first endpoint stalls in the middle of a request, the second one answers it. The bounce buffer of the first must not get other
 /// bytes, because that request is still to be carried out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_request_that_another_endpoint_answered_brings_its_own_bytes() {
@@ -272,10 +272,10 @@ async fn after_a_round_that_failed_no_other_one_waits_for_the_store() {
     assert!(relay.connections() - before < 5, "{} connections", relay.connections() - before);
 }
 
-/// The first operation is sealed when the second one finds no slot.
+/// The first operation is sealed when the second one finds no bounce buffer.
 #[tokio::test]
-async fn what_finds_no_slot_goes_over_tcp_and_the_rest_is_not_written_again() {
-    const SLOTS: usize = 16;
+async fn what_finds_no_bounce_buffer_goes_over_tcp_and_the_rest_is_not_written_again() {
+    const BOUNCE_BUFFERS: usize = 16;
     let host = Host::start(ShmAccess::SameUid, 64 * MIB).await;
     let relay = Relay::to(&host.peer.endpoints[0].address).await;
     let mut held_up = host.peer.clone();
@@ -286,7 +286,7 @@ async fn what_finds_no_slot_goes_over_tcp_and_the_rest_is_not_written_again() {
     write(&transport, &host, &host.peer, (0, one.as_slice(), 4)).await.unwrap();
     relay.hold_up_after(0);
     let at = |nth: usize| ((32 + nth) * MIB) as u64;
-    let all = (0..SLOTS).map(|nth| write(&transport, &host, &held_up, (at(nth), &small, 5)));
+    let all = (0..BOUNCE_BUFFERS).map(|nth| write(&transport, &host, &held_up, (at(nth), &small, 5)));
     let holders = futures::future::join_all(all);
     let grant = host.grant(Access::Write, &[(0, MIB, 6), (MIB as u64, 20 * MIB, 6)]);
     let ops = [

@@ -16,10 +16,10 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use crate::mapping::{Mapping, Protection, memory_file};
 use crate::memory_limit;
 
-/// Bytes of a slot, and so of what a round of a call copies at most.
-pub(super) const SLOT: usize = 4 << 20;
-/// Maximum number of slots: 64 MiB.
-const SLOTS: usize = 16;
+/// Bytes of a bounce buffer, and so the most that one request of a call carries.
+pub(super) const BOUNCE: usize = 4 << 20;
+/// Maximum number of bounce buffers: 64 MiB.
+const BUFFERS: usize = 16;
 /// Maximum number of areas of callers, each of which takes a descriptor and a place at each store.
 const LISTED: usize = 128;
 
@@ -130,40 +130,40 @@ impl fmt::Debug for Areas {
     }
 }
 
-/// Slots for bytes that are in no area. They are kept once they were needed.
-pub(super) struct Slots {
+/// Bounce buffers: areas through which the bytes of other memory are copied. They are kept once they were needed.
+pub(super) struct BounceBuffers {
     free: Mutex<Vec<Arc<Area>>>,
     permits: Arc<Semaphore>,
 }
 
-/// A slot, which nobody else uses.
+/// A bounce buffer, in use by one request.
 ///
-/// A slot whose drop comes first is not used again: a store may not have copied its bytes yet, and would copy those of another
-/// write to the same range. Its memory ends when no store maps it any more.
-pub(super) struct Slot<'a> {
+/// A buffer that is dropped without [`give_back`](Self::give_back) is not used again: a store may not have copied its bytes
+/// yet, and would copy those of another write to the same range. Its memory is freed when no store maps it any more.
+pub(super) struct BounceBuffer<'a> {
     area: Arc<Area>,
-    slots: &'a Slots,
+    buffers: &'a BounceBuffers,
     _permit: OwnedSemaphorePermit,
 }
 
-impl Default for Slots {
+impl Default for BounceBuffers {
     fn default() -> Self {
-        Self { free: Mutex::default(), permits: Arc::new(Semaphore::new(SLOTS)) }
+        Self { free: Mutex::default(), permits: Arc::new(Semaphore::new(BUFFERS)) }
     }
 }
 
-impl Slots {
-    /// Takes a slot; `None` if all are taken, or there is no memory.
-    pub(super) fn take(&self, areas: &Areas) -> Option<Slot<'_>> {
+impl BounceBuffers {
+    /// Takes a buffer; `None` if all are taken, or there is no memory.
+    pub(super) fn take(&self, areas: &Areas) -> Option<BounceBuffer<'_>> {
         let permit = self.permits.clone().try_acquire_owned().ok()?;
         // The last one, which is most likely in the processor's cache.
         let free = self.free.lock().pop();
-        let area = free.or_else(|| areas.allocate(SLOT).ok())?;
-        Some(Slot { area, slots: self, _permit: permit })
+        let area = free.or_else(|| areas.allocate(BOUNCE).ok())?;
+        Some(BounceBuffer { area, buffers: self, _permit: permit })
     }
 }
 
-impl Slot<'_> {
+impl BounceBuffer<'_> {
     pub(super) fn area(&self) -> &Arc<Area> {
         &self.area
     }
@@ -175,7 +175,7 @@ impl Slot<'_> {
 
     /// Gives it back, when every store has answered all requests that name it.
     pub(super) fn give_back(self) {
-        self.slots.free.lock().push(self.area.clone());
+        self.buffers.free.lock().push(self.area.clone());
     }
 }
 
@@ -201,16 +201,16 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_used_again_only_if_it_is_given_back() {
-        let (areas, slots) = (Areas::default(), Slots::default());
-        slots.take(&areas).unwrap().give_back();
-        let first = slots.take(&areas).unwrap();
+    fn a_bounce_buffer_is_used_again_only_if_it_is_given_back() {
+        let (areas, buffers) = (Areas::default(), BounceBuffers::default());
+        buffers.take(&areas).unwrap().give_back();
+        let first = buffers.take(&areas).unwrap();
         assert_eq!(first.area().number, 0);
         drop(first);
-        let mut taken: Vec<_> = (0..SLOTS).map(|_| slots.take(&areas).unwrap()).collect();
-        assert!(taken.iter().all(|slot| slot.area().number > 0));
-        assert!(slots.take(&areas).is_none(), "all are taken");
+        let mut taken: Vec<_> = (0..BUFFERS).map(|_| buffers.take(&areas).unwrap()).collect();
+        assert!(taken.iter().all(|buffer| buffer.area().number > 0));
+        assert!(buffers.take(&areas).is_none(), "all are taken");
         taken.pop().unwrap().give_back();
-        assert!(slots.take(&areas).is_some());
+        assert!(buffers.take(&areas).is_some());
     }
 }

@@ -15,11 +15,11 @@
 //! # Writes
 //!
 //! The client hands over descriptors of its own memory, and the store copies the bytes of writes out of it when it is asked to
-//! over TCP: see `server::areas`. Memory that the client did not get from [`Transport::allocate`] is copied into a slot first.
+//! over TCP: see `server::areas`. Memory that the client did not get from [`Transport::allocate`] is copied into a bounce buffer first.
 //! A request whose answer was lost may be carried out late. Two rules keep it from damaging a value:
 //!
 //! - Only writes that seal their ranges go this way. No put is ended before a seal was answered, and no copy gets past a seal.
-//! - The slot of such a request is not used again. So if the same bytes are written again and sealed, a late copy in between
+//! - The bounce buffer of such a request is not used again. So if the same bytes are written again and sealed, a late copy in between
 //!   brings the same bytes.
 //!
 //! # Ends
@@ -50,7 +50,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::access::{ParseShmAccessError, ShmAccess};
-use self::areas::Slots;
+use self::areas::BounceBuffers;
 pub(crate) use self::areas::{Areas, ListedArea};
 pub use self::record::socket_name;
 pub(crate) use self::record::{MESSAGE_LEN, Message, RECORD_LEN, Record};
@@ -77,7 +77,7 @@ pub struct ShmTransport {
     access: ShmAccess,
     stores: Arc<Stores>,
     areas: Arc<Areas>,
-    slots: Slots,
+    bounce_buffers: BounceBuffers,
     on_moved: OnShared,
     closed: CancellationToken,
     _life: DropGuard,
@@ -120,8 +120,8 @@ impl ShmTransport {
     pub fn new(tcp: TcpTransport, access: ShmAccess, on_moved: OnShared) -> Self {
         let closed = CancellationToken::new();
         let life = closed.clone().drop_guard();
-        let (stores, areas, slots) = (Arc::default(), Arc::default(), Slots::default());
-        Self { tcp, access, stores, areas, slots, on_moved, closed, _life: life }
+        let (stores, areas, bounce_buffers) = (Arc::default(), Arc::default(), BounceBuffers::default());
+        Self { tcp, access, stores, areas, bounce_buffers, on_moved, closed, _life: life }
     }
 
     /// Returns what the store shares; `None` while there is no connection for that. The first call connects; until it has, the

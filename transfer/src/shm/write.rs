@@ -7,7 +7,7 @@ use std::time::Duration;
 use mc_types::{Access, SealedGrant};
 use tokio::time::Instant;
 
-use super::areas::{Area, SLOT, Slot};
+use super::areas::{Area, BOUNCE, BounceBuffer};
 use super::session::Session;
 use super::{CACHED, ShmTransport, TURN, WORTH_IT};
 use crate::checksum::{Checksum, Sums};
@@ -15,7 +15,7 @@ use crate::tcp::{FromAreas, Piece, Place};
 use crate::transport::{Peer, Seal, TransferError, Transport as _, WriteOp};
 use crate::wire::MAX_OPS;
 
-/// Longest wait of a call for the numbers of its areas. Bytes of those that have none are copied through a slot.
+/// Longest wait of a call for the numbers of its areas. Bytes of those that have none are copied through a bounce buffer.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// Bytes of an operation that are in one place.
@@ -66,12 +66,12 @@ impl ShmTransport {
             if parts.is_empty() {
                 continue;
             }
-            let Some(slot) = self.slot(session, &parts, until).await else {
+            let Some(bounce) = self.bounce_buffer(session, &parts, until).await else {
                 end = End::OtherWay;
                 break;
             };
             let (of_round, sums) =
-                self.write_round(peer, grant, (&parts, ops.len()), slot, seal, deadline).await;
+                self.write_round(peer, grant, (&parts, ops.len()), bounce, seal, deadline).await;
             if of_round.other_way {
                 end = End::OtherWay;
                 break;
@@ -124,21 +124,21 @@ impl ShmTransport {
         answers
     }
 
-    /// Takes a slot if some parts need one, with its number at the store; `None` if there is none.
-    async fn slot(
+    /// Takes a bounce buffer if some parts need one, with its number at the store; `None` if there is none.
+    async fn bounce_buffer(
         &self,
         session: &Session,
         parts: &[&Part<'_>],
         until: Instant,
-    ) -> Option<Option<(Slot<'_>, u64)>> {
+    ) -> Option<Option<(BounceBuffer<'_>, u64)>> {
         if parts.iter().all(|part| part.place.is_some()) {
             return Some(None);
         }
-        let slot = self.slots.take(&self.areas)?;
-        match session.number_of(slot.area(), until).await {
-            Some(number) => Some(Some((slot, number))),
+        let bounce = self.bounce_buffers.take(&self.areas)?;
+        match session.number_of(bounce.area(), until).await {
+            Some(number) => Some(Some((bounce, number))),
             None => {
-                slot.give_back();
+                bounce.give_back();
                 None
             }
         }
@@ -150,23 +150,23 @@ impl ShmTransport {
         peer: &Peer,
         grant: &SealedGrant,
         (parts, ops): (&[&Part<'_>], usize),
-        mut slot: Option<(Slot<'_>, u64)>,
+        mut bounce: Option<(BounceBuffer<'_>, u64)>,
         seal: Seal,
         deadline: Instant,
     ) -> (FromAreas, Vec<Checksum>) {
         let (mut sums, mut pieces, mut at) = (Vec::new(), Vec::new(), 0);
         for part in parts {
-            let (place, sum) = match (&part.place, &mut slot) {
-                (None, Some((slot, area))) => {
+            let (place, sum) = match (&part.place, &mut bounce) {
+                (None, Some((bounce, area))) => {
                     let place = Place { area: *area, at };
                     let copy = |piece: &[u8]| {
-                        slot.write(at, piece);
+                        bounce.write(at, piece);
                         at += piece.len() as u64;
                     };
                     (place, Some(pass(part.bytes, self.tcp.sums(), copy).await))
                 }
                 (Some((place, _)), _) => (*place, None),
-                // There is a slot if one is needed; the store has no area of this number.
+                // There is a buffer if one is needed; the store has no area of this number.
                 (None, None) => (Place { area: 0, at: 0 }, None),
             };
             sums.push(sum);
@@ -186,9 +186,9 @@ impl ShmTransport {
         };
         let (answer, sums) = tokio::join!(ask, sum);
         if answer.is_settled
-            && let Some((slot, _)) = slot
+            && let Some((bounce, _)) = bounce
         {
-            slot.give_back();
+            bounce.give_back();
         }
         (answer, sums)
     }
@@ -205,7 +205,7 @@ impl ShmTransport {
                     }
                     None => None,
                 };
-                for (bytes, from) in buffer.chunks(SLOT).zip((0..).step_by(SLOT)) {
+                for (bytes, from) in buffer.chunks(BOUNCE).zip((0..).step_by(BOUNCE)) {
                     let place = area
                         .as_ref()
                         .map(|(number, at, area)| (Place { area: *number, at: at + from }, area.clone()));
@@ -227,7 +227,7 @@ fn rounds(parts: &[Part<'_>]) -> Vec<Range<usize>> {
         if nth > 0 && parts[nth - 1].op != part.op {
             op_from = nth;
         }
-        while nth > first && (total + part.bytes.len() > SLOT || nth - first >= MAX_OPS) {
+        while nth > first && (total + part.bytes.len() > BOUNCE || nth - first >= MAX_OPS) {
             let end = if op_from > first { op_from } else { nth };
             rounds.push(first..end);
             first = end;
@@ -265,10 +265,10 @@ mod tests {
     use super::*;
 
     fn cut(lens: &[usize]) -> Vec<(Range<usize>, Seal)> {
-        let bytes = vec![0; SLOT];
+        let bytes = vec![0; BOUNCE];
         let part = |(op, len): (usize, usize)| {
             let part = move |bytes| Part { op, range: 0, offset: 0, bytes, place: None };
-            vec![0; len].chunks(SLOT).map(<[u8]>::len).map(|len| part(&bytes[..len])).collect::<Vec<_>>()
+            vec![0; len].chunks(BOUNCE).map(<[u8]>::len).map(|len| part(&bytes[..len])).collect::<Vec<_>>()
         };
         let parts: Vec<_> = lens.iter().copied().enumerate().flat_map(part).collect();
         rounds(&parts).into_iter().map(|round| (round.clone(), seal_of(&parts, &round))).collect()
@@ -278,9 +278,9 @@ mod tests {
     fn a_request_has_whole_operations_and_seals_them_where_they_fit() {
         let (yes, no) = (Seal::Yes, Seal::No);
         assert_eq!(cut(&[1]), [(0..1, yes)]);
-        assert_eq!(cut(&[SLOT / 2, SLOT / 2, 1]), [(0..2, yes), (2..3, yes)]);
-        assert_eq!(cut(&[SLOT - 1, SLOT, 1]), [(0..1, yes), (1..2, yes), (2..3, yes)]);
-        assert_eq!(cut(&[5, 2 * SLOT + 1, 5]), [(0..1, yes), (1..2, no), (2..3, no), (3..5, no)]);
+        assert_eq!(cut(&[BOUNCE / 2, BOUNCE / 2, 1]), [(0..2, yes), (2..3, yes)]);
+        assert_eq!(cut(&[BOUNCE - 1, BOUNCE, 1]), [(0..1, yes), (1..2, yes), (2..3, yes)]);
+        assert_eq!(cut(&[5, 2 * BOUNCE + 1, 5]), [(0..1, yes), (1..2, no), (2..3, no), (3..5, no)]);
         assert_eq!(cut(&vec![1; MAX_OPS + 1]), [(0..MAX_OPS, yes), (MAX_OPS..MAX_OPS + 1, yes)]);
     }
 }

@@ -1,7 +1,7 @@
 //! The client's memory that a store's card reads and writes.
 #![allow(unsafe_code)]
 
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::ways::Way;
 use super::{ClientEnd, NoRdma, Rdma};
+use crate::mapping::{Mapping, Protection, memory_file};
 
 /// Bytes of a block. A request takes as many blocks as its bytes need.
 const BLOCK: u64 = 256 << 10;
@@ -50,41 +51,10 @@ unsafe impl Send for Block {}
 // SAFETY: `&Block` gives nothing but its address and keys.
 unsafe impl Sync for Block {}
 
-/// Fresh memory of a chunk. It is shared, because a private mapping would be copied on write after a fork, and the card
-/// would go on with the old pages.
-struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: an address that nobody uses through this value.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
 // SAFETY: mapped until it is dropped. Buffers copy in and out of it and make no references.
 unsafe impl Memory for Mapping {
     fn range(&self) -> (NonNull<u8>, usize) {
-        (self.base, self.len)
-    }
-}
-
-impl Mapping {
-    fn new(len: usize) -> std::io::Result<Self> {
-        let (protection, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let base = unsafe { libc::mmap(ptr::null_mut(), len, protection, flags, -1, 0) };
-        match NonNull::new(base.cast::<u8>()) {
-            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { base, len }),
-            _ => Err(std::io::Error::last_os_error()),
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `new`.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        (self.base(), self.len() as usize)
     }
 }
 
@@ -127,8 +97,11 @@ impl Pool {
 /// Adds the blocks of a new chunk.
 fn grow(rdma: &Rdma, free: &mut Vec<Block>) -> Result<(), NoRdma> {
     let failed = |error: &dyn std::fmt::Display| NoRdma(format!("no buffers for RDMA: {error}"));
-    let memory = Mapping::new((BLOCK * CHUNK_BLOCKS) as usize).map_err(|error| failed(&error))?;
-    let (base, memory) = (memory.base, Arc::new(memory));
+    // Shared, because a private mapping would be copied on write after a fork, and the card would go on with the old pages.
+    let file = memory_file("mc-rdma", BLOCK * CHUNK_BLOCKS).map_err(|(_, error)| failed(&error))?;
+    let memory =
+        Mapping::new(&file, BLOCK * CHUNK_BLOCKS, Protection::Write).map_err(|error| failed(&error))?;
+    let (base, memory) = (memory.base(), Arc::new(memory));
     let register = |way: &Way| Region::new(&way.domain, memory.clone(), Access::Remote);
     let regions = rdma.ways.iter().map(register).collect::<Result<Vec<_>, _>>();
     let regions = regions.map_err(|error| failed(&error))?;

@@ -25,23 +25,23 @@ const TURN: u64 = 1 << 20;
 
 /// The areas of all clients, by the number that the store has drawn. So nobody finds another client's by counting.
 #[derive(Default)]
-pub(super) struct Areas(Mutex<All>);
+pub(super) struct AreaTable(Mutex<Entries>);
 
 #[derive(Default)]
-struct All {
+struct Entries {
     by_number: HashMap<u64, Arc<Mapping>>,
     bytes: u64,
 }
 
 /// The areas of one client, which end with it.
-pub(super) struct AreasOfOne<'a> {
-    all: &'a Areas,
+pub(super) struct ClientAreas<'a> {
+    all: &'a AreaTable,
     numbers: Vec<u64>,
 }
 
-impl Areas {
-    pub(super) fn of_one(&self) -> AreasOfOne<'_> {
-        AreasOfOne { all: self, numbers: Vec::new() }
+impl AreaTable {
+    pub(super) fn of_client(&self) -> ClientAreas<'_> {
+        ClientAreas { all: self, numbers: Vec::new() }
     }
 
     /// Finds the bytes of an operation.
@@ -60,7 +60,7 @@ impl Areas {
     }
 }
 
-impl AreasOfOne<'_> {
+impl ClientAreas<'_> {
     /// Adds an area and returns its number; `None` if there are too many.
     pub(super) fn add(&mut self, area: Mapping) -> Option<u64> {
         let mut all = self.all.0.lock();
@@ -99,7 +99,7 @@ impl AreasOfOne<'_> {
     }
 }
 
-impl Drop for AreasOfOne<'_> {
+impl Drop for ClientAreas<'_> {
     fn drop(&mut self) {
         let numbers = std::mem::take(&mut self.numbers);
         self.forget(numbers);
@@ -153,14 +153,14 @@ mod tests {
 
     #[test]
     fn an_area_is_found_by_its_number_while_its_client_has_it() {
-        let areas = Areas::default();
+        let areas = AreaTable::default();
         let find = |area, at, len| areas.find(&AreaOp { op: Op { range: 0, offset: 0, len }, area, at });
-        let mut client = areas.of_one();
+        let mut client = areas.of_client();
         let (one, two) = (client.add(mapping(100)).unwrap(), client.add(mapping(200)).unwrap());
         assert!(find(one, 100, 0).is_ok() && find(two, 0, 200).is_ok());
         assert!(find(one, 1, 100).is_err() && find(one, u64::MAX, 2).is_err() && find(0, 0, 1).is_err());
         client.remove(one);
-        areas.of_one().remove(two);
+        areas.of_client().remove(two);
         assert!(find(one, 0, 1).is_err() && find(two, 0, 1).is_ok(), "another client can't end it");
         drop(client);
         assert!(find(two, 0, 1).is_err());
@@ -169,8 +169,8 @@ mod tests {
 
     #[test]
     fn what_clients_hand_over_is_bounded() {
-        let areas = Areas::default();
-        let (mut one, mut other) = (areas.of_one(), areas.of_one());
+        let areas = AreaTable::default();
+        let (mut one, mut other) = (areas.of_client(), areas.of_client());
         areas.0.lock().bytes = MOST_BYTES - 100;
         assert!(one.add(mapping(101)).is_none());
         let number = one.add(mapping(100)).unwrap();

@@ -67,7 +67,7 @@ impl DataServer {
         // Before the list is read, so that no change is missed.
         let mut relent = self.relent.subscribe();
         tokio::time::timeout(PATIENCE, self.hand_over(&mut stream, access)).await??;
-        let mut areas = self.areas.of_one();
+        let mut areas = self.areas.of_client();
         loop {
             let mut message = [0; MESSAGE_LEN];
             let files = tokio::select! {

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::areas::Areas;
+use self::areas::AreaTable;
 use self::check::{Identity, Refusal};
 use self::connection::Connection;
 pub use self::counters::{Counters, RequestSeconds};
@@ -110,7 +110,7 @@ pub struct DataServer {
     /// Connections that may still get RDMA beside them.
     pairs: Arc<Semaphore>,
     /// Memory that clients of this host share with this store.
-    areas: Areas,
+    areas: AreaTable,
     /// Told when a network card has left a range that it moved bytes of.
     transfer_ended: Arc<Notify>,
     /// Wakes the connection that has been idle for the longest time when another one is refused.
@@ -175,7 +175,7 @@ impl DataServer {
             slots: Arc::new(Semaphore::new(max_connections)),
             rdma,
             pairs: Arc::new(Semaphore::new(max_pairs.min(Semaphore::MAX_PERMITS))),
-            areas: Areas::default(),
+            areas: AreaTable::default(),
             transfer_ended: Arc::default(),
             crowded: Notify::new(),
             timeouts: Timeouts::default(),

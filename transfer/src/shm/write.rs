@@ -11,7 +11,7 @@ use super::areas::{Area, BOUNCE, BounceBuffer};
 use super::session::Session;
 use super::{CACHED, ShmTransport, TURN, WORTH_IT};
 use crate::checksum::{Checksum, Sums};
-use crate::tcp::{FromAreas, Piece, Place};
+use crate::tcp::{FromAreas, InArea, Piece};
 use crate::transport::{Peer, Seal, TransferError, Transport as _, WriteOp};
 use crate::wire::MAX_OPS;
 
@@ -25,7 +25,7 @@ struct Part<'a> {
     offset: u64,
     bytes: &'a [u8],
     /// Their place, and the area, which is kept until the answer; `None` if they are in no area of the store's.
-    place: Option<(Place, Arc<Area>)>,
+    place: Option<(InArea, Arc<Area>)>,
 }
 
 /// Whether a batch should go through shared memory.
@@ -158,7 +158,7 @@ impl ShmTransport {
         for part in parts {
             let (place, sum) = match (&part.place, &mut bounce) {
                 (None, Some((bounce, area))) => {
-                    let place = Place { area: *area, at };
+                    let place = InArea { area: *area, at };
                     let copy = |piece: &[u8]| {
                         bounce.write(at, piece);
                         at += piece.len() as u64;
@@ -167,7 +167,7 @@ impl ShmTransport {
                 }
                 (Some((place, _)), _) => (*place, None),
                 // There is a buffer if one is needed; the store has no area of this number.
-                (None, None) => (Place { area: 0, at: 0 }, None),
+                (None, None) => (InArea { area: 0, at: 0 }, None),
             };
             sums.push(sum);
             pieces.push(Piece::at(place, part.op, (part.range, part.offset, part.bytes.len() as u64)));
@@ -208,7 +208,7 @@ impl ShmTransport {
                 for (bytes, from) in buffer.chunks(BOUNCE).zip((0..).step_by(BOUNCE)) {
                     let place = area
                         .as_ref()
-                        .map(|(number, at, area)| (Place { area: *number, at: at + from }, area.clone()));
+                        .map(|(number, at, area)| (InArea { area: *number, at: at + from }, area.clone()));
                     parts.push(Part { op: nth, range: op.range, offset, bytes, place });
                     offset = offset.wrapping_add(bytes.len() as u64);
                 }

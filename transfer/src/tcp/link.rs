@@ -7,7 +7,7 @@ use rustix::net::RecvFlags;
 use smallvec::SmallVec;
 use tokio::net::TcpStream;
 
-use super::plan::{Piece, Place};
+use super::plan::{InArea, Piece};
 use super::progress::{Moved, Progress, Watch, within};
 use super::rdma::Paired;
 use crate::checksum::{Checksum, Sums};
@@ -279,7 +279,7 @@ impl Link {
     pub(super) async fn write_from_areas(
         &mut self,
         grant: &[u8],
-        pieces: &[Piece<Place>],
+        pieces: &[Piece<InArea>],
         seal: Seal,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
@@ -292,7 +292,7 @@ impl Link {
         let ask = if seal == Seal::Yes { Ask::AreaWriteAndSeal } else { Ask::AreaWrite };
         let id = self.begin(ask, pieces.len() as u16, grant);
         for piece in pieces {
-            let Place { area, at } = piece.buffers[0];
+            let InArea { area, at } = piece.buffers[0];
             let op = Op { range: piece.range, offset: piece.offset, len: piece.len };
             AreaOp { op, area, at }.encode(&mut self.out);
         }

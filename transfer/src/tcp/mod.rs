@@ -15,7 +15,7 @@ use mc_types::{Access, SealedGrant};
 use tokio::time::{Instant, timeout_at};
 
 use self::link::{Broken, ConnectError, Link, Outcome, Refused};
-pub(crate) use self::plan::{Piece, Place};
+pub(crate) use self::plan::{InArea, Piece};
 use self::pool::{Pool, Pools, Reuse};
 pub use self::rdma::OnRdma;
 use self::rdma::{ByRdma, NoPair};
@@ -127,7 +127,7 @@ impl TcpTransport {
         &self,
         peer: &Peer,
         grant: &SealedGrant,
-        (pieces, ops): (Vec<Piece<Place>>, usize),
+        (pieces, ops): (Vec<Piece<InArea>>, usize),
         seal: Seal,
         deadline: Instant,
     ) -> FromAreas {
@@ -267,7 +267,7 @@ enum Work<'a> {
     Check(Vec<Piece<&'a [u8]>>),
     /// Writes that the store copies by itself.
     Areas {
-        pieces: Vec<Piece<Place>>,
+        pieces: Vec<Piece<InArea>>,
         seal: Seal,
         /// Whether a turn has ended without its answer, whatever came after. The store may still be at it.
         in_doubt: bool,

@@ -35,9 +35,9 @@ impl Buffer for &mut [u8] {
     }
 }
 
-/// Place of bytes in an area of the store's (see [`crate::shm`]).
+/// Place of bytes in an area of the client, by the number that the store gave it (see [`crate::shm`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct InArea {
     pub(crate) area: u64,
     pub(crate) at: u64,
 }
@@ -116,9 +116,9 @@ pub(super) fn cut<B: Buffer>(
     lists
 }
 
-impl Piece<Place> {
+impl Piece<InArea> {
     /// A piece whose bytes are at one place.
-    pub(crate) fn at(place: Place, op: usize, (range, offset, len): (u32, u64, u64)) -> Self {
+    pub(crate) fn at(place: InArea, op: usize, (range, offset, len): (u32, u64, u64)) -> Self {
         Self { op, range, offset, len, buffers: SmallVec::from_iter([place]) }
     }
 }

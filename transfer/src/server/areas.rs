@@ -137,7 +137,7 @@ impl Connection<'_> {
             }
         }
         let ranges = AreaOp::decode_all(ops).map(|op| op.op.range);
-        self.end_writes(grant, ranges, writes, seal, &server.counters.shm_bytes_written).await;
+        self.end_writes(seal.then_some(grant), ranges, writes, &server.counters.shm_bytes_written).await;
     }
 }
 

@@ -255,22 +255,14 @@ impl<'a> Connection<'a> {
     ) -> Result<(), Closed> {
         self.socket.receive(writes, outcomes).await?;
         for (write, outcome) in writes.drain(..).zip(outcomes.drain(..)) {
-            let sealed = match sealing {
-                Some(grant) => Some(self.server.seal(&write, grant, &mut self.patience).await),
-                None => None,
-            };
-            self.verdict(match (outcome, sealed) {
-                (Received::All, sealed) => {
-                    Counters::add(&self.server.counters.bytes_written, write.len);
-                    Counters::add(&self.server.counters.writes, 1);
-                    sealed.unwrap_or(Ok(())).map_err(Refusal::from)
+            let verdict = match outcome {
+                Received::All => {
+                    let bytes = &self.server.counters.bytes_written;
+                    self.end_write(&write, sealing, bytes).await
                 }
-                // Sealed meanwhile by the same write over an earlier connection, whose answer was lost: then sealing it
-                // again succeeds. Whatever else ends a write has taken the range from it.
-                (Received::Superseded, Some(Ok(()))) => Ok(()),
-                (Received::Superseded, Some(Err(Fenced::InTransfer))) => Err(Fenced::InTransfer.into()),
-                (Received::Superseded, _) => Err(Fenced::Ended { index: write.range.index }.into()),
-            });
+                Received::Superseded => self.end_lost(&write, sealing).await,
+            };
+            self.verdict(verdict);
         }
         Ok(())
     }

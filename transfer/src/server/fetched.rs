@@ -1,4 +1,4 @@
-//! Writes whose bytes the store moves itself, by RDMA or out of memory that a client shares.
+//! The end of writes, and those whose bytes the store moves itself: by RDMA, or out of memory that a client shares.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
@@ -43,10 +43,9 @@ impl Connection<'_> {
     /// and is sealed only when none of them is refused. Counts their bytes in `bytes`.
     pub(super) async fn end_writes(
         &mut self,
-        grant: &Grant,
+        sealing: Option<&Grant>,
         ranges: impl Iterator<Item = u32>,
         writes: Vec<Result<Fetched, Refusal>>,
-        seal: bool,
         bytes: &AtomicU64,
     ) {
         let ranges: Vec<u32> = ranges.collect();
@@ -54,9 +53,9 @@ impl Connection<'_> {
         for (write, range) in writes.into_iter().zip(&ranges) {
             let outcome = match write {
                 Ok(Fetched { write, lost: false }) => Ok(Some(write)),
-                Ok(Fetched { write, lost: true }) => self.end_lost(grant, &write, seal).await.map(|()| None),
+                Ok(Fetched { write, lost: true }) => self.end_lost(&write, sealing).await.map(|()| None),
                 // A range is sealed only once its bytes are there: as over TCP.
-                Err(Refusal::Fenced(Fenced::Sealed { .. })) if seal => Ok(None),
+                Err(Refusal::Fenced(Fenced::Sealed { .. })) if sealing.is_some() => Ok(None),
                 Err(refusal) => Err(refusal),
             };
             if let Err(refusal) = &outcome {
@@ -67,16 +66,7 @@ impl Connection<'_> {
         for (outcome, range) in outcomes.into_iter().zip(ranges) {
             let verdict = match (outcome, refused.get(&range)) {
                 (_, Some(refusal)) => Err(refusal.clone()),
-                (Ok(Some(write)), None) => {
-                    Counters::add(&self.server.counters.writes, 1);
-                    Counters::add(bytes, write.len);
-                    match seal {
-                        true => {
-                            self.server.seal(&write, grant, &mut self.patience).await.map_err(Refusal::from)
-                        }
-                        false => Ok(()),
-                    }
-                }
+                (Ok(Some(write)), None) => self.end_write(&write, sealing, bytes).await,
                 // The same write has brought the bytes over another connection, and sealed them.
                 (Ok(None) | Err(_), None) => Ok(()),
             };
@@ -84,22 +74,34 @@ impl Connection<'_> {
         }
     }
 
+    /// Counts a write whose bytes are there, and seals its range if there is a grant for that.
+    pub(super) async fn end_write(
+        &mut self,
+        write: &Incoming,
+        sealing: Option<&Grant>,
+        bytes: &AtomicU64,
+    ) -> Result<(), Refusal> {
+        Counters::add(&self.server.counters.writes, 1);
+        Counters::add(bytes, write.len);
+        match sealing {
+            Some(grant) => Ok(self.server.seal(write, grant, &mut self.patience).await?),
+            None => Ok(()),
+        }
+    }
+
     /// Says whether a write that has lost its pass was done over another connection, whose answer may be lost: then sealing it
     /// again succeeds. Everything else that ends a write has taken the range from it.
     pub(super) async fn end_lost(
         &mut self,
-        grant: &Grant,
         write: &Incoming,
-        seal: bool,
+        sealing: Option<&Grant>,
     ) -> Result<(), Refusal> {
-        let ended = Fenced::Ended { index: write.range.index };
-        if !seal {
-            return Err(ended.into());
-        }
+        let ended = Err(Fenced::Ended { index: write.range.index }.into());
+        let Some(grant) = sealing else { return ended };
         match self.server.seal(write, grant, &mut self.patience).await {
             Ok(()) => Ok(()),
             Err(Fenced::InTransfer) => Err(Fenced::InTransfer.into()),
-            Err(_) => Err(ended.into()),
+            Err(_) => ended,
         }
     }
 

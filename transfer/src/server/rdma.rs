@@ -166,7 +166,7 @@ impl Connection<'_> {
                 self.pair = Some(pair);
                 let ranges = RdmaOp::decode_all(ops).map(|op| op.op.range);
                 let bytes = &self.server.counters.rdma_bytes_written;
-                self.end_writes(grant, ranges, writes, seal, bytes).await;
+                self.end_writes(seal.then_some(grant), ranges, writes, bytes).await;
                 Ok(())
             }
             Err(Failed::CutOff) => {
@@ -185,7 +185,7 @@ impl Connection<'_> {
                 Err(refusal) => Err(refusal),
                 // Others of the batch have nothing to do with it, and come again.
                 Ok(Fetched { write, .. }) if write.pass.hold().is_some() => Err(Refusal::CutOff),
-                Ok(Fetched { write, .. }) => self.end_lost(grant, &write, seal).await,
+                Ok(Fetched { write, .. }) => self.end_lost(&write, seal.then_some(grant)).await,
             };
             self.verdict(verdict);
         }

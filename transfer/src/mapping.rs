@@ -1,7 +1,7 @@
 //! Memory files (memfds), and shared mappings of them.
 //!
-//! A file that somebody else made is mapped only if its size can't shrink: an access past the end of a file kills the process.
-//! A page of a hole is made when it is read, so such a mapping can cost memory, but never fault.
+//! A file of another process is mapped only if its size is sealed: an access past the end of a file kills the process. Reading a
+//! hole allocates a page, so such a mapping can cost memory, but no access faults.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -24,7 +24,7 @@ pub(crate) fn memory_file(name: &str, len: u64) -> Result<OwnedFd, (&'static str
     Ok(file)
 }
 
-/// What this process may do with a mapping.
+/// Access of this process to a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
     Read,
@@ -78,8 +78,8 @@ impl Mapping {
         Self::new(file, len, Protection::Read)
     }
 
-    /// [`Self::of_another`], of a client: nobody but its maker can change it, and it has all its pages, because one that is
-    /// missing would be taken from this process's memory when it is read.
+    /// Maps a file of a client, to be read. Beyond the rules of [`Self::of_another`], only its maker can write to it, and it has
+    /// no holes: this process would pay for their pages.
     pub(crate) fn of_client(file: impl AsFd, len: u64) -> io::Result<Self> {
         let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
         if !rustix::fs::fcntl_get_seals(&file)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE) {

@@ -5,9 +5,9 @@
 //! checks its own read finds the record (see [`crate::fence`]): a seqlock of which the reader needs no message.
 //!
 //! A stamp never falls, because the fence admits no older write, and is never forgotten, as records are. So stamps hold as
-//! long as their fence admits writes, and also after its process has ended: nobody writes there any more. A store that goes over
-//! to another cluster serves the same memory under a new fence, whose indexes begin anew. It ends the old stamps before that
-//! (see [`Stamps::end`]), and from then on they say of no byte that it is good.
+//! long as their fence admits writes, and also after its process has ended: nobody writes there any more. A store that moves
+//! to another cluster serves the same memory under a new fence, and the indexes of that cluster start at 1. The store first
+//! marks the old stamps as ended ([`Stamps::end`]); after that no read passes them.
 //!
 //! A block may hold bytes of several objects. Then a newer neighbour hides that the reader's own bytes are good, and the reader
 //! asks the store, whose records are exact.
@@ -33,7 +33,7 @@ pub(crate) struct Stamps {
 }
 
 impl Stamps {
-    /// Creates stamps that say that nothing was written. `None` where the system can't share them.
+    /// Creates stamps of a segment without writes. `None` where the system can't share them.
     pub(crate) fn new(segment: SegmentNumber, segment_len: u64) -> Option<Self> {
         let len = stamps_len(segment_len);
         let file = memory_file(&format!("mc-stamps-{segment}"), len).ok()?;

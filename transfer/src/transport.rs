@@ -80,9 +80,9 @@ pub trait Transport: Send + Sync + fmt::Debug {
 
     /// Writes a batch; returns one answer per operation, in order.
     ///
-    /// With [`Seal::Yes`] at most one operation of the batch may be on each range, and each answer says that the whole range of the operation is sealed as well. Whoever publishes the
-    /// bytes seals them first: otherwise a holder of the grant could overwrite them until it expires. An operation of no
-    /// bytes only seals.
+    /// With [`Seal::Yes`] at most one operation of the batch may be on each range, and each answer says that the whole range of
+    /// the operation is sealed as well. Seal bytes before they are published: otherwise a holder of the grant could overwrite
+    /// them until it expires. An operation of no bytes only seals.
     fn write<'a>(
         &'a self,
         peer: &'a Peer,

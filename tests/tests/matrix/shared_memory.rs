@@ -64,7 +64,7 @@ impl Drop for Writer {
     }
 }
 
-/// Between the start of a put and its end. What it asks for when it goes on damages nothing of what others have written.
+/// The client stops between the start of a put and its end. Its late requests damage no value of others.
 #[tokio::test]
 async fn stop_client() {
     let mut writer = None;

@@ -11,11 +11,11 @@
 //!   holds all their locks. A newer write marks every older pass that it overlaps, under that pass's lock, before it
 //!   writes. So the older write has either finished its receive before the newer one's first byte, or sees the mark and
 //!   receives no more.
-//! - **Late reader of this host.** A reader that maps the segment looks at its [stamps](crate::stamps), to which the server adds
-//!   those of an admitted write before its first byte.
 //! - **Late reader.** A seqlock: the server copies the bytes into the socket, then looks the index up again. A newer
 //!   write registers before its first byte. So a server that copied such a byte finds the write registered, and tells
 //!   the client in the trailer that the bytes are not good.
+//! - **Late reader of this host.** A reader that maps the segment looks at its [stamps](crate::stamps), to which the server adds
+//!   those of an admitted write before its first byte.
 //! - **The same put, twice.** The connections of a striped put, and its retries, have one index and share one pass.
 //!   They don't fence each other: an older connection may write over the bytes of a newer one. These are the same
 //!   bytes, because each call draws its own put id and the index belongs to that put alone.

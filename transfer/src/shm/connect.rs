@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// Maximum number of segments of a store.
 const MOST: usize = 4096;
 
-/// What a store shares: its segments, and whether it takes messages and areas.
+/// Connection to a store, the segments that it shares, and whether it takes messages and areas.
 type Shared = (UnixStream, HashMap<SegmentNumber, SharedSegment>, bool);
 
 /// Connects to a store and receives the descriptors of its segments.

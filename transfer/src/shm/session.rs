@@ -1,4 +1,4 @@
-//! The connection to a store that shares its memory, and what both ends may use while it lasts.
+//! The connection to a store that shares its memory, and the memory that both ends may use while it lasts.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,7 +26,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Longest wait for the store's answer, and for it to take a message. After it there is no more sharing with it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a store shares with this process, and this process with it.
+/// Memory that a store and this process share while their connection lasts.
 pub(super) struct Session {
     segments: HashMap<SegmentNumber, SharedSegment>,
     /// `None` with a store of an earlier version, which takes no messages.

@@ -1,4 +1,4 @@
-//! Writes that a store copies out of memory of this process. See the module above for what makes that right.
+//! Writes that a store copies out of memory of this process. The module above says why they can do no harm.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ enum End {
     Answered,
     /// The store answers no more.
     Failed(TransferError),
-    /// What is left has to go over TCP.
+    /// The operations that are left have to go over TCP.
     OtherWay,
 }
 

@@ -48,8 +48,12 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
         request(1, 2, 1, 34),
         request(1, 3, 2, 32),
         request(2, 4, 1, 32),
+        request(2, 5, 2, 36),
+        request(2, 6, 1, 36),
         b"\x03\x05\0\x02no".to_vec(),
         [&[4u8][..], &9u64.to_be_bytes()].concat(),
         [&[5u8][..], &[7; 34]].concat(),
+        [&[6u8][..], &[7; 12]].concat(),
+        [&[7u8, 0, 0, 0, 2][..], &[7; 16]].concat(),
     ]
 }

@@ -254,8 +254,8 @@ impl Client {
     /// Registers memory with the transports, for zero-copy calls.
     ///
     /// Pass parts of it to [`batch_get_into`](Self::batch_get_into) and [`batch_put_from`](Self::batch_put_from), which
-    /// work as well with any other memory. Register memory of another owner with `RegisteredMemory::from_raw_parts`. Puts to
-    /// stores of the same host copy less from memory of [`allocate`](Self::allocate).
+    /// work as well with any other memory. Register memory of another owner with `RegisteredMemory::from_raw_parts`. Memory of
+    /// [`allocate`](Self::allocate) saves a copy.
     #[must_use]
     pub fn register(&self, buffer: Vec<u8>) -> RegisteredMemory {
         RegisteredMemory::from_vec(buffer)
@@ -263,10 +263,10 @@ impl Client {
 
     /// Allocates registered memory, page aligned and zeroed.
     ///
-    /// Stores of the same host copy the bytes of puts out of it by themselves, if memory is shared with them; other memory is
-    /// copied once more. That goes for up to 128 buffers at a time, of 16 KiB and more: further ones are as good as other
-    /// memory. Such a buffer takes a descriptor, is faulted in, which takes about a second for every few GiB, and is shared by
-    /// a process that is forked.
+    /// Stores take the bytes of puts out of it by themselves, those of the same host by a copy and others by RDMA; other memory is
+    /// copied once more. With [`batch_get_into_owned`](Self::batch_get_into_owned), the bytes of gets come straight into it by RDMA.
+    /// That goes for up to 128 allocations at a time, of 16 KiB and more: further ones are as good as other memory. Each takes a
+    /// descriptor, is faulted in and pinned, which takes about a second for every few GiB, and is shared by a process that is forked.
     ///
     /// # Errors
     /// When the memory cannot be allocated.

@@ -24,6 +24,7 @@ mod masters;
 mod metrics;
 mod objects;
 mod options;
+mod owned;
 mod placement;
 mod ranges;
 mod sessions;
@@ -49,5 +50,6 @@ pub use objects::{
 pub use options::{
     Builder, DEFAULT_MASTER_PORT, Health, Mode, Near, PinAction, Put, PutMode, PutOptions, Replication,
 };
+pub use owned::{GetIntoOwned, GotOwned};
 pub use ranges::{GetRangesInto, RangeInto};
 pub use sessions::{GetSession, PutSession, RangeFrom, ReadInto, WriteFrom};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use mc_client::{Builder, Client, ShmAccess, Transports};
+use mc_client::{Builder, Client, GetIntoOwned, PutFrom, PutOptions, ShmAccess, Transports};
 use mc_tests::{Cluster, ClusterBuilder, Faults, Workload, value};
 
 /// An emulated guest is slow: elections must not come of that.
@@ -66,6 +66,17 @@ async fn one_pool_serves_clients_of_every_transport_through_a_leader_kill() {
     cluster.ready().await;
     running.acknowledged(10).await;
     running.stop().await.assert_nothing_lost(&cluster);
+
+    let (client, bytes) = (&clients[0], value("allocated", 1, SIZE));
+    let mut memory = client.allocate(2 * SIZE).unwrap();
+    memory.as_mut_slice()[..SIZE].copy_from_slice(&bytes);
+    let item = PutFrom { key: b"allocated", slices: &[&memory.as_slice()[..SIZE]], group: &[] };
+    client.batch_put_from(&[item], &PutOptions::default()).await.remove(0).unwrap();
+    let into = vec![memory.split_off(SIZE)];
+    let got =
+        client.batch_get_into_owned(vec![GetIntoOwned { key: "allocated".into(), into }]).await.remove(0);
+    assert_eq!(got.read.unwrap(), Some(SIZE));
+    assert!(got.into[0].as_slice() == bytes);
 
     let [rdma, tcp, shm] = clients.each_ref().map(Client::stats);
     assert_eq!((rdma.rdma_bytes_read, rdma.shm_bytes_read), (rdma.bytes_read, 0), "{rdma:?}");

@@ -7,6 +7,7 @@
 //! where both are on one host. A store lends the
 //! [`Segment`]s of its [`Memory`] and knows the cluster's time through an [`Authority`].
 
+mod areas;
 mod authority;
 mod checksum;
 mod choice;
@@ -34,7 +35,7 @@ pub use choice::{ParseTransportsError, Transports};
 pub use fence::fence_limit;
 pub use memory::Memory;
 pub use rdma::{DeviceReport, NoRdma, ParseRdmaDevicesError, Rdma, RdmaDevices};
-pub use registration::{RegisterError, RegisteredMemory};
+pub use registration::{Lent, RegisterError, RegisteredMemory};
 pub use segment::{AllocateError, Segment};
 pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts, Withdrawn};
 pub use shm::{OnShared, ParseShmAccessError, ShmAccess, ShmTransport, socket_name};

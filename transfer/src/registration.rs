@@ -1,42 +1,58 @@
 //! Registration of local memory with the transports.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::shm::{Areas, ListedArea};
+use crate::areas::{Areas, ListedArea, ListedLoan};
 
 /// Unit in which one-sided transports register memory.
 const PAGE: usize = 4096;
+/// Fewest bytes that are allocated where stores reach them.
+const WORTH_IT: usize = 16 << 10;
 
 /// Local memory that transfers read from and write to.
 ///
-/// Memory that a transport [allocated](crate::Transport::allocate) is shared with the stores of this host, which copy the bytes
-/// of writes out of it. Other memory is copied once more.
+/// Memory that a transport [allocated](crate::Transport::allocate) is reached by stores, which take the bytes of writes out of it
+/// by themselves: those of this host map it, and others read it by RDMA. Other memory is copied once more.
 pub struct RegisteredMemory {
     base: NonNull<u8>,
     len: usize,
-    owner: Owner,
+    /// Shared by the parts of one allocation.
+    owner: Arc<Owner>,
 }
 
 enum Owner {
     /// Page-aligned memory allocated here.
-    Pages(Layout),
-    /// Memory that stores of this host may map.
-    Area { _area: ListedArea },
+    Pages { base: NonNull<u8>, layout: Layout },
+    /// Memory that stores reach.
+    Area(ListedArea),
     /// A vector moved in by the caller.
-    Vec { capacity: usize },
+    Vec { base: NonNull<u8>, len: usize, capacity: usize },
     /// Memory that somebody else owns and frees.
     Borrowed,
 }
 
-// SAFETY: plain bytes, reached through `&self` for reading and `&mut self` for writing only.
+/// Memory that is filled by reads: see [`RegisteredMemory::lend`].
+#[derive(Debug)]
+pub struct Lent {
+    memory: RegisteredMemory,
+    /// `None` if the devices of stores don't reach it.
+    loan: Option<ListedLoan>,
+}
+
+// SAFETY: plain bytes, reached through `&self` for reading and `&mut self` for writing only. Parts of one allocation are
+// apart.
 unsafe impl Send for RegisteredMemory {}
 // SAFETY: as above.
 unsafe impl Sync for RegisteredMemory {}
+// SAFETY: addresses, which only the drop uses.
+unsafe impl Send for Owner {}
+// SAFETY: as above.
+unsafe impl Sync for Owner {}
 
 /// Why memory could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,17 +72,20 @@ impl RegisteredMemory {
             Layout::from_size_align(len.max(1), PAGE).map_err(|_| RegisterError::OutOfMemory(len))?;
         // SAFETY: the layout's size is at least 1.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(RegisterError::OutOfMemory(len))?;
-        Ok(Self { base, len, owner: Owner::Pages(layout) })
+        Ok(Self { base, len, owner: Arc::new(Owner::Pages { base, layout }) })
     }
 
-    /// [`Self::allocate`], in memory that stores of this host may map; in other memory if there are too many areas, or no
-    /// descriptor.
+    /// [`Self::allocate`], in memory that stores reach; in other memory if it is too little, or there are too many areas, or
+    /// no descriptor.
     pub(crate) fn in_area(areas: &Arc<Areas>, len: usize) -> Result<Self, RegisterError> {
+        if len < WORTH_IT {
+            return Self::allocate(len);
+        }
         match areas.allocate_listed(len) {
-            Ok(area) => Ok(Self { base: area.base(), len, owner: Owner::Area { _area: area } }),
+            Ok(area) => Ok(Self { base: area.base(), len, owner: Arc::new(Owner::Area(area)) }),
             Err(error) if error.kind() == io::ErrorKind::OutOfMemory => Err(RegisterError::OutOfMemory(len)),
             Err(error) => {
-                tracing::debug!(%error, len, "a buffer is not shared with stores of this host");
+                tracing::debug!(%error, len, "stores don't reach a buffer");
                 Self::allocate(len)
             }
         }
@@ -77,16 +96,18 @@ impl RegisteredMemory {
     pub fn from_vec(bytes: Vec<u8>) -> Self {
         let mut bytes = std::mem::ManuallyDrop::new(bytes);
         let base = NonNull::from(bytes.as_mut_slice()).cast();
-        Self { base, len: bytes.len(), owner: Owner::Vec { capacity: bytes.capacity() } }
+        let (len, capacity) = (bytes.len(), bytes.capacity());
+        Self { base, len, owner: Arc::new(Owner::Vec { base, len, capacity }) }
     }
 
     /// Registers memory that somebody else owns, such as a Python buffer.
     ///
     /// # Safety
-    /// `base .. base + len` must stay valid, initialized and untouched by anybody else until the value is dropped.
+    /// `base .. base + len` must stay valid, initialized and untouched by anybody else until the value, and every part that was
+    /// [split off](Self::split_off), is dropped.
     #[must_use]
     pub unsafe fn from_raw_parts(base: NonNull<u8>, len: usize) -> Self {
-        Self { base, len, owner: Owner::Borrowed }
+        Self { base, len, owner: Arc::new(Owner::Borrowed) }
     }
 
     /// Returns the bytes.
@@ -102,18 +123,93 @@ impl RegisteredMemory {
         // SAFETY: as above, and `&mut self` makes it the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
+
+    /// Keeps the first `at` bytes, and returns the others. The memory is freed with its last part.
+    ///
+    /// # Panics
+    /// When there are fewer bytes.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Self {
+        assert!(at <= self.len, "cannot split {} bytes at {at}", self.len);
+        let len = self.len - at;
+        self.len = at;
+        // SAFETY: inside, or its end.
+        Self { base: unsafe { self.base.add(at) }, len, owner: self.owner.clone() }
+    }
+
+    /// Whether [`Self::lend`] takes no time: either the memory was lent before, or nothing has to be registered.
+    #[must_use]
+    pub fn is_lent_at_once(&self) -> bool {
+        match &*self.owner {
+            Owner::Area(area) => area.is_lent_at_once(),
+            Owner::Pages { .. } | Owner::Vec { .. } | Owner::Borrowed => true,
+        }
+    }
+
+    /// Lends the memory to reads. If a transport has [allocated](crate::Transport::allocate) it, devices of stores write the bytes of
+    /// reads by RDMA straight into it; otherwise these are copied out of buffers.
+    ///
+    /// An allocation that is lent for the first time is registered with the local devices, which takes a second for some GiB.
+    /// From then on, stores that this process has connected to could write to it: it is up to them not to do so unasked.
+    #[must_use]
+    pub fn lend(self) -> Lent {
+        let loan = match &*self.owner {
+            Owner::Area(area) => area.lend(self.base, self.len),
+            Owner::Pages { .. } | Owner::Vec { .. } | Owner::Borrowed => None,
+        };
+        Lent { memory: self, loan }
+    }
 }
 
-impl Drop for RegisteredMemory {
-    fn drop(&mut self) {
-        match self.owner {
-            // SAFETY: allocated with this layout in `allocate`.
-            Owner::Pages(layout) => unsafe { dealloc(self.base.as_ptr(), layout) },
-            Owner::Vec { capacity } => {
-                // SAFETY: the parts of the vector that `from_vec` took apart.
-                drop(unsafe { Vec::from_raw_parts(self.base.as_ptr(), self.len, capacity) });
+impl AsRef<[u8]> for RegisteredMemory {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl Lent {
+    /// Returns the bytes for reads to fill.
+    ///
+    /// # Safety
+    /// A future that has the slice must be dropped before anything else uses the bytes: one that is leaked could leave a device
+    /// writing there.
+    #[must_use]
+    pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.memory.as_mut_slice()
+    }
+
+    /// Ends the loan, and returns the memory.
+    ///
+    /// If bytes of a read may still come in, because a device would not end it, that memory is never used again and the result
+    /// is another one, of zeros.
+    #[must_use]
+    pub fn take_back(self) -> RegisteredMemory {
+        let Self { memory, loan } = self;
+        if loan.is_none_or(ListedLoan::end) {
+            return memory;
+        }
+        let len = memory.len;
+        tracing::error!("{len} bytes of memory are lost until this process ends: a device may write there");
+        std::mem::forget(memory);
+        match RegisteredMemory::allocate(len) {
+            Ok(other) => other,
+            Err(RegisterError::OutOfMemory(_)) => {
+                handle_alloc_error(Layout::from_size_align(len, PAGE).unwrap_or(Layout::new::<u8>()))
             }
-            Owner::Area { .. } | Owner::Borrowed => {}
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        match *self {
+            // SAFETY: allocated with this layout in `allocate`.
+            Self::Pages { base, layout } => unsafe { dealloc(base.as_ptr(), layout) },
+            Self::Vec { base, len, capacity } => {
+                // SAFETY: the parts of the vector that `from_vec` took apart.
+                drop(unsafe { Vec::from_raw_parts(base.as_ptr(), len, capacity) });
+            }
+            Self::Area(_) | Self::Borrowed => {}
         }
     }
 }
@@ -148,5 +244,28 @@ mod tests {
         assert_eq!(theirs, [9, 2, 3]);
         assert!(RegisteredMemory::allocate(0).unwrap().as_slice().is_empty());
         assert!(RegisteredMemory::allocate(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn parts_of_an_allocation_are_apart_and_free_it_together() {
+        let mut whole = RegisteredMemory::from_vec(vec![1, 2, 3, 4, 5]);
+        let mut tail = whole.split_off(3);
+        let end = tail.split_off(2);
+        assert_eq!(
+            (whole.as_slice(), tail.as_slice(), end.as_slice()),
+            (&[1, 2, 3][..], &[4, 5][..], &[][..])
+        );
+        drop(whole);
+        tail.as_mut_slice()[0] = 9;
+        assert_eq!(tail.lend().take_back().as_slice(), [9, 5]);
+        let areas = Arc::new(Areas::default());
+        let mut one = RegisteredMemory::in_area(&areas, 40_000).unwrap();
+        let two = one.split_off(20_000);
+        drop(one);
+        assert!(areas.find(two.as_slice()).is_some());
+        let gone = areas.gone();
+        let gone = gone.notified();
+        drop(two);
+        assert!(futures::FutureExt::now_or_never(gone).is_some(), "freed with its last part");
     }
 }

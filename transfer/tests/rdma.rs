@@ -1,5 +1,6 @@
 //! Transfers by RDMA. They need a verbs device: see tests/rdma/run.
 #![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(unsafe_code)]
 
 mod common;
 
@@ -239,6 +240,109 @@ async fn calls_that_are_dropped_leave_nothing_behind() {
         let (back, sum) = read(&client, &store.peer(), &second, 8 << 20).await.unwrap();
         assert!(back == both[1] && sum == Checksum::of(&back), "in round {round}");
     }
+}
+
+/// Memory of one allocation, and how it is used: `true` for those parts that stores reach.
+const PARTS: [(usize, bool); 6] =
+    [(300_000, true), (7, false), (1 << 20, true), (20_000, true), (4_000, false), (2 << 20, true)];
+
+#[tokio::test]
+async fn memory_of_the_transport_is_reached_where_it_is() {
+    let store = store().await;
+    let rdma = devices();
+    let client = TcpTransport::with_rdma(TcpOptions::default(), rdma.clone(), true, Box::new(|_, _| ()));
+    let len: usize = PARTS.iter().map(|(len, _)| len).sum();
+    let bytes = pattern(len, 1);
+    let buffers = || !format!("{rdma:?}").contains("free_buffer_bytes: 0");
+    // With all parts reached, no buffer is allocated at all.
+    for only_reached in [true, false] {
+        let index = 1 + u64::from(!only_reached);
+        let mut memory = client.allocate(len).unwrap();
+        memory.as_mut_slice().copy_from_slice(&bytes);
+        let (mut from, mut into, mut expected) = (Vec::new(), Vec::new(), Vec::new());
+        let mut back = client.allocate(len).unwrap();
+        for (len, reached) in PARTS.iter().filter(|(_, reached)| *reached || !only_reached) {
+            let (rest, rest_back) = (memory.split_off(*len), back.split_off(*len));
+            let (part, mut place) =
+                (std::mem::replace(&mut memory, rest), std::mem::replace(&mut back, rest_back));
+            expected.extend_from_slice(part.as_slice());
+            if *reached {
+                place.as_mut_slice().fill(0xee);
+            }
+            from.push(part);
+            into.push(place.lend());
+        }
+        let grant = |access| sealed(access, 0, LEN, index);
+        let ops = [WriteOp { range: 0, offset: 5, from: from.iter().map(|part| part.as_slice()).collect() }];
+        let answer =
+            client.write(&store.peer(), &grant(Access::Write), &ops, Seal::Yes, soon()).await.remove(0);
+        assert_eq!(answer.unwrap(), Checksum::of(&expected));
+        assert!(store.bytes(5, expected.len()) == expected);
+        // SAFETY: the read ends before the memory is taken back.
+        let into_parts = into.iter_mut().map(|part| unsafe { part.as_mut_slice() }).collect();
+        let mut ops = [ReadOp { range: 0, offset: 5, into: into_parts }];
+        let answer = client.read(&store.peer(), &grant(Access::Read), &mut ops, soon()).await.remove(0);
+        assert_eq!(answer.unwrap(), Checksum::of(&expected));
+        let back: Vec<_> = into.into_iter().map(mc_transfer::Lent::take_back).collect();
+        let back: Vec<u8> = back.iter().flat_map(|part| part.as_slice()).copied().collect();
+        assert!(back == expected);
+        assert_eq!(buffers(), !only_reached, "{rdma:?}");
+    }
+}
+
+/// A store's device still reads the memory of a put when its call is dropped and the caller uses the memory for something else.
+/// Without the end of the queue pair, bytes of that get to the store.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_read_from_memory_after_its_call_was_dropped() {
+    const SIZE: usize = 16 << 20;
+    let store = store().await;
+    let mut in_the_middle = 0;
+    for round in 0..24u8 {
+        let (client, _) = client(true);
+        let mut memory = client.allocate(SIZE).unwrap();
+        memory.as_mut_slice().fill(round + 1);
+        let index = 1 + u64::from(round);
+        let (peer, grant) = (store.peer(), sealed(Access::Write, 0, LEN, index));
+        let writing = write(&client, &peer, &grant, memory.as_slice());
+        let begun = until("it is under way", || store.bytes(u64::from(round) << 18, 1) == [round + 1]);
+        tokio::select! {
+            biased;
+            () = begun => {}
+            done = writing => drop(done.unwrap()),
+        }
+        memory.as_mut_slice().fill(0xff);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let there = store.bytes(0, SIZE);
+        assert!(!there.contains(&0xff), "in round {round}");
+        in_the_middle += u64::from(there[SIZE - 1] != round + 1);
+    }
+    assert!(in_the_middle > 0, "none was dropped in the middle");
+}
+
+/// Without the end of the queue pair, bytes come into memory whose read was dropped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_written_to_memory_after_its_read_was_dropped() {
+    const SIZE: usize = 16 << 20;
+    let store = store().await;
+    let (writer, _) = client(true);
+    write(&writer, &store.peer(), &sealed(Access::Write, 0, LEN, 1), &vec![7; SIZE]).await.unwrap();
+    let (peer, grant, mut in_the_middle) = (store.peer(), sealed(Access::Read, 0, LEN, 1), 0);
+    for round in 0..24 {
+        let (client, _) = client(true);
+        let mut lent = client.allocate(SIZE).unwrap().lend();
+        // SAFETY: the read is dropped before the memory is taken back.
+        let into = unsafe { lent.as_mut_slice() };
+        let mut ops = [ReadOp { range: 0, offset: 0, into: vec![into] }];
+        let patience = Duration::from_micros(2_000 + 1_000 * round);
+        let reading = client.read(&peer, &grant, &mut ops, soon());
+        drop(tokio::time::timeout(patience, reading).await);
+        let mut memory = lent.take_back();
+        in_the_middle += u64::from(memory.as_slice()[0] == 7 && memory.as_slice()[SIZE - 1] == 0);
+        memory.as_mut_slice().fill(0xff);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        assert!(memory.as_slice().iter().all(|byte| *byte == 0xff), "in round {round}");
+    }
+    assert!(in_the_middle > 0, "none was dropped in the middle");
 }
 
 #[test]

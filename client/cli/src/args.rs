@@ -632,7 +632,8 @@ pub(crate) struct TransferArgs {
     pub(crate) checksum: OnOff,
     /// Memory of the client's buffers
     ///
-    /// allocated: by the transport, which shares it with stores of the host. other: any other, which is copied once more.
+    /// allocated: by the transport, so that stores of the host map it, and others reach it by RDMA. other: any other, which is
+    /// copied once more.
     #[arg(long, value_enum, default_value_t = Memory::Allocated)]
     pub(crate) memory: Memory,
     /// Memory of the store that the operations go through in turn

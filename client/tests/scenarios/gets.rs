@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_client::{ByteSize, Client, Code, GetInto, Presence, PutFrom, PutOptions};
+use mc_client::{ByteSize, Client, Code, GetInto, GetIntoOwned, GotOwned, Presence, PutFrom, PutOptions};
 
 use crate::support::{Cluster, On, STORE_A, STORE_B, StoreHealth};
 
@@ -241,6 +241,28 @@ async fn objects_are_read_into_the_callers_memory() {
     assert_eq!(&exact, b"12345");
     assert_eq!(&long, b"67890\xff\xff\xff", "what lies behind the object is untouched");
     assert_eq!(cluster.world.lock().stores[&STORE_B], StoreHealth::Well);
+}
+
+#[tokio::test]
+async fn memory_that_is_handed_over_comes_back_with_the_bytes() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    client.batch_put(&[("a", "12345"), ("b", "67890")], &PutOptions::default()).await;
+    let mut memory = client.allocate(40_000).unwrap();
+    let address = memory.as_slice().as_ptr();
+    let rest = memory.split_off(2);
+    let items = vec![
+        GetIntoOwned { key: "a".into(), into: vec![memory, rest] },
+        GetIntoOwned { key: "b".into(), into: vec![client.allocate(4).unwrap()] },
+        GetIntoOwned { key: "c".into(), into: vec![client.allocate(4).unwrap()] },
+    ];
+    let [a, b, c]: [GotOwned; 3] = client.batch_get_into_owned(items).await.try_into().unwrap();
+    assert_eq!(a.read.unwrap(), Some(5));
+    assert_eq!((a.into[0].as_slice(), &a.into[1].as_slice()[..3]), (&b"12"[..], &b"345"[..]));
+    assert_eq!((a.into[0].as_slice().as_ptr(), a.into[1].as_slice().len()), (address, 39_998));
+    assert_eq!((b.read.unwrap_err().code, b.into[0].as_slice().len()), (Code::InvalidParams, 4));
+    assert_eq!((c.read.unwrap(), c.into.len()), (None, 1));
+    assert!(client.batch_get_into_owned(Vec::new()).await.is_empty());
 }
 
 #[tokio::test]

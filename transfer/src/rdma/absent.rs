@@ -5,8 +5,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_types::Access;
+
 use super::{DeviceReport, Direction, Failed, NoRdma, RdmaDevices};
+use crate::areas::Reach;
 use crate::fence::CutOff;
+use crate::mapping::Mapping;
 use crate::segment::Segment;
 use crate::wire::End;
 
@@ -14,6 +18,7 @@ use crate::wire::End;
 #[derive(Debug)]
 pub struct Rdma(Infallible);
 pub(crate) struct Registered(Infallible);
+pub(crate) struct Exposed(Infallible);
 pub(crate) struct StoreEnd(Infallible);
 pub(crate) struct Part(Infallible);
 pub(crate) struct ClientEnd(Infallible);
@@ -50,6 +55,16 @@ impl Rdma {
 impl Registered {
     pub(crate) unsafe fn new(rdma: &Arc<Rdma>, _: std::ptr::NonNull<u8>, _: u64) -> Result<Self, NoRdma> {
         match rdma.0 {}
+    }
+}
+
+impl Exposed {
+    pub(crate) fn new(rdma: &Rdma, _: &Arc<Mapping>, _: Access) -> Result<Self, NoRdma> {
+        match rdma.0 {}
+    }
+
+    pub(crate) fn key(&self, _: usize) -> Option<u32> {
+        match self.0 {}
     }
 }
 
@@ -104,6 +119,18 @@ impl Staging {
 impl Buffers {
     pub(crate) fn new(end: ClientEnd, _: Staging) -> Self {
         match end.0 {}
+    }
+
+    pub(crate) fn begin_request(&mut self) {
+        match self.0 {}
+    }
+
+    pub(crate) fn keep(&mut self, _: &Reach) {
+        match self.0 {}
+    }
+
+    pub(crate) fn way(&self) -> usize {
+        match self.0 {}
     }
 
     pub(crate) fn parts(&self, _: u64, _: u64) -> std::iter::Empty<(u64, u64, u32, u64)> {

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use mc_verbs::{Access, Memory, Region};
+use mc_types::Access;
+use mc_verbs::Memory;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::ways::Way;
-use super::{ClientEnd, NoRdma, Rdma};
+use super::{ClientEnd, Exposed, NoRdma, Rdma};
+use crate::areas::Reach;
 use crate::mapping::{Mapping, Protection, memory_file};
 
 /// Bytes of a block. A request takes as many blocks as its bytes need.
@@ -39,8 +40,7 @@ struct Block {
 
 /// Memory that is registered as one.
 struct Chunk {
-    /// At each device, in their order.
-    regions: Vec<Region>,
+    exposed: Exposed,
     /// Set when a request in it did not end well. Then it is not used again, so that its key, which the store may still
     /// have packets with, ends with the last request in it.
     retired: AtomicBool,
@@ -65,6 +65,11 @@ impl Pool {
             failed: Mutex::default(),
             permits: Arc::new(Semaphore::new(BLOCKS)),
         })
+    }
+
+    /// Bytes that nobody uses now.
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.free.lock().len() as u64 * BLOCK
     }
 
     /// Takes blocks for which the caller has permits.
@@ -102,10 +107,8 @@ fn grow(rdma: &Rdma, free: &mut Vec<Block>) -> Result<(), NoRdma> {
     let memory =
         Mapping::new(&file, BLOCK * CHUNK_BLOCKS, Protection::Write).map_err(|error| failed(&error))?;
     let (base, memory) = (memory.base(), Arc::new(memory));
-    let register = |way: &Way| Region::new(&way.domain, memory.clone(), Access::Remote);
-    let regions = rdma.ways.iter().map(register).collect::<Result<Vec<_>, _>>();
-    let regions = regions.map_err(|error| failed(&error))?;
-    let chunk = Arc::new(Chunk { regions, retired: AtomicBool::new(false) });
+    let exposed = Exposed::new(rdma, &memory, Access::Read).map_err(|error| failed(&error))?;
+    let chunk = Arc::new(Chunk { exposed, retired: AtomicBool::new(false) });
     free.extend((0..CHUNK_BLOCKS).map(|nth| {
         // SAFETY: inside the chunk.
         let base = unsafe { base.add((nth * BLOCK) as usize) };
@@ -126,6 +129,9 @@ impl Staging {
     pub(crate) async fn take(rdma: &Rdma, len: u64) -> Result<Self, NoRdma> {
         let pool = rdma.buffers.clone();
         let count = len.div_ceil(BLOCK);
+        if count == 0 {
+            return Ok(Self { blocks: Vec::new(), pool, permits: None });
+        }
         let permits = u32::try_from(count).ok().filter(|count| *count as usize <= BLOCKS);
         let permits = permits.ok_or_else(|| NoRdma(format!("a request of {len} bytes is too long")))?;
         let permits = pool.permits.clone().acquire_many_owned(permits).await;
@@ -148,21 +154,38 @@ impl Drop for Staging {
     }
 }
 
-/// Staging memory in which the bytes of one request after the other lie, and the end that they go through.
+/// Memory of one request after the other, and the end that its bytes go through: staging memory, and bytes of the caller.
 ///
 /// [`Self::settled`] gives the end back once the store has answered for good, and so does not touch the blocks any more.
-/// Without it, the drop destroys the queue pair first. Where that fails, the blocks are never used again.
+/// Without it, the drop destroys the queue pair first. Where that fails, none of the memory is ever used again.
 pub(crate) struct Buffers {
     /// `None` once it was given back.
     end: Option<ClientEnd>,
     staging: Staging,
+    /// Bytes of the caller that the request under way names.
+    reached: Vec<Reach>,
     way: usize,
 }
 
 impl Buffers {
     pub(crate) fn new(end: ClientEnd, staging: Staging) -> Self {
         let way = end.way();
-        Self { end: Some(end), staging, way }
+        Self { end: Some(end), staging, reached: Vec::new(), way }
+    }
+
+    /// Forgets the bytes of the caller that the last request named. The store must not touch them any more.
+    pub(crate) fn begin_request(&mut self) {
+        self.reached.clear();
+    }
+
+    /// Keeps bytes of the caller for the next request.
+    pub(crate) fn keep(&mut self, reach: &Reach) {
+        self.reached.push(reach.clone());
+    }
+
+    /// Number of the device.
+    pub(crate) fn way(&self) -> usize {
+        self.way
     }
 
     /// Cuts `len` bytes from `at` on at the ends of the blocks: (offset from `at`, length, key, address) of each part. No
@@ -178,7 +201,7 @@ impl Buffers {
             let (block, within) = (((at + done) / BLOCK) as usize, (at + done) % BLOCK);
             let part = (BLOCK - within).min(len - done);
             let place = self.staging.blocks.get(block).map_or((0, 0), |block| {
-                let key = block.chunk.regions.get(self.way).map_or(0, Region::remote_key);
+                let key = block.chunk.exposed.key(self.way).unwrap_or(0);
                 (key, block.base.as_ptr() as u64 + within)
             });
             done += part;
@@ -243,6 +266,7 @@ impl Drop for Buffers {
                 staging.blocks.len() as u64 * BLOCK
             );
             std::mem::forget(std::mem::take(&mut staging.blocks));
+            std::mem::forget(std::mem::take(&mut self.reached));
             if let Some(permits) = staging.permits.take() {
                 permits.forget();
             }

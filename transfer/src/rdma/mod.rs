@@ -37,6 +37,8 @@ mod client;
 mod completions;
 mod devices;
 #[cfg(feature = "rdma")]
+mod exposed;
+#[cfg(feature = "rdma")]
 mod registered;
 #[cfg(feature = "rdma")]
 mod store;
@@ -46,12 +48,14 @@ mod ways;
 #[cfg(not(feature = "rdma"))]
 pub use self::absent::Rdma;
 #[cfg(not(feature = "rdma"))]
-pub(crate) use self::absent::{Buffers, ClientEnd, Part, Registered, Staging, StoreEnd};
+pub(crate) use self::absent::{Buffers, ClientEnd, Exposed, Part, Registered, Staging, StoreEnd};
 #[cfg(feature = "rdma")]
 pub(crate) use self::buffers::{Buffers, Staging};
 #[cfg(feature = "rdma")]
 pub(crate) use self::client::ClientEnd;
 pub use self::devices::{ParseRdmaDevicesError, RdmaDevices};
+#[cfg(feature = "rdma")]
+pub(crate) use self::exposed::Exposed;
 #[cfg(feature = "rdma")]
 pub(crate) use self::registered::Registered;
 #[cfg(feature = "rdma")]

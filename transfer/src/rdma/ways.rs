@@ -93,7 +93,10 @@ impl Rdma {
 
 impl fmt::Debug for Rdma {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Rdma").field(&self.names().collect::<Vec<_>>()).finish()
+        f.debug_struct("Rdma")
+            .field("devices", &self.names().collect::<Vec<_>>())
+            .field("free_buffer_bytes", &self.buffers.free_bytes())
+            .finish_non_exhaustive()
     }
 }
 

@@ -30,7 +30,7 @@
 //! [`DataServer::serve_local`]: crate::DataServer::serve_local
 
 mod access;
-mod areas;
+mod bounce;
 mod connect;
 pub(crate) mod files;
 mod record;
@@ -50,11 +50,11 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::access::{ParseShmAccessError, ShmAccess};
-use self::areas::BounceBuffers;
-pub(crate) use self::areas::{Areas, ListedArea};
+use self::bounce::BounceBuffers;
 pub use self::record::socket_name;
 pub(crate) use self::record::{MESSAGE_LEN, Message, RECORD_LEN, Record};
 use self::session::{Found, Session};
+use crate::areas::Areas;
 use crate::checksum::{Checksum, Sums};
 use crate::stamps::newest;
 use crate::tcp::TcpTransport;
@@ -120,7 +120,7 @@ impl ShmTransport {
     pub fn new(tcp: TcpTransport, access: ShmAccess, on_moved: OnShared) -> Self {
         let closed = CancellationToken::new();
         let life = closed.clone().drop_guard();
-        let (stores, areas, bounce_buffers) = (Arc::default(), Arc::default(), BounceBuffers::default());
+        let (stores, areas, bounce_buffers) = (Arc::default(), tcp.areas().clone(), BounceBuffers::default());
         Self { tcp, access, stores, areas, bounce_buffers, on_moved, closed, _life: life }
     }
 
@@ -277,8 +277,8 @@ impl Transport for ShmTransport {
     }
 
     fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
-        if self.access == ShmAccess::Off || (len as u64) < WORTH_IT {
-            return RegisteredMemory::allocate(len);
+        if self.access == ShmAccess::Off {
+            return self.tcp.allocate(len);
         }
         RegisteredMemory::in_area(&self.areas, len)
     }

@@ -16,8 +16,8 @@ use tokio::net::UnixStream;
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, timeout, timeout_at};
 
-use super::areas::Area;
 use super::{Message, files, len_of};
+use crate::areas::Area;
 use crate::mapping::Mapping;
 use crate::transport::ReadOp;
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 use mc_types::{Access, SealedGrant};
 use tokio::time::Instant;
 
-use super::areas::{Area, BOUNCE, BounceBuffer};
+use super::bounce::{BOUNCE, BounceBuffer};
 use super::session::Session;
 use super::{CACHED, ShmTransport, TURN, WORTH_IT};
+use crate::areas::Area;
 use crate::checksum::{Checksum, Sums};
 use crate::tcp::{FromAreas, InArea, Piece};
 use crate::transport::{Peer, Seal, TransferError, Transport as _, WriteOp};

@@ -18,11 +18,13 @@ use self::link::{Broken, ConnectError, Link, Outcome, Refused};
 pub(crate) use self::plan::{InArea, Piece};
 use self::pool::{Pool, Pools, Reuse};
 pub use self::rdma::OnRdma;
-use self::rdma::{ByRdma, NoPair};
+use self::rdma::{ByRdma, NoPair, Places, Prepared};
+use crate::areas::Areas;
 use crate::checksum::{Checksum, Sums};
-use crate::rdma::{Rdma, Staging};
+use crate::rdma::Rdma;
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
+use crate::{RegisterError, RegisteredMemory};
 
 /// The name of this transport in a store's endpoints.
 const TRANSPORT: &str = "tcp";
@@ -82,20 +84,27 @@ impl TcpOptions {
 /// up others for longer than that.
 pub struct TcpTransport {
     pools: Pools,
+    areas: Arc<Areas>,
 }
 
 impl TcpTransport {
     /// Creates a transport without connections; they are made when they are needed.
     #[must_use]
     pub fn new(options: TcpOptions) -> Self {
-        Self::with(options, None)
+        Self::with(options, Arc::default(), None)
     }
 
     /// Creates a transport whose payload goes by RDMA where the store offers it too, and otherwise over the connections. With
     /// `only` nothing but small requests goes over those, and a store that can't be reached by RDMA is an error.
     #[must_use]
     pub fn with_rdma(options: TcpOptions, rdma: Arc<Rdma>, only: bool, on_moved: OnRdma) -> Self {
-        Self::with(options, Some(Arc::new(ByRdma { rdma, only, on_moved })))
+        let areas = Arc::new(Areas::new(Some(rdma.clone())));
+        Self::with(options, areas.clone(), Some(Arc::new(ByRdma { rdma, areas, only, on_moved })))
+    }
+
+    /// Memory of the caller that stores reach.
+    pub(crate) fn areas(&self) -> &Arc<Areas> {
+        &self.areas
     }
 
     /// Whether answers have checksums.
@@ -103,9 +112,9 @@ impl TcpTransport {
         self.pools.sums()
     }
 
-    fn with(options: TcpOptions, rdma: Option<Arc<ByRdma>>) -> Self {
+    fn with(options: TcpOptions, areas: Arc<Areas>, rdma: Option<Arc<ByRdma>>) -> Self {
         let stripe_bytes = options.stripe_bytes.max(1 << 20);
-        Self { pools: Pools::new(TcpOptions { stripe_bytes, ..options }, rdma) }
+        Self { pools: Pools::new(TcpOptions { stripe_bytes, ..options }, rdma), areas }
     }
 }
 
@@ -245,6 +254,14 @@ impl Transport for TcpTransport {
             answers
         })
     }
+
+    fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
+        if self.pools.has_rdma() {
+            RegisteredMemory::in_area(&self.areas, len)
+        } else {
+            RegisteredMemory::allocate(len)
+        }
+    }
 }
 
 /// Answer to writes out of areas.
@@ -307,7 +324,16 @@ impl Work<'_> {
         }
     }
 
-    /// Carries the pieces of `turn`; by RDMA, if there is staging memory for it.
+    /// Finds where the bytes of `turn` are for RDMA.
+    fn places(&self, turn: std::ops::Range<usize>, by: &ByRdma) -> Option<Places> {
+        match self {
+            Self::Read(pieces) => Some(Places::of(by, &pieces[turn], Access::Read)),
+            Self::Write(pieces, _) => Some(Places::of(by, &pieces[turn], Access::Write)),
+            Self::Check(_) | Self::Areas { .. } => None,
+        }
+    }
+
+    /// Carries the pieces of `turn`; by RDMA, if it was prepared for that.
     async fn turn(
         &mut self,
         turn: std::ops::Range<usize>,
@@ -315,11 +341,11 @@ impl Work<'_> {
         grant: &[u8],
         done: &mut Vec<Outcome>,
         pool: &Pool,
-        staging: Option<Staging>,
+        prepared: Option<Prepared>,
     ) -> Result<(), Failure> {
-        if let (Some((by, ways)), Some(staging)) = (pool.rdma(), staging) {
+        if let (Some((by, ways)), Some(prepared)) = (pool.rdma(), prepared) {
             let access = if matches!(self, Self::Write(..)) { Access::Write } else { Access::Read };
-            let how = (by, ways, staging, pool.rdma_patience());
+            let how = (by, ways, prepared, pool.rdma_patience());
             match (link.pair_up(by, ways, access, grant).await?, &mut *self) {
                 (Ok(()), Self::Read(pieces)) => {
                     return Ok(link.rdma_read(how, grant, &mut pieces[turn], done).await?);
@@ -478,7 +504,9 @@ impl<'a> Call<'a> {
         while !work.is_done(done) {
             // Before the connection, so that nobody waits for that one meanwhile.
             let (turn, bytes) = work.next_turn(done.len());
-            let staging = self.staging(pool, bytes, failures).await?;
+            let places = |by: &ByRdma| work.places(turn.clone(), by).filter(|_| by.wants(bytes));
+            let places = pool.rdma().and_then(|(by, _)| places(by));
+            let prepared = self.prepare(pool, places, failures).await?;
             let (slot, first) = (pool.slot(self.deadline).await?, done.len());
             let mut connection = match pool.connection(slot, self.hello, reuse, self.deadline).await {
                 Err(Failure::Connect(ConnectError::Refused(Refused { busy: true, .. })))
@@ -493,7 +521,7 @@ impl<'a> Call<'a> {
                 Some(first + done[first..].iter().position(|outcome| work.is_for_now(outcome))?)
             };
             let watch = connection.link.watch();
-            let turn = work.turn(turn, &mut connection.link, self.grant, done, pool, staging);
+            let turn = work.turn(turn, &mut connection.link, self.grant, done, pool, prepared);
             match pool.watched(watch, self.deadline, turn).await.flatten() {
                 Ok(()) => {
                     connection.put_back();
@@ -531,14 +559,19 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Returns buffers for a turn of so many bytes, if it goes by RDMA.
-    async fn staging(&self, pool: &Pool, bytes: u64, failures: u32) -> Result<Option<Staging>, Failure> {
-        let Some((by, ways)) = pool.rdma().filter(|(by, _)| by.wants(bytes)) else { return Ok(None) };
+    /// Prepares a turn, if it goes by RDMA.
+    async fn prepare(
+        &self,
+        pool: &Pool,
+        places: Option<Places>,
+        failures: u32,
+    ) -> Result<Option<Prepared>, Failure> {
+        let (Some((by, ways)), Some(places)) = (pool.rdma(), places) else { return Ok(None) };
         let found = match ways.any(by.ways()) {
             Ok(()) if failures < RDMA_FAILURES => {
                 let until =
                     if by.only { self.deadline } else { self.deadline.min(Instant::now() + STAGING_WITHIN) };
-                match timeout_at(until, by.staging(bytes)).await {
+                match timeout_at(until, by.prepare(places)).await {
                     Ok(found) => found,
                     Err(_) if by.only => return Err(Failure::Queued),
                     Err(_) => Err("all buffers are in use".to_owned()),
@@ -548,7 +581,7 @@ impl<'a> Call<'a> {
             Err(why) => Err(why),
         };
         match found {
-            Ok(staging) => Ok(Some(staging)),
+            Ok(prepared) => Ok(Some(prepared)),
             Err(why) if by.only => Err(Failure::Rdma(why)),
             Err(why) => {
                 tracing::debug!(store = %self.peer.store, "no RDMA: {why}");

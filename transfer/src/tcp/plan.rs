@@ -13,13 +13,16 @@ pub(super) const TURN: u64 = 16 << 20;
 
 /// A local buffer that can be cut in two.
 pub(crate) trait Buffer: Sized {
-    fn size(&self) -> usize;
+    fn bytes(&self) -> &[u8];
+    fn size(&self) -> usize {
+        self.bytes().len()
+    }
     fn cut(self, at: usize) -> (Self, Self);
 }
 
 impl Buffer for &[u8] {
-    fn size(&self) -> usize {
-        self.len()
+    fn bytes(&self) -> &[u8] {
+        self
     }
     fn cut(self, at: usize) -> (Self, Self) {
         self.split_at(at)
@@ -27,8 +30,8 @@ impl Buffer for &[u8] {
 }
 
 impl Buffer for &mut [u8] {
-    fn size(&self) -> usize {
-        self.len()
+    fn bytes(&self) -> &[u8] {
+        self
     }
     fn cut(self, at: usize) -> (Self, Self) {
         self.split_at_mut(at)

@@ -69,6 +69,10 @@ impl Pools {
         Self { options, rdma, by_address: Mutex::default() }
     }
 
+    pub(super) fn has_rdma(&self) -> bool {
+        self.rdma.is_some()
+    }
+
     pub(super) fn sums(&self) -> Sums {
         self.options.sums
     }

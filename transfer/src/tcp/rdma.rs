@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use mc_types::Access;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::time::{Instant, timeout};
 
 use super::is_for_now;
 use super::link::{Broken, Link, Outcome, Refused};
-use super::plan::Piece;
-use crate::checksum::RunningChecksum;
+use super::plan::{Buffer, Piece};
+use crate::areas::{Areas, Reach};
+use crate::checksum::{Checksum, RunningChecksum};
 use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};
 use crate::transport::Seal;
 use crate::wire::{Ask, END_LEN, End, MAX_OPS, Op, RDMA_SINCE, RdmaOp};
@@ -30,9 +32,14 @@ const SLOWEST: u64 = 100 << 20;
 const LEFT: Duration = Duration::from_secs(5);
 const LEFT_MOST: Duration = Duration::from_secs(60);
 
+/// Fewest bytes of a buffer that a store's device reaches where they are. To copy fewer costs less than a request for them.
+const REACHED: usize = 16 << 10;
+
 /// RDMA, as the calls of a transport may use it.
 pub(super) struct ByRdma {
     pub(super) rdma: Arc<Rdma>,
+    /// Memory that the devices of stores reach.
+    pub(super) areas: Arc<Areas>,
     /// Whether bytes may go by RDMA alone.
     pub(super) only: bool,
     pub(super) on_moved: OnRdma,
@@ -136,9 +143,43 @@ impl ByRdma {
         bytes >= if self.only { 1 } else { WORTH_IT }
     }
 
-    /// Waits for buffers for a turn of so many bytes.
-    pub(super) async fn staging(&self, bytes: u64) -> Result<Staging, String> {
-        Staging::take(&self.rdma, bytes.min(REQUEST)).await.map_err(|error| error.to_string())
+    /// Finds the bytes of a turn's pieces, and waits for staging memory for those that have to be copied.
+    pub(super) async fn prepare(&self, places: Places) -> Result<Prepared, String> {
+        let staging = Staging::take(&self.rdma, places.staged_bytes.min(REQUEST)).await;
+        Ok(Prepared { places, staging: staging.map_err(|error| error.to_string())? })
+    }
+}
+
+/// Where the bytes of a turn's pieces are, for the device of the store.
+pub(super) struct Places {
+    /// Of each piece's buffers; `None` for those that have to be copied.
+    of_pieces: Vec<OfPiece>,
+    staged_bytes: u64,
+}
+
+type OfPiece = SmallVec<[Option<Reach>; 2]>;
+
+/// What a turn needs.
+pub(super) struct Prepared {
+    places: Places,
+    staging: Staging,
+}
+
+impl Places {
+    pub(super) fn of<B: Buffer>(by: &ByRdma, pieces: &[Piece<B>], access: Access) -> Self {
+        let (mut of_pieces, mut staged_bytes) = (Vec::with_capacity(pieces.len()), 0);
+        for piece in pieces {
+            let reach = |buffer: &B| {
+                let bytes = buffer.bytes();
+                let found = (bytes.len() >= REACHED).then(|| by.areas.reach(bytes, access)).flatten();
+                if found.is_none() {
+                    staged_bytes += bytes.len() as u64;
+                }
+                found
+            };
+            of_pieces.push(piece.buffers.iter().map(reach).collect());
+        }
+        Self { of_pieces, staged_bytes }
     }
 }
 
@@ -216,41 +257,42 @@ impl Link {
     /// It ends at the first batch with a piece that is refused for now.
     pub(super) async fn rdma_read(
         &mut self,
-        by: (&ByRdma, &Ways, Staging, Duration),
+        by: (&ByRdma, &Ways, Prepared, Duration),
         grant: &[u8],
         pieces: &mut [Piece<&mut [u8]>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let (by, ways, staging, patience) = by;
+        let (by, ways, Prepared { places, staging }, patience) = by;
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
         let mut buffers = Buffers::new(end, staging);
-        for batch in batches(pieces) {
-            let batch = &mut pieces[batch];
+        for batch in batches(pieces, &places) {
+            let (places, batch) = (&places.of_pieces[batch.clone()], &mut pieces[batch]);
             let asked = async {
-                let id = self.rdma_request(Ask::RdmaRead, grant, batch, &buffers);
+                let request = self.rdma_request(Ask::RdmaRead, grant, (batch, places), &mut buffers);
                 self.send_out().await?;
-                let answers = self.rdma_answers(id, batch, &buffers).await?;
+                let answers = self.rdma_answers(&request).await?;
                 if answers.told {
                     // A verdict can overtake the bytes.
-                    buffers.told(id as u32).await.map_err(|error| Broken::Rdma(error.to_string()))?;
+                    let told = buffers.told(request.id as u32).await;
+                    told.map_err(|error| Broken::Rdma(error.to_string()))?;
                 }
                 Ok(answers.of_pieces)
             };
             let answers = within(patience, bytes_of(batch), asked).await;
             let answers = answers.inspect_err(|broken| broken.leave(ways, way))?;
             let (mut at, mut good) = (0, 0);
-            for (piece, answer) in batch.iter_mut().zip(answers) {
-                let len = piece.len;
+            for ((piece, places), answer) in batch.iter_mut().zip(places).zip(answers) {
+                let staged = staged(piece, places);
                 done.push(match answer {
                     Ok(()) => {
                         let mut sum = self.sums.of_reads();
-                        copy_out(&buffers, at, piece, &mut sum).await;
-                        good += len;
+                        copy_out(&buffers, at, (piece, places), &mut sum).await;
+                        good += piece.len;
                         Ok(sum.finish())
                     }
                     Err(refused) => Err(refused),
                 });
-                at += len;
+                at += staged;
             }
             (by.on_moved)(Access::Read, good);
             if done[done.len() - batch.len()..].iter().any(is_for_now) {
@@ -266,35 +308,48 @@ impl Link {
     /// [`REQUEST`]. It ends at the first batch with a piece that is refused for now.
     pub(super) async fn rdma_write(
         &mut self,
-        by: (&ByRdma, &Ways, Staging, Duration),
+        by: (&ByRdma, &Ways, Prepared, Duration),
         grant: &[u8],
         pieces: &[Piece<&[u8]>],
         seal: Seal,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let (by, ways, staging, patience) = by;
+        let (by, ways, Prepared { places, staging }, patience) = by;
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
         let mut buffers = Buffers::new(end, staging);
         let ask = if seal == Seal::Yes { Ask::RdmaWriteAndSeal } else { Ask::RdmaWrite };
-        for batch in batches(pieces) {
-            let batch = &pieces[batch];
+        let of_writes = self.sums;
+        for batch in batches(pieces, &places) {
+            let (places, batch) = (&places.of_pieces[batch.clone()], &pieces[batch]);
             let (mut at, mut sums) = (0, Vec::with_capacity(batch.len()));
-            for piece in batch {
-                let mut sum = self.sums.of_writes();
-                copy_in(&mut buffers, at, piece, &mut sum).await;
-                sums.push(sum.finish());
-                at += piece.len;
+            for (piece, places) in batch.iter().zip(places) {
+                let staged = staged(piece, places);
+                sums.push(if staged > 0 {
+                    Some(copy_in(&mut buffers, at, (piece, places), of_writes.of_writes()).await)
+                } else {
+                    None
+                });
+                at += staged;
             }
             let asked = async {
-                let id = self.rdma_request(ask, grant, batch, &buffers);
+                let request = self.rdma_request(ask, grant, (batch, places), &mut buffers);
                 self.send_out().await?;
-                Ok(self.rdma_answers(id, batch, &buffers).await?.of_pieces)
+                Ok(self.rdma_answers(&request).await?.of_pieces)
             };
-            let answers = within(patience, at, asked).await;
+            // While the device of the store reads the bytes.
+            let sum = async {
+                for (piece, sum) in batch.iter().zip(&mut sums) {
+                    if sum.is_none() {
+                        *sum = Some(sum_of(piece, of_writes.of_writes()).await);
+                    }
+                }
+            };
+            let (answers, ()) = tokio::join!(within(patience, bytes_of(batch), asked), sum);
             let answers = answers.inspect_err(|broken| broken.leave(ways, way))?;
             let good = batch.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
             (by.on_moved)(Access::Write, good.map(|(piece, _)| piece.len).sum());
-            done.extend(sums.into_iter().zip(answers).map(|(sum, answer)| answer.map(|()| sum)));
+            let sums = sums.into_iter().map(Option::unwrap_or_default);
+            done.extend(sums.zip(answers).map(|(sum, answer)| answer.map(|()| sum)));
             if done[done.len() - batch.len()..].iter().any(is_for_now) {
                 break;
             }
@@ -304,39 +359,54 @@ impl Link {
         Ok(())
     }
 
-    /// Encodes the request of a batch, and returns its id.
-    fn rdma_request<B>(&mut self, ask: Ask, grant: &[u8], batch: &[Piece<B>], buffers: &Buffers) -> u64 {
-        let mut ops = Vec::with_capacity(batch.len());
+    /// Encodes the request of a batch.
+    fn rdma_request<B: Buffer>(
+        &mut self,
+        ask: Ask,
+        grant: &[u8],
+        (batch, places): (&[Piece<B>], &[OfPiece]),
+        buffers: &mut Buffers,
+    ) -> Batch {
+        buffers.begin_request();
+        let (mut ops, mut of_pieces) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
         let mut at = 0;
-        for piece in batch {
-            for (from, len, key, address) in buffers.parts(at, piece.len) {
-                let op = Op { range: piece.range, offset: piece.offset.wrapping_add(from), len };
-                ops.push(RdmaOp { op, key, address });
+        for (piece, places) in batch.iter().zip(places) {
+            let (first, mut offset) = (ops.len(), piece.offset);
+            for (len, reach) in runs(piece, places) {
+                let op = |from: u64, len| Op { range: piece.range, offset: offset.wrapping_add(from), len };
+                match reach {
+                    Some(reach) => {
+                        buffers.keep(reach);
+                        // Each area is registered at every device. Without a key the store refuses.
+                        let (key, address) = reach.place(buffers.way()).unwrap_or((0, 0));
+                        ops.push(RdmaOp { op: op(0, len), key, address });
+                    }
+                    None => {
+                        let part = |(from, len, key, address)| RdmaOp { op: op(from, len), key, address };
+                        ops.extend(buffers.parts(at, len).map(part));
+                        at += len;
+                    }
+                }
+                offset = offset.wrapping_add(len);
             }
-            at += piece.len;
+            of_pieces.push(ops.len() - first);
         }
         let id = self.begin(ask, ops.len() as u16, grant);
         ops.iter().for_each(|op| op.encode(self.out()));
-        id
+        Batch { id, ops: of_pieces }
     }
 
     /// Receives the verdicts on a batch.
-    async fn rdma_answers<B>(
-        &mut self,
-        id: u64,
-        batch: &[Piece<B>],
-        buffers: &Buffers,
-    ) -> Result<Answers, Broken> {
-        let whole = self.reply(id).await?;
-        let (mut of_pieces, mut told, mut at) = (Vec::with_capacity(batch.len()), whole.is_ok(), 0);
-        for piece in batch {
+    async fn rdma_answers(&mut self, batch: &Batch) -> Result<Answers, Broken> {
+        let whole = self.reply(batch.id).await?;
+        let (mut of_pieces, mut told) = (Vec::with_capacity(batch.ops.len()), whole.is_ok());
+        for ops in &batch.ops {
             let mut answer = whole.clone();
             if whole.is_ok() {
-                for _ in buffers.parts(at, piece.len) {
+                for _ in 0..*ops {
                     answer = answer.and(self.verdict().await?);
                 }
             }
-            at += piece.len;
             match &answer {
                 Err(Refused { device: true, reason, .. }) => return Err(Broken::Rdma(reason.clone())),
                 Err(Refused { other_way: true, .. }) => told = false,
@@ -346,6 +416,13 @@ impl Link {
         }
         Ok(Answers { of_pieces, told })
     }
+}
+
+/// A request of several pieces.
+struct Batch {
+    id: u64,
+    /// Number of operations of each piece.
+    ops: Vec<usize>,
 }
 
 /// Answers to a batch.
@@ -381,37 +458,88 @@ fn bytes_of<B>(pieces: &[Piece<B>]) -> u64 {
     pieces.iter().map(|piece| piece.len).sum()
 }
 
+/// Bytes of a piece that have to be copied.
+fn staged<B: Buffer>(piece: &Piece<B>, places: &OfPiece) -> u64 {
+    let copied = piece.buffers.iter().zip(places).filter(|(_, place)| place.is_none());
+    copied.map(|(buffer, _)| buffer.size() as u64).sum()
+}
+
+/// Joins the buffers of a piece that are copied one after the other; returns (length, place) of each run. A piece without bytes
+/// has one run.
+fn runs<'a, B: Buffer>(piece: &Piece<B>, places: &'a OfPiece) -> SmallVec<[(u64, Option<&'a Reach>); 2]> {
+    let mut runs: SmallVec<[(u64, Option<&Reach>); 2]> = SmallVec::new();
+    for (buffer, place) in piece.buffers.iter().zip(places) {
+        match (runs.last_mut(), place) {
+            (Some((len, None)), None) => *len += buffer.size() as u64,
+            _ => runs.push((buffer.size() as u64, place.as_ref())),
+        }
+    }
+    if runs.is_empty() {
+        runs.push((0, None));
+    }
+    runs
+}
+
 /// Cuts pieces into requests: as many as fit, at least one.
-fn batches<B>(pieces: &[Piece<B>]) -> Vec<std::ops::Range<usize>> {
-    let (mut batches, mut first, mut len) = (Vec::new(), 0, 0);
-    for (nth, piece) in pieces.iter().enumerate() {
-        if nth > first && (len + piece.len > REQUEST || nth - first >= MAX_OPS - CUTS) {
+fn batches<B: Buffer>(pieces: &[Piece<B>], places: &Places) -> Vec<std::ops::Range<usize>> {
+    let (mut batches, mut first, mut len, mut ops) = (Vec::new(), 0, 0, 0);
+    for (nth, (piece, places)) in pieces.iter().zip(&places.of_pieces).enumerate() {
+        let of_piece = runs(piece, places).len();
+        if nth > first && (len + piece.len > REQUEST || ops + of_piece > MAX_OPS - CUTS) {
             batches.push(first..nth);
-            (first, len) = (nth, 0);
+            (first, len, ops) = (nth, 0, 0);
         }
         len += piece.len;
+        ops += of_piece;
     }
     batches.extend((first < pieces.len()).then_some(first..pieces.len()));
     batches
 }
 
-/// Copies a piece into the buffers, and adds it to its checksum while it is in the cache.
-async fn copy_in(buffers: &mut Buffers, mut at: u64, piece: &Piece<&[u8]>, sum: &mut RunningChecksum) {
-    for part in piece.buffers.iter().flat_map(|buffer| buffer.chunks(CACHED)) {
-        sum.update(part);
-        buffers.put(at, part);
-        at += part.len() as u64;
-        tokio::task::consume_budget().await;
+/// Copies those bytes of a piece into the buffers that have to be, and returns its checksum, of bytes that are in the cache.
+async fn copy_in(
+    buffers: &mut Buffers,
+    mut at: u64,
+    (piece, places): (&Piece<&[u8]>, &OfPiece),
+    mut sum: RunningChecksum,
+) -> Checksum {
+    for (buffer, place) in piece.buffers.iter().zip(places) {
+        for part in buffer.chunks(CACHED) {
+            sum.update(part);
+            if place.is_none() {
+                buffers.put(at, part);
+                at += part.len() as u64;
+            }
+            tokio::task::consume_budget().await;
+        }
     }
+    sum.finish()
 }
 
-/// Copies a piece out of the buffers, and adds it to its checksum while it is in the cache.
-async fn copy_out(buffers: &Buffers, mut at: u64, piece: &mut Piece<&mut [u8]>, sum: &mut RunningChecksum) {
-    for part in piece.buffers.iter_mut().flat_map(|buffer| buffer.chunks_mut(CACHED)) {
-        buffers.get(at, part);
+async fn sum_of(piece: &Piece<&[u8]>, mut sum: RunningChecksum) -> Checksum {
+    for part in piece.buffers.iter().flat_map(|buffer| buffer.chunks(CACHED)) {
         sum.update(part);
-        at += part.len() as u64;
         tokio::task::consume_budget().await;
+    }
+    sum.finish()
+}
+
+/// Copies those bytes of a piece out of the buffers that have to be, and adds all to its checksum while they are in the cache.
+async fn copy_out(
+    buffers: &Buffers,
+    mut at: u64,
+    (piece, places): (&mut Piece<&mut [u8]>, &OfPiece),
+    sum: &mut RunningChecksum,
+) {
+    for (buffer, place) in piece.buffers.iter_mut().zip(places) {
+        for part in buffer.chunks_mut(CACHED) {
+            if place.is_none() {
+                buffers.get(at, part);
+                at += part.len() as u64;
+            }
+            sum.update(part);
+            tokio::task::consume_budget().await;
+        }
     }
 }
 
@@ -419,16 +547,15 @@ async fn copy_out(buffers: &Buffers, mut at: u64, piece: &mut Piece<&mut [u8]>, 
 mod tests {
     use super::*;
 
-    fn piece(len: u64) -> Piece<&'static [u8]> {
-        Piece { len, ..Piece::empty(0, 0, 0) }
+    fn cut(lens: &[u64]) -> Vec<std::ops::Range<usize>> {
+        let pieces: Vec<Piece<&[u8]>> =
+            lens.iter().map(|len| Piece { len: *len, ..Piece::empty(0, 0, 0) }).collect();
+        let of_pieces = vec![OfPiece::new(); lens.len()];
+        batches(&pieces, &Places { of_pieces, staged_bytes: 0 })
     }
 
     #[test]
     fn a_batch_is_bounded_in_bytes_and_in_operations() {
-        let cut = |lens: &[u64]| {
-            let pieces: Vec<_> = lens.iter().map(|len| piece(*len)).collect();
-            batches(&pieces)
-        };
         assert_eq!(cut(&[]), []);
         assert_eq!(cut(&[5, 0, 7, REQUEST]), [0..3, 3..4]);
         assert_eq!(cut(&[REQUEST, 1, REQUEST, 0]), [0..1, 1..2, 2..4]);

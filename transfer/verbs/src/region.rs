@@ -27,6 +27,8 @@ pub unsafe trait Memory: Send + Sync + 'static {
 pub enum Access {
     /// Reads of this process write to it.
     Local,
+    /// Peers that know its key read it.
+    RemoteRead,
     /// Peers that know its key read it and write to it.
     Remote,
 }
@@ -79,12 +81,16 @@ impl Region {
     /// [`RegisterError`], which says what limits it.
     pub fn new(domain: &Arc<Domain>, memory: Arc<dyn Memory>, access: Access) -> Result<Self, RegisterError> {
         let (base, len) = memory.range();
-        let mut flags = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
-        if access == Access::Remote {
-            flags = flags
-                | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ
-                | ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
-        }
+        let (local, read, write) = (
+            ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
+            ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ,
+            ffi::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE,
+        );
+        let flags = match access {
+            Access::Local => local,
+            Access::RemoteRead => read,
+            Access::Remote => local | read | write,
+        };
         // SAFETY: a live domain, and memory that is mapped as long as this value holds it.
         let region = unsafe { ffi::ibv_reg_mr(domain.as_ptr(), base.as_ptr().cast(), len, flags.0 as i32) };
         let source = io::Error::last_os_error();

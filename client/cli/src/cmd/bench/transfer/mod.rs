@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use mc_transfer::{
-    Rdma, ReadOp, RegisteredMemory, Seal, ShmAccess, ShmTransport, Sums, TcpOptions, TcpTransport, Transport,
-    Transports, WriteOp,
+    Lent, Rdma, ReadOp, RegisteredMemory, Seal, ShmAccess, ShmTransport, Sums, TcpOptions, TcpTransport,
+    Transport, Transports, WriteOp,
 };
 use mc_types::ByteSize;
 use serde::Serialize;
@@ -148,12 +148,20 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
     Ok(Ended::Well)
 }
 
+/// Memory that puts come from, or gets go to.
+enum Buffers {
+    Put(Vec<RegisteredMemory>),
+    Get(Vec<Lent>),
+}
+
 /// The client's end, and its memory.
 struct Client {
     transport: Arc<dyn Transport>,
     transports: Transports,
-    direction: Direction,
-    buffers: Vec<RegisteredMemory>,
+    buffers: Buffers,
+    /// Bytes of a buffer, and their number.
+    size: u64,
+    batch: u64,
     /// Operations that fit into the store's memory.
     places: u64,
     /// Bytes of the store that they go through.
@@ -196,11 +204,17 @@ impl Client {
             buffer.as_mut_slice().fill(nth as u8);
             Ok(buffer)
         };
+        let buffers = (0..args.batch).map(buffer).collect::<Result<Vec<_>>>()?;
+        let lend = |buffers: Vec<RegisteredMemory>| buffers.into_iter().map(RegisteredMemory::lend).collect();
         Ok(Self {
-            buffers: (0..args.batch).map(buffer).collect::<Result<_>>()?,
+            buffers: match args.direction {
+                Direction::Get => Buffers::Get(lend(buffers)),
+                Direction::Put => Buffers::Put(buffers),
+            },
+            size: args.size.0,
+            batch: args.batch.into(),
             transport,
             transports,
-            direction: args.direction,
             places: args.region.0 / args.size.0,
             region: args.region.0,
             next: 0,
@@ -244,29 +258,27 @@ impl Client {
     }
 
     async fn call(&mut self, child: &Child) -> Result<u64> {
-        let (places, first) = (self.places, self.next);
-        self.next += self.buffers.len() as u64;
+        let &mut Self { size, batch, places, next: first, .. } = self;
+        self.next += batch;
         let deadline = tokio::time::Instant::now() + PATIENCE;
-        let size = self.buffers.first().map_or(0, |buffer| buffer.as_slice().len() as u64);
         let offset = |nth: u64| (first + nth) % places * size;
-        let answers = match self.direction {
-            Direction::Get => {
-                let mut ops: Vec<ReadOp<'_>> = (0..)
-                    .zip(&mut self.buffers)
-                    .map(|(nth, buffer)| ReadOp {
-                        range: 0,
-                        offset: offset(nth),
-                        into: vec![buffer.as_mut_slice()],
-                    })
-                    .collect();
+        let answers = match &mut self.buffers {
+            Buffers::Get(buffers) => {
+                let mut ops = Vec::with_capacity(buffers.len());
+                for (nth, buffer) in (0..).zip(buffers) {
+                    #[expect(unsafe_code, reason = "memory for devices")]
+                    // SAFETY: nothing but the read uses the memory before it has ended.
+                    let into = unsafe { buffer.as_mut_slice() };
+                    ops.push(ReadOp { range: 0, offset: offset(nth), into: vec![into] });
+                }
                 self.transport.read(&child.peer, &child.read, &mut ops, deadline).await
             }
-            Direction::Put => {
+            Buffers::Put(buffers) => {
                 // Each call is a put of its own: a later owner of the same memory, which it seals.
-                let ranges = (0..self.buffers.len() as u64).map(|nth| (offset(nth), size));
+                let ranges = (0..batch).map(|nth| (offset(nth), size));
                 let grant = child.write_grant(self.next, ranges);
                 let ops: Vec<WriteOp<'_>> = (0..)
-                    .zip(&self.buffers)
+                    .zip(buffers)
                     .map(|(range, buffer)| WriteOp { range, offset: 0, from: vec![buffer.as_slice()] })
                     .collect();
                 self.transport.write(&child.peer, &grant, &ops, Seal::Yes, deadline).await
@@ -275,7 +287,7 @@ impl Client {
         for answer in answers {
             answer.context("a call to the bench's store")?;
         }
-        Ok(size * self.buffers.len() as u64)
+        Ok(size * batch)
     }
 
     /// Fails if the bytes did not go the way that was asked for.

@@ -1,0 +1,73 @@
+//! Reads into memory that is handed over.
+#![allow(unsafe_code)]
+
+use bytes::Bytes;
+use mc_transfer::{Lent, RegisteredMemory};
+
+use crate::objects::Destination;
+use crate::{Client, Error};
+
+/// One object to read into memory that is handed over.
+#[derive(Debug)]
+pub struct GetIntoOwned {
+    /// Its key.
+    pub key: Bytes,
+    /// Memory that receives its bytes, one part after the other; in sum it may be longer than the object.
+    pub into: Vec<RegisteredMemory>,
+}
+
+/// Result of a [`GetIntoOwned`].
+#[derive(Debug)]
+pub struct GotOwned {
+    /// Number of bytes, or `None` for a miss.
+    pub read: Result<Option<usize>, Error>,
+    /// The memory. If no bytes were read, its content is unspecified.
+    pub into: Vec<RegisteredMemory>,
+}
+
+impl Client {
+    /// Reads objects like [`batch_get_into`](Self::batch_get_into), into memory that comes back with the results.
+    ///
+    /// If it is memory of [`allocate`](Self::allocate), the devices of stores write the bytes straight into it where these go by
+    /// RDMA, without a copy. Borrowed memory can't be used that way: a device might still write there when the future that borrows
+    /// it is gone. Take parts of a large allocation with [`RegisteredMemory::split_off`], as the first use of each allocation
+    /// registers all of it, which takes a second for some GiB.
+    ///
+    /// If the future is dropped, so is the memory.
+    pub async fn batch_get_into_owned(&self, items: Vec<GetIntoOwned>) -> Vec<GotOwned> {
+        let (keys, memory): (Vec<_>, Vec<_>) = items.into_iter().map(|item| (item.key, item.into)).unzip();
+        let mut lent = lend(memory).await;
+        let mut slices: Vec<Vec<&mut [u8]>> = lent
+            .iter_mut()
+            // SAFETY: the reads below are dropped before the slices, as this function leaks neither.
+            .map(|parts| parts.iter_mut().map(|part| unsafe { part.as_mut_slice() }).collect())
+            .collect();
+        let items = keys.into_iter().zip(&mut slices).map(|(key, into)| (key, Destination::whole_into(into)));
+        let results = self.core().gets(items.collect()).await;
+        drop(slices);
+        let back = |parts: Vec<Lent>| parts.into_iter().map(Lent::take_back).collect();
+        results
+            .into_iter()
+            .zip(lent)
+            .map(|(read, parts)| GotOwned {
+                read: read.map(|got| got.map(|got| got.len())),
+                into: back(parts),
+            })
+            .collect()
+    }
+}
+
+async fn lend(memory: Vec<Vec<RegisteredMemory>>) -> Vec<Vec<Lent>> {
+    let lend = |memory: Vec<Vec<RegisteredMemory>>| {
+        let each = |parts: Vec<RegisteredMemory>| parts.into_iter().map(RegisteredMemory::lend).collect();
+        memory.into_iter().map(each).collect()
+    };
+    if memory.iter().flatten().all(RegisteredMemory::is_lent_at_once) {
+        return lend(memory);
+    }
+    // It registers memory, which takes a while.
+    match tokio::task::spawn_blocking(move || lend(memory)).await {
+        Ok(lent) => lent,
+        Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+    }
+}

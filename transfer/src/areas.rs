@@ -1,0 +1,276 @@
+//! Memory of this process that stores take the bytes of writes from, and put those of reads into: stores of its host map it,
+//! and the devices of others reach it by RDMA.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use mc_types::Access;
+use parking_lot::RwLock;
+use rustix::fs::SealFlags;
+use tokio::sync::Notify;
+
+use crate::mapping::{Mapping, Protection, memory_file};
+use crate::memory_limit;
+use crate::rdma::{Exposed, Rdma};
+
+/// Maximum number of areas of callers, each of which takes a descriptor and a place at each store of this host.
+const LISTED: usize = 128;
+
+/// The areas that callers of a transport have allocated, by their first address.
+#[derive(Default)]
+pub(crate) struct Areas {
+    listed: RwLock<BTreeMap<usize, Arc<Area>>>,
+    /// Parts of areas that devices of stores may write to, by their first address.
+    lent: RwLock<BTreeMap<usize, Weak<Loan>>>,
+    /// Devices at which areas are registered.
+    rdma: Option<Arc<Rdma>>,
+    next: AtomicU64,
+    /// Told when an area is gone.
+    gone: Arc<Notify>,
+}
+
+/// A memory file, mapped here.
+pub(crate) struct Area {
+    /// Tells it from every other area of the transport, also from those that are gone.
+    pub(crate) number: u64,
+    /// For devices of stores that read from it.
+    for_writes: Option<Exposed>,
+    /// For those that also write to it; set when a part is lent for the first time, to `None` if that fails.
+    for_reads: OnceLock<Option<Exposed>>,
+    mapping: Arc<Mapping>,
+    file: OwnedFd,
+    gone: Arc<Notify>,
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        self.gone.notify_waiters();
+    }
+}
+
+/// An area that is found by its bytes until it is dropped.
+pub(crate) struct ListedArea {
+    area: Arc<Area>,
+    areas: Arc<Areas>,
+}
+
+/// Part of an area that devices of stores may write to. Whoever has asked a store for that has a reference until nothing of it
+/// can come in any more.
+pub(crate) struct Loan {
+    area: Arc<Area>,
+    base: usize,
+    len: usize,
+}
+
+/// A loan that is found by its bytes until it is dropped.
+pub(crate) struct ListedLoan {
+    loan: Arc<Loan>,
+    areas: Arc<Areas>,
+}
+
+/// Bytes that the devices of stores reach.
+#[derive(Clone)]
+pub(crate) struct Reach {
+    area: Arc<Area>,
+    at: u64,
+    /// `None` if they only read them.
+    loan: Option<Arc<Loan>>,
+}
+
+impl Areas {
+    /// Creates an empty list. What is allocated is registered at the devices.
+    pub(crate) fn new(rdma: Option<Arc<Rdma>>) -> Self {
+        Self { rdma, ..Self::default() }
+    }
+
+    /// Allocates an area of zeros. Others may read it, and can't change it.
+    pub(crate) fn allocate(&self, len: usize) -> io::Result<Arc<Area>> {
+        self.allocate_for(len, None)
+    }
+
+    fn allocate_for(&self, len: usize, rdma: Option<&Rdma>) -> io::Result<Arc<Area>> {
+        let file = memory_file("mc-client", len as u64).map_err(|(_, error)| error)?;
+        let mapping = Arc::new(Mapping::new(&file, len as u64, Protection::Write)?);
+        // A page that only a store reads would be taken from the store's memory, so a store takes no file without all its pages.
+        mapping.populate(&file, 0..len as u64).map_err(|(_, error)| error)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
+        let for_writes = rdma.and_then(|rdma| expose(rdma, &mapping, Access::Write));
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (for_reads, gone) = (OnceLock::new(), self.gone.clone());
+        Ok(Arc::new(Area { number, for_writes, for_reads, mapping, file, gone }))
+    }
+
+    /// Allocates an area for the caller's bytes.
+    pub(crate) fn allocate_listed(self: &Arc<Self>, len: usize) -> io::Result<ListedArea> {
+        // Taking the last of the machine's memory would get some process killed.
+        if memory_limit::available().is_some_and(|available| available.bytes < len as u64) {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
+        if self.listed.read().len() >= LISTED {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let area = self.allocate_for(len, self.rdma.as_deref())?;
+        self.listed.write().insert(area.base().as_ptr() as usize, area.clone());
+        Ok(ListedArea { area, areas: self.clone() })
+    }
+
+    /// Returns what is told when an area is gone.
+    pub(crate) fn gone(&self) -> Arc<Notify> {
+        self.gone.clone()
+    }
+
+    /// Finds the area that has these bytes, and their place in it.
+    pub(crate) fn find(&self, bytes: &[u8]) -> Option<(Arc<Area>, u64)> {
+        let address = bytes.as_ptr() as usize;
+        let listed = self.listed.read();
+        let (base, area) = listed.range(..=address).next_back()?;
+        let at = (address - base) as u64;
+        area.mapping.contains(at, bytes.len() as u64).then(|| (area.clone(), at))
+    }
+
+    /// Finds bytes that the devices of stores reach: for writes those of an area, for reads those of a part that is lent.
+    pub(crate) fn reach(&self, bytes: &[u8], access: Access) -> Option<Reach> {
+        let address = bytes.as_ptr() as usize;
+        match access {
+            Access::Write => {
+                let (area, at) = self.find(bytes)?;
+                area.for_writes.is_some().then_some(Reach { area, at, loan: None })
+            }
+            Access::Read => {
+                let loan = self.lent.read().range(..=address).next_back()?.1.upgrade()?;
+                let within = address - loan.base;
+                let area = loan.area.clone();
+                let at = (address - area.base().as_ptr() as usize) as u64;
+                (within.checked_add(bytes.len())? <= loan.len).then_some(Reach { area, at, loan: Some(loan) })
+            }
+        }
+    }
+}
+
+/// Registers an area; `None` if that fails: then its bytes are copied.
+fn expose(rdma: &Rdma, mapping: &Arc<Mapping>, access: Access) -> Option<Exposed> {
+    let exposed = Exposed::new(rdma, mapping, access);
+    exposed.inspect_err(|why| tracing::warn!("{why}: its bytes are copied through buffers")).ok()
+}
+
+impl Reach {
+    /// Key and address, for the device at the other end of `way`.
+    pub(crate) fn place(&self, way: usize) -> Option<(u32, u64)> {
+        let exposed = match &self.loan {
+            None => self.area.for_writes.as_ref(),
+            Some(_) => self.area.for_reads.get().and_then(Option::as_ref),
+        };
+        Some((exposed?.key(way)?, self.area.base().as_ptr() as u64 + self.at))
+    }
+}
+
+impl Area {
+    /// Address of its first byte.
+    fn base(&self) -> NonNull<u8> {
+        self.mapping.base()
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.mapping.len()
+    }
+
+    /// Copies bytes in.
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) {
+        self.mapping.write(at, bytes);
+    }
+}
+
+impl AsFd for Area {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl ListedArea {
+    /// Address of its first byte.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.area.base()
+    }
+
+    /// Whether [`Self::lend`] registers nothing.
+    pub(crate) fn is_lent_at_once(&self) -> bool {
+        self.areas.rdma.is_none() || self.area.for_reads.get().is_some()
+    }
+
+    /// Lets devices of stores write to a part, which must lie inside. The first call registers the area: some GiB take a second.
+    /// `None` if there are no devices, or they don't reach it.
+    pub(crate) fn lend(&self, base: NonNull<u8>, len: usize) -> Option<ListedLoan> {
+        let rdma = self.areas.rdma.as_ref().filter(|_| len > 0)?;
+        let mapping = &self.area.mapping;
+        self.area.for_reads.get_or_init(|| expose(rdma, mapping, Access::Read)).as_ref()?;
+        let base = base.as_ptr() as usize;
+        let loan = Arc::new(Loan { area: self.area.clone(), base, len });
+        self.areas.lent.write().insert(base, Arc::downgrade(&loan));
+        Some(ListedLoan { loan, areas: self.areas.clone() })
+    }
+}
+
+impl ListedLoan {
+    /// Ends the loan; returns false if something of a store may still come in.
+    pub(crate) fn end(mut self) -> bool {
+        self.unlist();
+        // Acquires what those who had it have done.
+        Arc::get_mut(&mut self.loan).is_some()
+    }
+
+    fn unlist(&self) {
+        self.areas.lent.write().remove(&self.loan.base);
+    }
+}
+
+impl Drop for ListedLoan {
+    fn drop(&mut self) {
+        self.unlist();
+    }
+}
+
+impl Drop for ListedArea {
+    fn drop(&mut self) {
+        self.areas.listed.write().remove(&(self.area.base().as_ptr() as usize));
+    }
+}
+
+impl fmt::Debug for ListedLoan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListedLoan").field("len", &self.loan.len).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Areas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Areas").field("listed", &self.listed.read().len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_found_in_the_area_that_has_all_of_them() {
+        let areas = Arc::new(Areas::default());
+        let (one, two) = (areas.allocate_listed(10_000).unwrap(), areas.allocate_listed(10_000).unwrap());
+        let bytes = |area: &ListedArea, at: usize, len| {
+            // SAFETY: inside the mapping, or only an address that is not followed.
+            unsafe { std::slice::from_raw_parts(area.base().as_ptr().add(at), len) }
+        };
+        let found = |bytes: &[u8]| areas.find(bytes).map(|(area, at)| (area.number, at));
+        assert_eq!(found(bytes(&one, 0, 10_000)), Some((0, 0)));
+        assert_eq!(found(bytes(&two, 9_990, 10)), Some((1, 9_990)));
+        assert_eq!(found(bytes(&two, 9_990, 11)), None, "beyond its end");
+        assert_eq!(found(&[1, 2, 3]), None);
+        drop(one);
+        assert_eq!(areas.listed.read().len(), 1);
+    }
+}

@@ -1,0 +1,33 @@
+//! Memory of a client that stores reach by a key.
+
+use std::sync::Arc;
+
+use mc_types::Access;
+use mc_verbs::Region;
+
+use super::{NoRdma, Rdma};
+use crate::mapping::Mapping;
+
+/// Registration of a client's memory at each of its devices, for the devices of stores.
+pub(crate) struct Exposed {
+    /// By the number of the way.
+    regions: Vec<Region>,
+}
+
+impl Exposed {
+    /// Registers memory for transfers of one kind. For writes, stores only read it.
+    pub(crate) fn new(rdma: &Rdma, memory: &Arc<Mapping>, transfers: Access) -> Result<Self, NoRdma> {
+        let access = match transfers {
+            Access::Write => mc_verbs::Access::RemoteRead,
+            Access::Read => mc_verbs::Access::Remote,
+        };
+        let regions = rdma.ways.iter().map(|way| Region::new(&way.domain, memory.clone(), access));
+        let regions = regions.collect::<Result<_, _>>().map_err(|error| NoRdma(error.to_string()))?;
+        Ok(Self { regions })
+    }
+
+    /// The key at the device `way`.
+    pub(crate) fn key(&self, way: usize) -> Option<u32> {
+        self.regions.get(way).map(Region::remote_key)
+    }
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use mc_client::{Client, GetInto, Put, PutOptions};
+use mc_client::{Client, GetInto, Put, PutOptions, RegisteredMemory};
 use mc_types::ByteSize;
 use parking_lot::Mutex;
 use rand::rngs::SmallRng;
@@ -78,14 +78,8 @@ pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: 
     let run = format!("bench/{:016x}", rand::random::<u64>());
     let space = Keyspace::uniform(run, args.size.0 as usize);
     let values = if matches!(kind, Kind::Put | Kind::Mixed) { args.batch.into() } else { 0 };
-    let load = Arc::new(Load {
-        client,
-        args: args.clone(),
-        keys,
-        values: (0..values).map(|block| space.object(block).1).collect(),
-        space,
-        next: AtomicU64::new(keys),
-    });
+    let values = allocated(&client, (0..values).map(|block| space.object(block).1).collect())?;
+    let load = Arc::new(Load { client, args: args.clone(), keys, values, space, next: AtomicU64::new(keys) });
     if kind != Kind::Put {
         load.populate().await?;
     }
@@ -110,6 +104,18 @@ pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: 
     Ok(if counts.failed == 0 && counts.wrong == 0 { Ended::Well } else { Ended::Negative })
 }
 
+/// Copies values into memory that stores reach, as an engine has its own.
+fn allocated(client: &Client, values: Vec<Bytes>) -> Result<Vec<RegisteredMemory>> {
+    let mut rest = client.allocate(values.iter().map(Bytes::len).sum())?;
+    let copy = |value: Bytes| {
+        let later = rest.split_off(value.len());
+        let mut memory = std::mem::replace(&mut rest, later);
+        memory.as_mut_slice().copy_from_slice(&value);
+        memory
+    };
+    Ok(values.into_iter().map(copy).collect())
+}
+
 /// Turns an error into `None` with a note: masters of a given pool may not expose their metrics. The rest of the bench
 /// still counts.
 fn measured<T>(outcome: Result<T>) -> Option<T> {
@@ -123,7 +129,7 @@ struct Load {
     space: Keyspace,
     /// Values of the measured puts, shared by all blocks, so that generating values is not measured. Reads use only
     /// blocks that [`Load::populate`] put.
-    values: Vec<Bytes>,
+    values: Vec<RegisteredMemory>,
     /// Next block that has not been put. Blocks below `keys` are those that are read.
     next: AtomicU64,
 }

@@ -624,6 +624,9 @@ pub(crate) struct TransferArgs {
     /// Number of operations in each call
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub(crate) batch: u32,
+    /// Number of calls at a time, all of one client
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
+    pub(crate) callers: u32,
     /// get: from the store. put: to it
     #[arg(long, value_enum, default_value_t = Direction::Get)]
     pub(crate) direction: Direction,

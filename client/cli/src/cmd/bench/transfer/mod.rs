@@ -15,7 +15,7 @@ use mc_transfer::{
 use mc_types::ByteSize;
 use serde::Serialize;
 
-use self::store::Child;
+use self::store::{Child, Target};
 use super::report::round;
 use crate::Ended;
 use crate::args::{Direction, Global, Memory, OnOff, TransferArgs};
@@ -35,6 +35,7 @@ struct Report {
     direction: Direction,
     size_bytes: u64,
     batch: u32,
+    callers: u32,
     checksum: OnOff,
     memory: Memory,
     mib_s: f64,
@@ -66,30 +67,30 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
     };
     let call_bytes = args.size.0.saturating_mul(u64::from(args.batch));
     ensure!(
-        args.size.0 > 0 && call_bytes <= args.region.0,
-        "--size times --batch must be between 1 byte and --region"
+        args.size.0 > 0 && call_bytes <= args.region.0 / u64::from(args.callers),
+        "--size times --batch times --callers must be between 1 byte and --region"
     );
     let beside = args.beside.map_or(0, |size| size.0);
     ensure!(args.beside != Some(ByteSize(0)), "--beside must be at least 1 byte");
     let child = Child::start(global, ByteSize(args.region.0.saturating_add(beside))).await?;
-    let mut client = Client::new(global, args, transports)?;
+    let mut client = Client::new(global, args, transports, child.target.clone())?;
     let mut limit = limits::Limit::new(transports, args, &child, client.device.as_deref())?;
     let (mut rates, mut limits, mut serial) = (Vec::new(), Vec::new(), Vec::new());
     let (mut p50, mut p99, mut beside) = (Vec::new(), Vec::new(), Vec::new());
     // Connections, pages and registrations.
-    client.measure(&child, Duration::from_millis(100)).await?;
+    client.measure(Duration::from_millis(100)).await?;
     for _ in 0..ROUNDS {
         limits.extend(tokio::task::block_in_place(|| limit.measure())?);
         if transports == Transports::Tcp {
             let one = || limits::serial(&child.raw, args.direction, call_bytes);
             serial.push(tokio::task::block_in_place(one)?);
         }
-        let (rate, took) = client.measure(&child, EACH).await?;
+        let (rate, took) = client.measure(EACH).await?;
         rates.push(round(rate));
         p50.push(quantile(&took, 0.5));
         p99.push(quantile(&took, 0.99));
         if let Some(size) = args.beside {
-            beside.push(quantile(&client.measure_beside(&child, size).await?, 0.99));
+            beside.push(quantile(&client.measure_beside(size).await?, 0.99));
         }
     }
     client.check_way()?;
@@ -101,6 +102,7 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
         direction: args.direction,
         size_bytes: args.size.0,
         batch: args.batch,
+        callers: args.callers,
         checksum: args.checksum,
         memory: args.memory,
         mib_s,
@@ -123,6 +125,10 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
             }
             _ => report.limit.clone(),
         };
+        let callers = match args.callers {
+            1 => String::new(),
+            callers => format!(", {callers} callers"),
+        };
         let serial = report.serial_mib_s.map_or_else(String::new, |serial| {
             format!(
                 "; {:.0} % of one plain request after the other ({serial:.0} MiB/s)",
@@ -136,7 +142,7 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
             _ => String::new(),
         };
         format!(
-            "{} {:?} of {} x {}: {mib_s:.0} MiB/s, {limit}{serial}; a call takes {:.0} us (p50), {:.0} us (p99){beside}",
+            "{} {:?} of {} x {}{callers}: {mib_s:.0} MiB/s, {limit}{serial}; a call takes {:.0} us (p50), {:.0} us (p99){beside}",
             report.transport,
             report.direction,
             report.batch,
@@ -154,27 +160,48 @@ enum Buffers {
     Get(Vec<Lent>),
 }
 
-/// The client's end, and its memory.
+/// The client's end.
 struct Client {
     transport: Arc<dyn Transport>,
     transports: Transports,
-    buffers: Buffers,
-    /// Bytes of a buffer, and their number.
-    size: u64,
-    batch: u64,
-    /// Operations that fit into the store's memory.
-    places: u64,
-    /// Bytes of the store that they go through.
+    target: Arc<Target>,
+    callers: Vec<Caller>,
+    /// Bytes of the store that the callers go through.
     region: u64,
-    next: u64,
     /// Bytes that went by the transport that is measured, if it is not TCP.
     by_way: Arc<AtomicU64>,
     /// Name of the RDMA device.
     device: Option<String>,
 }
 
+/// Makes one call after the other.
+struct Caller {
+    transport: Arc<dyn Transport>,
+    target: Arc<Target>,
+    buffers: Buffers,
+    /// Bytes of an operation, and number of operations in a call.
+    size: u64,
+    batch: u64,
+    /// First byte of its part of the store's memory, and number of operations that fit there.
+    from: u64,
+    places: u64,
+    next: u64,
+}
+
+/// What callers did together: bytes, and the time of each call.
+#[derive(Default)]
+struct Done {
+    bytes: u64,
+    took: Vec<Duration>,
+}
+
 impl Client {
-    fn new(global: &Global, args: &TransferArgs, transports: Transports) -> Result<Self> {
+    fn new(
+        global: &Global,
+        args: &TransferArgs,
+        transports: Transports,
+        target: Arc<Target>,
+    ) -> Result<Self> {
         let sums = if args.checksum == OnOff::On { Sums::All } else { Sums::None };
         let options = TcpOptions { sums, ..TcpOptions::default() };
         let by_way = Arc::new(AtomicU64::new(0));
@@ -195,8 +222,9 @@ impl Client {
             shm_count.fetch_add(bytes, Ordering::Relaxed);
         };
         let transport: Arc<dyn Transport> = Arc::new(ShmTransport::new(tcp, access, Box::new(on_shared)));
+        let (size, batch) = (args.size.0, u64::from(args.batch));
         let buffer = |nth| {
-            let len = args.size.0 as usize;
+            let len = size as usize;
             let mut buffer = match args.memory {
                 Memory::Allocated => transport.allocate(len)?,
                 Memory::Other => RegisteredMemory::from_vec(vec![0; len]),
@@ -204,90 +232,56 @@ impl Client {
             buffer.as_mut_slice().fill(nth as u8);
             Ok(buffer)
         };
-        let buffers = (0..args.batch).map(buffer).collect::<Result<Vec<_>>>()?;
-        let lend = |buffers: Vec<RegisteredMemory>| buffers.into_iter().map(RegisteredMemory::lend).collect();
-        Ok(Self {
-            buffers: match args.direction {
-                Direction::Get => Buffers::Get(lend(buffers)),
+        let places = args.region.0 / u64::from(args.callers) / size;
+        let caller = |nth: u64| {
+            let buffers = (0..batch).map(buffer).collect::<Result<Vec<_>>>()?;
+            let buffers = match args.direction {
+                Direction::Get => Buffers::Get(buffers.into_iter().map(RegisteredMemory::lend).collect()),
                 Direction::Put => Buffers::Put(buffers),
-            },
-            size: args.size.0,
-            batch: args.batch.into(),
-            transport,
-            transports,
-            places: args.region.0 / args.size.0,
-            region: args.region.0,
-            next: 0,
-            by_way,
-            device,
-        })
+            };
+            let (transport, target) = (transport.clone(), target.clone());
+            Ok(Caller { transport, target, buffers, size, batch, from: nth * places * size, places, next: 0 })
+        };
+        let callers = (0..u64::from(args.callers)).map(caller).collect::<Result<_>>()?;
+        Ok(Self { transport, transports, target, callers, region: args.region.0, by_way, device })
     }
 
     /// Moves bytes for so long; returns MiB/s, and the time of each call.
-    async fn measure(&mut self, child: &Child, each: Duration) -> Result<(f64, Vec<Duration>)> {
-        let (begun, mut bytes, mut took) = (Instant::now(), 0, Vec::new());
-        while begun.elapsed() < each {
-            let one = Instant::now();
-            bytes += self.call(child).await?;
-            took.push(one.elapsed());
+    async fn measure(&mut self, each: Duration) -> Result<(f64, Vec<Duration>)> {
+        let begun = Instant::now();
+        let calling: Vec<_> = self.callers.drain(..).map(|caller| tokio::spawn(caller.run(each))).collect();
+        let mut all = Done::default();
+        for caller in calling {
+            let (caller, done) = caller.await??;
+            self.callers.push(caller);
+            all.bytes += done.bytes;
+            all.took.extend(done.took);
         }
-        Ok((bytes as f64 / (1 << 20) as f64 / begun.elapsed().as_secs_f64(), took))
+        Ok((all.bytes as f64 / (1 << 20) as f64 / begun.elapsed().as_secs_f64(), all.took))
     }
 
     /// [`Self::measure`] beside a stream of gets of `size`; returns the time of each call.
-    async fn measure_beside(&mut self, child: &Child, size: ByteSize) -> Result<Vec<Duration>> {
-        let (transport, peer, grant) = (self.transport.clone(), child.peer.clone(), child.read.clone());
-        // After the memory that the calls go through.
+    async fn measure_beside(&mut self, size: ByteSize) -> Result<Vec<Duration>> {
+        let (transport, target) = (self.transport.clone(), self.target.clone());
+        // After the memory that the callers go through.
         let offset = self.region;
         let mut stream = tokio::spawn(async move {
             let mut bytes = vec![0; size.0 as usize];
             loop {
                 let deadline = tokio::time::Instant::now() + PATIENCE;
                 let mut ops = [ReadOp { range: 0, offset, into: vec![bytes.as_mut_slice()] }];
-                if let Err(error) = transport.read(&peer, &grant, &mut ops, deadline).await.remove(0) {
+                let answers = transport.read(&target.peer, &target.read, &mut ops, deadline).await;
+                if let Some(Err(error)) = answers.into_iter().next() {
                     break error;
                 }
             }
         });
         let measured = tokio::select! {
-            measured = self.measure(child, EACH) => measured,
+            measured = self.measure(EACH) => measured,
             error = &mut stream => Err(error?).context("the stream beside the calls"),
         };
         stream.abort();
         Ok(measured?.1)
-    }
-
-    async fn call(&mut self, child: &Child) -> Result<u64> {
-        let &mut Self { size, batch, places, next: first, .. } = self;
-        self.next += batch;
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        let offset = |nth: u64| (first + nth) % places * size;
-        let answers = match &mut self.buffers {
-            Buffers::Get(buffers) => {
-                let mut ops = Vec::with_capacity(buffers.len());
-                for (nth, buffer) in (0..).zip(buffers) {
-                    #[expect(unsafe_code, reason = "memory for devices")]
-                    // SAFETY: nothing but the read uses the memory before it has ended.
-                    let into = unsafe { buffer.as_mut_slice() };
-                    ops.push(ReadOp { range: 0, offset: offset(nth), into: vec![into] });
-                }
-                self.transport.read(&child.peer, &child.read, &mut ops, deadline).await
-            }
-            Buffers::Put(buffers) => {
-                // Each call is a put of its own: a later owner of the same memory, which it seals.
-                let ranges = (0..batch).map(|nth| (offset(nth), size));
-                let grant = child.write_grant(self.next, ranges);
-                let ops: Vec<WriteOp<'_>> = (0..)
-                    .zip(buffers)
-                    .map(|(range, buffer)| WriteOp { range, offset: 0, from: vec![buffer.as_slice()] })
-                    .collect();
-                self.transport.write(&child.peer, &grant, &ops, Seal::Yes, deadline).await
-            }
-        };
-        for answer in answers {
-            answer.context("a call to the bench's store")?;
-        }
-        Ok(size * batch)
     }
 
     /// Fails if the bytes did not go the way that was asked for.
@@ -298,6 +292,53 @@ impl Client {
             "no byte went by {}: calls of so few bytes go over TCP, or it can't be used here",
             self.transports
         );
+        Ok(())
+    }
+}
+
+impl Caller {
+    async fn run(mut self, each: Duration) -> Result<(Self, Done)> {
+        let (begun, mut done) = (Instant::now(), Done::default());
+        while begun.elapsed() < each {
+            let one = Instant::now();
+            self.call().await?;
+            done.bytes += self.size * self.batch;
+            done.took.push(one.elapsed());
+        }
+        Ok((self, done))
+    }
+
+    async fn call(&mut self) -> Result<()> {
+        let &mut Self { size, batch, places, from, next: first, .. } = self;
+        self.next += batch;
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let offset = |nth: u64| from + (first + nth) % places * size;
+        let target = &self.target;
+        let answers = match &mut self.buffers {
+            Buffers::Get(buffers) => {
+                let mut ops = Vec::with_capacity(buffers.len());
+                for (nth, buffer) in (0..).zip(buffers) {
+                    #[expect(unsafe_code, reason = "memory for devices")]
+                    // SAFETY: nothing but the read uses the memory before it has ended.
+                    let into = unsafe { buffer.as_mut_slice() };
+                    ops.push(ReadOp { range: 0, offset: offset(nth), into: vec![into] });
+                }
+                self.transport.read(&target.peer, &target.read, &mut ops, deadline).await
+            }
+            Buffers::Put(buffers) => {
+                // Each call is a put of its own: a later owner of the same memory, which it seals.
+                let ranges = (0..batch).map(|nth| (offset(nth), size));
+                let grant = target.write_grant(self.next, ranges);
+                let ops: Vec<WriteOp<'_>> = (0..)
+                    .zip(buffers)
+                    .map(|(range, buffer)| WriteOp { range, offset: 0, from: vec![buffer.as_slice()] })
+                    .collect();
+                self.transport.write(&target.peer, &grant, &ops, Seal::Yes, deadline).await
+            }
+        };
+        for answer in answers {
+            answer.context("a call to the bench's store")?;
+        }
         Ok(())
     }
 }

@@ -42,13 +42,18 @@ struct Ready {
 
 /// The store's process, which ends with this value.
 pub(super) struct Child {
+    pub(super) target: Arc<Target>,
+    /// Address at which plain streams send or receive: see [`serve`].
+    pub(super) raw: String,
+    _process: tokio::process::Child,
+}
+
+/// The store, as callers use it.
+pub(super) struct Target {
     pub(super) peer: Peer,
     /// Grant to read all of its memory.
     pub(super) read: SealedGrant,
     key: GrantKey,
-    /// Address at which plain streams send or receive: see [`serve`].
-    pub(super) raw: String,
-    _process: tokio::process::Child,
 }
 
 impl Child {
@@ -78,9 +83,12 @@ impl Child {
         };
         let key = GrantKey(ready.key);
         let read = grant(&peer, &key, Access::Read, 1, std::iter::once((0, region.0)));
-        Ok(Self { peer, read, key, raw: ready.raw, _process: process })
+        let target = Arc::new(Target { peer, read, key });
+        Ok(Self { target, raw: ready.raw, _process: process })
     }
+}
 
+impl Target {
     /// Makes a grant to write ranges (offset and length), of an allocation that is newer than all before.
     pub(super) fn write_grant(&self, index: u64, ranges: impl Iterator<Item = (u64, u64)>) -> SealedGrant {
         grant(&self.peer, &self.key, Access::Write, index, ranges)

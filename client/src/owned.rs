@@ -2,10 +2,10 @@
 #![allow(unsafe_code)]
 
 use bytes::Bytes;
-use mc_transfer::{Lent, RegisteredMemory};
+use mc_transfer::{LentMemory, RegisteredMemory};
 
-use crate::objects::Destination;
-use crate::{Client, Error};
+use crate::objects::{Destination, Got};
+use crate::{Client, Code, Error};
 
 /// One object to read into memory that is handed over.
 #[derive(Debug)]
@@ -21,7 +21,8 @@ pub struct GetIntoOwned {
 pub struct GotOwned {
     /// Number of bytes, or `None` for a miss.
     pub read: Result<Option<usize>, Error>,
-    /// The memory. If no bytes were read, its content is unspecified.
+    /// The memory. If no bytes were read, its content is unspecified, and parts are missing that an RDMA device does not let go
+    /// of (`TRANSFER_FAIL`, which no device is known to cause).
     pub into: Vec<RegisteredMemory>,
 }
 
@@ -45,19 +46,25 @@ impl Client {
         let items = keys.into_iter().zip(&mut slices).map(|(key, into)| (key, Destination::whole_into(into)));
         let results = self.core().gets(items.collect()).await;
         drop(slices);
-        let back = |parts: Vec<Lent>| parts.into_iter().map(Lent::take_back).collect();
-        results
-            .into_iter()
-            .zip(lent)
-            .map(|(read, parts)| GotOwned {
-                read: read.map(|got| got.map(|got| got.len())),
-                into: back(parts),
-            })
-            .collect()
+        let back = |(read, parts): (Result<Option<Got>, Error>, Vec<LentMemory>)| {
+            let (mut read, mut into) =
+                (read.map(|got| got.map(|got| got.len())), Vec::with_capacity(parts.len()));
+            for part in parts {
+                match part.take_back() {
+                    Ok(memory) => into.push(memory),
+                    Err(lost) => {
+                        read =
+                            Err(Error::definite("get", Code::TransferFail, "this client", lost.to_string()));
+                    }
+                }
+            }
+            GotOwned { read, into }
+        };
+        results.into_iter().zip(lent).map(back).collect()
     }
 }
 
-async fn lend(memory: Vec<Vec<RegisteredMemory>>) -> Vec<Vec<Lent>> {
+async fn lend(memory: Vec<Vec<RegisteredMemory>>) -> Vec<Vec<LentMemory>> {
     let lend = |memory: Vec<Vec<RegisteredMemory>>| {
         let each = |parts: Vec<RegisteredMemory>| parts.into_iter().map(RegisteredMemory::lend).collect();
         memory.into_iter().map(each).collect()

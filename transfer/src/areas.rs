@@ -1,17 +1,16 @@
 //! Memory of this process that stores take the bytes of writes from, and put those of reads into: stores of its host map it,
 //! and the devices of others reach it by RDMA.
-#![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
 
 use mc_types::Access;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use rustix::fs::SealFlags;
 use tokio::sync::Notify;
 
@@ -21,13 +20,15 @@ use crate::rdma::{Exposed, Rdma};
 
 /// Maximum number of areas of callers, each of which takes a descriptor and a place at each store of this host.
 const LISTED: usize = 128;
+/// Fewest bytes that devices of stores reach where they are. To copy fewer costs less than a request for them.
+const WORTH_IT: usize = 16 << 10;
 
 /// The areas that callers of a transport have allocated, by their first address.
 #[derive(Default)]
 pub(crate) struct Areas {
     listed: RwLock<BTreeMap<usize, Arc<Area>>>,
     /// Parts of areas that devices of stores may write to, by their first address.
-    lent: RwLock<BTreeMap<usize, Weak<Loan>>>,
+    lent: RwLock<BTreeMap<usize, Arc<Loan>>>,
     /// Devices at which areas are registered.
     rdma: Option<Arc<Rdma>>,
     next: AtomicU64,
@@ -41,11 +42,19 @@ pub(crate) struct Area {
     pub(crate) number: u64,
     /// For devices of stores that read from it.
     for_writes: Option<Exposed>,
-    /// For those that also write to it; set when a part is lent for the first time, to `None` if that fails.
-    for_reads: OnceLock<Option<Exposed>>,
+    /// For those that also write to it.
+    for_reads: Mutex<ForReads>,
     mapping: Arc<Mapping>,
     file: OwnedFd,
     gone: Arc<Notify>,
+}
+
+/// Registration of an area for loans.
+enum ForReads {
+    /// No part was lent since the start, or since a request for a part did not end well.
+    Not,
+    At(Arc<Exposed>),
+    Failed,
 }
 
 impl Drop for Area {
@@ -62,8 +71,9 @@ pub(crate) struct ListedArea {
 
 /// Part of an area that devices of stores may write to. Whoever has asked a store for that has a reference until nothing of it
 /// can come in any more.
-pub(crate) struct Loan {
+struct Loan {
     area: Arc<Area>,
+    exposed: Arc<Exposed>,
     base: usize,
     len: usize,
 }
@@ -76,7 +86,7 @@ pub(crate) struct ListedLoan {
 
 /// Bytes that the devices of stores reach.
 #[derive(Clone)]
-pub(crate) struct Reach {
+pub(crate) struct Reached {
     area: Arc<Area>,
     at: u64,
     /// `None` if they only read them.
@@ -102,7 +112,7 @@ impl Areas {
         rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?;
         let for_writes = rdma.and_then(|rdma| expose(rdma, &mapping, Access::Write));
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let (for_reads, gone) = (OnceLock::new(), self.gone.clone());
+        let (for_reads, gone) = (Mutex::new(ForReads::Not), self.gone.clone());
         Ok(Arc::new(Area { number, for_writes, for_reads, mapping, file, gone }))
     }
 
@@ -135,19 +145,22 @@ impl Areas {
     }
 
     /// Finds bytes that the devices of stores reach: for writes those of an area, for reads those of a part that is lent.
-    pub(crate) fn reach(&self, bytes: &[u8], access: Access) -> Option<Reach> {
-        let address = bytes.as_ptr() as usize;
+    pub(crate) fn reach(&self, bytes: &[u8], access: Access) -> Option<Reached> {
+        if bytes.len() < WORTH_IT {
+            return None;
+        }
         match access {
             Access::Write => {
                 let (area, at) = self.find(bytes)?;
-                area.for_writes.is_some().then_some(Reach { area, at, loan: None })
+                area.for_writes.is_some().then_some(Reached { area, at, loan: None })
             }
             Access::Read => {
-                let loan = self.lent.read().range(..=address).next_back()?.1.upgrade()?;
-                let within = address - loan.base;
-                let area = loan.area.clone();
-                let at = (address - area.base().as_ptr() as usize) as u64;
-                (within.checked_add(bytes.len())? <= loan.len).then_some(Reach { area, at, loan: Some(loan) })
+                let address = bytes.as_ptr() as usize;
+                let lent = self.lent.read();
+                let (base, loan) = lent.range(..=address).next_back()?;
+                let inside = (address - base).checked_add(bytes.len())? <= loan.len;
+                let at = || (address - loan.area.base().as_ptr() as usize) as u64;
+                inside.then(|| Reached { area: loan.area.clone(), at: at(), loan: Some(loan.clone()) })
             }
         }
     }
@@ -155,18 +168,28 @@ impl Areas {
 
 /// Registers an area; `None` if that fails: then its bytes are copied.
 fn expose(rdma: &Rdma, mapping: &Arc<Mapping>, access: Access) -> Option<Exposed> {
-    let exposed = Exposed::new(rdma, mapping, access);
+    let exposed = Exposed::beside_buffers(rdma, mapping, access);
     exposed.inspect_err(|why| tracing::warn!("{why}: its bytes are copied through buffers")).ok()
 }
 
-impl Reach {
-    /// Key and address, for the device at the other end of `way`.
+impl Reached {
+    /// Key and address, for the device at the other end of `way`; each area is registered at every device.
     pub(crate) fn place(&self, way: usize) -> Option<(u32, u64)> {
         let exposed = match &self.loan {
-            None => self.area.for_writes.as_ref(),
-            Some(_) => self.area.for_reads.get().and_then(Option::as_ref),
+            None => self.area.for_writes.as_ref()?,
+            Some(loan) => &loan.exposed,
         };
-        Some((exposed?.key(way)?, self.area.base().as_ptr() as u64 + self.at))
+        Some((exposed.key(way)?, self.area.base().as_ptr() as u64 + self.at))
+    }
+
+    /// Sees to it that the key, which a store may still have packets with, ends with the loans that it was made for.
+    #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "this build has no devices"))]
+    pub(crate) fn retire(&self) {
+        let Some(loan) = &self.loan else { return };
+        let mut for_reads = self.area.for_reads.lock();
+        if matches!(&*for_reads, ForReads::At(now) if Arc::ptr_eq(now, &loan.exposed)) {
+            *for_reads = ForReads::Not;
+        }
     }
 }
 
@@ -200,38 +223,42 @@ impl ListedArea {
 
     /// Whether [`Self::lend`] registers nothing.
     pub(crate) fn is_lent_at_once(&self) -> bool {
-        self.areas.rdma.is_none() || self.area.for_reads.get().is_some()
+        self.areas.rdma.is_none() || !matches!(*self.area.for_reads.lock(), ForReads::Not)
     }
 
     /// Lets devices of stores write to a part, which must lie inside. The first call registers the area: some GiB take a second.
-    /// `None` if there are no devices, or they don't reach it.
+    /// `None` if there are no devices, they don't reach it, or it is not worth it.
     pub(crate) fn lend(&self, base: NonNull<u8>, len: usize) -> Option<ListedLoan> {
-        let rdma = self.areas.rdma.as_ref().filter(|_| len > 0)?;
-        let mapping = &self.area.mapping;
-        self.area.for_reads.get_or_init(|| expose(rdma, mapping, Access::Read)).as_ref()?;
+        let rdma = self.areas.rdma.as_ref().filter(|_| len >= WORTH_IT)?;
+        let exposed = {
+            let mut for_reads = self.area.for_reads.lock();
+            if matches!(*for_reads, ForReads::Not) {
+                let exposed = expose(rdma, &self.area.mapping, Access::Read);
+                *for_reads = exposed.map_or(ForReads::Failed, |exposed| ForReads::At(Arc::new(exposed)));
+            }
+            let ForReads::At(exposed) = &*for_reads else { return None };
+            exposed.clone()
+        };
         let base = base.as_ptr() as usize;
-        let loan = Arc::new(Loan { area: self.area.clone(), base, len });
-        self.areas.lent.write().insert(base, Arc::downgrade(&loan));
+        let loan = Arc::new(Loan { area: self.area.clone(), exposed, base, len });
+        self.areas.lent.write().insert(base, loan.clone());
         Some(ListedLoan { loan, areas: self.areas.clone() })
     }
 }
 
 impl ListedLoan {
     /// Ends the loan; returns false if something of a store may still come in.
-    pub(crate) fn end(mut self) -> bool {
-        self.unlist();
-        // Acquires what those who had it have done.
-        Arc::get_mut(&mut self.loan).is_some()
-    }
-
-    fn unlist(&self) {
-        self.areas.lent.write().remove(&self.loan.base);
+    pub(crate) fn end(self) -> bool {
+        let loan = self.loan.clone();
+        drop(self);
+        // It is not found any more. The last reference sees all that those before it have done.
+        Arc::into_inner(loan).is_some()
     }
 }
 
 impl Drop for ListedLoan {
     fn drop(&mut self) {
-        self.unlist();
+        self.areas.lent.write().remove(&self.loan.base);
     }
 }
 
@@ -254,6 +281,7 @@ impl fmt::Debug for Areas {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use super::*;
 

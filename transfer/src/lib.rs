@@ -35,7 +35,7 @@ pub use choice::{ParseTransportsError, Transports};
 pub use fence::fence_limit;
 pub use memory::Memory;
 pub use rdma::{DeviceReport, NoRdma, ParseRdmaDevicesError, Rdma, RdmaDevices};
-pub use registration::{Lent, RegisterError, RegisteredMemory};
+pub use registration::{LentMemory, LostMemory, RegisterError, RegisteredMemory};
 pub use segment::{AllocateError, Segment};
 pub use server::{Counters, DataServer, DataServerConfig, RequestSeconds, Timeouts, Withdrawn};
 pub use shm::{OnShared, ParseShmAccessError, ShmAccess, ShmTransport, socket_name};

@@ -1,7 +1,7 @@
 //! Registration of local memory with the transports.
 #![allow(unsafe_code)]
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
@@ -38,7 +38,7 @@ enum Owner {
 
 /// Memory that is filled by reads: see [`RegisteredMemory::lend`].
 #[derive(Debug)]
-pub struct Lent {
+pub struct LentMemory {
     memory: RegisteredMemory,
     /// `None` if the devices of stores don't reach it.
     loan: Option<ListedLoan>,
@@ -149,15 +149,15 @@ impl RegisteredMemory {
     /// Lends the memory to reads. If a transport has [allocated](crate::Transport::allocate) it, devices of stores write the bytes of
     /// reads by RDMA straight into it; otherwise these are copied out of buffers.
     ///
-    /// An allocation that is lent for the first time is registered with the local devices, which takes a second for some GiB.
-    /// From then on, stores that this process has connected to could write to it: it is up to them not to do so unasked.
+    /// An allocation that is lent for the first time, or after a read that failed, is registered with the local devices, which
+    /// takes a second for some GiB. From then on, stores that this process has connected to could write to it: it is up to them not to do so unasked.
     #[must_use]
-    pub fn lend(self) -> Lent {
+    pub fn lend(self) -> LentMemory {
         let loan = match &*self.owner {
             Owner::Area(area) => area.lend(self.base, self.len),
             Owner::Pages { .. } | Owner::Vec { .. } | Owner::Borrowed => None,
         };
-        Lent { memory: self, loan }
+        LentMemory { memory: self, loan }
     }
 }
 
@@ -167,12 +167,12 @@ impl AsRef<[u8]> for RegisteredMemory {
     }
 }
 
-impl Lent {
+impl LentMemory {
     /// Returns the bytes for reads to fill.
     ///
     /// # Safety
-    /// A future that has the slice must be dropped before anything else uses the bytes: one that is leaked could leave a device
-    /// writing there.
+    /// While a future has the slice, a device may write there, so nothing else may use the bytes before it is dropped. One that is
+    /// leaked never lets go of them.
     #[must_use]
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
         self.memory.as_mut_slice()
@@ -180,24 +180,22 @@ impl Lent {
 
     /// Ends the loan, and returns the memory.
     ///
-    /// If bytes of a read may still come in, because a device would not end it, that memory is never used again and the result
-    /// is another one, of zeros.
-    #[must_use]
-    pub fn take_back(self) -> RegisteredMemory {
+    /// # Errors
+    /// [`LostMemory`] if bytes of a read may still come in, because a device would not let go of it. Then nothing uses this memory
+    /// again, and bytes that a read has reported are not to be had.
+    pub fn take_back(self) -> Result<RegisteredMemory, LostMemory> {
         let Self { memory, loan } = self;
-        if loan.is_none_or(ListedLoan::end) {
-            return memory;
-        }
-        let len = memory.len;
-        tracing::error!("{len} bytes of memory are lost until this process ends: a device may write there");
-        std::mem::forget(memory);
-        match RegisteredMemory::allocate(len) {
-            Ok(other) => other,
-            Err(RegisterError::OutOfMemory(_)) => {
-                handle_alloc_error(Layout::from_size_align(len, PAGE).unwrap_or(Layout::new::<u8>()))
-            }
-        }
+        // The request that has the other reference keeps the memory mapped.
+        if loan.is_none_or(ListedLoan::end) { Ok(memory) } else { Err(LostMemory { len: memory.len }) }
     }
+}
+
+/// Memory that a device of a store may still write to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes of memory are lost until this process ends: an RDMA device does not let go of them")]
+pub struct LostMemory {
+    /// Its bytes.
+    pub len: usize,
 }
 
 impl Drop for Owner {
@@ -257,7 +255,7 @@ mod tests {
         );
         drop(whole);
         tail.as_mut_slice()[0] = 9;
-        assert_eq!(tail.lend().take_back().as_slice(), [9, 5]);
+        assert_eq!(tail.lend().take_back().unwrap().as_slice(), [9, 5]);
         let areas = Arc::new(Areas::default());
         let mut one = RegisteredMemory::in_area(&areas, 40_000).unwrap();
         let two = one.split_off(20_000);

@@ -283,7 +283,7 @@ async fn memory_of_the_transport_is_reached_where_it_is() {
         let mut ops = [ReadOp { range: 0, offset: 5, into: into_parts }];
         let answer = client.read(&store.peer(), &grant(Access::Read), &mut ops, soon()).await.remove(0);
         assert_eq!(answer.unwrap(), Checksum::of(&expected));
-        let back: Vec<_> = into.into_iter().map(mc_transfer::Lent::take_back).collect();
+        let back: Vec<_> = into.into_iter().map(|lent| lent.take_back().unwrap()).collect();
         let back: Vec<u8> = back.iter().flat_map(|part| part.as_slice()).copied().collect();
         assert!(back == expected);
         assert_eq!(buffers(), !only_reached, "{rdma:?}");
@@ -336,7 +336,7 @@ async fn nothing_is_written_to_memory_after_its_read_was_dropped() {
         let patience = Duration::from_micros(2_000 + 1_000 * round);
         let reading = client.read(&peer, &grant, &mut ops, soon());
         drop(tokio::time::timeout(patience, reading).await);
-        let mut memory = lent.take_back();
+        let mut memory = lent.take_back().unwrap();
         in_the_middle += u64::from(memory.as_slice()[0] == 7 && memory.as_slice()[SIZE - 1] == 0);
         memory.as_mut_slice().fill(0xff);
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -376,6 +376,8 @@ async fn limited() {
     write(&auto, &store.peer(), &grant, &bytes).await.unwrap();
     assert!(store.bytes(0, 9 << 20) == bytes);
     assert_eq!(moved.load(Ordering::SeqCst), 0);
+    // It is allocated nevertheless.
+    assert_eq!(auto.allocate(1 << 20).unwrap().lend().take_back().unwrap().as_slice(), vec![0; 1 << 20]);
     let (only, _) = client(true);
     let refused = write(&only, &store.peer(), &grant, &bytes).await.unwrap_err().to_string();
     assert!(refused.contains("LimitMEMLOCK=infinity"), "{refused}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use mc_types::Access;
 
 use super::{DeviceReport, Direction, Failed, NoRdma, RdmaDevices};
-use crate::areas::Reach;
+use crate::areas::Reached;
 use crate::fence::CutOff;
 use crate::mapping::Mapping;
 use crate::segment::Segment;
@@ -59,7 +59,7 @@ impl Registered {
 }
 
 impl Exposed {
-    pub(crate) fn new(rdma: &Rdma, _: &Arc<Mapping>, _: Access) -> Result<Self, NoRdma> {
+    pub(crate) fn beside_buffers(rdma: &Rdma, _: &Arc<Mapping>, _: Access) -> Result<Self, NoRdma> {
         match rdma.0 {}
     }
 
@@ -117,16 +117,8 @@ impl Staging {
 }
 
 impl Buffers {
-    pub(crate) fn new(end: ClientEnd, _: Staging) -> Self {
+    pub(crate) fn new(end: ClientEnd, _: Staging, _: Vec<Reached>) -> Self {
         match end.0 {}
-    }
-
-    pub(crate) fn begin_request(&mut self) {
-        match self.0 {}
-    }
-
-    pub(crate) fn keep(&mut self, _: &Reach) {
-        match self.0 {}
     }
 
     pub(crate) fn way(&self) -> usize {
@@ -146,6 +138,10 @@ impl Buffers {
     }
 
     pub(crate) async fn told(&mut self, _: u32) -> Result<(), NoRdma> {
+        match self.0 {}
+    }
+
+    pub(crate) fn abandon(self) -> Result<(), NoRdma> {
         match self.0 {}
     }
 

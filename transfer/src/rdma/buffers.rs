@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{ClientEnd, Exposed, NoRdma, Rdma};
-use crate::areas::Reach;
+use crate::areas::Reached;
 use crate::mapping::{Mapping, Protection, memory_file};
 
 /// Bytes of a block. A request takes as many blocks as its bytes need.
@@ -21,6 +21,8 @@ const BLOCK: u64 = 256 << 10;
 const CHUNK_BLOCKS: u64 = 64;
 /// Maximum number of blocks: 128 MiB.
 const BLOCKS: usize = 512;
+/// Maximum bytes of all blocks.
+pub(super) const MOST_BYTES: u64 = BLOCKS as u64 * BLOCK;
 /// Time after which memory that could not be registered is tried again.
 const AGAIN: Duration = Duration::from_secs(30);
 
@@ -51,7 +53,8 @@ unsafe impl Send for Block {}
 // SAFETY: `&Block` gives nothing but its address and keys.
 unsafe impl Sync for Block {}
 
-// SAFETY: mapped until it is dropped. Buffers copy in and out of it and make no references.
+// SAFETY: mapped until it is dropped. Nobody uses references to bytes that a store was asked to write to before that has ended:
+// buffers have none, and callers get none to lent memory.
 unsafe impl Memory for Mapping {
     fn range(&self) -> (NonNull<u8>, usize) {
         (self.base(), self.len() as usize)
@@ -154,33 +157,24 @@ impl Drop for Staging {
     }
 }
 
-/// Memory of one request after the other, and the end that its bytes go through: staging memory, and bytes of the caller.
+/// Memory of one request after the other, and the end that its bytes go through: staging memory, and memory of the caller.
 ///
-/// [`Self::settled`] gives the end back once the store has answered for good, and so does not touch the blocks any more.
-/// Without it, the drop destroys the queue pair first. Where that fails, none of the memory is ever used again.
+/// [`Self::settled`] gives the end back once the store has answered for good, and so does not touch the memory any more.
+/// Without it, the drop destroys the queue pair first. Where that fails, the staging memory is never used again, the caller's is
+/// not taken back (see [`crate::LentMemory`]), and [`Self::abandon`] says so.
 pub(crate) struct Buffers {
     /// `None` once it was given back.
     end: Option<ClientEnd>,
     staging: Staging,
-    /// Bytes of the caller that the request under way names.
-    reached: Vec<Reach>,
+    /// Memory of the caller that requests name.
+    reached: Vec<Reached>,
     way: usize,
 }
 
 impl Buffers {
-    pub(crate) fn new(end: ClientEnd, staging: Staging) -> Self {
+    pub(crate) fn new(end: ClientEnd, staging: Staging, reached: Vec<Reached>) -> Self {
         let way = end.way();
-        Self { end: Some(end), staging, reached: Vec::new(), way }
-    }
-
-    /// Forgets the bytes of the caller that the last request named. The store must not touch them any more.
-    pub(crate) fn begin_request(&mut self) {
-        self.reached.clear();
-    }
-
-    /// Keeps bytes of the caller for the next request.
-    pub(crate) fn keep(&mut self, reach: &Reach) {
-        self.reached.push(reach.clone());
+        Self { end: Some(end), staging, reached, way }
     }
 
     /// Number of the device.
@@ -254,23 +248,35 @@ impl Buffers {
     pub(crate) fn settled(mut self) -> Option<ClientEnd> {
         self.end.take()
     }
+
+    /// Ends what the store does after a request that did not end well.
+    ///
+    /// # Errors
+    /// When the device does not let go of the memory.
+    pub(crate) fn abandon(mut self) -> Result<(), NoRdma> {
+        self.end_access()
+    }
+
+    fn end_access(&mut self) -> Result<(), NoRdma> {
+        let Some(end) = self.end.take() else { return Ok(()) };
+        let ended = end.destroy().map_err(|error| NoRdma(error.to_string()));
+        if let Err(why) = &ended {
+            tracing::error!("{why}: the memory of a transfer is lost until this process ends");
+            std::mem::forget(std::mem::take(&mut self.staging.blocks));
+            self.reached.drain(..).for_each(std::mem::forget);
+            if let Some(permits) = self.staging.permits.take() {
+                permits.forget();
+            }
+        }
+        self.staging.blocks.iter().for_each(|block| block.chunk.retired.store(true, Ordering::Relaxed));
+        self.reached.iter().for_each(Reached::retire);
+        ended
+    }
 }
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        let Some(end) = self.end.take() else { return };
-        let staging = &mut self.staging;
-        if let Err(error) = end.destroy() {
-            tracing::error!(
-                "{error}: {} bytes of buffers are lost until this process ends",
-                staging.blocks.len() as u64 * BLOCK
-            );
-            std::mem::forget(std::mem::take(&mut staging.blocks));
-            std::mem::forget(std::mem::take(&mut self.reached));
-            if let Some(permits) = staging.permits.take() {
-                permits.forget();
-            }
-        }
-        staging.blocks.iter().for_each(|block| block.chunk.retired.store(true, Ordering::Relaxed));
+        // The call is gone, so there is nobody to tell.
+        let _ = self.end_access();
     }
 }

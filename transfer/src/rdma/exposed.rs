@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use mc_types::Access;
-use mc_verbs::Region;
+use mc_verbs::{PinLimit, Region};
 
+use super::buffers::MOST_BYTES;
 use super::{NoRdma, Rdma};
 use crate::mapping::Mapping;
 
@@ -15,6 +16,21 @@ pub(crate) struct Exposed {
 }
 
 impl Exposed {
+    /// [`Self::new`] for memory of the caller, if the limit of pinned memory then still has room for buffers: without these, other
+    /// memory could not go by RDMA at all.
+    pub(crate) fn beside_buffers(
+        rdma: &Rdma,
+        memory: &Arc<Mapping>,
+        transfers: Access,
+    ) -> Result<Self, NoRdma> {
+        let (limit, ways) = (PinLimit::of_this_process(), rdma.ways.len() as u64);
+        if limit.is_exceeded_by((memory.len() + MOST_BYTES).saturating_mul(ways)) {
+            let len = memory.len();
+            return Err(NoRdma(format!("no room for {len} bytes of the caller beside buffers: {limit}")));
+        }
+        Self::new(rdma, memory, transfers)
+    }
+
     /// Registers memory for transfers of one kind. For writes, stores only read it.
     pub(crate) fn new(rdma: &Rdma, memory: &Arc<Mapping>, transfers: Access) -> Result<Self, NoRdma> {
         let access = match transfers {

@@ -12,11 +12,16 @@
 //!
 //! - At the store, the requests under way keep the segments and the holds. If they don't end well, the queue pair is
 //!   destroyed before these are let go ([`StoreEnd::carry`]).
-//! - At the client, a request keeps its buffers. If it doesn't end well, because it fails, is dropped or takes too long, the
-//!   queue pair is destroyed before they are let go ([`Buffers`]). From then on nothing of the store's card gets in.
+//! - At the client, a request keeps its buffers, and the memory of the caller that it names. If it doesn't end well, because it
+//!   fails, is dropped or takes too long, the queue pair is destroyed before they are let go ([`Buffers`]). From then on nothing
+//!   of the store's card gets in.
 //!
-//! If a queue pair can't be destroyed, a client never uses the buffers again, and a store ends its process: it could not keep
-//! its memory from being overwritten.
+//! Bytes of writes are read where the caller has them, if that is an area (see [`crate::areas`]): the key permits no writes. Bytes of reads
+//! come straight into the caller's memory only if that was lent: a future that borrows memory could be leaked, and then the
+//! borrow would be over before the card is. All others go through staging memory.
+//!
+//! If a queue pair can't be destroyed, a client never uses its buffers again and does not take lent memory back, and a store ends
+//! its process: it could not keep its memory from being overwritten.
 //!
 //! A pair lives as long as its connection and serves one request at a time. It has a completion queue of its own, which is
 //! large enough for all that one request has under way, so that no queue can overflow.

@@ -56,6 +56,8 @@ pub(super) enum Broken {
     Closed,
     #[error("RDMA beside it failed: {0}")]
     Rdma(String),
+    #[error("RDMA beside it failed, and the store may still use the memory: {0}")]
+    Held(String),
     #[error(transparent)]
     Protocol(#[from] WireError),
     #[error(transparent)]

@@ -474,7 +474,9 @@ impl<'a> Call<'a> {
                 Ok(()) => return Ok(()),
                 Err(Failure::Queued) => return Err(TransferError::Queued { store, address }),
                 Err(Failure::Deadline) => return Err(TransferError::Deadline { store, address }),
-                Err(Failure::Broken(reason)) => return Err(TransferError::Broken { store, address, reason }),
+                Err(Failure::Broken(reason) | Failure::Held(reason)) => {
+                    return Err(TransferError::Broken { store, address, reason });
+                }
                 Err(Failure::Rdma(reason)) => return Err(TransferError::NoRdma { store, reason }),
                 Err(Failure::Connect(ConnectError::Refused(Refused { reason, .. }))) => {
                     return Err(TransferError::Refused { store, reason });
@@ -504,8 +506,8 @@ impl<'a> Call<'a> {
         while !work.is_done(done) {
             // Before the connection, so that nobody waits for that one meanwhile.
             let (turn, bytes) = work.next_turn(done.len());
-            let places = |by: &ByRdma| work.places(turn.clone(), by).filter(|_| by.wants(bytes));
-            let places = pool.rdma().and_then(|(by, _)| places(by));
+            let by = pool.rdma().map(|(by, _)| by).filter(|by| by.wants(bytes));
+            let places = by.and_then(|by| work.places(turn.clone(), by));
             let prepared = self.prepare(pool, places, failures).await?;
             let (slot, first) = (pool.slot(self.deadline).await?, done.len());
             let mut connection = match pool.connection(slot, self.hello, reuse, self.deadline).await {
@@ -620,12 +622,15 @@ enum Failure {
     Broken(String),
     /// RDMA can't carry it, or has failed to.
     Rdma(String),
+    /// RDMA has failed, and the store may still use the caller's memory: nothing must be repeated from it.
+    Held(String),
 }
 
 impl From<Broken> for Failure {
     fn from(broken: Broken) -> Self {
         match broken {
             Broken::Rdma(why) => Self::Rdma(why),
+            held @ Broken::Held(_) => Self::Held(held.to_string()),
             broken => Self::Broken(broken.to_string()),
         }
     }

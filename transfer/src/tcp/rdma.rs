@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::is_for_now;
 use super::link::{Broken, Link, Outcome, Refused};
 use super::plan::{Buffer, Piece};
-use crate::areas::{Areas, Reach};
+use crate::areas::{Areas, Reached};
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};
 use crate::transport::Seal;
@@ -31,9 +31,6 @@ const SLOWEST: u64 = 100 << 20;
 /// Time for which a way that failed is left. It doubles each time, up to [`LEFT_MOST`].
 const LEFT: Duration = Duration::from_secs(5);
 const LEFT_MOST: Duration = Duration::from_secs(60);
-
-/// Fewest bytes of a buffer that a store's device reaches where they are. To copy fewer costs less than a request for them.
-const REACHED: usize = 16 << 10;
 
 /// RDMA, as the calls of a transport may use it.
 pub(super) struct ByRdma {
@@ -157,7 +154,7 @@ pub(super) struct Places {
     staged_bytes: u64,
 }
 
-type OfPiece = SmallVec<[Option<Reach>; 2]>;
+type OfPiece = SmallVec<[Option<Reached>; 2]>;
 
 /// What a turn needs.
 pub(super) struct Prepared {
@@ -170,16 +167,19 @@ impl Places {
         let (mut of_pieces, mut staged_bytes) = (Vec::with_capacity(pieces.len()), 0);
         for piece in pieces {
             let reach = |buffer: &B| {
-                let bytes = buffer.bytes();
-                let found = (bytes.len() >= REACHED).then(|| by.areas.reach(bytes, access)).flatten();
+                let found = by.areas.reach(buffer.bytes(), access);
                 if found.is_none() {
-                    staged_bytes += bytes.len() as u64;
+                    staged_bytes += buffer.size() as u64;
                 }
                 found
             };
             of_pieces.push(piece.buffers.iter().map(reach).collect());
         }
         Self { of_pieces, staged_bytes }
+    }
+
+    fn reached(&self) -> Vec<Reached> {
+        self.of_pieces.iter().flatten().flatten().cloned().collect()
     }
 }
 
@@ -264,11 +264,11 @@ impl Link {
     ) -> Result<(), Broken> {
         let (by, ways, Prepared { places, staging }, patience) = by;
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
-        let mut buffers = Buffers::new(end, staging);
+        let mut buffers = Buffers::new(end, staging, places.reached());
         for batch in batches(pieces, &places) {
             let (places, batch) = (&places.of_pieces[batch.clone()], &mut pieces[batch]);
             let asked = async {
-                let request = self.rdma_request(Ask::RdmaRead, grant, (batch, places), &mut buffers);
+                let request = self.rdma_request(Ask::RdmaRead, grant, (batch, places), &buffers);
                 self.send_out().await?;
                 let answers = self.rdma_answers(&request).await?;
                 if answers.told {
@@ -278,8 +278,10 @@ impl Link {
                 }
                 Ok(answers.of_pieces)
             };
-            let answers = within(patience, bytes_of(batch), asked).await;
-            let answers = answers.inspect_err(|broken| broken.leave(ways, way))?;
+            let answers = match within(patience, bytes_of(batch), asked).await {
+                Ok(answers) => answers,
+                Err(broken) => return Err(broken.after(buffers, ways, way)),
+            };
             let (mut at, mut good) = (0, 0);
             for ((piece, places), answer) in batch.iter_mut().zip(places).zip(answers) {
                 let staged = staged(piece, places);
@@ -316,7 +318,7 @@ impl Link {
     ) -> Result<(), Broken> {
         let (by, ways, Prepared { places, staging }, patience) = by;
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
-        let mut buffers = Buffers::new(end, staging);
+        let mut buffers = Buffers::new(end, staging, places.reached());
         let ask = if seal == Seal::Yes { Ask::RdmaWriteAndSeal } else { Ask::RdmaWrite };
         let of_writes = self.sums;
         for batch in batches(pieces, &places) {
@@ -332,7 +334,7 @@ impl Link {
                 at += staged;
             }
             let asked = async {
-                let request = self.rdma_request(ask, grant, (batch, places), &mut buffers);
+                let request = self.rdma_request(ask, grant, (batch, places), &buffers);
                 self.send_out().await?;
                 Ok(self.rdma_answers(&request).await?.of_pieces)
             };
@@ -345,7 +347,10 @@ impl Link {
                 }
             };
             let (answers, ()) = tokio::join!(within(patience, bytes_of(batch), asked), sum);
-            let answers = answers.inspect_err(|broken| broken.leave(ways, way))?;
+            let answers = match answers {
+                Ok(answers) => answers,
+                Err(broken) => return Err(broken.after(buffers, ways, way)),
+            };
             let good = batch.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
             (by.on_moved)(Access::Write, good.map(|(piece, _)| piece.len).sum());
             let sums = sums.into_iter().map(Option::unwrap_or_default);
@@ -365,9 +370,8 @@ impl Link {
         ask: Ask,
         grant: &[u8],
         (batch, places): (&[Piece<B>], &[OfPiece]),
-        buffers: &mut Buffers,
+        buffers: &Buffers,
     ) -> Batch {
-        buffers.begin_request();
         let (mut ops, mut of_pieces) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
         let mut at = 0;
         for (piece, places) in batch.iter().zip(places) {
@@ -376,8 +380,6 @@ impl Link {
                 let op = |from: u64, len| Op { range: piece.range, offset: offset.wrapping_add(from), len };
                 match reach {
                     Some(reach) => {
-                        buffers.keep(reach);
-                        // Each area is registered at every device. Without a key the store refuses.
                         let (key, address) = reach.place(buffers.way()).unwrap_or((0, 0));
                         ops.push(RdmaOp { op: op(0, len), key, address });
                     }
@@ -433,10 +435,14 @@ struct Answers {
 }
 
 impl Broken {
-    /// Leaves the way, if it is to blame.
-    fn leave(&self, ways: &Ways, way: usize) {
-        if let Self::Rdma(why) = self {
+    /// The error of a request in `buffers`. Leaves the way, if it is to blame.
+    fn after(self, buffers: Buffers, ways: &Ways, way: usize) -> Self {
+        if let Self::Rdma(why) = &self {
             ways.leave(way, why);
+        }
+        match buffers.abandon() {
+            Ok(()) => self,
+            Err(why) => Self::Held(why.to_string()),
         }
     }
 }
@@ -466,8 +472,8 @@ fn staged<B: Buffer>(piece: &Piece<B>, places: &OfPiece) -> u64 {
 
 /// Joins the buffers of a piece that are copied one after the other; returns (length, place) of each run. A piece without bytes
 /// has one run.
-fn runs<'a, B: Buffer>(piece: &Piece<B>, places: &'a OfPiece) -> SmallVec<[(u64, Option<&'a Reach>); 2]> {
-    let mut runs: SmallVec<[(u64, Option<&Reach>); 2]> = SmallVec::new();
+fn runs<'a, B: Buffer>(piece: &Piece<B>, places: &'a OfPiece) -> SmallVec<[(u64, Option<&'a Reached>); 2]> {
+    let mut runs: SmallVec<[(u64, Option<&Reached>); 2]> = SmallVec::new();
     for (buffer, place) in piece.buffers.iter().zip(places) {
         match (runs.last_mut(), place) {
             (Some((len, None)), None) => *len += buffer.size() as u64,

@@ -15,8 +15,8 @@ use crate::pin_limit::PinLimit;
 ///
 /// # Safety
 /// [`Self::range`] must return the same mapped memory each time, and it must stay mapped until the value is dropped. A
-/// device writes there behind the compiler's back, so no reference to it may exist while a peer or a request of this
-/// process may write it.
+/// device writes there behind the compiler's back, so nobody may use a reference to bytes that it was asked to write to, by a peer
+/// or a request of this process, before that has ended.
 pub unsafe trait Memory: Send + Sync + 'static {
     /// Returns the first byte, and the number of bytes.
     fn range(&self) -> (NonNull<u8>, usize);

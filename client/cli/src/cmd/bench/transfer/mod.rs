@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use mc_transfer::{
-    Lent, Rdma, ReadOp, RegisteredMemory, Seal, ShmAccess, ShmTransport, Sums, TcpOptions, TcpTransport,
-    Transport, Transports, WriteOp,
+    LentMemory, Rdma, ReadOp, RegisteredMemory, Seal, ShmAccess, ShmTransport, Sums, TcpOptions,
+    TcpTransport, Transport, Transports, WriteOp,
 };
 use mc_types::ByteSize;
 use serde::Serialize;
@@ -157,7 +157,7 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
 /// Memory that puts come from, or gets go to.
 enum Buffers {
     Put(Vec<RegisteredMemory>),
-    Get(Vec<Lent>),
+    Get(Vec<LentMemory>),
 }
 
 /// The client's end.

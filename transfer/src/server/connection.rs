@@ -78,6 +78,7 @@ impl<'a> Connection<'a> {
             }
             let begun = Instant::now();
             let request = Request::decode(&header)?;
+            self.socket.take_turn().await;
             self.answer(request).await?;
             self.server.request_seconds.of(request.ask.access()).record(begun.elapsed().as_secs_f64());
         }

@@ -23,6 +23,8 @@ pub(super) const MAX_TOGETHER: usize = 64;
 const SEND_CHUNK: u64 = 1 << 20;
 /// Bytes after which a connection that never has to wait yields to the others.
 const TURN: usize = 4 << 20;
+/// Number of requests after which it yields, however small they are.
+const REQUESTS_IN_TURN: usize = 32;
 /// Size in bytes of the buffer for the payload of refused writes.
 const DISCARD_CHUNK: usize = 64 << 10;
 
@@ -268,6 +270,11 @@ impl Socket {
             io::ErrorKind::Interrupted => Ok(()),
             _ => Err(error.into()),
         }
+    }
+
+    /// Counts a request as so many bytes, so that one who sends many small ones yields as well.
+    pub(super) async fn take_turn(&mut self) {
+        self.moved(TURN / REQUESTS_IN_TURN).await;
     }
 
     async fn moved(&mut self, n: usize) {

@@ -14,8 +14,8 @@ use crate::checksum::{Checksum, Sums};
 use crate::socket_options;
 use crate::transport::Seal;
 use crate::wire::{
-    self, AreaOp, Ask, HELLO_REPLY_LEN, Hello, HelloReply, KINDS_SINCE, Op, REPLY_LEN, Request,
-    SHARING_SINCE, VERDICT_LEN, VerdictHeader, WireError,
+    self, AreaOp, Ask, HELLO_REPLY_LEN, Hello, HelloReply, KINDS_SINCE, REPLY_LEN, Request, SHARING_SINCE,
+    VERDICT_LEN, VerdictHeader, WireError,
 };
 
 /// Bytes checksummed and sent, or received and checksummed, in one step: few enough to stay in the cache.
@@ -75,8 +75,8 @@ pub(super) enum ConnectError {
 /// A connection to a store. One call at a time owns it and does all of its I/O in the caller's own future. A connection
 /// that is dropped or fails halfway is closed, so nothing can touch a caller's buffer later.
 pub(super) struct Link {
-    stream: Arc<TcpStream>,
-    progress: Progress,
+    pub(super) sender: Sender,
+    pub(super) receiver: Receiver,
     /// Hello that the other end accepted, which names its memory.
     pub(super) hello: Hello,
     /// Protocol version that both ends speak.
@@ -84,24 +84,37 @@ pub(super) struct Link {
     next_id: u64,
     /// Buffer for requests, reused.
     out: Vec<u8>,
-    input: Input,
-    since_turn: usize,
     /// The queue pair beside it.
     pub(super) paired: Option<Paired>,
     pub(super) sums: Sums,
 }
 
+/// One direction of a connection.
+pub(super) struct Sender {
+    stream: Arc<TcpStream>,
+    progress: Progress,
+    since_turn: usize,
+}
+
+/// The other direction.
+pub(super) struct Receiver {
+    stream: Arc<TcpStream>,
+    progress: Progress,
+    since_turn: usize,
+    input: Input,
+}
+
 /// Received bytes that were not looked at yet. Verdicts are three bytes, and small values not many more: a system call
 /// for each would cost more than they do.
 struct Input {
-    bytes: Box<[u8; AHEAD]>,
+    bytes: Box<[u8]>,
     start: usize,
     end: usize,
 }
 
 impl Input {
-    fn new() -> Self {
-        Self { bytes: Box::new([0; AHEAD]), start: 0, end: 0 }
+    fn new(ahead: usize) -> Self {
+        Self { bytes: vec![0; ahead].into(), start: 0, end: 0 }
     }
 
     fn is_empty(&self) -> bool {
@@ -150,15 +163,15 @@ impl Link {
         let failed = |error: io::Error| ConnectError::Failed(error.to_string());
         let stream = mc_net::connect(address).await.map_err(failed)?;
         socket_options::set(&stream);
+        let (stream, progress) = (Arc::new(stream), Progress::new(moved.clone()));
+        let input = Input::new(AHEAD);
         let mut link = Self {
-            stream: Arc::new(stream),
-            progress: Progress::new(moved.clone()),
+            sender: Sender { stream: stream.clone(), progress: progress.clone(), since_turn: 0 },
+            receiver: Receiver { stream, progress, since_turn: 0, input },
             hello,
             version: 0,
             next_id: 1,
             out: Vec::new(),
-            input: Input::new(),
-            since_turn: 0,
             paired: None,
             sums,
         };
@@ -171,11 +184,11 @@ impl Link {
 
     async fn shake_hands(&mut self) -> Result<Result<(), Refused>, Broken> {
         let hello = self.hello.encode();
-        self.send(&mut [IoSlice::new(&hello)]).await?;
+        self.sender.send(&mut [IoSlice::new(&hello)]).await?;
         let mut reply = [0; HELLO_REPLY_LEN];
-        self.read_exact(&mut reply).await?;
+        self.receiver.read_exact(&mut reply).await?;
         let reply = HelloReply::decode(&reply)?;
-        let verdict = self.reason(reply.verdict).await?;
+        let verdict = self.receiver.reason(reply.verdict).await?;
         let (ours, theirs) = (self.hello.versions, reply.versions);
         let agreed = (ours.0..=ours.1).contains(&reply.chosen);
         self.version = reply.chosen;
@@ -193,17 +206,18 @@ impl Link {
     /// Whether the connection is as it was left: open, and with nothing to read. It asks the kernel, because the
     /// runtime may not have heard of a close yet.
     pub(super) fn is_fresh(&self) -> bool {
-        if !self.input.is_empty() {
+        if !self.receiver.input.is_empty() {
             return false;
         }
         let mut byte = [0];
-        let peeked = rustix::net::recv(&self.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        let peeked =
+            rustix::net::recv(&self.receiver.stream, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT);
         peeked.is_err_and(|error| error == rustix::io::Errno::WOULDBLOCK)
     }
 
     /// Returns a watch that sees whether bytes move from here on.
     pub(super) fn watch(&self) -> Watch {
-        Watch::new(self.stream.clone(), self.progress.clone())
+        Watch::new(self.sender.stream.clone(), self.sender.progress.clone())
     }
 
     /// Reads `pieces`, at most [`wire::MAX_OPS`], and appends their outcomes to `done` as they come.
@@ -218,12 +232,12 @@ impl Link {
             return Ok(());
         }
         for piece in pieces {
-            if let Err(refused) = self.verdict().await? {
+            if let Err(refused) = self.receiver.verdict().await? {
                 done.push(Err(refused));
                 continue;
             }
-            let checksum = self.receive(piece).await?;
-            done.push(self.verdict().await?.map(|()| checksum));
+            let checksum = self.receiver.receive(piece, self.sums).await?;
+            done.push(self.receiver.verdict().await?.map(|()| checksum));
         }
         Ok(())
     }
@@ -246,7 +260,7 @@ impl Link {
             return Ok(());
         }
         for _ in pieces {
-            done.push(self.verdict().await?.map(|()| Checksum::default()));
+            done.push(self.receiver.verdict().await?.map(|()| Checksum::default()));
         }
         Ok(())
     }
@@ -266,12 +280,12 @@ impl Link {
         let sent = self.send_payload(&out, pieces).await;
         self.out = out;
         let checksums = sent?;
-        if let Err(refused) = self.reply(id).await? {
+        if let Err(refused) = self.receiver.reply(id).await? {
             done.extend(pieces.iter().map(|_| Err(refused.clone())));
             return Ok(());
         }
         for checksum in checksums {
-            done.push(self.verdict().await?.map(|()| checksum));
+            done.push(self.receiver.verdict().await?.map(|()| checksum));
         }
         Ok(())
     }
@@ -295,16 +309,15 @@ impl Link {
         let id = self.begin(ask, pieces.len() as u16, grant);
         for piece in pieces {
             let InArea { area, at } = piece.buffers[0];
-            let op = Op { range: piece.range, offset: piece.offset, len: piece.len };
-            AreaOp { op, area, at }.encode(&mut self.out);
+            AreaOp { op: piece.wire_op(), area, at }.encode(&mut self.out);
         }
         self.send_out().await?;
-        if let Err(refused) = self.reply(id).await? {
+        if let Err(refused) = self.receiver.reply(id).await? {
             done.extend(pieces.iter().map(|_| Err(refused.clone())));
             return Ok(());
         }
         for _ in pieces {
-            done.push(self.verdict().await?.map(|()| Checksum::default()));
+            done.push(self.receiver.verdict().await?.map(|()| Checksum::default()));
         }
         Ok(())
     }
@@ -318,7 +331,7 @@ impl Link {
     ) -> Result<Result<(), Refused>, Broken> {
         let id = self.request(ask, grant, pieces);
         self.send_out().await?;
-        self.reply(id).await
+        self.receiver.reply(id).await
     }
 
     /// Protocol version that both ends speak.
@@ -334,7 +347,7 @@ impl Link {
     /// Sends the encoded request.
     pub(super) async fn send_out(&mut self) -> Result<(), Broken> {
         let out = std::mem::take(&mut self.out);
-        let sent = self.send(&mut [IoSlice::new(&out)]).await;
+        let sent = self.sender.send(&mut [IoSlice::new(&out)]).await;
         self.out = out;
         sent
     }
@@ -342,9 +355,7 @@ impl Link {
     /// Encodes a request, without its payload, into `out` and returns its id.
     fn request<B>(&mut self, ask: Ask, grant: &[u8], pieces: &[Piece<B>]) -> u64 {
         let id = self.begin(ask, pieces.len() as u16, grant);
-        for piece in pieces {
-            Op { range: piece.range, offset: piece.offset, len: piece.len }.encode(&mut self.out);
-        }
+        pieces.iter().for_each(|piece| piece.wire_op().encode(&mut self.out));
         id
     }
 
@@ -375,18 +386,20 @@ impl Link {
                 batch.push(IoSlice::new(part));
                 batched += part.len();
                 if batched >= CACHED || batch.len() == MAX_BUFFERS {
-                    self.send(&mut batch).await?;
+                    self.sender.send(&mut batch).await?;
                     batch.clear();
                     batched = 0;
                 }
             }
             checksums.push(checksum.finish());
         }
-        self.send(&mut batch).await?;
+        self.sender.send(&mut batch).await?;
         Ok(checksums)
     }
+}
 
-    async fn send(&mut self, mut parts: &mut [IoSlice<'_>]) -> Result<(), Broken> {
+impl Sender {
+    pub(super) async fn send(&mut self, mut parts: &mut [IoSlice<'_>]) -> Result<(), Broken> {
         while !parts.is_empty() {
             match self.stream.try_write_vectored(parts) {
                 Ok(n) => {
@@ -398,6 +411,19 @@ impl Link {
             }
         }
         Ok(())
+    }
+
+    async fn moved(&mut self, n: usize) {
+        self.progress.add(n);
+        take_turn(&mut self.since_turn, n).await;
+    }
+}
+
+impl Receiver {
+    /// Reads so many bytes ahead from now on.
+    pub(super) fn read_ahead(&mut self, bytes: usize) {
+        debug_assert!(self.input.is_empty());
+        self.input = Input::new(bytes);
     }
 
     /// Receives once into `buffers`, of which the first is filled up to `at`.
@@ -417,8 +443,8 @@ impl Link {
     }
 
     /// Receives the bytes of one piece into the caller's buffers.
-    async fn receive(&mut self, piece: &mut Piece<&mut [u8]>) -> Result<Checksum, Broken> {
-        let mut checksum = self.sums.of_reads();
+    async fn receive(&mut self, piece: &mut Piece<&mut [u8]>, sums: Sums) -> Result<Checksum, Broken> {
+        let mut checksum = sums.of_reads();
         // Buffer and offset for the next byte.
         let (mut buffer, mut at) = (0, 0);
         while let Some(left) = piece.buffers.get_mut(buffer..).filter(|left| !left.is_empty()) {
@@ -497,11 +523,16 @@ impl Link {
 
     async fn moved(&mut self, n: usize) {
         self.progress.add(n);
-        self.since_turn += n;
-        if self.since_turn >= TURN {
-            self.since_turn = 0;
-            tokio::task::yield_now().await;
-        }
+        take_turn(&mut self.since_turn, n).await;
+    }
+}
+
+/// Counts bytes that have moved, and yields after each [`TURN`] of them.
+async fn take_turn(since_turn: &mut usize, n: usize) {
+    *since_turn += n;
+    if *since_turn >= TURN {
+        *since_turn = 0;
+        tokio::task::yield_now().await;
     }
 }
 

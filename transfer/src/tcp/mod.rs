@@ -1,6 +1,8 @@
 //! The client's end of TCP transfers.
 
+mod health;
 mod link;
+mod pipe;
 mod plan;
 mod pool;
 mod progress;
@@ -15,15 +17,16 @@ use mc_types::{Access, SealedGrant};
 use tokio::time::{Instant, timeout_at};
 
 use self::link::{Broken, ConnectError, Link, Outcome, Refused};
+use self::pipe::{Answer, Asked};
 pub(crate) use self::plan::{InArea, Piece};
-use self::pool::{Pool, Pools, Reuse};
+use self::pool::{Pool, Pools, Reuse, Slot};
 pub use self::rdma::OnRdma;
 use self::rdma::{ByRdma, NoPair, Places, Prepared};
 use crate::areas::Areas;
 use crate::checksum::{Checksum, Sums};
 use crate::rdma::Rdma;
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
-use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
+use crate::wire::{Ask, Hello, MAX_GRANT_LEN, OP_LEN, Request, VERSIONS};
 use crate::{RegisterError, RegisteredMemory};
 
 /// The name of this transport in a store's endpoints.
@@ -34,6 +37,8 @@ const LOOKS: u32 = 4;
 const RDMA_FAILURES: u32 = 2;
 /// Longest wait for buffers before a turn goes over TCP.
 const STAGING_WITHIN: Duration = Duration::from_millis(50);
+/// Maximum bytes of a call that shares a connection with others. They are copied once more.
+const SMALL: u64 = 32 << 10;
 /// First pause before a busy store is asked again. The pause doubles each time, up to [`BUSY_PAUSE_MOST`].
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 const BUSY_PAUSE_MOST: Duration = Duration::from_millis(160);
@@ -41,8 +46,8 @@ const BUSY_PAUSE_MOST: Duration = Duration::from_millis(160);
 /// Options of the client's connections.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpOptions {
-    /// Maximum number of connections to one store, default 4. More carry more calls at once and stripe wider; each
-    /// costs both ends a socket and its buffers.
+    /// Maximum number of connections to one store, default 4, beside one that small calls share. More carry more calls at once
+    /// and stripe wider; each costs both ends a socket and its buffers.
     pub connections_per_peer: usize,
     /// Longest time for a connect and its hello, default 300 ms.
     pub connect_timeout: Duration,
@@ -79,9 +84,9 @@ impl TcpOptions {
 /// Transfers over TCP: pooled connections per store, large batches striped over them.
 ///
 /// Each call does its own I/O in the caller's future, on connections that no other call uses meanwhile. A call that
-/// fails, reaches its deadline or is dropped closes the connections that it had not finished with. Calls queue for
-/// connections, first come, first served. A large call queues again after each turn of some megabytes, so it can't hold
-/// up others for longer than that.
+/// fails, reaches its deadline or is dropped closes the connections that it had not finished with. Large calls queue for
+/// connections, first come, first served, and again after each turn of some megabytes, so they can't hold each other up for longer
+/// than that. Small calls do not queue: when all connections are taken, they share one more, with many requests under way.
 pub struct TcpTransport {
     pools: Pools,
     areas: Arc<Areas>,
@@ -317,6 +322,11 @@ impl Work<'_> {
         }
     }
 
+    /// The first piece, from `first` on, that the store may do later.
+    fn later(&self, done: &[Outcome], first: usize) -> Option<usize> {
+        Some(first + done[first..].iter().position(|outcome| self.is_for_now(outcome))?)
+    }
+
     /// Notes that a turn has ended without its answer.
     fn note_doubt(&mut self) {
         if let Self::Areas { in_doubt, .. } = self {
@@ -370,6 +380,76 @@ impl Work<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Encodes the request of `turn`, if it is small enough to share a connection; also returns the checksum of each piece of a
+    /// write.
+    fn small(
+        &self,
+        turn: std::ops::Range<usize>,
+        grant: &[u8],
+        sums: Sums,
+    ) -> Option<(Asked, Vec<Checksum>)> {
+        let lens: Vec<u64> = self.pieces().skip(turn.start).take(turn.len()).map(|(_, len)| len).collect();
+        let bytes = if matches!(self, Self::Check(_)) { 0 } else { lens.iter().sum() };
+        if grant.len() as u64 + turn.len() as u64 * OP_LEN as u64 + bytes > SMALL {
+            return None;
+        }
+        let ask = match self {
+            Self::Read(_) => Ask::Read,
+            Self::Check(_) => Ask::Check,
+            Self::Write(_, Seal::Yes) => Ask::WriteAndSeal,
+            Self::Write(_, Seal::No) => Ask::Write,
+            Self::Areas { .. } => return None,
+        };
+        let (mut request, mut checksums) = (Vec::new(), Vec::new());
+        Request { id: 0, ask, ops: turn.len() as u16, grant_len: grant.len() as u32 }.encode(&mut request);
+        request.extend_from_slice(grant);
+        match self {
+            Self::Read(pieces) => pieces[turn].iter().for_each(|piece| piece.wire_op().encode(&mut request)),
+            Self::Write(pieces, _) | Self::Check(pieces) => {
+                pieces[turn.clone()].iter().for_each(|piece| piece.wire_op().encode(&mut request));
+                for piece in &pieces[turn] {
+                    let mut sum = sums.of_writes();
+                    for buffer in &piece.buffers {
+                        sum.update(buffer);
+                        request.extend_from_slice(buffer);
+                    }
+                    checksums.push(sum.finish());
+                }
+            }
+            Self::Areas { .. } => {}
+        }
+        Some((Asked { request, lens, reads: matches!(self, Self::Read(_)) }, checksums))
+    }
+
+    /// Takes the answer to a request of [`Self::small`].
+    fn take(
+        &mut self,
+        turn: std::ops::Range<usize>,
+        Answer { verdicts, payload }: Answer,
+        checksums: &[Checksum],
+        sums: Sums,
+        done: &mut Vec<Outcome>,
+    ) {
+        let Self::Read(pieces) = self else {
+            done.extend(verdicts.into_iter().zip(checksums).map(|(verdict, sum)| verdict.map(|()| *sum)));
+            return;
+        };
+        let mut rest = &payload[..];
+        for (piece, verdict) in pieces[turn].iter_mut().zip(verdicts) {
+            let mut sum = sums.of_reads();
+            // A refusal of the whole request has no bytes.
+            if !payload.is_empty() {
+                for buffer in &mut piece.buffers {
+                    let (now, later) = rest.split_at(buffer.len());
+                    buffer.copy_from_slice(now);
+                    sum.update(now);
+                    rest = later;
+                }
+            }
+            done.push(verdict.map(|()| sum.finish()));
+        }
     }
 
     /// Iterates over the operation and length of each piece.
@@ -509,7 +589,18 @@ impl<'a> Call<'a> {
             let by = pool.rdma().map(|(by, _)| by).filter(|by| by.wants(bytes));
             let places = by.and_then(|by| work.places(turn.clone(), by));
             let prepared = self.prepare(pool, places, failures).await?;
-            let (slot, first) = (pool.slot(self.deadline).await?, done.len());
+            let first = done.len();
+            let slot = match (pool.free_slot(), &prepared) {
+                (Some(slot), _) => slot,
+                (None, Some(_)) => pool.slot(self.deadline).await?,
+                (None, None) => match self.share(pool, work, turn.clone(), done).await? {
+                    Some(slot) => slot,
+                    None => {
+                        self.after(pool, work, (done, first), &mut pause, &mut failures).await?;
+                        continue;
+                    }
+                },
+            };
             let mut connection = match pool.connection(slot, self.hello, reuse, self.deadline).await {
                 Err(Failure::Connect(ConnectError::Refused(Refused { busy: true, .. })))
                     if self.pause(&mut pause).await =>
@@ -518,32 +609,13 @@ impl<'a> Call<'a> {
                 }
                 made => made?,
             };
-            // The first piece of this turn that the store may do later.
-            let later = |work: &Work<'_>, done: &[Outcome]| {
-                Some(first + done[first..].iter().position(|outcome| work.is_for_now(outcome))?)
-            };
             let watch = connection.link.watch();
             let turn = work.turn(turn, &mut connection.link, self.grant, done, pool, prepared);
             match pool.watched(watch, self.deadline, turn).await.flatten() {
                 Ok(()) => {
                     connection.put_back();
                     reuse = Reuse::Allowed;
-                    let Some(at) = later(work, done) else {
-                        pause = BUSY_PAUSE;
-                        continue;
-                    };
-                    match &done[at] {
-                        Err(refused) if refused.other_way => {
-                            let why = refused.reason.clone();
-                            done.truncate(at);
-                            if pool.rdma().is_some_and(|(by, _)| by.only) {
-                                return Err(Failure::Rdma(why));
-                            }
-                            failures = RDMA_FAILURES;
-                        }
-                        _ if self.pause(&mut pause).await => done.truncate(at),
-                        _ => {}
-                    }
+                    self.after(pool, work, (done, first), &mut pause, &mut failures).await?;
                     continue;
                 }
                 Err(failure) => {
@@ -556,9 +628,74 @@ impl<'a> Call<'a> {
                 }
             }
             // The turn is repeated from the first piece that it left for later.
-            done.truncate(later(work, done).unwrap_or(done.len()));
+            done.truncate(work.later(done, first).unwrap_or(done.len()));
         }
         Ok(())
+    }
+
+    /// Leaves what the store may do later, or another way, for the next turn; `first` is the first piece of this one.
+    async fn after(
+        &self,
+        pool: &Pool,
+        work: &Work<'_>,
+        (done, first): (&mut Vec<Outcome>, usize),
+        pause: &mut Duration,
+        failures: &mut u32,
+    ) -> Result<(), Failure> {
+        let Some(at) = work.later(done, first) else {
+            *pause = BUSY_PAUSE;
+            return Ok(());
+        };
+        match &done[at] {
+            Err(refused) if refused.other_way => {
+                let why = refused.reason.clone();
+                done.truncate(at);
+                if pool.rdma().is_some_and(|(by, _)| by.only) {
+                    return Err(Failure::Rdma(why));
+                }
+                *failures = RDMA_FAILURES;
+            }
+            _ if self.pause(pause).await => done.truncate(at),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Carries a small turn over the connection that such turns share, when no other is free. Returns a connection of the call's own
+    /// where that can't be done, or one is free first.
+    async fn share(
+        &self,
+        pool: &Arc<Pool>,
+        work: &mut Work<'_>,
+        turn: std::ops::Range<usize>,
+        done: &mut Vec<Outcome>,
+    ) -> Result<Option<Slot>, Failure> {
+        let sums = pool.sums();
+        if let Some((asked, checksums)) = work.small(turn.clone(), self.grant, sums) {
+            let room = tokio::select! {
+                biased;
+                room = pool.room(self.hello) => room,
+                slot = pool.slot(self.deadline) => return slot.map(Some),
+            };
+            let (begun, moved) = (Instant::now(), pool.moved());
+            let answer = match room {
+                Some(room) => timeout_at(self.deadline, pipe::ask(room, asked)).await.map(Result::ok),
+                None => Ok(None),
+            };
+            match answer {
+                Ok(Some(answer)) => {
+                    work.take(turn, answer, &checksums, sums, done);
+                    return Ok(None);
+                }
+                Ok(None) => {}
+                // A deadline shorter than the stall timeout must not hide that a store is silent.
+                Err(_) if pool.moved() == moved && begun.elapsed() >= pool.look_every() => {
+                    return Err(Failure::Stalled(format!("no byte moved for {:?}", begun.elapsed())));
+                }
+                Err(_) => return Err(Failure::Deadline),
+            }
+        }
+        pool.slot(self.deadline).await.map(Some)
     }
 
     /// Prepares a turn, if it goes by RDMA.

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::wire::MAX_OPS;
+use crate::wire::{MAX_OPS, Op};
 
 /// Alignment of the cuts of a striped batch in bytes, which keeps the stripes' checksums in whole cache-sized pieces.
 const CUT_ALIGN: u64 = 64 << 10;
@@ -60,6 +60,11 @@ impl<B> Piece<B> {
     /// A piece without bytes.
     pub(super) fn empty(op: usize, range: u32, offset: u64) -> Self {
         Self { op, range, offset, len: 0, buffers: SmallVec::new() }
+    }
+
+    /// It as an operation of a request.
+    pub(super) fn wire_op(&self) -> Op {
+        Op { range: self.range, offset: self.offset, len: self.len }
     }
 }
 

@@ -1,17 +1,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 
+use super::health::Health;
 use super::link::{ConnectError, Link};
-use super::progress::{Looks, Moved, Watch};
+use super::pipe::{Pipe, Room};
+use super::progress::Watch;
 use super::rdma::{ByRdma, Ways};
-use super::{Failure, LOOKS, TcpOptions, plan};
+use super::{Failure, TcpOptions, plan};
 use crate::checksum::Sums;
 use crate::wire::Hello;
 
@@ -27,16 +27,12 @@ pub(super) struct Pools {
 ///
 /// A pool whose store moves no byte is given up, and all calls that wait in it fail; the next call makes a new pool.
 pub(super) struct Pool {
-    address: String,
-    options: TcpOptions,
+    health: Arc<Health>,
     slots: Arc<Semaphore>,
     /// Connections that no call uses, the most recently used one last.
     idle: Mutex<Vec<Link>>,
-    /// Bytes moved over all connections of this address.
-    moved: Arc<Moved>,
-    given_up: CancellationToken,
-    /// Reason why the pool was given up.
-    why: OnceLock<String>,
+    /// The connection that small calls share when all others are taken.
+    pipe: Mutex<Option<Pipe>>,
     rdma: Option<Arc<ByRdma>>,
     /// Ways of RDMA to the store.
     ways: Arc<Ways>,
@@ -79,7 +75,7 @@ impl Pools {
 
     pub(super) fn get(&self, address: &str) -> Arc<Pool> {
         let mut pools = self.by_address.lock();
-        if let Some(pool) = pools.get(address).filter(|pool| !pool.given_up.is_cancelled()) {
+        if let Some(pool) = pools.get(address).filter(|pool| !pool.health.given_up.is_cancelled()) {
             return pool.clone();
         }
         // Ways that failed are left by the next pool as well.
@@ -95,13 +91,10 @@ impl Pools {
 impl Pool {
     fn new(address: &str, options: TcpOptions, rdma: Option<Arc<ByRdma>>, ways: Arc<Ways>) -> Self {
         Self {
-            address: address.to_owned(),
-            options,
+            health: Health::new(address, options),
             slots: Arc::new(Semaphore::new(options.connections_per_peer.max(1))),
             idle: Mutex::default(),
-            moved: Arc::default(),
-            given_up: CancellationToken::new(),
-            why: OnceLock::new(),
+            pipe: Mutex::default(),
             rdma,
             ways,
         }
@@ -115,11 +108,11 @@ impl Pool {
     /// How long an answer by RDMA may take. It is below the stall timeout, so that a way that fails does not look like
     /// a store that does.
     pub(super) fn rdma_patience(&self) -> Duration {
-        self.options.stall_timeout * 3 / 4
+        self.health.options.stall_timeout * 3 / 4
     }
 
     pub(super) fn address(&self) -> &str {
-        &self.address
+        &self.health.address
     }
 
     fn is_in_use(self: &Arc<Self>) -> bool {
@@ -129,7 +122,7 @@ impl Pool {
     /// Returns the number of connections to stripe a batch of `ops` operations and `total` bytes over now.
     pub(super) fn lanes(&self, ops: usize, total: u64) -> usize {
         let free = self.slots.available_permits();
-        let lanes = plan::lanes(total, self.options.stripe_bytes, free);
+        let lanes = plan::lanes(total, self.health.options.stripe_bytes, free);
         match &self.rdma {
             // While the card moves the bytes of one, those of another are copied. No operation is cut for that.
             Some(by) if self.ways.any(by.ways()).is_ok() => {
@@ -139,16 +132,40 @@ impl Pool {
         }
     }
 
+    /// Returns the right to use a connection if one is free, and no other call waits for it.
+    pub(super) fn free_slot(&self) -> Option<Slot> {
+        // The semaphore hands permits to waiting calls first, so no call overtakes another.
+        self.slots.clone().try_acquire_owned().ok()
+    }
+
+    /// Waits for room on the connection that small calls share. There is none if it breaks.
+    pub(super) fn room(&self, hello: Hello) -> impl Future<Output = Option<Room>> + use<> {
+        let mut pipe = self.pipe.lock();
+        let usable = pipe.take_if(|pipe| pipe.hello == hello && !pipe.has_ended());
+        pipe.insert(usable.unwrap_or_else(|| Pipe::new(self.health.clone(), hello))).room()
+    }
+
+    /// Whether and how answers have checksums.
+    pub(super) fn sums(&self) -> Sums {
+        self.health.options.sums
+    }
+
+    /// Time between two looks at whether bytes move.
+    pub(super) fn look_every(&self) -> Duration {
+        self.health.options.look_every()
+    }
+
+    /// Bytes moved over all connections.
+    pub(super) fn moved(&self) -> u64 {
+        self.health.moved.bytes()
+    }
+
     /// Waits for the right to use a connection, first come, first served. Nothing is asked of the store meanwhile, so
     /// only the deadline bounds the wait, unless another call notices that the store moves nothing.
     pub(super) async fn slot(self: &Arc<Self>, deadline: Instant) -> Result<Slot, Failure> {
-        // The semaphore hands permits to waiting calls first, so no call overtakes another.
-        if let Ok(permit) = self.slots.clone().try_acquire_owned() {
-            return Ok(permit);
-        }
         tokio::select! {
             biased;
-            () = self.given_up.cancelled() => Err(self.stalled()),
+            () = self.health.given_up.cancelled() => Err(self.health.stalled()),
             permit = self.slots.clone().acquire_owned() => match permit {
                 Ok(permit) => Ok(permit),
                 Err(closed) => Err(Failure::Connect(ConnectError::Failed(closed.to_string()))),
@@ -169,22 +186,22 @@ impl Pool {
         if let Some(link) = idle {
             return Ok(Checkout { link, reused: true, pool: self.clone(), _slot: slot });
         }
-        let (began, moved) = (Instant::now(), self.moved.bytes());
-        let timeout = self.options.connect_timeout;
+        let (began, moved) = (Instant::now(), self.health.moved.bytes());
+        let timeout = self.health.options.connect_timeout;
         tokio::select! {
             biased;
-            made = Link::connect(&self.address, hello, timeout, &self.moved, self.options.sums) => match made {
+            made = Link::connect(&self.health.address, hello, timeout, &self.health.moved, self.health.options.sums) => match made {
                 Ok(link) => Ok(Checkout { link, reused: false, pool: self.clone(), _slot: slot }),
                 Err(error) => {
                     // Other calls that wait here would fail in the same way, each after as long a wait of its own.
-                    if let ConnectError::TooLong(reason) = &error && self.moved.bytes() == moved {
-                        self.give_up(reason.clone());
+                    if let ConnectError::TooLong(reason) = &error && self.health.moved.bytes() == moved {
+                        self.health.give_up(reason.clone());
                     }
                     Err(Failure::Connect(error))
                 }
             },
-            () = self.given_up.cancelled() => Err(self.stalled()),
-            () = sleep_until(deadline) => Err(if began.elapsed() >= self.options.look_every() {
+            () = self.health.given_up.cancelled() => Err(self.health.stalled()),
+            () = sleep_until(deadline) => Err(if began.elapsed() >= self.health.options.look_every() {
                 Failure::Connect(ConnectError::TooLong("not connected by the deadline".to_owned()))
             } else {
                 Failure::Deadline
@@ -206,56 +223,9 @@ impl Pool {
         tokio::select! {
             biased;
             done = work => Ok(done),
-            () = self.given_up.cancelled() => Err(self.stalled()),
-            failure = self.look(watch, deadline) => Err(failure),
+            () = self.health.given_up.cancelled() => Err(self.health.stalled()),
+            failure = self.health.look(watch, deadline) => Err(failure),
         }
-    }
-
-    /// Looks regularly whether bytes move, and returns when they don't or the deadline has passed.
-    ///
-    /// It counts looks rather than time, so that a process that was stopped or starved does not blame the store for its
-    /// own absence.
-    async fn look(&self, mut watch: Watch, deadline: Instant) -> Failure {
-        let every = self.options.look_every();
-        let mut looks = Looks::default();
-        // Bytes that the address had moved before the first silent look.
-        let mut before = self.moved.bytes();
-        loop {
-            let look_at = Instant::now() + every;
-            sleep_until(look_at.min(deadline)).await;
-            if watch.has_moved() {
-                looks.moved();
-                before = self.moved.bytes();
-            } else if look_at <= deadline {
-                looks.silent();
-            }
-            let why = || format!("no byte moved for {:?}", every * looks.in_a_row);
-            if looks.in_a_row >= LOOKS {
-                if self.moved.bytes() != before {
-                    return Failure::Broken(format!(
-                        "{} on this connection, while others to the store moved some",
-                        why()
-                    ));
-                }
-                self.give_up(why());
-                return self.stalled();
-            }
-            if look_at >= deadline {
-                // A deadline shorter than the stall timeout must not hide that a store is silent.
-                return if looks.mostly_silent() { Failure::Stalled(why()) } else { Failure::Deadline };
-            }
-        }
-    }
-
-    /// Fails every call that has or waits for a connection, and leaves the address to a new pool.
-    fn give_up(&self, why: String) {
-        // Only the first reason is kept.
-        let _ = self.why.set(why);
-        self.given_up.cancel();
-    }
-
-    fn stalled(&self) -> Failure {
-        Failure::Stalled(self.why.get().cloned().unwrap_or_default())
     }
 
     /// Returns the most recently used idle connection that still works, and closes the ones that don't.

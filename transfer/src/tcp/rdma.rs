@@ -232,13 +232,13 @@ impl Link {
         let id = self.begin(Ask::Pair(access), 1, grant);
         end.end().encode(self.out());
         self.send_out().await?;
-        match self.reply(id).await? {
+        match self.receiver.reply(id).await? {
             Ok(()) => {}
             Err(Refused { device: true, reason, .. }) => return no_way(reason),
             Err(refused) => return Ok(Err(NoPair::Refused(refused))),
         }
         let mut theirs = [0; END_LEN];
-        self.read_exact(&mut theirs).await?;
+        self.receiver.read_exact(&mut theirs).await?;
         let theirs = End::decode(&theirs);
         ways.0.lock().theirs = usize::from(theirs.way).clamp(1, 64);
         // Some drivers look up where the store is, and wait for an answer.
@@ -400,13 +400,13 @@ impl Link {
 
     /// Receives the verdicts on a batch.
     async fn rdma_answers(&mut self, batch: &Batch) -> Result<Answers, Broken> {
-        let whole = self.reply(batch.id).await?;
+        let whole = self.receiver.reply(batch.id).await?;
         let (mut of_pieces, mut told) = (Vec::with_capacity(batch.ops.len()), whole.is_ok());
         for ops in &batch.ops {
             let mut answer = whole.clone();
             if whole.is_ok() {
                 for _ in 0..*ops {
-                    answer = answer.and(self.verdict().await?);
+                    answer = answer.and(self.receiver.verdict().await?);
                 }
             }
             match &answer {

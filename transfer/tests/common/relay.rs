@@ -14,7 +14,8 @@ pub(crate) struct Relay {
     pub(crate) address: String,
     up: Arc<Direction>,
     down: Arc<Direction>,
-    cut: Mutex<CancellationToken>,
+    /// Ends the connections made so far.
+    cut: Arc<Mutex<CancellationToken>>,
     connected: Arc<watch::Sender<usize>>,
     _stop: DropGuard,
 }
@@ -70,11 +71,11 @@ impl Relay {
             address: listener.local_addr().unwrap().to_string(),
             up: Direction::new(),
             down: Direction::new(),
-            cut: Mutex::new(stop.child_token()),
+            cut: Arc::new(Mutex::new(stop.child_token())),
             connected: Arc::new(watch::Sender::new(0)),
             _stop: stop.clone().drop_guard(),
         };
-        let cut = Arc::new(relay.cut.lock().clone());
+        let cut = relay.cut.clone();
         let (up, down, connected) = (relay.up.clone(), relay.down.clone(), relay.connected.clone());
         let store = store.to_owned();
         tokio::spawn(stop.run_until_cancelled_owned(async move {
@@ -84,7 +85,8 @@ impl Relay {
                 let ((from_client, to_client), (from_store, to_store)) =
                     (client.into_split(), store.into_split());
                 let (up, down) = (up.clone(), down.clone());
-                tokio::spawn(cut.child_token().run_until_cancelled_owned(async move {
+                let cut = cut.lock().child_token();
+                tokio::spawn(cut.run_until_cancelled_owned(async move {
                     tokio::select! {
                         () = up.pump(from_client, to_store) => {}
                         () = down.pump(from_store, to_client) => {}
@@ -118,6 +120,11 @@ impl Relay {
     pub(crate) fn release(&self) {
         self.up.limit.send_replace(u64::MAX);
         self.down.limit.send_replace(u64::MAX);
+    }
+
+    /// Cuts the connections made so far.
+    pub(crate) fn cut(&self) {
+        std::mem::take(&mut *self.cut.lock()).cancel();
     }
 
     /// Makes clients that connect from now on look as if they were of protocol version 1.

@@ -105,7 +105,7 @@ async fn a_store_that_stalls_fails_the_call_that_it_stalls_and_all_that_queue_fo
     let granted = sealed(Access::Read, 0, 1 << 20, 1);
     // The hello is answered and nothing else is.
     relay.hold_down_after(13);
-    let calls = (0..16).map(|_| read(&transport, &peer, &granted, 1000));
+    let calls = (0..16).map(|_| read(&transport, &peer, &granted, 100_000));
     let answers = timeout(Duration::from_secs(15), futures::future::join_all(calls)).await;
     for answer in answers.expect("none waits for its deadline of 20 s") {
         assert!(

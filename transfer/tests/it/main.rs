@@ -9,3 +9,4 @@ mod fence;
 mod fence_room;
 mod grants;
 mod hostile;
+mod sharing;

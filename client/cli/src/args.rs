@@ -642,9 +642,12 @@ pub(crate) struct TransferArgs {
     /// Memory of the store that the operations go through in turn
     #[arg(long, default_value = "1gb", value_name = "SIZE")]
     pub(crate) region: ByteSize,
-    /// Time the calls also beside a stream of gets of this size, which the same client makes one after the other
+    /// Time the calls also beside streams of gets of this size, each of which the same client makes one after the other
     #[arg(long, value_name = "SIZE")]
     pub(crate) beside: Option<ByteSize>,
+    /// Number of the streams of --beside
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub(crate) streams: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, serde::Serialize)]

@@ -51,7 +51,8 @@ struct Report {
     /// Medians, over the rounds, of the time of a call.
     call_p50_us: f64,
     call_p99_us: f64,
-    /// With `--beside`: the second one beside the stream, and how many times longer that is.
+    /// With `--beside`: both beside the streams, and how many times longer the second one is.
+    beside_p50_us: Option<f64>,
     beside_p99_us: Option<f64>,
     beside_ratio: Option<f64>,
     /// Time to seal a grant of 64 ranges and to open it: what a batch costs its master and a store.
@@ -76,7 +77,7 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
     let mut client = Client::new(global, args, transports, child.target.clone())?;
     let mut limit = limits::Limit::new(transports, args, &child, client.device.as_deref())?;
     let (mut rates, mut limits, mut serial) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut p50, mut p99, mut beside) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut p50, mut p99, mut beside_p50, mut beside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     // Connections, pages and registrations.
     client.measure(Duration::from_millis(100)).await?;
     for _ in 0..ROUNDS {
@@ -90,7 +91,9 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
         p50.push(quantile(&took, 0.5));
         p99.push(quantile(&took, 0.99));
         if let Some(size) = args.beside {
-            beside.push(quantile(&client.measure_beside(size).await?, 0.99));
+            let took = client.measure_beside(size, args.streams).await?;
+            beside_p50.push(quantile(&took, 0.5));
+            beside.push(quantile(&took, 0.99));
         }
     }
     client.check_way()?;
@@ -112,6 +115,7 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
         serial_mib_s: (!serial.is_empty()).then(|| round(median(&serial))),
         call_p50_us: round(median(&p50)),
         call_p99_us: round(median(&p99)),
+        beside_p50_us: (!beside.is_empty()).then(|| round(median(&beside_p50))),
         beside_p99_us: (!beside.is_empty()).then(|| round(median(&beside))),
         beside_ratio: (!beside.is_empty()).then(|| round(median(&beside) / median(&p99))),
         grant_us: round(store::grant_us()),
@@ -137,7 +141,8 @@ pub(super) async fn bench(global: &Global, args: &TransferArgs, output: Output) 
         });
         let beside = match (args.beside, report.beside_p99_us, report.beside_ratio) {
             (Some(size), Some(p99), Some(ratio)) => {
-                format!("; p99 beside a stream of {size}: {p99:.0} us, {ratio:.1} times as long")
+                let streams = args.streams;
+                format!("; p99 beside {streams} streams of {size}: {p99:.0} us, {ratio:.1} times as long")
             }
             _ => String::new(),
         };
@@ -260,27 +265,31 @@ impl Client {
         Ok((all.bytes as f64 / (1 << 20) as f64 / begun.elapsed().as_secs_f64(), all.took))
     }
 
-    /// [`Self::measure`] beside a stream of gets of `size`; returns the time of each call.
-    async fn measure_beside(&mut self, size: ByteSize) -> Result<Vec<Duration>> {
+    /// [`Self::measure`] beside streams of gets of `size`; returns the time of each call.
+    async fn measure_beside(&mut self, size: ByteSize, streams: u32) -> Result<Vec<Duration>> {
         let (transport, target) = (self.transport.clone(), self.target.clone());
         // After the memory that the callers go through.
         let offset = self.region;
-        let mut stream = tokio::spawn(async move {
-            let mut bytes = vec![0; size.0 as usize];
-            loop {
-                let deadline = tokio::time::Instant::now() + PATIENCE;
-                let mut ops = [ReadOp { range: 0, offset, into: vec![bytes.as_mut_slice()] }];
-                let answers = transport.read(&target.peer, &target.read, &mut ops, deadline).await;
-                if let Some(Err(error)) = answers.into_iter().next() {
-                    break error;
+        let stream = move || {
+            let (transport, target) = (transport.clone(), target.clone());
+            async move {
+                let mut bytes = vec![0; size.0 as usize];
+                loop {
+                    let deadline = tokio::time::Instant::now() + PATIENCE;
+                    let mut ops = [ReadOp { range: 0, offset, into: vec![bytes.as_mut_slice()] }];
+                    let answers = transport.read(&target.peer, &target.read, &mut ops, deadline).await;
+                    if let Some(Err(error)) = answers.into_iter().next() {
+                        break error;
+                    }
                 }
             }
-        });
+        };
+        let mut running = tokio::task::JoinSet::new();
+        (0..streams).for_each(|_| drop(running.spawn(stream())));
         let measured = tokio::select! {
             measured = self.measure(EACH) => measured,
-            error = &mut stream => Err(error?).context("the stream beside the calls"),
+            Some(error) = running.join_next() => Err(error?).context("a stream beside the calls"),
         };
-        stream.abort();
         Ok(measured?.1)
     }
 

@@ -66,7 +66,8 @@ pub enum Seal {
 ///
 /// The transport does not write to the caller's buffers after a call has returned or its future was dropped. A store of this
 /// host may still read those of a write that are in memory from [`allocate`](Transport::allocate), without consequence. A write that
-/// answers `Ok` is applied in the store's memory. Each answer carries the checksum of the operation's bytes, computed
+/// answers `Ok` is applied in the store's memory. One that failed or was dropped may still be applied, until its range is sealed or
+/// the grant is over: write no other bytes to that place under the same grant. Each answer carries the checksum of the operation's bytes, computed
 /// while they were in the cache.
 pub trait Transport: Send + Sync + fmt::Debug {
     /// Reads a batch; returns one answer per operation, in order.

@@ -76,9 +76,9 @@ impl<'a> Connection<'a> {
                 }
                 read => read?,
             }
+            self.socket.take_turn().await;
             let begun = Instant::now();
             let request = Request::decode(&header)?;
-            self.socket.take_turn().await;
             self.answer(request).await?;
             self.server.request_seconds.of(request.ask.access()).record(begun.elapsed().as_secs_f64());
         }

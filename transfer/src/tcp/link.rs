@@ -426,6 +426,14 @@ impl Receiver {
         self.input = Input::new(bytes);
     }
 
+    /// Returns when there is something to read, or the other end has closed the connection.
+    pub(super) async fn unexpected(&self) {
+        if self.input.is_empty() {
+            // An error is the end as well.
+            let _ = self.stream.peek(&mut [0]).await;
+        }
+    }
+
     /// Receives once into `buffers`, of which the first is filled up to `at`.
     fn receive_into(&self, buffers: &mut [&mut [u8]], at: usize) -> io::Result<usize> {
         let mut batch: SmallVec<[IoSliceMut<'_>; MAX_BUFFERS]> = SmallVec::new();

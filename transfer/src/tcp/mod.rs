@@ -26,7 +26,7 @@ use crate::areas::Areas;
 use crate::checksum::{Checksum, Sums};
 use crate::rdma::Rdma;
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
-use crate::wire::{Ask, Hello, MAX_GRANT_LEN, OP_LEN, Request, VERSIONS};
+use crate::wire::{Ask, Hello, MAX_GRANT_LEN, OP_LEN, Op, Request, VERSIONS};
 use crate::{RegisterError, RegisteredMemory};
 
 /// The name of this transport in a store's endpoints.
@@ -46,7 +46,7 @@ const BUSY_PAUSE_MOST: Duration = Duration::from_millis(160);
 /// Options of the client's connections.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpOptions {
-    /// Maximum number of connections to one store, default 4, beside one that small calls share. More carry more calls at once
+    /// Maximum number of connections to one store, default 4, beside two that small calls share. More carry more calls at once
     /// and stripe wider; each costs both ends a socket and its buffers.
     pub connections_per_peer: usize,
     /// Longest time for a connect and its hello, default 300 ms.
@@ -86,7 +86,8 @@ impl TcpOptions {
 /// Each call does its own I/O in the caller's future, on connections that no other call uses meanwhile. A call that
 /// fails, reaches its deadline or is dropped closes the connections that it had not finished with. Large calls queue for
 /// connections, first come, first served, and again after each turn of some megabytes, so they can't hold each other up for longer
-/// than that. Small calls do not queue: when all connections are taken, they share one more, with many requests under way.
+/// than that. Small calls do not queue: when all connections are taken, they share one more for reads and one for writes, with
+/// many requests under way. The task of such a connection runs on the runtime of the call that needed it first.
 pub struct TcpTransport {
     pools: Pools,
     areas: Arc<Areas>,
@@ -382,33 +383,37 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Encodes the request of `turn`, if it is small enough to share a connection; also returns the checksum of each piece of a
-    /// write.
-    fn small(
-        &self,
-        turn: std::ops::Range<usize>,
-        grant: &[u8],
-        sums: Sums,
-    ) -> Option<(Asked, Vec<Checksum>)> {
-        let lens: Vec<u64> = self.pieces().skip(turn.start).take(turn.len()).map(|(_, len)| len).collect();
-        let bytes = if matches!(self, Self::Check(_)) { 0 } else { lens.iter().sum() };
-        if grant.len() as u64 + turn.len() as u64 * OP_LEN as u64 + bytes > SMALL {
-            return None;
-        }
-        let ask = match self {
-            Self::Read(_) => Ask::Read,
-            Self::Check(_) => Ask::Check,
-            Self::Write(_, Seal::Yes) => Ask::WriteAndSeal,
-            Self::Write(_, Seal::No) => Ask::Write,
+    /// Whether the request of `turn` and its answer are small enough to share a connection, and for which kind of calls.
+    fn small(&self, turn: &std::ops::Range<usize>, grant: &[u8]) -> Option<Access> {
+        let lens = || self.pieces().skip(turn.start).take(turn.len()).map(|(_, len)| len);
+        let (access, bytes) = match self {
+            Self::Read(_) => (Access::Read, lens().sum()),
+            Self::Check(_) => (Access::Read, 0),
+            Self::Write(..) => (Access::Write, lens().sum()),
             Self::Areas { .. } => return None,
         };
-        let (mut request, mut checksums) = (Vec::new(), Vec::new());
-        Request { id: 0, ask, ops: turn.len() as u16, grant_len: grant.len() as u32 }.encode(&mut request);
-        request.extend_from_slice(grant);
+        ((grant.len() + turn.len() * OP_LEN) as u64 + bytes <= SMALL).then_some(access)
+    }
+
+    /// Encodes the request of `turn`, with its bytes; also returns the checksum of each piece of a write.
+    fn encode(&self, turn: std::ops::Range<usize>, grant: &[u8], sums: Sums) -> (Asked, Vec<Checksum>) {
+        let (mut request, mut lens, mut checksums) = (Vec::new(), Vec::new(), Vec::new());
+        let mut begin = |ask, ops: &mut dyn Iterator<Item = Op>| {
+            let ops: Vec<Op> = ops.collect();
+            Request { id: 0, ask, ops: ops.len() as u16, grant_len: grant.len() as u32 }.encode(&mut request);
+            request.extend_from_slice(grant);
+            ops.iter().for_each(|op| op.encode(&mut request));
+            lens.extend(ops.iter().map(|op| op.len));
+        };
         match self {
-            Self::Read(pieces) => pieces[turn].iter().for_each(|piece| piece.wire_op().encode(&mut request)),
-            Self::Write(pieces, _) | Self::Check(pieces) => {
-                pieces[turn.clone()].iter().for_each(|piece| piece.wire_op().encode(&mut request));
+            Self::Read(pieces) => begin(Ask::Read, &mut pieces[turn].iter().map(Piece::wire_op)),
+            Self::Check(pieces) => {
+                checksums = vec![Checksum::default(); turn.len()];
+                begin(Ask::Check, &mut pieces[turn].iter().map(Piece::wire_op));
+            }
+            Self::Write(pieces, seal) => {
+                let ask = if *seal == Seal::Yes { Ask::WriteAndSeal } else { Ask::Write };
+                begin(ask, &mut pieces[turn.clone()].iter().map(Piece::wire_op));
                 for piece in &pieces[turn] {
                     let mut sum = sums.of_writes();
                     for buffer in &piece.buffers {
@@ -418,12 +423,13 @@ impl Work<'_> {
                     checksums.push(sum.finish());
                 }
             }
+            // They are not small.
             Self::Areas { .. } => {}
         }
-        Some((Asked { request, lens, reads: matches!(self, Self::Read(_)) }, checksums))
+        (Asked { request, lens, reads: matches!(self, Self::Read(_)) }, checksums)
     }
 
-    /// Takes the answer to a request of [`Self::small`].
+    /// Takes the answer to a request of [`Self::encode`].
     fn take(
         &mut self,
         turn: std::ops::Range<usize>,
@@ -670,29 +676,28 @@ impl<'a> Call<'a> {
         turn: std::ops::Range<usize>,
         done: &mut Vec<Outcome>,
     ) -> Result<Option<Slot>, Failure> {
-        let sums = pool.sums();
-        if let Some((asked, checksums)) = work.small(turn.clone(), self.grant, sums) {
-            let room = tokio::select! {
-                biased;
-                room = pool.room(self.hello) => room,
-                slot = pool.slot(self.deadline) => return slot.map(Some),
-            };
-            let (begun, moved) = (Instant::now(), pool.moved());
-            let answer = match room {
-                Some(room) => timeout_at(self.deadline, pipe::ask(room, asked)).await.map(Result::ok),
-                None => Ok(None),
-            };
-            match answer {
+        let Some(access) = work.small(&turn, self.grant) else {
+            return pool.slot(self.deadline).await.map(Some);
+        };
+        let place = tokio::select! {
+            biased;
+            place = pool.place(self.hello, access) => place,
+            slot = pool.slot(self.deadline) => return slot.map(Some),
+        };
+        if let Some(place) = place
+            && let Some(watch) = place.watch()
+        {
+            let sums = pool.sums();
+            let (asked, checksums) = work.encode(turn.clone(), self.grant, sums);
+            match pool.watched(watch, self.deadline, place.ask(asked)).await {
                 Ok(Some(answer)) => {
                     work.take(turn, answer, &checksums, sums, done);
                     return Ok(None);
                 }
                 Ok(None) => {}
-                // A deadline shorter than the stall timeout must not hide that a store is silent.
-                Err(_) if pool.moved() == moved && begun.elapsed() >= pool.look_every() => {
-                    return Err(Failure::Stalled(format!("no byte moved for {:?}", begun.elapsed())));
-                }
-                Err(_) => return Err(Failure::Deadline),
+                // It is silent, while others to the store are not.
+                Err(Failure::Broken(_)) => pool.end_pipe(access),
+                Err(failure) => return Err(failure),
             }
         }
         pool.slot(self.deadline).await.map(Some)

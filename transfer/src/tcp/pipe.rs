@@ -2,43 +2,54 @@
 //!
 //! As long as a connection is free, a call has one for itself, without copies and without another task. When all are taken, by
 //! large transfers or by many calls, a small call hands its request over to the task here. The requests go out in their order,
-//! many with one system call, and the answers come back in the same order. A call that is dropped takes nothing along: its request
-//! may still be carried out, as one that was sent otherwise, and nobody waits for the answer.
+//! many with one system call, and the answers come back in the same order.
 //!
 //! Whatever goes wrong on the connection ends it, and the calls on it get no answer. They repeat their request over connections of
-//! their own, as every request can be repeated, and learn there what is wrong with the store.
+//! their own, as every request can be repeated. The calls themselves watch whether bytes move on the connection, as they do
+//! on their own.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::health::Health;
 use super::link::{Broken, ConnectError, Link, Receiver, Refused, Sender};
+use super::progress::Watch;
 use crate::wire::{Hello, KINDS_SINCE};
 
-/// Maximum number of requests that wait to be sent, and of those whose answers are awaited.
-const WAITING: usize = 128;
-/// Bytes that are sent with one system call, or received.
+/// Maximum number of requests that wait to be sent or for their answer.
+const PLACES: usize = 128;
+/// Bytes that are sent, or received, with one system call.
 const TOGETHER: usize = 64 << 10;
-/// Longer than anybody waits: calls have deadlines of their own.
-const EVER: Duration = Duration::from_secs(1 << 30);
+/// Time before a connection is tried again that could not be made.
+const AGAIN: Duration = Duration::from_secs(5);
 
-/// The way to the task of a connection. The task ends with this value, or when the connection breaks.
+/// The way to the task of a connection. The task ends with this value and all that it gave out, or when the connection breaks.
 pub(super) struct Pipe {
-    pub(super) hello: Hello,
-    calls: mpsc::Sender<Call>,
+    hello: Hello,
+    begun: Instant,
+    calls: mpsc::UnboundedSender<Call>,
+    shared: Arc<Shared>,
 }
 
-/// A request, and who waits for the answer.
-type Call = (Asked, oneshot::Sender<Answer>);
+struct Shared {
+    /// None before the connection is made.
+    places: Arc<Semaphore>,
+    /// Set when it is made.
+    watch: OnceLock<Watch>,
+}
 
-/// Room for a request.
-pub(super) type Room = mpsc::OwnedPermit<Call>;
+/// Place for a request on a connection.
+pub(super) struct Place {
+    calls: mpsc::UnboundedSender<Call>,
+    shared: Arc<Shared>,
+    permit: OwnedSemaphorePermit,
+}
 
 /// A request.
 pub(super) struct Asked {
@@ -58,184 +69,173 @@ pub(super) struct Answer {
     pub(super) payload: Vec<u8>,
 }
 
-/// A request that was sent.
-struct Awaited {
-    id: u64,
-    lens: Vec<u64>,
-    reads: bool,
+/// A request, and who waits for the answer.
+struct Call {
+    asked: Asked,
     to: oneshot::Sender<Answer>,
+    _permit: OwnedSemaphorePermit,
 }
 
-/// Requests that were sent, and have no answer yet.
+/// Requests that were sent, with their ids.
 #[derive(Default)]
 struct InFlight {
-    requests: Mutex<VecDeque<Awaited>>,
-    /// Told when there are fewer.
-    fewer: Notify,
+    calls: Mutex<VecDeque<(u64, Call)>>,
+    /// Told when there is one more.
+    more: Notify,
 }
 
 impl Pipe {
     /// Starts the task.
-    pub(super) fn new(health: Arc<Health>, hello: Hello) -> Self {
-        let (calls, asked) = mpsc::channel(WAITING);
+    fn new(health: Arc<Health>, hello: Hello) -> Self {
+        let (calls, asked) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared { places: Arc::new(Semaphore::new(0)), watch: OnceLock::new() });
+        let of_task = shared.clone();
         tokio::spawn(async move {
-            let ended = health.given_up.run_until_cancelled(serve(&health, hello, asked)).await;
-            if let Some(Err(why)) = ended {
+            let served = serve(&health, hello, asked, &of_task);
+            if let Some(why) = health.given_up.run_until_cancelled(served).await {
                 tracing::debug!(address = health.address, why, "no connection for small calls any more");
             }
+            of_task.places.close();
         });
-        Self { hello, calls }
+        Self { hello, begun: Instant::now(), calls, shared }
     }
 
-    /// Whether the task has ended.
-    pub(super) fn has_ended(&self) -> bool {
-        self.calls.is_closed()
-    }
-
-    /// Waits for room for a request. There is none if the connection breaks.
-    pub(super) fn room(&self) -> impl Future<Output = Option<Room>> + use<> {
-        let calls = self.calls.clone();
-        async move { calls.reserve_owned().await.ok() }
-    }
-}
-
-/// Hands a request over. There is no answer if the connection breaks.
-pub(super) fn ask(room: Room, asked: Asked) -> oneshot::Receiver<Answer> {
-    let (to, answer) = oneshot::channel();
-    room.send((asked, to));
-    answer
-}
-
-/// Carries the requests, over one connection as long as it is good.
-async fn serve(health: &Health, hello: Hello, mut asked: mpsc::Receiver<Call>) -> Result<(), String> {
-    let (mut link, mut next_id) = (None, 1);
-    while let Some(first) = asked.recv().await {
-        let usable = link.take().filter(Link::is_fresh);
-        let mut open = match usable {
-            Some(open) => open,
-            None => connect(health, hello).await?,
+    /// Returns the pipe in `kept` for the memory that `hello` names, or a new one. There is none while that is of other memory, and
+    /// for a while after it could not be connected.
+    pub(super) fn get<'a>(
+        kept: &'a mut Option<Self>,
+        health: &Arc<Health>,
+        hello: Hello,
+    ) -> Option<&'a Self> {
+        let ended = |pipe: &mut Self| {
+            let is_open = pipe.shared.watch.get().is_some();
+            pipe.calls.is_closed() && (is_open || pipe.begun.elapsed() >= AGAIN)
         };
-        let watch = open.watch();
-        let Link { sender, receiver, .. } = &mut open;
+        kept.take_if(ended);
+        Some(&*kept.get_or_insert_with(|| Self::new(health.clone(), hello)))
+            .filter(|pipe| pipe.hello == hello && !pipe.calls.is_closed())
+    }
+
+    /// Waits for a place on the connection, also while it is being made; `None` if it breaks.
+    pub(super) fn place(&self) -> impl Future<Output = Option<Place>> + use<> {
+        let (calls, shared) = (self.calls.clone(), self.shared.clone());
+        async move {
+            let permit = shared.places.clone().acquire_owned().await.ok()?;
+            Some(Place { calls, shared, permit })
+        }
+    }
+}
+
+impl Place {
+    /// Looks at the connection.
+    pub(super) fn watch(&self) -> Option<Watch> {
+        self.shared.watch.get().map(Watch::again)
+    }
+
+    /// Sends a request, and waits for the answer; `None` if the connection breaks.
+    pub(super) async fn ask(self, asked: Asked) -> Option<Answer> {
+        let Self { calls, permit, .. } = self;
+        let (to, answer) = oneshot::channel();
+        calls.send(Call { asked, to, _permit: permit }).ok()?;
         tokio::select! {
             biased;
-            carried = carry(sender, receiver, &mut next_id, first, &mut asked) => {
-                carried.map_err(|broken| broken.to_string())?;
-            }
-            _silent = health.look(watch, Instant::now() + EVER) => return Err("no byte moved".to_owned()),
+            answer = answer => answer.ok(),
+            // Also for a call that was handed over when the task had just ended.
+            () = calls.closed() => None,
         }
-        link = Some(open);
+    }
+}
+
+/// Connects, and carries requests until the connection breaks or nobody can ask any more; returns why.
+async fn serve(
+    health: &Health,
+    hello: Hello,
+    mut asked: mpsc::UnboundedReceiver<Call>,
+    shared: &Shared,
+) -> String {
+    let options = health.options;
+    let made = Link::connect(&health.address, hello, options.connect_timeout, &health.moved, options.sums);
+    let mut link = match made.await {
+        Ok(link) => link,
+        Err(ConnectError::Failed(why) | ConnectError::TooLong(why)) => return why,
+        Err(ConnectError::Refused(refused)) => return refused.reason,
+    };
+    if link.version() < KINDS_SINCE {
+        return format!("the store speaks version {} of the transfer protocol", link.version());
+    }
+    link.receiver.read_ahead(TOGETHER);
+    // It was not set before.
+    let _ = shared.watch.set(link.watch());
+    shared.places.add_permits(PLACES);
+    let in_flight = InFlight::default();
+    tokio::select! {
+        ended = send_all(&mut link.sender, &mut asked, &in_flight) => match ended {
+            Ok(()) => "nobody uses it".to_owned(),
+            Err(broken) => broken.to_string(),
+        },
+        broken = receive_all(&mut link.receiver, &in_flight) => broken.to_string(),
+    }
+}
+
+/// Sends requests until nobody can ask any more.
+async fn send_all(
+    sender: &mut Sender,
+    asked: &mut mpsc::UnboundedReceiver<Call>,
+    in_flight: &InFlight,
+) -> Result<(), Broken> {
+    let (mut out, mut next_id) = (Vec::new(), 1_u64);
+    while let Some(first) = asked.recv().await {
+        let mut next = Some(first);
+        while let Some(mut call) = next.take() {
+            // A call that is over asks for nothing.
+            if !call.to.is_closed() {
+                call.asked.request[..8].copy_from_slice(&next_id.to_be_bytes());
+                out.append(&mut call.asked.request);
+                // Before its first byte is sent, because the answer is expected from then on.
+                in_flight.calls.lock().push_back((next_id, call));
+                next_id += 1;
+            }
+            next = if out.len() < TOGETHER { asked.try_recv().ok() } else { None };
+        }
+        in_flight.more.notify_one();
+        sender.send(&mut [IoSlice::new(&out)]).await?;
+        out.clear();
     }
     Ok(())
 }
 
-async fn connect(health: &Health, hello: Hello) -> Result<Link, String> {
-    let options = health.options;
-    let made = Link::connect(&health.address, hello, options.connect_timeout, &health.moved, options.sums);
-    let mut link = made.await.map_err(|error| match error {
-        ConnectError::Failed(why) | ConnectError::TooLong(why) => why,
-        ConnectError::Refused(refused) => refused.reason,
-    })?;
-    if link.version() < KINDS_SINCE {
-        return Err(format!("the store speaks version {} of the transfer protocol", link.version()));
-    }
-    link.receiver.read_ahead(TOGETHER);
-    Ok(link)
-}
-
-/// Carries `first` and all requests that come before it and those after it are answered.
-async fn carry(
-    sender: &mut Sender,
-    receiver: &mut Receiver,
-    next_id: &mut u64,
-    first: Call,
-    asked: &mut mpsc::Receiver<Call>,
-) -> Result<(), Broken> {
-    let in_flight = InFlight::default();
-    tokio::select! {
-        // First, so that there is something to wait for.
-        biased;
-        broken = send_all(sender, next_id, first, asked, &in_flight) => Err(broken),
-        received = receive_all(receiver, &in_flight) => received,
-    }
-}
-
-/// Sends requests until the connection breaks.
-///
-/// A request is in flight before its first byte is sent. So when nothing is in flight, this waits for a request, and can be
-/// dropped.
-async fn send_all(
-    sender: &mut Sender,
-    next_id: &mut u64,
-    first: Call,
-    asked: &mut mpsc::Receiver<Call>,
-    in_flight: &InFlight,
-) -> Broken {
-    let (mut out, mut next) = (Vec::new(), Some(first));
+/// Receives answers until the connection breaks.
+async fn receive_all(receiver: &mut Receiver, in_flight: &InFlight) -> Broken {
     loop {
-        let Some((mut asked_now, to)) = next.take() else {
-            next = asked.recv().await;
-            match next {
-                Some(_) => continue,
-                // The pool is gone. Those in flight are still answered.
-                None => std::future::pending().await,
+        let next = in_flight.calls.lock().pop_front();
+        let Some((id, call)) = next else {
+            tokio::select! {
+                biased;
+                () = in_flight.more.notified() => continue,
+                // Nothing is expected.
+                () = receiver.unexpected() => return Broken::Closed,
             }
         };
-        let id = *next_id;
-        *next_id += 1;
-        asked_now.request[..8].copy_from_slice(&id.to_be_bytes());
-        out.extend_from_slice(&asked_now.request);
-        let Asked { lens, reads, .. } = asked_now;
-        let count = {
-            let mut requests = in_flight.requests.lock();
-            requests.push_back(Awaited { id, lens, reads, to });
-            requests.len()
-        };
-        next = if out.len() < TOGETHER && count < WAITING { asked.try_recv().ok() } else { None };
-        if next.is_none() {
-            if let Err(broken) = sender.send(&mut [IoSlice::new(&out)]).await {
-                return broken;
-            }
-            out.clear();
-            while in_flight.requests.lock().len() >= WAITING {
-                in_flight.fewer.notified().await;
-            }
+        let Call { asked, to, .. } = call;
+        match receive(receiver, id, &asked).await {
+            // The call may be over.
+            Ok(answer) => drop(to.send(answer)),
+            Err(broken) => return broken,
         }
     }
 }
 
-/// Receives answers until nothing is in flight.
-async fn receive_all(receiver: &mut Receiver, in_flight: &InFlight) -> Result<(), Broken> {
-    loop {
-        // It stays in flight until it is answered.
-        let Some((id, lens, reads)) = in_flight
-            .requests
-            .lock()
-            .front_mut()
-            .map(|next| (next.id, std::mem::take(&mut next.lens), next.reads))
-        else {
-            return Ok(());
-        };
-        let answer = receive(receiver, id, &lens, reads).await?;
-        let awaited = in_flight.requests.lock().pop_front();
-        in_flight.fewer.notify_one();
-        if let Some(awaited) = awaited {
-            // The call may be gone.
-            let _ = awaited.to.send(answer);
-        }
-    }
-}
-
-async fn receive(receiver: &mut Receiver, id: u64, lens: &[u64], reads: bool) -> Result<Answer, Broken> {
+async fn receive(receiver: &mut Receiver, id: u64, asked: &Asked) -> Result<Answer, Broken> {
+    let Asked { lens, reads, .. } = asked;
     let whole = receiver.reply(id).await?;
-    let bytes = if reads && whole.is_ok() { lens.iter().sum::<u64>() as usize } else { 0 };
+    let bytes = if *reads && whole.is_ok() { lens.iter().sum::<u64>() as usize } else { 0 };
     let (mut verdicts, mut payload, mut at) = (Vec::with_capacity(lens.len()), vec![0; bytes], 0);
     for len in lens {
         let mut verdict = whole.clone();
         if verdict.is_ok() {
             verdict = receiver.verdict().await?;
         }
-        if reads && verdict.is_ok() {
+        if *reads && verdict.is_ok() {
             receiver.read_exact(&mut payload[at..at + *len as usize]).await?;
             verdict = receiver.verdict().await?;
         }

@@ -2,13 +2,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_types::Access;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use super::health::Health;
 use super::link::{ConnectError, Link};
-use super::pipe::{Pipe, Room};
+use super::pipe::{Pipe, Place};
 use super::progress::Watch;
 use super::rdma::{ByRdma, Ways};
 use super::{Failure, TcpOptions, plan};
@@ -23,7 +24,7 @@ pub(super) struct Pools {
 }
 
 /// The connections to one address: at most `connections_per_peer`, each with one call at a time, first come, first
-/// served.
+/// served, and two that small calls share.
 ///
 /// A pool whose store moves no byte is given up, and all calls that wait in it fail; the next call makes a new pool.
 pub(super) struct Pool {
@@ -31,8 +32,9 @@ pub(super) struct Pool {
     slots: Arc<Semaphore>,
     /// Connections that no call uses, the most recently used one last.
     idle: Mutex<Vec<Link>>,
-    /// The connection that small calls share when all others are taken.
-    pipe: Mutex<Option<Pipe>>,
+    /// The connections that small calls share when all others are taken: one for reads and one for writes, which a store may let
+    /// wait.
+    pipes: [Mutex<Option<Pipe>>; 2],
     rdma: Option<Arc<ByRdma>>,
     /// Ways of RDMA to the store.
     ways: Arc<Ways>,
@@ -94,7 +96,7 @@ impl Pool {
             health: Health::new(address, options),
             slots: Arc::new(Semaphore::new(options.connections_per_peer.max(1))),
             idle: Mutex::default(),
-            pipe: Mutex::default(),
+            pipes: Default::default(),
             rdma,
             ways,
         }
@@ -138,26 +140,26 @@ impl Pool {
         self.slots.clone().try_acquire_owned().ok()
     }
 
-    /// Waits for room on the connection that small calls share. There is none if it breaks.
-    pub(super) fn room(&self, hello: Hello) -> impl Future<Output = Option<Room>> + use<> {
-        let mut pipe = self.pipe.lock();
-        let usable = pipe.take_if(|pipe| pipe.hello == hello && !pipe.has_ended());
-        pipe.insert(usable.unwrap_or_else(|| Pipe::new(self.health.clone(), hello))).room()
+    /// Waits for a place on the connection that small calls of one kind share. There is none for ever if it can't be made.
+    pub(super) fn place(&self, hello: Hello, access: Access) -> impl Future<Output = Option<Place>> + use<> {
+        let pipe = &self.pipes[usize::from(access == Access::Write)];
+        let place = Pipe::get(&mut pipe.lock(), &self.health, hello).map(Pipe::place);
+        async move {
+            match place {
+                Some(place) => place.await,
+                None => None,
+            }
+        }
+    }
+
+    /// Whether nobody should wait for an answer over the connection that small calls of one kind share.
+    pub(super) fn end_pipe(&self, access: Access) {
+        *self.pipes[usize::from(access == Access::Write)].lock() = None;
     }
 
     /// Whether and how answers have checksums.
     pub(super) fn sums(&self) -> Sums {
         self.health.options.sums
-    }
-
-    /// Time between two looks at whether bytes move.
-    pub(super) fn look_every(&self) -> Duration {
-        self.health.options.look_every()
-    }
-
-    /// Bytes moved over all connections.
-    pub(super) fn moved(&self) -> u64 {
-        self.health.moved.bytes()
     }
 
     /// Waits for the right to use a connection, first come, first served. Nothing is asked of the store meanwhile, so

@@ -59,6 +59,11 @@ impl Watch {
         Self { stream, progress, seen, unacknowledged: 0 }
     }
 
+    /// One for another call on the same connection.
+    pub(super) fn again(&self) -> Self {
+        Self::new(self.stream.clone(), self.progress.clone())
+    }
+
     /// Whether a byte has moved since the last look: to or from this process, or from the kernel's send buffer to the
     /// peer. That buffer takes up to megabytes at once and then empties at the pace of the network.
     pub(super) fn has_moved(&mut self) -> bool {

@@ -89,7 +89,7 @@ async fn a_call_waits_longer_for_a_connection_than_a_store_may_be_silent() {
         relay.release();
     };
     let slow = read(&transport, &peer, &granted, 1 << 20);
-    let queued = read(&transport, &peer, &granted, 100);
+    let queued = read(&transport, &peer, &granted, 100_000);
     let (slow, queued, ()) = tokio::join!(slow, queued, trickle);
     assert!(slow.is_ok(), "it was moving all the time: {slow:?}");
     assert!(queued.is_ok(), "it had not begun: {queued:?}");
@@ -166,11 +166,11 @@ async fn a_large_transfer_lets_those_that_wait_go_first_after_each_turn() {
     let store = Store::start(len).await;
     let options = TcpOptions { connections_per_peer: 1, ..Default::default() };
     let (transport, peer) = (TcpTransport::new(options), store.peer());
-    let (large, small) = (vec![1; len as usize], sealed(Access::Read, 0, 100, 1));
+    let (large, small) = (vec![1; len as usize], sealed(Access::Read, 0, 100_000, 1));
     let granted = sealed(Access::Write, 0, len, 1);
     let written = || store.counters().bytes_written.load(Ordering::Relaxed);
     let small = async {
-        let answer = read(&transport, &peer, &small, 100).await;
+        let answer = read(&transport, &peer, &small, 100_000).await;
         (answer.is_ok(), written())
     };
     let (large, (read, before)) = tokio::join!(write(&transport, &peer, &granted, &large), small);

@@ -75,6 +75,10 @@ async fn lend(memory: Vec<Vec<RegisteredMemory>>) -> Vec<Vec<LentMemory>> {
     // It registers memory, which takes a while.
     match tokio::task::spawn_blocking(move || lend(memory)).await {
         Ok(lent) => lent,
-        Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+        Err(failed) => match failed.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The runtime ends, and this with it.
+            Err(_) => std::future::pending().await,
+        },
     }
 }

@@ -16,7 +16,9 @@ const LEN: u64 = 64 << 20;
 const LARGE: u64 = 32 << 20;
 
 fn one_connection() -> TcpTransport {
-    TcpTransport::new(TcpOptions { connections_per_peer: 1, ..TcpOptions::default() })
+    // A test that starves must not take the store for unreachable.
+    let connect_timeout = Duration::from_secs(10);
+    TcpTransport::new(TcpOptions { connections_per_peer: 1, connect_timeout, ..TcpOptions::default() })
 }
 
 /// Makes `small` calls while a large one has the only connection, and does nothing with it. Returns what they do, and whether the
@@ -164,12 +166,13 @@ async fn a_connection_that_breaks_under_shared_calls_is_replaced() {
 
 #[tokio::test]
 async fn shared_calls_find_out_that_a_store_is_silent() {
-    for patience in [Duration::from_millis(350), Duration::from_secs(20)] {
+    for patience in [Duration::from_millis(3_500), Duration::from_secs(20)] {
         let store = Store::start(LEN).await;
         let relay = Relay::to(&store.address).await;
         let options = TcpOptions {
             connections_per_peer: 1,
-            stall_timeout: Duration::from_millis(400),
+            stall_timeout: Duration::from_secs(4),
+            connect_timeout: Duration::from_secs(10),
             ..TcpOptions::default()
         };
         let (transport, peer) = (TcpTransport::new(options), peer_at(&relay.address));
@@ -180,11 +183,11 @@ async fn shared_calls_find_out_that_a_store_is_silent() {
             transport.read(&peer, &granted, &mut ops, Instant::now() + patience).await.remove(0)
         };
         let small = async {
-            one().await.unwrap();
+            read(&transport, &peer, &granted, 1_000).await.unwrap();
             // From here on nothing is answered on the connection that they share.
             relay.hold_down_after(0);
             // The relay may have waited for one more answer already.
-            drop(one().await);
+            drop(timeout(Duration::from_millis(100), one()).await);
             let answers = timeout(Duration::from_secs(15), join_all((0..50).map(|_| one()))).await;
             relay.release();
             answers.expect("none waits for its deadline of 20 s")

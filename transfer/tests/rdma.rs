@@ -297,7 +297,7 @@ async fn nothing_is_read_from_memory_after_its_call_was_dropped() {
     const SIZE: usize = 16 << 20;
     let store = store().await;
     let mut in_the_middle = 0;
-    for round in 0..24u8 {
+    for round in 0..12u8 {
         let (client, _) = client(true);
         let mut memory = client.allocate(SIZE).unwrap();
         memory.as_mut_slice().fill(round + 1);
@@ -327,13 +327,13 @@ async fn nothing_is_written_to_memory_after_its_read_was_dropped() {
     let (writer, _) = client(true);
     write(&writer, &store.peer(), &sealed(Access::Write, 0, LEN, 1), &vec![7; SIZE]).await.unwrap();
     let (peer, grant, mut in_the_middle) = (store.peer(), sealed(Access::Read, 0, LEN, 1), 0);
-    for round in 0..24 {
+    for round in 0..12 {
         let (client, _) = client(true);
         let mut lent = client.allocate(SIZE).unwrap().lend();
         // SAFETY: the read is dropped before the memory is taken back.
         let into = unsafe { lent.as_mut_slice() };
         let mut ops = [ReadOp { range: 0, offset: 0, into: vec![into] }];
-        let patience = Duration::from_micros(2_000 + 1_000 * round);
+        let patience = Duration::from_micros(2_000 + 2_000 * round);
         let reading = client.read(&peer, &grant, &mut ops, soon());
         drop(tokio::time::timeout(patience, reading).await);
         let mut memory = lent.take_back().unwrap();

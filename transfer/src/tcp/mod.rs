@@ -357,7 +357,7 @@ impl Work<'_> {
         if let (Some((by, ways)), Some(prepared)) = (pool.rdma(), prepared) {
             let access = if matches!(self, Self::Write(..)) { Access::Write } else { Access::Read };
             let how = (by, ways, prepared, pool.rdma_patience());
-            match (link.pair_up(by, ways, access, grant).await?, &mut *self) {
+            match (link.pair_up(by, ways, pool.rdma_patience(), access, grant).await?, &mut *self) {
                 (Ok(()), Self::Read(pieces)) => {
                     return Ok(link.rdma_read(how, grant, &mut pieces[turn], done).await?);
                 }

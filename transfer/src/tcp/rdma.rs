@@ -189,6 +189,7 @@ impl Link {
         &mut self,
         by: &ByRdma,
         ways: &Ways,
+        patience: Duration,
         access: Access,
         grant: &[u8],
     ) -> Result<Result<(), NoPair>, Broken> {
@@ -200,7 +201,9 @@ impl Link {
             Ok(way) => way,
             Err(why) => return Ok(Err(NoPair::NoWay(why))),
         };
-        let made = self.make_pair(by, ways, way, access, grant).await?;
+        // A device that reaches nobody any more may look for its peer for seconds, at either end.
+        let made = within(patience, 0, self.make_pair(by, ways, way, access, grant)).await;
+        let made = made.inspect_err(|broken| broken.leave(ways, way))?;
         if let Err(NoPair::NoWay(why)) = &made {
             ways.leave(way, why);
         }
@@ -435,14 +438,19 @@ struct Answers {
 }
 
 impl Broken {
-    /// The error of a request in `buffers`. Leaves the way, if it is to blame.
+    /// The error of a request in `buffers`.
     fn after(self, buffers: Buffers, ways: &Ways, way: usize) -> Self {
-        if let Self::Rdma(why) = &self {
-            ways.leave(way, why);
-        }
+        self.leave(ways, way);
         match buffers.abandon() {
             Ok(()) => self,
             Err(why) => Self::Held(why.to_string()),
+        }
+    }
+
+    /// Leaves the way, if it is to blame.
+    fn leave(&self, ways: &Ways, way: usize) {
+        if let Self::Rdma(why) = self {
+            ways.leave(way, why);
         }
     }
 }

@@ -364,8 +364,7 @@ impl Link {
         let id = self.next_id;
         self.next_id += 1;
         self.out.clear();
-        Request { id, ask, ops, grant_len: grant.len() as u32 }.encode(&mut self.out);
-        self.out.extend_from_slice(grant);
+        begin(id, ask, ops, grant, &mut self.out);
         id
     }
 
@@ -542,6 +541,12 @@ async fn take_turn(since_turn: &mut usize, n: usize) {
         *since_turn = 0;
         tokio::task::yield_now().await;
     }
+}
+
+/// Begins to encode a request of `ops` operations, which follow.
+pub(super) fn begin(id: u64, ask: Ask, ops: u16, grant: &[u8], out: &mut Vec<u8>) {
+    Request { id, ask, ops, grant_len: grant.len() as u32 }.encode(out);
+    out.extend_from_slice(grant);
 }
 
 fn too_long(what: &str, timeout: Duration) -> ConnectError {

@@ -7,26 +7,27 @@ mod plan;
 mod pool;
 mod progress;
 mod rdma;
+mod work;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
-use mc_types::{Access, SealedGrant};
+use mc_types::SealedGrant;
 use tokio::time::{Instant, timeout_at};
 
-use self::link::{Broken, ConnectError, Link, Outcome, Refused};
-use self::pipe::{Answer, Asked};
+use self::link::{Broken, ConnectError, Outcome, Refused};
 pub(crate) use self::plan::{InArea, Piece};
 use self::pool::{Pool, Pools, Reuse, Slot};
 pub use self::rdma::OnRdma;
-use self::rdma::{ByRdma, NoPair, Places, Prepared};
+use self::rdma::{ByRdma, Places, Prepared};
+use self::work::{Turn, Work};
 use crate::areas::Areas;
 use crate::checksum::{Checksum, Sums};
 use crate::rdma::Rdma;
 use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
-use crate::wire::{Ask, Hello, MAX_GRANT_LEN, OP_LEN, Op, Request, VERSIONS};
+use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 use crate::{RegisterError, RegisteredMemory};
 
 /// The name of this transport in a store's endpoints.
@@ -282,198 +283,6 @@ pub(crate) struct FromAreas {
     pub(crate) is_settled: bool,
 }
 
-/// The part of a call that one connection carries.
-enum Work<'a> {
-    Read(Vec<Piece<&'a mut [u8]>>),
-    Write(Vec<Piece<&'a [u8]>>, Seal),
-    /// Pieces without buffers.
-    Check(Vec<Piece<&'a [u8]>>),
-    /// Writes that the store copies by itself.
-    Areas {
-        pieces: Vec<Piece<InArea>>,
-        seal: Seal,
-        /// Whether a turn has ended without its answer, whatever came after. The store may still be at it.
-        in_doubt: bool,
-    },
-}
-
-impl Work<'_> {
-    /// Whether every piece has an outcome.
-    fn is_done(&self, done: &[Outcome]) -> bool {
-        self.pieces().len() == done.len()
-    }
-
-    /// Returns the pieces of the next turn, after the first `done` ones, and the bytes of theirs that go over the connection.
-    fn next_turn(&self, done: usize) -> (std::ops::Range<usize>, u64) {
-        // A check moves no bytes, so it is only bounded by the number of its pieces.
-        let cost = |(_, len)| if matches!(self, Self::Check(_)) { 0 } else { len };
-        let turn = done..done + plan::turn(self.pieces().skip(done).map(cost));
-        let bytes = match self {
-            Self::Read(_) | Self::Write(..) => self.pieces().skip(done).take(turn.len()).map(cost).sum(),
-            Self::Check(_) | Self::Areas { .. } => 0,
-        };
-        (turn, bytes)
-    }
-
-    /// Whether the store may do in a moment, or over TCP, what it has refused, so that this work asks it again.
-    fn is_for_now(&self, outcome: &Outcome) -> bool {
-        match self {
-            Self::Areas { .. } => outcome.as_ref().is_err_and(|refused| refused.busy),
-            _ => is_for_now(outcome),
-        }
-    }
-
-    /// The first piece, from `first` on, that the store may do later.
-    fn later(&self, done: &[Outcome], first: usize) -> Option<usize> {
-        Some(first + done[first..].iter().position(|outcome| self.is_for_now(outcome))?)
-    }
-
-    /// Notes that a turn has ended without its answer.
-    fn note_doubt(&mut self) {
-        if let Self::Areas { in_doubt, .. } = self {
-            *in_doubt = true;
-        }
-    }
-
-    /// Finds where the bytes of `turn` are for RDMA.
-    fn places(&self, turn: std::ops::Range<usize>, by: &ByRdma) -> Option<Places> {
-        match self {
-            Self::Read(pieces) => Some(Places::of(by, &pieces[turn], Access::Read)),
-            Self::Write(pieces, _) => Some(Places::of(by, &pieces[turn], Access::Write)),
-            Self::Check(_) | Self::Areas { .. } => None,
-        }
-    }
-
-    /// Carries the pieces of `turn`; by RDMA, if it was prepared for that.
-    async fn turn(
-        &mut self,
-        turn: std::ops::Range<usize>,
-        link: &mut Link,
-        grant: &[u8],
-        done: &mut Vec<Outcome>,
-        pool: &Pool,
-        prepared: Option<Prepared>,
-    ) -> Result<(), Failure> {
-        if let (Some((by, ways)), Some(prepared)) = (pool.rdma(), prepared) {
-            let access = if matches!(self, Self::Write(..)) { Access::Write } else { Access::Read };
-            let how = (by, ways, prepared, pool.rdma_patience());
-            match (link.pair_up(by, ways, pool.rdma_patience(), access, grant).await?, &mut *self) {
-                (Ok(()), Self::Read(pieces)) => {
-                    return Ok(link.rdma_read(how, grant, &mut pieces[turn], done).await?);
-                }
-                (Ok(()), Self::Write(pieces, seal)) => {
-                    return Ok(link.rdma_write(how, grant, &pieces[turn], *seal, done).await?);
-                }
-                (Err(NoPair::Refused(refused)), _) => {
-                    done.extend(turn.map(|_| Err(refused.clone())));
-                    return Ok(());
-                }
-                (Err(NoPair::NoWay(why)), _) if by.only => return Err(Failure::Rdma(why)),
-                (Ok(()), Self::Check(_) | Self::Areas { .. }) | (Err(NoPair::NoWay(_)), _) => {}
-            }
-        }
-        match self {
-            Self::Read(pieces) => link.read(grant, &mut pieces[turn], done).await?,
-            Self::Write(pieces, seal) => link.write(grant, &pieces[turn], *seal, done).await?,
-            Self::Check(pieces) => link.check(grant, &pieces[turn], done).await?,
-            Self::Areas { pieces, seal, .. } => {
-                link.write_from_areas(grant, &pieces[turn], *seal, done).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether the request of `turn` and its answer are small enough to share a connection, and for which kind of calls.
-    fn small(&self, turn: &std::ops::Range<usize>, grant: &[u8]) -> Option<Access> {
-        let lens = || self.pieces().skip(turn.start).take(turn.len()).map(|(_, len)| len);
-        let (access, bytes) = match self {
-            Self::Read(_) => (Access::Read, lens().sum()),
-            Self::Check(_) => (Access::Read, 0),
-            Self::Write(..) => (Access::Write, lens().sum()),
-            Self::Areas { .. } => return None,
-        };
-        ((grant.len() + turn.len() * OP_LEN) as u64 + bytes <= SMALL).then_some(access)
-    }
-
-    /// Encodes the request of `turn`, with its bytes; also returns the checksum of each piece of a write.
-    fn encode(&self, turn: std::ops::Range<usize>, grant: &[u8], sums: Sums) -> (Asked, Vec<Checksum>) {
-        let (mut request, mut lens, mut checksums) = (Vec::new(), Vec::new(), Vec::new());
-        let mut begin = |ask, ops: &mut dyn Iterator<Item = Op>| {
-            let ops: Vec<Op> = ops.collect();
-            Request { id: 0, ask, ops: ops.len() as u16, grant_len: grant.len() as u32 }.encode(&mut request);
-            request.extend_from_slice(grant);
-            ops.iter().for_each(|op| op.encode(&mut request));
-            lens.extend(ops.iter().map(|op| op.len));
-        };
-        match self {
-            Self::Read(pieces) => begin(Ask::Read, &mut pieces[turn].iter().map(Piece::wire_op)),
-            Self::Check(pieces) => {
-                checksums = vec![Checksum::default(); turn.len()];
-                begin(Ask::Check, &mut pieces[turn].iter().map(Piece::wire_op));
-            }
-            Self::Write(pieces, seal) => {
-                let ask = if *seal == Seal::Yes { Ask::WriteAndSeal } else { Ask::Write };
-                begin(ask, &mut pieces[turn.clone()].iter().map(Piece::wire_op));
-                for piece in &pieces[turn] {
-                    let mut sum = sums.of_writes();
-                    for buffer in &piece.buffers {
-                        sum.update(buffer);
-                        request.extend_from_slice(buffer);
-                    }
-                    checksums.push(sum.finish());
-                }
-            }
-            // They are not small.
-            Self::Areas { .. } => {}
-        }
-        (Asked { request, lens, reads: matches!(self, Self::Read(_)) }, checksums)
-    }
-
-    /// Takes the answer to a request of [`Self::encode`].
-    fn take(
-        &mut self,
-        turn: std::ops::Range<usize>,
-        Answer { verdicts, payload }: Answer,
-        checksums: &[Checksum],
-        sums: Sums,
-        done: &mut Vec<Outcome>,
-    ) {
-        let Self::Read(pieces) = self else {
-            done.extend(verdicts.into_iter().zip(checksums).map(|(verdict, sum)| verdict.map(|()| *sum)));
-            return;
-        };
-        let mut rest = &payload[..];
-        for (piece, verdict) in pieces[turn].iter_mut().zip(verdicts) {
-            let mut sum = sums.of_reads();
-            // A refusal of the whole request has no bytes.
-            if !payload.is_empty() {
-                for buffer in &mut piece.buffers {
-                    let (now, later) = rest.split_at(buffer.len());
-                    buffer.copy_from_slice(now);
-                    sum.update(now);
-                    rest = later;
-                }
-            }
-            done.push(verdict.map(|()| sum.finish()));
-        }
-    }
-
-    /// Iterates over the operation and length of each piece.
-    fn pieces(&self) -> impl ExactSizeIterator<Item = (usize, u64)> {
-        let of = |at: usize| match self {
-            Self::Read(pieces) => (pieces[at].op, pieces[at].len),
-            Self::Write(pieces, _) | Self::Check(pieces) => (pieces[at].op, pieces[at].len),
-            Self::Areas { pieces, .. } => (pieces[at].op, pieces[at].len),
-        };
-        let count = match self {
-            Self::Read(pieces) => pieces.len(),
-            Self::Write(pieces, _) | Self::Check(pieces) => pieces.len(),
-            Self::Areas { pieces, .. } => pieces.len(),
-        };
-        (0..count).map(of)
-    }
-}
-
 /// One call of the transport.
 struct Call<'a> {
     peer: &'a Peer,
@@ -673,7 +482,7 @@ impl<'a> Call<'a> {
         &self,
         pool: &Arc<Pool>,
         work: &mut Work<'_>,
-        turn: std::ops::Range<usize>,
+        turn: Turn,
         done: &mut Vec<Outcome>,
     ) -> Result<Option<Slot>, Failure> {
         let Some(access) = work.small(&turn, self.grant) else {
@@ -688,7 +497,7 @@ impl<'a> Call<'a> {
             && let Some(watch) = place.watch()
         {
             let sums = pool.sums();
-            let (asked, checksums) = work.encode(turn.clone(), self.grant, sums);
+            let (asked, checksums) = work.asked(turn.clone(), self.grant, sums);
             match pool.watched(watch, self.deadline, place.ask(asked)).await {
                 Ok(Some(answer)) => {
                     work.take(turn, answer, &checksums, sums, done);
@@ -744,11 +553,6 @@ impl<'a> Call<'a> {
         tokio::time::sleep_until(again).await;
         true
     }
-}
-
-/// Whether the store may do what it has refused, in a moment or over TCP.
-fn is_for_now(outcome: &Outcome) -> bool {
-    outcome.as_ref().is_err_and(|refused| refused.busy || refused.other_way)
 }
 
 /// Reason why an endpoint did not carry the work.

@@ -13,14 +13,15 @@ use std::io::IoSlice;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use mc_types::SealedGrant;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::health::Health;
-use super::link::{Broken, ConnectError, Link, Receiver, Refused, Sender};
+use super::link::{Broken, ConnectError, Link, Receiver, Refused, Sender, begin};
 use super::progress::Watch;
-use crate::wire::{Hello, KINDS_SINCE};
+use crate::wire::{Ask, Hello, KINDS_SINCE, Op};
 
 /// Maximum number of requests that wait to be sent or for their answer.
 const PLACES: usize = 128;
@@ -53,12 +54,11 @@ pub(super) struct Place {
 
 /// A request.
 pub(super) struct Asked {
-    /// All of it, with any number for its first 8 bytes, which are the id.
-    pub(super) request: Vec<u8>,
-    /// Lengths of its operations.
-    pub(super) lens: Vec<u64>,
-    /// Whether the store sends the bytes of the operations.
-    pub(super) reads: bool,
+    pub(super) ask: Ask,
+    pub(super) grant: SealedGrant,
+    pub(super) ops: Vec<Op>,
+    /// The bytes of a write.
+    pub(super) payload: Vec<u8>,
 }
 
 /// The store's answer.
@@ -189,8 +189,10 @@ async fn send_all(
         while let Some(mut call) = next.take() {
             // A call that is over asks for nothing.
             if !call.to.is_closed() {
-                call.asked.request[..8].copy_from_slice(&next_id.to_be_bytes());
-                out.append(&mut call.asked.request);
+                let Asked { ask, grant, ops, payload } = &mut call.asked;
+                begin(next_id, *ask, ops.len() as u16, grant, &mut out);
+                ops.iter().for_each(|op| op.encode(&mut out));
+                out.append(payload);
                 // Before its first byte is sent, because the answer is expected from then on.
                 in_flight.calls.lock().push_back((next_id, call));
                 next_id += 1;
@@ -226,16 +228,16 @@ async fn receive_all(receiver: &mut Receiver, in_flight: &InFlight) -> Broken {
 }
 
 async fn receive(receiver: &mut Receiver, id: u64, asked: &Asked) -> Result<Answer, Broken> {
-    let Asked { lens, reads, .. } = asked;
+    let (ops, reads) = (&asked.ops, asked.ask == Ask::Read);
     let whole = receiver.reply(id).await?;
-    let bytes = if *reads && whole.is_ok() { lens.iter().sum::<u64>() as usize } else { 0 };
-    let (mut verdicts, mut payload, mut at) = (Vec::with_capacity(lens.len()), vec![0; bytes], 0);
-    for len in lens {
+    let bytes = if reads && whole.is_ok() { ops.iter().map(|op| op.len).sum::<u64>() as usize } else { 0 };
+    let (mut verdicts, mut payload, mut at) = (Vec::with_capacity(ops.len()), vec![0; bytes], 0);
+    for Op { len, .. } in ops {
         let mut verdict = whole.clone();
         if verdict.is_ok() {
             verdict = receiver.verdict().await?;
         }
-        if *reads && verdict.is_ok() {
+        if reads && verdict.is_ok() {
             receiver.read_exact(&mut payload[at..at + *len as usize]).await?;
             verdict = receiver.verdict().await?;
         }

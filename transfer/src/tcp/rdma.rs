@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout};
 
-use super::is_for_now;
 use super::link::{Broken, Link, Outcome, Refused};
 use super::plan::{Buffer, Piece};
+use super::work::is_for_now;
 use crate::areas::{Areas, Reached};
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};

@@ -181,8 +181,8 @@ impl LentMemory {
     /// Ends the loan, and returns the memory.
     ///
     /// # Errors
-    /// [`LostMemory`] if bytes of a read may still come in, because a device would not let go of it. Then nothing uses this memory
-    /// again, and bytes that a read has reported are not to be had.
+    /// [`LostMemory`] if a device did not release the memory, so that bytes of a read may still arrive. It is leaked then, with the
+    /// bytes that were read.
     pub fn take_back(self) -> Result<RegisteredMemory, LostMemory> {
         let Self { memory, loan } = self;
         // The request that has the other reference keeps the memory mapped.

@@ -156,7 +156,7 @@ pub(super) struct Places {
 
 type OfPiece = SmallVec<[Option<Reached>; 2]>;
 
-/// What a turn needs.
+/// Placement and staging memory of a turn that goes by RDMA.
 pub(super) struct Prepared {
     places: Places,
     staging: Staging,

@@ -193,10 +193,11 @@ struct Caller {
     next: u64,
 }
 
-/// What callers did together: bytes, and the time of each call.
+/// Totals of some calls.
 #[derive(Default)]
 struct Done {
     bytes: u64,
+    /// Duration of each call.
     took: Vec<Duration>,
 }
 

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_transfer::{
-    Rdma, RegisterError, RegisteredMemory, ShmAccess, ShmTransport, Sums, TcpOptions, TcpTransport,
-    Transport, Transports,
+    Rdma, ReadBuffer, RegisterError, RegisteredMemory, ShmAccess, ShmTransport, Sums, TcpOptions,
+    TcpTransport, Transport, Transports,
 };
 use mc_types::{Access, MAX_TENANT_LEN};
 use tokio::time::timeout;
@@ -245,7 +245,10 @@ impl Client {
     pub async fn batch_get_into(&self, items: &mut [GetInto<'_>]) -> Vec<Result<Option<usize>, Error>> {
         let items = items
             .iter_mut()
-            .map(|GetInto { key, into }| (Bytes::copy_from_slice(key), Destination::whole_into(into)))
+            .map(|GetInto { key, into }| {
+                let into = into.iter_mut().map(|buffer| ReadBuffer::from(&mut **buffer));
+                (Bytes::copy_from_slice(key), Destination::whole_into(into))
+            })
             .collect();
         let results = self.core().gets(items).await;
         results.into_iter().map(|result| Ok(result?.map(|got| got.len()))).collect()

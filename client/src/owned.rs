@@ -1,5 +1,4 @@
 //! Reads into memory that is handed over.
-#![allow(unsafe_code)]
 
 use bytes::Bytes;
 use mc_transfer::{LentMemory, RegisteredMemory};
@@ -21,8 +20,8 @@ pub struct GetIntoOwned {
 pub struct GotOwned {
     /// Number of bytes, or `None` for a miss.
     pub read: Result<Option<usize>, Error>,
-    /// The memory. If no bytes were read, its content is unspecified, and parts are missing that an RDMA device does not let go
-    /// of (`TRANSFER_FAIL`, which no device is known to cause).
+    /// The memory. If no bytes were read, its content is unspecified, and parts are missing that an RDMA device did not
+    /// release (`TRANSFER_FAIL`, which no device is known to cause).
     pub into: Vec<RegisteredMemory>,
 }
 
@@ -38,14 +37,9 @@ impl Client {
     pub async fn batch_get_into_owned(&self, items: Vec<GetIntoOwned>) -> Vec<GotOwned> {
         let (keys, memory): (Vec<_>, Vec<_>) = items.into_iter().map(|item| (item.key, item.into)).unzip();
         let mut lent = lend(memory).await;
-        let mut slices: Vec<Vec<&mut [u8]>> = lent
-            .iter_mut()
-            // SAFETY: the reads below are dropped before the slices, as this function leaks neither.
-            .map(|parts| parts.iter_mut().map(|part| unsafe { part.as_mut_slice() }).collect())
-            .collect();
-        let items = keys.into_iter().zip(&mut slices).map(|(key, into)| (key, Destination::whole_into(into)));
+        let into = |parts| Destination::whole_into(<[_]>::iter_mut(parts).map(LentMemory::buffer));
+        let items = keys.into_iter().zip(&mut lent).map(|(key, parts)| (key, into(parts)));
         let results = self.core().gets(items.collect()).await;
-        drop(slices);
         let back = |(read, parts): (Result<Option<Got>, Error>, Vec<LentMemory>)| {
             let (mut read, mut into) =
                 (read.map(|got| got.map(|got| got.len())), Vec::with_capacity(parts.len()));

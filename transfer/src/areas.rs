@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -27,8 +28,6 @@ const WORTH_IT: usize = 16 << 10;
 #[derive(Default)]
 pub(crate) struct Areas {
     listed: RwLock<BTreeMap<usize, Arc<Area>>>,
-    /// Parts of areas that devices of stores may write to, by their first address.
-    lent: RwLock<BTreeMap<usize, Arc<Loan>>>,
     /// Devices at which areas are registered.
     rdma: Option<Arc<Rdma>>,
     next: AtomicU64,
@@ -69,19 +68,18 @@ pub(crate) struct ListedArea {
     areas: Arc<Areas>,
 }
 
-/// Part of an area that devices of stores may write to. Whoever has asked a store for that has a reference until nothing of it
-/// can come in any more.
-struct Loan {
+/// Part of an area that devices of stores may write to while they are asked to.
+pub(crate) struct Loan {
     area: Arc<Area>,
     exposed: Arc<Exposed>,
-    base: usize,
-    len: usize,
+    /// Addresses at which something of a store may come in.
+    held: Mutex<Vec<Range<usize>>>,
 }
 
-/// A loan that is found by its bytes until it is dropped.
-pub(crate) struct ListedLoan {
+/// Bytes of a loan that a store was asked to write to. They are held until nothing of it can come in any more.
+pub(crate) struct Hold {
     loan: Arc<Loan>,
-    areas: Arc<Areas>,
+    bytes: Range<usize>,
 }
 
 /// Bytes that the devices of stores reach.
@@ -90,7 +88,7 @@ pub(crate) struct Reached {
     area: Arc<Area>,
     at: u64,
     /// `None` if they only read them.
-    loan: Option<Arc<Loan>>,
+    hold: Option<Arc<Hold>>,
 }
 
 impl Areas {
@@ -144,25 +142,10 @@ impl Areas {
         area.mapping.contains(at, bytes.len() as u64).then(|| (area.clone(), at))
     }
 
-    /// Finds bytes that the devices of stores reach: for writes those of an area, for reads those of a part that is lent.
-    pub(crate) fn reach(&self, bytes: &[u8], access: Access) -> Option<Reached> {
-        if bytes.len() < WORTH_IT {
-            return None;
-        }
-        match access {
-            Access::Write => {
-                let (area, at) = self.find(bytes)?;
-                area.for_writes.is_some().then_some(Reached { area, at, loan: None })
-            }
-            Access::Read => {
-                let address = bytes.as_ptr() as usize;
-                let lent = self.lent.read();
-                let (base, loan) = lent.range(..=address).next_back()?;
-                let inside = (address - base).checked_add(bytes.len())? <= loan.len;
-                let at = || (address - loan.area.base().as_ptr() as usize) as u64;
-                inside.then(|| Reached { area: loan.area.clone(), at: at(), loan: Some(loan.clone()) })
-            }
-        }
+    /// Finds bytes of an area that devices of stores may read.
+    pub(crate) fn reach(&self, bytes: &[u8]) -> Option<Reached> {
+        let (area, at) = self.find(bytes).filter(|_| bytes.len() >= WORTH_IT)?;
+        area.for_writes.is_some().then_some(Reached { area, at, hold: None })
     }
 }
 
@@ -175,9 +158,9 @@ fn expose(rdma: &Rdma, mapping: &Arc<Mapping>, access: Access) -> Option<Exposed
 impl Reached {
     /// Key and address, for the device at the other end of `way`; each area is registered at every device.
     pub(crate) fn place(&self, way: usize) -> Option<(u32, u64)> {
-        let exposed = match &self.loan {
+        let exposed = match &self.hold {
             None => self.area.for_writes.as_ref()?,
-            Some(loan) => &loan.exposed,
+            Some(hold) => &hold.loan.exposed,
         };
         Some((exposed.key(way)?, self.area.base().as_ptr() as u64 + self.at))
     }
@@ -185,9 +168,9 @@ impl Reached {
     /// Sees to it that the key, which a store may still have packets with, ends with the loans that it was made for.
     #[cfg_attr(not(feature = "rdma"), expect(dead_code, reason = "this build has no devices"))]
     pub(crate) fn retire(&self) {
-        let Some(loan) = &self.loan else { return };
+        let Some(hold) = &self.hold else { return };
         let mut for_reads = self.area.for_reads.lock();
-        if matches!(&*for_reads, ForReads::At(now) if Arc::ptr_eq(now, &loan.exposed)) {
+        if matches!(&*for_reads, ForReads::At(now) if Arc::ptr_eq(now, &hold.loan.exposed)) {
             *for_reads = ForReads::Not;
         }
     }
@@ -226,51 +209,59 @@ impl ListedArea {
         self.areas.rdma.is_none() || !matches!(*self.area.for_reads.lock(), ForReads::Not)
     }
 
-    /// Lets devices of stores write to a part, which must lie inside. The first call registers the area: some GiB take a second.
+    /// Lets devices of stores write to a part of `len` bytes. The first call registers the area: some GiB take a second.
     /// `None` if there are no devices, they don't reach it, or it is not worth it.
-    pub(crate) fn lend(&self, base: NonNull<u8>, len: usize) -> Option<ListedLoan> {
+    pub(crate) fn lend(&self, len: usize) -> Option<Arc<Loan>> {
         let rdma = self.areas.rdma.as_ref().filter(|_| len >= WORTH_IT)?;
-        let exposed = {
-            let mut for_reads = self.area.for_reads.lock();
-            if matches!(*for_reads, ForReads::Not) {
-                let exposed = expose(rdma, &self.area.mapping, Access::Read);
-                *for_reads = exposed.map_or(ForReads::Failed, |exposed| ForReads::At(Arc::new(exposed)));
-            }
-            let ForReads::At(exposed) = &*for_reads else { return None };
-            exposed.clone()
-        };
-        let base = base.as_ptr() as usize;
-        let loan = Arc::new(Loan { area: self.area.clone(), exposed, base, len });
-        self.areas.lent.write().insert(base, loan.clone());
-        Some(ListedLoan { loan, areas: self.areas.clone() })
+        let mut for_reads = self.area.for_reads.lock();
+        if matches!(*for_reads, ForReads::Not) {
+            let exposed = expose(rdma, &self.area.mapping, Access::Read);
+            *for_reads = exposed.map_or(ForReads::Failed, |exposed| ForReads::At(Arc::new(exposed)));
+        }
+        let ForReads::At(exposed) = &*for_reads else { return None };
+        Some(Arc::new(Loan { area: self.area.clone(), exposed: exposed.clone(), held: Mutex::default() }))
     }
 }
 
-impl ListedLoan {
-    /// Ends the loan; returns false if something of a store may still come in.
-    pub(crate) fn end(self) -> bool {
-        let loan = self.loan.clone();
-        drop(self);
-        // It is not found any more. The last reference sees all that those before it have done.
-        Arc::into_inner(loan).is_some()
+impl Loan {
+    /// Lets a store write to bytes, which must lie inside; `None` if that is not worth it.
+    pub(crate) fn reach(self: &Arc<Self>, base: NonNull<u8>, len: usize) -> Option<Reached> {
+        if len < WORTH_IT {
+            return None;
+        }
+        let address = base.as_ptr() as usize;
+        let bytes = address..address + len;
+        self.held.lock().push(bytes.clone());
+        let hold = Some(Arc::new(Hold { loan: self.clone(), bytes }));
+        let at = (address - self.area.base().as_ptr() as usize) as u64;
+        Some(Reached { area: self.area.clone(), at, hold })
+    }
+
+    /// Whether nothing of a store can come in there.
+    pub(crate) fn is_free(&self, base: NonNull<u8>, len: usize) -> bool {
+        let start = base.as_ptr() as usize;
+        self.held.lock().iter().all(|held| held.end <= start || start + len <= held.start)
     }
 }
 
-impl Drop for ListedLoan {
+impl Drop for Hold {
     fn drop(&mut self) {
-        self.areas.lent.write().remove(&self.loan.base);
+        let mut held = self.loan.held.lock();
+        if let Some(at) = held.iter().position(|held| *held == self.bytes) {
+            held.swap_remove(at);
+        }
+    }
+}
+
+impl fmt::Debug for Loan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loan").field("held", &self.held.lock().len()).finish_non_exhaustive()
     }
 }
 
 impl Drop for ListedArea {
     fn drop(&mut self) {
         self.areas.listed.write().remove(&(self.area.base().as_ptr() as usize));
-    }
-}
-
-impl fmt::Debug for ListedLoan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ListedLoan").field("len", &self.loan.len).finish_non_exhaustive()
     }
 }
 

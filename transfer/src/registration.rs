@@ -7,7 +7,8 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::areas::{Areas, ListedArea, ListedLoan};
+use crate::areas::{Areas, ListedArea, Loan};
+use crate::read_buffer::ReadBuffer;
 
 /// Unit in which one-sided transports register memory.
 const PAGE: usize = 4096;
@@ -41,7 +42,7 @@ enum Owner {
 pub struct LentMemory {
     memory: RegisteredMemory,
     /// `None` if the devices of stores don't reach it.
-    loan: Option<ListedLoan>,
+    loan: Option<Arc<Loan>>,
 }
 
 // SAFETY: plain bytes, reached through `&self` for reading and `&mut self` for writing only. Parts of one allocation are
@@ -154,7 +155,7 @@ impl RegisteredMemory {
     #[must_use]
     pub fn lend(self) -> LentMemory {
         let loan = match &*self.owner {
-            Owner::Area(area) => area.lend(self.base, self.len),
+            Owner::Area(area) => area.lend(self.len),
             Owner::Pages { .. } | Owner::Vec { .. } | Owner::Borrowed => None,
         };
         LentMemory { memory: self, loan }
@@ -168,14 +169,10 @@ impl AsRef<[u8]> for RegisteredMemory {
 }
 
 impl LentMemory {
-    /// Returns the bytes for reads to fill.
-    ///
-    /// # Safety
-    /// While a future has the slice, a device may write there, so nothing else may use the bytes before it is dropped. One that is
-    /// leaked never lets go of them.
+    /// Returns the memory for reads to fill.
     #[must_use]
-    pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
-        self.memory.as_mut_slice()
+    pub fn buffer(&mut self) -> ReadBuffer<'_> {
+        ReadBuffer::lent(self.memory.as_mut_slice(), self.loan.as_ref())
     }
 
     /// Ends the loan, and returns the memory.
@@ -185,14 +182,15 @@ impl LentMemory {
     /// bytes that were read.
     pub fn take_back(self) -> Result<RegisteredMemory, LostMemory> {
         let Self { memory, loan } = self;
-        // The request that has the other reference keeps the memory mapped.
-        if loan.is_none_or(ListedLoan::end) { Ok(memory) } else { Err(LostMemory { len: memory.len }) }
+        // The request that holds it keeps the area mapped.
+        let is_free = loan.is_none_or(|loan| loan.is_free(memory.base, memory.len));
+        if is_free { Ok(memory) } else { Err(LostMemory { len: memory.len }) }
     }
 }
 
 /// Memory that a device of a store may still write to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes of memory are lost until this process ends: an RDMA device does not let go of them")]
+#[error("{len} bytes of memory are lost until this process ends: an RDMA device did not release them")]
 pub struct LostMemory {
     /// Its bytes.
     pub len: usize,

@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use mc_types::{ClusterId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
-use crate::{Checksum, RegisterError, RegisteredMemory};
+use crate::{Checksum, LostMemory, ReadBuffer, RegisterError, RegisteredMemory};
 
 /// A store's memory as the far end of transfers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct ReadOp<'a> {
     /// First byte, relative to the start of the range.
     pub offset: u64,
     /// Buffers for the bytes, in order; their lengths add up to the number of bytes read.
-    pub into: Vec<&'a mut [u8]>,
+    pub into: Vec<ReadBuffer<'a>>,
 }
 
 /// Write local buffers to part of a granted range.
@@ -100,6 +100,13 @@ pub trait Transport: Send + Sync + fmt::Debug {
     fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
         RegisteredMemory::allocate(len)
     }
+}
+
+/// Refuses reads of which some would fill memory that a device may still write to.
+pub(crate) fn lost(peer: &Peer, ops: &[ReadOp<'_>]) -> Option<Vec<Result<Checksum, TransferError>>> {
+    let lost = ops.iter().flat_map(|op| &op.into).find(|buffer| !buffer.is_free())?;
+    let (store, reason) = (peer.store, LostMemory { len: lost.len() }.to_string());
+    Some(vec![Err(TransferError::Broken { store, address: String::new(), reason }); ops.len()])
 }
 
 /// Why a transfer failed. A failed read left unspecified bytes in the caller's buffers; a failed write may or may not

@@ -1,6 +1,5 @@
 //! Transfers by RDMA. They need a verbs device: see tests/rdma/run.
 #![allow(clippy::unwrap_used, reason = "a test")]
-#![allow(unsafe_code)]
 
 mod common;
 
@@ -9,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_transfer::{
-    Checksum, Rdma, RdmaDevices, ReadOp, Seal, TcpOptions, TcpTransport, Timeouts, TransferError,
-    Transport as _, WriteOp,
+    Checksum, LentMemory, Rdma, RdmaDevices, ReadBuffer, ReadOp, Seal, TcpOptions, TcpTransport, Timeouts,
+    TransferError, Transport as _, WriteOp,
 };
 use mc_types::Access;
 use tokio::net::TcpListener;
@@ -89,7 +88,7 @@ async fn a_batch_of_scattered_buffers_is_sealed_with_its_last_byte() {
         lens.iter().map(|op| op.iter().map(|len| vec![0; *len]).collect()).collect();
     let mut ops: Vec<_> = (0..)
         .zip(&mut back)
-        .map(|(range, op)| ReadOp { range, offset: 10, into: op.iter_mut().map(Vec::as_mut_slice).collect() })
+        .map(|(range, op)| ReadOp { range, offset: 10, into: op.iter_mut().map(ReadBuffer::from).collect() })
         .collect();
     let answers = client.read(&store.peer(), &grants[1], &mut ops, soon()).await;
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
@@ -278,8 +277,7 @@ async fn memory_of_the_transport_is_reached_where_it_is() {
             client.write(&store.peer(), &grant(Access::Write), &ops, Seal::Yes, soon()).await.remove(0);
         assert_eq!(answer.unwrap(), Checksum::of(&expected));
         assert!(store.bytes(5, expected.len()) == expected);
-        // SAFETY: the read ends before the memory is taken back.
-        let into_parts = into.iter_mut().map(|part| unsafe { part.as_mut_slice() }).collect();
+        let into_parts = into.iter_mut().map(LentMemory::buffer).collect();
         let mut ops = [ReadOp { range: 0, offset: 5, into: into_parts }];
         let answer = client.read(&store.peer(), &grant(Access::Read), &mut ops, soon()).await.remove(0);
         assert_eq!(answer.unwrap(), Checksum::of(&expected));
@@ -330,9 +328,7 @@ async fn nothing_is_written_to_memory_after_its_read_was_dropped() {
     for round in 0..12 {
         let (client, _) = client(true);
         let mut lent = client.allocate(SIZE).unwrap().lend();
-        // SAFETY: the read is dropped before the memory is taken back.
-        let into = unsafe { lent.as_mut_slice() };
-        let mut ops = [ReadOp { range: 0, offset: 0, into: vec![into] }];
+        let mut ops = [ReadOp { range: 0, offset: 0, into: vec![lent.buffer()] }];
         let patience = Duration::from_micros(2_000 + 2_000 * round);
         let reading = client.read(&peer, &grant, &mut ops, soon());
         drop(tokio::time::timeout(patience, reading).await);
@@ -343,6 +339,33 @@ async fn nothing_is_written_to_memory_after_its_read_was_dropped() {
         assert!(memory.as_slice().iter().all(|byte| *byte == 0xff), "in round {round}");
     }
     assert!(in_the_middle > 0, "none was dropped in the middle");
+}
+
+/// A device may write to memory of a read that is not even dropped, so that memory is never given out again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_of_a_leaked_read_is_lost() {
+    const SIZE: usize = 16 << 20;
+    let store = store().await;
+    let (client, _) = client(true);
+    write(&client, &store.peer(), &sealed(Access::Write, 0, LEN, 1), &vec![7; SIZE]).await.unwrap();
+    let (peer, grant) = (store.peer(), sealed(Access::Read, 0, LEN, 1));
+    let mut whole = client.allocate(2 * SIZE).unwrap();
+    let mut other = whole.split_off(SIZE).lend();
+    let mut lent = whole.lend();
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![lent.buffer()] }];
+    let mut reading = client.read(&peer, &grant, &mut ops, soon());
+    let begun = tokio::time::timeout(Duration::from_millis(20), &mut reading).await;
+    assert!(begun.is_err(), "it has ended already");
+    std::mem::forget(reading);
+    assert!(lent.buffer().as_mut_slice().is_err());
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![lent.buffer()] }];
+    let refused = client.read(&peer, &grant, &mut ops, soon()).await.remove(0).unwrap_err();
+    assert!(refused.to_string().contains("did not release"), "{refused}");
+    assert_eq!(lent.take_back().map(drop), Err(mc_transfer::LostMemory { len: SIZE }));
+    // The other part of the allocation is well.
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![other.buffer()] }];
+    client.read(&peer, &grant, &mut ops, soon()).await.remove(0).unwrap();
+    assert_eq!(other.take_back().unwrap().as_slice(), vec![7; SIZE]);
 }
 
 #[test]

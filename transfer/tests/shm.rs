@@ -37,8 +37,8 @@ async fn reads_of_every_size_go_through_shared_memory_and_need_no_answer() {
     let grant = host.grant(Access::Read, &[(64, one.len(), 5), (4 * MIB as u64, two.len(), 6)]);
     let (mut a, mut b, mut c) = (vec![0; 10], vec![0; 2 * MIB], vec![0; 1000]);
     let mut ops = [
-        ReadOp { range: 0, offset: 7, into: vec![&mut a, &mut [], &mut b] },
-        ReadOp { range: 1, offset: 500, into: vec![&mut c] },
+        ReadOp { range: 0, offset: 7, into: vec![(&mut a).into(), (&mut []).into(), (&mut b).into()] },
+        ReadOp { range: 1, offset: 500, into: vec![(&mut c).into()] },
     ];
     let answers = transport.read(&host.peer, &grant, &mut ops, soon()).await;
     assert_eq!([a, b].concat(), one[7..7 + 10 + 2 * MIB]);

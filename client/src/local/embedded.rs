@@ -1,6 +1,6 @@
 use std::sync::{Arc, Weak};
 
-use mc_transfer::{Checksum, Memory, Segment};
+use mc_transfer::{Checksum, Memory, ReadBuffer, Segment};
 use mc_types::StoreId;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -82,17 +82,20 @@ impl Embedded {
 
     /// Copies the object into buffers, which in sum are as long as the object; returns `false` if it no longer lies
     /// there. It yields after every piece, so that a large object delays neither other tasks nor a deadline.
-    pub(crate) async fn read(&self, spot: &Spot, into: Vec<&mut [u8]>) -> bool {
+    pub(crate) async fn read(&self, spot: &Spot, into: Vec<ReadBuffer<'_>>) -> bool {
         let Some(segment) = self.segment(spot) else { return false };
         let (mut offset, mut checksum) = (spot.offset, Checksum::of(&[]));
-        for piece in into.into_iter().flat_map(|buffer| buffer.chunks_mut(PIECE)) {
-            tokio::task::yield_now().await;
-            if segment.copy_out(offset, piece).is_err() {
-                return false;
+        for mut buffer in into {
+            let Ok(bytes) = buffer.as_mut_slice() else { return false };
+            for piece in bytes.chunks_mut(PIECE) {
+                tokio::task::yield_now().await;
+                if segment.copy_out(offset, piece).is_err() {
+                    return false;
+                }
+                // No overflow: `copy_out` has checked that the piece lies within the segment.
+                offset += piece.len() as u64;
+                checksum = checksum.followed_by(Checksum::of(piece), piece.len() as u64);
             }
-            // No overflow: `copy_out` has checked that the piece lies within the segment.
-            offset += piece.len() as u64;
-            checksum = checksum.followed_by(Checksum::of(piece), piece.len() as u64);
         }
         checksum == spot.checksum
     }
@@ -142,17 +145,17 @@ mod tests {
         let (memory, embedded) = holding(&value);
         let spot = embedded.find(b"k").unwrap();
         let mut read = vec![1; value.len()];
-        assert!(embedded.read(&spot, vec![&mut read]).await);
+        assert!(embedded.read(&spot, vec![(&mut read).into()]).await);
         assert_eq!(read, value);
         for at in [AT, AT + PIECE as u64, AT + PIECE as u64 + 2] {
             let segment = memory.segment(0).unwrap();
             segment.corrupt(at).unwrap();
-            assert!(!embedded.read(&spot, vec![&mut read]).await, "the byte at {at} differs");
+            assert!(!embedded.read(&spot, vec![(&mut read).into()]).await, "the byte at {at} differs");
             segment.corrupt(at).unwrap();
         }
-        assert!(embedded.read(&spot, vec![&mut read]).await, "and is right again");
+        assert!(embedded.read(&spot, vec![(&mut read).into()]).await, "and is right again");
         drop(memory);
-        assert!(!embedded.read(&spot, vec![&mut read]).await, "the store has stopped");
+        assert!(!embedded.read(&spot, vec![(&mut read).into()]).await, "the store has stopped");
         assert_eq!(embedded.find(b"k"), None);
     }
 
@@ -171,8 +174,14 @@ mod tests {
     async fn an_account_of_nonsense_reads_nothing() {
         let (_memory, embedded) = holding(&[0xff]);
         let spot = embedded.find(b"k").unwrap();
-        assert!(!embedded.read(&Spot { segment: 1, ..spot }, vec![&mut [0]]).await, "no such segment");
-        assert!(!embedded.read(&Spot { offset: 4 << 20, ..spot }, vec![&mut [0]]).await, "past its end");
-        assert!(!embedded.read(&Spot { offset: u64::MAX, ..spot }, vec![&mut [0]]).await);
+        assert!(
+            !embedded.read(&Spot { segment: 1, ..spot }, vec![(&mut [0]).into()]).await,
+            "no such segment"
+        );
+        assert!(
+            !embedded.read(&Spot { offset: 4 << 20, ..spot }, vec![(&mut [0]).into()]).await,
+            "past its end"
+        );
+        assert!(!embedded.read(&Spot { offset: u64::MAX, ..spot }, vec![(&mut [0]).into()]).await);
     }
 }

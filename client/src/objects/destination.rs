@@ -1,7 +1,7 @@
 //! The parts of an object that a read wants, and the memory that receives them.
 
 use bytes::Bytes;
-use mc_transfer::ReadOp;
+use mc_transfer::{ReadBuffer, ReadOp};
 use mc_types::Code;
 
 use super::range::{ByteRange, merged};
@@ -55,7 +55,7 @@ enum Wanted {
 
 #[derive(Debug)]
 enum Memory<'a> {
-    Caller(Vec<&'a mut [u8]>),
+    Caller(Vec<ReadBuffer<'a>>),
     /// Memory that the read allocates once it knows the size.
     Own(Vec<u8>),
 }
@@ -67,9 +67,8 @@ impl<'a> Destination<'a> {
     }
 
     /// The whole object, in the caller's buffers.
-    pub(crate) fn whole_into(buffers: &'a mut [&mut [u8]]) -> Self {
-        let buffers = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
-        Self { memory: Memory::Caller(buffers), ..Self::whole() }
+    pub(crate) fn whole_into(buffers: impl Iterator<Item = ReadBuffer<'a>>) -> Self {
+        Self { memory: Memory::Caller(buffers.collect()), ..Self::whole() }
     }
 
     /// Ranges of the object, in memory of its own.
@@ -79,8 +78,9 @@ impl<'a> Destination<'a> {
 
     /// Ranges of the object, each given by its offset and the caller's buffer for it.
     pub(crate) fn ranges_into(ranges: impl Iterator<Item = (u64, &'a mut [u8])>) -> Self {
-        let range =
-            |(offset, buffer): (u64, &'a mut [u8])| (ByteRange { offset, len: buffer.len() as u64 }, buffer);
+        let range = |(offset, buffer): (u64, &'a mut [u8])| {
+            (ByteRange { offset, len: buffer.len() as u64 }, buffer.into())
+        };
         let (ranges, buffers) = ranges.map(range).unzip();
         Self { wanted: Wanted::Ranges(ranges), memory: Memory::Caller(buffers) }
     }
@@ -177,9 +177,10 @@ impl<'a> Destination<'a> {
         }
         for read in self.reads(0) {
             let mut rest = &value[usize_of(read.offset)..];
-            for buffer in read.into {
+            for mut buffer in read.into {
                 let (now, later) = rest.split_at(buffer.len());
-                buffer.copy_from_slice(now);
+                let into = buffer.as_mut_slice().map_err(|lost| refused(lost.to_string()))?;
+                into.copy_from_slice(now);
                 rest = later;
             }
         }
@@ -207,30 +208,30 @@ fn refused(why: String) -> Error {
 
 /// Memory that is handed out front to back.
 struct Buffers<'b, 'a> {
-    first: &'b mut [u8],
-    rest: std::slice::IterMut<'b, &'a mut [u8]>,
+    first: ReadBuffer<'b>,
+    rest: std::slice::IterMut<'b, ReadBuffer<'a>>,
 }
 
 impl<'b, 'a> Buffers<'b, 'a> {
     fn of(memory: &'b mut Memory<'a>) -> Self {
         match memory {
-            Memory::Own(own) => Self { first: own, rest: Default::default() },
-            Memory::Caller(buffers) => Self { first: &mut [], rest: buffers.iter_mut() },
+            Memory::Own(own) => Self { first: own.into(), rest: Default::default() },
+            Memory::Caller(buffers) => Self { first: (&mut []).into(), rest: buffers.iter_mut() },
         }
     }
 
     /// Takes the next `len` bytes, or all if there are fewer.
-    fn take(&mut self, len: u64) -> Vec<&'b mut [u8]> {
+    fn take(&mut self, len: u64) -> Vec<ReadBuffer<'b>> {
         let (mut taken, mut left) = (Vec::with_capacity(1), usize_of(len));
         while left > 0 {
             let n = self.first.len().min(left);
-            let (now, later) = std::mem::take(&mut self.first).split_at_mut(n);
+            let (now, later) = std::mem::replace(&mut self.first, (&mut []).into()).split_at(n);
             self.first = later;
             left -= n;
             if n > 0 {
                 taken.push(now);
             } else if let Some(next) = self.rest.next() {
-                self.first = next;
+                self.first = next.reborrow();
             } else {
                 break;
             }
@@ -251,8 +252,8 @@ mod tests {
     fn parts_fill_the_buffers_one_after_the_other_without_copies() {
         let (mut one, mut two, mut none, mut three) = ([0; 3], [0; 5], [0; 0], [0; 4]);
         let starts = [one.as_ptr(), two.as_ptr(), three.as_ptr()];
-        let mut buffers: [&mut [u8]; 4] = [&mut one, &mut none, &mut two, &mut three];
-        let mut whole = Destination::whole_into(&mut buffers);
+        let buffers: [&mut [u8]; 4] = [&mut one, &mut none, &mut two, &mut three];
+        let mut whole = Destination::whole_into(buffers.into_iter().map(ReadBuffer::from));
         whole.make_room(10).unwrap();
         let reads: Vec<_> = whole.reads(7).collect();
         assert_eq!(reads.iter().map(|read| (read.range, read.offset)).collect::<Vec<_>>(), [(7, 0)]);
@@ -265,9 +266,10 @@ mod tests {
         let mut ranges = Destination::ranges(vec![range(6, 2), range(0, 0), range(8, 1), range(1, 3)]);
         ranges.make_room(9).unwrap();
         for read in ranges.reads(0) {
-            for buffer in read.into {
+            for mut buffer in read.into {
                 let from = usize::try_from(read.offset).unwrap();
-                buffer.copy_from_slice(&b"abcdefghi"[from..from + buffer.len()]);
+                let there = &b"abcdefghi"[from..from + buffer.len()];
+                buffer.as_mut_slice().unwrap().copy_from_slice(there);
             }
         }
         let Got::Parts(parts) = ranges.filled() else { panic!("they are parts") };

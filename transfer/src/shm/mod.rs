@@ -58,7 +58,7 @@ use crate::areas::Areas;
 use crate::checksum::{Checksum, Sums};
 use crate::stamps::newest;
 use crate::tcp::TcpTransport;
-use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
+use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::{RegisterError, RegisteredMemory};
 
 /// Fewest bytes of a batch for which the store is asked over TCP: for a write, and for a read if it shares no stamps. Fewer come
@@ -172,7 +172,7 @@ impl ShmTransport {
         let (mut copied, mut since_turn) = (Vec::with_capacity(found.len()), 0);
         for Found { segment, bytes, index, op } in found {
             let (mut checksum, mut from) = (sums.of_reads(), bytes.start);
-            for part in op.into.iter_mut().flat_map(|buffer| buffer.chunks_mut(CACHED)) {
+            for part in op.into.iter_mut().flat_map(|buffer| buffer.slice_mut().chunks_mut(CACHED)) {
                 segment.bytes.read(from, part);
                 checksum.update(part);
                 from += part.len() as u64;
@@ -216,6 +216,9 @@ impl Transport for ShmTransport {
             return self.tcp.read(peer, grant, ops, deadline);
         }
         Box::pin(async move {
+            if let Some(lost) = transport::lost(peer, ops) {
+                return lost;
+            }
             let total: u64 = ops.iter().map(len_of).sum();
             let usable = |session: &Arc<Session>| total >= WORTH_IT || session.is_stamped();
             let Some(session) = self.session(peer, deadline).await.filter(usable) else {

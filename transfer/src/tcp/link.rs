@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use super::plan::{InArea, Piece};
 use super::progress::{Moved, Progress, Watch, within};
 use super::rdma::Paired;
+use crate::ReadBuffer;
 use crate::checksum::{Checksum, Sums};
 use crate::socket_options;
 use crate::transport::Seal;
@@ -224,7 +225,7 @@ impl Link {
     pub(super) async fn read(
         &mut self,
         grant: &[u8],
-        pieces: &mut [Piece<&mut [u8]>],
+        pieces: &mut [Piece<ReadBuffer<'_>>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
         if let Err(refused) = self.ask(Ask::Read, grant, pieces).await? {
@@ -434,11 +435,11 @@ impl Receiver {
     }
 
     /// Receives once into `buffers`, of which the first is filled up to `at`.
-    fn receive_into(&self, buffers: &mut [&mut [u8]], at: usize) -> io::Result<usize> {
+    fn receive_into(&self, buffers: &mut [ReadBuffer<'_>], at: usize) -> io::Result<usize> {
         let mut batch: SmallVec<[IoSliceMut<'_>; MAX_BUFFERS]> = SmallVec::new();
         let mut room = CACHED;
         for (i, part) in buffers.iter_mut().take(MAX_BUFFERS).enumerate() {
-            let part = &mut part[if i == 0 { at } else { 0 }..];
+            let part = &mut part.slice_mut()[if i == 0 { at } else { 0 }..];
             let len = part.len().min(room);
             batch.push(IoSliceMut::new(&mut part[..len]));
             room -= len;
@@ -450,13 +451,13 @@ impl Receiver {
     }
 
     /// Receives the bytes of one piece into the caller's buffers.
-    async fn receive(&mut self, piece: &mut Piece<&mut [u8]>, sums: Sums) -> Result<Checksum, Broken> {
+    async fn receive(&mut self, piece: &mut Piece<ReadBuffer<'_>>, sums: Sums) -> Result<Checksum, Broken> {
         let mut checksum = sums.of_reads();
         // Buffer and offset for the next byte.
         let (mut buffer, mut at) = (0, 0);
         while let Some(left) = piece.buffers.get_mut(buffer..).filter(|left| !left.is_empty()) {
             debug_assert!(at < left[0].len());
-            let received = match self.input.take(&mut left[0][at..]) {
+            let received = match self.input.take(&mut left[0].slice_mut()[at..]) {
                 0 => self.receive_into(left, at),
                 ahead => Ok(ahead),
             };
@@ -465,7 +466,7 @@ impl Receiver {
                 Ok(mut n) => {
                     self.moved(n).await;
                     while n > 0 {
-                        let part = &piece.buffers[buffer][at..];
+                        let part = &piece.buffers[buffer].slice()[at..];
                         let taken = part.len().min(n);
                         checksum.update(&part[..taken]);
                         n -= taken;

@@ -26,9 +26,9 @@ use self::work::{Turn, Work};
 use crate::areas::Areas;
 use crate::checksum::{Checksum, Sums};
 use crate::rdma::Rdma;
-use crate::transport::{Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
+use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
-use crate::{RegisterError, RegisteredMemory};
+use crate::{ReadBuffer, RegisterError, RegisteredMemory};
 
 /// The name of this transport in a store's endpoints.
 const TRANSPORT: &str = "tcp";
@@ -214,13 +214,17 @@ impl Transport for TcpTransport {
         deadline: Instant,
     ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
         Box::pin(async move {
+            if let Some(lost) = transport::lost(peer, ops) {
+                return lost;
+            }
             let count = ops.len();
             let total = ops.iter().flat_map(|op| &op.into).map(|buffer| buffer.len() as u64).sum();
             let call = match Call::new(self, peer, grant, deadline) {
                 Ok(call) => call,
                 Err(error) => return vec![Err(error); count],
             };
-            let ops = ops.iter_mut().map(|op| (op.range, op.offset, op.into.iter_mut().map(|b| &mut **b)));
+            let ops =
+                ops.iter_mut().map(|op| (op.range, op.offset, op.into.iter_mut().map(ReadBuffer::reborrow)));
             let lanes = plan::cut(ops, total, call.lanes(count, total), call.longest());
             let lanes = lanes.into_iter().map(Work::Read);
             call.run(lanes, count).await

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::ReadBuffer;
 use crate::wire::{MAX_OPS, Op};
 
 /// Alignment of the cuts of a striped batch in bytes, which keeps the stripes' checksums in whole cache-sized pieces.
@@ -13,28 +14,25 @@ pub(super) const TURN: u64 = 16 << 20;
 
 /// A local buffer that can be cut in two.
 pub(crate) trait Buffer: Sized {
-    fn bytes(&self) -> &[u8];
-    fn size(&self) -> usize {
-        self.bytes().len()
-    }
+    fn size(&self) -> usize;
     fn cut(self, at: usize) -> (Self, Self);
 }
 
 impl Buffer for &[u8] {
-    fn bytes(&self) -> &[u8] {
-        self
+    fn size(&self) -> usize {
+        self.len()
     }
     fn cut(self, at: usize) -> (Self, Self) {
         self.split_at(at)
     }
 }
 
-impl Buffer for &mut [u8] {
-    fn bytes(&self) -> &[u8] {
-        self
+impl Buffer for ReadBuffer<'_> {
+    fn size(&self) -> usize {
+        self.len()
     }
     fn cut(self, at: usize) -> (Self, Self) {
-        self.split_at_mut(at)
+        self.split_at(at)
     }
 }
 

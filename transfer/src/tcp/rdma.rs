@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::link::{Broken, Link, Outcome, Refused};
 use super::plan::{Buffer, Piece};
 use super::work::is_for_now;
+use crate::ReadBuffer;
 use crate::areas::{Areas, Reached};
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};
@@ -163,17 +164,18 @@ pub(super) struct Prepared {
 }
 
 impl Places {
-    pub(super) fn of<B: Buffer>(by: &ByRdma, pieces: &[Piece<B>], access: Access) -> Self {
+    /// Finds the bytes of each buffer.
+    pub(super) fn of<B: Buffer>(pieces: &[Piece<B>], reach: impl Fn(&B) -> Option<Reached>) -> Self {
         let (mut of_pieces, mut staged_bytes) = (Vec::with_capacity(pieces.len()), 0);
         for piece in pieces {
-            let reach = |buffer: &B| {
-                let found = by.areas.reach(buffer.bytes(), access);
+            let find = |buffer: &B| {
+                let found = reach(buffer);
                 if found.is_none() {
                     staged_bytes += buffer.size() as u64;
                 }
                 found
             };
-            of_pieces.push(piece.buffers.iter().map(reach).collect());
+            of_pieces.push(piece.buffers.iter().map(find).collect());
         }
         Self { of_pieces, staged_bytes }
     }
@@ -262,7 +264,7 @@ impl Link {
         &mut self,
         by: (&ByRdma, &Ways, Prepared, Duration),
         grant: &[u8],
-        pieces: &mut [Piece<&mut [u8]>],
+        pieces: &mut [Piece<ReadBuffer<'_>>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
         let (by, ways, Prepared { places, staging }, patience) = by;
@@ -542,11 +544,11 @@ async fn sum_of(piece: &Piece<&[u8]>, mut sum: RunningChecksum) -> Checksum {
 async fn copy_out(
     buffers: &Buffers,
     mut at: u64,
-    (piece, places): (&mut Piece<&mut [u8]>, &OfPiece),
+    (piece, places): (&mut Piece<ReadBuffer<'_>>, &OfPiece),
     sum: &mut RunningChecksum,
 ) {
     for (buffer, place) in piece.buffers.iter_mut().zip(places) {
-        for part in buffer.chunks_mut(CACHED) {
+        for part in buffer.slice_mut().chunks_mut(CACHED) {
             if place.is_none() {
                 buffers.get(at, part);
                 at += part.len() as u64;

@@ -10,6 +10,7 @@ use super::plan::{self, InArea, Piece};
 use super::pool::Pool;
 use super::rdma::{ByRdma, NoPair, Places, Prepared};
 use super::{Failure, SMALL};
+use crate::ReadBuffer;
 use crate::checksum::{Checksum, Sums};
 use crate::transport::Seal;
 use crate::wire::{Ask, OP_LEN, Op};
@@ -19,7 +20,7 @@ pub(super) type Turn = Range<usize>;
 
 /// The part of a call that one connection carries.
 pub(super) enum Work<'a> {
-    Read(Vec<Piece<&'a mut [u8]>>),
+    Read(Vec<Piece<ReadBuffer<'a>>>),
     Write(Vec<Piece<&'a [u8]>>, Seal),
     /// Pieces without buffers.
     Check(Vec<Piece<&'a [u8]>>),
@@ -73,8 +74,8 @@ impl Work<'_> {
     /// Finds where the bytes of `turn` are for RDMA.
     pub(super) fn places(&self, turn: Turn, by: &ByRdma) -> Option<Places> {
         match self {
-            Self::Read(pieces) => Some(Places::of(by, &pieces[turn], Access::Read)),
-            Self::Write(pieces, _) => Some(Places::of(by, &pieces[turn], Access::Write)),
+            Self::Read(pieces) => Some(Places::of(&pieces[turn], ReadBuffer::reach)),
+            Self::Write(pieces, _) => Some(Places::of(&pieces[turn], |bytes| by.areas.reach(bytes))),
             Self::Check(_) | Self::Areas { .. } => None,
         }
     }
@@ -187,7 +188,7 @@ impl Work<'_> {
             if !payload.is_empty() {
                 for buffer in &mut piece.buffers {
                     let (now, later) = rest.split_at(buffer.len());
-                    buffer.copy_from_slice(now);
+                    buffer.slice_mut().copy_from_slice(now);
                     sum.update(now);
                     rest = later;
                 }

@@ -120,7 +120,7 @@ pub(crate) async fn read(
 ) -> Result<Vec<u8>, TransferError> {
     let grant = host.grant(Access::Read, &[(offset, len, index)]);
     let mut bytes = vec![0; len];
-    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut bytes] }];
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![(&mut bytes).into()] }];
     let checksum = transport.read(peer, &grant, &mut ops, soon()).await.remove(0)?;
     assert_eq!(checksum, Checksum::of(&bytes));
     Ok(bytes)

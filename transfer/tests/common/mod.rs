@@ -191,7 +191,7 @@ pub(crate) async fn read(
     len: usize,
 ) -> Result<(Vec<u8>, Checksum), TransferError> {
     let mut bytes = vec![0; len];
-    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut bytes] }];
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![(&mut bytes).into()] }];
     let checksum = transport.read(peer, grant, &mut ops, soon()).await.remove(0)?;
     Ok((bytes, checksum))
 }

@@ -189,7 +189,7 @@ async fn a_dropped_read_does_not_touch_the_buffer_any_more() {
     let (peer, granted) = (peer_at(&relay.address), sealed(Access::Read, 0, len as u64, 1));
     let mut buffer = vec![0u8; len];
     {
-        let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut buffer] }];
+        let mut ops = [ReadOp { range: 0, offset: 0, into: vec![(&mut buffer).into()] }];
         let mut reading = transport.read(&peer, &granted, &mut ops, soon());
         tokio::select! {
             done = &mut reading => panic!("not held: {done:?}"),

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use mc_transfer::{Checksum, ReadOp, Seal, TcpOptions, TcpTransport, Timeouts, Transport, WriteOp};
+use mc_transfer::{
+    Checksum, ReadBuffer, ReadOp, Seal, TcpOptions, TcpTransport, Timeouts, Transport, WriteOp,
+};
 use mc_types::Access;
 use tokio::net::TcpListener;
 
@@ -58,9 +60,9 @@ async fn scattered_buffers_and_parts_of_ranges_meet_their_bytes() {
     let (mut head, mut tail, mut part) = (vec![0; 11], vec![0; 3 * MIB - 11], vec![0; 2 * MIB]);
     let mut many: Vec<Vec<u8>> = (0..100).map(|_| vec![0; 97]).collect();
     let mut ops = [
-        ReadOp { range: 0, offset: 0, into: vec![&mut head, &mut [], &mut tail] },
-        ReadOp { range: 1, offset: 12_345, into: vec![&mut part] },
-        ReadOp { range: 1, offset: 0, into: many.iter_mut().map(Vec::as_mut_slice).collect() },
+        ReadOp { range: 0, offset: 0, into: vec![(&mut head).into(), (&mut []).into(), (&mut tail).into()] },
+        ReadOp { range: 1, offset: 12_345, into: vec![(&mut part).into()] },
+        ReadOp { range: 1, offset: 0, into: many.iter_mut().map(ReadBuffer::from).collect() },
         ReadOp { range: 1, offset: 4 * MIB as u64, into: vec![] },
     ];
     let answers = transport.read(&store.peer(), &granted, &mut ops, soon()).await;

@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use mc_transfer::{Peer, PeerEndpoint, ReadOp, Seal, TcpTransport, TransferError, Transport, WriteOp};
+use mc_transfer::{
+    Peer, PeerEndpoint, ReadBuffer, ReadOp, Seal, TcpTransport, TransferError, Transport, WriteOp,
+};
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, SegmentEpoch, StoreId};
 
 use crate::common::{
@@ -83,9 +85,9 @@ async fn one_bad_operation_does_not_spoil_its_batch() {
 
     let (mut a, mut b, mut c) = (vec![0; 1000], vec![0; 1000], vec![0; 1000]);
     let mut ops = [
-        ReadOp { range: 0, offset: 0, into: vec![&mut a] },
-        ReadOp { range: 0, offset: u64::MAX - 3, into: vec![&mut b] },
-        ReadOp { range: 0, offset: 5000, into: vec![&mut c] },
+        ReadOp { range: 0, offset: 0, into: vec![(&mut a).into()] },
+        ReadOp { range: 0, offset: u64::MAX - 3, into: vec![(&mut b).into()] },
+        ReadOp { range: 0, offset: 5000, into: vec![(&mut c).into()] },
     ];
     let granted = sealed(Access::Read, 0, LEN, 5);
     let answers = transport.read(&store.peer(), &granted, &mut ops, soon()).await;
@@ -122,7 +124,7 @@ async fn small_operations_that_share_system_calls_have_answers_of_their_own() {
 
     let mut buffers: Vec<_> = (0..300).map(|at| vec![0; len(at)]).collect();
     let op = |(offset, into)| ReadOp { range: 0, offset, into: vec![into] };
-    let mut ops: Vec<ReadOp<'_>> = places().zip(buffers.iter_mut().map(Vec::as_mut_slice)).map(op).collect();
+    let mut ops: Vec<ReadOp<'_>> = places().zip(buffers.iter_mut().map(ReadBuffer::from)).map(op).collect();
     let granted = sealed(Access::Read, 0, LEN, 5);
     let answers = transport.read(&store.peer(), &granted, &mut ops, soon()).await;
     for (at, answer) in answers.iter().enumerate() {

@@ -63,9 +63,9 @@ async fn calls_of_all_kinds_get_their_own_answers() {
         let (mut first, mut second, mut beyond, mut hello) =
             (vec![0; len / 2], vec![0; len - len / 2], [0; 9], [0; 5]);
         let mut ops = [
-            ReadOp { range: 0, offset: 0, into: vec![&mut first, &mut second] },
-            ReadOp { range: 1, offset: (32 << 10) - 1, into: vec![&mut beyond] },
-            ReadOp { range: 1, offset: 5, into: vec![&mut hello] },
+            ReadOp { range: 0, offset: 0, into: vec![(&mut first).into(), (&mut second).into()] },
+            ReadOp { range: 1, offset: (32 << 10) - 1, into: vec![(&mut beyond).into()] },
+            ReadOp { range: 1, offset: 5, into: vec![(&mut hello).into()] },
         ];
         let answers = transport.read(&store.peer(), &reading, &mut ops, soon()).await;
         assert_eq!(answers[0], Ok(Checksum::of(&bytes)));
@@ -179,7 +179,7 @@ async fn shared_calls_find_out_that_a_store_is_silent() {
         let granted = sealed(Access::Read, 0, LEN, 1);
         let one = async || {
             let mut bytes = [0; 1_000];
-            let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut bytes] }];
+            let mut ops = [ReadOp { range: 0, offset: 0, into: vec![(&mut bytes).into()] }];
             transport.read(&peer, &granted, &mut ops, Instant::now() + patience).await.remove(0)
         };
         let small = async {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use mc_transfer::{Checksum, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
+use mc_transfer::{Checksum, Peer, ReadBuffer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use mc_types::{SealedGrant, StoreId};
 use tokio::time::{Instant, sleep_until};
 
@@ -66,7 +66,7 @@ impl Transport for FakeTransport {
                 world.reads += 1;
                 world.buffers.push(op.into.iter().map(|into| (into.as_ptr() as usize, into.len())).collect());
                 let begin = usize::try_from(op.offset).unwrap();
-                let end = begin + op.into.iter().map(|into| into.len()).sum::<usize>();
+                let end = begin + op.into.iter().map(ReadBuffer::len).sum::<usize>();
                 let bytes = world.memory.get(&(peer.store, offset)).and_then(|bytes| bytes.get(begin..end));
                 let Some(bytes) = bytes else {
                     return Err(TransferError::Refused { store: peer.store, reason: "superseded".into() });
@@ -74,7 +74,7 @@ impl Transport for FakeTransport {
                 let mut rest = bytes;
                 for into in &mut op.into {
                     let (now, after) = rest.split_at(into.len());
-                    into.copy_from_slice(now);
+                    into.as_mut_slice().unwrap().copy_from_slice(now);
                     rest = after;
                 }
                 Ok(super::checksum(bytes))

@@ -85,7 +85,7 @@ fn client() -> TcpTransport {
 
 async fn read(client: &TcpTransport, store: &Limited, patience: Duration) -> Result<Vec<u8>, TransferError> {
     let mut bytes = vec![0; LEN as usize];
-    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![&mut bytes] }];
+    let mut ops = [ReadOp { range: 0, offset: 0, into: vec![(&mut bytes).into()] }];
     let grant = store.granted(Access::Read);
     client.read(&store.peer, &grant, &mut ops, Instant::now() + patience).await.remove(0)?;
     Ok(bytes)

@@ -277,7 +277,7 @@ impl Client {
                 let mut bytes = vec![0; size.0 as usize];
                 loop {
                     let deadline = tokio::time::Instant::now() + PATIENCE;
-                    let mut ops = [ReadOp { range: 0, offset, into: vec![bytes.as_mut_slice()] }];
+                    let mut ops = [ReadOp { range: 0, offset, into: vec![(&mut bytes).into()] }];
                     let answers = transport.read(&target.peer, &target.read, &mut ops, deadline).await;
                     if let Some(Err(error)) = answers.into_iter().next() {
                         break error;
@@ -326,13 +326,14 @@ impl Caller {
         let target = &self.target;
         let answers = match &mut self.buffers {
             Buffers::Get(buffers) => {
-                let mut ops = Vec::with_capacity(buffers.len());
-                for (nth, buffer) in (0..).zip(buffers) {
-                    #[expect(unsafe_code, reason = "memory for devices")]
-                    // SAFETY: nothing but the read uses the memory before it has ended.
-                    let into = unsafe { buffer.as_mut_slice() };
-                    ops.push(ReadOp { range: 0, offset: offset(nth), into: vec![into] });
-                }
+                let mut ops: Vec<ReadOp<'_>> = (0..)
+                    .zip(buffers)
+                    .map(|(nth, buffer)| ReadOp {
+                        range: 0,
+                        offset: offset(nth),
+                        into: vec![buffer.buffer()],
+                    })
+                    .collect();
                 self.transport.read(&target.peer, &target.read, &mut ops, deadline).await
             }
             Buffers::Put(buffers) => {

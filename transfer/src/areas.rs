@@ -21,8 +21,8 @@ use crate::rdma::{Exposed, Rdma};
 
 /// Maximum number of areas of callers, each of which takes a descriptor and a place at each store of this host.
 const LISTED: usize = 128;
-/// Fewest bytes that devices of stores reach where they are. To copy fewer costs less than a request for them.
-const WORTH_IT: usize = 16 << 10;
+/// Fewest bytes that stores reach where they are. To copy fewer costs less than a request for them.
+pub(crate) const WORTH_IT: usize = 16 << 10;
 
 /// The areas that callers of a transport have allocated, by their first address.
 #[derive(Default)]

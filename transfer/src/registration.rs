@@ -7,13 +7,11 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::areas::{Areas, ListedArea, Loan};
+use crate::areas::{Areas, ListedArea, Loan, WORTH_IT};
 use crate::read_buffer::ReadBuffer;
 
 /// Unit in which one-sided transports register memory.
 const PAGE: usize = 4096;
-/// Fewest bytes that are allocated where stores reach them.
-const WORTH_IT: usize = 16 << 10;
 
 /// Local memory that transfers read from and write to.
 ///

@@ -54,7 +54,7 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 // SAFETY: mapped until it is dropped. Nobody uses references to bytes that a store was asked to write to before that has ended:
-// buffers have none, and callers get none to lent memory.
+// buffers have none, and callers get none to such bytes (see `ReadBuffer`).
 unsafe impl Memory for Mapping {
     fn range(&self) -> (NonNull<u8>, usize) {
         (self.base(), self.len() as usize)
@@ -252,7 +252,7 @@ impl Buffers {
     /// Ends what the store does after a request that did not end well.
     ///
     /// # Errors
-    /// When the device does not let go of the memory.
+    /// When the device does not release the memory.
     pub(crate) fn abandon(mut self) -> Result<(), NoRdma> {
         self.end_access()
     }

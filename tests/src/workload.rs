@@ -3,13 +3,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mc_client::{Builder, Client, Error, Mode, Presence, Put, PutMode, PutOptions, StoreId};
 use tokio::task::JoinSet;
 
 use crate::checker::{Action, Outcome};
 use crate::{History, Recorder, Seeded, digest, until, value};
+
+/// Longest time for which the final reads wait for a store to be heard again.
+const BACK_WITHIN: Duration = Duration::from_secs(5);
+/// Pause before keys that were missed are read again.
+const REREAD_AFTER: Duration = Duration::from_millis(100);
 
 /// Weights with which the operations are drawn.
 #[derive(Clone, Copy, Debug)]
@@ -238,25 +243,31 @@ impl Running {
 
     /// Ends the clients, reads every key that was touched once more with a client of its own, and returns the history.
     ///
+    /// A store that is suspect for a moment makes misses that say nothing about what is kept. While the masters know an
+    /// object that was missed, all missed keys are read again, and only the last reads count as final. A lost object is
+    /// one that the masters do not know, so this hides no loss.
+    ///
     /// # Panics
     /// When a client panicked, or a key cannot be read in the end.
     pub async fn stop(self) -> History {
         let Self { recorder, stop, clients, builder, errors, cached, .. } = self;
         stop.store(true, Ordering::Relaxed);
         clients.join_all().await;
-        let settled = recorder.now();
         let client = builder.connect().await.expect("settings of a client");
         assert!(client.connected(Duration::from_secs(60)).await, "no leader for the last read in a minute");
         let one = One { number: u32::MAX, client, recorder, next_put: Arc::default(), errors, cached };
-        let touched: BTreeSet<String> =
+        let mut keys: BTreeSet<String> =
             one.recorder.history().operations.into_iter().map(|operation| operation.key).collect();
-        for key in &touched {
-            // Only the last answer counts here; each failed try is in the history as well.
-            until(format!("{key} can be read"), async || {
-                matches!(one.get(key).await, Outcome::Value(_) | Outcome::Miss)
-            })
-            .await;
-        }
+        let until = Instant::now() + BACK_WITHIN;
+        let settled = loop {
+            let settled = one.recorder.now();
+            let missed = one.missed_of(&keys).await;
+            if Instant::now() >= until || !one.is_any_there(&missed).await {
+                break settled;
+            }
+            keys = missed;
+            tokio::time::sleep(REREAD_AFTER).await;
+        };
         one.recorder.history().settled_at(settled)
     }
 }
@@ -337,6 +348,34 @@ impl One {
         };
         self.recorder.record(self.number, key, Action::Get, outcome, start);
         outcome
+    }
+
+    /// Reads all `keys`, and returns those that were missed.
+    async fn missed_of(&self, keys: &BTreeSet<String>) -> BTreeSet<String> {
+        let mut missed = BTreeSet::new();
+        for key in keys {
+            let mut last = Outcome::Failed;
+            // Only the last answer counts here; each failed try is in the history as well.
+            until(format!("{key} can be read"), async || {
+                last = self.get(key).await;
+                matches!(last, Outcome::Value(_) | Outcome::Miss)
+            })
+            .await;
+            if last == Outcome::Miss {
+                missed.insert(key.clone());
+            }
+        }
+        missed
+    }
+
+    /// Returns whether the masters know an object with one of these keys, wherever its bytes are.
+    async fn is_any_there(&self, keys: &BTreeSet<String>) -> bool {
+        for key in keys {
+            if !matches!(self.client.presence(key).await, Ok(Presence::Absent)) {
+                return true;
+            }
+        }
+        false
     }
 
     async fn exist(&self, key: &str) {

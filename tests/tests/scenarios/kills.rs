@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant};
 
 use mc_tests::checker::{Action, Outcome};
-use mc_tests::{Cluster, Fault, Faults, Mix, Workload, digest, until};
+use mc_tests::{Cluster, Fault, Faults, Mix, Recorder, Workload, digest, until};
 
 fn workload(seed: u64) -> Workload {
     Workload::new(seed).pace(Duration::from_millis(2))
@@ -142,6 +142,27 @@ async fn a_leader_that_stops_for_five_seconds_comes_back_as_a_follower_and_tells
     running.acknowledged(100).await;
     running.stop().await.assert_nothing_lost(&cluster);
     faults.assert_happened();
+}
+
+#[tokio::test]
+async fn a_store_that_is_suspect_in_the_final_reads_is_waited_for() {
+    let cluster = Cluster::builder().masters(1).start().await;
+    let running = workload(9).mix(Mix::GROWING).start(&cluster.client_builder()).await;
+    running.acknowledged(50).await;
+    let recorder = running.recorder().clone();
+    cluster.stores[0].pause().await;
+    until("the store is suspect", async || cluster.has_suspected_a_store()).await;
+    let before = misses(&recorder);
+    let resume = async {
+        until("the final reads miss", async || misses(&recorder) > before + 10).await;
+        cluster.stores[0].resume();
+    };
+    let (history, ()) = tokio::join!(running.stop(), resume);
+    history.assert_nothing_lost(&cluster);
+}
+
+fn misses(recorder: &Recorder) -> usize {
+    recorder.count(|operation| operation.outcome == Outcome::Miss)
 }
 
 /// The judgement itself is tested: a store that dies takes acknowledged values with it, which this kind of run must not

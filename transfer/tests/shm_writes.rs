@@ -100,16 +100,39 @@ async fn several_operations_of_mixed_memory_are_one_request() {
 }
 
 #[tokio::test]
-async fn what_is_small_or_not_sealed_goes_over_tcp() {
+async fn what_is_small_goes_over_tcp() {
     let host = Host::start(ShmAccess::SameUid, MIB).await;
     let (transport, moved) = client(ShmAccess::SameUid);
-    let value = pattern(MIB / 2, 1);
-    write(&transport, &host, &host.peer, (0, &value[..1_000], 5)).await.unwrap();
-    let grant = host.grant(Access::Write, &[(0, value.len(), 6)]);
-    let ops = [WriteOp { range: 0, offset: 0, from: vec![&value] }];
-    transport.write(&host.peer, &grant, &ops, Seal::No, soon()).await.remove(0).unwrap();
-    assert!(host.bytes(0, value.len()) == value);
+    write(&transport, &host, &host.peer, (0, &pattern(1_000, 1), 5)).await.unwrap();
     assert_eq!((moved.load(Ordering::SeqCst), shm_bytes_written(&host)), (0, 0));
+}
+
+/// As in a put session: ranges of one object, one after the other, and the seal at the end.
+#[tokio::test]
+async fn ranges_are_written_one_by_one_and_sealed_at_the_end() {
+    const LEN: usize = 12 * MIB + 5;
+    let host = Host::start(ShmAccess::SameUid, 16 * MIB).await;
+    let (transport, moved) = client(ShmAccess::SameUid);
+    let value = pattern(LEN, 1);
+    let shared = allocated(&transport, &value);
+    let grant = host.grant(Access::Write, &[(0, LEN, 5)]);
+    let cuts = [0, 20_000, MIB, 11 * MIB, LEN];
+    for (nth, cut) in cuts.windows(2).enumerate() {
+        let (from, to) = (cut[0], cut[1]);
+        let memory = if nth % 2 == 0 { shared.as_slice() } else { &value };
+        let ops = [WriteOp { range: 0, offset: from as u64, from: vec![&memory[from..to]] }];
+        let sum = transport.write(&host.peer, &grant, &ops, Seal::No, soon()).await.remove(0);
+        assert_eq!(sum, Ok(Checksum::of(&value[from..to])));
+    }
+    assert_eq!((moved.load(Ordering::SeqCst), shm_bytes_written(&host)), (LEN as u64, LEN as u64));
+    let seal = [WriteOp { range: 0, offset: 0, from: Vec::new() }];
+    transport.write(&host.peer, &grant, &seal, Seal::Yes, soon()).await.remove(0).unwrap();
+    let again = [WriteOp { range: 0, offset: 0, from: vec![&shared.as_slice()[MIB..2 * MIB]] }];
+    for with in [Seal::No, Seal::Yes] {
+        let answer = transport.write(&host.peer, &grant, &again, with, soon()).await.remove(0);
+        assert!(with == Seal::Yes && answer.is_ok() || refusal(answer).contains("sealed"));
+    }
+    assert!(host.bytes(0, LEN) == value);
 }
 
 #[tokio::test]
@@ -190,21 +213,28 @@ async fn a_request_that_nobody_waits_for_brings_its_own_bytes_or_none() {
     assert!(host.bytes(MIB as u64, MIB) == two);
 }
 
+/// Returns relays to the host's store, and a peer with one endpoint for each of them.
+async fn two_ways(host: &Host) -> ([Relay; 2], Peer) {
+    let address = &host.peer.endpoints[0].address;
+    let relays = [Relay::to(address).await, Relay::to(address).await];
+    let mut peer = host.peer.clone();
+    peer.endpoints = relays
+        .each_ref()
+        .map(|relay| mc_transfer::PeerEndpoint {
+            address: relay.address.clone(),
+            ..host.peer.endpoints[0].clone()
+        })
+        .into();
+    (relays, peer)
+}
+
 /// The first endpoint stalls in the middle of a request, the second one answers it. The bounce buffer of the first must not get other
 /// bytes, because that request is still to be carried out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_request_that_another_endpoint_answered_brings_its_own_bytes() {
     const LEN: usize = 12 * MIB;
     let host = Host::start(ShmAccess::SameUid, LEN).await;
-    let [one, two] =
-        [Relay::to(&host.peer.endpoints[0].address).await, Relay::to(&host.peer.endpoints[0].address).await];
-    let mut peer = host.peer.clone();
-    peer.endpoints = [&one, &two]
-        .map(|relay| mc_transfer::PeerEndpoint {
-            address: relay.address.clone(),
-            ..host.peer.endpoints[0].clone()
-        })
-        .into();
+    let ([one, two], peer) = two_ways(&host).await;
     let (transport, _) = client(ShmAccess::SameUid);
     let value = pattern(LEN, 1);
     let grant = host.grant(Access::Write, &[(0, LEN, 5)]);
@@ -226,6 +256,39 @@ async fn a_request_that_another_endpoint_answered_brings_its_own_bytes() {
     let (answers, ()) = tokio::join!(write, others);
     assert_eq!(answers, [Ok(Checksum::of(&value))]);
     assert!(host.bytes(0, LEN) == value);
+}
+
+/// The first endpoint stalls in the middle of a request, the second one answers it. Without a seal the store can copy for the first
+/// one later. Only a bounce buffer still has the same bytes then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_write_without_a_seal_fails_if_its_memory_may_be_copied_later() {
+    let (value, other) = (pattern(MIB, 1), pattern(MIB, 2));
+    for is_allocated in [false, true] {
+        let host = Host::start(ShmAccess::SameUid, MIB).await;
+        let ([one, _two], peer) = two_ways(&host).await;
+        let (transport, _) = client(ShmAccess::SameUid);
+        let mut shared = allocated(&transport, &value);
+        let grant = host.grant(Access::Write, &[(0, MIB, 5)]);
+        one.hold_up_after(HELLO_LEN + 1);
+        let from = vec![if is_allocated { shared.as_slice() } else { &value }];
+        let ops = [WriteOp { range: 0, offset: 0, from }];
+        let answer = transport.write(&peer, &grant, &ops, Seal::No, soon()).await.remove(0);
+        assert!(host.bytes(0, MIB) == value);
+        shared.as_mut_slice().copy_from_slice(&other);
+        one.release();
+        // The area of a bounce buffer may have ended meanwhile.
+        let refused = || !is_allocated && host.server.counters().refusals.load(Ordering::SeqCst) > 0;
+        let is_over = || refused() || shm_bytes_written(&host) == 2 * MIB as u64;
+        until("the late request was carried out", is_over).await;
+        if is_allocated {
+            assert!(host.bytes(0, MIB) == other, "a late copy would do no harm");
+            let failed = answer.unwrap_err().to_string();
+            assert!(failed.contains("may still copy"), "{failed}");
+        } else {
+            assert_eq!(answer, Ok(Checksum::of(&value)));
+            assert!(host.bytes(0, MIB) == value);
+        }
+    }
 }
 
 /// The second request loses its pass to the seal of the first one, which has brought the same bytes.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_client::{Client, PutOptions, ShmAccess};
+use mc_client::{Client, Put, PutMode, PutOptions, ShmAccess};
 use mc_tests::{Cluster, Faults, Process, Workload, until, value};
 
 const SIZE: usize = 200_000;
@@ -63,6 +63,43 @@ async fn reads_are_right_while_the_leader_is_killed_and_puts_replace_what_is_rea
                 .any(|one| one.name == "shm" && one.offered && one.read_bytes > 0 && one.written_bytes > 0)
     })
     .await;
+    faults.assert_happened();
+}
+
+#[tokio::test]
+async fn a_put_session_through_shared_memory_outlives_its_leader() {
+    const LAYERS: usize = 8;
+    let mut cluster = Cluster::builder().segment("64mb").start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan("the leader is killed between two layers");
+    let client = sharing(&cluster).await;
+    let upsert = PutOptions { mode: PutMode::Upsert, ..PutOptions::default() };
+    until("a put goes through shared memory", async || {
+        client.put_with("warm", &value("warm", 1, SIZE), &upsert).await.unwrap();
+        client.stats().shm_bytes_written > 0
+    })
+    .await;
+    let bytes = value("k", 1, LAYERS * SIZE);
+    let mut memory = client.allocate(bytes.len()).unwrap();
+    memory.as_mut_slice().copy_from_slice(&bytes);
+    let before = client.stats().shm_bytes_written;
+    let session = client.put_session("k", bytes.len() as u64, &PutOptions::default()).await.unwrap();
+    let session = session.expect("it is absent");
+    for n in 0..LAYERS {
+        if n == LAYERS / 2 {
+            let leader = cluster.leader().await;
+            cluster.masters[leader].kill9();
+            fault.happened();
+        }
+        // Memory that the store reaches, and memory that it does not.
+        let from = if n % 2 == 0 { memory.as_slice() } else { &bytes };
+        session.write((n * SIZE) as u64, &from[n * SIZE..(n + 1) * SIZE]).await.unwrap();
+    }
+    cluster.leader().await;
+    assert!(client.connected(Duration::from_secs(60)).await);
+    assert_eq!(session.finish().await.unwrap(), Put::Stored);
+    assert_eq!(client.stats().shm_bytes_written - before, bytes.len() as u64);
+    assert!(cluster.client().await.get("k").await.unwrap().as_deref() == Some(&bytes[..]), "over TCP");
     faults.assert_happened();
 }
 

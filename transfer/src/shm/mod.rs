@@ -16,11 +16,14 @@
 //!
 //! The client hands over descriptors of its own memory, and the store copies the bytes of writes out of it when it is asked to
 //! over TCP: see `server::areas`. Memory that the client did not get from [`Transport::allocate`] is copied into a bounce buffer first.
-//! A request whose answer was lost may be carried out late. Two rules keep it from damaging a value:
+//! A request whose answer was lost may be carried out late, when its memory has other bytes. Three rules keep it from damaging a
+//! value:
 //!
-//! - Only writes that seal their ranges go this way. No put is ended before a seal was answered, and no copy gets past a seal.
-//! - The bounce buffer of such a request is not used again. So if the same bytes are written again and sealed, a late copy in between
-//!   brings the same bytes.
+//! - No put is ended before a seal of its ranges was answered, and no copy gets past a seal. The caller's memory keeps its bytes until
+//!   the call ends, so a write that seals needs no more than that.
+//! - A write that does not seal fails if a request for bytes in the caller's memory was not answered, also when a later one was. The
+//!   caller publishes no range whose write failed.
+//! - The bounce buffer of such a request is not used again. So if the same bytes are written again, a late copy brings the same bytes.
 //!
 //! # Ends
 //!
@@ -268,12 +271,12 @@ impl Transport for ShmTransport {
         seal: Seal,
         deadline: Instant,
     ) -> BoxFuture<'a, Vec<Result<Checksum, TransferError>>> {
-        if self.access == ShmAccess::Off || seal == Seal::No || !write::is_worth_it(ops) {
+        if self.access == ShmAccess::Off || !write::is_worth_it(ops) {
             return self.tcp.write(peer, grant, ops, seal, deadline);
         }
         Box::pin(async move {
             match self.session(peer, deadline).await.filter(|session| session.takes_areas()) {
-                Some(session) => self.write_shared(&session, peer, grant, ops, deadline).await,
+                Some(session) => self.write_shared(&session, peer, grant, (ops, seal), deadline).await,
                 None => self.tcp.write(peer, grant, ops, seal, deadline).await,
             }
         })

@@ -47,21 +47,23 @@ enum End {
 }
 
 impl ShmTransport {
-    /// Writes and seals.
+    /// Writes, and seals with [`Seal::Yes`].
     pub(super) async fn write_shared(
         &self,
         session: &Session,
         peer: &Peer,
         grant: &SealedGrant,
-        ops: &[WriteOp<'_>],
+        (ops, seal): (&[WriteOp<'_>], Seal),
         deadline: Instant,
     ) -> Vec<Result<Checksum, TransferError>> {
         let until = deadline.min(Instant::now() + PATIENCE);
         let all_parts = self.parts(session, ops, until).await;
         let mut answers: Vec<Result<Option<Checksum>, TransferError>> = vec![Ok(None); ops.len()];
-        let (mut sealed, mut end) = (vec![false; ops.len()], End::Answered);
+        let (mut done, mut end) = (vec![false; ops.len()], End::Answered);
         for round in rounds(&all_parts) {
-            let seal = seal_of(&all_parts, &round);
+            let with = if seal == Seal::Yes { seal_of(&all_parts, &round) } else { Seal::No };
+            // Those before it have no parts in later rounds.
+            let next_op = all_parts.get(round.end).map_or(ops.len(), |part| part.op);
             let is_open = |part: &&Part<'_>| answers[part.op].is_ok();
             let parts: Vec<&Part<'_>> = all_parts[round].iter().filter(is_open).collect();
             if parts.is_empty() {
@@ -72,7 +74,12 @@ impl ShmTransport {
                 break;
             };
             let (of_round, sums) =
-                self.write_round(peer, grant, (&parts, ops.len()), bounce, seal, deadline).await;
+                self.write_round(peer, grant, (&parts, ops.len()), bounce, with, deadline).await;
+            if seal == Seal::No && !of_round.is_settled {
+                // See the module: nothing bars a late copy when this call has ended.
+                let in_doubt = parts.iter().filter(|part| part.place.is_some());
+                in_doubt.for_each(|part| answers[part.op] = Err(in_doubt_at(peer)));
+            }
             if of_round.other_way {
                 end = End::OtherWay;
                 break;
@@ -88,8 +95,9 @@ impl ShmTransport {
                     *answer = Err(error);
                 }
             }
-            if seal == Seal::Yes {
-                parts.iter().for_each(|part| sealed[part.op] = answers[part.op].is_ok());
+            if with == seal {
+                let last = parts.iter().filter(|part| part.op < next_op);
+                last.for_each(|part| done[part.op] = answers[part.op].is_ok());
             }
             // The others would wait for the same store as long again.
             if let Some(failed) = of_round.failed {
@@ -99,7 +107,7 @@ impl ShmTransport {
         }
         let mut answers: Vec<_> =
             answers.into_iter().map(|answer| answer.map(Option::unwrap_or_default)).collect();
-        let open: Vec<usize> = (0..ops.len()).filter(|op| !sealed[*op] && answers[*op].is_ok()).collect();
+        let open: Vec<usize> = (0..ops.len()).filter(|op| !done[*op] && answers[*op].is_ok()).collect();
         let is_left = matches!(end, End::OtherWay);
         match end {
             End::Answered if open.is_empty() => {}
@@ -114,7 +122,7 @@ impl ShmTransport {
             End::OtherWay => {
                 let left = |op: &usize| WriteOp { from: ops[*op].from.clone(), ..ops[*op] };
                 let left: Vec<WriteOp<'_>> = open.iter().map(left).collect();
-                let over_tcp = self.tcp.write(peer, grant, &left, Seal::Yes, deadline).await;
+                let over_tcp = self.tcp.write(peer, grant, &left, seal, deadline).await;
                 open.iter().zip(over_tcp).for_each(|(op, answer)| answers[*op] = answer);
             }
         }
@@ -244,6 +252,13 @@ fn rounds(parts: &[Part<'_>]) -> Vec<Range<usize>> {
 fn seal_of(parts: &[Part<'_>], round: &Range<usize>) -> Seal {
     let is_cut = |at: usize| at > 0 && at < parts.len() && parts[at - 1].op == parts[at].op;
     if is_cut(round.start) || is_cut(round.end) { Seal::No } else { Seal::Yes }
+}
+
+/// Error of a write that went well in the end, after a request for the same bytes that was not answered.
+fn in_doubt_at(peer: &Peer) -> TransferError {
+    let address = peer.endpoints.first().map(|endpoint| endpoint.address.clone()).unwrap_or_default();
+    let reason = "it may still copy bytes for a request that it did not answer".to_owned();
+    TransferError::Broken { store: peer.store, address, reason }
 }
 
 /// Passes over bytes once: gives each piece to `each` and adds it to the checksum while it is in the cache.

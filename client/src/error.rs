@@ -1,5 +1,6 @@
 use std::fmt;
 
+use mc_transfer::NoRdma;
 use mc_types::{Code, ParseAddressError};
 
 /// Whether the caller knows what a failed call did.
@@ -95,7 +96,7 @@ pub enum ConnectError {
     NoMasters,
     /// An entry of the list is not an address.
     #[error("the list of masters: {0}")]
-    Address(#[from] ParseAddressError),
+    Address(ParseAddressError),
     /// The tenant's name is too long.
     #[error("tenant name of {len} bytes: at most {max} are allowed")]
     Tenant {
@@ -106,7 +107,7 @@ pub enum ConnectError {
     },
     /// RDMA was asked for by name and can't be used.
     #[error("RDMA was asked for: {0}")]
-    Rdma(#[from] mc_transfer::NoRdma),
+    Rdma(NoRdma),
     /// Every master that answered speaks other protocol versions.
     #[error("master {address} speaks protocol versions {theirs}, this client {ours}: upgrade the older side")]
     VersionSkew {
@@ -127,4 +128,18 @@ pub enum ConnectError {
         /// The cluster of that master.
         theirs: String,
     },
+}
+
+// These errors are told in full by the text of a `ConnectError`. As sources they would be printed twice.
+
+impl From<ParseAddressError> for ConnectError {
+    fn from(error: ParseAddressError) -> Self {
+        Self::Address(error)
+    }
+}
+
+impl From<NoRdma> for ConnectError {
+    fn from(error: NoRdma) -> Self {
+        Self::Rdma(error)
+    }
 }

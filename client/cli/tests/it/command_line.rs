@@ -56,6 +56,20 @@ fn with_json_what_fails_is_one_document_with_an_error_too() {
 }
 
 #[test]
+fn what_is_wrong_with_the_connection_is_said_once() {
+    for (line, part) in [
+        ("--masters a:b:c ls", "is not an address"),
+        ("--rdma-devices no-such-device ls", "RDMA was asked for"),
+    ] {
+        let output = mcctl(&line.split(' ').collect::<Vec<_>>());
+        let said = text(&output.stderr);
+        assert_eq!((output.status.code(), said.matches(part).count()), (Some(2), 1), "{line}: {said}");
+        let (_, reason) = said.trim_end().rsplit_once(": ").unwrap();
+        assert_eq!(said.matches(reason).count(), 1, "{line}: {said}");
+    }
+}
+
+#[test]
 fn status_of_nobody_is_down_and_still_one_json_document() {
     let output = mcctl(&["--masters", NOBODY, "status", "--json"]);
     assert_eq!(output.status.code(), Some(2));

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_transfer::{
-    Rdma, ReadBuffer, RegisterError, RegisteredMemory, ShmAccess, ShmTransport, Sums, TcpOptions,
-    TcpTransport, Transport, Transports,
+    PeerReport, PeerTransport, Rdma, ReadBuffer, RegisterError, RegisteredMemory, ShmAccess, ShmTransport,
+    Sums, TcpOptions, TcpTransport, Transport, Transports,
 };
 use mc_types::{Access, MAX_TENANT_LEN};
 use tokio::time::timeout;
@@ -46,6 +46,8 @@ pub struct Client {
 #[derive(Debug)]
 struct Shared {
     core: Core,
+    /// Why this process has no RDMA.
+    no_rdma: Option<String>,
     closed: CancellationToken,
     /// Stops the background tasks when the last clone is dropped.
     _life: DropGuard,
@@ -88,11 +90,15 @@ impl Client {
             return Err(ConnectError::Tenant { len, max: MAX_TENANT_LEN });
         }
         let own = builder.transport.clone();
-        let rdma = match own {
-            Some(_) => None,
-            None => Rdma::for_process(builder.transports, &builder.rdma_devices)?
-                .inspect_err(|why| tracing::debug!("no RDMA: {why}"))
-                .ok(),
+        let (rdma, no_rdma) = match own {
+            Some(_) => (None, None),
+            None => match Rdma::for_process(builder.transports, &builder.rdma_devices)? {
+                Ok(rdma) => (Some(rdma), None),
+                Err(why) => {
+                    tracing::debug!("no RDMA: {why}");
+                    (None, Some(why.to_string()))
+                }
+            },
         };
         let listed = list.resolve().await;
         let (local, avoid) = (Arc::new(Local::new(&builder)), Arc::new(AvoidList::new()));
@@ -140,7 +146,7 @@ impl Client {
         if builder.publish_local {
             tokio::spawn(objects::publish(core.clone(), closed.clone()));
         }
-        Ok(Self { shared: Arc::new(Shared { core, closed, _life: life }) })
+        Ok(Self { shared: Arc::new(Shared { core, no_rdma, closed, _life: life }) })
     }
 
     pub(crate) fn core(&self) -> &Core {
@@ -462,6 +468,21 @@ impl Client {
     pub fn stats(&self) -> Stats {
         let core = self.core();
         core.counters.stats(core.local.cache.bytes())
+    }
+
+    /// Says by which transport bytes go between this client and each store that it has called, and why not by a better
+    /// one; sorted by address.
+    #[must_use]
+    pub fn transports(&self) -> Vec<PeerReport> {
+        let mut peers = self.core().transport.peers();
+        if let Some(why) = &self.shared.no_rdma {
+            // Before TCP, which is the last one.
+            let place = |peer: &PeerReport| peer.transports.len().saturating_sub(1);
+            let none = PeerTransport::unusable("rdma", why.as_str());
+            peers.iter_mut().for_each(|peer| peer.transports.insert(place(peer), none.clone()));
+        }
+        peers.sort_by(|one, other| one.address.cmp(&other.address));
+        peers
     }
 
     /// Returns an interface to query and administer the masters.

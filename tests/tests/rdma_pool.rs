@@ -78,6 +78,14 @@ async fn one_pool_serves_clients_of_every_transport_through_a_leader_kill() {
     assert_eq!(got.read.unwrap(), Some(SIZE));
     assert!(got.into[0].as_slice() == bytes);
 
+    for (client, by) in clients.iter().zip(["rdma", "tcp", "shm"]) {
+        let peers = client.transports();
+        assert_eq!(peers.len(), 2, "{peers:?}");
+        for peer in peers {
+            let used = peer.transports.iter().find(|transport| transport.usable);
+            assert_eq!(used.map(|transport| transport.name), Some(by), "{peer:?}");
+        }
+    }
     let [rdma, tcp, shm] = clients.each_ref().map(Client::stats);
     assert_eq!((rdma.rdma_bytes_read, rdma.shm_bytes_read), (rdma.bytes_read, 0), "{rdma:?}");
     assert_eq!(rdma.rdma_bytes_written, rdma.bytes_written, "{rdma:?}");

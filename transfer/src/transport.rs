@@ -4,6 +4,7 @@ use futures::future::BoxFuture;
 use mc_types::{ClusterId, SealedGrant, SegmentEpoch, StoreId};
 use tokio::time::Instant;
 
+use crate::report::PeerReport;
 use crate::{Checksum, LostMemory, ReadBuffer, RegisterError, RegisteredMemory};
 
 /// A store's memory as the far end of transfers.
@@ -99,6 +100,12 @@ pub trait Transport: Send + Sync + fmt::Debug {
     /// [`RegisterError::OutOfMemory`] when there is not enough.
     fn allocate(&self, len: usize) -> Result<RegisteredMemory, RegisterError> {
         RegisteredMemory::allocate(len)
+    }
+
+    /// Says how bytes go to and from the stores that were called: one report for each, in no order. Stores that were not called for
+    /// long may be missing.
+    fn peers(&self) -> Vec<PeerReport> {
+        Vec::new()
     }
 }
 

@@ -103,7 +103,7 @@ fn dispatch(cli: &Cli, output: Output) -> Result<Ended> {
             Command::Tenants(command) => cmd::tenants::tenants(global, command, output).await,
             Command::Config(command) => cmd::config::config(global, command, output).await,
             Command::Upgrade(command) => cmd::upgrade::upgrade(global, command, output).await,
-            Command::Check(command) => Ok(cmd::check::check(global, command, output)),
+            Command::Check(command) => cmd::check::check(global, command, output).await,
             Command::Bench(args) => cmd::bench::bench(global, args, output).await,
             // Reached only when flags precede `run`. Where they belong is unknown.
             Command::Run(args) => anyhow::bail!(

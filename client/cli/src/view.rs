@@ -104,14 +104,32 @@ impl StoreView {
 
 /// Says which transports stores do not offer, and why: a line for each reason.
 pub(crate) fn not_offered(stores: &[StoreView]) -> Vec<String> {
+    let all =
+        stores.iter().flat_map(|store| store.transports.iter().map(move |transport| (store, transport)));
+    let lacking = all.filter(|(_, transport)| !transport.offered).map(|(store, transport)| Lacking {
+        name: &transport.name,
+        why: &transport.how,
+        at: &store.addr,
+    });
+    lines_of(lacking, stores.len())
+}
+
+/// A transport by which no bytes go to a store.
+pub(crate) struct Lacking<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) why: &'a str,
+    /// Address of the store.
+    pub(crate) at: &'a str,
+}
+
+/// Says of which transports there are none, and why: a line for each reason. There are `stores` stores in all.
+pub(crate) fn lines_of<'a>(lacking: impl Iterator<Item = Lacking<'a>>, stores: usize) -> Vec<String> {
     let mut reasons: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
-    for store in stores {
-        for transport in store.transports.iter().filter(|transport| !transport.offered) {
-            reasons.entry((&transport.name, &transport.how)).or_default().push(&store.addr);
-        }
+    for Lacking { name, why, at } in lacking {
+        reasons.entry((name, why)).or_default().push(at);
     }
     let line = |((name, why), at): ((&str, &str), Vec<&str>)| match at.as_slice() {
-        all if all.len() == stores.len() => format!("no {name}: {why}"),
+        all if all.len() == stores => format!("no {name}: {why}"),
         [one] => format!("no {name} at {one}: {why}"),
         [first, others @ ..] => format!("no {name} at {first} and {} others: {why}", others.len()),
         [] => String::new(),

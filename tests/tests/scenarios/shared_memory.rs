@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use mc_client::{Client, Put, PutMode, PutOptions, ShmAccess};
-use mc_tests::{Cluster, Faults, Process, Workload, until, value};
+use mc_tests::{Cluster, Faults, Process, Workload, mcctl, until, value};
+use serde_json::Value;
 
 const SIZE: usize = 200_000;
 
@@ -127,5 +128,50 @@ async fn the_memory_of_a_killed_store_is_let_go_and_not_read() {
         rare_segments_here() == 1
     })
     .await;
+    faults.assert_happened();
+}
+
+async fn check(cluster: &Cluster, flags: &[&str]) -> (i32, Value) {
+    let (code, said) = mcctl(cluster, &[&["check", "transports", "--json"], flags].concat()).await;
+    (code, serde_json::from_str(&said).unwrap_or_else(|why| panic!("{why}: {said}")))
+}
+
+#[tokio::test]
+async fn mcctl_says_by_which_transport_bytes_go_and_why_not_by_a_better_one() {
+    let mut cluster = Cluster::builder().masters(1).stores(2).segment("16mb").start().await;
+    let mut faults = Faults::new();
+    let fault = faults.plan("a store is stopped");
+    // A store that is too slow to share its memory is asked again by the next run.
+    until("bytes go through shared memory", async || {
+        let (code, said) = check(&cluster, &[]).await;
+        let stores = said["stores"].as_array().unwrap();
+        assert_eq!((code, stores.len()), (0, 2), "{said}");
+        stores.iter().all(|store| store["by"] == "shm" && store["get_us"].as_f64() > Some(0.0))
+    })
+    .await;
+    let (code, said) = check(&cluster, &["--transport", "tcp"]).await;
+    assert_eq!(code, 0, "{said}");
+    for store in said["stores"].as_array().unwrap() {
+        assert_eq!(store["by"], "tcp", "{said}");
+        let usable = |transport: &Value| transport["usable"].as_bool().unwrap();
+        let transports = store["transports"].as_array().unwrap();
+        let of = |transport: &Value| (transport["name"].as_str().unwrap().to_owned(), usable(transport));
+        let all: Vec<_> = transports.iter().map(of).collect();
+        assert_eq!(all, [("shm".to_owned(), false), ("rdma".to_owned(), false), ("tcp".to_owned(), true)]);
+        assert!(transports[0]["how"].as_str().unwrap().contains("switched off"), "{said}");
+    }
+    cluster.stores[0].kill9();
+    fault.happened();
+    let mut said = Value::Null;
+    until("the store that is gone is told", async || {
+        let (code, now) = check(&cluster, &[]).await;
+        said = now;
+        code == 1
+    })
+    .await;
+    let stores = said["stores"].as_array().unwrap();
+    assert_eq!(stores.iter().filter(|store| store["error"].is_string()).count(), 1, "{said}");
+    let client = cluster.client().await;
+    assert!(client.list_keys("", None, 10).await.unwrap().keys.is_empty(), "it leaves nothing");
     faults.assert_happened();
 }

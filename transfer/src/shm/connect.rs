@@ -34,7 +34,14 @@ pub(super) async fn connect(peer: &Peer, access: ShmAccess, deadline: Instant) -
 }
 
 async fn receive_all(peer: &Peer, access: ShmAccess) -> io::Result<Result<Shared, String>> {
-    let mut stream = mc_net::connect_local(&socket_name(peer.store, peer.epoch))?;
+    let name = socket_name(peer.store, peer.epoch);
+    let mut stream = match mc_net::connect_local(&name) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            let why = "the store is on another host or in another network namespace, or offers none";
+            return Ok(Err(why.to_owned()));
+        }
+        connected => connected?,
+    };
     // Anybody may have taken the name.
     if let Err(why) = access.admits(stream.peer_cred()?.uid()) {
         return Ok(Err(why));

@@ -59,11 +59,14 @@ pub(crate) use self::record::{MESSAGE_LEN, Message, RECORD_LEN, Record};
 use self::session::{Found, Session};
 use crate::areas::Areas;
 use crate::checksum::{Checksum, Sums};
+use crate::report::{PeerReport, PeerTransport, UNTRIED};
 use crate::stamps::newest;
 use crate::tcp::TcpTransport;
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::{RegisterError, RegisteredMemory};
 
+/// The name of this transport.
+const SHM: &str = "shm";
 /// Fewest bytes of a batch for which the store is asked over TCP: for a write, and for a read if it shares no stamps. Fewer come
 /// with the answer, or the request.
 const WORTH_IT: u64 = 16 << 10;
@@ -97,8 +100,19 @@ enum Reach {
     /// A call connects.
     Connecting,
     Shared(Arc<Session>),
-    /// The store shares nothing; try again at this time.
-    Not(Instant),
+    /// The store shares nothing, and why; try again at this time.
+    Not(Instant, String),
+}
+
+impl Reach {
+    fn report(&self) -> PeerTransport {
+        match self {
+            Self::Connecting => PeerTransport::unusable(SHM, "being connected"),
+            Self::Shared(session) if session.takes_areas() => PeerTransport::usable(SHM, "reads and writes"),
+            Self::Shared(_) => PeerTransport::usable(SHM, "reads only: the store is of an earlier version"),
+            Self::Not(_, why) => PeerTransport::unusable(SHM, why.as_str()),
+        }
+    }
 }
 
 /// A call that connects. Its drop records the result; a call that was cancelled leaves no entry.
@@ -112,7 +126,7 @@ impl Drop for Connecting<'_> {
     fn drop(&mut self) {
         let (mut stores, now) = (self.stores.0.lock(), Instant::now());
         stores.remove(&self.memory);
-        stores.retain(|_, reach| !matches!(reach, Reach::Not(until) if *until <= now));
+        stores.retain(|_, reach| !matches!(reach, Reach::Not(until, _) if *until <= now));
         stores.extend(self.reach.take().map(|reach| (self.memory, reach)));
     }
 }
@@ -135,8 +149,8 @@ impl ShmTransport {
             Entry::Occupied(mut tried) => match tried.get() {
                 Reach::Shared(session) => return Some(session.clone()),
                 Reach::Connecting => return None,
-                Reach::Not(until) if Instant::now() < *until => return None,
-                Reach::Not(_) => drop(tried.insert(Reach::Connecting)),
+                Reach::Not(until, _) if Instant::now() < *until => return None,
+                Reach::Not(..) => drop(tried.insert(Reach::Connecting)),
             },
             Entry::Vacant(untried) => drop(untried.insert(Reach::Connecting)),
         }
@@ -144,8 +158,9 @@ impl ShmTransport {
         match connect::connect(peer, self.access, deadline).await {
             Ok((stream, segments, sharing)) => {
                 let through = if sharing { "transfers with" } else { "reads from" };
+                let address = peer.endpoints.first().map(|one| one.address.clone()).unwrap_or_default();
                 tracing::info!(store = %peer.store, "{through} this store go through shared memory");
-                let (session, offers) = Session::new(segments, sharing, self.areas.gone());
+                let (session, offers) = Session::new(address, segments, sharing, self.areas.gone());
                 let session = Arc::new(session);
                 connecting.reach = Some(Reach::Shared(session.clone()));
                 // Before the watch can find that it has ended.
@@ -162,7 +177,7 @@ impl ShmTransport {
                 tracing::debug!(store = %peer.store, "no shared memory: {why}");
                 // A call without time says nothing about the store.
                 if Instant::now() < deadline {
-                    connecting.reach = Some(Reach::Not(Instant::now() + AGAIN));
+                    connecting.reach = Some(Reach::Not(Instant::now() + AGAIN, why));
                 }
                 None
             }
@@ -287,6 +302,33 @@ impl Transport for ShmTransport {
             return self.tcp.allocate(len);
         }
         RegisteredMemory::in_area(&self.areas, len)
+    }
+
+    fn peers(&self) -> Vec<PeerReport> {
+        let mut peers = self.tcp.peers();
+        if self.access == ShmAccess::Off {
+            let off = PeerTransport::unusable(SHM, "switched off in this process");
+            peers.iter_mut().for_each(|peer| peer.transports.insert(0, off.clone()));
+            return peers;
+        }
+        let stores = self.stores.0.lock();
+        for ((store, _), reach) in stores.iter() {
+            // All reads may have gone past the store.
+            if let Reach::Shared(session) = reach
+                && !peers.iter().any(|peer| peer.store == *store)
+            {
+                let (address, transports) = (session.address.clone(), self.tcp.untried());
+                peers.push(PeerReport { store: *store, address, transports });
+            }
+        }
+        for peer in &mut peers {
+            // Of several epochs of a store's memory, one that is shared is the present one.
+            let reports =
+                stores.iter().filter(|((store, _), _)| *store == peer.store).map(|(_, reach)| reach.report());
+            let report = reports.max_by_key(|report| report.usable);
+            peer.transports.insert(0, report.unwrap_or_else(|| PeerTransport::unusable(SHM, UNTRIED)));
+        }
+        peers
     }
 }
 

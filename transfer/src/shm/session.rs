@@ -28,6 +28,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Memory that a store and this process share while their connection lasts.
 pub(super) struct Session {
+    /// Address of the store's memory over TCP.
+    pub(super) address: String,
     segments: HashMap<SegmentNumber, SharedSegment>,
     /// `None` with a store of an earlier version, which takes no messages.
     messages: Option<Messages>,
@@ -76,6 +78,7 @@ impl Session {
     /// Creates a session. With `sharing` its connection is to be kept by [`Session::serve`].
     /// `gone` is told when an area of this process is gone.
     pub(super) fn new(
+        address: String,
         segments: HashMap<SegmentNumber, SharedSegment>,
         sharing: bool,
         gone: Arc<Notify>,
@@ -88,7 +91,7 @@ impl Session {
             reads: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
         });
-        (Self { segments, messages }, Offers(received))
+        (Self { address, segments, messages }, Offers(received))
     }
 
     /// Whether every segment has stamps.

@@ -26,6 +26,7 @@ use self::work::{Turn, Work};
 use crate::areas::Areas;
 use crate::checksum::{Checksum, Sums};
 use crate::rdma::Rdma;
+use crate::report::{PeerReport, PeerTransport};
 use crate::transport::{self, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
 use crate::wire::{Hello, MAX_GRANT_LEN, VERSIONS};
 use crate::{ReadBuffer, RegisterError, RegisteredMemory};
@@ -182,6 +183,11 @@ impl TcpTransport {
         }
     }
 
+    /// The transports to a store that was not called by any of them.
+    pub(crate) fn untried(&self) -> Vec<PeerTransport> {
+        self.pools.transports(None)
+    }
+
     /// Asks the store whether bytes that were read past it, before this call, are those of the grant: (range, offset,
     /// length) of each operation. Returns one answer for each, in order.
     pub(crate) async fn check(
@@ -273,6 +279,10 @@ impl Transport for TcpTransport {
             RegisteredMemory::allocate(len)
         }
     }
+
+    fn peers(&self) -> Vec<PeerReport> {
+        self.pools.report()
+    }
 }
 
 /// Answer to writes out of areas.
@@ -306,7 +316,7 @@ impl<'a> Call<'a> {
     ) -> Result<Self, TransferError> {
         let &Peer { cluster, store, epoch, ref endpoints } = peer;
         let ours = endpoints.iter().filter(|endpoint| endpoint.transport == TRANSPORT);
-        let pools: Vec<_> = ours.map(|endpoint| transport.pools.get(&endpoint.address)).collect();
+        let pools: Vec<_> = ours.map(|endpoint| transport.pools.get(store, &endpoint.address)).collect();
         if pools.is_empty() {
             let offered = endpoints.iter().map(|e| format!("{}://{}", e.transport, e.address));
             return Err(TransferError::NoEndpoint { store, offered: offered.collect::<Vec<_>>().join(", ") });

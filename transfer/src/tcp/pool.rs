@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_types::Access;
+use mc_types::{Access, StoreId};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
@@ -12,15 +12,17 @@ use super::link::{ConnectError, Link};
 use super::pipe::{Pipe, Place};
 use super::progress::Watch;
 use super::rdma::{ByRdma, Ways};
-use super::{Failure, TcpOptions, plan};
+use super::{Failure, TRANSPORT, TcpOptions, plan};
 use crate::checksum::Sums;
+use crate::report::{PeerReport, PeerTransport};
 use crate::wire::Hello;
 
 /// The connection pools of a transport, by address.
 pub(super) struct Pools {
     options: TcpOptions,
     rdma: Option<Arc<ByRdma>>,
-    by_address: Mutex<HashMap<String, Arc<Pool>>>,
+    /// Each with the store that was called there last.
+    by_address: Mutex<HashMap<String, (StoreId, Arc<Pool>)>>,
 }
 
 /// The connections to one address: at most `connections_per_peer`, each with one call at a time, first come, first
@@ -75,18 +77,44 @@ impl Pools {
         self.options.sums
     }
 
-    pub(super) fn get(&self, address: &str) -> Arc<Pool> {
+    pub(super) fn get(&self, store: StoreId, address: &str) -> Arc<Pool> {
         let mut pools = self.by_address.lock();
-        if let Some(pool) = pools.get(address).filter(|pool| !pool.health.given_up.is_cancelled()) {
-            return pool.clone();
-        }
-        // Ways that failed are left by the next pool as well.
-        let ways = pools.get(address).map(|pool| pool.ways.clone()).unwrap_or_default();
+        let ways = match pools.get_mut(address) {
+            Some((last, pool)) if !pool.health.given_up.is_cancelled() => {
+                *last = store;
+                return pool.clone();
+            }
+            // Ways that failed are left by the next pool as well.
+            Some((_, pool)) => pool.ways.clone(),
+            None => Arc::default(),
+        };
         // Otherwise the sockets to a store that went away would stay here forever.
-        pools.retain(|_, pool| pool.is_in_use());
+        pools.retain(|_, (_, pool)| pool.is_in_use());
         let pool = Arc::new(Pool::new(address, self.options, self.rdma.clone(), ways));
-        pools.insert(address.to_owned(), pool.clone());
+        pools.insert(address.to_owned(), (store, pool.clone()));
         pool
+    }
+
+    pub(super) fn report(&self) -> Vec<PeerReport> {
+        let pools = self.by_address.lock();
+        let of = |(address, (store, pool)): (&String, &(StoreId, Arc<Pool>))| PeerReport {
+            store: *store,
+            address: address.clone(),
+            transports: self.transports(Some(pool)),
+        };
+        pools.iter().map(of).collect()
+    }
+
+    /// The transports to a store: RDMA, if this process has it, and TCP. `pool` are its connections, if there were any.
+    pub(super) fn transports(&self, pool: Option<&Pool>) -> Vec<PeerTransport> {
+        let connections = pool.map_or(0, Pool::connections);
+        let tcp = |usable| match usable {
+            true => PeerTransport::usable(TRANSPORT, format!("open connections: {connections}")),
+            false => PeerTransport::unusable(TRANSPORT, "this client moves bytes by RDMA only"),
+        };
+        let Some(by) = &self.rdma else { return vec![tcp(true)] };
+        let ways = pool.map(|pool| pool.ways.clone()).unwrap_or_default();
+        vec![ways.report(&by.rdma), tcp(!by.only)]
     }
 }
 
@@ -115,6 +143,12 @@ impl Pool {
 
     pub(super) fn address(&self) -> &str {
         &self.health.address
+    }
+
+    /// Number of open connections, without the shared ones.
+    fn connections(&self) -> usize {
+        let taken = self.health.options.connections_per_peer.max(1) - self.slots.available_permits();
+        self.idle.lock().len() + taken
     }
 
     fn is_in_use(self: &Arc<Self>) -> bool {

@@ -16,6 +16,7 @@ use crate::ReadBuffer;
 use crate::areas::{Areas, Reached};
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};
+use crate::report::{PeerTransport, UNTRIED};
 use crate::transport::Seal;
 use crate::wire::{Ask, END_LEN, End, MAX_OPS, Op, RDMA_SINCE, RdmaOp};
 
@@ -42,6 +43,9 @@ pub(super) struct ByRdma {
     pub(super) only: bool,
     pub(super) on_moved: OnRdma,
 }
+
+/// The name of this transport.
+const RDMA: &str = "rdma";
 
 /// Callback with the number of bytes of each part of a transfer that went by RDMA and was found good.
 pub type OnRdma = Box<dyn Fn(Access, u64) + Send + Sync>;
@@ -100,6 +104,23 @@ impl Ways {
         let now = Instant::now();
         let free = |way| state.left.get(&way).is_none_or(|left| left.until <= now);
         if (0..ours * state.theirs.max(1)).any(free) { Ok(()) } else { Err(state.why()) }
+    }
+
+    /// Says whether bytes go by RDMA, and how, or why not.
+    pub(super) fn report(&self, rdma: &Rdma) -> PeerTransport {
+        let state = self.0.lock();
+        let (now, all) = (Instant::now(), rdma.len() * state.theirs.max(1));
+        let left = state.left.values().filter(|left| now < left.until).count();
+        let names = || rdma.names().collect::<Vec<_>>().join(", ");
+        match left {
+            _ if state.theirs == 0 && state.left.is_empty() => PeerTransport::unusable(RDMA, UNTRIED),
+            _ if state.theirs == 0 || left >= all => PeerTransport::unusable(RDMA, state.why()),
+            0 => PeerTransport::usable(RDMA, format!("over {}", names())),
+            left => {
+                let why = state.why();
+                PeerTransport::usable(RDMA, format!("over {}; {left} of {all} ways failed: {why}", names()))
+            }
+        }
     }
 
     /// Leaves a way for a while.

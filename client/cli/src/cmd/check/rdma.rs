@@ -4,7 +4,7 @@ use mc_transfer::{DeviceReport, Rdma};
 use serde::Serialize;
 
 use crate::Ended;
-use crate::args::{CheckCommand, Global};
+use crate::args::Global;
 use crate::output::Output;
 
 #[derive(Serialize)]
@@ -23,13 +23,7 @@ struct Device {
     reasons: Vec<String>,
 }
 
-pub(crate) fn check(global: &Global, command: &CheckCommand, output: Output) -> Ended {
-    match command {
-        CheckCommand::Rdma => rdma(global, output),
-    }
-}
-
-fn rdma(global: &Global, output: Output) -> Ended {
+pub(super) fn rdma(global: &Global, output: Output) -> Ended {
     let devices = match Rdma::report(&global.rdma_devices) {
         Ok(reports) => Devices {
             usable: reports.iter().any(|report| report.usable),

@@ -1,0 +1,163 @@
+//! `mcctl check transports`: moves a few bytes to and from every store, and says by which transport they went.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use futures::StreamExt as _;
+use mc_client::{
+    ByteSize, Client, Error, PeerReport, PeerTransport, PutMode, PutOptions, StoreState, StoreStatus,
+};
+use serde::Serialize;
+
+use crate::Ended;
+use crate::args::Global;
+use crate::connect;
+use crate::output::{Output, columns, human_bytes, rounded};
+use crate::view::{Lacking, address, lines_of, state_name};
+
+/// Bytes of the object that each store gets for a moment: enough to be worth every transport.
+const PROBE: ByteSize = ByteSize(64 << 10);
+/// Reads of it, of which the fastest is told. The first ones open connections.
+const READS: usize = 5;
+/// Time limit of one call. A store that does not answer is found sooner.
+const WITHIN: Duration = Duration::from_secs(5);
+/// Stores that are tried at once.
+const AT_ONCE: usize = 4;
+
+#[derive(Serialize)]
+struct Document {
+    /// Bytes of the object that was put and read.
+    probe_bytes: u64,
+    stores: Vec<Store>,
+}
+
+#[derive(Serialize)]
+struct Store {
+    store: String,
+    name: String,
+    addr: String,
+    /// alive, suspect, or unknown.
+    state: &'static str,
+    /// Transport that bytes between this machine and the store go by: shm, rdma or tcp; absent if none did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    by: Option<&'static str>,
+    /// Fastest of some reads of the probe, in microseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    get_us: Option<f64>,
+    /// Why no bytes were moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// The best one first.
+    transports: Vec<Transport>,
+}
+
+#[derive(Serialize)]
+struct Transport {
+    name: &'static str,
+    usable: bool,
+    /// How it is used, or why it is not.
+    how: String,
+}
+
+pub(super) async fn transports(global: &Global, output: Output) -> Result<Ended> {
+    let client = connect::client_of(global).await?;
+    let status = client.admin().status().await;
+    let stores = status.stores();
+    let tried: Vec<_> = futures::stream::iter(stores.iter().map(|store| probe(&client, store)))
+        .buffered(AT_ONCE)
+        .collect()
+        .await;
+    let peers = client.transports();
+    let document = Document {
+        probe_bytes: PROBE.0,
+        stores: stores.iter().zip(tried).map(|(store, tried)| of_store(store, tried, &peers)).collect(),
+    };
+    output.result(&document, || text(&document));
+    let all_well = document.stores.iter().all(|store| store.error.is_none());
+    Ok(if all_well { Ended::Well } else { Ended::Negative })
+}
+
+fn of_store(store: &StoreStatus, tried: Result<Duration, String>, peers: &[PeerReport]) -> Store {
+    let peer = peers.iter().find(|peer| peer.store == store.store);
+    let transports = peer.map(|peer| peer.transports.as_slice()).unwrap_or_default();
+    let by = transports.iter().find(|transport| transport.usable).map(|transport| transport.name);
+    let of = |PeerTransport { name, usable, how }: &PeerTransport| Transport {
+        name,
+        usable: *usable,
+        how: how.clone(),
+    };
+    Store {
+        store: store.store.to_string(),
+        name: store.name.clone(),
+        addr: address(store).to_owned(),
+        state: state_name(store.state),
+        by: by.filter(|_| tried.is_ok()),
+        get_us: tried.as_ref().ok().map(|took| rounded(took.as_secs_f64() * 1e6)),
+        error: tried.err(),
+        transports: transports.iter().map(of).collect(),
+    }
+}
+
+/// Puts an object on the store, reads it and removes it. Returns how long the fastest read took.
+async fn probe(client: &Client, store: &StoreStatus) -> Result<Duration, String> {
+    if store.state == StoreState::Suspect {
+        return Err("it is suspect: the leader does not hear it".to_owned());
+    }
+    let key = format!("mcctl-check-{:032x}", rand::random::<u128>());
+    let options = PutOptions {
+        mode: PutMode::Upsert,
+        preferred: vec![store.store],
+        deadline: WITHIN,
+        ..PutOptions::default()
+    };
+    let said = |error: Error| error.to_string();
+    let result = async {
+        let value = vec![0x5a; usize::try_from(PROBE.0).unwrap_or(0)];
+        client.put_with(&key, &value, &options).await.map_err(said)?;
+        let placed = client.describe(&key).await.map_err(said)?;
+        if !placed.is_some_and(|placed| placed.replicas.iter().any(|replica| replica.store == store.store)) {
+            return Err(format!("it had no room for {}", human_bytes(PROBE.0)));
+        }
+        let mut fastest = Duration::MAX;
+        for _ in 0..READS {
+            let began = Instant::now();
+            match client.get(&key).await.map_err(said)? {
+                Some(read) if read == value => fastest = fastest.min(began.elapsed()),
+                Some(_) => return Err("other bytes came back".to_owned()),
+                None => return Err("it did not give the bytes back".to_owned()),
+            }
+        }
+        Ok(fastest)
+    };
+    let result = result.await;
+    // It is evicted like any other object if this fails.
+    let removed = client.remove(&key, true).await;
+    result.and_then(|fastest| removed.map(|_| fastest).map_err(said))
+}
+
+fn text(document: &Document) -> String {
+    if document.stores.is_empty() {
+        return "no store is mounted".to_owned();
+    }
+    let get = format!("GET {}", human_bytes(document.probe_bytes));
+    let mut rows = vec![["STORE", "ADDRESS", "STATE", "BY", &get].map(str::to_owned).to_vec()];
+    rows.extend(document.stores.iter().map(|store| {
+        vec![
+            store.name.clone(),
+            store.addr.clone(),
+            store.state.to_owned(),
+            store.by.unwrap_or("-").to_owned(),
+            store.get_us.map_or_else(|| "-".to_owned(), |us| format!("{us:.0} us")),
+        ]
+    }));
+    let failed =
+        document.stores.iter().filter_map(|store| Some(format!("{}: {}", store.addr, store.error.as_ref()?)));
+    // A transport below the one that is used needs no explanation.
+    let lacking = document.stores.iter().flat_map(|store| {
+        let better = store.transports.iter().take_while(|transport| !transport.usable);
+        better.map(|transport| Lacking { name: transport.name, why: &transport.how, at: &store.addr })
+    });
+    let reasons = lines_of(lacking, document.stores.len());
+    let lines: Vec<String> = failed.chain(reasons).collect();
+    if lines.is_empty() { columns(&rows) } else { format!("{}\n{}", columns(&rows), lines.join("\n")) }
+}

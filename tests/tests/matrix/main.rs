@@ -19,6 +19,8 @@ mod membership;
 mod network;
 mod partitions;
 mod pauses;
+#[cfg(feature = "rdma")]
+mod rdma;
 #[path = "../common/replay.rs"]
 mod replay;
 mod row;
@@ -28,3 +30,4 @@ mod snapshots;
 mod starvation;
 mod stores;
 mod witness;
+mod writer;

@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use futures::future::{LocalBoxFuture, join_all};
-use mc_client::ShmAccess;
+use mc_client::{ShmAccess, Transports};
 use mc_tests::checker::{Operation, Outcome};
 use mc_tests::{
     AVOIDED_FOR, Cluster, ClusterBuilder, Deadlines, Fault, Faults, Link, Machine, Process, Recorder,
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::evictions;
 
-/// Puts that are acknowledged before a fault, and after it, before it counts as over.
+/// Puts of [`Row::puts`], where a row does not say otherwise.
 const PUTS: usize = 50;
 /// Rounds that may be discarded: half of those that were asked for, and so many more.
 const MAY_BE_DISCARDED: usize = 2;
@@ -39,7 +39,9 @@ pub(crate) struct Row {
     round_trip: Option<Duration>,
     rest: Option<Rest>,
     evicts: bool,
-    shares_memory: bool,
+    transports: Transports,
+    /// Puts that are acknowledged before a fault, and after it, before it counts as over.
+    puts: usize,
 }
 
 /// Watches a cluster that no client uses yet.
@@ -213,15 +215,29 @@ impl Row {
             round_trip: None,
             rest: None,
             evicts: false,
-            shares_memory: false,
+            transports: Transports::Tcp,
+            puts: PUTS,
         }
     }
 
     /// Lets clients and stores move bytes through shared memory.
     pub(crate) fn shared_memory(mut self) -> Self {
-        self.shares_memory = true;
+        self.transports = Transports::Shm;
         // Fewer bytes would go over TCP.
         self.workload = self.workload.sizes(20_000..200_000);
+        self
+    }
+
+    /// Lets clients move bytes by nothing but RDMA, between them and two stores. It runs in a guest that is emulated where the
+    /// processor can't do better, so it has less to do, and elections must not come of that.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn by_rdma(mut self) -> Self {
+        self.transports = Transports::Rdma;
+        self.cluster = self.cluster.stores(2).segment("64mb").master_args(["--raft-timing", "wan"]);
+        self.workload =
+            self.workload.clients(2).keys(8).sizes(20_000..400_000).pace(Duration::from_millis(20));
+        self.live_within = Duration::from_secs(30);
+        self.puts = 10;
         self
     }
 
@@ -298,8 +314,8 @@ impl Row {
             evictions::set_watermarks(&cluster).await;
         }
         let machine = Machine::watch(cluster.dir());
-        let access = if self.shares_memory { ShmAccess::SameUid } else { ShmAccess::Off };
-        let running = self.workload.start(&cluster.client_builder().shared_memory(access)).await;
+        let clients = cluster.client_builder().transports(self.transports);
+        let running = self.workload.start(&clients.shared_memory(ShmAccess::SameUid)).await;
         let mut without_service = Vec::new();
         let mut unreachable = Vec::new();
         let mut discarded: Vec<String> = Vec::new();
@@ -313,7 +329,7 @@ impl Row {
                 "too many rounds do not count: {}",
                 discarded.join("; ")
             );
-            running.acknowledged(PUTS).await;
+            running.acknowledged(self.puts).await;
             let begun = running.recorder().now();
             let bent_before = cluster.links().bent();
             let mut this = Round {
@@ -335,7 +351,7 @@ impl Row {
             let (counted_from, since) = (this.counted_from.unwrap_or(begun), this.begun);
             unreachable.extend(this.unreachable.take());
             let why = this.discarded.take();
-            running.acknowledged(PUTS).await;
+            running.acknowledged(self.puts).await;
             let (_, stalled) = machine.stalls_since(since);
             let gap = longest_gap(running.recorder(), counted_from);
             assert!(gap <= self.live_within + stalled, "round {number}: no put was acknowledged for {gap:?}");

@@ -1,0 +1,56 @@
+//! Clients that move bytes by RDMA. They need a verbs device: see tests/rdma/run.
+
+use mc_tests::{Cluster, until};
+use rustix::process::Signal;
+
+use crate::row::Row;
+use crate::writer::{Writer, counted};
+
+/// Bytes that a store moved by RDMA; 0 while it does not answer.
+async fn moved(cluster: &Cluster, store: usize) -> f64 {
+    counted(cluster, store, "mc_store_rdma_bytes_total").await
+}
+
+async fn all_moved(cluster: &Cluster) -> f64 {
+    moved(cluster, 0).await + moved(cluster, 1).await
+}
+
+#[tokio::test]
+async fn kill_store() {
+    Row::new("kill -9", "one of two stores, by RDMA")
+        .by_rdma()
+        .run(async |round| {
+            let store = round.number % 2;
+            until("the store moves bytes", async || moved(round.cluster, store).await > 0.0).await;
+            let since = round.running.recorder().now();
+            round.cluster.stores[store].kill9();
+            round.struck();
+            round.running.acknowledged(10).await;
+            round.cluster.stores[store].start();
+            round.gone_since(since);
+        })
+        .await;
+}
+
+/// The client stops between the start of a put and its last byte, and goes on after the store has given it up: what it still
+/// asks for damages nothing.
+#[tokio::test]
+async fn stop_client() {
+    let mut writer = None;
+    Row::new("SIGSTOP", "a client that writes by RDMA, then goes on")
+        .by_rdma()
+        .run(async |round| {
+            let writer = writer.get_or_insert_with(|| Writer::start(round.cluster, "rdma"));
+            // Others write meanwhile; the longer spells outlast its transfers.
+            for spell in [3, 7, 11] {
+                let before = all_moved(round.cluster).await;
+                let goes_on = || async { all_moved(round.cluster).await > before + f64::from(4 << 20) };
+                until("it writes", goes_on).await;
+                writer.signal(Signal::STOP);
+                round.running.acknowledged(spell).await;
+                writer.signal(Signal::CONT);
+            }
+            round.struck();
+        })
+        .await;
+}

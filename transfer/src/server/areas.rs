@@ -6,22 +6,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use mc_types::Grant;
 use parking_lot::Mutex;
 
 use super::check::Refusal;
 use super::connection::Connection;
-use super::fetched::Fetched;
-use super::socket::RECV_CHUNK;
+use super::copies::Copies;
 use crate::mapping::Mapping;
 use crate::wire::AreaOp;
 
 /// Maximum number of areas of all clients, and of their bytes: a process can have 65,530 mappings, of 128 TiB.
 const MOST: usize = 16_384;
 const MOST_BYTES: u64 = 16 << 40;
-/// Bytes after which a request that is copied yields to other connections.
-const TURN: u64 = 1 << 20;
 
 /// The areas of all clients, by the number that the store has drawn. So nobody finds another client's by counting.
 #[derive(Default)]
@@ -116,25 +114,10 @@ impl Connection<'_> {
             Err(refusal) => return self.refuse_all(AreaOp::decode_all(ops).count(), &refusal),
         };
         let mut writes = self.admit_all(grant, AreaOp::decode_all(ops).map(|op| op.op)).await;
-        let mut since_turn = 0;
-        for ((write, op), area) in writes.iter_mut().zip(AreaOp::decode_all(ops)).zip(areas) {
-            let Ok(Fetched { write, lost }) = write else { continue };
-            let mut done = 0;
-            while done < write.len {
-                let Some(held) = write.pass.hold() else {
-                    *lost = true;
-                    break;
-                };
-                let len = RECV_CHUNK.min(write.len - done);
-                write.lent.segment.copy_in(write.offset + done, &area, op.at + done, len);
-                drop(held);
-                done += len;
-                since_turn += len;
-                if since_turn >= TURN {
-                    since_turn = 0;
-                    tokio::task::yield_now().await;
-                }
-            }
+        let copies = Copies::of(writes.iter().zip(AreaOp::decode_all(ops)).zip(areas));
+        server.copiers.run(&copies).await;
+        for (write, copied) in writes.iter_mut().filter_map(|write| write.as_mut().ok()).zip(&copies.writes) {
+            write.lost = copied.lost.load(Ordering::Relaxed);
         }
         let ranges = AreaOp::decode_all(ops).map(|op| op.op.range);
         self.end_writes(seal.then_some(grant), ranges, writes, &server.counters.shm_bytes_written).await;

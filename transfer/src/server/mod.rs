@@ -3,6 +3,7 @@
 mod areas;
 mod check;
 mod connection;
+mod copies;
 mod counters;
 mod fetched;
 mod local;
@@ -24,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use self::areas::AreaTable;
 use self::check::{Identity, Refusal};
 use self::connection::Connection;
+use self::copies::Copiers;
 pub use self::counters::{Counters, RequestSeconds};
 use self::socket::{Closed, Incoming, Socket};
 use crate::authority::{Authority, Times};
@@ -111,6 +113,7 @@ pub struct DataServer {
     pairs: Arc<Semaphore>,
     /// Memory that clients of this host share with this store.
     areas: AreaTable,
+    copiers: Copiers,
     /// Told when a network card has left a range that it moved bytes of.
     transfer_ended: Arc<Notify>,
     /// Wakes the connection that has been idle for the longest time when another one is refused.
@@ -176,6 +179,7 @@ impl DataServer {
             rdma,
             pairs: Arc::new(Semaphore::new(max_pairs.min(Semaphore::MAX_PERMITS))),
             areas: AreaTable::default(),
+            copiers: Copiers::new(),
             transfer_ended: Arc::default(),
             crowded: Notify::new(),
             timeouts: Timeouts::default(),

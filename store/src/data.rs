@@ -333,6 +333,11 @@ impl Served for Data {
     fn register(&self, identity: Identity) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             self.stop().await;
+            let segments = self.memory.segments();
+            let renew = move || segments.iter().for_each(|segment| segment.renew());
+            if self.runtime.spawn_blocking(renew).await.is_err() {
+                tracing::error!("the segments were not prepared");
+            }
             loop {
                 match self.begin(identity) {
                     Ok(()) => return,

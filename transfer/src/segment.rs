@@ -56,6 +56,18 @@ struct CurrentStamps {
     taken: bool,
 }
 
+impl CurrentStamps {
+    /// Ends stamps that a fence has, and allocates others.
+    fn renew(&mut self, segment: SegmentNumber, len: u64) {
+        if std::mem::take(&mut self.taken) {
+            if let Some(old) = self.stamps.take() {
+                old.end();
+            }
+            self.stamps = Stamps::new(segment, len).map(Arc::new);
+        }
+    }
+}
+
 /// Why a segment could not be allocated.
 #[derive(Debug, thiserror::Error)]
 pub enum AllocateError {
@@ -224,16 +236,18 @@ impl Segment {
         Ok(())
     }
 
+    /// Prepares the segment for another [`DataServer`](crate::DataServer), which otherwise does this as it is created. It blocks
+    /// for some milliseconds for each GiB of the segment.
+    pub fn renew(&self) {
+        self.stamps.lock().renew(self.number, self.len());
+    }
+
     /// Returns stamps for a new fence; `None` where the system can't share them. Those of the fence before, if there is one,
-    /// end. The first ones were allocated with the segment; to allocate others takes a while.
+    /// end. The first ones were allocated with the segment, others by [`Self::renew`].
     pub(crate) fn new_stamps(&self) -> Option<Arc<Stamps>> {
         let mut current = self.stamps.lock();
-        if std::mem::replace(&mut current.taken, true) {
-            if let Some(old) = current.stamps.take() {
-                old.end();
-            }
-            current.stamps = Stamps::new(self.number, self.len()).map(Arc::new);
-        }
+        current.renew(self.number, self.len());
+        current.taken = true;
         current.stamps.clone()
     }
 

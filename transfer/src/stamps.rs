@@ -140,9 +140,11 @@ mod tests {
         let reader = of_reader(&old, 1 << 20);
         old.stamp(&(0..100), 1_000);
         assert_eq!(newest(&reader, &(0..100)), 1_000);
+        segment.renew();
+        assert_eq!(newest(&reader, &(0..100)), u64::MAX, "for those who have not heard of the new ones");
+        segment.renew();
         let new = segment.new_stamps().unwrap();
         new.stamp(&(0..100), 5);
-        assert_eq!(newest(&reader, &(0..100)), u64::MAX, "for those who have not heard of the new ones");
         assert_eq!(newest(&of_reader(&new, 1 << 20), &(0..100)), 5);
     }
 

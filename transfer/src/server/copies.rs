@@ -67,11 +67,10 @@ impl Copies {
     }
 
     fn new(mut writes: Vec<Copied>) -> Self {
-        // They are counted and not listed: a client may name the same terabyte again and again.
-        let (mut bytes, mut pieces) = (0_u64, 0);
+        let (mut bytes, mut pieces) = (0, 0);
         for write in &mut writes {
             write.first = pieces;
-            bytes = bytes.saturating_add(write.len);
+            bytes += write.len;
             pieces += write.len.div_ceil(PIECE);
         }
         let (next, left) = (AtomicU64::new(0), AtomicU64::new(pieces));
@@ -103,19 +102,29 @@ impl Copies {
 }
 
 /// Threads that help to copy.
-pub(super) struct Copiers(Arc<Semaphore>);
+pub(super) struct Copiers {
+    free: Arc<Semaphore>,
+    all: u32,
+}
 
 impl Copiers {
     /// One for each processor but that of the connection.
     pub(super) fn new() -> Self {
         let others = std::thread::available_parallelism().map_or(0, |all| all.get() - 1);
-        Self(Arc::new(Semaphore::new(others)))
+        let all = u32::try_from(others).unwrap_or(1);
+        Self { free: Arc::new(Semaphore::new(all as usize)), all }
+    }
+
+    /// Returns when no helper copies any more. Without requests, none begins.
+    pub(super) async fn ended(&self) {
+        // A helper keeps its permit past its last byte.
+        drop(self.free.acquire_many(self.all).await);
     }
 
     /// Copies all pieces. A helper takes some of them, if one is free. None is waited for that has not begun a piece.
     pub(super) async fn run(&self, copies: &Arc<Copies>) {
         if copies.bytes >= WORTH_HELP
-            && let Ok(permit) = self.0.clone().try_acquire_owned()
+            && let Ok(permit) = self.free.clone().try_acquire_owned()
         {
             // A helper that begins late, or whose request has ended, finds nothing, and keeps no pass in use.
             let copies = Arc::downgrade(copies);
@@ -192,5 +201,14 @@ mod tests {
         copies.copy(helpers);
         run.await;
         assert!(is_full(&segment, 0) && is_full(&segment, LEN));
+    }
+
+    #[tokio::test]
+    async fn it_ends_with_its_helpers() {
+        let copiers = Copiers { free: Arc::new(Semaphore::new(2)), all: 2 };
+        let helper = copiers.free.clone().try_acquire_owned().unwrap();
+        assert!(copiers.ended().now_or_never().is_none());
+        drop(helper);
+        copiers.ended().await;
     }
 }

@@ -275,6 +275,8 @@ impl DataServer {
         drop(listener);
         connections.close();
         connections.wait().await;
+        // The memory may be served under another fence next, which knows nothing of their passes.
+        self.copiers.ended().await;
     }
 
     async fn serve_connection(&self, stream: TcpStream) {

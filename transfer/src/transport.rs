@@ -68,7 +68,8 @@ pub enum Seal {
 /// The transport does not write to the caller's buffers after a call has returned or its future was dropped. A store of this
 /// host may still read those of a write that are in memory from [`allocate`](Transport::allocate), without consequence. A write that
 /// answers `Ok` is applied in the store's memory. One that failed or was dropped may still be applied, until its range is sealed or
-/// the grant is over: write no other bytes to that place under the same grant. Each answer carries the checksum of the operation's bytes, computed
+/// the grant is over: write no other bytes to that place under the same grant, and do not publish a range of which a write without a
+/// seal failed, even if it is repeated and answers `Ok`. Each answer carries the checksum of the operation's bytes, computed
 /// while they were in the cache.
 pub trait Transport: Send + Sync + fmt::Debug {
     /// Reads a batch; returns one answer per operation, in order.
@@ -183,6 +184,13 @@ pub enum TransferError {
         /// Why not.
         reason: String,
     },
+    /// The bytes may be there, and the store may still copy from the caller's memory for a request that it did not answer. So the
+    /// range must not be published.
+    #[error("store {store} may still copy bytes for a request that it did not answer")]
+    InDoubt {
+        /// The store.
+        store: StoreId,
+    },
     /// The store offers no transport that this client speaks.
     #[error("store {store} offers no usable endpoint: {offered}")]
     NoEndpoint {
@@ -204,7 +212,9 @@ impl TransferError {
             | Self::Stalled { .. }
             | Self::NoRdma { .. }
             | Self::NoEndpoint { .. } => true,
-            Self::Deadline { .. } | Self::Queued { .. } | Self::Refused { .. } => false,
+            Self::Deadline { .. } | Self::Queued { .. } | Self::Refused { .. } | Self::InDoubt { .. } => {
+                false
+            }
         }
     }
 }

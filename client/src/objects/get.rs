@@ -297,6 +297,7 @@ impl Core {
                     // new leader, and accept another grant.
                     TransferError::Queued { .. }
                     | TransferError::Deadline { .. }
+                    | TransferError::InDoubt { .. }
                     | TransferError::Refused { .. } => return slot.expired(),
                     TransferError::Connect { .. } | TransferError::Broken { .. }
                         if !slot.last_resort && !slot.broken.contains(&store) =>

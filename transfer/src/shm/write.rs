@@ -75,10 +75,21 @@ impl ShmTransport {
             };
             let (of_round, sums) =
                 self.write_round(peer, grant, (&parts, ops.len()), bounce, with, deadline).await;
+            // A store that can't reach an area has written nothing, and is asked over TCP.
+            let refused =
+                of_round.answers.into_iter().map(|answer| answer.err().filter(|_| !of_round.other_way));
+            for (answer, error) in answers.iter_mut().zip(refused) {
+                if let (Ok(_), Some(error)) = (&answer, error) {
+                    *answer = Err(error);
+                }
+            }
+            // See the module: nothing bars a late copy when this call has ended.
             if seal == Seal::No && !of_round.is_settled {
-                // See the module: nothing bars a late copy when this call has ended.
-                let in_doubt = parts.iter().filter(|part| part.place.is_some());
-                in_doubt.for_each(|part| answers[part.op] = Err(in_doubt_at(peer)));
+                for part in parts.iter().filter(|part| part.place.is_some()) {
+                    if answers[part.op].is_ok() {
+                        answers[part.op] = Err(TransferError::InDoubt { store: peer.store });
+                    }
+                }
             }
             if of_round.other_way {
                 end = End::OtherWay;
@@ -88,11 +99,6 @@ impl ShmTransport {
                 if let Ok(so_far) = &mut answers[part.op] {
                     let len = part.bytes.len() as u64;
                     *so_far = Some(so_far.map_or(sum, |so_far| so_far.followed_by(sum, len)));
-                }
-            }
-            for (answer, of_round) in answers.iter_mut().zip(of_round.answers) {
-                if let (Ok(_), Err(error)) = (&answer, of_round) {
-                    *answer = Err(error);
                 }
             }
             if with == seal {
@@ -110,6 +116,7 @@ impl ShmTransport {
         let open: Vec<usize> = (0..ops.len()).filter(|op| !done[*op] && answers[*op].is_ok()).collect();
         let is_left = matches!(end, End::OtherWay);
         match end {
+            // Without a seal every operation is done with its last round.
             End::Answered if open.is_empty() => {}
             End::Answered => {
                 let ranges: Vec<u32> = open.iter().map(|op| ops[*op].range).collect();
@@ -252,13 +259,6 @@ fn rounds(parts: &[Part<'_>]) -> Vec<Range<usize>> {
 fn seal_of(parts: &[Part<'_>], round: &Range<usize>) -> Seal {
     let is_cut = |at: usize| at > 0 && at < parts.len() && parts[at - 1].op == parts[at].op;
     if is_cut(round.start) || is_cut(round.end) { Seal::No } else { Seal::Yes }
-}
-
-/// Error of a write that went well in the end, after a request for the same bytes that was not answered.
-fn in_doubt_at(peer: &Peer) -> TransferError {
-    let address = peer.endpoints.first().map(|endpoint| endpoint.address.clone()).unwrap_or_default();
-    let reason = "it may still copy bytes for a request that it did not answer".to_owned();
-    TransferError::Broken { store: peer.store, address, reason }
 }
 
 /// Passes over bytes once: gives each piece to `each` and adds it to the checksum while it is in the cache.

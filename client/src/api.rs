@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_transfer::{
-    PeerReport, PeerTransport, Rdma, ReadBuffer, RegisterError, RegisteredMemory, ShmAccess, ShmTransport,
-    Sums, TcpOptions, TcpTransport, Transport, Transports,
+    NoRdma, PeerReport, Rdma, ReadBuffer, RegisterError, RegisteredMemory, ShmAccess, ShmTransport, Sums,
+    TcpOptions, TcpTransport, Transport, Transports,
 };
 use mc_types::{Access, MAX_TENANT_LEN};
 use tokio::time::timeout;
@@ -46,8 +46,6 @@ pub struct Client {
 #[derive(Debug)]
 struct Shared {
     core: Core,
-    /// Why this process has no RDMA.
-    no_rdma: Option<String>,
     closed: CancellationToken,
     /// Stops the background tasks when the last clone is dropped.
     _life: DropGuard,
@@ -89,20 +87,13 @@ impl Client {
         if len > MAX_TENANT_LEN {
             return Err(ConnectError::Tenant { len, max: MAX_TENANT_LEN });
         }
-        let own = builder.transport.clone();
-        let (rdma, no_rdma) = match own {
-            Some(_) => (None, None),
-            None => match Rdma::for_process(builder.transports, &builder.rdma_devices)? {
-                Ok(rdma) => (Some(rdma), None),
-                Err(why) => {
-                    tracing::debug!("no RDMA: {why}");
-                    (None, Some(why.to_string()))
-                }
-            },
+        let counters = Arc::new(Counters::new());
+        let transport = match &builder.transport {
+            Some(own) => own.clone(),
+            None => transport(&builder, &counters)?,
         };
         let listed = list.resolve().await;
         let (local, avoid) = (Arc::new(Local::new(&builder)), Arc::new(AvoidList::new()));
-        let counters = Arc::new(Counters::new());
         let follow = Follow { local: local.clone(), avoid: avoid.clone(), counters: counters.clone() };
         let masters = Masters::new(&builder, list, listed, counters.clone(), Box::new(follow));
         let masters = Arc::new(masters);
@@ -125,13 +116,6 @@ impl Client {
         if let Some(conflict) = masters.conflict() {
             return Err(conflict.connect_error());
         }
-        let transport = match own {
-            Some(transport) => transport,
-            None => {
-                let sums = if builder.checksum { Sums::All } else { Sums::Writes };
-                transport(&counters, builder.transports, builder.shm, rdma, sums)
-            }
-        };
         let core = Core {
             masters,
             local,
@@ -146,7 +130,7 @@ impl Client {
         if builder.publish_local {
             tokio::spawn(objects::publish(core.clone(), closed.clone()));
         }
-        Ok(Self { shared: Arc::new(Shared { core, no_rdma, closed, _life: life }) })
+        Ok(Self { shared: Arc::new(Shared { core, closed, _life: life }) })
     }
 
     pub(crate) fn core(&self) -> &Core {
@@ -475,12 +459,6 @@ impl Client {
     #[must_use]
     pub fn transports(&self) -> Vec<PeerReport> {
         let mut peers = self.core().transport.peers();
-        if let Some(why) = &self.shared.no_rdma {
-            // Before TCP, which is the last one.
-            let place = |peer: &PeerReport| peer.transports.len().saturating_sub(1);
-            let none = PeerTransport::unusable("rdma", why.as_str());
-            peers.iter_mut().for_each(|peer| peer.transports.insert(place(peer), none.clone()));
-        }
         peers.sort_by(|one, other| one.address.cmp(&other.address));
         peers
     }
@@ -503,13 +481,9 @@ fn copied<K: AsRef<[u8]>>(keys: &[K]) -> Vec<Bytes> {
 }
 
 /// Returns a transport of the chosen kinds. It counts the bytes that don't go over TCP.
-fn transport(
-    counters: &Arc<Counters>,
-    transports: Transports,
-    shm: ShmAccess,
-    rdma: Option<Arc<Rdma>>,
-    sums: Sums,
-) -> Arc<dyn Transport> {
+fn transport(builder: &Builder, counters: &Arc<Counters>) -> Result<Arc<dyn Transport>, NoRdma> {
+    let rdma = Rdma::for_process(builder.transports, &builder.rdma_devices)?;
+    let sums = if builder.checksum { Sums::All } else { Sums::Writes };
     let options = TcpOptions { sums, ..TcpOptions::default() };
     let counted = counters.clone();
     let on_shared = Box::new(move |access, bytes| match access {
@@ -522,14 +496,17 @@ fn transport(
         Access::Write => counted.rdma_bytes_written.add(bytes),
     });
     let tcp = match rdma {
-        Some(rdma) => {
-            let only = transports == Transports::Rdma;
+        Ok(rdma) => {
+            let only = builder.transports == Transports::Rdma;
             TcpTransport::with_rdma(options, rdma, only, on_moved)
         }
-        None => TcpTransport::new(options),
+        Err(why) => {
+            tracing::debug!("no RDMA: {why}");
+            TcpTransport::without_rdma(options, why.to_string())
+        }
     };
-    let shm = if transports.shm() { shm } else { ShmAccess::Off };
-    Arc::new(ShmTransport::new(tcp, shm, on_shared))
+    let shm = if builder.transports.shm() { builder.shm } else { ShmAccess::Off };
+    Ok(Arc::new(ShmTransport::new(tcp, shm, on_shared)))
 }
 
 #[cfg(test)]

@@ -30,9 +30,7 @@ impl PeerTransport {
         Self { name, usable: true, how: how.into() }
     }
 
-    /// A transport by which no bytes go.
-    #[must_use]
-    pub fn unusable(name: &'static str, why: impl Into<String>) -> Self {
+    pub(crate) fn unusable(name: &'static str, why: impl Into<String>) -> Self {
         Self { name, usable: false, how: why.into() }
     }
 }

@@ -103,8 +103,8 @@ pub trait Transport: Send + Sync + fmt::Debug {
         RegisteredMemory::allocate(len)
     }
 
-    /// Says how bytes go to and from the stores that were called: one report for each, in no order. Stores that were not called for
-    /// long may be missing.
+    /// Says how bytes go to and from the stores that were called: one report for each address, in no order. A store whose connections
+    /// have ended may be missing.
     fn peers(&self) -> Vec<PeerReport> {
         Vec::new()
     }
@@ -199,6 +199,13 @@ pub enum TransferError {
         /// Transports that it offers.
         offered: String,
     },
+}
+
+impl Peer {
+    /// Its first address, for people.
+    pub(crate) fn address(&self) -> String {
+        self.endpoints.first().map(|endpoint| endpoint.address.clone()).unwrap_or_default()
+    }
 }
 
 impl TransferError {

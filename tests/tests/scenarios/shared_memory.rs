@@ -170,7 +170,8 @@ async fn mcctl_says_by_which_transport_bytes_go_and_why_not_by_a_better_one() {
     })
     .await;
     let stores = said["stores"].as_array().unwrap();
-    assert_eq!(stores.iter().filter(|store| store["error"].is_string()).count(), 1, "{said}");
+    let errors: Vec<_> = stores.iter().filter_map(|store| store["error"].as_str()).collect();
+    assert!(matches!(errors[..], [why] if !why.contains("no room")), "{said}");
     let client = cluster.client().await;
     assert!(client.list_keys("", None, 10).await.unwrap().keys.is_empty(), "it leaves nothing");
     faults.assert_happened();

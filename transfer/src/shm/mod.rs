@@ -76,6 +76,8 @@ const CACHED: usize = 128 << 10;
 const TURN: usize = 1 << 20;
 /// Time after which a store that could not be reached through shared memory is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Time for which it is still told why not after that.
+const TOLD_FOR: Duration = Duration::from_secs(600);
 
 /// Moves bytes through shared memory where a store of this host shares its own, and everything else over TCP.
 pub struct ShmTransport {
@@ -126,7 +128,8 @@ impl Drop for Connecting<'_> {
     fn drop(&mut self) {
         let (mut stores, now) = (self.stores.0.lock(), Instant::now());
         stores.remove(&self.memory);
-        stores.retain(|_, reach| !matches!(reach, Reach::Not(until, _) if *until <= now));
+        // Otherwise the entries of stores that went away would stay here forever.
+        stores.retain(|_, reach| !matches!(reach, Reach::Not(until, _) if *until + TOLD_FOR <= now));
         stores.extend(self.reach.take().map(|reach| (self.memory, reach)));
     }
 }
@@ -158,7 +161,7 @@ impl ShmTransport {
         match connect::connect(peer, self.access, deadline).await {
             Ok((stream, segments, sharing)) => {
                 let through = if sharing { "transfers with" } else { "reads from" };
-                let address = peer.endpoints.first().map(|one| one.address.clone()).unwrap_or_default();
+                let address = peer.address();
                 tracing::info!(store = %peer.store, "{through} this store go through shared memory");
                 let (session, offers) = Session::new(address, segments, sharing, self.areas.gone());
                 let session = Arc::new(session);
@@ -322,7 +325,7 @@ impl Transport for ShmTransport {
             }
         }
         for peer in &mut peers {
-            // Of several epochs of a store's memory, one that is shared is the present one.
+            // Of several epochs of a store's memory, one that is shared is the present one; of others it does not matter.
             let reports =
                 stores.iter().filter(|((store, _), _)| *store == peer.store).map(|(_, reach)| reach.report());
             let report = reports.max_by_key(|report| report.usable);

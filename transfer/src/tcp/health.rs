@@ -69,6 +69,11 @@ impl Health {
     }
 
     pub(super) fn stalled(&self) -> Failure {
-        Failure::Stalled(self.why.get().cloned().unwrap_or_default())
+        Failure::Stalled(self.why().to_owned())
+    }
+
+    /// Reason why it was given up; empty if it was not.
+    pub(super) fn why(&self) -> &str {
+        self.why.get().map_or("", String::as_str)
     }
 }

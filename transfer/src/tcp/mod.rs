@@ -99,7 +99,13 @@ impl TcpTransport {
     /// Creates a transport without connections; they are made when they are needed.
     #[must_use]
     pub fn new(options: TcpOptions) -> Self {
-        Self::with(options, Arc::default(), None)
+        Self::without_rdma(options, "this transport was made without it".to_owned())
+    }
+
+    /// Creates a transport that tells why it has no RDMA.
+    #[must_use]
+    pub fn without_rdma(options: TcpOptions, why: String) -> Self {
+        Self::with(options, Arc::default(), Err(why))
     }
 
     /// Creates a transport whose payload goes by RDMA where the store offers it too, and otherwise over the connections. With
@@ -107,7 +113,7 @@ impl TcpTransport {
     #[must_use]
     pub fn with_rdma(options: TcpOptions, rdma: Arc<Rdma>, only: bool, on_moved: OnRdma) -> Self {
         let areas = Arc::new(Areas::new(Some(rdma.clone())));
-        Self::with(options, areas.clone(), Some(Arc::new(ByRdma { rdma, areas, only, on_moved })))
+        Self::with(options, areas.clone(), Ok(Arc::new(ByRdma { rdma, areas, only, on_moved })))
     }
 
     /// Memory of the caller that stores reach.
@@ -120,7 +126,7 @@ impl TcpTransport {
         self.pools.sums()
     }
 
-    fn with(options: TcpOptions, areas: Arc<Areas>, rdma: Option<Arc<ByRdma>>) -> Self {
+    fn with(options: TcpOptions, areas: Arc<Areas>, rdma: Result<Arc<ByRdma>, String>) -> Self {
         let stripe_bytes = options.stripe_bytes.max(1 << 20);
         Self { pools: Pools::new(TcpOptions { stripe_bytes, ..options }, rdma), areas }
     }

@@ -11,16 +11,17 @@ use super::health::Health;
 use super::link::{ConnectError, Link};
 use super::pipe::{Pipe, Place};
 use super::progress::Watch;
-use super::rdma::{ByRdma, Ways};
+use super::rdma::{ByRdma, RDMA, Ways};
 use super::{Failure, TRANSPORT, TcpOptions, plan};
 use crate::checksum::Sums;
-use crate::report::{PeerReport, PeerTransport};
+use crate::report::{PeerReport, PeerTransport, UNTRIED};
 use crate::wire::Hello;
 
 /// The connection pools of a transport, by address.
 pub(super) struct Pools {
     options: TcpOptions,
-    rdma: Option<Arc<ByRdma>>,
+    /// RDMA, or why this process has none.
+    rdma: Result<Arc<ByRdma>, String>,
     /// Each with the store that was called there last.
     by_address: Mutex<HashMap<String, (StoreId, Arc<Pool>)>>,
 }
@@ -65,12 +66,12 @@ pub(super) enum Reuse {
 }
 
 impl Pools {
-    pub(super) fn new(options: TcpOptions, rdma: Option<Arc<ByRdma>>) -> Self {
+    pub(super) fn new(options: TcpOptions, rdma: Result<Arc<ByRdma>, String>) -> Self {
         Self { options, rdma, by_address: Mutex::default() }
     }
 
     pub(super) fn has_rdma(&self) -> bool {
-        self.rdma.is_some()
+        self.rdma.is_ok()
     }
 
     pub(super) fn sums(&self) -> Sums {
@@ -90,7 +91,7 @@ impl Pools {
         };
         // Otherwise the sockets to a store that went away would stay here forever.
         pools.retain(|_, (_, pool)| pool.is_in_use());
-        let pool = Arc::new(Pool::new(address, self.options, self.rdma.clone(), ways));
+        let pool = Arc::new(Pool::new(address, self.options, self.rdma.as_ref().ok().cloned(), ways));
         pools.insert(address.to_owned(), (store, pool.clone()));
         pool
     }
@@ -107,14 +108,23 @@ impl Pools {
 
     /// The transports to a store: RDMA, if this process has it, and TCP. `pool` are its connections, if there were any.
     pub(super) fn transports(&self, pool: Option<&Pool>) -> Vec<PeerTransport> {
-        let connections = pool.map_or(0, Pool::connections);
-        let tcp = |usable| match usable {
-            true => PeerTransport::usable(TRANSPORT, format!("open connections: {connections}")),
-            false => PeerTransport::unusable(TRANSPORT, "this client moves bytes by RDMA only"),
+        let by_rdma = match (&self.rdma, pool) {
+            (Ok(by), Some(pool)) => pool.ways.report(&by.rdma),
+            (Ok(_), None) => PeerTransport::unusable(RDMA, UNTRIED),
+            (Err(why), _) => PeerTransport::unusable(RDMA, why.as_str()),
         };
-        let Some(by) = &self.rdma else { return vec![tcp(true)] };
-        let ways = pool.map(|pool| pool.ways.clone()).unwrap_or_default();
-        vec![ways.report(&by.rdma), tcp(!by.only)]
+        let given_up = pool.filter(|pool| pool.health.given_up.is_cancelled());
+        let tcp = match given_up {
+            _ if self.rdma.as_ref().is_ok_and(|by| by.only) => {
+                PeerTransport::unusable(TRANSPORT, "this process moves bytes by RDMA only")
+            }
+            Some(pool) => PeerTransport::unusable(TRANSPORT, pool.health.why()),
+            None => {
+                let connections = pool.map_or(0, Pool::connections);
+                PeerTransport::usable(TRANSPORT, format!("open connections: {connections}"))
+            }
+        };
+        vec![by_rdma, tcp]
     }
 }
 
@@ -145,10 +155,10 @@ impl Pool {
         &self.health.address
     }
 
-    /// Number of open connections, without the shared ones.
+    /// Number of connections that calls use or may use, without the shared ones.
     fn connections(&self) -> usize {
         let taken = self.health.options.connections_per_peer.max(1) - self.slots.available_permits();
-        self.idle.lock().len() + taken
+        self.idle.lock().iter().filter(|link| link.is_fresh()).count() + taken
     }
 
     fn is_in_use(self: &Arc<Self>) -> bool {

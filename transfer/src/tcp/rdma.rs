@@ -45,7 +45,7 @@ pub(super) struct ByRdma {
 }
 
 /// The name of this transport.
-const RDMA: &str = "rdma";
+pub(super) const RDMA: &str = "rdma";
 
 /// Callback with the number of bytes of each part of a transfer that went by RDMA and was found good.
 pub type OnRdma = Box<dyn Fn(Access, u64) + Send + Sync>;
@@ -106,19 +106,19 @@ impl Ways {
         if (0..ours * state.theirs.max(1)).any(free) { Ok(()) } else { Err(state.why()) }
     }
 
-    /// Says whether bytes go by RDMA, and how, or why not.
+    /// Says whether bytes go by RDMA, and how, or why not. A way that failed counts as such until bytes have gone by it again.
     pub(super) fn report(&self, rdma: &Rdma) -> PeerTransport {
         let state = self.0.lock();
-        let (now, all) = (Instant::now(), rdma.len() * state.theirs.max(1));
-        let left = state.left.values().filter(|left| now < left.until).count();
+        let all = rdma.len() * state.theirs;
+        let failed = state.left.keys().filter(|way| **way < all).count();
         let names = || rdma.names().collect::<Vec<_>>().join(", ");
-        match left {
+        match failed {
             _ if state.theirs == 0 && state.left.is_empty() => PeerTransport::unusable(RDMA, UNTRIED),
-            _ if state.theirs == 0 || left >= all => PeerTransport::unusable(RDMA, state.why()),
+            failed if failed >= all => PeerTransport::unusable(RDMA, state.why()),
             0 => PeerTransport::usable(RDMA, format!("over {}", names())),
-            left => {
+            _ => {
                 let why = state.why();
-                PeerTransport::usable(RDMA, format!("over {}; {left} of {all} ways failed: {why}", names()))
+                PeerTransport::usable(RDMA, format!("over {}; {failed} of {all} ways failed: {why}", names()))
             }
         }
     }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::Ended;
 use crate::args::Global;
 use crate::connect;
+use crate::failure::NoLeader;
 use crate::output::{Output, columns, human_bytes, rounded};
 use crate::view::{Lacking, address, lines_of, state_name};
 
@@ -19,7 +20,7 @@ use crate::view::{Lacking, address, lines_of, state_name};
 const PROBE: ByteSize = ByteSize(64 << 10);
 /// Reads of it, of which the fastest is told. The first ones open connections.
 const READS: usize = 5;
-/// Time limit of one call. A store that does not answer is found sooner.
+/// Time limit of the put. A store that does not answer is found sooner.
 const WITHIN: Duration = Duration::from_secs(5);
 /// Stores that are tried at once.
 const AT_ONCE: usize = 4;
@@ -62,6 +63,9 @@ struct Transport {
 pub(super) async fn transports(global: &Global, output: Output) -> Result<Ended> {
     let client = connect::client_of(global).await?;
     let status = client.admin().status().await;
+    if status.leader.is_none() {
+        return Err(NoLeader("no leader says which stores there are".to_owned()).into());
+    }
     let stores = status.stores();
     let tried: Vec<_> = futures::stream::iter(stores.iter().map(|store| probe(&client, store)))
         .buffered(AT_ONCE)
@@ -73,8 +77,8 @@ pub(super) async fn transports(global: &Global, output: Output) -> Result<Ended>
         stores: stores.iter().zip(tried).map(|(store, tried)| of_store(store, tried, &peers)).collect(),
     };
     output.result(&document, || text(&document));
-    let all_well = document.stores.iter().all(|store| store.error.is_none());
-    Ok(if all_well { Ended::Well } else { Ended::Negative })
+    let reaches_all = document.stores.iter().all(|store| store.error.is_none());
+    Ok(if reaches_all && !document.stores.is_empty() { Ended::Well } else { Ended::Negative })
 }
 
 fn of_store(store: &StoreStatus, tried: Result<Duration, String>, peers: &[PeerReport]) -> Store {
@@ -113,7 +117,11 @@ async fn probe(client: &Client, store: &StoreStatus) -> Result<Duration, String>
     let said = |error: Error| error.to_string();
     let result = async {
         let value = vec![0x5a; usize::try_from(PROBE.0).unwrap_or(0)];
-        client.put_with(&key, &value, &options).await.map_err(said)?;
+        // A put would go on with another store, and hide why this one failed.
+        let session = client.put_session(&key, PROBE.0, &options).await.map_err(said)?;
+        let session = session.ok_or("its key exists already")?;
+        session.write(0, &value).await.map_err(said)?;
+        session.finish().await.map_err(said)?;
         let placed = client.describe(&key).await.map_err(said)?;
         if !placed.is_some_and(|placed| placed.replicas.iter().any(|replica| replica.store == store.store)) {
             return Err(format!("it had no room for {}", human_bytes(PROBE.0)));
@@ -152,8 +160,9 @@ fn text(document: &Document) -> String {
     }));
     let failed =
         document.stores.iter().filter_map(|store| Some(format!("{}: {}", store.addr, store.error.as_ref()?)));
-    // A transport below the one that is used needs no explanation.
-    let lacking = document.stores.iter().flat_map(|store| {
+    // A transport below the one that is used needs no explanation, and a store that no bytes went to has one.
+    let reached = document.stores.iter().filter(|store| store.error.is_none());
+    let lacking = reached.flat_map(|store| {
         let better = store.transports.iter().take_while(|transport| !transport.usable);
         better.map(|transport| Lacking { name: transport.name, why: &transport.how, at: &store.addr })
     });

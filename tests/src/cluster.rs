@@ -374,13 +374,13 @@ impl Cluster {
     /// [`Self::metric_sum`] of metrics that were read in one answer, so that they are of one moment.
     pub async fn metric_sums<const N: usize>(&self, master: usize, names: [&str; N]) -> [f64; N] {
         let Ok((_, metrics)) = http_get(&self.master_http[master], "/metrics").await else { return [0.0; N] };
-        names.map(|name| {
-            let value = |line: &str| {
-                let rest = line.strip_prefix(name)?;
-                rest.starts_with(['{', ' ']).then(|| rest.rsplit_once(' ')?.1.parse::<f64>().ok())?
-            };
-            metrics.lines().filter_map(value).sum()
-        })
+        names.map(|name| sum_of(&metrics, name))
+    }
+
+    /// [`Self::metric_sum`] of a store.
+    pub async fn store_metric_sum(&self, store: usize, name: &str) -> f64 {
+        let answer = http_get(&self.store_http[store], "/metrics").await;
+        answer.map_or(0.0, |(_, metrics)| sum_of(&metrics, name))
     }
 
     /// Waits until a master outside of any cluster reports, at `/readyz` and in its log, what it waits for. `says`
@@ -465,6 +465,15 @@ impl Cluster {
         let (_, body) = http_get(&self.store_http[store], "/status").await.expect("the store answers");
         serde_json::from_str(&body).expect("status is JSON")
     }
+}
+
+/// Sums a metric over its labels.
+fn sum_of(metrics: &str, name: &str) -> f64 {
+    let value = |line: &str| {
+        let rest = line.strip_prefix(name)?;
+        rest.starts_with(['{', ' ']).then(|| rest.rsplit_once(' ')?.1.parse::<f64>().ok())?
+    };
+    metrics.lines().filter_map(value).sum()
 }
 
 impl Drop for Cluster {

@@ -245,7 +245,7 @@ impl Running {
     ///
     /// A store that is suspect for a moment makes misses that say nothing about what is kept. While the masters know an
     /// object that was missed, all missed keys are read again, and only the last reads count as final. A lost object is
-    /// one that the masters do not know, so this hides no loss.
+    /// missed by those, too.
     ///
     /// # Panics
     /// When a client panicked, or a key cannot be read in the end.
@@ -258,11 +258,11 @@ impl Running {
         let one = One { number: u32::MAX, client, recorder, next_put: Arc::default(), errors, cached };
         let mut keys: BTreeSet<String> =
             one.recorder.history().operations.into_iter().map(|operation| operation.key).collect();
-        let until = Instant::now() + BACK_WITHIN;
+        let give_up = Instant::now() + BACK_WITHIN;
         let settled = loop {
             let settled = one.recorder.now();
             let missed = one.missed_of(&keys).await;
-            if Instant::now() >= until || !one.is_any_there(&missed).await {
+            if Instant::now() >= give_up || !one.is_any_there(&missed).await {
                 break settled;
             }
             keys = missed;

@@ -26,9 +26,7 @@ fn workload(seed: u64) -> Workload {
 }
 
 async fn moved(cluster: &Cluster, store: usize) -> f64 {
-    let (_, metrics) = mc_tests::http_get(cluster.store_http(store), "/metrics").await.unwrap_or_default();
-    let lines = metrics.lines().filter(|line| line.starts_with("mc_store_rdma_bytes_total{"));
-    lines.filter_map(|line| line.split_whitespace().last()?.parse::<f64>().ok()).sum()
+    cluster.store_metric_sum(store, "mc_store_rdma_bytes_total").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

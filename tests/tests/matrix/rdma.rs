@@ -4,11 +4,11 @@ use mc_tests::{Cluster, until};
 use rustix::process::Signal;
 
 use crate::row::Row;
-use crate::writer::{Writer, counted};
+use crate::writer::Writer;
 
 /// Bytes that a store moved by RDMA; 0 while it does not answer.
 async fn moved(cluster: &Cluster, store: usize) -> f64 {
-    counted(cluster, store, "mc_store_rdma_bytes_total").await
+    cluster.store_metric_sum(store, "mc_store_rdma_bytes_total").await
 }
 
 async fn all_moved(cluster: &Cluster) -> f64 {
@@ -40,7 +40,11 @@ async fn stop_client() {
     Row::new("SIGSTOP", "a client that writes by RDMA, then goes on")
         .by_rdma()
         .run(async |round| {
-            let writer = writer.get_or_insert_with(|| Writer::start(round.cluster, "rdma"));
+            // The others have 8 keys of 400,000 bytes.
+            let writer = match &mut writer {
+                Some(writer) => writer,
+                none => none.insert(Writer::start(round.cluster, "rdma", 8 * 400_000).await),
+            };
             // Others write meanwhile; the longer spells outlast its transfers.
             for spell in [3, 7, 11] {
                 let before = all_moved(round.cluster).await;

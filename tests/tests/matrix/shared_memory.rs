@@ -4,11 +4,11 @@ use mc_tests::{Cluster, until};
 use rustix::process::Signal;
 
 use crate::row::{Row, SHORT_OF_A_STORE};
-use crate::writer::{Writer, counted};
+use crate::writer::Writer;
 
 /// Bytes that clients wrote to a store through shared memory; 0 while it does not answer.
 async fn written(cluster: &Cluster, store: usize) -> f64 {
-    counted(cluster, store, "mc_store_shm_written_bytes_total").await
+    cluster.store_metric_sum(store, "mc_store_shm_written_bytes_total").await
 }
 
 async fn all_written(cluster: &Cluster) -> f64 {
@@ -43,7 +43,11 @@ async fn stop_client() {
         .cluster(|cluster| cluster.stores(2).segment("64mb"))
         .shared_memory()
         .run(async |round| {
-            let writer = writer.get_or_insert_with(|| Writer::start(round.cluster, "shm"));
+            // The others have 64 keys of 200,000 bytes.
+            let writer = match &mut writer {
+                Some(writer) => writer,
+                none => none.insert(Writer::start(round.cluster, "shm", 64 * 200_000).await),
+            };
             let before = all_written(round.cluster).await;
             let goes_on = || async { all_written(round.cluster).await > before + f64::from(8 << 20) };
             until("it writes", goes_on).await;

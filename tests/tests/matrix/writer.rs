@@ -2,20 +2,26 @@
 
 use std::process::{Child, Command, Stdio};
 
-use mc_tests::{Cluster, http_get, mcctl_exe};
+use mc_tests::{Cluster, mcctl_exe, until};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A process that writes by one transport until it is killed.
 pub(crate) struct Writer(Child);
 
 impl Writer {
-    pub(crate) fn start(cluster: &Cluster, transport: &str) -> Self {
+    /// Starts it, and waits until the pool has more bytes than the other clients, who have at most `others`.
+    pub(crate) async fn start(cluster: &Cluster, transport: &str, others: u64) -> Self {
         let mut command = Command::new(mcctl_exe());
         command
             .args(["--masters", &cluster.addresses(), "--transport", transport])
             .args(["bench", "put", "--size", "2mb", "--threads", "2", "--keys", "8", "--duration", "600s"])
             .stdout(Stdio::null());
-        Self(command.spawn().expect("mcctl starts"))
+        let writer = Self(command.spawn().expect("mcctl starts"));
+        until("it writes", async || {
+            cluster.metric(cluster.leader().await, "mc_pool_used_bytes").await > Some(others as f64)
+        })
+        .await;
+        writer
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -29,13 +35,4 @@ impl Drop for Writer {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Sum of a store's metric over its labels; 0 while the store does not answer.
-pub(crate) async fn counted(cluster: &Cluster, store: usize, metric: &str) -> f64 {
-    let (_, metrics) = http_get(cluster.store_http(store), "/metrics").await.unwrap_or_default();
-    let is_it = |line: &&str| line.strip_prefix(metric).is_some_and(|rest| rest.starts_with(['{', ' ']));
-    let values =
-        metrics.lines().filter(is_it).filter_map(|line| line.split_whitespace().last()?.parse::<f64>().ok());
-    values.sum()
 }

@@ -29,5 +29,5 @@ mod small_disk;
 mod snapshots;
 mod starvation;
 mod stores;
+mod transport;
 mod witness;
-mod writer;

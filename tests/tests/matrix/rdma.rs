@@ -4,32 +4,18 @@ use mc_tests::{Cluster, until};
 use rustix::process::Signal;
 
 use crate::row::Row;
-use crate::writer::Writer;
+use crate::transport::{Writer, kill_stores};
 
-/// Bytes that a store moved by RDMA; 0 while it does not answer.
-async fn moved(cluster: &Cluster, store: usize) -> f64 {
-    cluster.store_metric_sum(store, "mc_store_rdma_bytes_total").await
-}
+/// Bytes that a store moved by RDMA.
+const MOVED: &str = "mc_store_rdma_bytes_total";
 
 async fn all_moved(cluster: &Cluster) -> f64 {
-    moved(cluster, 0).await + moved(cluster, 1).await
+    cluster.store_metric_sum(0, MOVED).await + cluster.store_metric_sum(1, MOVED).await
 }
 
 #[tokio::test]
 async fn kill_store() {
-    Row::new("kill -9", "one of two stores, by RDMA")
-        .by_rdma()
-        .run(async |round| {
-            let store = round.number % 2;
-            until("the store moves bytes", async || moved(round.cluster, store).await > 0.0).await;
-            let since = round.running.recorder().now();
-            round.cluster.stores[store].kill9();
-            round.struck();
-            round.running.acknowledged(10).await;
-            round.cluster.stores[store].start();
-            round.gone_since(since);
-        })
-        .await;
+    kill_stores(Row::new("kill -9", "one of two stores, by RDMA").by_rdma(), MOVED).await;
 }
 
 /// The client stops between the start of a put and its last byte, and goes on after the store has given it up: what it still

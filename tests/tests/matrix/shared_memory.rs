@@ -4,35 +4,21 @@ use mc_tests::{Cluster, until};
 use rustix::process::Signal;
 
 use crate::row::{Row, SHORT_OF_A_STORE};
-use crate::writer::Writer;
+use crate::transport::{Writer, kill_stores};
 
-/// Bytes that clients wrote to a store through shared memory; 0 while it does not answer.
-async fn written(cluster: &Cluster, store: usize) -> f64 {
-    cluster.store_metric_sum(store, "mc_store_shm_written_bytes_total").await
-}
+/// Bytes that clients wrote to a store through shared memory.
+const WRITTEN: &str = "mc_store_shm_written_bytes_total";
 
 async fn all_written(cluster: &Cluster) -> f64 {
-    written(cluster, 0).await + written(cluster, 1).await
+    cluster.store_metric_sum(0, WRITTEN).await + cluster.store_metric_sum(1, WRITTEN).await
 }
 
 /// Its memory can still be read by those who have mapped it, and means nothing any more.
 #[tokio::test]
 async fn kill_store() {
-    Row::new("kill -9", "one of two stores, through shared memory")
-        .cluster(|cluster| cluster.stores(2))
-        .shared_memory()
-        .live_within(SHORT_OF_A_STORE)
-        .run(async |round| {
-            let store = round.number % 2;
-            until("the store copies puts", async || written(round.cluster, store).await > 0.0).await;
-            let since = round.running.recorder().now();
-            round.cluster.stores[store].kill9();
-            round.struck();
-            round.running.acknowledged(10).await;
-            round.cluster.stores[store].start();
-            round.gone_since(since);
-        })
-        .await;
+    let row = Row::new("kill -9", "one of two stores, through shared memory");
+    let row = row.cluster(|cluster| cluster.stores(2)).shared_memory().live_within(SHORT_OF_A_STORE);
+    kill_stores(row, WRITTEN).await;
 }
 
 /// The client stops between the start of a put and its end. Its late requests damage no value of others.

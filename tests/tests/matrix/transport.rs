@@ -1,9 +1,27 @@
-//! A client that is a process of its own.
+//! What the rows of the transports have in common.
 
 use std::process::{Child, Command, Stdio};
 
 use mc_tests::{Cluster, mcctl_exe, until};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::row::Row;
+
+/// Kills one of two stores after the other; `moved` counts the bytes that a store moves by the transport.
+pub(crate) async fn kill_stores(row: Row, moved: &str) {
+    row.run(async |round| {
+        let store = round.number % 2;
+        until("the store moves bytes", async || round.cluster.store_metric_sum(store, moved).await > 0.0)
+            .await;
+        let since = round.running.recorder().now();
+        round.cluster.stores[store].kill9();
+        round.struck();
+        round.running.acknowledged(10).await;
+        round.cluster.stores[store].start();
+        round.gone_since(since);
+    })
+    .await;
+}
 
 /// A process that writes by one transport until it is killed.
 pub(crate) struct Writer(Child);

@@ -1,4 +1,4 @@
-//! What the rows of the transports have in common.
+//! Helpers for the rows of the transports.
 
 use std::process::{Child, Command, Stdio};
 

@@ -93,7 +93,7 @@ impl Copies {
             Some(_held) => write.segment.copy_in(write.offset + from, &write.area, write.at + from, len),
             None => write.lost.store(true, Ordering::Relaxed),
         }
-        // What this thread has written is seen by the one that finds that nothing is left.
+        // Released here and acquired in `run`: a caller that finds nothing left also sees these bytes.
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.done.notify_one();
         }

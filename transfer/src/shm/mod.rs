@@ -76,7 +76,7 @@ const CACHED: usize = 128 << 10;
 const TURN: usize = 1 << 20;
 /// Time after which a store that could not be reached through shared memory is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
-/// Time for which it is still told why not after that.
+/// Time after that for which reports still name the reason.
 const TOLD_FOR: Duration = Duration::from_secs(600);
 
 /// Moves bytes through shared memory where a store of this host shares its own, and everything else over TCP.
@@ -325,7 +325,7 @@ impl Transport for ShmTransport {
             }
         }
         for peer in &mut peers {
-            // Of several epochs of a store's memory, one that is shared is the present one; of others it does not matter.
+            // Of several epochs of a store's memory, the shared one is the present one.
             let reports =
                 stores.iter().filter(|((store, _), _)| *store == peer.store).map(|(_, reach)| reach.report());
             let report = reports.max_by_key(|report| report.usable);

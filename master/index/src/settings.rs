@@ -12,7 +12,10 @@ use super::tenants::Quota;
 ///
 /// A cluster runs at the version that all its members support. `mcctl upgrade finish` raises it; until then, the old
 /// build can be started again.
-pub const CLUSTER_VERSION: u32 = 1;
+///
+/// - 1: the first version.
+/// - 2: fixes of what `apply` answers, each beside the code that asks for the version.
+pub const CLUSTER_VERSION: u32 = 2;
 
 /// Replicated settings: everything that changes the answers of `apply` or of a leader. Formation seeds them from flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -114,9 +114,6 @@ impl Configuration {
     /// Version with which a cluster that has just formed begins: the highest that every member's build supports.
     /// Version 1, which every build supports, if a member does not answer.
     async fn first_version(&self) -> u32 {
-        if CLUSTER_VERSION == 1 {
-            return 1;
-        }
         match self.supported_versions().await {
             Ok(supported) => supported.into_values().fold(CLUSTER_VERSION, u32::min).max(1),
             Err(why) => {

@@ -9,10 +9,12 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::ptr::{self, NonNull};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
 
 /// Type of the file system of memfds, and of none with pages that may be missing (hugetlbfs) or come from elsewhere.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
+/// Smallest page of any supported processor, in bytes.
+const PAGE: usize = 4 << 10;
 
 /// Creates a memory file of `len` bytes whose size is sealed.
 pub(crate) fn memory_file(name: &str, len: u64) -> Result<OwnedFd, (&'static str, rustix::io::Errno)> {
@@ -22,6 +24,15 @@ pub(crate) fn memory_file(name: &str, len: u64) -> Result<OwnedFd, (&'static str
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)
         .map_err(|error| ("sealing", error))?;
     Ok(file)
+}
+
+fn refused(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.into())
+}
+
+/// Returns the seals of a file of another process.
+fn seals(file: impl AsFd) -> io::Result<SealFlags> {
+    rustix::fs::fcntl_get_seals(file).map_err(|error| refused(format!("it is not a memfd: {error}")))
 }
 
 /// Access of this process to a mapping.
@@ -62,8 +73,15 @@ impl Mapping {
     }
 
     /// Maps a file that another process made and that should have `len` bytes, to be read.
+    ///
+    /// The seals are looked at first. Without the seal against shrinking, the file's maker can cut it off after its size was
+    /// looked at and seal it then, and an access to the mapping would end this process. Files without seals, such as those of
+    /// a file system in user space, are asked for nothing else, because their answer may never come.
     pub(crate) fn of_another(file: impl AsFd, len: u64) -> io::Result<Self> {
-        let refused = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+        let seals = seals(&file)?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(refused("it is not sealed against shrinking"));
+        }
         let there = rustix::fs::fstat(&file)?.st_size;
         if u64::try_from(there) != Ok(len) || len == 0 {
             return Err(refused(format!("it has {there} bytes, and not {len}")));
@@ -72,22 +90,21 @@ impl Mapping {
         if kind != TMPFS_MAGIC {
             return Err(refused(format!("it is not a memfd of plain pages (file system {kind:#x})")));
         }
-        if !rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
-            return Err(refused("it is not sealed against shrinking".to_owned()));
-        }
         Self::new(file, len, Protection::Read)
     }
 
     /// Maps a file of a client, to be read. Beyond the rules of [`Self::of_another`], only its maker can write to it, and it has
     /// no holes: this process would pay for their pages.
+    ///
+    /// The seal against writes is looked at before the holes: it also refuses to make further ones.
     pub(crate) fn of_client(file: impl AsFd, len: u64) -> io::Result<Self> {
-        let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why);
-        if !rustix::fs::fcntl_get_seals(&file)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE) {
+        if !seals(&file)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE) {
             return Err(refused("it is not sealed against writes"));
         }
-        let pages = u64::try_from(rustix::fs::fstat(&file)?.st_blocks).unwrap_or(0).saturating_mul(512);
-        if pages < len {
-            return Err(refused("it has holes"));
+        // Moves the offset of the file, which the client shares and a mapping does not use.
+        let whole = rustix::fs::seek(&file, SeekFrom::Hole(0)).unwrap_or(0);
+        if whole < len {
+            return Err(refused(format!("it has a hole at {whole}")));
         }
         Self::of_another(file, len)
     }
@@ -135,10 +152,16 @@ impl Mapping {
         if error.raw_os_error() != Some(libc::EINVAL) {
             return Err(("populating", error));
         }
-        // Linux before 5.14: the file gets its pages now, and this process maps them at the first touch. That can no
-        // longer fail for want of memory.
+        // Linux before 5.14: the file gets its pages now, which can no longer fail for want of memory afterwards.
         rustix::fs::fallocate(file, FallocateFlags::empty(), range.start, len)
-            .map_err(|error| ("fallocate", error.into()))
+            .map_err(|error| ("fallocate", error.into()))?;
+        // A page counts as a hole until its first access.
+        for page in (range.start..range.end).step_by(PAGE) {
+            let byte = self.at(page).cast::<u8>();
+            // SAFETY: inside the mapping, and nobody else has the memory yet.
+            unsafe { byte.write_volatile(byte.read_volatile()) };
+        }
+        Ok(())
     }
 
     /// Copies bytes in.
@@ -173,6 +196,8 @@ impl Drop for Mapping {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Barrier, mpsc};
+
     use super::*;
 
     #[test]
@@ -194,6 +219,58 @@ mod tests {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let len = file.metadata().unwrap().len();
         assert!(Mapping::of_another(&file, len).is_err(), "a file on a disk");
+    }
+
+    /// A file as a client hands it over, but for the seal against shrinking.
+    fn of_client(len: u64) -> OwnedFd {
+        let file = rustix::fs::memfd_create("theirs", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&file, len).unwrap();
+        let mapping = Mapping::new(&file, len, Protection::Write).unwrap();
+        mapping.populate(&file, 0..len).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE).unwrap();
+        file
+    }
+
+    /// The client cuts the file off and seals it while it is looked at. With a look at the size before the seals, some of these
+    /// mappings are of an empty file.
+    #[test]
+    fn no_file_that_was_cut_off_meanwhile_is_mapped() {
+        const TRIES: usize = 10_000;
+        let (start, (hand_over, handed)) = (Barrier::new(2), mpsc::channel::<OwnedFd>());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for file in handed {
+                    start.wait();
+                    rustix::fs::ftruncate(&file, 0).unwrap();
+                    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+                }
+            });
+            for nth in 0..TRIES {
+                let file = of_client(4096);
+                hand_over.send(file.try_clone().unwrap()).unwrap();
+                start.wait();
+                (0..nth % 256).for_each(|_| std::hint::spin_loop());
+                if let Ok(mapping) = Mapping::of_client(&file, 4096) {
+                    panic!("an access to the {} bytes of the mapping would end the process", mapping.len());
+                }
+            }
+            drop(hand_over);
+        });
+    }
+
+    #[test]
+    fn pages_beyond_the_end_do_not_make_up_for_holes() {
+        let file = of_client(3 * 4096);
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        assert!(Mapping::of_client(&file, 3 * 4096).is_ok());
+
+        let file = rustix::fs::memfd_create("holes", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&file, 64 << 10).unwrap();
+        rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 64 << 10, 1 << 20).unwrap();
+        rustix::io::pwrite(&file, &[1; 4096], 0).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE | SealFlags::SHRINK).unwrap();
+        let why = Mapping::of_client(&file, 64 << 10).err().unwrap().to_string();
+        assert!(why.contains("hole at 4096"), "{why}");
     }
 
     #[test]

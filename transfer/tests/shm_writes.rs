@@ -5,7 +5,7 @@
 mod common;
 
 use std::io::IoSlice;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use common::host::{Host, MIB, client};
@@ -16,7 +16,7 @@ use mc_transfer::{
     WriteOp, socket_name,
 };
 use mc_types::Access;
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -446,7 +446,7 @@ async fn memory_that_could_cost_the_store_something_is_not_taken() {
     }
     let file = rustix::fs::memfd_create("theirs", MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&file, MIB as u64).unwrap();
-    let mut offer = async || {
+    let mut offer = async |file: &OwnedFd| {
         let message = [&[0, 0, 0, 2], (MIB as u64).to_be_bytes().as_slice(), &[0; 8]].concat();
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -459,13 +459,16 @@ async fn memory_that_could_cost_the_store_something_is_not_taken() {
         stream.read_exact(&mut number).await.unwrap();
         u64::from_be_bytes(number)
     };
-    assert_eq!(offer().await, 0, "it can shrink");
+    assert_eq!(offer(&file).await, 0, "it can shrink");
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
-    assert_eq!(offer().await, 0, "others can write it");
-    rustix::fs::fcntl_add_seals(&file, SealFlags::FUTURE_WRITE).unwrap();
-    assert_eq!(offer().await, 0, "it has holes");
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, MIB as u64).unwrap();
-    assert_ne!(offer().await, 0);
+    assert_eq!(offer(&file).await, 0, "others can write it");
+    let whole = rustix::fs::memfd_create("theirs", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::io::pwrite(&whole, &[1; MIB], 0).unwrap();
+    for file in [&file, &whole] {
+        rustix::fs::fcntl_add_seals(file, SealFlags::SHRINK | SealFlags::FUTURE_WRITE).unwrap();
+    }
+    assert_eq!(offer(&file).await, 0, "it has holes");
+    assert_ne!(offer(&whole).await, 0);
     // A message that means nothing ends the session.
     stream.write_all(&[9; 20]).await.unwrap();
     assert_eq!(stream.read(&mut [0]).await.unwrap_or(0), 0);

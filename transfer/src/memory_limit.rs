@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+const AVAILABLE: &str = "MemAvailable:";
+
 /// Bytes that the process can take without swapping or being killed, and a description of the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Available {
@@ -12,16 +14,21 @@ pub(crate) struct Available {
 
 /// Returns the tightest limit on this process; `None` where the system tells none, so that nothing can be checked.
 pub(crate) fn available() -> Option<Available> {
-    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| field(&text, AVAILABLE));
     let machine =
         machine.map(|bytes| Available { bytes, limit: "available memory of this machine".to_owned() });
     let groups = fs::read_to_string("/proc/self/cgroup").map(|text| group_dirs(&text)).unwrap_or_default();
     groups.iter().filter_map(|group| group.available()).chain(machine).min_by_key(|available| available.bytes)
 }
 
-/// Parses `MemAvailable` of /proc/meminfo; returns bytes.
-fn mem_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+/// Returns the bytes of the machine's memory; `None` where the system does not tell.
+pub(crate) fn of_machine() -> Option<u64> {
+    field(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
+}
+
+/// Parses a field of /proc/meminfo; returns bytes.
+fn field(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -89,9 +96,9 @@ mod tests {
     #[test]
     fn meminfo_is_read_in_bytes() {
         let text = "MemTotal:       24684000 kB\nMemFree: 1 kB\nMemAvailable:   24320000 kB\n";
-        assert_eq!(mem_available(text), Some(24_320_000 * 1024));
-        assert_eq!(mem_available("MemTotal: 1 kB\n"), None);
-        assert_eq!(mem_available("MemAvailable: many kB\n"), None);
+        assert_eq!(field(text, AVAILABLE), Some(24_320_000 * 1024));
+        assert_eq!(field("MemTotal: 1 kB\n", AVAILABLE), None);
+        assert_eq!(field("MemAvailable: many kB\n", AVAILABLE), None);
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::check::Refusal;
 use super::connection::Connection;
 use super::copies::Copies;
 use crate::mapping::Mapping;
+use crate::memory_limit;
 use crate::wire::AreaOp;
 
 /// Maximum number of areas of all clients, and of their bytes: a process can have 65,530 mappings, of 128 TiB.
@@ -22,8 +23,11 @@ const MOST: usize = 16_384;
 const MOST_BYTES: u64 = 16 << 40;
 
 /// The areas of all clients, by the number that the store has drawn. So nobody finds another client's by counting.
-#[derive(Default)]
-pub(super) struct AreaTable(Mutex<Entries>);
+pub(super) struct AreaTable {
+    entries: Mutex<Entries>,
+    /// Maximum bytes of one client.
+    of_client: u64,
+}
 
 #[derive(Default)]
 struct Entries {
@@ -35,16 +39,26 @@ struct Entries {
 pub(super) struct ClientAreas<'a> {
     all: &'a AreaTable,
     numbers: Vec<u64>,
+    bytes: u64,
+}
+
+impl Default for AreaTable {
+    /// A client can lend as much as the machine has, because areas have no holes. One that hands over the same memory many times
+    /// takes page tables of the store, and the room of others.
+    fn default() -> Self {
+        let of_client = memory_limit::of_machine().unwrap_or(MOST_BYTES).min(MOST_BYTES);
+        Self { entries: Mutex::default(), of_client }
+    }
 }
 
 impl AreaTable {
     pub(super) fn of_client(&self) -> ClientAreas<'_> {
-        ClientAreas { all: self, numbers: Vec::new() }
+        ClientAreas { all: self, numbers: Vec::new(), bytes: 0 }
     }
 
     /// Finds the bytes of an operation.
     fn find(&self, op: &AreaOp) -> Result<Arc<Mapping>, Refusal> {
-        let area = self.0.lock().by_number.get(&op.area).cloned();
+        let area = self.entries.lock().by_number.get(&op.area).cloned();
         let area = area.ok_or_else(|| Refusal::OtherWay("this store has no such memory".to_owned()))?;
         match area.contains(op.at, op.op.len) {
             true => Ok(area),
@@ -61,12 +75,13 @@ impl AreaTable {
 impl ClientAreas<'_> {
     /// Adds an area and returns its number; `None` if there are too many.
     pub(super) fn add(&mut self, area: Mapping) -> Option<u64> {
-        let mut all = self.all.0.lock();
+        let mut all = self.all.entries.lock();
         let bytes = all.bytes.saturating_add(area.len());
-        if all.by_number.len() >= MOST || bytes > MOST_BYTES {
+        let of_client = self.bytes.saturating_add(area.len());
+        if all.by_number.len() >= MOST || bytes > MOST_BYTES || of_client > self.all.of_client {
             return None;
         }
-        all.bytes = bytes;
+        (all.bytes, self.bytes) = (bytes, of_client);
         // 0 is the answer that says no.
         let number = rand::random_range(1..=u64::MAX);
         all.by_number.insert(number, Arc::new(area));
@@ -81,10 +96,11 @@ impl ClientAreas<'_> {
         }
     }
 
-    fn forget(&self, numbers: Vec<u64>) {
-        let mut all = self.all.0.lock();
+    fn forget(&mut self, numbers: Vec<u64>) {
+        let mut all = self.all.entries.lock();
         let areas: Vec<_> = numbers.iter().filter_map(|number| all.by_number.remove(number)).collect();
-        all.bytes -= areas.iter().map(|area| area.len()).sum::<u64>();
+        let bytes = areas.iter().map(|area| area.len()).sum::<u64>();
+        (all.bytes, self.bytes) = (all.bytes - bytes, self.bytes - bytes);
         drop(all);
         if areas.is_empty() {
             return;
@@ -147,14 +163,25 @@ mod tests {
         assert!(find(one, 0, 1).is_err() && find(two, 0, 1).is_ok(), "another client can't end it");
         drop(client);
         assert!(find(two, 0, 1).is_err());
-        assert_eq!(areas.0.lock().bytes, 0);
+        assert_eq!(areas.entries.lock().bytes, 0);
+    }
+
+    #[test]
+    fn a_client_hands_over_no_more_than_its_share() {
+        let areas = AreaTable { of_client: 250, ..AreaTable::default() };
+        let (mut one, mut other) = (areas.of_client(), areas.of_client());
+        let number = one.add(mapping(200)).unwrap();
+        assert!(one.add(mapping(51)).is_none());
+        assert!(one.add(mapping(50)).is_some() && other.add(mapping(250)).is_some());
+        one.remove(number);
+        assert!(one.add(mapping(200)).is_some() && one.add(mapping(1)).is_none());
     }
 
     #[test]
     fn what_clients_hand_over_is_bounded() {
-        let areas = AreaTable::default();
+        let areas = AreaTable { of_client: u64::MAX, ..AreaTable::default() };
         let (mut one, mut other) = (areas.of_client(), areas.of_client());
-        areas.0.lock().bytes = MOST_BYTES - 100;
+        areas.entries.lock().bytes = MOST_BYTES - 100;
         assert!(one.add(mapping(101)).is_none());
         let number = one.add(mapping(100)).unwrap();
         assert!(other.add(mapping(1)).is_none());

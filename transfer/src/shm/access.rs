@@ -45,12 +45,16 @@ impl fmt::Display for ShmAccess {
 impl ShmAccess {
     /// Whether a process of user `theirs` is admitted, or why it is not.
     pub(crate) fn admits(self, theirs: u32) -> Result<(), String> {
-        self.admits_to(rustix::process::geteuid().as_raw(), theirs)
+        self.admits_to(rustix::process::geteuid().as_raw(), theirs, shared_uid())
     }
 
-    fn admits_to(self, ours: u32, theirs: u32) -> Result<(), String> {
+    /// `shared` is the number that stands for several users.
+    fn admits_to(self, ours: u32, theirs: u32, shared: Option<u32>) -> Result<(), String> {
         match self {
             Self::Off => Err("shared memory is switched off".to_owned()),
+            Self::SameUid if shared == Some(theirs) => Err(format!(
+                "its user is shown as {theirs}, which stands for every user without a number in this user namespace:                  run both as a user that is mapped into it, or allow any"
+            )),
             Self::SameUid if theirs != ours && theirs != 0 => Err(format!(
                 "its user is {theirs}, and only those of user {ours} may share memory (same-uid)"
             )),
@@ -59,13 +63,32 @@ impl ShmAccess {
     }
 }
 
+/// Number of users that the kernel knows: all but the last number.
+const ALL_USERS: u64 = u32::MAX as u64;
+/// The kernel's default for users without a number.
+const OVERFLOW_UID: u32 = 65_534;
+
+/// Number by which the kernel shows this process every user that has none in its user namespace. `None` if all have one, as in
+/// the first namespace.
+fn shared_uid() -> Option<u32> {
+    let mapped = std::fs::read_to_string("/proc/self/uid_map").map_or(0, |map| mapped_users(&map));
+    let overflow = || std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?.trim().parse().ok();
+    (mapped < ALL_USERS).then(|| overflow().unwrap_or(OVERFLOW_UID))
+}
+
+/// Counts the users that have a number, from lines of `first-inside first-outside count`. The kernel admits no overlaps.
+fn mapped_users(uid_map: &str) -> u64 {
+    let count = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
+    uid_map.lines().filter_map(count).fold(0, u64::saturating_add)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn same_uid_admits_the_user_itself_and_root() {
-        let admits = |access: ShmAccess, theirs| access.admits_to(1000, theirs).is_ok();
+        let admits = |access: ShmAccess, theirs| access.admits_to(1000, theirs, None).is_ok();
         assert!(admits(ShmAccess::SameUid, 1000) && admits(ShmAccess::SameUid, 0));
         assert!(!admits(ShmAccess::SameUid, 1001) && admits(ShmAccess::Any, 1001));
         assert!(!admits(ShmAccess::Off, 1000));
@@ -73,5 +96,21 @@ mod tests {
             assert_eq!(access.to_string().parse(), Ok(access));
         }
         assert!("on".parse::<ShmAccess>().unwrap_err().to_string().contains("same-uid"));
+    }
+
+    #[test]
+    fn same_uid_admits_no_number_that_stands_for_several_users() {
+        let admits = |access: ShmAccess, shared| access.admits_to(65_534, 65_534, shared).is_ok();
+        assert!(!admits(ShmAccess::SameUid, Some(65_534)), "any other user is shown so, too");
+        assert!(admits(ShmAccess::SameUid, None), "the real user of this number");
+        assert!(admits(ShmAccess::SameUid, Some(65_533)) && admits(ShmAccess::Any, Some(65_534)));
+        assert!(ShmAccess::SameUid.admits_to(1000, 1000, Some(65_534)).is_ok());
+    }
+
+    #[test]
+    fn only_a_namespace_that_maps_every_user_shows_each_by_a_number_of_its_own() {
+        assert_eq!(mapped_users("         0          0 4294967295\n"), ALL_USERS);
+        assert_eq!(mapped_users("0 1000 1\n1 100000 65536\n"), 65_537);
+        assert_eq!([mapped_users(""), mapped_users("0 0 many\n")], [0, 0]);
     }
 }

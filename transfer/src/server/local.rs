@@ -17,11 +17,13 @@ use crate::mapping::Mapping;
 use crate::shm::{MESSAGE_LEN, Message, Record, ShmAccess, files};
 use crate::wire::{HELLO_LEN, Hello, HelloReply, SHARING_SINCE, Status};
 
-/// Longest wait for a client's hello, and for room to send it the descriptors.
+/// Longest wait for a client's hello, for room to send it the descriptors, and from the first byte of a message to its last.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of processes that have the descriptors at the same time; the others use TCP. A store has more descriptors
 /// to spare than that, beside those for data connections.
 const MOST: usize = 128;
+/// Maximum number of processes that are refused at the same time.
+const REFUSED_AT_ONCE: usize = 16;
 
 /// Number of reads, and of bytes, that nobody reads between two messages about them.
 const IMPLAUSIBLE: u64 = 1 << 50;
@@ -36,25 +38,33 @@ impl DataServer {
         access: ShmAccess,
         shutdown: CancellationToken,
     ) {
-        let (connections, places) = (TaskTracker::new(), Arc::new(Semaphore::new(MOST)));
+        let connections = TaskTracker::new();
+        let (places, refusals) = (Arc::new(Semaphore::new(MOST)), Arc::new(Semaphore::new(REFUSED_AT_ONCE)));
         while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
-            match (accepted, places.clone().try_acquire_owned()) {
-                (Ok((stream, _)), Ok(place)) => {
-                    let (server, shutdown) = (self.clone(), shutdown.clone());
-                    connections.spawn(async move {
-                        let ended = shutdown.run_until_cancelled(server.share(stream, access)).await;
-                        if let Some(Err(error)) = ended {
-                            tracing::debug!(%error, "a client does not share memory any more");
-                        }
-                        drop(place);
-                    });
-                }
-                (Ok(_), Err(_)) => tracing::debug!(most = MOST, "too many clients have the segments"),
-                (Err(error), _) => {
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
                     tracing::warn!(%error, "cannot accept local connections, trying again");
                     shutdown.run_until_cancelled(tokio::time::sleep(ACCEPT_PAUSE)).await;
+                    continue;
                 }
-            }
+            };
+            // Before it takes a place: processes that may not share memory must not keep out those that may.
+            let admitted = stream.peer_cred().map_err(|error| error.to_string());
+            let admitted = admitted.and_then(|theirs| access.admits(theirs.uid()));
+            let places = if admitted.is_ok() { &places } else { &refusals };
+            let Ok(place) = places.clone().try_acquire_owned() else {
+                tracing::debug!(most = MOST, "too many clients have the segments");
+                continue;
+            };
+            let (server, shutdown) = (self.clone(), shutdown.clone());
+            connections.spawn(async move {
+                let ended = shutdown.run_until_cancelled(server.share(stream, admitted)).await;
+                if let Some(Err(error)) = ended {
+                    tracing::debug!(%error, "a client does not share memory any more");
+                }
+                drop(place);
+            });
         }
         drop(listener);
         connections.close();
@@ -63,15 +73,15 @@ impl DataServer {
 
     /// Gives the descriptors to one client and serves its messages. Returns when it must not use them any more, or does not
     /// want to.
-    async fn share(&self, mut stream: UnixStream, access: ShmAccess) -> io::Result<()> {
+    async fn share(&self, mut stream: UnixStream, admitted: Result<(), String>) -> io::Result<()> {
         // Before the list is read, so that no change is missed.
         let mut relent = self.relent.subscribe();
-        tokio::time::timeout(PATIENCE, self.hand_over(&mut stream, access)).await??;
+        tokio::time::timeout(PATIENCE, self.hand_over(&mut stream, admitted)).await??;
         let mut areas = self.areas.of_client();
         loop {
             let mut message = [0; MESSAGE_LEN];
             let files = tokio::select! {
-                received = files::receive(&mut stream, &mut message) => match received {
+                received = files::receive(&mut stream, &mut message, PATIENCE) => match received {
                     Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
                     received => received?,
                 },
@@ -95,7 +105,7 @@ impl DataServer {
         }
     }
 
-    async fn hand_over(&self, stream: &mut UnixStream, access: ShmAccess) -> io::Result<()> {
+    async fn hand_over(&self, stream: &mut UnixStream, admitted: Result<(), String>) -> io::Result<()> {
         let mut hello = [0; HELLO_LEN];
         stream.read_exact(&mut hello).await?;
         let hello = Hello::decode(&hello).map_err(io::Error::other)?;
@@ -107,8 +117,7 @@ impl DataServer {
                 return Err(io::Error::other(refusal));
             }
         };
-        let theirs = stream.peer_cred()?.uid();
-        if let Err(why) = access.admits(theirs) {
+        if let Err(why) = admitted {
             stream.write_all(&HelloReply::encode(0, Err((Status::Identity, &why)))).await?;
             return Err(io::Error::other(why));
         }

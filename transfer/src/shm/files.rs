@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -29,8 +30,13 @@ pub(crate) async fn send(stream: &UnixStream, message: &[u8], files: &[BorrowedF
     if sent.await? == message.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Receives a message, and the descriptors that came with it. A call that is dropped before the first byte has lost nothing.
-pub(crate) async fn receive(stream: &mut UnixStream, message: &mut [u8]) -> io::Result<Vec<OwnedFd>> {
+/// Receives a message, and the descriptors that came with it. The first byte may take any time, the others no longer than
+/// `rest`. A call that is dropped before the first byte has lost nothing.
+pub(crate) async fn receive(
+    stream: &mut UnixStream,
+    message: &mut [u8],
+    rest: Duration,
+) -> io::Result<Vec<OwnedFd>> {
     let mut files = Vec::new();
     let first = stream.async_io(Interest::READABLE, || {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
@@ -49,6 +55,6 @@ pub(crate) async fn receive(stream: &mut UnixStream, message: &mut [u8]) -> io::
     if first == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    stream.read_exact(&mut message[first..]).await?;
+    tokio::time::timeout(rest, stream.read_exact(&mut message[first..])).await??;
     Ok(files)
 }

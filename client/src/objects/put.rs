@@ -58,7 +58,7 @@ pub(super) struct Started<'a> {
 
 /// Time that finished writes wait for the other stores. Writes to several stores usually end at nearly the same time,
 /// so one call can end all puts.
-const STRAGGLE: Duration = Duration::from_millis(20);
+pub(super) const STRAGGLE: Duration = Duration::from_millis(20);
 /// Maximum bytes of one start item in a request and in the log, without its key and its stores.
 const START_ITEM_BYTES: usize = 100;
 /// Maximum bytes of one store id there.

@@ -222,6 +222,42 @@ async fn a_replica_that_fails_midway_is_given_up_and_the_other_one_is_stored() {
 }
 
 #[tokio::test]
+async fn a_replica_that_is_not_sealed_soon_after_the_other_one_is_given_up() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    let session = open(&client, "k", &two()).await;
+    write_all(&session).await;
+    // For longer than the test lasts.
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Held);
+    assert_eq!(timeout(PATIENCE, session.finish()).await.unwrap().unwrap(), Put::Stored);
+    let replicas = cluster.world.lock().objects[&b"k"[..]].replicas.clone();
+    assert_eq!(replicas.iter().map(|(store, _)| *store).collect::<Vec<_>>(), [STORE_B]);
+}
+
+#[tokio::test]
+async fn a_slow_store_delays_no_session_that_has_nothing_there() {
+    let cluster = Cluster::start(1);
+    cluster.world.lock().spread = true;
+    let client = uncached(&cluster).await;
+    let (one, two) = (
+        open(&client, "one", &PutOptions::default()).await,
+        open(&client, "two", &PutOptions::default()).await,
+    );
+    write_all(&one).await;
+    write_all(&two).await;
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Held);
+    let finish = timeout(PATIENCE, client.batch_finish(vec![one, two]));
+    let release = async {
+        while cluster.world.lock().objects.is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        cluster.world.lock().stores.insert(STORE_A, StoreHealth::Well);
+    };
+    let (finished, ()) = tokio::join!(finish, release);
+    assert!(finished.expect("nothing was stored while the store was slow").iter().all(Result::is_ok));
+}
+
+#[tokio::test]
 async fn a_session_without_a_whole_replica_fails_even_if_every_range_was_written_somewhere() {
     let cluster = Cluster::start(1);
     let client = uncached(&cluster).await;

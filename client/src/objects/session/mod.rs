@@ -5,6 +5,7 @@ mod get;
 mod open_put;
 mod pinned;
 mod put;
+mod seals;
 
 use std::time::Duration;
 

@@ -131,13 +131,13 @@ impl OpenPut {
     }
 
     /// Notes that a replica can't be used.
-    pub(super) fn give_up(&self, number: u32, why: &TransferError) {
+    pub(super) fn give_up(&self, number: u32, why: String) {
         let mut progress = self.progress.lock();
         if let Some((_, place)) = self.replicas.iter().find(|(replica, _)| *replica == number)
             && !progress.has_failed(number)
         {
             progress.failed.push((number, place.store));
-            progress.why = why.to_string();
+            progress.why = why;
         }
     }
 

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::join_all;
+use futures::stream::FuturesUnordered;
 use mc_transfer::{Checksum, Seal, TransferError, WriteOp};
 use mc_types::MAX_GRANT_LIFETIME;
 use tokio::time::Instant;
 
 use super::open_put::{Answers, OpenPut, WRITE};
+use super::seals;
 use crate::local::Spot;
 use crate::objects::batch::{Cost, IN_FLIGHT, cut};
 use crate::objects::core::{Core, nonsense};
@@ -69,15 +71,18 @@ struct StoreWrites<'w> {
 }
 
 /// Destination of a write: index of the item, number of the replica, and offset of the range.
-type Target = (usize, u32, u64);
+pub(super) type Target = (usize, u32, u64);
 
 /// Writes by grant.
 #[derive(Default)]
-struct Batch<'w>(BTreeMap<(usize, usize), StoreWrites<'w>>);
+pub(super) struct Batch<'w>(BTreeMap<(usize, usize), StoreWrites<'w>>);
+
+/// Answers of one store.
+pub(super) type Answered = Vec<(Target, Result<Checksum, TransferError>)>;
 
 impl<'w> Batch<'w> {
     /// Adds a write of `from` to one replica of a put, number `at` of the items.
-    fn add(
+    pub(super) fn add(
         &mut self,
         put: &'w OpenPut,
         now: Instant,
@@ -94,12 +99,20 @@ impl<'w> Batch<'w> {
         store.ops.push(WriteOp { range: place.range, offset, from });
     }
 
-    /// Writes, with one call for each grant.
-    async fn write(self, core: &Core, seal: Seal) -> Vec<(Target, Result<Checksum, TransferError>)> {
-        let writing = self.0.into_values().map(|StoreWrites { to, until, targets, ops }| async move {
-            targets.into_iter().zip(core.write_to(to, ops, seal, until).await)
-        });
-        join_all(writing).await.into_iter().flatten().collect()
+    /// Begins to write, with one call for each grant.
+    pub(super) fn begin(
+        self,
+        core: &'w Core,
+        seal: Seal,
+    ) -> impl Iterator<Item = impl Future<Output = Answered> + use<'w>> + use<'w> {
+        self.0.into_values().map(move |StoreWrites { to, until, targets, ops }| async move {
+            targets.into_iter().zip(core.write_to(to, ops, seal, until).await).collect()
+        })
+    }
+
+    /// Writes, and waits for all stores.
+    async fn write(self, core: &'w Core) -> Answered {
+        join_all(self.begin(core, Seal::No)).await.into_iter().flatten().collect()
     }
 }
 
@@ -187,7 +200,7 @@ impl Core {
             }
         }
         let mut answers: HashMap<(usize, u64), Answers> = HashMap::with_capacity(begun.len());
-        for ((at, replica, offset), result) in batch.write(self, Seal::No).await {
+        for ((at, replica, offset), result) in batch.write(self).await {
             answers.entry((at, offset)).or_default().push((replica, result));
         }
         if !begun.is_empty() {
@@ -206,12 +219,37 @@ impl Core {
 
     /// Ends puts whose objects are complete, which makes them visible. The others fail and are revoked.
     pub(crate) async fn finish_puts(&self, puts: &[&OpenPut]) -> Vec<Result<Put, Error>> {
-        self.seal(puts).await;
-        let now = Instant::now();
         let mut results = vec![None; puts.len()];
+        let (mut seals, mut ending) = (seals::begin(self, puts), FuturesUnordered::new());
+        loop {
+            tokio::select! {
+                biased;
+                Some(sealed) = seals.next() => ending.push(self.end_puts(puts, sealed)),
+                Some(ended) = ending.next() => {
+                    for (at, result) in ended {
+                        results[at] = Some(result);
+                    }
+                }
+                else => break,
+            }
+        }
+        let results: Vec<_> =
+            results.into_iter().map(|result| result.unwrap_or_else(|| Err(nonsense(WRITE)))).collect();
+        for mode in MODES {
+            let of_mode = puts.iter().zip(&results).filter(|(put, _)| put.mode == mode);
+            self.note_results(mode, of_mode.map(|(put, result)| (&put.key[..], result)));
+        }
+        results
+    }
+
+    /// Ends those of the puts that are sealed.
+    async fn end_puts(&self, puts: &[&OpenPut], sealed: Vec<usize>) -> Vec<(usize, Result<Put, Error>)> {
+        let now = Instant::now();
+        let mut results = Vec::with_capacity(sealed.len());
         let mut revoked = Vec::new();
         let mut written = [Vec::new(), Vec::new()];
-        for (at, put) in puts.iter().enumerate() {
+        for at in sealed {
+            let put = puts[at];
             match put.complete(at, now) {
                 Ok(mut done) => {
                     done.pending.spot = self.spot(put, &done);
@@ -219,7 +257,7 @@ impl Core {
                 }
                 Err(error) => {
                     revoked.push(put.id);
-                    results[at] = Some(Err(error));
+                    results.push((at, Err(error)));
                 }
             }
         }
@@ -238,32 +276,8 @@ impl Core {
             }
         }
         let ended: Vec<_> = futures::stream::iter(ends).buffered(IN_FLIGHT).collect().await;
-        for (at, result) in ended.into_iter().flatten().filter_map(Round::done) {
-            results[at] = Some(result);
-        }
-        let results: Vec<_> =
-            results.into_iter().map(|result| result.unwrap_or_else(|| Err(nonsense(WRITE)))).collect();
-        for mode in MODES {
-            let of_mode = puts.iter().zip(&results).filter(|(put, _)| put.mode == mode);
-            self.note_results(mode, of_mode.map(|(put, result)| (&put.key[..], result)));
-        }
+        results.extend(ended.into_iter().flatten().filter_map(Round::done));
         results
-    }
-
-    /// Seals the replicas of the puts whose objects are complete: after that no write changes them.
-    async fn seal(&self, puts: &[&OpenPut]) {
-        let now = Instant::now();
-        let mut batch = Batch::default();
-        for (at, put) in puts.iter().enumerate() {
-            for (number, place) in put.whole_replicas(now) {
-                batch.add(put, now, (at, number, 0), place, Vec::new());
-            }
-        }
-        for ((at, number, _), result) in batch.write(self, Seal::Yes).await {
-            if let Err(error) = result {
-                puts[at].give_up(number, &error);
-            }
-        }
     }
 
     /// Returns the object's place in this process's own store, if it was written there.

@@ -7,6 +7,7 @@ mod copies;
 mod counters;
 mod fetched;
 mod local;
+mod pace;
 mod rdma;
 mod socket;
 
@@ -74,8 +75,8 @@ pub struct DataServerConfig {
 /// Longest waits of the server for a peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
-    /// Longest wait for a byte in the middle of a message. A longer time tolerates slower peers; a shorter one frees
-    /// sooner the resources that dead peers hold.
+    /// Longest wait for a byte in the middle of a message, and of all such waits in it, beside the time for its bytes at 64 KiB
+    /// a second. A longer time tolerates slower peers; a shorter one frees sooner the resources that dead peers hold.
     pub stall: Duration,
     /// Longest wait between two requests. The client notices that the connection was closed and makes a new one.
     pub idle: Duration,
@@ -283,7 +284,7 @@ impl DataServer {
         let open = OpenConnection::count(&self.counters);
         socket_options::set(&stream);
         let closed = Connection::new(self, Socket::new(stream, self.timeouts.stall)).run().await;
-        if matches!(closed, Closed::Protocol(_) | Closed::Stalled(_)) {
+        if matches!(closed, Closed::Protocol(_) | Closed::Stalled) {
             Counters::add(&self.counters.broken_connections, 1);
         }
         tracing::debug!(reason = %closed, "data connection closed");

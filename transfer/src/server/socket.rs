@@ -8,8 +8,10 @@ use rustix::net::SendFlags;
 use smallvec::SmallVec;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use super::Lent;
+use super::pace::Pace;
 use crate::authority::Times;
 use crate::fence::{Fenced, HeldPass, WritePass};
 use crate::segment::Segment;
@@ -37,8 +39,8 @@ pub(super) enum Closed {
     Idle(Duration),
     #[error("it was idle, and others need its place")]
     Crowded,
-    #[error("the peer stalled for longer than {0:?} in the middle of a message")]
-    Stalled(Duration),
+    #[error("the peer stalled in the middle of a message, or moved it too slowly")]
+    Stalled,
     #[error("the peer broke the protocol: {0}")]
     Protocol(#[from] WireError),
     #[error("the queue pair beside it can't be used any more")]
@@ -102,7 +104,7 @@ fn receive_some(socket: BorrowedFd<'_>, writes: &[Incoming], done: u64) -> io::R
 /// The server's end of a connection: every wait is bounded, and payload moves directly between socket and segment.
 pub(super) struct Socket {
     stream: TcpStream,
-    stall: Duration,
+    pace: Pace,
     /// Bytes moved since it last waited or yielded.
     since_turn: usize,
     discarded: Vec<u8>,
@@ -110,7 +112,7 @@ pub(super) struct Socket {
 
 impl Socket {
     pub(super) fn new(stream: TcpStream, stall: Duration) -> Self {
-        Self { stream, stall, since_turn: 0, discarded: Vec::new() }
+        Self { stream, pace: Pace::new(stall), since_turn: 0, discarded: Vec::new() }
     }
 
     pub(super) async fn read_exact(&mut self, into: &mut [u8]) -> Result<(), Closed> {
@@ -128,6 +130,9 @@ impl Socket {
             match (self.stream.try_read(&mut into[done..]), idle) {
                 (Ok(0), _) => return Err(Closed::ByPeer),
                 (Ok(n), _) => {
+                    if done == 0 && idle.is_some() {
+                        self.pace.begin();
+                    }
                     done += n;
                     self.moved(n).await;
                 }
@@ -167,7 +172,10 @@ impl Socket {
         while done < bytes.len() {
             let send = || Ok(rustix::net::send(self.stream.as_fd(), &bytes[done..], flags)?);
             match self.stream.try_io(Interest::WRITABLE, send) {
-                Ok(n) => done += n,
+                Ok(n) => {
+                    self.pace.moved(n);
+                    done += n;
+                }
                 Err(error) => self.wait(Interest::WRITABLE, error).await?,
             }
         }
@@ -262,9 +270,12 @@ impl Socket {
         match error.kind() {
             io::ErrorKind::WouldBlock => {
                 self.since_turn = 0;
-                match tokio::time::timeout(self.stall, self.stream.ready(interest)).await {
+                let began = Instant::now();
+                let ready = tokio::time::timeout(self.pace.next_wait(), self.stream.ready(interest)).await;
+                self.pace.waited(began.elapsed());
+                match ready {
                     Ok(ready) => Ok(ready.map(|_| ())?),
-                    Err(_) => Err(Closed::Stalled(self.stall)),
+                    Err(_) => Err(Closed::Stalled),
                 }
             }
             io::ErrorKind::Interrupted => Ok(()),
@@ -274,10 +285,15 @@ impl Socket {
 
     /// Counts a request as so many bytes, so that one who sends many small ones yields as well.
     pub(super) async fn take_turn(&mut self) {
-        self.moved(TURN / REQUESTS_IN_TURN).await;
+        self.yield_after(TURN / REQUESTS_IN_TURN).await;
     }
 
     async fn moved(&mut self, n: usize) {
+        self.pace.moved(n);
+        self.yield_after(n).await;
+    }
+
+    async fn yield_after(&mut self, n: usize) {
         self.since_turn += n;
         if self.since_turn >= TURN {
             self.since_turn = 0;

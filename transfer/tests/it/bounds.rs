@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout};
 
 use crate::common::relay::Relay;
-use crate::common::{Store, pattern, peer_at, read, sealed, soon, until, write};
+use crate::common::{CLUSTER, EPOCH, STORE, Store, pattern, peer_at, read, sealed, soon, until, write};
 
 #[tokio::test]
 async fn the_deadline_is_kept_against_a_store_that_never_answers() {
@@ -316,4 +316,29 @@ async fn a_server_told_to_stop_closes_its_connections_and_ends() {
         matches!(&answer, Err(TransferError::Connect { address: at, .. }) if *at == address),
         "{answer:?}"
     );
+}
+
+/// The connection is never idle and no wait is long, but the message would take hours.
+#[tokio::test]
+async fn a_client_that_trickles_a_message_is_dropped() {
+    let timeouts = Timeouts { stall: Duration::from_millis(300), ..Timeouts::default() };
+    let store = Store::start_with(1 << 20, timeouts).await;
+    let mut stream = TcpStream::connect(&store.address).await.unwrap();
+    let mut hello = b"mcTX\0\x01\0\x02".to_vec();
+    hello.extend_from_slice(&CLUSTER.0.to_be_bytes());
+    hello.extend_from_slice(&STORE.0.to_be_bytes());
+    hello.extend_from_slice(&EPOCH.0.to_be_bytes());
+    stream.write_all(&hello).await.unwrap();
+    stream.read_exact(&mut [0; 13]).await.unwrap();
+    // A read of one operation under a grant of 64 KiB.
+    stream.write_all(b"\0\0\0\0\0\0\0\x01\x01\0\0\x01\0\x01\0\0").await.unwrap();
+    let trickle = async {
+        while stream.write_all(&[0]).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+    };
+    tokio::select! {
+        () = trickle => {}
+        () = until("it is dropped", || store.counters().broken_connections.load(Ordering::SeqCst) == 1) => {}
+    }
 }

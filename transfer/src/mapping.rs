@@ -90,7 +90,9 @@ impl Mapping {
         if kind != TMPFS_MAGIC {
             return Err(refused(format!("it is not a memfd of plain pages (file system {kind:#x})")));
         }
-        Self::new(file, len, Protection::Read)
+        let mapping = Self::new(file, len, Protection::Read)?;
+        mapping.withhold_from_children();
+        Ok(mapping)
     }
 
     /// Maps a file of a client, to be read. Beyond the rules of [`Self::of_another`], only its maker can write to it, and it has
@@ -107,6 +109,27 @@ impl Mapping {
             return Err(refused(format!("it has a hole at {whole}")));
         }
         Self::of_another(file, len)
+    }
+
+    /// Leaves the mapping out of processes that are forked from this one: a child would keep the memory of a store after the
+    /// store has ended, and the next one would not fit. A child that accesses it dies, so this is not for memory that callers see.
+    pub(crate) fn withhold_from_children(&self) {
+        self.advise(libc::MADV_DONTFORK);
+    }
+
+    /// Undoes [`Self::withhold_from_children`], which libibverbs does to registered memory on some systems. For a shared mapping that
+    /// is not needed: this process and a device go on with the same pages after a fork.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn leave_to_children(&self) {
+        self.advise(libc::MADV_DOFORK);
+    }
+
+    /// Gives advice on all of it. If that fails, only memory is kept for longer.
+    fn advise(&self, advice: libc::c_int) {
+        // SAFETY: the whole mapping, whose content the advice leaves as it is.
+        if unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) } != 0 {
+            tracing::debug!(advice, error = %io::Error::last_os_error(), "the system does not take advice on memory");
+        }
     }
 
     /// Length in bytes.

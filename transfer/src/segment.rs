@@ -144,6 +144,7 @@ impl Segment {
         let memfd = memory_file(&format!("mc-segment-{number}"), len)
             .map_err(|(step, error)| failed(step)(error.into()))?;
         let mapping = Mapping::new(&memfd, len, Protection::Write).map_err(failed("mmap"))?;
+        mapping.withhold_from_children();
         // Only advice: huge pages, where the system allows them for shared memory, save faults and page-table memory.
         // SAFETY: the whole mapping, which is ours.
         unsafe { libc::madvise(mapping.base().as_ptr().cast(), len as usize, libc::MADV_HUGEPAGE) };

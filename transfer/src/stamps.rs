@@ -38,6 +38,7 @@ impl Stamps {
         let len = stamps_len(segment_len);
         let file = memory_file(&format!("mc-stamps-{segment}"), len).ok()?;
         let mapping = Mapping::new(&file, len, Protection::Write).ok()?;
+        mapping.withhold_from_children();
         // A write must not meet a machine without memory.
         mapping.populate(&file, 0..len).ok()?;
         // Others can't write them. This process has mapped them before.

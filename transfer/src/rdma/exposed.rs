@@ -38,7 +38,10 @@ impl Exposed {
             Access::Read => mc_verbs::Access::Remote,
         };
         let regions = rdma.ways.iter().map(|way| Region::new(&way.domain, memory.clone(), access));
-        let regions = regions.collect::<Result<_, _>>().map_err(|error| NoRdma(error.to_string()))?;
+        let regions = regions.collect::<Result<_, _>>().map_err(|error| NoRdma(error.to_string()));
+        // Callers see areas, also in a child.
+        memory.leave_to_children();
+        let regions = regions?;
         Ok(Self { regions })
     }
 

@@ -2,16 +2,16 @@
 //! their memory.
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::areas::ClientAreas;
 use super::{ACCEPT_PAUSE, Counters, DataServer, check};
 use crate::mapping::Mapping;
 use crate::shm::{MESSAGE_LEN, Message, Record, ShmAccess, files};
@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const MOST: usize = 128;
 /// Maximum number of processes that are refused at the same time.
 const REFUSED_AT_ONCE: usize = 16;
+/// Maximum number of connections beyond these that are closed at the same time.
+const CLOSED_AT_ONCE: usize = 16;
 
 /// Number of reads, and of bytes, that nobody reads between two messages about them.
 const IMPLAUSIBLE: u64 = 1 << 50;
@@ -40,6 +42,7 @@ impl DataServer {
     ) {
         let connections = TaskTracker::new();
         let (places, refusals) = (Arc::new(Semaphore::new(MOST)), Arc::new(Semaphore::new(REFUSED_AT_ONCE)));
+        let closers = Arc::new(Semaphore::new(CLOSED_AT_ONCE));
         while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
             let stream = match accepted {
                 Ok((stream, _)) => stream,
@@ -55,15 +58,21 @@ impl DataServer {
             let places = if admitted.is_ok() { &places } else { &refusals };
             let Ok(place) = places.clone().try_acquire_owned() else {
                 tracing::debug!(most = MOST, "too many clients have the segments");
+                let Some(Ok(turn)) = shutdown.run_until_cancelled(closers.clone().acquire_owned()).await
+                else {
+                    break;
+                };
+                close((stream, Vec::new()), turn);
                 continue;
             };
             let (server, shutdown) = (self.clone(), shutdown.clone());
             connections.spawn(async move {
-                let ended = shutdown.run_until_cancelled(server.share(stream, admitted)).await;
-                if let Some(Err(error)) = ended {
+                let mut files = Vec::new();
+                let share = server.share(&stream, admitted, &mut files);
+                if let Some(Err(error)) = shutdown.run_until_cancelled(share).await {
                     tracing::debug!(%error, "a client does not share memory any more");
                 }
-                drop(place);
+                close((stream, files), place);
             });
         }
         drop(listener);
@@ -72,56 +81,83 @@ impl DataServer {
     }
 
     /// Gives the descriptors to one client and serves its messages. Returns when it must not use them any more, or does not
-    /// want to.
-    async fn share(&self, mut stream: UnixStream, admitted: Result<(), String>) -> io::Result<()> {
+    /// want to. `files` are descriptors of the client that are not closed yet.
+    async fn share(
+        &self,
+        stream: &UnixStream,
+        admitted: Result<(), String>,
+        files: &mut Vec<OwnedFd>,
+    ) -> io::Result<()> {
         // Before the list is read, so that no change is missed.
         let mut relent = self.relent.subscribe();
-        tokio::time::timeout(PATIENCE, self.hand_over(&mut stream, admitted)).await??;
+        tokio::time::timeout(PATIENCE, self.hand_over(stream, admitted, files)).await??;
         let mut areas = self.areas.of_client();
         loop {
             let mut message = [0; MESSAGE_LEN];
-            let files = tokio::select! {
-                received = files::receive(&mut stream, &mut message, PATIENCE) => match received {
-                    Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-                    received => received?,
-                },
+            let received = tokio::select! {
+                received = files::receive(stream, &mut message, PATIENCE, files) => received,
                 _ = relent.changed() => return Ok(()),
             };
-            match (Message::decode(&message), files.as_slice()) {
-                (Some(Message::Read { reads, bytes }), []) if reads.max(bytes) < IMPLAUSIBLE => {
-                    Counters::add(&self.counters.shm_reads, reads);
-                    Counters::add(&self.counters.shm_bytes_read, bytes);
-                }
-                (Some(Message::Area { len }), [file]) => {
-                    let area = Mapping::of_client(file, len).inspect_err(|error| {
-                        tracing::debug!(%error, "a client's memory can't be mapped, so its bytes come over TCP");
-                    });
-                    let number = area.ok().and_then(|area| areas.add(area)).unwrap_or(0);
-                    tokio::time::timeout(PATIENCE, stream.write_all(&number.to_be_bytes())).await??;
-                }
-                (Some(Message::AreaEnd { number }), []) => areas.remove(number),
-                _ => return Err(io::ErrorKind::InvalidData.into()),
+            match received {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                received => received?,
             }
+            self.message(stream, &message, files, &mut areas).await?;
+            close_all(files).await;
         }
     }
 
-    async fn hand_over(&self, stream: &mut UnixStream, admitted: Result<(), String>) -> io::Result<()> {
+    async fn message(
+        &self,
+        stream: &UnixStream,
+        message: &[u8; MESSAGE_LEN],
+        files: &[OwnedFd],
+        areas: &mut ClientAreas<'_>,
+    ) -> io::Result<()> {
+        match (Message::decode(message), files) {
+            (Some(Message::Read { reads, bytes }), []) if reads.max(bytes) < IMPLAUSIBLE => {
+                Counters::add(&self.counters.shm_reads, reads);
+                Counters::add(&self.counters.shm_bytes_read, bytes);
+            }
+            (Some(Message::Area { len }), [file]) => {
+                let area = Mapping::of_client(file, len).inspect_err(|error| {
+                    tracing::debug!(%error, "a client's memory can't be mapped, so its bytes come over TCP");
+                });
+                let number = area.ok().and_then(|area| areas.add(area)).unwrap_or(0);
+                let answer = number.to_be_bytes();
+                tokio::time::timeout(PATIENCE, files::send(stream, &answer, &[])).await??;
+            }
+            (Some(Message::AreaEnd { number }), []) => areas.remove(number),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        }
+        Ok(())
+    }
+
+    async fn hand_over(
+        &self,
+        stream: &UnixStream,
+        admitted: Result<(), String>,
+        files: &mut Vec<OwnedFd>,
+    ) -> io::Result<()> {
         let mut hello = [0; HELLO_LEN];
-        stream.read_exact(&mut hello).await?;
+        files::receive(stream, &mut hello, PATIENCE, files).await?;
+        if !files.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "descriptors with the hello"));
+        }
         let hello = Hello::decode(&hello).map_err(io::Error::other)?;
         let version = match check::check_hello(self.identity, self.authority.times(), &hello) {
             Ok(version) => version,
             Err(refusal) => {
                 let reply = HelloReply::encode(0, Err((refusal.status(), &refusal.to_string())));
-                stream.write_all(&reply).await?;
+                files::send(stream, &reply, &[]).await?;
                 return Err(io::Error::other(refusal));
             }
         };
         if let Err(why) = admitted {
-            stream.write_all(&HelloReply::encode(0, Err((Status::Identity, &why)))).await?;
+            files::send(stream, &HelloReply::encode(0, Err((Status::Identity, &why))), &[]).await?;
             return Err(io::Error::other(why));
         }
-        stream.write_all(&HelloReply::encode(version, Ok(()))).await?;
+        files::send(stream, &HelloReply::encode(version, Ok(())), &[]).await?;
         let lent = self.lent.load_full();
         for lent in lent.iter() {
             let segment = &lent.segment;
@@ -134,5 +170,27 @@ impl DataServer {
             }
         }
         files::send(stream, &Record::END.encode(), &[]).await
+    }
+}
+
+/// Closes a client's connection, and descriptors of it, apart from the runtime's threads, and then gives its place back.
+///
+/// Descriptors that were not received close with the connection. The end of one can take as long as its client likes: a socket may
+/// wait for a peer that takes no bytes.
+fn close((stream, files): (UnixStream, Vec<OwnedFd>), place: OwnedSemaphorePermit) {
+    if let Ok(stream) = stream.into_std() {
+        drop(tokio::task::spawn_blocking(move || {
+            drop((stream, files));
+            drop(place);
+        }));
+    }
+}
+
+/// Closes descriptors of a client apart from the runtime's threads, and waits for that, so that each client has one such thread at most.
+async fn close_all(files: &mut Vec<OwnedFd>) {
+    if !files.is_empty() {
+        let files = std::mem::take(files);
+        // The runtime may end before.
+        let _ = tokio::task::spawn_blocking(move || drop(files)).await;
     }
 }

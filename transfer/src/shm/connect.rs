@@ -60,7 +60,8 @@ async fn receive_all(peer: &Peer, access: ShmAccess) -> io::Result<Result<Shared
     let mut segments = HashMap::new();
     loop {
         let mut record = [0; RECORD_LEN];
-        let descriptors = files::receive(&mut stream, &mut record, PATIENCE).await?;
+        let mut descriptors = Vec::new();
+        files::receive(&stream, &mut record, PATIENCE, &mut descriptors).await?;
         let Record { number, len } = Record::decode(&record);
         match descriptors.as_slice() {
             _ if (Record { number, len }) == Record::END => return Ok(Ok((stream, segments, sharing))),

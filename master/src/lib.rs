@@ -16,6 +16,7 @@ mod metadata;
 mod metrics;
 mod overruled;
 mod peers;
+mod ports;
 mod process;
 mod rescue;
 mod setting;

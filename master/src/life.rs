@@ -11,18 +11,19 @@ use mc_types::NodeId;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::api::{Api, InFlight, MasterService};
+use crate::api::{Api, InFlight, KeptForStores, MasterService};
 use crate::config::MasterArgs;
 use crate::data_disk::{DataDisk, Holdings};
 use crate::formation::{ClusterView, Formation, FormationService, Formed};
 use crate::http;
 use crate::leader::{
-    Coordinator, CoordinatorConfig, Services, ServicesConfig, duties, keep_members, keep_room,
-    leave_to_a_better_disk,
+    Coordinator, CoordinatorConfig, Services, ServicesConfig, SpareDescriptors, duties, keep_members,
+    keep_room, leave_to_a_better_disk, leave_to_a_master_with_descriptors,
 };
 use crate::master::{CLOSE, Environment, Listeners, Log, StartError};
 use crate::metrics::MasterMetrics;
 use crate::overruled;
+use crate::ports;
 
 /// Limit on the size of a request: 4,096 keys of 4 KiB and their framing.
 const MAX_REQUEST_BYTES: usize = 24 << 20;
@@ -61,7 +62,8 @@ impl Life {
         let newcomer = matches!(formed, Formed::Newcomer(_));
         let (args, environment) = (&self.config.args, &self.environment);
         let disk = DataDisk::new(&args.data_dir, args.disk_reserve.0, environment.free_space.clone());
-        let raft = self.start_raft(formed, log.clone(), disk.clone(), service).await?;
+        let spare = Arc::new(SpareDescriptors::default());
+        let raft = self.start_raft(formed, log.clone(), disk.clone(), spare.clone(), service).await?;
         let services = Arc::new(Services::new(ServicesConfig {
             coordinator: CoordinatorConfig {
                 cluster,
@@ -88,6 +90,7 @@ impl Life {
         self.tasks.spawn(keep_room(coordinator.clone()));
         self.tasks.spawn(keep_members(services.members.clone()));
         self.tasks.spawn(leave_to_a_better_disk(coordinator.clone()));
+        self.tasks.spawn(leave_to_a_master_with_descriptors(coordinator.clone(), spare));
         self.tasks.spawn(note_formed(self.formation.service(), coordinator.clone(), self.stop.clone()));
         self.tasks.spawn(keep_metrics(self.api.clone(), self.metrics.clone(), self.stop.clone()));
 
@@ -107,6 +110,7 @@ impl Life {
         formed: Formed,
         log: LogStore,
         disk: Arc<DataDisk>,
+        spare: Arc<SpareDescriptors>,
         service: RaftService,
     ) -> Result<RaftNode, StartError> {
         let args = &self.config.args;
@@ -122,6 +126,7 @@ impl Life {
             log,
             bytes_since: Arc::new(move |covered| appended.bytes_since(covered.unwrap_or(0))),
             nearly_full: Arc::new(move || disk.shortage().is_some()),
+            has_descriptors: Arc::new(move || spare.are_there()),
             snapshot_dir: args.data_dir.join("snapshots"),
             limits: SnapshotLimits {
                 log_bytes: args.snapshot_log_bytes.0,
@@ -225,6 +230,8 @@ impl Life {
         self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(calls));
         self.environment.raft.spawn(self.stop.clone().run_until_cancelled_owned(consensus));
         let Listeners { client, raft: raft_listener, http, .. } = listeners;
+        let (client, raft_listener) =
+            (client.gated(ports::for_clients()), raft_listener.gated(ports::for_masters()));
         let stop = self.stop.clone();
         self.environment.raft.spawn(async move {
             if let Err(error) = raft.serve(raft_listener, stop.cancelled_owned()).await {
@@ -244,6 +251,7 @@ impl Life {
                 .http2_max_pending_accept_reset_streams(Some(MAX_STREAMS as usize))
                 .http2_keepalive_interval(Some(KEEP_ALIVE))
                 .http2_keepalive_timeout(Some(Duration::from_secs(2)))
+                .layer(KeptForStores)
                 .layer(in_flight)
                 .add_service(MasterServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES))
                 .serve_with_incoming_shutdown(client.incoming, stop.cancelled_owned())

@@ -243,6 +243,18 @@ impl Process {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()
     }
 
+    /// Returns the lowest descriptor that the process has not in use: with this limit it can open none.
+    ///
+    /// # Panics
+    /// When the process does not run.
+    #[must_use]
+    pub fn first_free_descriptor(&self) -> u64 {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs");
+        let open: std::collections::BTreeSet<u64> =
+            open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+        (0..).find(|number| !open.contains(number)).expect("there are fewer than 2^64")
+    }
+
     /// Closes the process' standard input, as the death of a test runner does.
     pub fn abandon(&mut self) {
         drop(self.child.as_mut().and_then(|child| child.stdin.take()));

@@ -27,6 +27,8 @@ pub(crate) struct Acks {
     latest: Mutex<HashMap<NodeId, Ack>>,
     /// Each peer's latest report on its disk.
     disks: Mutex<HashMap<NodeId, Disk>>,
+    /// Time of each peer's latest report that it can open files and connections.
+    with_descriptors: Mutex<HashMap<NodeId, Instant>>,
     /// Time of each peer's last answer to a heartbeat, and its round trip.
     round_trips: Mutex<HashMap<NodeId, (Instant, Duration)>>,
     noted: Notify,
@@ -102,6 +104,21 @@ impl Acks {
     /// Duration of a sync of `peer`'s log; `None` if it has reported none in the last second.
     pub(super) fn sync(&self, peer: NodeId) -> Option<Duration> {
         lately(&self.disks.lock(), peer)?.sync
+    }
+
+    /// Records whether `peer` reports that it can open files and connections.
+    pub(super) fn note_descriptors(&self, peer: NodeId, has_some: bool) {
+        let mut with_descriptors = self.with_descriptors.lock();
+        if has_some {
+            with_descriptors.insert(peer, Instant::now());
+        } else {
+            with_descriptors.remove(&peer);
+        }
+    }
+
+    /// Whether `peer` has reported in the last second that it can open files and connections.
+    pub(super) fn has_descriptors(&self, peer: NodeId) -> bool {
+        self.with_descriptors.lock().get(&peer).is_some_and(|said| said.elapsed() < SAID_LATELY)
     }
 
     /// The voters that said in the last second that their disks are nearly full, if those that said otherwise are no
@@ -207,6 +224,19 @@ mod tests {
 
         tokio::time::advance(SAID_LATELY).await;
         assert!(full(&[&[1, 2, 3]]).is_empty(), "that was a while ago");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn descriptors_are_there_while_a_peer_says_so() {
+        let acks = Acks::default();
+        assert!(!acks.has_descriptors(NodeId(2)), "an older build does not say");
+        acks.note_descriptors(NodeId(2), true);
+        assert!(acks.has_descriptors(NodeId(2)) && !acks.has_descriptors(NodeId(3)));
+        acks.note_descriptors(NodeId(2), false);
+        assert!(!acks.has_descriptors(NodeId(2)));
+        acks.note_descriptors(NodeId(2), true);
+        tokio::time::advance(SAID_LATELY).await;
+        assert!(!acks.has_descriptors(NodeId(2)), "that was a while ago");
     }
 
     #[tokio::test(start_paused = true)]

@@ -188,6 +188,7 @@ pub(crate) fn append_reply_to_wire(result: &StreamAppendResult<TypeConfig>) -> v
         vote: vote.map(vote_to_wire),
         sync_us: None,
         disk_nearly_full: false,
+        has_descriptors: false,
     }
 }
 

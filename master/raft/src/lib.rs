@@ -50,7 +50,9 @@ pub use leadership::{Leadership, REMOVED_FIX};
 pub use lease::LeaderTerm;
 pub use machine::{Applied, Builder, Gap, Machine, SharedIndex};
 pub use members::{Change, ChangeError};
-pub use node::{BytesSince, NearlyFull, NotLeader, RaftNode, RaftNodeConfig, StartError, TransferError};
+pub use node::{
+    BytesSince, HasDescriptors, NearlyFull, NotLeader, RaftNode, RaftNodeConfig, StartError, TransferError,
+};
 pub use observe::RaftView;
 pub use propose::ProposeError;
 pub use roster::{CAUGHT_UP, Member, Roster};

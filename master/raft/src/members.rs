@@ -70,7 +70,8 @@ impl RaftNode {
             let heard = if mine { Some(Instant::now()) } else { self.acks().latest(*node, term) };
             let sync =
                 if mine { self.pace.now().map(|pace| pace.at_worst()) } else { self.acks().sync(*node) };
-            (*node, Member { addresses: addresses.clone(), lag, heard, sync })
+            let has_descriptors = self.acks().has_descriptors(*node);
+            (*node, Member { addresses: addresses.clone(), lag, heard, sync, has_descriptors })
         });
         let configs = membership.get_joint_config();
         Some(Roster {

@@ -43,6 +43,8 @@ pub type BytesSince = Arc<dyn Fn(Option<u64>) -> u64 + Send + Sync>;
 
 /// Function that tells whether the disk of a node's data directory is nearly full.
 pub type NearlyFull = Arc<dyn Fn() -> bool + Send + Sync>;
+/// Tells whether the process can open files and connections.
+pub type HasDescriptors = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// Parts of a Raft node.
 pub struct RaftNodeConfig<L> {
@@ -66,6 +68,8 @@ pub struct RaftNodeConfig<L> {
     pub pace: Arc<SyncPace>,
     /// Tells whether the disk of the data directory is nearly full. The leader gets to know.
     pub nearly_full: NearlyFull,
+    /// Tells whether this process can open files and connections. The leader gets to know.
+    pub has_descriptors: HasDescriptors,
     /// Directory of the snapshots; created if it does not exist.
     pub snapshot_dir: PathBuf,
     /// Limits at which snapshots are taken.
@@ -196,6 +200,7 @@ impl RaftNode {
             bytes_since,
             pace,
             nearly_full,
+            has_descriptors,
             snapshot_dir,
             limits,
             service,
@@ -313,6 +318,7 @@ impl RaftNode {
             heard,
             pace: pace.clone(),
             nearly_full,
+            has_descriptors,
             hush,
             acks: acks.clone(),
             ballots: ballots.clone(),

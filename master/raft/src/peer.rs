@@ -155,6 +155,7 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             lines.hush.answered(target);
             lines.acks.answered(target, term, began, &result);
             lines.acks.note_disk(target, reply.sync_us, reply.disk_nearly_full);
+            lines.acks.note_descriptors(target, reply.has_descriptors);
             Ok::<_, RPCError<TypeConfig>>(result)
         });
         // A little less than openraft's own time limit, so that a peer that does not answer is noted here.

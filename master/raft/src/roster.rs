@@ -42,6 +42,8 @@ pub struct Member {
     pub heard: Option<Instant>,
     /// Longest recent sync of its log; for other nodes, as they last reported.
     pub sync: Option<Duration>,
+    /// Whether it has reported lately that it can open files and connections. Nothing of the leader itself.
+    pub has_descriptors: bool,
 }
 
 impl Roster {

@@ -9,7 +9,7 @@ use futures::future::{Either, select};
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, stream};
 use mc_log::{LogId, Raft, SyncPace, TypeConfig};
-use mc_net::Listener;
+use mc_net::{ConnectInfo, Listener};
 use mc_proto::v1::{self, raft_server::RaftServer};
 use mc_types::{ClusterId, NodeId};
 use openraft::Instant as _;
@@ -19,6 +19,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, TransferLeaderError, VoteRequest, VoteResponse,
 };
 use parking_lot::Mutex;
+use tonic::service::interceptor::InterceptedService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::acks::Acks;
@@ -28,7 +29,7 @@ use super::envelope::{check_envelope, check_timing};
 use super::hush::Hush;
 use super::leadership::Heard;
 use super::writable::{RaftInstant, writing};
-use super::{Machine, NearlyFull, SnapshotStore, VoteGuard, receive_snapshot, removal};
+use super::{HasDescriptors, Machine, NearlyFull, SnapshotStore, VoteGuard, receive_snapshot, removal};
 use crate::rpc_times::{RaftRpc, RpcTimes};
 
 /// Largest message that is read: twice what a log reader puts into one append.
@@ -75,6 +76,7 @@ pub(super) struct Attached {
     pub(super) heard: Heard,
     pub(super) pace: Arc<SyncPace>,
     pub(super) nearly_full: NearlyFull,
+    pub(super) has_descriptors: HasDescriptors,
     pub(super) hush: Arc<Hush>,
     pub(super) acks: Arc<Acks>,
     pub(super) ballots: Arc<Ballots>,
@@ -141,6 +143,14 @@ impl RaftService {
         stop: impl Future<Output = ()> + Send,
     ) -> Result<(), tonic::transport::Error> {
         let server = RaftServer::new(self).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        // A peer that only keeps a connection open takes no place that a master needs.
+        let server = InterceptedService::new(server, |request: Request<()>| {
+            let info = request.extensions().get::<ConnectInfo>();
+            if let Some(place) = info.and_then(|info| info.place.as_ref()) {
+                place.vouch();
+            }
+            Ok(request)
+        });
         // Keep-alive ends the streams of a peer that vanished silently.
         tonic::transport::Server::builder()
             .initial_stream_window_size(1 << 20)
@@ -356,8 +366,9 @@ impl v1::raft_server::Raft for RaftService {
         };
         let sync_us = attached.pace.now().map(|pace| micros(pace.at_worst()));
         let disk_nearly_full = (attached.nearly_full)();
+        let has_descriptors = (attached.has_descriptors)();
         let reply = convert::append_reply_to_wire(&result);
-        Ok(Response::new(v1::AppendReply { sync_us, disk_nearly_full, ..reply }))
+        Ok(Response::new(v1::AppendReply { sync_us, disk_nearly_full, has_descriptors, ..reply }))
     }
 
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {

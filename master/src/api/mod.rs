@@ -8,6 +8,7 @@ mod convert;
 pub(crate) mod fuzz;
 mod in_flight;
 mod objects;
+mod places;
 mod refusal;
 mod service;
 mod shed;
@@ -15,4 +16,5 @@ mod stores;
 mod tenants;
 
 pub(crate) use in_flight::InFlight;
+pub(crate) use places::KeptForStores;
 pub(crate) use service::{Api, MasterService};

@@ -2,7 +2,8 @@
 //!
 //! - [`Coordinator`]: who leads, proposals, and the soft state of the term that this master leads.
 //! - [`Objects`], [`Stores`], [`Members`], [`Configuration`]: a service for each kind of call.
-//! - [`duties`], [`keep_room`], [`keep_members`], [`leave_to_a_better_disk`]: work that a leader does unasked.
+//! - [`duties`], [`keep_room`], [`keep_members`], [`leave_to_a_better_disk`],
+//!   [`leave_to_a_master_with_descriptors`]: work that a leader does unasked.
 //!
 //! Soft state is not replicated: read leases, the liveness of stores, the running cluster time. It belongs to one term.
 //! A decision made from it is stamped with that term and does nothing in an entry of another, so it dies with the
@@ -12,6 +13,7 @@ mod admission;
 mod ages;
 mod configuration;
 mod coordinator;
+mod descriptors;
 pub(crate) mod duties;
 mod eviction;
 mod grants;
@@ -35,6 +37,7 @@ mod watch;
 
 pub(crate) use configuration::{Configuration, Replicated};
 pub(crate) use coordinator::{Coordinator, CoordinatorConfig, KnownLeader, Look};
+pub(crate) use descriptors::{SpareDescriptors, leave_to_a_master_with_descriptors};
 pub(crate) use eviction::{Room, keep_room};
 pub(crate) use grants::{GrantedReplica, StoreGrant};
 pub(crate) use key_values::KeyValues;

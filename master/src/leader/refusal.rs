@@ -82,6 +82,12 @@ pub(crate) enum Refusal {
         /// Limit on their bytes.
         bytes: usize,
     },
+    /// All places for clients on the client port are taken; those that are left are for stores.
+    #[error(
+        "this master has no place for another client's connection: close some, or raise its limit on open files \
+         (LimitNOFILE); try again"
+    )]
+    NoPlace,
     /// The master is short of CPU time and puts off calls that can wait.
     #[error("this master is short of CPU time and puts {what} off: try again shortly")]
     Shed {
@@ -166,6 +172,7 @@ impl Refusal {
             Self::Exhausted { .. }
             | Self::DiskBehind { .. }
             | Self::Overloaded { .. }
+            | Self::NoPlace
             | Self::Shed { .. } => Code::ResourceExhausted,
             Self::DiskNearlyFull { .. } | Self::NoMajorityHasRoom { .. } => Code::DiskNearlyFull,
             Self::Unknown(_) => Code::OutcomeUnknown,

@@ -92,6 +92,7 @@ mod tests {
             lag: 0,
             heard: Some(Instant::now()),
             sync: sync.map(ms),
+            has_descriptors: true,
         };
         let members: BTreeMap<_, _> =
             (1..).zip(syncs).map(|(node, sync)| (NodeId(node), member(*sync))).collect();

@@ -19,6 +19,22 @@ pub fn raise_descriptor_limit() -> io::Result<Option<u64>> {
     Ok(limit.maximum)
 }
 
+/// Returns the soft limit on open descriptors as it is now.
+#[must_use]
+pub fn descriptor_limit() -> usize {
+    let limit = getrlimit(Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+}
+
+/// Whether this process can open `number` files or connections more at this moment. It opens as many, and closes them.
+#[must_use]
+pub fn has_descriptors(number: usize) -> bool {
+    // Any other error than a lack of descriptors says nothing about the limit.
+    let lacks = |error: &io::Error| matches!(error.raw_os_error(), Some(23 | 24));
+    let opened: Vec<_> = (0..number).map(|_| std::fs::File::open("/dev/null")).collect();
+    !opened.iter().any(|file| file.as_ref().is_err_and(lacks))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,5 +44,7 @@ mod tests {
         let raised = raise_descriptor_limit().unwrap();
         assert_eq!(getrlimit(Resource::Nofile).current, raised);
         assert_eq!(raise_descriptor_limit().unwrap(), raised, "a second time changes nothing");
+        assert_eq!(descriptor_limit() as u64, raised.unwrap_or(u64::MAX));
+        assert!(has_descriptors(8));
     }
 }

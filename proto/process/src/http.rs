@@ -6,18 +6,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse as _, Json};
+use axum::body::to_bytes;
+use axum::extract::Request;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Json, Response};
 use axum::routing::get;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::oneshot;
 
-use mc_net::{Connection, Listener};
+use mc_net::{Connection, Greeting, Listener, Room, Rules};
+
+use crate::descriptors::descriptor_limit;
 
 /// Time that open requests may take to end after the shutdown began.
 const DRAIN: Duration = Duration::from_secs(1);
+/// Time that a peer has to send the body of its request, as much as [`LARGEST_BODY`].
+const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// Largest body in bytes.
+const LARGEST_BODY: usize = 2 << 20;
+/// Longest life of a connection, which serves one request: a peer that takes the answer byte by byte holds a descriptor.
+/// The longest request mounts a segment, and a terabyte takes minutes to allocate.
+const LIFETIME: Duration = Duration::from_secs(600);
+
+/// Returns the most connections that HTTP gets of a process that may have `limit` descriptors.
+#[must_use]
+pub fn most_connections(limit: usize) -> usize {
+    (limit / 16).clamp(4, 128)
+}
 
 type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 type Metrics = Arc<dyn Fn() -> String + Send + Sync>;
@@ -77,6 +95,9 @@ where
 /// Serves `router` on `listener` until `shutdown` ends, then for at most a second more. Open requests get their answers
 /// within that time, and an idle connection can't hold up the process.
 ///
+/// Each connection serves one request, and the number of connections is bounded ([`most_connections`]), so that idle
+/// peers and scrapers keep no descriptors.
+///
 /// # Errors
 /// The error of the listener.
 pub async fn serve(
@@ -90,6 +111,13 @@ pub async fn serve(
         // Fails only if the server has already ended.
         let _ = begun.send(());
     };
+    let listener = listener.gated(Rules {
+        users: "HTTP",
+        greeting: Greeting::Http1,
+        room: Arc::new(|| Room { most: most_connections(descriptor_limit()), kept: 0 }),
+        lifetime: Some(LIFETIME),
+    });
+    let router = router.layer(from_fn(answer_one));
     let served = axum::serve(Accept(listener), router).with_graceful_shutdown(shutdown);
     tokio::select! {
         result = served => result,
@@ -100,6 +128,21 @@ pub async fn serve(
             }
         } => Ok(()),
     }
+}
+
+/// Answers one request, whose body is read in time or not at all, and makes the server close the connection after it.
+async fn answer_one(request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let mut response = match tokio::time::timeout(BODY_WITHIN, to_bytes(body, LARGEST_BODY)).await {
+        Ok(Ok(body)) => next.run(Request::from_parts(parts, body.into())).await,
+        Ok(Err(error)) => {
+            (StatusCode::PAYLOAD_TOO_LARGE, format!("cannot read the body: {error}\n")).into_response()
+        }
+        Err(_) => (StatusCode::REQUEST_TIMEOUT, format!("the body did not come within {BODY_WITHIN:?}\n"))
+            .into_response(),
+    };
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// Time limit of a [`request`].
@@ -136,11 +179,8 @@ impl axum::serve::Listener for Accept {
         loop {
             match self.0.incoming.next().await {
                 Some(Ok(connection)) => return (connection, self.0.address),
-                // The peer gave up, or no descriptors are left. A later accept may succeed, but not at once.
-                Some(Err(error)) => {
-                    tracing::warn!(%error, address = %self.0.address, "cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+                // The gate logs errors and passes none on.
+                Some(Err(_)) => {}
                 None => std::future::pending().await,
             }
         }
@@ -155,6 +195,11 @@ impl axum::serve::Listener for Accept {
 mod tests {
     use super::*;
     use mc_net::TcpNetwork;
+
+    #[test]
+    fn http_gets_a_share_of_the_descriptors() {
+        assert_eq!([64, 256, 1_024, 65_536].map(most_connections), [4, 16, 64, 128]);
+    }
 
     #[tokio::test]
     async fn the_standard_routes_answer_and_the_server_ends_with_an_idle_connection_open() {
@@ -175,6 +220,15 @@ mod tests {
         assert_eq!(get("/metrics").await, answer(200, "mc_objects 1\n"));
         assert_eq!(get("/status").await, answer(200, r#"{"role":"leader"}"#));
         assert_eq!(get("/nothing").await.0, 404);
+
+        let mut asked = mc_net::connect(address).await.unwrap();
+        asked.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut said = String::new();
+        asked.read_to_string(&mut said).await.unwrap();
+        assert!(
+            said.contains("connection: close") && said.ends_with("ok\n"),
+            "closed after one request: {said}"
+        );
 
         let mut idle = mc_net::connect(address).await.unwrap();
         idle.write_all(b"GET /livez HTTP/1.1\r\n").await.unwrap();

@@ -12,5 +12,5 @@ pub mod metrics;
 mod stdin;
 pub mod telemetry;
 
-pub use descriptors::raise_descriptor_limit;
+pub use descriptors::{descriptor_limit, has_descriptors, raise_descriptor_limit};
 pub use stdin::stdin_eof;

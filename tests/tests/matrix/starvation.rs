@@ -2,11 +2,13 @@
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use mc_tests::{Cluster, ClusterBuilder, until};
+use mc_tests::{Cluster, ClusterBuilder, http_get, until};
 use rustix::process::Signal;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -84,32 +86,123 @@ async fn no_processor() {
         .await;
 }
 
-/// As many connections as the leader has descriptors, and more: its Raft connections are open already, and stay.
+/// Descriptors of a leader that is flooded.
+const FEW: u64 = 96;
+
+/// Connections that are open to `address` all the time, `number` of them, until dropped.
+struct Flood {
+    /// Connections that the other end has closed.
+    closed: Arc<AtomicUsize>,
+    _connections: JoinSet<()>,
+}
+
+impl Flood {
+    /// Sends each connection `first`, and then a byte of no meaning a second.
+    fn of(number: usize, address: &str, first: &'static [u8]) -> Self {
+        let closed = Arc::new(AtomicUsize::new(0));
+        let connections = (0..number).map(|_| {
+            let (address, closed) = (address.to_owned(), closed.clone());
+            async move {
+                loop {
+                    // Where the queue of those that are not accepted is full, the kernel would try for two minutes.
+                    let connect = timeout(Duration::from_millis(500), TcpStream::connect(&address));
+                    if let Ok(Ok(connection)) = connect.await {
+                        hold(connection, first).await;
+                        closed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        });
+        Self { closed: closed.clone(), _connections: connections.collect() }
+    }
+
+    async fn closed(&self, at_least: usize) {
+        until("the master closes them", async || self.closed.load(Ordering::Relaxed) >= at_least).await;
+    }
+}
+
+/// Keeps a connection until the other end closes it.
+async fn hold(mut connection: TcpStream, first: &[u8]) {
+    let (mut from, mut to) = connection.split();
+    let trickle = async {
+        let mut next = first;
+        while to.write_all(next).await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            next = if first.is_empty() { b"" } else { b"x" };
+        }
+    };
+    let closed = async { while from.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {} };
+    tokio::select! {
+        () = closed => {}
+        () = trickle => {}
+    }
+}
+
+/// Silent connections to each port of the leader, more than it has descriptors. It leads on, and writes.
 #[tokio::test]
-async fn no_descriptors() {
-    const LIMIT: u64 = 256;
-    Row::new("descriptors used up by idle connections", "leader")
+async fn idle_connections() {
+    Row::new("200 silent connections to each port, 96 descriptors", "leader, which leads on")
         .run(async |round| {
             let leader = round.leader().await;
-            let limit = round.cluster.masters[leader].limit_descriptors(LIMIT);
-            let address = round.cluster.master_address(leader).to_owned();
-            let mut connections = Vec::new();
-            until("it accepts no more", async || {
-                for _ in 0..64 {
-                    // Where the queue of those that are not accepted is full, the kernel would try for two minutes.
-                    let connect = tokio::net::TcpStream::connect(&address);
-                    match timeout(Duration::from_millis(100), connect).await {
-                        Ok(Ok(connection)) => connections.push(connection),
-                        _ => break,
-                    }
-                }
-                round.cluster.masters[leader].descriptors() as u64 >= LIMIT
-            })
-            .await;
+            let limit = round.cluster.masters[leader].limit_descriptors(FEW);
+            let ports = [
+                round.cluster.master_address(leader).to_owned(),
+                round.cluster.master_raft(leader).to_owned(),
+                round.cluster.master_http(leader).to_owned(),
+            ];
+            let floods = ports.map(|port| Flood::of(200, &port, b""));
+            for flood in &floods {
+                flood.closed(200).await;
+            }
             round.hit().await;
             round.struck();
-            tokio::time::sleep(SPELL).await;
-            drop(connections);
+            round.running.acknowledged(50).await;
+            let scraped = http_get(round.cluster.master_http(leader), "/livez").await;
+            round.claim(scraped.is_ok_and(|(code, _)| code == 200), "the leader's HTTP port answers");
+            let leads = round.cluster.status(leader).await.is_some_and(|status| status.role == "leader");
+            round.claim(leads, "the leader leads on");
+            drop(floods);
+            round.cluster.masters[leader].limit_descriptors(limit);
+        })
+        .await;
+}
+
+/// Headers of HTTP requests that come byte by byte.
+#[tokio::test]
+async fn trickling_headers() {
+    Row::new("300 HTTP requests at a byte a second, 96 descriptors", "leader, which leads on")
+        .run(async |round| {
+            let leader = round.leader().await;
+            let limit = round.cluster.masters[leader].limit_descriptors(FEW);
+            let flood = Flood::of(300, round.cluster.master_http(leader), b"GET /livez HTTP/1.1\r\nx: ");
+            flood.closed(300).await;
+            round.hit().await;
+            round.struck();
+            round.running.acknowledged(50).await;
+            let leads = round.cluster.status(leader).await.is_some_and(|status| status.role == "leader");
+            round.claim(leads, "the leader leads on");
+            drop(flood);
+            round.cluster.masters[leader].limit_descriptors(limit);
+        })
+        .await;
+}
+
+/// A leader that can open nothing more hands over to a master that can.
+#[tokio::test]
+async fn no_descriptors() {
+    Row::new("no more descriptors", "leader, which hands over")
+        .run(async |round| {
+            let leader = round.leader().await;
+            let process = &round.cluster.masters[leader];
+            let limit = process.limit_descriptors(process.first_free_descriptor());
+            round.hit().await;
+            round.struck();
+            until("another master leads", async || {
+                round.cluster.find_leader().await.is_some_and(|now| now != leader)
+            })
+            .await;
+            round.running.acknowledged(50).await;
             round.cluster.masters[leader].limit_descriptors(limit);
         })
         .await;

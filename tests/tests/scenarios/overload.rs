@@ -143,7 +143,10 @@ fn room_for_connections() -> usize {
             .expect("a limit that is allowed");
     }
     let files = getrlimit(Resource::Nofile).current.map_or(usize::MAX, |current| current as usize);
-    let connections = CONNECTIONS.min(files.saturating_sub(OTHER_FILES));
+    // A master takes its hard limit, and keeps a quarter of its connections for stores.
+    let of_master = limit.maximum.map_or(usize::MAX, |maximum| maximum as usize);
+    let connections = [files, of_master / 3 * 2].map(|files| files.saturating_sub(OTHER_FILES));
+    let connections = connections.into_iter().fold(CONNECTIONS, usize::min);
     println!("{connections} of {CONNECTIONS} connections: each process may open {files} files");
     if connections < FEWEST_CONNECTIONS {
         passed_over(&format!(

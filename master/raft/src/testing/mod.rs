@@ -191,6 +191,7 @@ impl Pool {
             bytes_since: Arc::new(move |index| log.bytes_since(index)),
             pace: Arc::default(),
             nearly_full: Arc::new(|| false),
+            has_descriptors: Arc::new(|| true),
             snapshot_dir: member.snapshot_dir.clone(),
             limits: self.limits,
             service: service.clone(),

@@ -210,6 +210,7 @@ mod tests {
             lag,
             heard: silent_s.map(|s| Instant::now() - Duration::from_secs(s)),
             sync: None,
+            has_descriptors: true,
         }
     }
 

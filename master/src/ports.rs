@@ -1,0 +1,73 @@
+//! Shares of the ports in this process's descriptors.
+//!
+//! The log, the snapshots and the connections to the other masters get their part first. A flood on one port then stops
+//! neither the log nor the other ports.
+
+use std::sync::Arc;
+
+use mc_net::{Greeting, Room, Rules};
+use mc_process::{descriptor_limit, http};
+
+/// Most descriptors that are not for accepted connections: the log's files, snapshots, three connections to each other
+/// master, and the runtimes' own.
+const OWN: usize = 512;
+/// Most connections of other masters: each has three, and as many again while it reconnects.
+const RAFT: usize = 128;
+
+/// Most connections that each port may have.
+#[derive(Debug, PartialEq, Eq)]
+struct Shares {
+    /// Clients and stores. A quarter is kept for stores, so that the pool's memory stays within reach.
+    clients: Room,
+    raft: Room,
+}
+
+impl Shares {
+    /// Returns the shares under a limit of `limit` descriptors. HTTP takes its own ([`http::most_connections`]).
+    fn of(limit: usize) -> Self {
+        let accepted = limit - OWN.min(limit / 2);
+        let raft = RAFT.min(accepted / 2);
+        let clients = (accepted - raft).saturating_sub(http::most_connections(limit));
+        Self { clients: Room { most: clients, kept: clients / 4 }, raft: Room { most: raft, kept: raft / 2 } }
+    }
+}
+
+/// Returns the rules of the port for clients and stores.
+pub(crate) fn for_clients() -> Rules {
+    Rules {
+        users: "clients and stores",
+        greeting: Greeting::Http2,
+        room: Arc::new(|| Shares::of(descriptor_limit()).clients),
+        lifetime: None,
+    }
+}
+
+/// Returns the rules of the Raft port.
+pub(crate) fn for_masters() -> Rules {
+    Rules {
+        users: "masters",
+        greeting: Greeting::Http2,
+        room: Arc::new(|| Shares::of(descriptor_limit()).raft),
+        lifetime: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_port_gets_its_share_and_the_log_keeps_its_own() {
+        for limit in [64, 256, 1_024, 20_000, 65_536, 1 << 30] {
+            let Shares { clients, raft } = Shares::of(limit);
+            let accepted = clients.most + raft.most + http::most_connections(limit);
+            assert!(accepted <= limit - OWN.min(limit / 2), "of {limit}: {clients:?} {raft:?}");
+            assert!(raft.most >= 16, "of {limit}: three masters and their reconnecting");
+            assert!(clients.kept >= 3, "of {limit}: {clients:?}");
+        }
+        assert_eq!(Shares::of(64).clients, Room { most: 12, kept: 3 });
+        // `mcctl bench fleet` has four descriptors for each client, and wants a limit of 4,000 above all.
+        let fleet = Shares::of(4_000 + 1_000 * 12 + 1_000 * 4).clients;
+        assert!(fleet.most - fleet.kept > 2 * 2_000, "{fleet:?}");
+    }
+}

@@ -18,7 +18,7 @@ use crate::formation::{ClusterView, Formation, FormationService, Formed};
 use crate::http;
 use crate::leader::{
     Coordinator, CoordinatorConfig, Services, ServicesConfig, SpareDescriptors, duties, keep_members,
-    keep_room, leave_to_a_better_disk, leave_to_a_master_with_descriptors,
+    keep_room, leave_to_a_better_disk, leave_to_a_master_with_descriptors, tell_of_members,
 };
 use crate::master::{CLOSE, Environment, Listeners, Log, StartError};
 use crate::metrics::MasterMetrics;
@@ -89,6 +89,7 @@ impl Life {
         self.tasks.spawn(duties::keep_the_log_going(services.clone()));
         self.tasks.spawn(keep_room(coordinator.clone()));
         self.tasks.spawn(keep_members(services.members.clone()));
+        self.tasks.spawn(tell_of_members(services.clone()));
         self.tasks.spawn(leave_to_a_better_disk(coordinator.clone()));
         self.tasks.spawn(leave_to_a_master_with_descriptors(coordinator.clone(), spare));
         self.tasks.spawn(note_formed(self.formation.service(), coordinator.clone(), self.stop.clone()));

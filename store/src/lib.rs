@@ -11,6 +11,7 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod link;
+mod masters;
 mod segments;
 mod state;
 mod store;
@@ -19,6 +20,7 @@ mod transports;
 pub use config::{Config, InvalidConfig};
 pub use data::Totals;
 pub use error::StartError;
+pub use masters::MasterList;
 pub use segments::{SegmentError, Segments};
 pub use state::{StoreReport, StoreStatus};
 pub use store::{Opened, Store, Surroundings};

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use mc_types::{ByteSize, ClusterId, SegmentEpoch, StoreId};
+use mc_types::{ByteSize, ClusterId, HostPort, SegmentEpoch, StoreId};
+use tokio::sync::watch;
 
 use crate::data::{Data, Totals};
 use crate::link::LinkStatus;
@@ -16,6 +17,8 @@ pub(crate) struct StoreState {
     pub(crate) name: String,
     /// Memory to allocate at the start.
     pub(crate) capacity: ByteSize,
+    /// Client addresses of the masters, as they were given last.
+    pub(crate) masters: watch::Sender<Vec<HostPort>>,
     allocated: AtomicU64,
     serving: OnceLock<Serving>,
     /// One segment is added at a time.
@@ -31,11 +34,12 @@ pub(crate) struct Serving {
 }
 
 impl StoreState {
-    pub(crate) fn new(store: StoreId, name: String, capacity: ByteSize) -> Self {
+    pub(crate) fn new(store: StoreId, name: String, capacity: ByteSize, masters: Vec<HostPort>) -> Self {
         Self {
             store,
             name,
             capacity,
+            masters: watch::Sender::new(masters),
             allocated: AtomicU64::new(0),
             serving: OnceLock::new(),
             adding: tokio::sync::Mutex::default(),
@@ -124,6 +128,7 @@ impl StoreStatus {
             allocated: state.lent().unwrap_or_else(|| state.allocated()),
             cluster: link.as_ref().and_then(|link| link.cluster),
             epoch: link.as_ref().map(|link| link.epoch),
+            masters: link.as_ref().map(|link| link.masters.iter().cloned().collect()).unwrap_or_default(),
             leader: leader.map(|leader| leader.address.clone()),
             term: leader.map(|leader| leader.term),
             heartbeat_age: serving.and_then(|serving| serving.link.age()),
@@ -161,6 +166,8 @@ pub struct StoreReport {
     pub cluster: Option<ClusterId>,
     /// Epoch of the present allocation of its memory.
     pub epoch: Option<SegmentEpoch>,
+    /// Client addresses of all masters that it knows: those of its list, and those that masters named.
+    pub masters: Vec<String>,
     /// Client address of the leader that the heartbeats go to.
     pub leader: Option<String>,
     /// Raft term of that leader.

@@ -14,6 +14,7 @@ use crate::data::{Data, Offer};
 use crate::data_dir::DataDir;
 use crate::error::StartError;
 use crate::link::{Advertised, Identity, Lent, Link, LinkConfig, LinkStatus, Served};
+use crate::masters::MasterList;
 use crate::segments::Segments;
 use crate::state::{Serving, StoreState, StoreStatus};
 
@@ -64,6 +65,12 @@ impl Opened {
         Segments(self.state.clone())
     }
 
+    /// Returns a handle that changes the list of masters.
+    #[must_use]
+    pub fn masters(&self) -> MasterList {
+        MasterList(self.state.clone())
+    }
+
     /// Allocates the memory, serves it, and returns. The store mounts it as soon as it finds a leader. `progress`
     /// receives the bytes that are ready and the bytes in total.
     ///
@@ -99,7 +106,7 @@ impl Opened {
             advertised: Advertised::new(config.advertise.as_deref(), data_address, config.http_port),
         };
         let config = LinkConfig {
-            masters: config.masters,
+            masters: state.masters.subscribe(),
             network,
             lent,
             identity,
@@ -136,7 +143,8 @@ impl Store {
             store = %data_dir.store(), name, data = %data_address, masters = %joined(&config.masters),
             data_dir = %config.data_dir.display(), "starting"
         );
-        let state = Arc::new(StoreState::new(data_dir.store(), name, ByteSize(config.lent_bytes())));
+        let lent = ByteSize(config.lent_bytes());
+        let state = Arc::new(StoreState::new(data_dir.store(), name, lent, config.masters.clone()));
         Ok(Opened { config, surroundings, data_dir, listener, data_address, state })
     }
 
@@ -199,6 +207,12 @@ impl Store {
     #[must_use]
     pub fn segments(&self) -> Segments {
         Segments(self.state.clone())
+    }
+
+    /// Returns a handle that changes the list of masters.
+    #[must_use]
+    pub fn masters(&self) -> MasterList {
+        MasterList(self.state.clone())
     }
 
     /// Unmounts the memory at the masters within `unmount_within`, then closes every connection.

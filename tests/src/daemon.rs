@@ -54,6 +54,14 @@ impl Daemon {
         .await
     }
 
+    /// Sends SIGHUP.
+    ///
+    /// # Panics
+    /// When it cannot be sent.
+    pub fn hang_up(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::HUP).unwrap();
+    }
+
     /// Sends SIGTERM and waits for its end.
     ///
     /// # Panics

@@ -54,4 +54,4 @@ pub(crate) use slow_disk::leave_to_a_better_disk;
 pub(crate) use stores::{Session, Stores};
 pub(crate) use tenants::{TenantState, Tenants};
 pub(crate) use transports::TransportUse;
-pub(crate) use watch::{Event, watch};
+pub(crate) use watch::{Event, tell_of_members, watch};

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use mc_index::Settings;
+use tokio::sync::watch;
 
 use super::coordinator::{Coordinator, CoordinatorConfig};
 use super::{Configuration, KeyValues, Members, Objects, Stores, Tenants};
@@ -22,6 +23,8 @@ pub(crate) struct Services {
     pub(crate) stores: Arc<Stores>,
     pub(crate) members: Arc<Members>,
     pub(crate) configuration: Configuration,
+    /// Client addresses of all members.
+    pub(crate) addresses: watch::Sender<Vec<String>>,
 }
 
 impl Services {
@@ -35,6 +38,7 @@ impl Services {
             stores: Arc::new(Stores::new(coordinator.clone())),
             members: Arc::new(Members::new(coordinator.clone(), formation.clone())),
             configuration: Configuration::new(coordinator.clone(), formation, seed),
+            addresses: watch::Sender::default(),
             coordinator,
         }
     }

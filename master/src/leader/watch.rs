@@ -1,4 +1,4 @@
-//! News for clients and stores that watch: who leads, and which stores are suspect.
+//! News for clients and stores that watch: who leads, where the masters are, and which stores are suspect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,11 @@ use mc_types::StoreId;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::duties::pause;
 use super::{KnownLeader, Leading, MemberState, Services};
+
+/// Time between two looks at the members. A master that moves is told to the watchers that much later.
+const MEMBERS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Time after which a watcher gets the same event again if there is no news, so that its view is never older than that.
 /// It is not for finding dead connections; keep-alive does that.
@@ -48,6 +52,24 @@ fn watchers_spread(watchers: usize) -> Duration {
     WATCHER_SPREAD.saturating_mul(u32::try_from(watchers).unwrap_or(u32::MAX)).min(LONGEST_WATCHER_SPREAD)
 }
 
+/// Tells all watchers when members come, go or move, until this master stops. They have to know the others' addresses
+/// before the next one moves.
+pub(crate) async fn tell_of_members(services: Arc<Services>) {
+    while pause(&services.coordinator, MEMBERS_INTERVAL).await {
+        let now = client_addresses(&services);
+        services.addresses.send_if_modified(|told| {
+            let changed = *told != now;
+            *told = now;
+            changed
+        });
+    }
+}
+
+fn client_addresses(services: &Services) -> Vec<String> {
+    let members = services.coordinator.index.read(MemberState::of);
+    members.into_iter().map(|member| member.addresses.client).collect()
+}
+
 /// Leader and store changes that a watcher has been told.
 #[derive(Debug, Default)]
 struct Told {
@@ -81,12 +103,14 @@ pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receive
         let coordinator = &services.coordinator;
         let mut leader = coordinator.raft.leadership();
         let mut changes = (!leader_only).then(|| services.stores.changes());
+        let mut members = services.addresses.subscribe();
         let mut told = Told::default();
         // Who leads is told at once, even if it takes a round trip to tell about the stores, too.
         let mut patient = false;
         loop {
             // Marked as seen before they are read: a change in between comes as the next event.
             leader.borrow_and_update();
+            members.borrow_and_update();
             let mut unsure = false;
             let leading = match &mut changes {
                 None => None,
@@ -123,6 +147,7 @@ pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receive
             patient = tokio::select! {
                 led = led => if led.is_err() { return } else { false },
                 changed = change => if changed { true } else { return },
+                changed = members.changed() => if changed.is_ok() { true } else { return },
                 () = tokio::time::sleep(if unsure { UNSURE_INTERVAL.max(pause) } else { WATCH_INTERVAL }) => true,
                 () = events.closed() => return,
                 () = coordinator.stop.cancelled() => return,
@@ -135,10 +160,9 @@ pub(crate) fn watch(services: Arc<Services>, leader_only: bool) -> mpsc::Receive
 impl Told {
     /// Returns the next event for the watcher and records it as told.
     fn next(&mut self, services: &Services, leading: Option<&Leading>) -> Event {
-        let members = services.coordinator.index.read(MemberState::of);
         let mut event = Event {
             leader: services.coordinator.leader(),
-            masters: members.into_iter().map(|member| member.addresses.client).collect(),
+            masters: client_addresses(services),
             spread: watchers_spread(services.stores.watchers()),
             stores: Vec::new(),
             all_suspects: false,

@@ -7,7 +7,7 @@ use mc_transfer::{RdmaDevices, ShmAccess, Transports};
 use mc_types::{ByteSize, HostPort, ParseAddressError};
 
 /// Default port of the masters' client API.
-const MASTER_PORT: u16 = 50051;
+pub(crate) const MASTER_PORT: u16 = 50051;
 
 /// The flags of a store itself.
 #[derive(Clone, Debug, clap::Args)]

@@ -15,6 +15,7 @@ use tracing::info;
 
 use crate::Server;
 use crate::args::Flags;
+use crate::masters;
 
 /// Time limit of the unmount when the process stops. A supervisor kills a process that takes much longer.
 const UNMOUNT_WITHIN: Duration = Duration::from_secs(2);
@@ -32,7 +33,8 @@ pub fn command() -> clap::Command {
 /// Installs this process' log subscriber and signal handlers, so it is for `main`s only; to embed a store use
 /// [`mc_store::Store::start`].
 pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let loaded = match config::load::<Flags>(command(), args, |name| std::env::var_os(name)) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let loaded = match config::load::<Flags>(command(), args.clone(), |name| std::env::var_os(name)) {
         Ok(loaded) => loaded,
         Err(err) => return err.report(),
     };
@@ -49,15 +51,19 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(runtime) => runtime,
         Err(source) => return refuse(&StartError::System { what: "event loop", source }),
     };
-    let code = runtime.block_on(run(loaded.args));
+    let code = runtime.block_on(run(loaded.args, args));
     // Do not wait for work that still blocks, such as a name lookup.
     runtime.shutdown_background();
     code
 }
 
-async fn run(flags: Flags) -> ExitCode {
-    let stopped = match stop_signal(flags.exit_on_stdin_eof) {
-        Ok(stopped) => stopped,
+/// `args` are the arguments of the start, by which a SIGHUP reads the list of masters again.
+async fn run(flags: Flags, args: Vec<OsString>) -> ExitCode {
+    // Before the start, which takes minutes: a SIGHUP ends a process that does not listen for it.
+    let signals =
+        stop_signal(flags.exit_on_stdin_eof).and_then(|stopped| Ok((stopped, signal(SignalKind::hangup())?)));
+    let (stopped, hangups) = match signals {
+        Ok(signals) => signals,
         Err(source) => return refuse(&StartError::System { what: "signal handler", source }),
     };
     tokio::pin!(stopped);
@@ -81,7 +87,10 @@ async fn run(flags: Flags) -> ExitCode {
         Ok(server) => server,
         Err(err) => return refuse(&err),
     };
-    let why = stopped.await;
+    let why = tokio::select! {
+        why = stopped => why,
+        never = masters::read_again(hangups, args, server.store().masters()) => match never {},
+    };
     info!("{why}: unmounting the memory");
     server.stop(UNMOUNT_WITHIN).await;
     ExitCode::SUCCESS

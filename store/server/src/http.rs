@@ -1,22 +1,27 @@
-//! HTTP routes of the store: health, metrics, status and segments.
+//! HTTP routes of the store: health, metrics, status, segments and the list of masters.
 
 use std::sync::Arc;
 
 use axum::Router;
 use mc_process::http::standard_routes;
-use mc_store::{Segments, StoreReport, StoreStatus, TransportReport};
+use mc_store::{MasterList, Segments, StoreReport, StoreStatus, TransportReport};
 use serde_json::json;
 
 use crate::metrics::StoreMetrics;
 
-pub(crate) fn routes(store: StoreStatus, segments: Segments, metrics: Arc<StoreMetrics>) -> Router {
+pub(crate) fn routes(
+    store: StoreStatus,
+    segments: Segments,
+    masters: MasterList,
+    metrics: Arc<StoreMetrics>,
+) -> Router {
     let (ready, shown) = (store.clone(), store.clone());
     let standard = standard_routes(
         move || ready.ready(),
         move || metrics.render(&shown.report()),
         move || std::future::ready(self::status(&store.report())),
     );
-    standard.merge(crate::segments::routes(segments))
+    standard.merge(crate::segments::routes(segments)).merge(crate::masters::routes(masters))
 }
 
 fn transport(report: &TransportReport) -> serde_json::Value {
@@ -41,6 +46,7 @@ fn status(report: &StoreReport) -> serde_json::Value {
         "allocated_bytes": report.allocated.0,
         "cluster": report.cluster.map(|id| id.to_string()),
         "epoch": report.epoch.map(|epoch| epoch.to_string()),
+        "masters": report.masters,
         "leader": report.leader,
         "term": report.term,
         "heartbeat_age_ms": report.heartbeat_age.map(|age| age.as_millis()),

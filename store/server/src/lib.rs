@@ -6,6 +6,7 @@ mod command;
 #[doc(hidden)]
 pub mod fuzz;
 mod http;
+mod masters;
 mod metrics;
 mod segments;
 mod server;

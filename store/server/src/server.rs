@@ -47,7 +47,8 @@ impl Server {
         let surroundings = Surroundings { network, clock, request_seconds, link: None };
         let opened = Store::open(args.config(http_address.port()), surroundings)?;
         tracing::info!(http = %http_address, "serving health and metrics");
-        let http = Http::serve(listener, http::routes(opened.status(), opened.segments(), metrics.clone()));
+        let routes = http::routes(opened.status(), opened.segments(), opened.masters(), metrics.clone());
+        let http = Http::serve(listener, routes);
         let upkeep = AbortOnDropHandle::new(tokio::spawn(keep_metrics(metrics)));
         let store = opened.start(progress).await?;
         Ok(Self { store, http_address, http, _upkeep: upkeep })

@@ -48,6 +48,8 @@ struct News {
 
 /// Looks for the leader and publishes it.
 pub(crate) struct Finder {
+    /// The list of masters, which may change.
+    lists: watch::Receiver<Vec<HostPort>>,
     configured: Vec<HostPort>,
     last_known: Arc<LastKnown>,
     channels: Channels,
@@ -79,16 +81,17 @@ struct Quiet {
 impl Finder {
     pub(crate) fn new(
         network: Arc<dyn Network>,
-        configured: Vec<HostPort>,
+        mut lists: watch::Receiver<Vec<HostPort>>,
         status: Arc<LinkStatus>,
         leader: watch::Sender<Option<Believed>>,
         keep_cluster: Box<dyn Fn(ClusterId) + Send>,
     ) -> Self {
-        let addresses: BTreeSet<String> = configured.iter().map(ToString::to_string).collect();
-        let list = Listed { masters: addresses.len(), addresses };
+        let configured = lists.borrow_and_update().clone();
+        let list = as_written(&configured);
         Self {
             known: list.addresses.clone(),
             identity: ClusterIdentity::remembered(status.get().cluster, list),
+            lists,
             configured,
             last_known: Arc::default(),
             channels: Channels::new(
@@ -139,9 +142,14 @@ impl Finder {
                 }
             };
             self.keep_watch(&mut tasks, &news);
+            self.show_known();
             tokio::select! {
                 Some(news) = heard.recv() => self.hear(news),
                 Some(leader) = redirects.recv() => self.believe(leader, true),
+                Ok(()) = self.lists.changed() => {
+                    self.relist();
+                    resolved = None;
+                }
                 // A panic is already logged. The question of that task is not repeated; the other tasks go on.
                 Some(Ok(ended)) = tasks.join_next(), if !tasks.is_empty() => match ended {
                     Ended::Asked { address, broken } => {
@@ -157,6 +165,23 @@ impl Finder {
                 () = tokio::time::sleep_until(look_again) => {}
             }
         }
+    }
+
+    /// Takes over another list. Masters known so far stay known: some of them may be up. Those that are new are asked
+    /// first, if a leader is looked for.
+    fn relist(&mut self) {
+        self.configured = self.lists.borrow_and_update().clone();
+        let list = as_written(&self.configured);
+        self.known.extend(list.addresses.iter().cloned());
+        self.identity.listed(list);
+    }
+
+    fn show_known(&self) {
+        self.status.update(|state| {
+            if *state.masters != self.known {
+                state.masters = Arc::new(self.known.clone());
+            }
+        });
     }
 
     /// Takes over the resolved list, in which a name with several records becomes its addresses.
@@ -330,6 +355,12 @@ impl Finder {
         info!("no leader yet, waiting: {waiting}");
         self.status.update(|state| state.waiting_for = waiting);
     }
+}
+
+/// Returns the list before any name in it was resolved.
+fn as_written(configured: &[HostPort]) -> Listed {
+    let addresses: BTreeSet<String> = configured.iter().map(ToString::to_string).collect();
+    Listed { masters: addresses.len(), addresses }
 }
 
 /// A background task that ended: the master that it ran for, and its connection if that is broken.

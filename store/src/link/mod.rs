@@ -20,7 +20,7 @@ use mc_discovery::Leader;
 use mc_net::Network;
 use mc_types::{ClusterId, ClusterTime, GrantKey, HostPort, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::transports::TransportReport;
 
@@ -76,7 +76,8 @@ pub(crate) trait Served: Send + Sync {
 
 /// Everything the link needs from its store.
 pub(crate) struct LinkConfig {
-    pub(crate) masters: Vec<HostPort>,
+    /// The list of masters, which may change.
+    pub(crate) masters: watch::Receiver<Vec<HostPort>>,
     pub(crate) network: Arc<dyn Network>,
     pub(crate) lent: Lent,
     pub(crate) identity: Identity,

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mc_discovery::Leader;
@@ -23,6 +25,8 @@ pub(crate) struct LinkState {
     pub(crate) cluster: Option<ClusterId>,
     /// Latest cluster time that its masters reported.
     pub(crate) cluster_time: ClusterTime,
+    /// Client addresses of the masters that the store knows.
+    pub(crate) masters: Arc<BTreeSet<String>>,
     /// Leader that the heartbeats go to, or last went to.
     pub(crate) leader: Option<Leader>,
     /// The current allocation of the memory.
@@ -54,6 +58,7 @@ impl LinkStatus {
         let state = LinkState {
             cluster,
             cluster_time: ClusterTime(0),
+            masters: Arc::default(),
             leader: None,
             epoch,
             mounted_at: None,

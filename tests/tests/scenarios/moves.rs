@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use mc_tests::{Cluster, Faults, Workload, until};
+use mc_process::http::request;
+use mc_tests::{Cluster, Faults, Workload, http_get, until};
 
 /// Whether every one of `masters` shows each master's client address as it is now.
 async fn all_know_all(cluster: &Cluster) -> bool {
@@ -42,8 +43,40 @@ async fn a_master_that_comes_back_at_other_addresses_is_found_by_the_others() {
     faults.assert_happened();
 }
 
+/// What the status of the first store shows.
+async fn of_store(cluster: &Cluster, what: &str) -> Option<serde_json::Value> {
+    let (_, status) = http_get(cluster.store_http(0), "/status").await.ok()?;
+    serde_json::from_str::<serde_json::Value>(&status).ok()?.get(what).cloned()
+}
+
+/// Each master moves once the others, the store and the clients know where the last one went: at the end none of the
+/// addresses is left that the store and the clients were given.
 #[tokio::test]
-async fn a_cluster_whose_masters_all_have_moved_goes_on() {
+async fn masters_that_move_one_after_the_other_are_followed_by_stores_and_clients() {
+    let mut cluster = Cluster::builder().start().await;
+    let running = Workload::new(22).pace(Duration::from_millis(2)).start(&cluster.client_builder()).await;
+    running.acknowledged(50).await;
+    let epoch = of_store(&cluster, "epoch").await;
+    for master in 0..3 {
+        cluster.masters[master].kill9();
+        cluster.relocate(&[master]);
+        cluster.masters[master].start();
+        cluster.ready().await;
+        until("all masters know the new addresses", async || all_know_all(&cluster).await).await;
+        until("the store knows them, too", async || {
+            let known = of_store(&cluster, "masters").await;
+            let known = known.as_ref().and_then(|known| known.as_array()).cloned().unwrap_or_default();
+            (0..3).all(|n| known.iter().any(|address| address == cluster.master_address(n)))
+        })
+        .await;
+        running.acknowledged(50).await;
+    }
+    assert_eq!(of_store(&cluster, "epoch").await, epoch, "the memory is the same");
+    running.stop().await.assert_nothing_lost(&cluster);
+}
+
+#[tokio::test]
+async fn a_cluster_whose_masters_all_have_moved_goes_on_with_its_stores() {
     let mut cluster = Cluster::builder().start().await;
     let client = cluster.client().await;
     client.put("k", b"value").await.unwrap();
@@ -60,4 +93,13 @@ async fn a_cluster_whose_masters_all_have_moved_goes_on() {
     })
     .await;
     until("all masters know the new addresses", async || all_know_all(&cluster).await).await;
+
+    // Nothing has told the store where they went. It is told while it runs, and keeps its memory.
+    let list = (0..3).map(|n| cluster.master_address(n)).collect::<Vec<_>>().join(",");
+    let (code, said) =
+        request("PUT", cluster.store_http(0), &format!("/masters?list={list}")).await.expect("an answer");
+    assert_eq!(code, 200, "{said}");
+    cluster.ready().await;
+    let client = cluster.client().await;
+    assert_eq!(client.get("k").await.unwrap().as_deref(), Some(&b"value"[..]));
 }

@@ -6,4 +6,5 @@ mod connections;
 mod data;
 mod executable;
 mod link;
+mod masters;
 mod segments;

@@ -160,9 +160,10 @@ fn callers(process: &str, flag: &str) -> Option<(&'static str, &'static str)> {
             "Prometheus, probes, people, engines",
             "HTTP: `/metrics`, `/livez`, `/readyz`, `/status`, `/metadata`",
         ),
-        ("mc-store", "--http-listen") => {
-            ("Prometheus, probes, people", "HTTP: `/metrics`, `/livez`, `/readyz`, `/status`, `/segments`")
-        }
+        ("mc-store", "--http-listen") => (
+            "Prometheus, probes, people",
+            "HTTP: `/metrics`, `/livez`, `/readyz`, `/status`, `/segments`, `/masters`",
+        ),
         _ => return None,
     })
 }

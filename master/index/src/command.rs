@@ -15,7 +15,7 @@ use super::pin::PinAction;
 use super::settings::Settings;
 use super::tenants::Quota;
 
-const COMMAND_FORMAT: u8 = 8;
+pub(super) const COMMAND_FORMAT: u8 = 8;
 
 /// A log entry: the leader's stamp and the operation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

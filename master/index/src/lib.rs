@@ -12,6 +12,8 @@ pub mod alloc;
 mod changes;
 mod clearing;
 mod command;
+#[cfg(test)]
+mod constants;
 mod cow;
 #[cfg(feature = "testing")]
 #[doc(hidden)]

@@ -10,11 +10,11 @@ use super::tenants::{Quota, TenantName, TenantUsage};
 /// Memory of an object besides its record: its slot, its entries in the segments' lists, and unused space in the
 /// containers. Measured with `cargo run --release -p mc-index --example apply 1000000`, which prints the resident memory
 /// beside this estimate.
-const OBJECT_OVERHEAD: u64 = 112;
+pub(super) const OBJECT_OVERHEAD: u64 = 112;
 /// Memory of a put in flight, an upper bound: the record, a key of average length and its entries in lists.
-const PUT_BYTES: u64 = 512;
+pub(super) const PUT_BYTES: u64 = 512;
 /// Memory of a group and its entry in the map, an upper bound without the list of its members.
-const GROUP_BYTES: u64 = 160;
+pub(super) const GROUP_BYTES: u64 = 160;
 
 /// A tenant with a quota, or with something in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use super::stores::Stores;
 use super::tenants::Tenants;
 
 /// Number of due puts, and of held ranges, that an entry may end, in addition to twice its own number of items.
-const EXPIRE_MIN: usize = 1024;
+pub(super) const EXPIRE_MIN: usize = 1024;
 
 /// The index. A clone is cheap and immutable, so it can be encoded on another thread while entries are applied.
 #[derive(Clone)]
@@ -193,7 +193,7 @@ impl State {
 }
 
 /// Number of log entries a cluster may lose without a later allocation getting a lower order; see [`allocation_order`].
-const LOST_ENTRIES_MAX: u64 = 1 << 32;
+pub(super) const LOST_ENTRIES_MAX: u64 = 1 << 32;
 
 /// Returns the order of an allocation by the log entry `index` of `term`, for a store's fence: of two allocations of
 /// the same bytes, the later one has the higher order.

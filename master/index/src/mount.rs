@@ -11,7 +11,7 @@ use super::segment::Segment;
 use super::stores::{Mounted, Store, is_mountable};
 
 /// Maximum number of objects that one sweep visits, whatever limit it was given.
-const SWEEP_MAX: u32 = 16_384;
+pub(super) const SWEEP_MAX: u32 = 16_384;
 
 impl State {
     pub(super) fn mount_store(&mut self, index: u64, mount: &MountStore) -> Code {

@@ -9,7 +9,7 @@ use super::machine::{Entry, State};
 use super::puts::PutReplica;
 
 /// Maximum number of held ranges that the puts of one entry may take back.
-const TAKE_BACK_MAX: usize = 4096;
+pub(super) const TAKE_BACK_MAX: usize = 4096;
 
 /// Chooses the places of the puts of one entry.
 pub(super) struct Placement {

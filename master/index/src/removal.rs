@@ -13,7 +13,7 @@ use super::put::{TOUCHED, touch};
 use super::tenants::{RemovalMark, TenantName};
 
 /// Maximum number of objects and parts of the index that one sweep of cleared objects visits. Most are passed over.
-const VISITS_MAX: usize = 64 << 10;
+pub(super) const VISITS_MAX: usize = 64 << 10;
 
 impl State {
     pub(super) fn remove(&mut self, tenant: &str, item: &RemoveItem) -> Code {

@@ -14,9 +14,9 @@ pub(super) const ABSENT_STORES_MAX: usize = 1024;
 /// Allowed bytes of a segment: room for at least one allocation, and offsets that fit 48 bits.
 pub(super) const SEGMENT_BYTES: RangeInclusive<u64> = mc_types::ALLOCATION_ALIGN..=1 << 48;
 /// Maximum bytes of text in one mount, so that a store's record stays small.
-const TEXT_MAX: usize = 8 << 10;
-const ENDPOINTS_MAX: usize = 64;
-const ATTRIBUTES_MAX: usize = 64;
+pub(super) const TEXT_MAX: usize = 8 << 10;
+pub(super) const ENDPOINTS_MAX: usize = 64;
+pub(super) const ATTRIBUTES_MAX: usize = 64;
 
 /// A store: its mounted epoch, and its epochs that have ended.
 #[derive(Clone, Debug, PartialEq, Eq)]

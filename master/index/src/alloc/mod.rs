@@ -14,7 +14,7 @@
 
 mod extent;
 mod free;
-mod run;
+pub(super) mod run;
 
 use mc_types::ALLOCATION_ALIGN;
 
@@ -23,11 +23,11 @@ use free::FreeSpace;
 use run::Run;
 
 /// Divisor of the segment size that gives the longest run, so that small segments are not cut into coarse pieces.
-const RUN_PART: u64 = 256;
+pub(super) const RUN_PART: u64 = 256;
 /// Divisor of a size's live slots that gives the slots of its next run, so that free slots stay in proportion.
-const GROWTH_PART: u64 = 8;
+pub(super) const GROWTH_PART: u64 = 8;
 /// Maximum number of larger sizes that are searched for a slot to cut up.
-const NEST_TRIES: usize = 64;
+pub(super) const NEST_TRIES: usize = 64;
 
 /// A run as a snapshot lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

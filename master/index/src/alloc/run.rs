@@ -1,6 +1,6 @@
 /// A row of equal slots, with a bit for each that is taken.
 #[derive(Clone, Copy)]
-pub(super) struct Run {
+pub(crate) struct Run {
     taken: u64,
     /// Bytes of the slot that the run was cut from; zero when it was carved from free space.
     parent: u64,
@@ -8,7 +8,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) const MAX_SLOTS: u8 = 64;
+    pub(crate) const MAX_SLOTS: u8 = 64;
 
     /// Creates a run with all slots free. `slots` is 1..=64.
     pub(super) fn new(slots: u64, parent: u64) -> Self {

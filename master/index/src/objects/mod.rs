@@ -1,6 +1,6 @@
 //! The objects by key: 2^18 shards, each in copy-on-write parts.
 
-mod shard;
+pub(super) mod shard;
 
 use mc_types::PutId;
 use serde::{Deserialize, Serialize};
@@ -54,7 +54,7 @@ pub(super) struct Replica {
 
 /// Number of parts of each shard, by the order of keys within it. The first write after a clone copies one part. More
 /// parts would cost memory while there are few objects.
-const PARTS: u32 = 2;
+pub(super) const PARTS: u32 = 2;
 const ROWS: usize = (SHARDS * PARTS) as usize / 2048;
 const _: () = assert!((SHARDS * PARTS) as usize == CowTable::<Shard, ROWS>::SLOTS);
 

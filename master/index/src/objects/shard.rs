@@ -48,16 +48,16 @@ struct Slot {
 
 /// Bytes of a record's head: version, size, checksum, epoch of the last reuse, pin, data type, length of the key,
 /// number of replicas. The replicas follow, then the group's id if there is one, then the key.
-const HEAD: usize = 16 + 8 + 8 + 4 + 4 + 1 + 2 + 1;
+pub(crate) const HEAD: usize = 16 + 8 + 8 + 4 + 4 + 1 + 2 + 1;
 /// Bit in the length of the key that tells whether the record has a group's id.
 const HAS_GROUP: u16 = 1 << 15;
-const GROUP: usize = 16;
+pub(crate) const GROUP: usize = 16;
 /// Bytes that the processor reads from memory at a time.
 const CACHE_LINE: usize = 64;
 /// Start of the epoch in a record.
 const REUSED: usize = 16 + 8 + 8;
 /// Bytes of a replica in a record: segment, offset, index.
-const REPLICA: usize = 4 + 8 + 8;
+pub(crate) const REPLICA: usize = 4 + 8 + 8;
 
 /// A view of an object in its shard.
 #[derive(Clone, Copy)]

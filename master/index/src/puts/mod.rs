@@ -21,16 +21,16 @@ use shard::Shard;
 
 /// Number of shards of the puts, by a hash of their ids. A snapshot with more than [`ENDED_PER_SHARD`] ended puts in
 /// one shard is refused, so the number, the hash and the limit are part of its format.
-const SHARDS: usize = 1 << 14;
+pub(super) const SHARDS: usize = 1 << 14;
 /// Maximum number of ended puts that a shard remembers.
 ///
 /// When one more put ends before any of their deadlines, the shard forgets the half with the earliest deadlines. A
 /// repeated end of such a put is recognised by the object's version alone. With deadlines of 60 s this begins at about
 /// 2,000 puts a second. The limit bounds memory (some 20 MB), and keeps in the cache the ids that starts and ends
 /// search.
-const ENDED_PER_SHARD: usize = 16;
+pub(super) const ENDED_PER_SHARD: usize = 16;
 /// Number of shards that each entry clears of ended puts past their deadline.
-const SHARDS_PER_ENTRY: u64 = 16;
+pub(super) const SHARDS_PER_ENTRY: u64 = 16;
 
 /// A put in flight: its bytes are allocated, but no object is visible.
 #[derive(Clone, Debug, PartialEq, Eq)]

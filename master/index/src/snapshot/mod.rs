@@ -24,7 +24,7 @@ pub(super) use frame::CHUNK_MAX;
 pub use frame::seal_chunks;
 
 const MAGIC: [u8; 7] = *b"mcstate";
-const FORMAT: u8 = 6;
+pub(super) const FORMAT: u8 = 6;
 
 /// Error of reading a snapshot of the index.
 #[derive(Debug, thiserror::Error)]

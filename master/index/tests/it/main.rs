@@ -8,3 +8,4 @@ mod model;
 mod scenarios;
 #[path = "../support/mod.rs"]
 mod support;
+mod versions;

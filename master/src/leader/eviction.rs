@@ -199,9 +199,8 @@ pub(crate) async fn keep_room(coordinator: Arc<Coordinator>) {
                     Some(same) => same,
                     None => Term::begin(&coordinator, leading).await,
                 };
-                if now.round(&coordinator).await.is_ok() {
-                    term = Some(now);
-                }
+                now.round(&coordinator).await;
+                term = Some(now);
             }
             // Being unsure for a moment is not the end of a term.
             None if coordinator.raft.view().role != "leader" && term.take().is_some() => {
@@ -244,9 +243,6 @@ struct Term {
     outdated: bool,
 }
 
-/// The term is over.
-struct TermOver;
-
 /// Whether an entry with the same items may be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Try {
@@ -260,6 +256,27 @@ enum Entry {
     Applied,
     /// It was refused, or its outcome is unknown: no further one is proposed in this round.
     Failed,
+}
+
+/// What an unsuccessful proposal leaves of the marks of its versions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marks {
+    /// The entry will never be applied: readers may have the versions again.
+    Lifted,
+    /// The entry, or an earlier one with the same items, may be applied yet.
+    Kept,
+}
+
+impl Marks {
+    /// Every refusal but an unknown outcome is definite. That includes `NotLeader`: a leader whose lease has expired
+    /// refuses, and may go on in the same term, with the same leases. An earlier entry with the same items stays
+    /// undecided, whatever became of its repetition.
+    fn after(refusal: &Refusal, attempt: Try) -> Self {
+        match (refusal, attempt) {
+            (Refusal::Unknown(_), _) | (_, Try::Again) => Self::Kept,
+            (_, Try::First) => Self::Lifted,
+        }
+    }
 }
 
 impl Term {
@@ -282,13 +299,13 @@ impl Term {
     /// Brings the order up to date, and evicts down to the low watermark if the pool or a tenant is above the high one, or
     /// as much as puts have asked for. Where free bytes are in pieces that are too small for a put, objects that lie side
     /// by side are evicted first.
-    async fn round(&mut self, coordinator: &Coordinator) -> Result<(), TermOver> {
+    async fn round(&mut self, coordinator: &Coordinator) {
         self.follow(coordinator).await;
         self.note(coordinator).await;
         if !self.undecided.is_empty() {
             let items = std::mem::take(&mut self.undecided);
-            if self.evict(coordinator, items, Try::Again).await? == Entry::Failed {
-                return Ok(());
+            if self.evict(coordinator, items, Try::Again).await == Entry::Failed {
+                return;
             }
         }
         let mut wanted = coordinator.room.take_wanted();
@@ -297,7 +314,7 @@ impl Term {
         let mut entry = Entry::Applied;
         if asked.bytes > 0 && self.is_in_pieces(coordinator, largest, &suspects) {
             self.reason = EvictedFor::Put;
-            match self.clear(coordinator, asked.bytes, largest).await? {
+            match self.clear(coordinator, asked.bytes, largest).await {
                 Some(cleared) => asked.bytes = asked.bytes.saturating_sub(cleared),
                 None => entry = Entry::Failed,
             }
@@ -311,7 +328,7 @@ impl Term {
         }
         self.reason = EvictedFor::Quota;
         for (scope, asked) in wanted {
-            entry = self.make_room_unless(entry, coordinator, scope, asked.excess).await?;
+            entry = self.make_room_unless(entry, coordinator, scope, asked.excess).await;
         }
         // Tenants first: what they gave up is room in the pool, too. What is about to be swept will be.
         let excess = coordinator.index.read(|applied| match applied.state.needs_sweep() {
@@ -320,8 +337,7 @@ impl Term {
         });
         let for_puts = asked.bytes > excess.bytes || asked.objects > excess.objects;
         self.reason = if for_puts { EvictedFor::Put } else { EvictedFor::Watermark };
-        self.make_room_unless(entry, coordinator, None, asked.max(excess)).await?;
-        Ok(())
+        self.make_room_unless(entry, coordinator, None, asked.max(excess)).await;
     }
 
     /// Evicts in a scope, unless an entry of this round has failed.
@@ -331,16 +347,16 @@ impl Term {
         coordinator: &Coordinator,
         scope: Scope,
         wanted: Excess,
-    ) -> Result<Entry, TermOver> {
+    ) -> Entry {
         let entry = match before {
-            Entry::Applied => self.make_room(coordinator, scope, wanted).await?,
+            Entry::Applied => self.make_room(coordinator, scope, wanted).await,
             Entry::Failed => Entry::Failed,
         };
         if entry == Entry::Failed {
             // Puts that wait here try again, and ask again.
             coordinator.room.ended(scope, None);
         }
-        Ok(entry)
+        entry
     }
 
     /// Whether an object of `size` bytes finds no room although as many bytes are free.
@@ -355,7 +371,7 @@ impl Term {
         coordinator: &Coordinator,
         bytes: u64,
         size: u64,
-    ) -> Result<Option<u64>, TermOver> {
+    ) -> Option<u64> {
         let mut cleared = 0;
         while cleared < bytes {
             let suspects = self.leading.liveness.suspects();
@@ -364,15 +380,15 @@ impl Term {
                 evictor.choose_clearing(size, &applied.state, &leading.leases, leading.now(), &suspects)
             });
             let Some((Chosen { items, put_orders, bytes: freed, .. }, room)) = found else { break };
-            if self.evict(coordinator, items, Try::First).await? == Entry::Failed {
-                return Ok(None);
+            if self.evict(coordinator, items, Try::First).await == Entry::Failed {
+                return None;
             }
             self.count(coordinator, &put_orders, freed);
             coordinator.room.ended(None, None);
             cleared += room - room % size;
             self.follow(coordinator).await;
         }
-        Ok(Some(cleared))
+        Some(cleared)
     }
 
     /// Evicts as much as is wanted in a scope, or as can be, within a few entries: other scopes have their turn then. The
@@ -382,7 +398,7 @@ impl Term {
         coordinator: &Coordinator,
         scope: Scope,
         wanted: Excess,
-    ) -> Result<Entry, TermOver> {
+    ) -> Entry {
         if let Some(tenant) = scope
             && !self.evictor.has_order(&tenant)
             && coordinator.index.read(|applied| applied.state.tenant_usage(&tenant).objects.count > 0)
@@ -393,13 +409,13 @@ impl Term {
         let (mut left, mut entries) = (wanted, 0);
         for _ in 0..CHOICES_PER_TURN {
             if left.is_none() || entries == ENTRIES_PER_TURN {
-                return Ok(Entry::Applied);
+                return Entry::Applied;
             }
             let Chosen { items, put_orders, bytes, blocked } = self.choose(coordinator, scope, left);
             let objects = items.len() as u64;
             if !items.is_empty() {
-                if self.evict(coordinator, items, Try::First).await? == Entry::Failed {
-                    return Ok(Entry::Failed);
+                if self.evict(coordinator, items, Try::First).await == Entry::Failed {
+                    return Entry::Failed;
                 }
                 self.count(coordinator, &put_orders, bytes);
                 coordinator.room.ended(scope, None);
@@ -412,7 +428,7 @@ impl Term {
                 if objects == 0 && !sweeping {
                     coordinator.room.ended(scope, Some(blocked));
                 }
-                return Ok(Entry::Applied);
+                return Entry::Applied;
             }
             left = left.less(bytes, objects);
             self.follow(coordinator).await;
@@ -421,7 +437,7 @@ impl Term {
             // Nothing but units whose objects are gone: the puts go on waiting, and the next round goes on looking.
             coordinator.room.ask(scope, Asked { excess: left, largest: 0 });
         }
-        Ok(Entry::Applied)
+        Entry::Applied
     }
 
     /// Counts the bytes and ages of what was evicted.
@@ -495,15 +511,10 @@ impl Term {
     ///
     /// The leader's log is in the order of its proposals. So when a later entry of this term is applied, an earlier one
     /// of unknown outcome has been applied before it or never will be: repeating the items decides them.
-    async fn evict(
-        &mut self,
-        coordinator: &Coordinator,
-        items: Vec<EvictItem>,
-        attempt: Try,
-    ) -> Result<Entry, TermOver> {
+    async fn evict(&mut self, coordinator: &Coordinator, items: Vec<EvictItem>, attempt: Try) -> Entry {
         let reuse_at = self.leading.evicted_until();
         let request = Request::evict(items.clone(), reuse_at);
-        match coordinator.propose(&self.leading, request).await {
+        let refusal = match coordinator.propose(&self.leading, request).await {
             Ok(codes) => {
                 let evicted = codes.iter().filter(|code| **code == Code::Ok).count();
                 coordinator.metrics.evicted_objects(self.reason, evicted as u64);
@@ -514,37 +525,46 @@ impl Term {
                 let stay: Vec<_> = items.iter().zip(&codes).filter_map(stays).collect();
                 coordinator.index.read(|applied| self.evictor.keep(&stay, &applied.state));
                 coordinator.room.decided();
-                Ok(Entry::Applied)
+                return Entry::Applied;
             }
-            // The marks end with this term's leases.
-            Err(Refusal::NotLeader { .. }) => Err(TermOver),
-            Err(Refusal::Unknown(why)) => {
-                tracing::warn!(
-                    why,
-                    objects = items.len(),
-                    "the outcome of an eviction is unknown; it is tried again"
-                );
-                self.undecided = items;
-                Ok(Entry::Failed)
-            }
-            // The earlier entry may still be applied.
-            Err(_) if attempt == Try::Again => {
-                self.undecided = items;
-                Ok(Entry::Failed)
-            }
-            Err(refusal) => {
-                tracing::warn!(%refusal, objects = items.len(), "an eviction was refused; it is tried again");
+            Err(refusal) => refusal,
+        };
+        // Losing the leadership is logged elsewhere.
+        if !matches!(refusal, Refusal::NotLeader { .. }) {
+            tracing::warn!(%refusal, objects = items.len(), "an eviction was not committed; it is tried again");
+        }
+        match Marks::after(&refusal, attempt) {
+            Marks::Kept => self.undecided = items,
+            Marks::Lifted => {
                 self.unmark(&items);
                 coordinator.index.read(|applied| self.evictor.keep(&items, &applied.state));
                 coordinator.room.decided();
-                Ok(Entry::Failed)
             }
         }
+        Entry::Failed
     }
 
     fn unmark(&self, items: &[EvictItem]) {
         for item in items {
             self.leading.leases.unmark(item.version);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_entry_that_may_be_applied_yet_keeps_its_marks() {
+        let not_leader = Refusal::NotLeader { leader: None, term: 7 };
+        let unknown = Refusal::Unknown("no answer".into());
+        let invalid = Refusal::Invalid("too large".into());
+        assert_eq!(Marks::after(&unknown, Try::First), Marks::Kept);
+        // The term may go on with the same leases: a mark that stayed would hide its object until the term ends.
+        for definite in [&not_leader, &invalid] {
+            assert_eq!(Marks::after(definite, Try::First), Marks::Lifted);
+            assert_eq!(Marks::after(definite, Try::Again), Marks::Kept, "the first try is as undecided as before");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Groups: objects that live and die together, such as the pools of one page of a KV cache.
 
-use mc_types::MAX_GROUP_MEMBERS;
+use mc_types::{MAX_GROUP_MEMBERS, MAX_ITEMS};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_128;
@@ -54,7 +54,15 @@ pub(super) struct Group {
     pub(super) joining: u32,
 }
 
+/// Maximum number of members, lost ones and puts in flight of a group. Half of it is for puts that replace members.
+const ENTRIES_MAX: usize = 2 * MAX_GROUP_MEMBERS;
+const _: () = assert!(ENTRIES_MAX < MAX_ITEMS);
+
 impl Group {
+    fn knows(&self, key: KeyHash) -> bool {
+        find(&self.members, key).is_ok() || find(&self.lost, key).is_ok()
+    }
+
     fn len(&self) -> usize {
         self.members.len() + self.lost.len() + self.joining as usize
     }
@@ -93,6 +101,18 @@ impl Groups {
         self.get(id).is_none_or(|group| group.len() < MAX_GROUP_MEMBERS)
     }
 
+    /// Whether a put of `key` may join, as of cluster version 2: also one that replaces a member, or one that brings back a
+    /// lost one, while the group is full. Such puts are bounded, too, because an entry must be able to evict the whole
+    /// group.
+    pub(super) fn takes(&self, id: GroupId, key: KeyHash) -> bool {
+        self.has_room(id) || self.get(id).is_some_and(|group| group.knows(key) && group.len() < ENTRIES_MAX)
+    }
+
+    /// Whether a snapshot may name one more member, or put in flight, of the group.
+    pub(super) fn may_have_more(&self, id: GroupId) -> bool {
+        self.get(id).is_none_or(|group| group.len() < ENTRIES_MAX)
+    }
+
     /// Changes a group. One without members and puts in flight is forgotten afterwards, with what it has lost.
     fn change(&mut self, id: GroupId, change: impl FnOnce(&mut Group)) {
         if let Some(group) = self.0.contains(&id).then(|| self.0.get_mut(&id)).flatten() {
@@ -127,7 +147,7 @@ impl Groups {
     pub(super) fn join(&mut self, id: Option<GroupId>, key: KeyHash) {
         let Some(id) = id else { return };
         self.change(id, |group| {
-            if let Ok(at) = group.lost.binary_search_by_key(&key.to_u64(), |lost| lost.to_u64()) {
+            if let Ok(at) = find(&group.lost, key) {
                 group.lost.remove(at);
             }
             let at = group.members.partition_point(|member| member.to_u64() < key.to_u64());
@@ -151,18 +171,35 @@ impl Groups {
     }
 
     /// Records that an object was lost with its stores.
-    pub(super) fn lose(&mut self, id: Option<GroupId>, key: KeyHash) {
+    ///
+    /// Two keys may share a hash, by chance or because a client made them so. Both may be lost. As of cluster version 2,
+    /// that is one lost member; before, it is two of one hash, which no build of version 1 reads in a snapshot.
+    pub(super) fn lose(&mut self, id: Option<GroupId>, key: KeyHash, cluster_version: u32) {
         let Some(id) = id else { return };
         self.change(id, |group| {
             take(group, key);
-            let at = group.lost.partition_point(|lost| lost.to_u64() < key.to_u64());
+            match find(&group.lost, key) {
+                Ok(_) if cluster_version >= 2 => {}
+                Ok(at) | Err(at) => group.lost.insert(at, key),
+            }
+        });
+    }
+
+    /// Restores a lost member of a snapshot. An object whose key has the same hash may be a member.
+    pub(super) fn restore_lost(&mut self, id: GroupId, key: KeyHash) {
+        self.change(id, |group| {
+            let (Ok(at) | Err(at)) = find(&group.lost, key);
             group.lost.insert(at, key);
         });
     }
 }
 
+fn find(keys: &[KeyHash], key: KeyHash) -> Result<usize, usize> {
+    keys.binary_search_by_key(&key.to_u64(), |it| it.to_u64())
+}
+
 fn take(group: &mut Group, key: KeyHash) {
-    if let Ok(at) = group.members.binary_search_by_key(&key.to_u64(), |member| member.to_u64()) {
+    if let Ok(at) = find(&group.members, key) {
         group.members.remove(at);
     }
 }
@@ -187,12 +224,12 @@ mod tests {
         groups.end(id);
         assert_eq!(groups.len(), 1);
         groups.join(id, key(2));
-        groups.lose(id, key(1));
+        groups.lose(id, key(1), 2);
         assert_eq!(groups.get(group).map(|it| (it.members.len(), it.lost.len())), Some((1, 1)));
         groups.join(id, key(1));
         assert_eq!(groups.get(group).map(|it| (it.members.len(), it.lost.len())), Some((2, 0)));
         groups.leave(id, key(1));
-        groups.lose(id, key(2));
+        groups.lose(id, key(2), 2);
         assert_eq!(groups.len(), 0, "nothing is left of it");
     }
 

@@ -108,7 +108,7 @@ impl State {
         }
         let before = self.visible(&key).map_or(Pin::NONE, |object| object.pin);
         let pin = item.pin.pin(before, entry.now);
-        if let Err(code) = self.may_start(tenant, item, pin) {
+        if let Err(code) = self.may_start(tenant, item, &key, pin) {
             return refused(code);
         }
         let replicas = match placement.place(self, entry, item) {
@@ -123,7 +123,7 @@ impl State {
     }
 
     /// Checks the limits that do not depend on the place: of hard pins, tenants, groups and the index.
-    fn may_start(&self, tenant: &str, item: &PutStartItem, pin: Pin) -> Result<(), Code> {
+    fn may_start(&self, tenant: &str, item: &PutStartItem, key: &IndexKey, pin: Pin) -> Result<(), Code> {
         let bytes = allocated(item.size).saturating_mul(u64::from(item.replicas));
         if pin.is_hard() && !self.may_pin(tenant, bytes) {
             return Err(Code::NoAvailableHandle);
@@ -134,7 +134,11 @@ impl State {
         if !self.quota_allows(tenant, bytes) {
             return Err(Code::TenantQuotaExceeded);
         }
-        if item.group.is_some_and(|group| !self.groups.has_room(group)) {
+        let may_join = |group| match self.cluster_version {
+            ..2 => self.groups.has_room(group),
+            _ => self.groups.takes(group, key.hash()),
+        };
+        if item.group.is_some_and(|group| !may_join(group)) {
             return Err(Code::GroupFull);
         }
         if self.is_at_cap() { Err(Code::NoAvailableHandle) } else { Ok(()) }

@@ -214,7 +214,7 @@ impl State {
         } else if object.replicas.iter().any(is_live) {
             self.groups.leave(object.group, key.hash());
         } else {
-            self.groups.lose(object.group, key.hash());
+            self.groups.lose(object.group, key.hash(), self.cluster_version);
         }
     }
 

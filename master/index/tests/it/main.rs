@@ -4,6 +4,7 @@
 mod clearing;
 mod codec;
 mod determinism;
+mod groups;
 mod model;
 mod scenarios;
 #[path = "../support/mod.rs"]

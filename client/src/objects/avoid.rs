@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use mc_types::StoreId;
+use mc_types::{MAX_NAMED_STORES, StoreId};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -53,13 +53,16 @@ impl AvoidList {
             || self.suspects.borrow().contains_key(&store)
     }
 
-    /// Returns every store that is avoided now.
+    /// Returns the stores that are avoided now, as many as a put may name: first those that failed this client, because
+    /// the leader knows by itself which ones it suspects.
     pub(crate) fn avoided(&self, now: Instant) -> Vec<StoreId> {
-        let mut stores: BTreeSet<StoreId> = self.suspects.borrow().keys().copied().collect();
-        stores.extend(
-            self.failures.lock().iter().filter(|(_, failing)| now < failing.until).map(|(store, _)| *store),
-        );
-        stores.into_iter().collect()
+        let failures = self.failures.lock();
+        let failed: BTreeSet<StoreId> =
+            failures.iter().filter(|(_, failing)| now < failing.until).map(|(store, _)| *store).collect();
+        drop(failures);
+        let suspects = self.suspects.borrow();
+        let others = suspects.keys().filter(|store| !failed.contains(store));
+        failed.iter().chain(others).copied().take(MAX_NAMED_STORES).collect()
     }
 
     /// Replaces the suspect stores with the leader's complete list.
@@ -131,6 +134,17 @@ mod tests {
         list.failed(STORE, now);
         assert!(!list.avoids(STORE, now + FIRST), "a success ends the row");
         assert!(!list.avoids(StoreId(8), now), "others are not its concern");
+    }
+
+    #[tokio::test]
+    async fn of_many_stores_those_that_failed_are_named() {
+        let list = AvoidList::new();
+        let many = 2 * MAX_NAMED_STORES as u64;
+        list.hear_all((0..many).map(StoreId));
+        let failed = StoreId(many + 1);
+        list.failed(failed, Instant::now());
+        let named = list.avoided(Instant::now());
+        assert_eq!((named.len(), named[0]), (MAX_NAMED_STORES, failed));
     }
 
     #[tokio::test]

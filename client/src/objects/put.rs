@@ -200,6 +200,7 @@ impl Core {
         if put.choosy {
             avoided.extend(avoid.iter().filter(|store| !put.avoid.contains(store)));
         }
+        avoided.truncate(mc_types::MAX_NAMED_STORES);
         PutStartItem {
             put_id,
             key: put.key.clone(),

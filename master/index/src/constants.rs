@@ -9,12 +9,14 @@ use std::path::PathBuf;
 use crate::alloc::run::Run;
 use crate::objects::shard;
 use crate::settings::CLUSTER_VERSION;
-use crate::{alloc, command, key, key_values, limits, machine, mount, objects, pin, place, puts, removal};
-use crate::{snapshot, stores};
+use crate::{
+    alloc, command, groups, key, key_values, limits, machine, mount, objects, pin, place, puts, removal, snapshot,
+    stores,
+};
 
 /// Lists the constants of a cluster version by name. A constant that newer versions alone decide by is listed from that
 /// version on.
-fn constants(_version: u32) -> BTreeMap<&'static str, u64> {
+fn constants(version: u32) -> BTreeMap<&'static str, u64> {
     let sizes = [
         ("limit of the bytes of an entry", mc_types::MAX_COMMAND_BYTES),
         ("limit of the items of an entry", mc_types::MAX_ITEMS),
@@ -60,7 +62,12 @@ fn constants(_version: u32) -> BTreeMap<&'static str, u64> {
         ("part of a segment that a run takes", alloc::RUN_PART),
         ("part of the live slots that the next run has", alloc::GROWTH_PART),
     ];
-    sizes.into_iter().map(|(name, size)| (name, size as u64)).chain(numbers).collect()
+    let since_version_2 = [
+        ("limit of the members of a group and of puts that replace them", groups::ENTRIES_MAX),
+        ("limit of the stores that a put prefers or avoids", mc_types::MAX_NAMED_STORES),
+    ];
+    let newer = since_version_2.into_iter().filter(|_| version >= 2);
+    sizes.into_iter().chain(newer).map(|(name, size)| (name, size as u64)).chain(numbers).collect()
 }
 
 fn path(version: u32) -> PathBuf {

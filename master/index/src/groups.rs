@@ -55,7 +55,7 @@ pub(super) struct Group {
 }
 
 /// Maximum number of members, lost ones and puts in flight of a group. Half of it is for puts that replace members.
-const ENTRIES_MAX: usize = 2 * MAX_GROUP_MEMBERS;
+pub(super) const ENTRIES_MAX: usize = 2 * MAX_GROUP_MEMBERS;
 const _: () = assert!(ENTRIES_MAX < MAX_ITEMS);
 
 impl Group {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mc_types::{Code, MAX_TENANT_LEN, PutId, StoreId};
+use mc_types::{Code, MAX_NAMED_STORES, MAX_TENANT_LEN, PutId, StoreId};
 use smallvec::SmallVec;
 
 use super::command::{PutEndItem, PutEnded, PutMode, PutStartItem, PutStarted};
@@ -85,6 +85,11 @@ impl State {
         let deadline_max = Duration::from_millis(self.settings.put_deadline_max_ms);
         let deadline = item.deadline.min(entry.now.after(deadline_max));
         if tenant.len() > MAX_TENANT_LEN || item.size == 0 || item.replicas == 0 || deadline <= entry.now {
+            return refused(Code::InvalidParams);
+        }
+        // A search looks at each of them: a million ids in one entry would hold up every master for seconds.
+        let named = item.preferred.len().max(item.avoid.len());
+        if self.cluster_version >= 2 && named > MAX_NAMED_STORES {
             return refused(Code::InvalidParams);
         }
         let Some(key) = key else { return refused(Code::InvalidKey) };

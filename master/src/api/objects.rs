@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mc_index::{GroupId, KeyHash, ListedObject, PutMode, Replication, SOFT_PIN_MAX, StartKey};
 use mc_proto::v1;
-use mc_types::{Code, MAX_GROUP_LEN, StoreId};
+use mc_types::{Code, MAX_GROUP_LEN, MAX_NAMED_STORES, StoreId};
 
 use super::convert::{bytes, endpoints_to_wire, put_id, store_id};
 use crate::leader::{
@@ -135,6 +135,7 @@ pub(super) async fn put_start(
         (Ok(v1::Near::EachOther), _) => Near::EachOther,
         (Err(_), _) => return Err(Refusal::Invalid(format!("place {} is not known here", request.near))),
     };
+    named_stores("preferred_names", request.preferred_names.len())?;
     let preference = Preference { names: request.preferred_names, near };
     let started = objects.put_start(request.tenant, puts, &preference).await?;
     let grants = Grants::new(started.grants);
@@ -273,6 +274,8 @@ pub(super) fn new_put(tenant: &str, item: &v1::PutStartItem) -> Result<NewPut, R
             "the name of a group has {len} bytes, the limit is {MAX_GROUP_LEN}"
         )));
     }
+    named_stores("preferred_stores", item.preferred_stores.len())?;
+    named_stores("avoid_stores", item.avoid_stores.len())?;
     Ok(NewPut {
         replication: if item.all_replicas { Replication::Strict } else { Replication::BestEffort },
         data_type: u8::try_from(item.data_type)
@@ -292,6 +295,16 @@ pub(super) fn new_put(tenant: &str, item: &v1::PutStartItem) -> Result<NewPut, R
         avoid: item.avoid_stores.iter().copied().map(StoreId).collect(),
         pin: new_pin(item)?,
     })
+}
+
+/// Checks the length of a list of stores. Each put of the call searches it while the index is locked.
+fn named_stores(list: &str, len: usize) -> Result<(), Refusal> {
+    if len > MAX_NAMED_STORES {
+        return Err(Refusal::Invalid(format!(
+            "{list} of a put names {len} stores, the limit is {MAX_NAMED_STORES}: name the most important ones"
+        )));
+    }
+    Ok(())
 }
 
 fn new_pin(item: &v1::PutStartItem) -> Result<NewPin, Refusal> {
@@ -328,4 +341,27 @@ pub(super) fn limits(tenant: &str, items: usize) -> Result<(), Refusal> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_put_names_a_bounded_number_of_stores() {
+        let item = |preferred: usize, avoid: usize| v1::PutStartItem {
+            put_id: vec![7; 16].into(),
+            key: b"k"[..].into(),
+            size: 1,
+            preferred_stores: (0..preferred as u64).collect(),
+            avoid_stores: (0..avoid as u64).collect(),
+            ..Default::default()
+        };
+        let put = new_put("", &item(64, 64)).ok().unwrap();
+        assert_eq!((put.preferred.len(), put.avoid.len()), (64, 64));
+        for (preferred, avoid, list) in [(65, 0, "preferred_stores"), (0, 65, "avoid_stores")] {
+            let refusal = new_put("", &item(preferred, avoid)).err().unwrap().to_string();
+            assert!(refusal.contains(list) && refusal.contains("65") && refusal.contains("64"), "{refusal}");
+        }
+    }
 }

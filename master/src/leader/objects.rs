@@ -8,7 +8,7 @@ use mc_index::{
     GroupId, GroupView, KeyHash, KeyPage, ObjectView, PinAction, PlacedReplica, PutEndItem, PutMode,
     PutStartItem, PutStarted, Replication, Request, StartKey, State,
 };
-use mc_types::{Access, ClusterTime, Code, PutId, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{Access, ClusterTime, Code, MAX_NAMED_STORES, PutId, SegmentEpoch, SegmentNumber, StoreId};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -340,7 +340,11 @@ impl Objects {
         if *preference != Preference::default() {
             let suspects = leading.liveness.suspects();
             let stores = self.coordinator.index.read(|applied| preference.stores(&applied.state, &suspects));
-            items.iter_mut().for_each(|item| item.preferred.extend_from_slice(&stores));
+            for item in &mut items {
+                item.preferred.extend_from_slice(&stores);
+                // An item may prefer as many stores itself; those come first.
+                item.preferred.truncate(MAX_NAMED_STORES);
+            }
         }
         let expires = items.iter().map(|item| item.deadline).max().unwrap_or_default();
         let (started, no_space) = self.start_with_room(&leading, &tenant, items).await?;

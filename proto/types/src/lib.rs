@@ -23,7 +23,7 @@ pub use grant::{Access, Grant, GrantError, GrantKey, GrantedRange, SealedGrant};
 pub use ids::{ClientId, ClusterId, NodeId, PutId, SegmentEpoch, SegmentNumber, StoreId};
 pub use limits::{
     ALLOCATION_ALIGN, MAX_COMMAND_BYTES, MAX_GRANT_LIFETIME, MAX_GROUP_LEN, MAX_GROUP_MEMBERS, MAX_ITEMS,
-    MAX_KEY_LEN, MAX_SEGMENTS, MAX_TENANT_LEN,
+    MAX_KEY_LEN, MAX_NAMED_STORES, MAX_SEGMENTS, MAX_TENANT_LEN,
 };
 pub use metric::{Metric, MetricKind};
 pub use ratio::{ParseRatioError, Ratio};

@@ -8,6 +8,8 @@ pub const MAX_TENANT_LEN: usize = 64;
 pub const MAX_GROUP_LEN: usize = 256;
 /// Most members of a group, puts in flight included: a group is evicted in one entry.
 pub const MAX_GROUP_MEMBERS: usize = 1024;
+/// Most stores that a put prefers, most that it avoids, and most names of stores that a call prefers.
+pub const MAX_NAMED_STORES: usize = 64;
 /// Most items in one call on the wire; the client library splits longer ones.
 pub const MAX_ITEMS: usize = 4096;
 /// Most bytes in one replicated command. A larger request is refused before it is proposed.

@@ -2,7 +2,7 @@
 
 use crate::support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings};
-use mc_types::{ClusterTime, Code, PutId, StoreId};
+use mc_types::{ClusterTime, Code, MAX_NAMED_STORES, PutId, StoreId};
 
 const MIB: u64 = 1 << 20;
 
@@ -429,6 +429,22 @@ fn what_another_terms_leader_decided_does_nothing() {
     assert_eq!((rig.state.cluster_version(), rig.state.time()), (2, ClusterTime(1500)));
     rig.apply(Op::SetClusterVersion(1));
     assert_eq!(rig.state.cluster_version(), 2, "never lowered");
+}
+
+#[test]
+fn a_put_that_names_too_many_stores_is_refused_as_of_version_2() {
+    let stores = |count: u64| (10..10 + count).map(StoreId).collect();
+    let most = MAX_NAMED_STORES as u64;
+    for (version, code) in [(1, Code::Ok), (2, Code::InvalidParams)] {
+        let mut rig = Rig::with_stores(&[MIB]);
+        rig.apply(Op::SetClusterVersion(version));
+        let preferring = PutStartItem { preferred: stores(most + 1), ..start(1, "p", 10) };
+        assert_eq!(rig.start(preferring).code, code);
+        let avoiding = PutStartItem { avoid: stores(most + 1), ..start(2, "a", 10) };
+        assert_eq!(rig.start(avoiding).code, code);
+        let just = PutStartItem { preferred: stores(most), avoid: stores(most), ..start(3, "j", 10) };
+        assert_eq!(rig.start(just).code, Code::Ok);
+    }
 }
 
 #[test]

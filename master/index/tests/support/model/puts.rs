@@ -92,6 +92,9 @@ impl Model {
         if item.size == 0 || item.replicas == 0 || item.deadline <= self.time {
             return Some(Code::InvalidParams);
         }
+        if self.cluster_version >= 2 && (item.preferred.len() > 64 || item.avoid.len() > 64) {
+            return Some(Code::InvalidParams);
+        }
         if item.key.is_empty() {
             return Some(Code::InvalidKey);
         }

@@ -211,7 +211,9 @@ impl Rescue {
         let mut last = self.last;
         last.index += INDEX_GAP;
         let mut state = self.state.clone();
-        let now = state.time().after(std::time::Duration::from_millis(TIME_GAP));
+        let gap = std::time::Duration::from_millis(TIME_GAP);
+        let now = state.time().after(gap);
+        state.delay_soft_pins(gap);
         let stamp = Stamp { now, term: last.leader_id.term, ..Stamp::default() };
         state.apply(last.index, last.leader_id.term, &Command { stamp, op: Op::Tick });
         let lock = DirectoryLock::acquire(to)?;

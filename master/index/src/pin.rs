@@ -3,6 +3,10 @@ use std::time::Duration;
 use mc_types::ClusterTime;
 use serde::{Deserialize, Serialize};
 
+use super::key::IndexKey;
+use super::machine::State;
+use super::objects::Object;
+
 /// Protection of an object from eviction.
 ///
 /// A soft pin lets the object be evicted only when nothing without a pin can be, until its time is over. A hard pin
@@ -80,6 +84,21 @@ impl PinAction {
             Self::Disable => Pin::NONE,
             Self::Soft { until } => Pin::soft(until.min(now.after(SOFT_PIN_MAX))).at(now),
             Self::Hard => Pin::HARD,
+        }
+    }
+}
+
+impl State {
+    /// Delays the end of each object's soft pin that runs now, for a cluster whose time is about to jump ahead by `span`.
+    pub fn delay_soft_pins(&mut self, span: Duration) {
+        let delayed = |pin: Pin| Some(Pin::soft(pin.at(self.time).soft_until()?.after(span)));
+        let pinned = self.objects.iter().filter_map(|object| {
+            let pin = delayed(object.pin)?;
+            Some((IndexKey::from_bytes(object.key)?, Object { pin, ..object.to_object() }))
+        });
+        let pinned: Vec<_> = pinned.collect();
+        for (key, object) in pinned {
+            self.objects.insert(&key, &object);
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The rules one by one.
 
+use std::time::Duration;
+
 use crate::support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
-use mc_index::{KeyHash, MountStore, Op, PutEndItem, PutMode, PutStartItem, Response, Settings};
+use mc_index::{KeyHash, MountStore, Op, Pin, PinAction, PutEndItem, PutMode, PutStartItem, Response, Settings};
 use mc_types::{ClusterTime, Code, MAX_NAMED_STORES, PutId, StoreId};
 
 const MIB: u64 = 1 << 20;
@@ -445,6 +447,31 @@ fn a_put_that_names_too_many_stores_is_refused_as_of_version_2() {
         let just = PutStartItem { preferred: stores(most), avoid: stores(most), ..start(3, "j", 10) };
         assert_eq!(rig.start(just).code, Code::Ok);
     }
+}
+
+#[test]
+fn soft_pins_that_run_are_delayed_with_the_time() {
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+    let mut rig = Rig::with_stores(&[MIB]);
+    let pins = [
+        PinAction::Soft { until: ClusterTime(60_000) },
+        PinAction::Soft { until: ClusterTime(2_000) },
+        PinAction::Hard,
+        PinAction::Preserve,
+    ];
+    for (put, pin) in (1..).zip(pins) {
+        let key = put.to_string();
+        assert_eq!(rig.start(PutStartItem { pin, ..start(put, &key, 10) }).code, Code::Ok);
+        assert_eq!(rig.end(put, &key).code, Code::Ok);
+    }
+    rig.tick_at(5_000);
+    let ended = Pin::soft(ClusterTime(2_000));
+    rig.state.delay_soft_pins(DAY);
+    let pin = |key: &str| rig.state.get("", key.as_bytes()).unwrap().pin;
+    let delayed = Pin::soft(ClusterTime(60_000).after(DAY));
+    assert_eq!(["1", "2", "3", "4"].map(pin), [delayed, ended, Pin::HARD, Pin::NONE]);
+    let bytes = snapshot(&rig.state);
+    assert_eq!(snapshot(&restore(&bytes)), bytes);
 }
 
 #[test]

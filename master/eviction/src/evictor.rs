@@ -1,11 +1,12 @@
 mod clearing;
+mod pins;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
 use mc_index::{
-    Change, EvictItem, GroupView, HashedObject, KeyHash, ObjectAge, Pin, State, TenantName, UnitOf,
+    Change, EvictItem, GroupView, HashedObject, KeyHash, ObjectAge, State, TenantName, UnitOf,
     reuse_epoch,
 };
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
@@ -14,6 +15,7 @@ use smallvec::SmallVec;
 use super::grow::Table;
 use super::leases::Leases;
 use super::policy::{Policy, Turn, Unit};
+use pins::SoftPins;
 
 /// Maximum number of objects that a leader evicts in one entry, besides the rest of the last group. The index is locked
 /// against changes while they are chosen.
@@ -36,6 +38,8 @@ const NOTES_MAX: usize = 64 << 10;
 
 /// Maximum number of pins that one choice looks up, and of those that it ends.
 const PINS_PER_CHOICE: usize = 1024;
+/// Number of units with a hard pin that each choice looks at again.
+const HARD_PINS_PER_CHOICE: usize = 32;
 
 /// Maximum number of units whose objects are gone that one choice drops. A `remove_all` leaves any number of them.
 const GONE_PER_CHOICE: usize = 1024;
@@ -123,8 +127,10 @@ pub struct Evictor {
     to_note: VecDeque<KeyHash>,
     /// Number of candidates without a pin that were passed over one after the other, over several choices.
     passed_over: usize,
-    /// Soft-pinned units that were candidates, by the end of their pin. Units may be gone since.
-    soft_pins: BTreeMap<(ClusterTime, u64), KeyHash>,
+    /// Soft-pinned units that were candidates.
+    soft_pins: SoftPins,
+    /// Number of looks so far at units that were taken out for a hard pin, by which each order has its turn.
+    hard_looks: usize,
     /// Number of choices of a clearing so far, the seed of the next one.
     clearings: u64,
 }
@@ -163,7 +169,8 @@ impl Default for Evictor {
             epoch: 0,
             to_note: VecDeque::new(),
             passed_over: 0,
-            soft_pins: BTreeMap::new(),
+            soft_pins: SoftPins::default(),
+            hard_looks: 0,
             clearings: 0,
         }
     }
@@ -273,6 +280,7 @@ impl Evictor {
     }
 
     fn forget(&mut self, hash: KeyHash) -> Option<Place> {
+        self.soft_pins.forget(hash);
         let orders = &self.orders;
         let is_it = |place: &Place| tracked(orders, *place).is_some_and(|it| it.hash == hash);
         self.units.take(hash.to_u64(), is_it)
@@ -322,6 +330,7 @@ impl Evictor {
                 if let Some(replaced) = policy.get_mut(place.unit).filter(|_| group.is_none()) {
                     replaced.noted = 0;
                 }
+                self.soft_pins.forget(hash);
                 place
             }
             None => {
@@ -384,6 +393,7 @@ impl Evictor {
         without: &[StoreId],
     ) -> Chosen {
         self.end_soft_pins(now);
+        self.end_hard_pins(HARD_PINS_PER_CHOICE, state);
         let mut chosen = Chosen::default();
         let orders = self.orders_for(want.tenant);
         // Number of candidates of each order that stayed.
@@ -418,7 +428,7 @@ impl Evictor {
                 if let Some((place, it)) = self.candidate(order, class, turn) {
                     ahead[order].pass(|units| self.touch(place, units, state));
                     let found = Found::of(it, state);
-                    if class == Class::Unpinned && self.take_out_pinned(place, it, &found, now) {
+                    if self.take_out_pinned(place, it, class, &found, now) {
                         pins += 1;
                     } else {
                         let items = chosen.items.len();
@@ -434,9 +444,13 @@ impl Evictor {
                 oldest.extend(rank(self, order, &stayed));
             }
         }
+        let has_hard = orders.iter().any(|&order| self.orders[order].policy.has_hard());
+        if !leased && has_hard && self.end_hard_pins(PINS_PER_CHOICE, state) {
+            return chosen;
+        }
         chosen.blocked = Some(match leased {
             true => Blocked::Leased,
-            false if orders.iter().any(|&order| self.orders[order].policy.has_hard()) => Blocked::Pinned,
+            false if has_hard => Blocked::Pinned,
             false => Blocked::Empty,
         });
         chosen
@@ -482,32 +496,6 @@ impl Evictor {
         let (place, _) = self.candidate(order, class, Turn::ByShare)?;
         let used = self.orders[order].policy.last_used(place.unit)?;
         Some(self.calls.wrapping_sub(used))
-    }
-
-    /// Takes a unit with a pinned object out of the order. Returns whether it has one.
-    fn take_out_pinned(&mut self, place: Place, it: Tracked, found: &Found, now: ClusterTime) -> bool {
-        let pins: Vec<Pin> = found.objects.iter().map(|object| object.pin.at(now)).collect();
-        if pins.iter().any(|pin| pin.is_hard()) {
-            self.policy(place).pin(place.unit, true);
-            return true;
-        }
-        let Some(until) = pins.iter().filter_map(|pin| pin.soft_until()).max() else { return false };
-        self.policy(place).pin(place.unit, false);
-        self.soft_pins.insert((until, it.hash.to_u64()), it.hash);
-        true
-    }
-
-    /// Brings units back into the order whose soft pins have ended, a slice at each call.
-    fn end_soft_pins(&mut self, now: ClusterTime) {
-        for _ in 0..PINS_PER_CHOICE {
-            let Some(first) = self.soft_pins.first_entry().filter(|entry| entry.key().0 <= now) else {
-                return;
-            };
-            let hash = first.remove();
-            if let Some(place) = self.find(hash) {
-                self.policy(place).unpin(place.unit);
-            }
-        }
     }
 
     /// Adds the objects of a unit to the chosen ones and takes it out of the order, or defers it. Returns whether it is

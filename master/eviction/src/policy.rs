@@ -274,6 +274,12 @@ impl<T> Policy<T> {
         Some(self.queue(Name::Soft).oldest).filter(|oldest| *oldest != NONE).map(Unit)
     }
 
+    /// Returns the hard-pinned unit that was pinned or used longest ago.
+    #[must_use]
+    pub fn oldest_hard(&self) -> Option<Unit> {
+        Some(self.queue(Name::Hard).oldest).filter(|oldest| *oldest != NONE).map(Unit)
+    }
+
     /// Returns the next victim that is not pinned.
     #[must_use]
     pub fn candidate(&self) -> Option<Unit> {

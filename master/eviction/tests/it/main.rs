@@ -8,7 +8,7 @@ mod size_shift;
 use mc_eviction::{Blocked, Chosen, Evictor, Excess, Leases, Want, excess, tenants_in_excess};
 use mc_index::{
     Change, Command, EvictItem, GroupId, HashedObject, KeyHash, ObjectAge, Op, PinAction, PutEndItem,
-    PutMode, PutStartItem, Quota, Response, Settings, Stamp, State, TenantName,
+    PutMode, PutStartItem, Quota, RemoveItem, Response, Settings, Stamp, State, TenantName,
 };
 use mc_types::{ClusterTime, Code, PutId, StoreId};
 use proptest::prelude::*;
@@ -200,6 +200,35 @@ fn a_new_version_has_its_own_pin() {
     pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
     pool.apply(Op::PutEnd { items: vec![support::end(9, "1")] });
     assert_eq!(pool.evict(SIZE), [9]);
+}
+
+#[test]
+fn a_hard_pin_that_the_order_has_not_heard_of_yet_protects() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    pool.put_pinned(1, PinAction::Soft { until: ClusterTime(NOW.0 + 60_000) });
+    pool.put(2..3);
+    assert_eq!(pool.evict(SIZE), [2], "1 is behind the others by now");
+    // The index is ahead of the order.
+    let item = PutStartItem { mode: PutMode::Upsert, pin: PinAction::Hard, ..support::start(9, "1", SIZE) };
+    pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
+    pool.rig.apply(Op::PutEnd { items: vec![support::end(9, "1")] });
+    let chosen = pool.choose(SIZE);
+    assert_eq!((versions(&chosen), chosen.blocked), (vec![], Some(Blocked::Pinned)));
+}
+
+#[test]
+fn a_group_whose_hard_pinned_member_is_gone_can_be_evicted() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    let group = Some(GroupId::of("", b"g"));
+    for (n, pin) in [(1, PinAction::Preserve), (2, PinAction::Hard)] {
+        let item = PutStartItem { pin, group, ..support::start(n, &n.to_string(), SIZE) };
+        pool.rig.apply(Op::PutStart { tenant: String::new(), items: vec![item] });
+        pool.apply(Op::PutEnd { items: vec![support::end(n, &n.to_string())] });
+    }
+    assert_eq!(pool.choose(1).blocked, Some(Blocked::Pinned));
+    let items = vec![RemoveItem { key: b"2".to_vec(), version: PutId(2), reuse_at: ClusterTime(0) }];
+    pool.apply(Op::Remove { tenant: String::new(), items });
+    assert_eq!(pool.evict(1), [1]);
 }
 
 #[test]

@@ -378,7 +378,7 @@ impl Evictor {
     /// Chooses objects to evict and marks their versions in `leases`. Only bytes on stores that are not in `without`,
     /// which is sorted, count, and units without such bytes stay. Soft-pinned units are chosen only when not enough
     /// others can be, hard-pinned ones never. A group is chosen with all its members, or not at all: one leased or
-    /// pinned member protects the others.
+    /// pinned member protects the others. Marks that were taken back again are told by [`Leases::marks_taken_back`].
     ///
     /// Candidates that stay or are leased go to the other end of their queue. After four of them for each victim the
     /// choice stops, so that its cost depends on the number of victims alone, and on that of the orders. A pin is looked
@@ -627,7 +627,7 @@ impl Ahead {
 fn mark_all(leases: &Leases, objects: &[HashedObject], now: ClusterTime) -> bool {
     for (at, object) in objects.iter().enumerate() {
         if !leases.mark(object.version, now) {
-            objects[..at].iter().for_each(|marked| leases.unmark(marked.version));
+            leases.take_back(objects[..at].iter().map(|marked| marked.version));
             return false;
         }
     }

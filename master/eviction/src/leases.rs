@@ -1,5 +1,5 @@
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mc_types::{ClusterTime, PutId};
 use parking_lot::Mutex;
@@ -22,6 +22,8 @@ pub struct Leases {
     shards: Vec<Mutex<HashMap<PutId, Lease>>>,
     /// Bytes of leased versions at the last [`Self::sweep`].
     bytes: AtomicU64,
+    /// Whether marks were taken back since [`Self::marks_taken_back`] was asked last.
+    taken_back: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +35,8 @@ struct Lease {
 
 impl Default for Leases {
     fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), bytes: AtomicU64::new(0) }
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { shards, bytes: AtomicU64::new(0), taken_back: AtomicBool::new(false) }
     }
 }
 
@@ -78,6 +81,20 @@ impl Leases {
         }
         *end = EVICTING;
         true
+    }
+
+    /// Removes the marks of versions that are not going to be evicted after all, because another one is leased.
+    pub(crate) fn take_back(&self, versions: impl Iterator<Item = PutId>) {
+        for version in versions {
+            self.unmark(version);
+            self.taken_back.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether marks were taken back since the last call. A reader that met one waits for an outcome: the caller wakes it.
+    #[must_use]
+    pub fn marks_taken_back(&self) -> bool {
+        self.taken_back.swap(false, Ordering::Relaxed)
     }
 
     /// Removes the mark of a version whose eviction is decided, either way.

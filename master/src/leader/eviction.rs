@@ -379,6 +379,7 @@ impl Term {
             let found = coordinator.index.read(|applied| {
                 evictor.choose_clearing(size, &applied.state, &leading.leases, leading.now(), &suspects)
             });
+            self.wake_readers(coordinator);
             let Some((Chosen { items, put_orders, bytes: freed, .. }, room)) = found else { break };
             if self.evict(coordinator, items, Try::First).await == Entry::Failed {
                 return None;
@@ -501,9 +502,18 @@ impl Term {
         let Excess { bytes, objects } = wanted;
         let want = Want { tenant, bytes, objects, max: OBJECTS_PER_ENTRY };
         let Self { leading, evictor, .. } = self;
-        coordinator
+        let chosen = coordinator
             .index
-            .read(|applied| evictor.choose(want, &applied.state, &leading.leases, leading.now(), &suspects))
+            .read(|applied| evictor.choose(want, &applied.state, &leading.leases, leading.now(), &suspects));
+        self.wake_readers(coordinator);
+        chosen
+    }
+
+    /// Wakes reads that met a mark which a choice took back: no entry is going to decide it.
+    fn wake_readers(&self, coordinator: &Coordinator) {
+        if self.leading.leases.marks_taken_back() {
+            coordinator.room.decided();
+        }
     }
 
     /// Proposes the eviction of marked versions, and removes the marks once each is decided. Versions of unknown outcome

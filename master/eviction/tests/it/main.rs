@@ -232,6 +232,20 @@ fn a_group_whose_hard_pinned_member_is_gone_can_be_evicted() {
 }
 
 #[test]
+fn marks_that_are_taken_back_are_told() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    for n in 1..4 {
+        put_grouped(&mut pool, "", n, 1);
+    }
+    assert!(!pool.leases.marks_taken_back());
+    let members = pool.rig.state.group(GroupId::of("", &[1])).unwrap().members;
+    assert!(pool.leases.grant(members[1].version, 0, ClusterTime(NOW.0 + 1)));
+    assert_eq!(pool.choose(1).items, []);
+    assert!(pool.leases.marks_taken_back(), "the first member was marked for a moment");
+    assert!(!pool.leases.marks_taken_back());
+}
+
+#[test]
 fn leased_objects_are_passed_over_and_when_all_are_leased_it_says_so() {
     let mut pool = Pool::new(&[100 * SIZE]);
     for n in 1..9 {

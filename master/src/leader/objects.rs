@@ -214,17 +214,18 @@ impl Objects {
             }));
         }
         let size = |found: Result<ObjectView, Miss>| found.map(|object| object.size).map_err(Miss::code);
-        let found = self
+        let (found, used) = self
             .coordinator
             .room
             .read_settled(|| {
                 self.coordinator.index.read(|applied| {
                     let mut call = Call::new(&applied.state, &leading, tenant);
                     let found: Vec<_> = keys.iter().map(|key| size(call.find(key))).collect();
-                    (found, call.end())
+                    call.end(found)
                 })
             })
             .await;
+        used.count(&leading);
         self.coordinator.metrics.checked(Lookups::of(&found));
         Ok(found)
     }
@@ -242,10 +243,11 @@ impl Objects {
                     placed(&object, &leading, &mut grants)
                 };
                 let found: Vec<_> = keys.iter().map(&mut locate).collect();
-                ((found, grants.seal()), call.end())
+                call.end((found, grants.seal()))
             })
         };
-        let (found, grants) = self.coordinator.room.read_settled(locate).await;
+        let ((found, grants), used) = self.coordinator.room.read_settled(locate).await;
+        used.count(&leading);
         self.coordinator.metrics.got(Lookups::of(&found));
         Ok(Placements { found, grants, lease: leading.read_lease() })
     }
@@ -436,7 +438,7 @@ impl Objects {
     }
 }
 
-/// The reads of one call: each object found is leased to the caller, and counts as used.
+/// One try of the reads of a call: each object found is leased to the caller.
 struct Call<'a> {
     state: &'a State,
     leading: &'a Leading,
@@ -491,10 +493,19 @@ impl<'a> Call<'a> {
         Ok(object)
     }
 
-    /// Records the use of the objects that were found. Returns whether an object is being evicted.
-    fn end(self) -> bool {
-        self.leading.hits.call(self.found.into_iter());
-        self.undecided
+    /// Returns the answer with what it uses, and whether an object is being evicted, so that the call is tried again.
+    fn end<R>(self, answer: R) -> ((R, Used), bool) {
+        ((answer, Used(self.found)), self.undecided)
+    }
+}
+
+/// Objects that a call found. They count as used once, however often the call was tried.
+#[must_use]
+struct Used(Vec<KeyHash>);
+
+impl Used {
+    fn count(self, leading: &Leading) {
+        leading.hits.call(self.0.into_iter());
     }
 }
 
@@ -538,4 +549,64 @@ fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> Re
     }
     let ObjectView { version, size, checksum, .. } = *object;
     Ok(Found { version, size, checksum, replicas })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use mc_index::{Command, MountStore, Op, Settings, Stamp};
+    use mc_types::{Clock, GrantKey};
+
+    use super::super::Room;
+    use super::*;
+
+    /// An index with an object under each of these keys, whose versions count from 1.
+    fn index(keys: &[&[u8]]) -> State {
+        let mut state = State::new(Settings::default());
+        let mount = MountStore {
+            store: StoreId(1),
+            epoch: SegmentEpoch(1),
+            name: "store".into(),
+            grant_key: GrantKey([0; 32]),
+            endpoints: Vec::new(),
+            segments: vec![1 << 20],
+            http: String::new(),
+        };
+        let puts = || (1..).map(PutId).zip(keys);
+        let start = |(put, key): (PutId, &&[u8])| PutStartItem::new(put, key, 64, ClusterTime(1_000));
+        let end = |(put, key): (PutId, &&[u8])| PutEndItem::new(put, KeyHash::of("", key), 0);
+        let ops = [
+            Op::MountStore(mount),
+            Op::PutStart { tenant: String::new(), items: puts().map(start).collect() },
+            Op::PutEnd { items: puts().map(end).collect() },
+        ];
+        for (index, op) in (1..).zip(ops) {
+            state.apply(index, 1, &Command { stamp: Stamp { term: 1, ..Stamp::default() }, op });
+        }
+        state
+    }
+
+    #[tokio::test]
+    async fn a_read_that_is_tried_again_counts_as_one_use() {
+        let keys: [&[u8]; 2] = [b"a", b"b"];
+        let state = index(&keys);
+        let leading = Leading::begin(1, state.time(), state.settings(), Clock::monotonic());
+        // The second object is being evicted, until the first try has met it.
+        assert!(leading.leases.mark(PutId(2), leading.now()));
+        let (room, tries) = (Room::new(), Cell::new(0));
+        let read = || {
+            tries.set(tries.get() + 1);
+            let mut call = Call::new(&state, &leading, "");
+            let found = keys.map(|key| call.find(key).is_ok());
+            leading.leases.unmark(PutId(2));
+            call.end(found)
+        };
+        let (found, used) = room.read_settled(read).await;
+        assert_eq!((found, tries.get()), ([true, true], 2));
+        used.count(&leading);
+        let mut calls = Vec::new();
+        leading.hits.drain(|call| calls.push(call.to_vec()));
+        assert_eq!(calls, [keys.map(|key| KeyHash::of("", key)).to_vec()]);
+    }
 }

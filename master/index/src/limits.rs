@@ -3,7 +3,6 @@
 use mc_types::{Code, MAX_TENANT_LEN};
 
 use super::machine::State;
-use super::query::Usage;
 use super::settings::TenantPolicy;
 use super::tenants::{Quota, TenantName, TenantUsage};
 
@@ -32,7 +31,7 @@ impl State {
     #[must_use]
     pub fn may_pin(&self, tenant: &str, bytes: u64) -> bool {
         let limit = self.settings.hard_pin_limit;
-        let Usage { capacity, pinned, .. } = self.usage(&[]);
+        let (capacity, pinned) = (self.segments.capacity(), self.segments.pinned());
         let name = TenantName::new(tenant.as_bytes());
         let Quota { bytes: quota, .. } = self.quota(&name);
         let own = self.tenants.usage(&name).all().pinned;

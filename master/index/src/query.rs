@@ -402,13 +402,10 @@ impl State {
         self.objects.len()
     }
 
-    /// Returns those of these keys of a tenant for which a put is in flight. It looks at all puts in flight.
+    /// Whether a put of this key of a tenant is in flight.
     #[must_use]
-    pub fn being_written(&self, tenant: &str, keys: &[&[u8]]) -> Vec<KeyHash> {
-        let mut wanted: Vec<u64> = keys.iter().map(|key| KeyHash::of(tenant, key).to_u64()).collect();
-        wanted.sort_unstable();
-        let keys = self.puts.iter_in_flight().map(|put| put.key.hash());
-        keys.filter(|key| wanted.binary_search(&key.to_u64()).is_ok()).collect()
+    pub fn is_being_written(&self, tenant: &str, key: &[u8]) -> bool {
+        self.puts.is_being_written(KeyHash::of(tenant, key))
     }
 
     /// Bytes of the largest mounted segment; 0 without stores.

@@ -16,11 +16,22 @@ pub(super) struct Segments {
     dropped: CowMap<u32, ()>,
     /// Earliest reuse time of held bytes, for each live segment that holds some.
     earliest_held: CowMap<(ClusterTime, u32), ()>,
+    /// Bytes of the live segments that can be allocated.
+    capacity: u64,
+    /// Bytes in live segments that hard-pinned replicas take.
+    pinned: u64,
 }
 
 impl Segments {
     pub(super) fn new() -> Self {
-        Self { by_number: CowMap::new(), next: 0, dropped: CowMap::new(), earliest_held: CowMap::new() }
+        Self {
+            by_number: CowMap::new(),
+            next: 0,
+            dropped: CowMap::new(),
+            earliest_held: CowMap::new(),
+            capacity: 0,
+            pinned: 0,
+        }
     }
 
     /// Restores the segments of a snapshot under their numbers; a dropped segment is one without space.
@@ -30,9 +41,24 @@ impl Segments {
             if !segment.is_live() {
                 restored.dropped.insert(number, ());
             }
-            restored.by_number.insert(number, segment);
+            restored.insert(number, segment);
         }
         restored
+    }
+
+    fn insert(&mut self, number: u32, segment: Segment) {
+        self.capacity += segment.space.as_ref().map_or(0, |space| space.alloc.capacity());
+        self.by_number.insert(number, segment);
+    }
+
+    /// Bytes of the live segments that can be allocated.
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Bytes in live segments that hard-pinned replicas take.
+    pub(super) fn pinned(&self) -> u64 {
+        self.pinned
     }
 
     pub(super) fn next(&self) -> u32 {
@@ -66,7 +92,7 @@ impl Segments {
         self.next = first.checked_add(u32::try_from(segments.len()).ok()?)?;
         for (number, segment) in (first..).zip(segments) {
             if let Some(segment) = segment {
-                self.by_number.insert(number, segment);
+                self.insert(number, segment);
             }
         }
         Some(first..self.next)
@@ -77,6 +103,8 @@ impl Segments {
     pub(super) fn drop_segment(&mut self, number: u32) {
         let Some(segment) = self.by_number.get_mut(&number) else { return };
         let Some(space) = segment.space.take() else { return };
+        self.capacity -= space.alloc.capacity();
+        self.pinned -= space.pinned_bytes;
         if let Some((&(time, _), _)) = space.held.first() {
             self.earliest_held.remove(&(time, number));
         }
@@ -133,6 +161,7 @@ impl Segments {
             && let Some(space) = self.space_mut(number)
         {
             space.pinned_bytes += allocated(len);
+            self.pinned += allocated(len);
         }
     }
 
@@ -142,6 +171,7 @@ impl Segments {
             && let Some(space) = self.space_mut(number)
         {
             space.pinned_bytes -= allocated(len);
+            self.pinned -= allocated(len);
         }
     }
 

@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use bytes::Bytes;
 use mc_index::{Endpoint, PlacedReplica, State};
 use mc_types::{Access, ClusterId, ClusterTime, Grant, GrantKey, GrantedRange, SegmentEpoch, StoreId};
@@ -28,6 +30,8 @@ pub(super) struct Grants<'a> {
     access: Access,
     expires: ClusterTime,
     stores: Vec<PerStore<'a>>,
+    /// Place of each store in that list.
+    places: HashMap<(StoreId, SegmentEpoch), usize>,
 }
 
 struct PerStore<'a> {
@@ -40,13 +44,13 @@ struct PerStore<'a> {
 
 impl<'a> Grants<'a> {
     pub(super) fn new(state: &'a State, cluster: ClusterId, access: Access, expires: ClusterTime) -> Self {
-        Self { state, cluster, access, expires, stores: Vec::new() }
+        Self { state, cluster, access, expires, stores: Vec::new(), places: HashMap::new() }
     }
 
     /// Adds a replica. Returns `None` if its store is no longer mounted with the replica's epoch.
     pub(super) fn add(&mut self, replica: &PlacedReplica) -> Option<GrantedReplica> {
-        let at = match self.stores.iter().position(|s| s.store == replica.store && s.epoch == replica.epoch) {
-            Some(at) => at,
+        let at = match self.places.get(&(replica.store, replica.epoch)) {
+            Some(at) => *at,
             None => {
                 let view = self.state.store(replica.store).filter(|view| view.epoch == replica.epoch)?;
                 self.stores.push(PerStore {
@@ -56,7 +60,9 @@ impl<'a> Grants<'a> {
                     endpoints: view.endpoints,
                     ranges: Vec::new(),
                 });
-                self.stores.len() - 1
+                let at = self.stores.len() - 1;
+                self.places.insert((replica.store, replica.epoch), at);
+                at
             }
         };
         let ranges = &mut self.stores[at].ranges;

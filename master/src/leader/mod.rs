@@ -13,6 +13,7 @@ mod admission;
 mod ages;
 mod configuration;
 mod coordinator;
+mod describe;
 mod descriptors;
 pub(crate) mod duties;
 mod eviction;
@@ -37,15 +38,14 @@ mod watch;
 
 pub(crate) use configuration::{Configuration, Replicated};
 pub(crate) use coordinator::{Coordinator, CoordinatorConfig, KnownLeader, Look};
+pub(crate) use describe::{Described, DescribedGroup, DescribedReplica};
 pub(crate) use descriptors::{SpareDescriptors, leave_to_a_master_with_descriptors};
 pub(crate) use eviction::{Room, keep_room};
 pub(crate) use grants::{GrantedReplica, StoreGrant};
 pub(crate) use key_values::KeyValues;
 pub(crate) use leading::Leading;
 pub(crate) use members::{MemberState, Members, keep_members};
-pub(crate) use objects::{
-    Described, DescribedGroup, DescribedReplica, EndPut, Found, Lease, NewPin, NewPut, Objects, RemoveObject,
-};
+pub(crate) use objects::{EndPut, Found, Lease, NewPin, NewPut, Objects, RemoveObject};
 pub(crate) use preference::{Near, Preference};
 pub(crate) use refusal::Refusal;
 pub(crate) use removal::Removed;

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use mc_index::{
-    GroupId, GroupView, KeyHash, KeyPage, ObjectView, PinAction, PlacedReplica, PutEndItem, PutMode,
-    PutStartItem, PutStarted, Replication, Request, StartKey, State,
+    GroupId, KeyHash, KeyPage, ObjectView, PinAction, PlacedReplica, PutEndItem, PutMode, PutStartItem,
+    PutStarted, Replication, Request, StartKey, State,
 };
-use mc_types::{Access, ClusterTime, Code, MAX_NAMED_STORES, PutId, SegmentEpoch, SegmentNumber, StoreId};
+use mc_types::{Access, ClusterTime, Code, MAX_NAMED_STORES, PutId, StoreId};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::describe::{Described, Describing};
 use super::eviction::{Made, explain};
 use super::grants::{GrantedReplica, Grants, StoreGrant};
 use super::preference::Preference;
@@ -49,42 +50,6 @@ pub(crate) struct Placements {
     pub(crate) grants: Vec<StoreGrant>,
     /// Time for which the placements may be used.
     pub(crate) lease: Duration,
-}
-
-/// An object as it is described, without a lease.
-pub(crate) struct Described {
-    pub(crate) version: PutId,
-    pub(crate) size: u64,
-    /// CRC-64/NVME of the value.
-    pub(crate) checksum: u64,
-    pub(crate) hard_pinned: bool,
-    pub(crate) soft_pin_left: Option<Duration>,
-    pub(crate) data_type: u8,
-    pub(crate) group: Option<DescribedGroup>,
-    pub(crate) replicas: Vec<DescribedReplica>,
-}
-
-/// The group of a described object.
-pub(crate) struct DescribedGroup {
-    pub(crate) id: GroupId,
-    /// Number of its members that can be read.
-    pub(crate) members: u32,
-    /// Number of its members that were lost with their stores.
-    pub(crate) lost: u32,
-    /// Number of puts in flight that will join it.
-    pub(crate) joining: u32,
-}
-
-/// A replica of a described object.
-pub(crate) struct DescribedReplica {
-    pub(crate) store: StoreId,
-    pub(crate) epoch: SegmentEpoch,
-    pub(crate) name: String,
-    /// host:port of the store's first endpoint.
-    pub(crate) address: String,
-    pub(crate) segment: SegmentNumber,
-    pub(crate) offset: u64,
-    pub(crate) suspect: bool,
 }
 
 /// A put to start.
@@ -259,30 +224,10 @@ impl Objects {
         keys: &[Bytes],
     ) -> Result<Vec<Result<Described, Code>>, Refusal> {
         let leading = self.coordinator.lead().await?;
-        let now = leading.now();
-        Ok(self.coordinator.index.read(|applied| {
-            let state = &applied.state;
-            let describe = |key: &Bytes| {
-                if key.is_empty() || key.len() > mc_types::MAX_KEY_LEN {
-                    return Err(Code::InvalidKey);
-                }
-                let object = state.get(tenant, key).ok_or(Code::ObjectNotFound)?;
-                Ok(described(&object, state, &leading, now))
-            };
-            let mut described: Vec<_> = keys.iter().map(describe).collect();
-            let absent = |found: &Result<Described, Code>| matches!(found, Err(Code::ObjectNotFound));
-            let missing = || keys.iter().zip(&described).filter(|(_, found)| absent(found));
-            let missing: Vec<&[u8]> = missing().map(|(key, _)| &key[..]).collect();
-            if !missing.is_empty() && state.puts_in_flight() > 0 {
-                let written = state.being_written(tenant, &missing);
-                for (key, found) in keys.iter().zip(&mut described) {
-                    if absent(found) && written.contains(&KeyHash::of(tenant, key)) {
-                        *found = Err(Code::ReplicaIsNotReady);
-                    }
-                }
-            }
-            described
-        }))
+        let mut describing = Describing::new(&leading, tenant, keys);
+        // Entries are applied between two slices.
+        while self.coordinator.index.read(|applied| describing.slice(&applied.state)) {}
+        Ok(describing.described)
     }
 
     /// Counts and logs a store that gave bytes which don't match their checksum. Not every one is logged: a store whose
@@ -509,37 +454,6 @@ impl Used {
     }
 }
 
-fn described(object: &ObjectView, state: &State, leading: &Leading, now: ClusterTime) -> Described {
-    let replica = |replica: &PlacedReplica| {
-        let store = state.store(replica.store);
-        let endpoint = store.as_ref().and_then(|store| store.endpoints.first());
-        DescribedReplica {
-            store: replica.store,
-            epoch: replica.epoch,
-            name: store.as_ref().map(|store| store.name.to_owned()).unwrap_or_default(),
-            address: endpoint.map(|endpoint| endpoint.address.clone()).unwrap_or_default(),
-            segment: replica.segment,
-            offset: replica.offset,
-            suspect: leading.is_suspect(replica.store),
-        }
-    };
-    let soft_until = object.pin.at(now).soft_until();
-    Described {
-        version: object.version,
-        size: object.size,
-        checksum: object.checksum,
-        hard_pinned: object.pin.is_hard(),
-        soft_pin_left: soft_until.map(|until| Duration::from_millis(until.0.saturating_sub(now.0))),
-        data_type: object.data_type,
-        group: object.group.map(|id| {
-            let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-            let GroupView { members, lost, joining } = state.group(id).unwrap_or_default();
-            DescribedGroup { id, members: count(members.len()), lost: count(lost), joining }
-        }),
-        replicas: object.replicas.iter().map(replica).collect(),
-    }
-}
-
 /// Builds a get's answer from the replicas on stores that are not suspect, each with its place in a grant.
 fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> Result<Found, Code> {
     let offered = object.replicas.iter().filter(|replica| !leading.is_suspect(replica.store));
@@ -556,7 +470,7 @@ mod tests {
     use std::cell::Cell;
 
     use mc_index::{Command, MountStore, Op, Settings, Stamp};
-    use mc_types::{Clock, GrantKey};
+    use mc_types::{Clock, GrantKey, SegmentEpoch};
 
     use super::super::Room;
     use super::*;

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::command::{PlacedReplica, PutMode};
 use super::cow::{CowMap, CowTable};
 use super::groups::GroupId;
-use super::key::IndexKey;
+use super::key::{IndexKey, KeyHash};
 use super::pin::Pin;
 use super::segments::allocated;
 use super::tenants::Share;
@@ -105,6 +105,8 @@ pub(super) enum PutState {
 pub(super) struct Puts {
     shards: Shards,
     deadlines: Deadlines,
+    /// Number of puts in flight of each key, by its hash.
+    of_key: CowMap<u64, u32>,
     /// Bytes of the puts in flight.
     bytes: u64,
 }
@@ -124,7 +126,7 @@ fn is_in_flight(shards: &Shards, id: PutId, deadline: ClusterTime) -> bool {
 
 impl Puts {
     pub(super) fn new() -> Self {
-        Self { shards: CowTable::new(), deadlines: Deadlines::new(), bytes: 0 }
+        Self { shards: CowTable::new(), deadlines: Deadlines::new(), of_key: CowMap::new(), bytes: 0 }
     }
 
     pub(super) fn in_flight(&self, id: PutId) -> Option<&Arc<Put>> {
@@ -135,9 +137,9 @@ impl Puts {
         self.shards.get(shard_of(id)).ended(id)
     }
 
-    /// Iterates over the puts in flight, in no particular order.
-    pub(super) fn iter_in_flight(&self) -> impl Iterator<Item = &Put> {
-        self.shards.iter().flat_map(Shard::iter_in_flight).map(|(_, put)| put)
+    /// Whether a put of a key with this hash is in flight.
+    pub(super) fn is_being_written(&self, key: KeyHash) -> bool {
+        self.of_key.contains(&key.to_u64())
     }
 
     /// Lists the puts in flight by id, which is their order in a snapshot.
@@ -177,12 +179,20 @@ impl Puts {
     pub(super) fn start(&mut self, id: PutId, put: Put) {
         self.deadlines.add(put.deadline, id);
         self.bytes = self.bytes.saturating_add(put.bytes());
+        let key = put.key.hash().to_u64();
+        let others = self.of_key.get(&key).copied().unwrap_or_default();
+        self.of_key.insert(key, others + 1);
         self.shards.get_mut(shard_of(id)).start(id, put);
     }
 
-    /// Updates the deadlines and the bytes for a put that is no longer in flight.
+    /// Updates the deadlines, the keys and the bytes for a put that is no longer in flight.
     fn left(&mut self, put: &Put) {
         self.bytes = self.bytes.saturating_sub(put.bytes());
+        let key = put.key.hash().to_u64();
+        match self.of_key.get(&key).copied().unwrap_or_default() {
+            0 | 1 => self.of_key.remove(&key),
+            count => self.of_key.insert(key, count - 1),
+        };
         self.deadlines.remove(put.deadline, |id| is_in_flight(&self.shards, id, put.deadline));
     }
 

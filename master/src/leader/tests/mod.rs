@@ -1,1 +1,2 @@
+mod holds;
 mod upgrade;

@@ -40,6 +40,10 @@ impl Model {
             assert_eq!((seen.tenant, seen.key), (put.key.0.as_bytes(), &put.key.1[..]));
             assert_eq!((seen.size, seen.mode, seen.deadline), (put.size, put.mode, put.deadline));
         }
+        for (tenant, key) in self.objects.keys().chain(self.puts.values().map(|put| &put.key)) {
+            let written = self.puts.values().any(|put| (&put.key.0, &put.key.1) == (tenant, key));
+            assert_eq!(state.is_being_written(tenant, key), written);
+        }
         let mut held: Vec<_> = state.held().collect();
         let mut expected = self.held.clone();
         let order = |h: &HeldRange| (h.place.store, h.place.segment, h.place.offset);

@@ -18,6 +18,8 @@ pub struct ListedObject {
     pub size: u64,
     /// The put that made it.
     pub version: PutId,
+    /// Position from which a listing goes on after it. Objects that share one can't be separated.
+    pub after: u64,
 }
 
 /// A page of a listing.
@@ -50,7 +52,7 @@ impl State {
             if object.key.starts_with(&start) && self.is_live(object) {
                 let key = object.key[1 + tenant.len()..].to_vec();
                 listed += key.len();
-                page.objects.push(ListedObject { key, size: object.size, version: object.version });
+                page.objects.push(ListedObject { key, size: object.size, version: object.version, after });
             }
         }
         page

@@ -11,12 +11,14 @@ use mc_index::{
 use mc_types::{Access, ClusterTime, Code, MAX_NAMED_STORES, PutId, StoreId};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::describe::{Described, Describing};
 use super::eviction::{Made, explain};
 use super::grants::{GrantedReplica, Grants, StoreGrant};
 use super::preference::Preference;
+use super::removal::matching_places;
 use super::shortage::Shortage;
 use super::{Coordinator, Leading, Refusal};
 use crate::metrics::Lookups;
@@ -155,11 +157,13 @@ pub(crate) struct Objects {
     pub(super) coordinator: Arc<Coordinator>,
     /// End of the time in which reported mismatches are only counted.
     mismatches_quiet_until: Mutex<Option<std::time::Instant>>,
+    /// Calls that match keys against a pattern.
+    pub(super) matching: Arc<Semaphore>,
 }
 
 impl Objects {
     pub(super) fn new(coordinator: Arc<Coordinator>) -> Self {
-        Self { coordinator, mismatches_quiet_until: Mutex::default() }
+        Self { coordinator, mismatches_quiet_until: Mutex::default(), matching: matching_places() }
     }
 
     /// Returns the size of each object that exists. Leases it as a get does, or neither leases it nor counts the call as a

@@ -1,5 +1,6 @@
 //! Removal of objects: by key, by pattern, all of a tenant, and replicas on one store.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -7,7 +8,9 @@ use mc_eviction::OBJECTS_PER_ENTRY;
 use mc_index::{ListedObject, RemoveItem, Request};
 use mc_types::Code;
 use regex::bytes::{Regex, RegexBuilder};
-use tokio::time::Instant;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 use super::preference::is_called;
 use super::{Leading, Objects, Refusal, RemoveObject};
@@ -24,6 +27,13 @@ const REMOVED_PER_ENTRY: usize = OBJECTS_PER_ENTRY;
 const REMOVED_BYTES: usize = 512 << 10;
 /// Time after which one call of a removal by pattern answers how far it has come. The caller then goes on from there.
 const CALL_TIME: Duration = Duration::from_millis(500);
+/// Number of calls that match keys against their pattern at a time; each takes up to a processor. Others wait.
+const MATCHING_AT_ONCE: usize = 2;
+
+/// Places of the calls that match keys against a pattern.
+pub(super) fn matching_places() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(MATCHING_AT_ONCE))
+}
 
 /// Progress of a removal by pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,7 +139,8 @@ impl Objects {
         let until = Instant::now() + CALL_TIME;
         let mut removed = Removed { next: Some(from), ..Removed::default() };
         while let Some(at) = removed.next.filter(|_| Instant::now() < until) {
-            let outcome = self.remove_page(tenant, pattern.as_ref(), force, at, &mut removed).await;
+            let pattern = pattern.as_ref().map(|pattern| (pattern, until));
+            let outcome = self.remove_page(tenant, pattern, force, at, &mut removed).await;
             match outcome {
                 Ok(next) => removed.next = next,
                 Err(refusal) if removed.objects == 0 => return Err(refusal),
@@ -140,11 +151,12 @@ impl Objects {
         Ok(removed)
     }
 
-    /// Removes what matches on one page of the listing. Returns where the next page begins.
+    /// Removes what matches on one page of the listing, or on the part of it for which a pattern has the time. Returns where
+    /// the next page begins.
     async fn remove_page(
         &self,
         tenant: &str,
-        pattern: Option<&Regex>,
+        pattern: Option<(&Regex, Instant)>,
         force: bool,
         from: u64,
         removed: &mut Removed,
@@ -154,10 +166,12 @@ impl Objects {
             .coordinator
             .index
             .read(|applied| applied.state.list(tenant, b"", from, REMOVED_PER_ENTRY, REMOVED_BYTES));
-        let objects = match pattern.cloned() {
-            None => page.objects,
-            // Apart from the tasks of the runtime, and without a lock: a pattern may take long on long keys.
-            Some(pattern) => matching(page.objects, pattern).await?,
+        let (objects, next) = match pattern {
+            None => (page.objects, page.next),
+            Some((pattern, until)) => {
+                let Matched { objects, stopped } = self.matching(page.objects, pattern.clone(), until).await?;
+                (objects, stopped.or(page.next))
+            }
         };
         let before = objects.len();
         let items = remove_items(&leading, objects, force);
@@ -169,7 +183,30 @@ impl Objects {
         }
         // Counted once the page is done: the caller begins a page again whose entry was refused.
         removed.leased += leased as u64;
-        Ok(page.next)
+        Ok(next)
+    }
+
+    /// Matches keys apart from the tasks of the runtime, and without a lock: a pattern may take long on long keys. It ends
+    /// early if the caller goes away.
+    async fn matching(
+        &self,
+        objects: Vec<ListedObject>,
+        pattern: Regex,
+        until: Instant,
+    ) -> Result<Matched, Refusal> {
+        let busy = || {
+            Refusal::Busy(format!("{MATCHING_AT_ONCE} other calls are removing objects by a pattern"))
+        };
+        let place = timeout_at(until, self.matching.clone().acquire_owned()).await.map_err(|_| busy())?;
+        let place = place.map_err(|_| busy())?;
+        let caller = CancellationToken::new();
+        let gone = caller.clone();
+        let _gone_with_caller = caller.drop_guard();
+        let matched = mc_durable::blocking(move || {
+            let _place = place;
+            Matched::of(objects, &pattern, || gone.is_cancelled() || Instant::now() >= until)
+        });
+        matched.await.map_err(|_| Refusal::Unknown("this master is stopping".into()))
     }
 
     /// Drops the replicas of objects on the store with this name or address, unless they are leased. An object without
@@ -230,10 +267,32 @@ fn compile(pattern: &str) -> Result<Option<Regex>, Refusal> {
     })
 }
 
-async fn matching(objects: Vec<ListedObject>, pattern: Regex) -> Result<Vec<ListedObject>, Refusal> {
-    let matches = move || objects.into_iter().filter(|object| pattern.is_match(&object.key)).collect();
-    let matched: Option<Vec<ListedObject>> = mc_durable::blocking(matches).await.ok();
-    matched.ok_or_else(|| Refusal::Unknown("this master is stopping".into()))
+/// Objects of a page that match a pattern.
+#[derive(Debug, PartialEq, Eq)]
+struct Matched {
+    objects: Vec<ListedObject>,
+    /// Position from which the next page begins, if the time was up before all were looked at.
+    stopped: Option<u64>,
+}
+
+impl Matched {
+    /// Matches one key after the other until it is told to stop, but at least one.
+    fn of(objects: Vec<ListedObject>, pattern: &Regex, stop: impl Fn() -> bool) -> Self {
+        let mut matched = Self { objects: Vec::new(), stopped: None };
+        let mut before = None;
+        for object in objects {
+            // The next page begins between two positions.
+            if before.is_some_and(|before| before != object.after) && stop() {
+                matched.stopped = before;
+                break;
+            }
+            before = Some(object.after);
+            if pattern.is_match(&object.key) {
+                matched.objects.push(object);
+            }
+        }
+        matched
+    }
 }
 
 /// Returns what is to be removed of these: all, or those without a lease.
@@ -247,6 +306,32 @@ fn remove_items(leading: &Leading, objects: Vec<ListedObject>, force: bool) -> V
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn listed(keys: &[(&str, u64)]) -> Vec<ListedObject> {
+        let object = |&(key, after): &(&str, u64)| ListedObject {
+            key: key.into(),
+            size: 1,
+            version: mc_types::PutId(1),
+            after,
+        };
+        keys.iter().map(object).collect()
+    }
+
+    #[test]
+    fn a_page_ends_where_the_time_for_matching_does() {
+        let objects = || listed(&[("a1", 10), ("b1", 20), ("a2", 20), ("a3", 30), ("a4", 40)]);
+        let pattern = Regex::new("^a").unwrap();
+        let left = std::cell::Cell::new(0);
+        let after = |looks: u32| {
+            left.set(looks);
+            Matched::of(objects(), &pattern, || left.replace(left.get().saturating_sub(1)) == 0)
+        };
+        let matched = |keys: &[(&str, u64)], stopped| Matched { objects: listed(keys), stopped };
+        assert_eq!(after(0), matched(&[("a1", 10)], Some(10)), "one is always looked at");
+        assert_eq!(after(1), matched(&[("a1", 10), ("a2", 20)], Some(20)), "b1 and a2 are not separated");
+        let all = [("a1", 10), ("a2", 20), ("a3", 30), ("a4", 40)];
+        assert_eq!(after(9), matched(&all, None));
+    }
 
     #[test]
     fn patterns_are_unanchored_and_bounded() {

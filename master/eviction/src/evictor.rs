@@ -1,3 +1,4 @@
+mod aside;
 mod clearing;
 mod pins;
 
@@ -15,6 +16,7 @@ use smallvec::SmallVec;
 use super::grow::Table;
 use super::leases::Leases;
 use super::policy::{Policy, Turn, Unit};
+use aside::Aside;
 use pins::SoftPins;
 
 /// Maximum number of objects that a leader evicts in one entry, besides the rest of the last group. The index is locked
@@ -131,6 +133,8 @@ pub struct Evictor {
     soft_pins: SoftPins,
     /// Number of looks so far at units that were taken out for a hard pin, by which each order has its turn.
     hard_looks: usize,
+    /// Candidates on stores that did not count lately.
+    aside: Aside,
     /// Number of choices of a clearing so far, the seed of the next one.
     clearings: u64,
 }
@@ -171,6 +175,7 @@ impl Default for Evictor {
             passed_over: 0,
             soft_pins: SoftPins::default(),
             hard_looks: 0,
+            aside: Aside::default(),
             clearings: 0,
         }
     }
@@ -380,7 +385,8 @@ impl Evictor {
     /// others can be, hard-pinned ones never. A group is chosen with all its members, or not at all: one leased or
     /// pinned member protects the others. Marks that were taken back again are told by [`Leases::marks_taken_back`].
     ///
-    /// Candidates that stay or are leased go to the other end of their queue. After four of them for each victim the
+    /// Candidates that are leased go to the other end of their queue, and those that stay go aside until their stores count
+    /// again. After four of them for each victim the
     /// choice stops, so that its cost depends on the number of victims alone, and on that of the orders. A pin is looked
     /// up when its unit becomes a candidate, at most 1,024 times in one choice, and as many units are dropped whose
     /// objects are gone. If such a limit is reached, less than wanted may be chosen, and `blocked` is `None`.
@@ -396,6 +402,7 @@ impl Evictor {
         self.end_hard_pins(HARD_PINS_PER_CHOICE, state);
         let mut chosen = Chosen::default();
         let orders = self.orders_for(want.tenant);
+        self.look_aside(want.tenant, &orders, state, without);
         // Number of candidates of each order that stayed.
         let mut stayed = vec![0u32; self.orders.len()];
         let mut ahead = vec![Ahead::default(); self.orders.len()];
@@ -448,7 +455,8 @@ impl Evictor {
         if !leased && has_hard && self.end_hard_pins(PINS_PER_CHOICE, state) {
             return chosen;
         }
-        chosen.blocked = Some(match leased {
+        let on_other_stores = orders.iter().any(|&order| self.orders[order].policy.aside() > 0);
+        chosen.blocked = Some(match leased || on_other_stores {
             true => Blocked::Leased,
             false if has_hard => Blocked::Pinned,
             false => Blocked::Empty,
@@ -511,13 +519,13 @@ impl Evictor {
         now: ClusterTime,
         without: &[StoreId],
     ) -> bool {
+        let bytes = found.bytes_without(without);
         let Found { objects, is_joined } = found;
-        let counted = |object: &HashedObject| {
-            let counts = object.stores.iter().filter(|store| without.binary_search(store).is_err());
-            object.size * counts.count() as u64
-        };
-        let bytes: u64 = objects.iter().map(counted).sum();
-        let is_free = || !is_joined && bytes > 0 && mark_all(leases, &objects, now);
+        if !objects.is_empty() && bytes == 0 {
+            self.set_aside(place);
+            return false;
+        }
+        let is_free = || !is_joined && mark_all(leases, &objects, now);
         if !objects.is_empty() && !is_free() {
             // Counted as a use, so that the candidates of other orders have their turn.
             let calls = self.calls;
@@ -596,6 +604,15 @@ impl Found {
         // An object that has joined a group since is evicted with that.
         let objects = state.with_hash(it.hash).filter(|object| object.group.is_none()).collect();
         Self { objects, is_joined: false }
+    }
+
+    /// Bytes that the objects have on stores that are not in `without`, which is sorted.
+    fn bytes_without(&self, without: &[StoreId]) -> u64 {
+        let counted = |object: &HashedObject| {
+            let counts = object.stores.iter().filter(|store| without.binary_search(store).is_err());
+            object.size * counts.count() as u64
+        };
+        self.objects.iter().map(counted).sum()
     }
 }
 

@@ -49,7 +49,7 @@ pub struct Policy<T> {
     slots: Chunks<Slot<T>>,
     /// First of the free slots, linked by `next`.
     free: u32,
-    queues: [Queue; 5],
+    queues: [Queue; 6],
     ghosts: Ghosts,
     /// Share of the once-seen queue, of [`WHOLE`].
     once_share: u64,
@@ -66,6 +66,8 @@ struct Slot<T> {
     newer: u32,
     older: u32,
     queue: Name,
+    /// Queue that it returns to if it is aside; else the one that it is in.
+    home: Name,
 }
 
 /// Queue that the next victim comes from.
@@ -88,11 +90,18 @@ enum Name {
     Soft,
     /// Units that are never evicted.
     Hard,
+    /// Units that would free nothing now, from any of the other queues.
+    Aside,
 }
 
 impl Name {
     fn is_pinned(self) -> bool {
         matches!(self, Self::Soft | Self::Hard)
+    }
+
+    /// The queue itself, or `home` for a unit that goes aside.
+    fn or(self, home: Self) -> Self {
+        if self == Self::Aside { home } else { self }
     }
 }
 
@@ -113,7 +122,7 @@ impl<T> Default for Policy<T> {
         Self {
             slots: Chunks::default(),
             free: NONE,
-            queues: [Queue::EMPTY; 5],
+            queues: [Queue::EMPTY; 6],
             ghosts: Ghosts::default(),
             once_share: WHOLE / 2,
         }
@@ -166,7 +175,7 @@ impl<T> Policy<T> {
     #[must_use]
     pub fn is_reused(&self, unit: Unit) -> bool {
         let slot = self.slots.get(unit.0 as usize).filter(|slot| slot.data.is_some());
-        slot.is_some_and(|slot| slot.queue != Name::Once)
+        slot.is_some_and(|slot| slot.home != Name::Once)
     }
 
     /// Share of the once-seen queue, of 2^32; never 0.
@@ -220,7 +229,7 @@ impl<T> Policy<T> {
 
     /// Takes a pinned unit back into the order, as the most recent of those that were seen once.
     pub fn unpin(&mut self, unit: Unit) {
-        if self.slots.get(unit.0 as usize).is_some_and(|slot| slot.queue.is_pinned()) {
+        if self.slots.get(unit.0 as usize).is_some_and(|slot| slot.home.is_pinned()) {
             self.move_to(unit, Name::Once);
         }
     }
@@ -238,9 +247,9 @@ impl<T> Policy<T> {
         let Some(slot) = self.slots.get_mut(unit.0 as usize).filter(|slot| slot.data.is_some()) else {
             return;
         };
-        let (again, from) = (slot.used == call, slot.queue);
+        let (again, from) = (slot.used == call, slot.home);
         slot.used = call;
-        if from == Name::ReusedEnd {
+        if slot.queue == Name::ReusedEnd {
             self.shift_share(false);
         }
         self.unlink(unit.0);
@@ -263,8 +272,8 @@ impl<T> Policy<T> {
     /// Removes a unit that is evicted, and remembers its key.
     pub fn evict(&mut self, unit: Unit) -> Option<T> {
         self.get(unit)?;
-        let Slot { ghost_key, queue, .. } = self.slots[unit.0 as usize];
-        self.ghosts.add(ghost_key, queue == Name::Once, GHOSTS_PER_UNIT * self.len());
+        let Slot { ghost_key, home, .. } = self.slots[unit.0 as usize];
+        self.ghosts.add(ghost_key, home == Name::Once, GHOSTS_PER_UNIT * self.len());
         self.remove(unit)
     }
 
@@ -313,9 +322,40 @@ impl<T> Policy<T> {
         if self.get(unit).is_some() {
             let slot = &mut self.slots[unit.0 as usize];
             slot.used = call;
-            let queue = slot.queue;
-            self.move_to(unit, if queue == Name::ReusedEnd { Name::Reused } else { queue });
+            let home = slot.home;
+            self.move_to(unit, if home == Name::ReusedEnd { Name::Reused } else { home });
         }
+    }
+
+    /// Takes a unit out of its queue that would free nothing if it were evicted now.
+    pub fn set_aside(&mut self, unit: Unit) {
+        self.move_to(unit, Name::Aside);
+    }
+
+    /// Number of units aside.
+    #[must_use]
+    pub fn aside(&self) -> usize {
+        self.queue(Name::Aside).len
+    }
+
+    /// Returns the unit that was set aside last.
+    #[must_use]
+    pub fn newest_aside(&self) -> Option<Unit> {
+        Some(self.queue(Name::Aside).newest).filter(|newest| *newest != NONE).map(Unit)
+    }
+
+    /// Looks at the unit that was set aside last: takes it back to the oldest end of its queue, or puts it behind all
+    /// others that are aside. Looking at all of them leaves both parts in the order in which they were candidates.
+    pub fn look_aside(&mut self, take_back: impl FnOnce(&T) -> bool) {
+        let Some(unit) = self.newest_aside() else { return };
+        let back = self.get(unit).is_some_and(take_back);
+        let home = match self.slots[unit.0 as usize].home {
+            Name::Reused if self.queue(Name::ReusedEnd).len > 0 => Name::ReusedEnd,
+            home => home,
+        };
+        self.unlink(unit.0);
+        self.push_oldest(unit.0, if back { home } else { Name::Aside });
+        self.balance();
     }
 
     fn queue(&self, name: Name) -> &Queue {
@@ -338,7 +378,7 @@ impl<T> Policy<T> {
     }
 
     fn add(&mut self, ghost_key: u64, call: u32, data: T, queue: Name) -> Unit {
-        let slot = Slot { data: Some(data), ghost_key, used: call, newer: NONE, older: NONE, queue };
+        let slot = Slot { data: Some(data), ghost_key, used: call, newer: NONE, older: NONE, queue, home: queue };
         let at = self.free;
         let at = if let Some(free) = self.slots.get_mut(at as usize) {
             self.free = free.older;
@@ -377,6 +417,7 @@ impl<T> Policy<T> {
         queue.len += 1;
         let slot = &mut self.slots[at as usize];
         (slot.newer, slot.older, slot.queue) = (NONE, before, name);
+        slot.home = name.or(slot.home);
         if let Some(before) = self.slots.get_mut(before as usize) {
             before.newer = at;
         }
@@ -391,6 +432,7 @@ impl<T> Policy<T> {
         queue.len += 1;
         let slot = &mut self.slots[at as usize];
         (slot.newer, slot.older, slot.queue) = (before, NONE, name);
+        slot.home = name.or(slot.home);
         if let Some(before) = self.slots.get_mut(before as usize) {
             before.older = at;
         }

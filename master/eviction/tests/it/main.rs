@@ -299,6 +299,46 @@ fn objects_on_suspect_stores_stay() {
 }
 
 #[test]
+fn objects_of_a_store_that_was_suspect_for_a_moment_keep_their_place() {
+    let mut pool = Pool::new(&[100 * SIZE, 100 * SIZE]);
+    for n in 1..41 {
+        pool.put(n..n + 1);
+    }
+    pool.hit([3, 4, 5].into_iter());
+    let before = versions(&pool.choose(u64::MAX));
+    // The same again, with a suspicion on the way.
+    let mut pool = Pool::new(&[100 * SIZE, 100 * SIZE]);
+    for n in 1..41 {
+        pool.put(n..n + 1);
+    }
+    pool.hit([3, 4, 5].into_iter());
+    let evicted = versions(&pool.choose_without(3 * SIZE, &[StoreId(1)]));
+    assert_eq!(evicted.len(), 3);
+    let passed = before.iter().position(|n| *n == evicted[2]).unwrap();
+    assert!(passed > 2, "colder ones on the suspect store were passed over");
+    let other: Vec<_> = before.iter().filter(|n| !evicted.contains(n)).copied().collect();
+    assert_eq!(versions(&pool.choose(u64::MAX)), other, "as if nothing had happened");
+}
+
+#[test]
+fn objects_aside_are_looked_at_again_when_other_stores_count() {
+    let mut pool = Pool::new(&[100 * SIZE, 100 * SIZE, 100 * SIZE]);
+    for n in 1..61 {
+        pool.put(n..n + 1);
+    }
+    let on = |pool: &Pool, store| pool.rig.state.stores().find(|it| it.store == StoreId(store)).unwrap().objects;
+    let counts = [on(&pool, 1), on(&pool, 2), on(&pool, 3)];
+    let all = |pool: &mut Pool, without: &[u64]| {
+        let without: Vec<_> = without.iter().copied().map(StoreId).collect();
+        pool.choose_without(u64::MAX, &without).items.len() as u64
+    };
+    assert_eq!(all(&mut pool, &[1, 2]), counts[2]);
+    assert_eq!(all(&mut pool, &[1]), counts[1], "the second is heard again, the first is not");
+    assert_eq!(all(&mut pool, &[1]), 0);
+    assert_eq!(all(&mut pool, &[]), counts[0]);
+}
+
+#[test]
 fn a_used_object_outlives_those_put_before_and_after_it() {
     let mut pool = Pool::new(&[100 * SIZE]);
     for n in 1..21 {

@@ -1,0 +1,69 @@
+//! Candidates on stores that do not count now, such as suspect ones. They keep their place in the order until the stores
+//! count again: a store that was silent for a moment must not make its cold objects the last to go.
+
+use std::collections::BTreeMap;
+
+use mc_index::{State, TenantName};
+use mc_types::StoreId;
+
+use super::{Evictor, Found, Place};
+
+/// Maximum number of units aside that one choice looks at, once other stores count.
+const LOOKS_PER_CHOICE: usize = 1024;
+
+/// What is left to look at of the units aside.
+#[derive(Debug, Default)]
+pub(super) struct Aside {
+    /// Stores that did not count in the last choice for the pool, sorted.
+    without: Vec<StoreId>,
+    /// Number of units aside in each order that are to be looked at.
+    left: BTreeMap<usize, usize>,
+}
+
+impl Evictor {
+    pub(super) fn set_aside(&mut self, place: Place) {
+        self.policy(place).set_aside(place.unit);
+        // It is looked at before the others: one more look, so that the last of these gets its own.
+        if let Some(left) = self.aside.left.get_mut(&(place.order as usize)) {
+            *left += 1;
+        }
+    }
+
+    /// Takes units back into their order that would free bytes now, a slice at each choice.
+    pub(super) fn look_aside(
+        &mut self,
+        tenant: Option<TenantName>,
+        orders: &[usize],
+        state: &State,
+        without: &[StoreId],
+    ) {
+        if tenant.is_some() {
+            // All stores count in a quota.
+            for &order in orders {
+                let policy = &mut self.orders[order].policy;
+                (0..policy.aside().min(LOOKS_PER_CHOICE)).for_each(|_| policy.look_aside(|_| true));
+            }
+            return;
+        }
+        if self.aside.without != without {
+            self.aside.without = without.to_vec();
+            let aside = orders.iter().map(|&order| (order, self.orders[order].policy.aside()));
+            self.aside.left = aside.filter(|(_, aside)| *aside > 0).collect();
+        }
+        for _ in 0..LOOKS_PER_CHOICE {
+            let Some(mut left) = self.aside.left.first_entry() else { return };
+            let order = *left.key();
+            *left.get_mut() -= 1;
+            if *left.get() == 0 {
+                left.remove();
+            }
+            if let Some(order) = self.orders.get_mut(order) {
+                // One whose objects are gone is dropped when it is a candidate.
+                order.policy.look_aside(|it| {
+                    let found = Found::of(*it, state);
+                    found.objects.is_empty() || found.bytes_without(without) > 0
+                });
+            }
+        }
+    }
+}

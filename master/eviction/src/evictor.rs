@@ -7,8 +7,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
 use mc_index::{
-    Change, EvictItem, GroupView, HashedObject, KeyHash, ObjectAge, State, TenantName, UnitOf,
-    reuse_epoch,
+    Change, EvictItem, GroupView, HashedObject, KeyHash, ObjectAge, State, TenantName, UnitOf, reuse_epoch,
 };
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
 use smallvec::SmallVec;

@@ -378,7 +378,8 @@ impl<T> Policy<T> {
     }
 
     fn add(&mut self, ghost_key: u64, call: u32, data: T, queue: Name) -> Unit {
-        let slot = Slot { data: Some(data), ghost_key, used: call, newer: NONE, older: NONE, queue, home: queue };
+        let slot =
+            Slot { data: Some(data), ghost_key, used: call, newer: NONE, older: NONE, queue, home: queue };
         let at = self.free;
         let at = if let Some(free) = self.slots.get_mut(at as usize) {
             self.free = free.older;

@@ -10,8 +10,8 @@ use crate::alloc::run::Run;
 use crate::objects::shard;
 use crate::settings::CLUSTER_VERSION;
 use crate::{
-    alloc, command, groups, key, key_values, limits, machine, mount, objects, pin, place, puts, removal, snapshot,
-    stores,
+    alloc, command, groups, key, key_values, limits, machine, mount, objects, pin, place, puts, removal,
+    snapshot, stores,
 };
 
 /// Lists the constants of a cluster version by name. A constant that newer versions alone decide by is listed from that

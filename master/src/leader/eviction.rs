@@ -366,12 +366,7 @@ impl Term {
 
     /// Evicts objects that lie side by side until `bytes` of objects of `size` fit where they were, or no more such
     /// objects are found. Returns the bytes for which there is room; `None` if an entry failed.
-    async fn clear(
-        &mut self,
-        coordinator: &Coordinator,
-        bytes: u64,
-        size: u64,
-    ) -> Option<u64> {
+    async fn clear(&mut self, coordinator: &Coordinator, bytes: u64, size: u64) -> Option<u64> {
         let mut cleared = 0;
         while cleared < bytes {
             let suspects = self.leading.liveness.suspects();
@@ -394,12 +389,7 @@ impl Term {
 
     /// Evicts as much as is wanted in a scope, or as can be, within a few entries: other scopes have their turn then. The
     /// next round goes on with what is above a watermark, and puts that wait ask again.
-    async fn make_room(
-        &mut self,
-        coordinator: &Coordinator,
-        scope: Scope,
-        wanted: Excess,
-    ) -> Entry {
+    async fn make_room(&mut self, coordinator: &Coordinator, scope: Scope, wanted: Excess) -> Entry {
         if let Some(tenant) = scope
             && !self.evictor.has_order(&tenant)
             && coordinator.index.read(|applied| applied.state.tenant_usage(&tenant).objects.count > 0)
@@ -574,7 +564,11 @@ mod tests {
         // The term may go on with the same leases: a mark that stayed would hide its object until the term ends.
         for definite in [&not_leader, &invalid] {
             assert_eq!(Marks::after(definite, Try::First), Marks::Lifted);
-            assert_eq!(Marks::after(definite, Try::Again), Marks::Kept, "the first try is as undecided as before");
+            assert_eq!(
+                Marks::after(definite, Try::Again),
+                Marks::Kept,
+                "the first try is as undecided as before"
+            );
         }
     }
 }

@@ -169,7 +169,8 @@ impl Objects {
         let (objects, next) = match pattern {
             None => (page.objects, page.next),
             Some((pattern, until)) => {
-                let Matched { objects, stopped } = self.matching(page.objects, pattern.clone(), until).await?;
+                let Matched { objects, stopped } =
+                    self.matching(page.objects, pattern.clone(), until).await?;
                 (objects, stopped.or(page.next))
             }
         };
@@ -194,9 +195,8 @@ impl Objects {
         pattern: Regex,
         until: Instant,
     ) -> Result<Matched, Refusal> {
-        let busy = || {
-            Refusal::Busy(format!("{MATCHING_AT_ONCE} other calls are removing objects by a pattern"))
-        };
+        let busy =
+            || Refusal::Busy(format!("{MATCHING_AT_ONCE} other calls are removing objects by a pattern"));
         let place = timeout_at(until, self.matching.clone().acquire_owned()).await.map_err(|_| busy())?;
         let place = place.map_err(|_| busy())?;
         let caller = CancellationToken::new();

@@ -188,7 +188,11 @@ mod tests {
         let state = put(&mut evictor, 5, 3, PinAction::Preserve);
         assert_eq!(evictor.soft_pins.by_end.len(), 2, "its pin is looked up again");
         let evicted = choose(&mut evictor, &state);
-        assert_eq!((evicted.len(), evictor.soft_pins.by_end.len()), (1, 2), "one is evicted, one is looked up");
+        assert_eq!(
+            (evicted.len(), evictor.soft_pins.by_end.len()),
+            (1, 2),
+            "one is evicted, one is looked up"
+        );
         let rest: Vec<RemoveItem> = [(1u8, 1u128), (2, 2), (3, 5)]
             .into_iter()
             .map(|(key, put)| RemoveItem { key: vec![key], version: PutId(put), reuse_at: ClusterTime(0) })

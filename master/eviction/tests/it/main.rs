@@ -326,7 +326,8 @@ fn objects_aside_are_looked_at_again_when_other_stores_count() {
     for n in 1..61 {
         pool.put(n..n + 1);
     }
-    let on = |pool: &Pool, store| pool.rig.state.stores().find(|it| it.store == StoreId(store)).unwrap().objects;
+    let on =
+        |pool: &Pool, store| pool.rig.state.stores().find(|it| it.store == StoreId(store)).unwrap().objects;
     let counts = [on(&pool, 1), on(&pool, 2), on(&pool, 3)];
     let all = |pool: &mut Pool, without: &[u64]| {
         let without: Vec<_> = without.iter().copied().map(StoreId).collect();

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
-use mc_index::{KeyHash, MountStore, Op, Pin, PinAction, PutEndItem, PutMode, PutStartItem, Response, Settings};
+use mc_index::{
+    KeyHash, MountStore, Op, Pin, PinAction, PutEndItem, PutMode, PutStartItem, Response, Settings,
+};
 use mc_types::{ClusterTime, Code, MAX_NAMED_STORES, PutId, StoreId};
 
 const MIB: u64 = 1 << 20;

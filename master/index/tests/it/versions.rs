@@ -85,7 +85,11 @@ impl Proposer {
                     let back = it.random.below(12).min(it.puts.len() as u64 - 1);
                     let put = it.puts.len() as u64 - back;
                     let key = key(it.puts[put as usize - 1]);
-                    let failed = if it.random.one_in(9) { [it.random.below(2) as u8][..].into() } else { [][..].into() };
+                    let failed = if it.random.one_in(9) {
+                        [it.random.below(2) as u8][..].into()
+                    } else {
+                        [][..].into()
+                    };
                     mc_index::PutEndItem { failed, reuse_at: it.lease(), ..end(u128::from(put), &key) }
                 };
                 if self.puts.is_empty() {
@@ -93,7 +97,9 @@ impl Proposer {
                 }
                 Op::PutEnd { items: (0..count).map(|_| put(self)).collect() }
             }
-            38..40 => Op::PutRevoke { puts: vec![PutId(u128::from(self.random.below(self.puts.len() as u64)))] },
+            38..40 => {
+                Op::PutRevoke { puts: vec![PutId(u128::from(self.random.below(self.puts.len() as u64)))] }
+            }
             40..44 => Op::Remove { tenant, items: (0..count).map(|_| self.remove()).collect() },
             44..48 => {
                 let reuse_at = self.lease();
@@ -102,7 +108,8 @@ impl Proposer {
                 Op::Evict { items: items.map(evict).collect(), reuse_at }
             }
             48..50 => {
-                let keys = (0..count).map(|_| KeyHash::of("", key(self.random.below(16)).as_bytes())).collect();
+                let keys =
+                    (0..count).map(|_| KeyHash::of("", key(self.random.below(16)).as_bytes())).collect();
                 Op::NoteReuse { keys, epoch: self.random.below(9) as u32, once_share: 7 }
             }
             50 if self.random.one_in(4) => Op::RemoveAll { tenant, reuse_at: self.lease() },
@@ -140,7 +147,8 @@ impl Proposer {
         self.puts.push(nth);
         let size = [1, 64, 1000, 4096, 20_000, 70_000][self.random.below(6) as usize];
         let until = ClusterTime(self.rig.now + self.random.below(30_000));
-        let mut stores = |n: u64| (0..self.random.below(n)).map(|_| StoreId(1 + self.random.below(4))).collect::<Vec<_>>();
+        let mut stores =
+            |n: u64| (0..self.random.below(n)).map(|_| StoreId(1 + self.random.below(4))).collect::<Vec<_>>();
         let (preferred, avoid) = (stores(3), stores(2));
         PutStartItem {
             mode: if self.random.one_in(2) { PutMode::Upsert } else { PutMode::IfAbsent },

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use mc_index::{Command, GroupId, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Settings, Stamp, State};
-use mc_types::{Clock, ClusterTime, Code, GrantKey, MAX_GROUP_MEMBERS, MAX_ITEMS, PutId, SegmentEpoch, StoreId};
+use mc_types::{
+    Clock, ClusterTime, Code, GrantKey, MAX_GROUP_MEMBERS, MAX_ITEMS, PutId, SegmentEpoch, StoreId,
+};
 
 use crate::leader::Leading;
 use crate::leader::describe::Describing;
@@ -105,7 +107,9 @@ fn the_largest_calls() {
     let leading = Leading::begin(1, state.time(), state.settings(), Clock::from_fn(|| Duration::ZERO));
     let (codes, longest) = describe(&state, &leading, &members);
     assert!(codes.iter().all(|code| *code == Code::Ok));
-    println!("description of {MAX_ITEMS} members of groups of {MAX_GROUP_MEMBERS}: longest slice {longest:?}");
+    println!(
+        "description of {MAX_ITEMS} members of groups of {MAX_GROUP_MEMBERS}: longest slice {longest:?}"
+    );
     let (codes, longest) = describe(&state, &leading, &keys("absent", MAX_ITEMS));
     assert!(codes.iter().all(|code| *code == Code::ObjectNotFound));
     println!("description of {MAX_ITEMS} absent keys, {OPEN_PUTS} open puts: longest slice {longest:?}");

@@ -10,6 +10,7 @@ use mc_types::{Access, MAX_TENANT_LEN};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::background::Background;
 use crate::local::Local;
 use crate::masters::{self, Link, MasterList, Masters};
 use crate::metrics::Counters;
@@ -22,8 +23,8 @@ use crate::{
 
 /// A client of one cluster and one tenant.
 ///
-/// It is cheap to clone and safe to share between tasks and threads. It runs on the caller's tokio runtime, and its
-/// background tasks end when its last clone is dropped.
+/// It is cheap to clone and safe to share between tasks, threads and runtimes. Its background work runs on a thread of its own,
+/// which ends when the last clone is dropped; its calls can be awaited on any executor. See [`Builder::runtime`].
 ///
 /// Every call ends by its deadline, even if every master and store is down. Dropping a call's future abandons the call;
 /// the masters end a put that it had started at the put's deadline.
@@ -46,6 +47,7 @@ pub struct Client {
 #[derive(Debug)]
 struct Shared {
     core: Core,
+    background: Background,
     closed: CancellationToken,
     /// Stops the background tasks when the last clone is dropped.
     _life: DropGuard,
@@ -81,7 +83,8 @@ impl Client {
         Builder::default()
     }
 
-    pub(crate) async fn connect(builder: Builder) -> Result<Self, ConnectError> {
+    /// Connects a client whose background work runs on `background`, in whose context this is called.
+    pub(crate) async fn connect(builder: Builder, background: Background) -> Result<Self, ConnectError> {
         let list = MasterList::parse(&builder.masters)?;
         let len = builder.tenant.len();
         if len > MAX_TENANT_LEN {
@@ -95,13 +98,19 @@ impl Client {
         let listed = list.resolve().await;
         let (local, avoid) = (Arc::new(Local::new(&builder)), Arc::new(AvoidList::new()));
         let follow = Follow { local: local.clone(), avoid: avoid.clone(), counters: counters.clone() };
-        let masters = Masters::new(&builder, list, listed, counters.clone(), Box::new(follow));
+        let runtime = background.handle().clone();
+        let masters = Masters::new(&builder, list, listed, counters.clone(), Box::new(follow), runtime);
         let masters = Arc::new(masters);
         tracing::info!("{}", local.cache);
         let mut beacon = masters.beacon.subscribe();
         let closed = CancellationToken::new();
         let life = closed.clone().drop_guard();
-        tokio::spawn(masters::run(Arc::clone(&masters), closed.clone()));
+        let work = masters::run(Arc::clone(&masters), closed.clone());
+        let kept = background.clone();
+        background.handle().spawn(async move {
+            work.await;
+            drop(kept);
+        });
 
         // Wait until every listed master has answered or failed: the list may name two clusters, or only skewed
         // masters.
@@ -128,13 +137,18 @@ impl Client {
             get_timeout: builder.get_timeout,
         };
         if builder.publish_local {
-            tokio::spawn(objects::publish(core.clone(), closed.clone()));
+            background.handle().spawn(objects::publish(core.clone(), closed.clone()));
         }
-        Ok(Self { shared: Arc::new(Shared { core, closed, _life: life }) })
+        Ok(Self { shared: Arc::new(Shared { core, background, closed, _life: life }) })
     }
 
     pub(crate) fn core(&self) -> &Core {
         &self.shared.core
+    }
+
+    /// Runs a call in the context of the client's runtime.
+    pub(crate) fn run<F: Future>(&self, call: F) -> impl Future<Output = F::Output> + use<F> {
+        self.shared.background.run(call)
     }
 
     /// Returns the token that [`close`](Self::close) and the drop of the last clone cancel.
@@ -146,7 +160,8 @@ impl Client {
     pub async fn connected(&self, timeout: Duration) -> bool {
         let mut beacon = self.core().masters.beacon.subscribe();
         let found = beacon.wait_for(|beacon| matches!(beacon.link, Link::Leader(_)));
-        matches!(tokio::time::timeout(timeout, found).await, Ok(Ok(_)))
+        let found = self.run(async { tokio::time::timeout(timeout, found).await });
+        matches!(found.await, Ok(Ok(_)))
     }
 
     /// Puts one object if its key is absent: [`put_with`](Self::put_with) with the default options.
@@ -169,7 +184,7 @@ impl Client {
     ) -> Result<Put, Error> {
         let key = key.as_ref();
         let item = PutFrom { key, slices: &[value], group: &[] };
-        let mut results = self.core().puts(std::slice::from_ref(&item), options, Fill::Cache).await;
+        let mut results = self.run(self.core().puts(std::slice::from_ref(&item), options, Fill::Cache)).await;
         results.pop().unwrap_or_else(|| Err(nonsense("put")))
     }
 
@@ -188,7 +203,7 @@ impl Client {
             .zip(&slices)
             .map(|((key, _), slices)| PutFrom { key: key.as_ref(), slices, group: &[] })
             .collect();
-        self.core().puts(&items, options, Fill::Cache).await
+        self.run(self.core().puts(&items, options, Fill::Cache)).await
     }
 
     /// Puts objects from scattered memory without copying them.
@@ -199,7 +214,7 @@ impl Client {
         items: &[PutFrom<'_>],
         options: &PutOptions,
     ) -> Vec<Result<Put, Error>> {
-        self.core().puts(items, options, Fill::Nothing).await
+        self.run(self.core().puts(items, options, Fill::Nothing)).await
     }
 
     /// Reads one object; `None` is a miss.
@@ -223,7 +238,7 @@ impl Client {
     /// [`get`](Self::get) for many keys; one result each, in order.
     pub async fn batch_get<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Option<Bytes>, Error>> {
         let items = copied(keys).into_iter().map(|key| (key, Destination::whole())).collect();
-        let results = self.core().gets(items).await;
+        let results = self.run(self.core().gets(items)).await;
         results.into_iter().map(|result| Ok(result?.and_then(Got::bytes))).collect()
     }
 
@@ -240,7 +255,7 @@ impl Client {
                 (Bytes::copy_from_slice(key), Destination::whole_into(into))
             })
             .collect();
-        let results = self.core().gets(items).await;
+        let results = self.run(self.core().gets(items)).await;
         results.into_iter().map(|result| Ok(result?.map(|got| got.len()))).collect()
     }
 
@@ -296,8 +311,7 @@ impl Client {
             Presence::Present(size) => Some(size),
             Presence::Unavailable | Presence::Absent => None,
         };
-        self.core()
-            .presences(copied(keys), Lease::Grant)
+        self.run(self.core().presences(copied(keys), Lease::Grant))
             .await
             .into_iter()
             .map(|presence| presence.map(size))
@@ -311,7 +325,7 @@ impl Client {
     /// # Errors
     /// As for [`get`](Self::get).
     pub async fn presence(&self, key: impl AsRef<[u8]>) -> Result<Presence, Error> {
-        let mut results = self.core().presences(copied(&[key.as_ref()]), Lease::Grant).await;
+        let mut results = self.run(self.core().presences(copied(&[key.as_ref()]), Lease::Grant)).await;
         results.pop().unwrap_or_else(|| Err(nonsense("exist")))
     }
 
@@ -327,7 +341,7 @@ impl Client {
 
     /// [`peek`](Self::peek) for many keys; one result each, in order.
     pub async fn batch_peek<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Presence, Error>> {
-        self.core().presences(copied(keys), Lease::None).await
+        self.run(self.core().presences(copied(keys), Lease::None)).await
     }
 
     /// Describes an object: its version, size, checksum, pin and replicas; `None` when there is none.
@@ -346,7 +360,7 @@ impl Client {
         &self,
         keys: &[K],
     ) -> Vec<Result<Option<Description>, Error>> {
-        self.core().descriptions(copied(keys)).await
+        self.run(self.core().descriptions(copied(keys))).await
     }
 
     /// Lists objects of this client's tenant whose keys begin with `prefix`, at most `limit` of them (0: 1,000; at most
@@ -363,7 +377,7 @@ impl Client {
         from: Option<ListPosition>,
         limit: u32,
     ) -> Result<KeyPage, Error> {
-        self.core().list_keys(Bytes::copy_from_slice(prefix.as_ref()), from, limit).await
+        self.run(self.core().list_keys(Bytes::copy_from_slice(prefix.as_ref()), from, limit)).await
     }
 
     /// Removes an object; returns `false` when there was none.
@@ -384,7 +398,7 @@ impl Client {
         keys: &[K],
         force: bool,
     ) -> Vec<Result<bool, Error>> {
-        self.core().removals(copied(keys), force).await
+        self.run(self.core().removals(copied(keys), force)).await
     }
 
     /// Removes all objects of this client's tenant, pinned ones included; with `force`, leased ones, too.
@@ -395,7 +409,7 @@ impl Client {
     /// # Errors
     /// [`Error`]; what was removed before a failure stays removed.
     pub async fn remove_all(&self, force: bool) -> Result<Removed, Error> {
-        self.core().remove_matching("", force).await
+        self.run(self.core().remove_matching("", force)).await
     }
 
     /// Removes the objects of this client's tenant whose keys match a regular expression, which is not anchored; with
@@ -412,7 +426,7 @@ impl Client {
             let why = "an empty pattern matches every key: call remove_all for that";
             return Err(Error::definite("remove by regex", Code::InvalidParams, "this client", why));
         }
-        self.core().remove_matching(pattern, force).await
+        self.run(self.core().remove_matching(pattern, force)).await
     }
 
     /// Drops the replicas of objects on the store of that name or host:port; `false` where there was none. An object without another
@@ -425,7 +439,7 @@ impl Client {
         keys: &[K],
         store_name: &str,
     ) -> Vec<Result<bool, Error>> {
-        self.core().drop_replicas(copied(keys), store_name).await
+        self.run(self.core().drop_replicas(copied(keys), store_name)).await
     }
 
     /// Returns whether this client can work.

@@ -108,6 +108,14 @@ pub enum ConnectError {
     /// RDMA was asked for by name and can't be used.
     #[error("RDMA was asked for: {0}")]
     Rdma(NoRdma),
+    /// The thread for the client's background work can't be started.
+    #[error(
+        "the client's thread can't be started: {why}; raise the limit on threads or descriptors of this process"
+    )]
+    Thread {
+        /// The error of the system.
+        why: String,
+    },
     /// Every master that answered speaks other protocol versions.
     #[error("master {address} speaks protocol versions {theirs}, this client {ours}: upgrade the older side")]
     VersionSkew {

@@ -14,6 +14,7 @@
 
 mod admin;
 mod api;
+mod background;
 mod call;
 mod error;
 #[cfg(feature = "testing")]

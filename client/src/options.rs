@@ -4,7 +4,9 @@ use std::time::Duration;
 use mc_net::{Network, TcpNetwork};
 use mc_transfer::{Memory, RdmaDevices, ShmAccess, Transport, Transports};
 use mc_types::{ByteSize, ClusterId, StoreId};
+use tokio::runtime::Handle;
 
+use crate::background::Background;
 use crate::{Client, ConnectError};
 
 /// Default port of the masters' client API.
@@ -32,6 +34,7 @@ pub struct Builder {
     pub(crate) transports: Transports,
     pub(crate) rdma_devices: RdmaDevices,
     pub(crate) transport: Option<Arc<dyn Transport>>,
+    pub(crate) runtime: Option<Handle>,
 }
 
 impl Default for Builder {
@@ -53,6 +56,7 @@ impl Default for Builder {
             transports: Transports::default(),
             rdma_devices: RdmaDevices::default(),
             transport: None,
+            runtime: None,
         }
     }
 }
@@ -192,6 +196,17 @@ impl Builder {
         self
     }
 
+    /// Sets the runtime for the client's background work: the search for the leader, watches, connections to masters, and the
+    /// publishing of local puts. It must have timers and I/O, be driven all the time, and outlive the client; when it ends, the
+    /// client is [closed](Health::Closed). The connections to stores then belong to the runtimes of the calls that make them. Set it
+    /// in a process with hundreds of clients, to save their threads. Default: a thread of the client's own, which works from any
+    /// runtime or none.
+    #[must_use]
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
     /// Looks for the leader and returns when it is found, or without one after the leader timeout.
     ///
     /// The client then starts in local-only mode and keeps looking in the background; [`Client::connected`] waits for a
@@ -200,7 +215,9 @@ impl Builder {
     /// # Errors
     /// [`ConnectError`] when the settings are wrong, or the masters that answer cannot be used.
     pub async fn connect(self) -> Result<Client, ConnectError> {
-        Client::connect(self).await
+        let background = Background::start(self.runtime.clone())
+            .map_err(|error| ConnectError::Thread { why: error.to_string() })?;
+        background.clone().run(Client::connect(self, background)).await
     }
 }
 
@@ -320,7 +337,7 @@ pub enum Health {
     Healthy,
     /// No leader is in reach: see [`Mode::LocalOnly`].
     NoLeader,
-    /// The client was closed.
+    /// The client was closed, or the runtime that it was [given](Builder::runtime) has ended.
     Closed,
 }
 

@@ -60,7 +60,7 @@ impl Client {
         let item = |(key, ranges): &(K, Vec<ByteRange>)| {
             (Bytes::copy_from_slice(key.as_ref()), Destination::ranges(ranges.clone()))
         };
-        let results = self.core().gets(items.iter().map(item).collect()).await;
+        let results = self.run(self.core().gets(items.iter().map(item).collect())).await;
         results.into_iter().map(|result| Ok(result?.and_then(Got::parts))).collect()
     }
 
@@ -79,7 +79,7 @@ impl Client {
                 (Bytes::copy_from_slice(key), RangeInto::destination(ranges))
             })
             .collect();
-        let results = self.core().gets(items).await;
+        let results = self.run(self.core().gets(items)).await;
         results.into_iter().map(|result| Ok(result?.map(|got| got.len()))).collect()
     }
 }

@@ -107,12 +107,12 @@ impl Admin {
     pub async fn status_of(&self, address: &str) -> Result<MasterStatus, Error> {
         let masters = &self.client.core().masters;
         let fail = |code: Code, why: String| Error::definite("status", code, address, why);
-        let mut line =
-            masters.channels.to(address).map_err(|error| fail(Code::InvalidParams, innermost(&error)))?;
+        let mut line = masters.line(address).map_err(|error| fail(Code::InvalidParams, innermost(&error)))?;
         // Name no cluster in the request, so that masters of any cluster answer.
         let caller = Caller { cluster_id: Bytes::new(), ..masters.caller(None) };
         let request = StatusRequest { caller: Some(caller) };
-        let answer = timeout(STATUS_TIMEOUT, line.client.status(request)).await;
+        let answer =
+            self.client.run(async { timeout(STATUS_TIMEOUT, line.client.status(request)).await }).await;
         let failed = match answer {
             Ok(Ok(reply)) => {
                 return MasterStatus::read(reply.into_inner()).ok_or_else(|| nonsense("status"));
@@ -125,7 +125,7 @@ impl Admin {
             },
             Err(_) => fail(Code::RpcTimeout, format!("no answer within {STATUS_TIMEOUT:?}")),
         };
-        masters.channels.replace(address, &line);
+        masters.renew(address, &line);
         Err(failed)
     }
 
@@ -256,7 +256,7 @@ impl Admin {
     async fn ask<R: Rpc>(&self, request: &R) -> Result<R::Reply, Error> {
         let core = self.client.core();
         let deadline = Instant::now() + core.call_timeout;
-        let answer = core.masters.call(request, deadline, Repeat::Freely).await;
+        let answer = self.client.run(core.masters.call(request, deadline, Repeat::Freely)).await;
         answer.map(|answer| answer.reply).map_err(|error| error.into_error(R::NAME))
     }
 
@@ -269,7 +269,7 @@ impl Admin {
         let to = to.map_or_else(Bytes::new, |id| id.to_bytes().to_vec().into());
         let request = TransferLeaderRequest { caller: None, to };
         let deadline = Instant::now() + core.call_timeout;
-        match core.masters.call(&request, deadline, Repeat::IfUnsent).await {
+        match self.client.run(core.masters.call(&request, deadline, Repeat::IfUnsent)).await {
             Ok(answer) => Leader::read(answer.reply.leader.as_ref())
                 .ok_or_else(|| nonsense("transfer leader").unknown()),
             Err(error) => Err(error.into_error("transfer leader")),
@@ -291,7 +291,7 @@ impl Admin {
         let core = self.client.core();
         let keys = keys.iter().map(|key| Bytes::copy_from_slice(key.as_ref())).collect();
         let deadline = Instant::now() + core.call_timeout;
-        core.by_chunks("lookup", keys, |keys| self.look_up(keys, deadline)).await
+        self.client.run(core.by_chunks("lookup", keys, |keys| self.look_up(keys, deadline))).await
     }
 
     async fn look_up(&self, keys: Vec<Bytes>, deadline: Instant) -> Vec<Result<Option<Lookup>, Error>> {

@@ -125,7 +125,7 @@ impl Masters {
             }
             asked = Some(Arc::clone(&leader));
             let sent_at = Instant::now();
-            let Ok(mut line) = self.channels.to(&leader.address) else {
+            let Ok(mut line) = self.line(&leader.address) else {
                 last = LastTry::new(&leader.address, "it is not an address");
                 self.lost(&leader, sent_at);
                 continue;
@@ -153,7 +153,7 @@ impl Masters {
                 }
                 Tried::TooLong => {
                     last = LastTry::new(&leader.address, "no answer in time");
-                    self.channels.replace(&leader.address, &line);
+                    self.renew(&leader.address, &line);
                     self.doubt(&leader, sent_at);
                     longest *= 2;
                     Failure::Lost
@@ -173,7 +173,7 @@ impl Masters {
                     }
                 }
                 Failure::Unsent => {
-                    self.channels.replace(&leader.address, &line);
+                    self.renew(&leader.address, &line);
                     self.lost(&leader, sent_at);
                 }
                 Failure::Lost => {

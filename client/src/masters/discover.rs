@@ -34,10 +34,20 @@ const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
 /// Minimum time between two watches of one master that are opened early because it answered.
 const HURRY: Duration = Duration::from_secs(1);
 
-/// Keeps looking for the leader until `closed`, then closes the client.
+/// Keeps looking for the leader until `closed`, then closes the client. It is closed as well if this future is dropped, because
+/// its runtime has ended: a client that looks for nobody must not wait for a leader.
 pub(crate) async fn run(masters: Arc<Masters>, closed: CancellationToken) {
-    closed.run_until_cancelled_owned(supervise(&masters)).await;
-    masters.close();
+    let masters = Ending(masters);
+    closed.run_until_cancelled_owned(supervise(&masters.0)).await;
+}
+
+/// Closes the client when it is dropped.
+struct Ending(Arc<Masters>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 async fn supervise(masters: &Arc<Masters>) {
@@ -113,7 +123,7 @@ async fn supervise(masters: &Arc<Masters>) {
 /// Asks a master who leads, and records its answer.
 async fn ask(masters: Arc<Masters>, address: String) {
     let asked = Instant::now();
-    let Ok(mut line) = masters.channels.to(&address) else {
+    let Ok(mut line) = masters.line(&address) else {
         return masters.silent(&address, asked);
     };
     let leads = matches!(masters.link(), Link::Leader(leader) if leader.address == address);
@@ -130,7 +140,7 @@ async fn ask(masters: Arc<Masters>, address: String) {
         }
         Err(Unsaid::Refused(_) | Unsaid::Silent(_)) => {
             // Use a new connection for the next hello: this one may be half open.
-            masters.channels.replace(&address, &line);
+            masters.renew(&address, &line);
             masters.silent(&address, asked);
         }
     }
@@ -221,7 +231,7 @@ async fn watch_one(
     open: &OpenWatches,
 ) {
     let opened = Instant::now();
-    let Ok(mut line) = masters.channels.to(address) else { return };
+    let Ok(mut line) = masters.line(address) else { return };
     let limit = if leads(&beacon.borrow(), address) { LEADER_TIMEOUT } else { HELLO_TIMEOUT };
     let caller = masters.caller(None);
     let Ok(mut watch) = Watch::open(&mut line.client, caller, false, limit).await else { return };

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_discovery::{
-    Channels, ClusterIdentity, Event, Leader, LeaderView, Listed, Said, Source, Verdict, caller,
+    Channels, ClusterIdentity, Event, Leader, LeaderView, Line, Listed, Said, Source, Verdict, caller,
 };
 use mc_net::ChannelOptions;
 use mc_proto::v1::Caller;
 use mc_types::{ClientId, ClusterId, NodeId, StoreId};
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -79,7 +80,9 @@ pub(crate) trait Observer: std::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub(crate) struct Masters {
     pub(crate) list: MasterList,
-    pub(crate) channels: Channels,
+    channels: Channels,
+    /// Runs what outlives a call, and the connections to masters.
+    pub(crate) runtime: Handle,
     pub(crate) client_id: ClientId,
     pub(crate) leader_timeout: Duration,
     pub(crate) counters: Arc<Counters>,
@@ -129,6 +132,7 @@ impl Masters {
         listed: Listed,
         counters: Arc<Counters>,
         observer: Box<dyn Observer>,
+        runtime: Handle,
     ) -> Self {
         let options = ChannelOptions {
             connect_timeout: builder.connect_timeout,
@@ -144,6 +148,7 @@ impl Masters {
         Self {
             list,
             channels: Channels::new(Arc::clone(&builder.network), options),
+            runtime,
             client_id: ClientId::random(),
             leader_timeout: builder.leader_timeout,
             counters,
@@ -166,6 +171,20 @@ impl Masters {
                 closed: false,
             }),
         }
+    }
+
+    /// Returns the channel to a master. Its connection belongs to the client's runtime, whoever needs it first.
+    ///
+    /// # Errors
+    /// When `address` is not a host and a port.
+    pub(crate) fn line(&self, address: &str) -> Result<Line, tonic::transport::Error> {
+        let _context = self.runtime.enter();
+        self.channels.to(address)
+    }
+
+    /// Makes the next call to a master use a new channel instead of `line`.
+    pub(crate) fn renew(&self, address: &str, line: &Line) {
+        self.channels.replace(address, line);
     }
 
     pub(crate) fn link(&self) -> Link {

@@ -430,7 +430,7 @@ impl Core {
             return;
         }
         let core = self.clone();
-        tokio::spawn(async move {
+        self.masters.runtime.spawn(async move {
             if let Err(error) = core.revoked(&puts).await {
                 tracing::debug!("{error}");
             }

@@ -20,7 +20,7 @@ impl Core {
             store_id: Bytes::copy_from_slice(&store.to_bytes()),
         };
         let (masters, deadline) = (self.masters.clone(), Instant::now() + self.call_timeout);
-        tokio::spawn(async move {
+        self.masters.runtime.spawn(async move {
             if let Err(error) = masters.call(&request, deadline, Repeat::Freely).await {
                 tracing::debug!("cannot report it: {}", error.into_error("report mismatch"));
             }

@@ -52,10 +52,13 @@ impl GetSession {
     /// read now. A read changes nothing, so its outcome is always definite.
     pub async fn read(&self, range: ByteRange) -> Result<Bytes, Error> {
         let read = vec![(&*self.opened.pinned, Destination::ranges(vec![range]))];
-        let read = self.client.core().read_pinned(read).await.pop().and_then(|result| match result {
-            Ok(got) => got.parts()?.pop().map(Ok),
-            Err(error) => Some(Err(error)),
-        });
+        let read =
+            self.client.run(self.client.core().read_pinned(read)).await.pop().and_then(
+                |result| match result {
+                    Ok(got) => got.parts()?.pop().map(Ok),
+                    Err(error) => Some(Err(error)),
+                },
+            );
         read.unwrap_or_else(|| Err(nonsense("get session")))
     }
 
@@ -65,7 +68,7 @@ impl GetSession {
     /// As for [`read`](Self::read). The content of the memory is then unspecified.
     pub async fn read_into(&self, ranges: &mut [RangeInto<'_>]) -> Result<usize, Error> {
         let read = vec![(&*self.opened.pinned, RangeInto::destination(ranges))];
-        let read = self.client.core().read_pinned(read).await.pop();
+        let read = self.client.run(self.client.core().read_pinned(read)).await.pop();
         read.unwrap_or_else(|| Err(nonsense("get session"))).map(|got| got.len())
     }
 }
@@ -87,7 +90,7 @@ impl Client {
         keys: &[K],
     ) -> Vec<Result<Option<GetSession>, Error>> {
         let keys = keys.iter().map(|key| Bytes::copy_from_slice(key.as_ref())).collect();
-        let opened = self.core().open_gets(keys, self.closed()).await;
+        let opened = self.run(self.core().open_gets(keys, self.closed())).await;
         let session = |opened| GetSession { client: self.clone(), opened };
         opened.into_iter().map(|result| Ok(result?.map(session))).collect()
     }
@@ -99,7 +102,7 @@ impl Client {
             .iter_mut()
             .map(|ReadInto { session, ranges }| (&*session.opened.pinned, RangeInto::destination(ranges)))
             .collect();
-        let results = self.core().read_pinned(reads).await;
+        let results = self.run(self.core().read_pinned(reads)).await;
         results.into_iter().map(|result| result.map(|got| got.len())).collect()
     }
 }

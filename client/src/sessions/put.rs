@@ -135,12 +135,12 @@ impl Client {
         options: &PutOptions,
     ) -> Vec<Result<Option<PutSession>, Error>> {
         let item = |(key, size): &(K, u64)| (Bytes::copy_from_slice(key.as_ref()), *size);
-        let opened = self.core().open_puts(items.iter().map(item).collect(), options).await;
+        let opened = self.run(self.core().open_puts(items.iter().map(item).collect(), options)).await;
         let session = |put| PutSession {
             client: self.clone(),
             put: Arc::new(put),
             is_over: false,
-            runtime: Handle::current(),
+            runtime: self.core().masters.runtime.clone(),
         };
         opened.into_iter().map(|result| Ok(result?.map(session))).collect()
     }
@@ -158,13 +158,13 @@ impl Client {
                 ranges: ranges.iter().map(|range| (range.offset, range.from)).collect(),
             })
             .collect();
-        self.core().write_ranges(&writes).await
+        self.run(self.core().write_ranges(&writes)).await
     }
 
     /// [Finishes](PutSession::finish) many sessions of this client; one result each, in order.
     pub async fn batch_finish(&self, sessions: Vec<PutSession>) -> Vec<Result<Put, Error>> {
         let puts: Vec<Arc<OpenPut>> = sessions.into_iter().map(PutSession::into_put).collect();
-        self.core().finish_puts(&puts.iter().map(|put| &**put).collect::<Vec<_>>()).await
+        self.run(self.core().finish_puts(&puts.iter().map(|put| &**put).collect::<Vec<_>>())).await
     }
 
     /// [Aborts](PutSession::abort) many sessions of this client.
@@ -173,6 +173,6 @@ impl Client {
     /// [`Error`] when no leader answers in time; the space is then freed at the puts' deadlines.
     pub async fn batch_abort(&self, sessions: Vec<PutSession>) -> Result<(), Error> {
         let ids: Vec<_> = sessions.into_iter().map(|session| session.into_put().id).collect();
-        self.core().revoked(&ids).await
+        self.run(self.core().revoked(&ids)).await
     }
 }

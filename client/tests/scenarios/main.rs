@@ -13,4 +13,5 @@ mod outcomes;
 mod put_sessions;
 mod puts;
 mod ranges;
+mod runtimes;
 mod support;

@@ -71,7 +71,8 @@ impl Core {
             .map(|(key, result)| Ok(Pinned::new(key, result, &granted, &answer, until)?.map(Arc::new)))
             .collect();
         let pins: Vec<Weak<Pinned>> = pinned.iter().flatten().flatten().map(Arc::downgrade).collect();
-        tokio::spawn(renewals.clone().run_until_cancelled_owned(renew(self.clone(), pins, until)));
+        let renewing = renewals.clone().run_until_cancelled_owned(renew(self.clone(), pins, until));
+        self.masters.runtime.spawn(renewing);
         let renewals = Arc::new(renewals.drop_guard());
         let opened = |pinned| Opened { pinned, _renewals: Arc::clone(&renewals) };
         pinned.into_iter().map(|result| Ok(result?.map(opened))).collect()

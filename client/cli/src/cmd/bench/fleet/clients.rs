@@ -7,6 +7,7 @@ use futures::{StreamExt, stream};
 use mc_client::{Client, ConnectError, Put};
 use mc_transfer::{TcpTransport, Transport};
 use mc_types::ByteSize;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -76,9 +77,10 @@ async fn pause() {
 }
 
 /// Connects a client with its own connections to masters. The connections to stores are shared: a real fleet's clients
-/// run on many machines, and each has only a few.
+/// run on many machines, and each has only a few. Their background work shares this runtime, not to need as many threads.
 async fn connect(masters: &str, transport: &Arc<dyn Transport>) -> Result<Client, ConnectError> {
-    Client::builder().masters(masters).local_cache(ByteSize(0)).transport(transport.clone()).connect().await
+    let builder = Client::builder().masters(masters).local_cache(ByteSize(0)).transport(transport.clone());
+    builder.runtime(Handle::current()).connect().await
 }
 
 /// Counts of the clients' gets by result.

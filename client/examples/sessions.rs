@@ -65,7 +65,7 @@ async fn put(client: &Client) -> Result<(), Failure> {
         }
     }
     // And one to make the blocks visible.
-    for (key, put) in BLOCKS.iter().zip(client.batch_finish(sessions).await) {
+    for (key, put) in BLOCKS.iter().zip(client.batch_finish(&sessions).await) {
         let put: Put = put?;
         println!("put {key:?}, {LAYERS} layers: {put:?}");
     }

@@ -14,7 +14,9 @@ use crate::background::Background;
 use crate::local::Local;
 use crate::masters::{self, Link, MasterList, Masters};
 use crate::metrics::Counters;
-use crate::objects::{self, AvoidList, Core, Destination, Fill, Follow, Got, Lease, Presence, nonsense};
+use crate::objects::{
+    self, AvoidList, Core, Destination, Fill, Follow, Got, Lanes, Lease, Presence, nonsense,
+};
 use crate::options::Builder;
 use crate::{
     Admin, Code, ConnectError, Description, Error, Health, KeyPage, ListPosition, Mode, Put, PutOptions,
@@ -26,8 +28,8 @@ use crate::{
 /// It is cheap to clone and safe to share between tasks, threads and runtimes. Its background work runs on a thread of its own,
 /// which ends when the last clone is dropped; its calls can be awaited on any executor. See [`Builder::runtime`].
 ///
-/// Every call ends by its deadline, even if every master and store is down. Dropping a call's future abandons the call;
-/// the masters end a put that it had started at the put's deadline.
+/// Every call ends by its deadline, even if every master and store is down. Dropping a call's future abandons the call: the client
+/// frees the room of puts that it had started, and other calls are not affected. A burst of single calls is sent in few messages.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -125,7 +127,10 @@ impl Client {
         if let Some(conflict) = masters.conflict() {
             return Err(conflict.connect_error());
         }
+        let revokes = Arc::default();
         let core = Core {
+            lanes: Arc::new(Lanes::new(&masters, &revokes)),
+            revokes,
             masters,
             local,
             avoid,
@@ -136,6 +141,11 @@ impl Client {
             call_timeout: builder.call_timeout,
             get_timeout: builder.get_timeout,
         };
+        let (revoking, kept) = (core.clone().revoke_abandoned(closed.clone()), background.clone());
+        background.handle().spawn(async move {
+            revoking.await;
+            drop(kept);
+        });
         if builder.publish_local {
             background.handle().spawn(objects::publish(core.clone(), closed.clone()));
         }

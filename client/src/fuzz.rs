@@ -2,21 +2,25 @@
 //! usable.
 
 use std::hint::black_box;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use mc_discovery::{Leader, Listed, Said, read_event, read_hello};
 use mc_net::{ChannelOptions, endpoint};
 use mc_proto::{
     detail_of, status_of,
-    v1::{BatchDescribeReply, BatchGetReply, BatchPutStartReply, ErrorDetail, HelloReply, WatchEvent},
+    v1::{
+        BatchDescribeReply, BatchGetReply, BatchGetRequest, BatchPutStartReply, ErrorDetail, HelloReply,
+        WatchEvent,
+    },
 };
 use mc_types::{ByteSize, ClusterId, Code, NodeId};
+use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
 use crate::Description;
 use crate::admin::Lookup;
-use crate::call::failure_of;
+use crate::call::{Joined, failure_of};
 use crate::local::Local;
 use crate::masters::{Link, MasterList, Masters};
 use crate::metrics::Counters;
@@ -63,6 +67,10 @@ pub fn refusal(detail: &ErrorDetail) -> bool {
 pub fn get(reply: &BatchGetReply) -> bool {
     let sent_at = Instant::now();
     assert!(lease_end(sent_at, reply.lease_ms) >= sent_at, "a lease does not end before it began");
+    let each = BatchGetRequest::split(reply.clone(), &vec![1; reply.results.len()]);
+    for reply in each.expect("there are as many calls as results") {
+        assert!(reply.grants.len() <= reply.results[0].replicas.len(), "a call has its own grants only");
+    }
     let granted = grants(CLUSTER, reply.grants.clone(), sent_at);
     reply.results.iter().filter(|result| result.code == Code::Ok as i32).all(|result| {
         if let Some(looked_up) = Lookup::read(result, &reply.grants) {
@@ -107,7 +115,11 @@ fn unmet() -> Option<Masters> {
     let counters = Arc::new(Counters::new());
     let (local, avoid) = (Arc::new(Local::new(&builder)), Arc::new(AvoidList::new()));
     let follow = Box::new(Follow { local, avoid, counters: counters.clone() });
-    Some(Masters::new(&builder, list, Listed::of(ADDRESS, &[]), counters, follow))
+    // Nothing is sent, so it need not be driven.
+    static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
+    let runtime = RUNTIME.get_or_init(|| tokio::runtime::Builder::new_current_thread().build().ok());
+    let runtime = runtime.as_ref()?.handle().clone();
+    Some(Masters::new(&builder, list, Listed::of(ADDRESS, &[]), counters, follow, runtime))
 }
 
 /// Returns the state of a client whose master has answered a hello and named no leader.

@@ -1,5 +1,8 @@
 //! Calls to the leader, with retries, redirects and deadlines.
 
+mod joined;
+mod lane;
+mod revokes;
 mod rpc;
 
 use std::error::Error as _;
@@ -9,10 +12,14 @@ use std::time::Duration;
 
 use mc_discovery::{Backoff, Leader};
 use mc_proto::{detail_of, v1::ErrorDetail};
-use mc_types::Code;
+use mc_types::{Code, MAX_COMMAND_BYTES};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tonic::{Request, Response, Status};
 
+#[cfg(feature = "testing")]
+pub(crate) use joined::Joined;
+pub(crate) use lane::Lane;
+pub(crate) use revokes::{Revokes, Unended, id_bytes};
 pub(crate) use rpc::Rpc;
 
 use crate::Error;
@@ -31,6 +38,9 @@ const LAST_WORD: Duration = Duration::from_millis(300);
 const MAX_HOPS: u32 = 3;
 /// Shortest and longest pause between tries with the same leader.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
+
+/// Maximum encoded bytes of the items of one request. Each request is one log entry, which is slightly larger.
+pub(crate) const MAX_REQUEST_BYTES: usize = MAX_COMMAND_BYTES / 8 * 7;
 
 /// Whether a call may be repeated when a try got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +62,7 @@ pub(crate) struct Answer<T> {
 }
 
 /// Reason why a call got no answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum CallError {
     /// No leader is in reach.
     LocalOnly {
@@ -138,13 +148,18 @@ impl Masters {
                 Repeat::Freely => deadline.min(sent_at + longest),
                 Repeat::IfUnsent => deadline,
             };
+            let mut is_doubtful = true;
             let tried = self.attempt(R::send(&mut line.client, message), &leader, until, repeat).await;
             let failure = match tried {
                 Tried::Answered(Ok(reply)) => {
+                    self.heard(&leader);
                     return Ok(Answer { reply: reply.into_inner(), sent_at, repeated: sent });
                 }
                 Tried::Answered(Err(status)) => {
                     last = LastTry::new(&leader.address, status.message());
+                    if detail_of(&status).is_some() {
+                        self.heard(&leader);
+                    }
                     failure_of(&status)
                 }
                 Tried::Superseded => {
@@ -153,8 +168,12 @@ impl Masters {
                 }
                 Tried::TooLong => {
                     last = LastTry::new(&leader.address, "no answer in time");
-                    self.renew(&leader.address, &line);
-                    self.doubt(&leader, sent_at);
+                    // The leader may be slow with this call alone. Another connection helps only if this one is dead.
+                    is_doubtful = !self.has_heard(&leader, sent_at);
+                    if is_doubtful {
+                        self.renew(&leader.address, &line);
+                        self.doubt(&leader, sent_at);
+                    }
                     longest *= 2;
                     Failure::Lost
                 }
@@ -178,7 +197,7 @@ impl Masters {
                 }
                 Failure::Lost => {
                     sent = true;
-                    if !matches!(self.link(), Link::Leader(now) if !now.same_reign(&leader)) {
+                    if !matches!(self.link(), Link::Leader(now) if !now.same_reign(&leader)) && is_doubtful {
                         self.doubt(&leader, sent_at);
                     }
                     if repeat == Repeat::IfUnsent {
@@ -246,7 +265,7 @@ impl Masters {
             // The sender belongs to `self`, so waiting cannot fail.
             let _ = beacon.wait_for(|beacon| is_superseded(beacon, leader, repeat)).await;
         };
-        let mut doubt_at = sent_at + DOUBT_AFTER;
+        let (mut looked_at, mut doubt_at) = (sent_at, sent_at + DOUBT_AFTER);
         tokio::pin!(call, superseded);
         loop {
             // One timer for both times: setting a timer costs a system call, and nearly every call ends before either.
@@ -265,8 +284,12 @@ impl Masters {
                     if look_at == until {
                         return Tried::TooLong;
                     }
-                    self.doubt(leader, sent_at);
-                    doubt_at = Instant::now() + DOUBT_AFTER;
+                    // A leader that answers other calls leads: this one only takes long.
+                    if !self.has_heard(leader, looked_at) {
+                        self.doubt(leader, sent_at);
+                    }
+                    looked_at = Instant::now();
+                    doubt_at = looked_at + DOUBT_AFTER;
                 }
             }
         }

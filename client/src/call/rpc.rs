@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 /// A call that the leader answers.
 pub(crate) trait Rpc: Clone + Send + Sync + 'static {
     /// Type of the leader's answer.
-    type Reply: Send + 'static;
+    type Reply: std::fmt::Debug + Send + 'static;
     /// Name of the call in error texts.
     const NAME: &'static str;
 

@@ -90,6 +90,8 @@ pub(crate) struct Masters {
     pub(crate) beacon: watch::Sender<Beacon>,
     /// The master that last answered a hello.
     pub(crate) answered: watch::Sender<String>,
+    /// The leader that last answered a call, and when.
+    last_answer: Mutex<Option<(Arc<Leader>, Instant)>>,
     /// Time in ms over which clients spread when they move to another master, as a watched master last reported it.
     spread_ms: AtomicU64,
     known: Mutex<Known>,
@@ -155,6 +157,7 @@ impl Masters {
             observer,
             beacon: watch::Sender::new(beacon),
             answered: watch::Sender::new(String::new()),
+            last_answer: Mutex::default(),
             spread_ms: AtomicU64::new(0),
             known: Mutex::new(Known {
                 view: LeaderView::default(),
@@ -280,8 +283,35 @@ impl Masters {
         });
     }
 
+    /// Records that the leader has answered a call, whatever the answer.
+    pub(crate) fn heard(&self, leader: &Arc<Leader>) {
+        *self.last_answer.lock() = Some((Arc::clone(leader), Instant::now()));
+    }
+
+    /// Returns whether the leader has answered any call since then.
+    ///
+    /// One call may wait for long behind others, on this machine or the leader's, while the leader is well. So no call concludes from
+    /// its own wait alone that there is no leader.
+    pub(crate) fn has_heard(&self, leader: &Leader, since: Instant) -> bool {
+        let last = self.last_answer.lock();
+        last.as_ref().is_some_and(|(by, at)| *at >= since && by.same_reign(leader))
+    }
+
+    /// Returns the leader that was known last, even if this client is closed.
+    pub(crate) fn last_leader(&self) -> Option<Leader> {
+        self.known.lock().view.current().cloned()
+    }
+
     /// Records that a master did not answer a hello that was sent at `asked` in time.
     pub(crate) fn silent(&self, address: &str, asked: Instant) {
+        let link = self.link();
+        if let Link::Leader(leader) = &link
+            && leader.address == address
+            && self.has_heard(leader, asked)
+        {
+            // Only the hello is late: the leader answers other calls.
+            return self.busy(address);
+        }
         self.learn(|known| {
             known.heard.insert(address.to_owned(), Heard::Silence);
             if let Some(since) = known.doubted_since

@@ -1,10 +1,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use mc_types::{MAX_COMMAND_BYTES, MAX_ITEMS};
+use mc_types::MAX_ITEMS;
 
-/// Maximum encoded bytes of the items of one request. Each request is one log entry, which is slightly larger.
-const MAX_REQUEST_BYTES: usize = MAX_COMMAND_BYTES / 8 * 7;
+use crate::call::MAX_REQUEST_BYTES;
+
 /// Maximum bytes of values in one chunk of puts. It keeps the time between start and end of a put well below its
 /// deadline, however large the batch is.
 const MAX_PAYLOAD_BYTES: u64 = 256 << 20;

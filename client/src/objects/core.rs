@@ -1,12 +1,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mc_proto::v1::{BatchExistRequest, BatchGetRequest, BatchPutEndRequest, BatchPutStartRequest};
 use mc_transfer::{Checksum, Peer, ReadOp, Seal, TransferError, Transport, WriteOp};
-use mc_types::{Code, MAX_KEY_LEN, StoreId};
+use mc_types::{Code, MAX_KEY_LEN, PutId, StoreId};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::AvoidList;
 use crate::Error;
+use crate::call::{Lane, Revokes};
 use crate::local::Local;
 use crate::masters::{Change, Masters, Observer};
 use crate::metrics::Counters;
@@ -16,6 +19,8 @@ use crate::placement::Granted;
 #[derive(Clone, Debug)]
 pub(crate) struct Core {
     pub(crate) masters: Arc<Masters>,
+    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) revokes: Arc<Revokes>,
     pub(crate) local: Arc<Local>,
     pub(crate) avoid: Arc<AvoidList>,
     pub(crate) counters: Arc<Counters>,
@@ -24,6 +29,34 @@ pub(crate) struct Core {
     pub(crate) checksum: bool,
     pub(crate) call_timeout: Duration,
     pub(crate) get_timeout: Duration,
+}
+
+/// The kinds of calls that come in bursts.
+#[derive(Debug)]
+pub(crate) struct Lanes {
+    pub(crate) gets: Lane<BatchGetRequest>,
+    pub(crate) exists: Lane<BatchExistRequest>,
+    pub(crate) starts: Lane<BatchPutStartRequest>,
+    /// Starts of large puts, which may wait for room: small ones must not wait with them.
+    pub(crate) large_starts: Lane<BatchPutStartRequest>,
+    pub(crate) ends: Lane<BatchPutEndRequest>,
+}
+
+impl Lanes {
+    /// Maximum number of messages of a kind under way. A few more calls than that share messages already.
+    const MESSAGES: usize = 16;
+    /// The same for starts of large puts, which share none.
+    const LARGE: usize = 64;
+
+    pub(crate) fn new(masters: &Arc<Masters>, revokes: &Arc<Revokes>) -> Self {
+        Self {
+            gets: Lane::new(masters, revokes, Self::MESSAGES),
+            exists: Lane::new(masters, revokes, Self::MESSAGES),
+            starts: Lane::new(masters, revokes, Self::MESSAGES),
+            large_starts: Lane::of_single_calls(masters, revokes, Self::LARGE),
+            ends: Lane::new(masters, revokes, Self::MESSAGES),
+        }
+    }
 }
 
 /// Applies changes reported by the masters to the local objects and the avoid list.
@@ -47,6 +80,17 @@ impl Observer for Follow {
 }
 
 impl Core {
+    /// Frees the room of puts, and returns once it is free.
+    pub(crate) async fn revoked(&self, puts: &[PutId]) -> Result<(), Error> {
+        self.masters.revoke(puts, &self.tenant, Instant::now() + self.call_timeout).await
+    }
+
+    /// Revokes the puts that calls have given up, until `closed`, and then those that are left.
+    pub(crate) async fn revoke_abandoned(self, closed: CancellationToken) {
+        closed.run_until_cancelled(self.revokes.run(&self.masters, &self.tenant, self.call_timeout)).await;
+        self.revokes.flush(&self.masters, &self.tenant).await;
+    }
+
     /// Returns the deadline of one metadata call within an operation that ends by `overall`.
     pub(crate) fn call_deadline(&self, overall: Instant) -> Instant {
         overall.min(Instant::now() + self.call_timeout)

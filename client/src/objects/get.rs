@@ -17,7 +17,7 @@ use super::core::{Core, check_key, item_error, nonsense};
 use super::destination::{Destination, Got};
 use super::keys::{key_chunks, read_error};
 use crate::Error;
-use crate::call::{Answer, CallError, Repeat};
+use crate::call::{Answer, CallError};
 use crate::local::Embedded;
 use crate::placement::{Described, Granted, Place, described, grants, lease_end};
 
@@ -125,13 +125,14 @@ impl Core {
 
     /// Asks the leader where objects lie, and leases them.
     pub(super) async fn locate(&self, keys: Vec<Bytes>, deadline: Instant) -> Result<Located, CallError> {
-        let request = BatchGetRequest { caller: None, tenant: self.tenant.clone(), keys };
-        let call = self.masters.call(&request, self.call_deadline(deadline), Repeat::Freely);
-        let Answer { reply, sent_at, .. } = call.await.map_err(|error| match error {
+        let count = keys.len();
+        let request = BatchGetRequest { tenant: self.tenant.clone(), keys, ..BatchGetRequest::default() };
+        let (answer, _) = self.lanes.gets.call(request, deadline, self.call_timeout).await;
+        let Answer { reply, sent_at, .. } = answer.map_err(|error| match error {
             CallError::Failed(error) => CallError::Failed(read_error(error)),
             local_only @ CallError::LocalOnly { .. } => local_only,
         })?;
-        if reply.results.len() != request.keys.len() {
+        if reply.results.len() != count {
             return Err(CallError::Failed(nonsense("get")));
         }
         let granted = grants(self.masters.cluster().unwrap_or_default(), reply.grants, sent_at);

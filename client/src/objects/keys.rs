@@ -47,17 +47,22 @@ impl Core {
         deadline: Instant,
     ) -> Vec<Result<Presence, Error>> {
         let no_lease = lease == Lease::None;
-        let request = BatchExistRequest { caller: None, tenant: self.tenant.clone(), keys, no_lease };
-        let answer = match self.masters.call(&request, deadline, Repeat::Freely).await {
+        let request = BatchExistRequest {
+            tenant: self.tenant.clone(),
+            keys: keys.clone(),
+            no_lease,
+            ..BatchExistRequest::default()
+        };
+        let answer = match self.lanes.exists.call(request, deadline, self.call_timeout).await.0 {
             Ok(answer) => answer,
             Err(CallError::LocalOnly { .. }) => {
                 let local = |key: &Bytes| self.local_size(key).map_or(Presence::Absent, Presence::Present);
-                return request.keys.iter().map(|key| Ok(local(key))).collect();
+                return keys.iter().map(|key| Ok(local(key))).collect();
             }
-            Err(CallError::Failed(error)) => return vec![Err(read_error(error)); request.keys.len()],
+            Err(CallError::Failed(error)) => return vec![Err(read_error(error)); keys.len()],
         };
-        if answer.reply.results.len() != request.keys.len() {
-            return vec![Err(nonsense("exist")); request.keys.len()];
+        if answer.reply.results.len() != keys.len() {
+            return vec![Err(nonsense("exist")); keys.len()];
         }
         let results = answer.reply.results.iter().map(|result| match Code::try_from(result.code) {
             Ok(Code::Ok) => Ok(Presence::Present(result.size)),

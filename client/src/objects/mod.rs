@@ -22,7 +22,7 @@ pub use list::{KeyPage, ListPosition, ListedKey};
 pub use range::ByteRange;
 pub use removal::Removed;
 
-pub(crate) use self::core::{Core, Follow, item_error, nonsense};
+pub(crate) use self::core::{Core, Follow, Lanes, item_error, nonsense};
 pub(crate) use avoid::AvoidList;
 pub(crate) use destination::{Destination, Got};
 pub(crate) use keys::Lease;

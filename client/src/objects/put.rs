@@ -8,17 +8,16 @@ use futures::StreamExt;
 use futures::future::{BoxFuture, ready};
 use futures::stream::FuturesUnordered;
 use mc_proto::v1::{
-    BatchGetRequest, BatchPutEndRequest, BatchPutRevokeRequest, BatchPutStartRequest, PutEndItem,
-    PutStartItem, Replica,
+    BatchGetRequest, BatchPutEndRequest, BatchPutStartRequest, PutEndItem, PutStartItem, Replica,
 };
 use mc_transfer::{Checksum, Seal, TransferError, WriteOp};
-use mc_types::{Code, MAX_ITEMS, PutId, StoreId};
+use mc_types::{Code, PutId, StoreId};
 use tokio::time::{Instant, sleep_until};
 
 use super::batch::{Cost, IN_FLIGHT, Keep, cut, representatives};
 use super::core::{Core, item_error, nonsense};
 use super::round::{Pending, Refused, Round, Writes, Written};
-use crate::call::{CallError, Repeat};
+use crate::call::{CallError, Repeat, Unended, id_bytes};
 use crate::local::LocalPut;
 use crate::options::LONGEST;
 use crate::placement::{Granted, Place, grants, places};
@@ -54,8 +53,13 @@ pub(super) struct Started<'a> {
     pub(super) granted: Vec<Option<Granted>>,
     /// The other puts.
     pub(super) others: Vec<Round<'a>>,
+    /// The started puts, to be revoked if they are not ended.
+    pub(super) unended: Unended,
 }
 
+/// Maximum bytes of the values of a call whose start shares a message with others. Larger ones may wait for room, and the others with
+/// them.
+const JOINED_MOST: u64 = 1 << 20;
 /// Time that finished writes wait for the other stores. Writes to several stores usually end at nearly the same time,
 /// so one call can end all puts.
 pub(super) const STRAGGLE: Duration = Duration::from_millis(20);
@@ -73,14 +77,6 @@ pub(super) const KEPT_FOR_THE_OTHERS: Duration = Duration::from_secs(2);
 /// Returns the deadline of writes that begin at `now`, for puts that must end by `deadline`.
 pub(super) fn write_by(now: Instant, deadline: Instant, kept: Duration) -> Instant {
     deadline - kept.min(deadline.saturating_duration_since(now) / 4)
-}
-
-/// Encodes put ids for a request, in one shared allocation.
-fn id_bytes(puts: impl ExactSizeIterator<Item = PutId>) -> impl Iterator<Item = Bytes> {
-    let mut all = Vec::with_capacity(puts.len() * size_of::<PutId>());
-    puts.for_each(|put| all.extend_from_slice(&put.to_bytes()));
-    let mut all = Bytes::from(all);
-    std::iter::from_fn(move || (!all.is_empty()).then(|| all.split_to(size_of::<PutId>())))
 }
 
 impl Core {
@@ -249,7 +245,7 @@ impl Core {
 
     /// Starts, writes and ends puts. Failed puts are started once more at once, so every put is done when this returns.
     async fn put_round<'a>(&self, pending: Vec<Pending<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
-        let Started { puts, granted, others } = self.start(pending, call).await;
+        let Started { puts, granted, others, mut unended } = self.start(pending, call).await;
         let mut writes = Writes::new();
         let mut started = Vec::with_capacity(puts.len());
         for (put, replicas) in puts {
@@ -259,7 +255,9 @@ impl Core {
             }
             started.push(Written::new(put, replicas.len(), &usable));
         }
-        self.write_and_end(started, others, &writes, &granted, call).await
+        let rounds = self.write_and_end(started, others, &writes, &granted, call).await;
+        unended.settled();
+        rounds
     }
 
     /// Starts puts at the leader.
@@ -278,18 +276,22 @@ impl Core {
             Near::EachOther => mc_proto::v1::Near::EachOther,
         };
         let request = BatchPutStartRequest {
-            caller: None,
             tenant: self.tenant.clone(),
             items,
             preferred_names: call.options.preferred_names.clone(),
             near: near.into(),
+            ..BatchPutStartRequest::default()
         };
-        let start = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely);
-        let none = |others| Started { puts: Vec::new(), granted: Vec::new(), others };
-        let answer = match self.counters.put_start_ns.time(start).await {
+        let bytes = pending.iter().map(|put| put.size).sum::<u64>();
+        let lane = if bytes <= JOINED_MOST { &self.lanes.starts } else { &self.lanes.large_starts };
+        let start = lane.call(request, call.deadline, self.call_timeout);
+        let (answer, mut unended) = self.counters.put_start_ns.time(start).await;
+        let none =
+            |others| Started { puts: Vec::new(), granted: Vec::new(), others, unended: Unended::none() };
+        let answer = match answer {
             Ok(answer) if answer.reply.results.len() == pending.len() => answer,
             Ok(_) => return none(Round::fail_all(pending, &nonsense("put start"))),
-            // The puts may have been started. That is harmless: the masters free a put that is not ended.
+            // Puts that may have been started are revoked with `unended`.
             Err(CallError::LocalOnly { .. }) => return none(self.keep_all(pending, call)),
             Err(CallError::Failed(error)) => {
                 let error = Error { outcome: crate::Outcome::Definite, ..error };
@@ -299,7 +301,12 @@ impl Core {
         let granted = grants(self.masters.cluster().unwrap_or_default(), answer.reply.grants, answer.sent_at);
         let refused =
             Refused { no_space: answer.reply.no_space, largest_segment: answer.reply.largest_segment };
-        let mut started = Started { puts: Vec::with_capacity(pending.len()), granted, others: Vec::new() };
+        let mut started = Started {
+            puts: Vec::with_capacity(pending.len()),
+            granted,
+            others: Vec::new(),
+            unended: Unended::none(),
+        };
         for (put, result) in pending.into_iter().zip(answer.reply.results) {
             if result.code == Code::Ok as i32 {
                 started.puts.push((put, result.replicas));
@@ -307,7 +314,11 @@ impl Core {
                 started.others.push(Round::not_started(put, result.code, !avoid.is_empty(), &refused));
             }
         }
-        started
+        // Both are in the order of the items.
+        let mut ids = started.puts.iter().map(|(put, _)| put.put).peekable();
+        unended.retain(|id| ids.next_if_eq(id).is_some());
+        drop(ids);
+        Started { unended, ..started }
     }
 
     /// Writes to all stores concurrently, with one call per store, and ends the written puts.
@@ -415,38 +426,13 @@ impl Core {
     async fn finish<'a>(&self, tried: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
         let (written, unwritten): (Vec<_>, Vec<_>) =
             tried.into_iter().partition(|put| put.checksum.is_some());
-        self.revoke(unwritten.iter().map(|put| put.pending.put).collect());
+        self.revokes.add(&unwritten.iter().map(|put| put.pending.put).collect::<Vec<_>>());
         let mut rounds: Vec<_> =
             unwritten.into_iter().map(|put| Round::elsewhere(put, call.deadline)).collect();
         if !written.is_empty() {
             rounds.extend(self.end(written, call).await);
         }
         rounds
-    }
-
-    /// Frees the space of puts that will not be ended, in the background. The puts' deadlines would free it too.
-    pub(super) fn revoke(&self, puts: Vec<PutId>) {
-        if puts.is_empty() {
-            return;
-        }
-        let core = self.clone();
-        self.masters.runtime.spawn(async move {
-            if let Err(error) = core.revoked(&puts).await {
-                tracing::debug!("{error}");
-            }
-        });
-    }
-
-    /// Frees the space of puts, and returns once it is free.
-    pub(crate) async fn revoked(&self, puts: &[PutId]) -> Result<(), Error> {
-        let deadline = Instant::now() + self.call_timeout;
-        for puts in puts.chunks(MAX_ITEMS) {
-            let put_ids = id_bytes(puts.iter().copied()).collect();
-            let request = BatchPutRevokeRequest { caller: None, tenant: self.tenant.clone(), put_ids };
-            let revoked = self.masters.call(&request, deadline, Repeat::Freely).await;
-            revoked.map_err(|error| error.into_error("put revoke"))?;
-        }
-        Ok(())
     }
 
     pub(super) async fn end<'a>(&self, written: Vec<Written<'a>>, call: Call<'_>) -> Vec<Round<'a>> {
@@ -460,8 +446,8 @@ impl Core {
         let request =
             BatchPutEndRequest { caller: None, tenant: self.tenant.clone(), items: items.collect() };
         let puts: Vec<_> = written.into_iter().map(|put| put.pending).collect();
-        let end = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely);
-        let answer = match self.counters.put_end_ns.time(end).await {
+        let end = self.lanes.ends.call(request, call.deadline, self.call_timeout);
+        let answer = match self.counters.put_end_ns.time(end).await.0 {
             Ok(answer) if answer.reply.results.len() == puts.len() => answer,
             Ok(_) => return Round::fail_all(puts, &nonsense("put end").unknown()),
             Err(CallError::LocalOnly { sent: false }) => return self.keep_all(puts, call),
@@ -477,7 +463,7 @@ impl Core {
                 }
                 Ok(Code::ObjectAlreadyExists) => rounds.push(Round::Done(put.at, Ok(Put::AlreadyExists))),
                 // A try without an answer may have ended the put. Only the object itself can tell.
-                Ok(Code::PutGone) if answer.repeated => open.push(put),
+                Ok(Code::PutGone) if answer.repeated || put.maybe_ended => open.push(put),
                 Ok(Code::PutGone)
                     if call.options.mode == PutMode::IfAbsent
                         && !put.again
@@ -507,7 +493,7 @@ impl Core {
         let mut versions = vec![None; open.len()];
         if call.options.mode == PutMode::IfAbsent {
             let keys = open.iter().map(|put| put.key.clone()).collect();
-            let request = BatchGetRequest { caller: None, tenant: self.tenant.clone(), keys };
+            let request = BatchGetRequest { tenant: self.tenant.clone(), keys, ..BatchGetRequest::default() };
             let answer = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely).await;
             for (version, result) in versions.iter_mut().zip(answer.into_iter().flat_map(|a| a.reply.results))
             {

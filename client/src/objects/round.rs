@@ -31,6 +31,8 @@ pub(crate) struct Pending<'a> {
     pub(crate) failure: Option<Error>,
     /// Whether the leader is also asked to leave out stores that failed other calls.
     pub(crate) choosy: bool,
+    /// Whether an earlier call may have ended it.
+    pub(crate) maybe_ended: bool,
     /// Place in this process's own store, if a replica was written there.
     pub(crate) spot: Option<Spot>,
 }
@@ -65,6 +67,7 @@ impl<'a> Pending<'a> {
             again: false,
             failure: None,
             choosy: true,
+            maybe_ended: false,
             spot: None,
         })
     }

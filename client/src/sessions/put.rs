@@ -1,8 +1,5 @@
-use std::sync::Arc;
-
 use bytes::Bytes;
 use mc_types::PutId;
-use tokio::runtime::Handle;
 
 use crate::objects::{OpenPut, RangeWrite, nonsense};
 use crate::{Client, Error, Put, PutOptions};
@@ -16,17 +13,14 @@ use crate::{Client, Error, Put, PutOptions};
 /// A range goes to every replica. A replica that can't be written is given up, as in a put; when none is left, writes and
 /// the finish fail, and the object has to be put again. The deadline of the put, [`PutOptions::deadline`] and at most 60
 /// seconds, counts from the opening. Afterwards writes and the finish fail with `PUT_GONE`. A session takes a leader:
-/// without one, opening and finishing it fail with `NO_LEADER`, and nothing is kept locally.
+/// without one, opening and finishing it fail with `NO_LEADER`, and nothing is kept locally. It can then be finished once a leader is
+/// back, until its deadline.
 ///
-/// Dropping a session that was not finished frees its space, as [`abort`](Self::abort) does.
+/// Dropping a session that was not finished frees its space in the background, as [`abort`](Self::abort) does.
 #[derive(Debug)]
 pub struct PutSession {
     client: Client,
-    put: Arc<OpenPut>,
-    /// Whether the put was finished or aborted.
-    is_over: bool,
-    /// The runtime on which the put is revoked, since a session may be dropped outside of it.
-    runtime: Handle,
+    put: OpenPut,
 }
 
 /// A range of an object, and its bytes.
@@ -75,41 +69,24 @@ impl PutSession {
 
     /// Ends the put, which makes the object visible.
     ///
+    /// A call that fails leaves the session as it is, so it can be repeated: once a leader is back, when the outcome is unknown, or when
+    /// the missing ranges are written.
+    ///
     /// # Errors
     /// `INVALID_PARAMS` if the ranges do not cover the object; the error names the first one that lacks. Else as for
     /// [`Client::put_with`]; a leader that does not answer leaves the outcome unknown.
-    pub async fn finish(self) -> Result<Put, Error> {
-        let client = self.client.clone();
-        let finished = client.batch_finish(vec![self]).await.pop();
+    pub async fn finish(&self) -> Result<Put, Error> {
+        let finished = self.client.batch_finish(std::slice::from_ref(self)).await.pop();
         finished.unwrap_or_else(|| Err(nonsense("put session")))
     }
 
     /// Gives the put up and frees its space.
     ///
     /// # Errors
-    /// [`Error`] when no leader answers in time; the space is then freed at the put's deadline.
+    /// [`Error`] when no leader answers in time; the space is then freed in the background, at the latest at the put's deadline.
     pub async fn abort(self) -> Result<(), Error> {
         let client = self.client.clone();
         client.batch_abort(vec![self]).await
-    }
-
-    /// Takes the put out of the session, which then revokes nothing when it is dropped.
-    fn into_put(mut self) -> Arc<OpenPut> {
-        self.is_over = true;
-        Arc::clone(&self.put)
-    }
-}
-
-impl Drop for PutSession {
-    fn drop(&mut self) {
-        if !self.is_over {
-            let (core, id) = (self.client.core().clone(), self.put.id);
-            self.runtime.spawn(async move {
-                if let Err(error) = core.revoked(&[id]).await {
-                    tracing::debug!("{error}");
-                }
-            });
-        }
     }
 }
 
@@ -136,12 +113,7 @@ impl Client {
     ) -> Vec<Result<Option<PutSession>, Error>> {
         let item = |(key, size): &(K, u64)| (Bytes::copy_from_slice(key.as_ref()), *size);
         let opened = self.run(self.core().open_puts(items.iter().map(item).collect(), options)).await;
-        let session = |put| PutSession {
-            client: self.clone(),
-            put: Arc::new(put),
-            is_over: false,
-            runtime: self.core().masters.runtime.clone(),
-        };
+        let session = |put| PutSession { client: self.clone(), put };
         opened.into_iter().map(|result| Ok(result?.map(session))).collect()
     }
 
@@ -162,17 +134,19 @@ impl Client {
     }
 
     /// [Finishes](PutSession::finish) many sessions of this client; one result each, in order.
-    pub async fn batch_finish(&self, sessions: Vec<PutSession>) -> Vec<Result<Put, Error>> {
-        let puts: Vec<Arc<OpenPut>> = sessions.into_iter().map(PutSession::into_put).collect();
-        self.run(self.core().finish_puts(&puts.iter().map(|put| &**put).collect::<Vec<_>>())).await
+    pub async fn batch_finish(&self, sessions: &[PutSession]) -> Vec<Result<Put, Error>> {
+        let puts: Vec<&OpenPut> = sessions.iter().map(|session| &session.put).collect();
+        self.run(self.core().finish_puts(&puts)).await
     }
 
     /// [Aborts](PutSession::abort) many sessions of this client.
     ///
     /// # Errors
-    /// [`Error`] when no leader answers in time; the space is then freed at the puts' deadlines.
+    /// [`Error`] when no leader answers in time; the space is then freed in the background, at the latest at the puts' deadlines.
     pub async fn batch_abort(&self, sessions: Vec<PutSession>) -> Result<(), Error> {
-        let ids: Vec<_> = sessions.into_iter().map(|session| session.into_put().id).collect();
-        self.run(self.core().revoked(&ids)).await
+        let ids: Vec<_> = sessions.iter().map(|session| session.put.id).collect();
+        self.run(self.core().revoked(&ids)).await?;
+        sessions.iter().for_each(|session| session.put.aborted());
+        Ok(())
     }
 }

@@ -92,7 +92,7 @@ async fn a_layer_of_many_objects_is_one_write_to_each_store_without_copies() {
         assert!(world.buffers.iter().rev().take(10).all(|buffers| *buffers == expected));
         assert_eq!((world.tried.len(), world.writes), ((n + 1) * 2, (n + 1) * 10), "one call to each store");
     }
-    let finished = client.batch_finish(sessions).await;
+    let finished = client.batch_finish(&sessions).await;
     assert!(finished.into_iter().all(|put| put.unwrap() == Put::Stored));
     for (key, _) in &keys {
         assert_eq!(client.get(key).await.unwrap().unwrap(), value);
@@ -112,6 +112,7 @@ async fn a_gap_fails_the_finish_by_its_range_and_frees_the_space() {
     let error = session.finish().await.unwrap_err();
     assert_eq!((error.code, error.is_unknown()), (Code::InvalidParams, false));
     assert!(error.why.contains("500 bytes at offset 1000 were not written"), "{error}");
+    drop(session);
     nothing_is_left(&cluster).await;
 }
 
@@ -195,7 +196,7 @@ async fn of_two_sessions_for_one_key_the_first_to_finish_stores() {
         (open(&client, "k", &PutOptions::default()).await, open(&client, "k", &PutOptions::default()).await);
     write_all(&one).await;
     write_all(&two).await;
-    let finished = client.batch_finish(vec![two, one]).await;
+    let finished = client.batch_finish(&[two, one]).await;
     let finished: Vec<_> = finished.into_iter().map(Result::unwrap).collect();
     assert_eq!(finished, [Put::Stored, Put::AlreadyExists]);
 }
@@ -288,6 +289,7 @@ async fn ranges_are_written_concurrently_and_an_abandoned_write_leaves_the_objec
     assert_eq!(write_layer(&session, 0).await, Err(Code::InvalidParams), "its bytes may still be under way");
     let error = session.finish().await.unwrap_err();
     assert!(error.why.contains("the write of 500 bytes at offset 0 was begun"), "{error}");
+    drop(session);
     nothing_is_left(&cluster).await;
 }
 
@@ -305,6 +307,31 @@ async fn without_a_leader_a_session_is_neither_opened_nor_finished_and_nothing_i
         assert_eq!((error.code, error.is_unknown()), (Code::NoLeader, false), "{error}");
     }
     assert_eq!((client.stats().cache_bytes, client.stats().puts_local), (0, 0));
+    cluster.elect(0, 2);
+    assert!(client.connected(PATIENCE).await);
+    assert_eq!(session.finish().await.unwrap(), Put::Stored);
+    assert_eq!(client.get("k").await.unwrap().unwrap(), value());
+}
+
+#[tokio::test]
+async fn a_finish_that_was_dropped_or_failed_can_be_repeated() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    let session = open(&client, "k", &PutOptions::default()).await;
+    for n in 0..LAYERS - 1 {
+        write_layer(&session, n).await.unwrap();
+    }
+    assert_eq!(session.finish().await.unwrap_err().code, Code::InvalidParams, "a layer lacks");
+    write_layer(&session, LAYERS - 1).await.unwrap();
+    cluster.fault(On::End, Fault::NeverAnswer);
+    let ends = cluster.world.lock().count(On::End);
+    tokio::select! {
+        _ = session.finish() => panic!("it has no answer"),
+        () = until("the end has come", || cluster.world.lock().count(On::End) > ends) => {}
+    }
+    assert_eq!(session.finish().await.unwrap(), Put::Stored);
+    drop(session);
+    assert_eq!(client.get("k").await.unwrap().unwrap(), value());
 }
 
 #[tokio::test]

@@ -34,6 +34,13 @@ pub fn keys<'a>(tenant: &str, keys: impl ExactSizeIterator<Item = &'a Bytes>) ->
     limits(tenant, items).is_ok()
 }
 
+/// Whether the boundaries of a message's calls are accepted; each item is then in one call.
+pub fn calls<T>(lengths: &[u32], items: &[T]) -> bool {
+    let Ok(lengths) = super::objects::calls(lengths, items.len()) else { return false };
+    assert_eq!(lengths.iter().sum::<usize>(), items.len());
+    true
+}
+
 /// Whether a report can be read.
 pub fn report_mismatch(request: &v1::ReportMismatchRequest) -> bool {
     caller(request.caller.as_ref())
@@ -49,7 +56,9 @@ pub fn put_start(request: &v1::BatchPutStartRequest) -> bool {
     });
     let Ok(items) = items.collect::<Result<_, _>>() else { return false };
     check_logged(Op::PutStart { tenant: request.tenant.clone(), items });
-    caller(request.caller.as_ref()) && limits(&request.tenant, request.items.len()).is_ok()
+    caller(request.caller.as_ref())
+        && calls(&request.calls, &request.items)
+        && limits(&request.tenant, request.items.len()).is_ok()
 }
 
 /// Whether a batch of puts that end can be read.

@@ -25,13 +25,14 @@ pub(super) async fn exist(
     request: v1::BatchExistRequest,
 ) -> Result<v1::BatchExistReply, Refusal> {
     limits(&request.tenant, request.keys.len())?;
+    let calls = calls(&request.calls, request.keys.len())?;
     let lease = if request.no_lease { Lease::None } else { Lease::Grant };
-    let sizes = objects.exist(&request.tenant, &request.keys, lease).await?;
+    let sizes = objects.exist(&request.tenant, &request.keys, &calls, lease).await?;
     let result = |size: Result<u64, Code>| match size {
         Ok(size) => v1::ExistResult { code: Code::Ok as i32, size },
         Err(code) => v1::ExistResult { code: code as i32, size: 0 },
     };
-    Ok(v1::BatchExistReply { results: sizes.into_iter().map(result).collect() })
+    Ok(v1::BatchExistReply { results: sizes.into_iter().map(result).collect(), apart: true })
 }
 
 pub(super) async fn get(
@@ -39,7 +40,8 @@ pub(super) async fn get(
     request: v1::BatchGetRequest,
 ) -> Result<v1::BatchGetReply, Refusal> {
     limits(&request.tenant, request.keys.len())?;
-    let placements = objects.get(&request.tenant, &request.keys).await?;
+    let calls = calls(&request.calls, request.keys.len())?;
+    let placements = objects.get(&request.tenant, &request.keys, &calls).await?;
     let grants = Grants::new(placements.grants);
     let result = |found: Result<Found, Code>| match found {
         Ok(found) => v1::GetResult {
@@ -53,7 +55,7 @@ pub(super) async fn get(
     };
     let results = placements.found.into_iter().map(result).collect();
     let lease_ms = u64::try_from(placements.lease.as_millis()).unwrap_or(u64::MAX);
-    Ok(v1::BatchGetReply { results, grants: grants.into_wire(), lease_ms })
+    Ok(v1::BatchGetReply { results, grants: grants.into_wire(), lease_ms, apart: true })
 }
 
 pub(super) async fn describe(
@@ -127,6 +129,7 @@ pub(super) async fn put_start(
     caller: Option<IpAddr>,
 ) -> Result<v1::BatchPutStartReply, Refusal> {
     limits(&request.tenant, request.items.len())?;
+    let calls = calls(&request.calls, request.items.len())?;
     let puts = request.items.iter().map(|item| new_put(&request.tenant, item));
     let puts = puts.collect::<Result<_, _>>()?;
     let near = match (v1::Near::try_from(request.near), caller) {
@@ -137,7 +140,7 @@ pub(super) async fn put_start(
     };
     named_stores("preferred_names", request.preferred_names.len())?;
     let preference = Preference { names: request.preferred_names, near };
-    let started = objects.put_start(request.tenant, puts, &preference).await?;
+    let started = objects.put_start(request.tenant, puts, &calls, &preference).await?;
     let grants = Grants::new(started.grants);
     let results = started
         .puts
@@ -152,6 +155,7 @@ pub(super) async fn put_start(
         grants: grants.into_wire(),
         no_space: started.no_space.to_owned(),
         largest_segment: started.largest_segment,
+        apart: true,
     })
 }
 
@@ -327,6 +331,20 @@ fn new_pin(item: &v1::PutStartItem) -> Result<NewPin, Refusal> {
         }
         Err(_) => return Err(Refusal::Invalid(format!("pin action {} is not known here", item.pin))),
     })
+}
+
+/// Returns the number of items of each call of a message of `items` items.
+pub(super) fn calls(lengths: &[u32], items: usize) -> Result<Vec<usize>, Refusal> {
+    if lengths.is_empty() {
+        return Ok(vec![items]);
+    }
+    let lengths: Vec<usize> = lengths.iter().map(|len| usize::try_from(*len).unwrap_or(usize::MAX)).collect();
+    let sum = lengths.iter().try_fold(0_usize, |sum, len| sum.checked_add(*len));
+    if sum != Some(items) {
+        let why = format!("the calls of a message do not add up to its {items} items");
+        return Err(Refusal::Invalid(why));
+    }
+    Ok(lengths)
 }
 
 pub(super) fn limits(tenant: &str, items: usize) -> Result<(), Refusal> {

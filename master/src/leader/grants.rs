@@ -23,12 +23,14 @@ pub(crate) struct StoreGrant {
     pub(crate) endpoints: Vec<Endpoint>,
 }
 
-/// Collects the placements of one answer and seals one grant per store for all of them.
+/// Collects the placements of one call and seals one grant per store for all of them.
 pub(super) struct Grants<'a> {
     state: &'a State,
     cluster: ClusterId,
     access: Access,
     expires: ClusterTime,
+    /// Number of grants that are before these in the answer.
+    before: usize,
     stores: Vec<PerStore<'a>>,
     /// Place of each store in that list.
     places: HashMap<(StoreId, SegmentEpoch), usize>,
@@ -43,8 +45,16 @@ struct PerStore<'a> {
 }
 
 impl<'a> Grants<'a> {
-    pub(super) fn new(state: &'a State, cluster: ClusterId, access: Access, expires: ClusterTime) -> Self {
-        Self { state, cluster, access, expires, stores: Vec::new(), places: HashMap::new() }
+    /// Grants for a call whose answer has the grants `sealed` of other calls before.
+    pub(super) fn after(
+        sealed: &[StoreGrant],
+        state: &'a State,
+        cluster: ClusterId,
+        access: Access,
+        expires: ClusterTime,
+    ) -> Self {
+        let before = sealed.len();
+        Self { state, cluster, access, expires, before, stores: Vec::new(), places: HashMap::new() }
     }
 
     /// Adds a replica. Returns `None` if its store is no longer mounted with the replica's epoch.
@@ -72,7 +82,7 @@ impl<'a> Grants<'a> {
             len: replica.len,
             index: replica.index,
         });
-        let (grant, range) = (u32::try_from(at).ok()?, u32::try_from(ranges.len() - 1).ok()?);
+        let (grant, range) = (u32::try_from(self.before + at).ok()?, u32::try_from(ranges.len() - 1).ok()?);
         Some(GrantedReplica { placed: *replica, grant, range })
     }
 

@@ -167,11 +167,12 @@ impl Objects {
     }
 
     /// Returns the size of each object that exists. Leases it as a get does, or neither leases it nor counts the call as a
-    /// use.
+    /// use. `calls` has the number of keys of each call.
     pub(crate) async fn exist(
         &self,
         tenant: &str,
         keys: &[Bytes],
+        calls: &[usize],
         lease: Lease,
     ) -> Result<Vec<Result<u64, Code>>, Refusal> {
         let leading = self.coordinator.lead().await?;
@@ -188,9 +189,14 @@ impl Objects {
             .room
             .read_settled(|| {
                 self.coordinator.index.read(|applied| {
-                    let mut call = Call::new(&applied.state, &leading, tenant);
-                    let found: Vec<_> = keys.iter().map(|key| size(call.find(key))).collect();
-                    call.end(found)
+                    let (mut found, mut used) = (Vec::with_capacity(keys.len()), Used::default());
+                    let mut undecided = false;
+                    for keys in apart(keys, calls) {
+                        let mut call = Call::new(&applied.state, &leading, tenant);
+                        found.extend(keys.iter().map(|key| size(call.find(key))));
+                        undecided |= used.add(call);
+                    }
+                    ((found, used), undecided)
                 })
             })
             .await;
@@ -199,20 +205,37 @@ impl Objects {
         Ok(found)
     }
 
-    /// Returns where the objects lie, with leases to read them.
-    pub(crate) async fn get(&self, tenant: &str, keys: &[Bytes]) -> Result<Placements, Refusal> {
+    /// Returns where the objects lie, with leases to read them. `calls` has the number of keys of each call; each gets grants
+    /// of its own, which are in the order of the calls.
+    pub(crate) async fn get(
+        &self,
+        tenant: &str,
+        keys: &[Bytes],
+        calls: &[usize],
+    ) -> Result<Placements, Refusal> {
         let leading = self.coordinator.lead().await?;
         let locate = || {
             let expires = leading.now().after(leading.read_lease());
             self.coordinator.index.read(|applied| {
-                let mut grants = Grants::new(&applied.state, self.coordinator.cluster, Access::Read, expires);
-                let mut call = Call::new(&applied.state, &leading, tenant);
-                let mut locate = |key: &Bytes| {
-                    let object = call.find(key).map_err(Miss::code)?;
-                    placed(&object, &leading, &mut grants)
-                };
-                let found: Vec<_> = keys.iter().map(&mut locate).collect();
-                call.end((found, grants.seal()))
+                let (mut found, mut sealed) = (Vec::with_capacity(keys.len()), Vec::new());
+                let (mut used, mut undecided) = (Used::default(), false);
+                for keys in apart(keys, calls) {
+                    let mut grants = Grants::after(
+                        &sealed,
+                        &applied.state,
+                        self.coordinator.cluster,
+                        Access::Read,
+                        expires,
+                    );
+                    let mut call = Call::new(&applied.state, &leading, tenant);
+                    found.extend(keys.iter().map(|key| {
+                        let object = call.find(key).map_err(Miss::code)?;
+                        placed(&object, &leading, &mut grants)
+                    }));
+                    sealed.extend(grants.seal());
+                    undecided |= used.add(call);
+                }
+                (((found, sealed), used), undecided)
             })
         };
         let ((found, grants), used) = self.coordinator.room.read_settled(locate).await;
@@ -272,11 +295,13 @@ impl Objects {
             .read(|applied| applied.state.list(tenant, prefix, from, limit, LISTED_BYTES)))
     }
 
-    /// Allocates replicas for puts. A put that is still open at its deadline ends then.
+    /// Allocates replicas for puts. A put that is still open at its deadline ends then. `calls` has the number of puts of each call;
+    /// each gets grants of its own, which are in the order of the calls and last as long as its puts.
     pub(crate) async fn put_start(
         &self,
         tenant: String,
         puts: Vec<NewPut>,
+        calls: &[usize],
         preference: &Preference,
     ) -> Result<Started, Refusal> {
         let leading = self.coordinator.lead().await?;
@@ -297,16 +322,19 @@ impl Objects {
                 item.preferred.truncate(MAX_NAMED_STORES);
             }
         }
-        let expires = items.iter().map(|item| item.deadline).max().unwrap_or_default();
+        let latest =
+            |items: &[PutStartItem]| items.iter().map(|item| item.deadline).max().unwrap_or_default();
+        let expires: Vec<ClusterTime> = apart(&items, calls).map(latest).collect();
         let (started, no_space) = self.start_with_room(&leading, &tenant, items).await?;
         Ok(self.coordinator.index.read(|applied| {
-            let mut grants = Grants::new(&applied.state, self.coordinator.cluster, Access::Write, expires);
-            let mut granted = |replicas: &[PlacedReplica]| {
-                replicas.iter().map(|replica| grants.add(replica)).collect::<Option<Granted>>()
-            };
-            let puts = started
-                .iter()
-                .map(|started| {
+            let (mut puts, mut sealed) = (Vec::with_capacity(started.len()), Vec::new());
+            for (started, expires) in apart(&started, calls).zip(&expires) {
+                let mut grants =
+                    Grants::after(&sealed, &applied.state, self.coordinator.cluster, Access::Write, *expires);
+                let mut granted = |replicas: &[PlacedReplica]| {
+                    replicas.iter().map(|replica| grants.add(replica)).collect::<Option<Granted>>()
+                };
+                puts.extend(started.iter().map(|started| {
                     // A store that was dropped right after the placement has no grant for its replica. The client's put
                     // end names replicas by their position in this answer, so one cannot be left out: the put gets
                     // none.
@@ -314,11 +342,12 @@ impl Objects {
                         Some(replicas) => (started.code, replicas),
                         None => (Code::NoAvailableHandle, Granted::new()),
                     }
-                })
-                .collect();
+                }));
+                sealed.extend(grants.seal());
+            }
             let is_too_large = started.iter().any(|started| started.code == Code::ObjectTooLarge);
             let largest_segment = if is_too_large { applied.state.largest_segment() } else { 0 };
-            Started { puts, grants: grants.seal(), no_space, largest_segment }
+            Started { puts, grants: sealed, no_space, largest_segment }
         }))
     }
 
@@ -387,6 +416,16 @@ impl Objects {
     }
 }
 
+/// Returns the items of each call of a message, by the lengths of the calls.
+fn apart<'i, T>(items: &'i [T], calls: &[usize]) -> impl Iterator<Item = &'i [T]> {
+    let mut rest = items;
+    calls.iter().map(move |len| {
+        let (call, after) = rest.split_at((*len).min(rest.len()));
+        rest = after;
+        call
+    })
+}
+
 /// One try of the reads of a call: each object found is leased to the caller.
 struct Call<'a> {
     state: &'a State,
@@ -441,20 +480,22 @@ impl<'a> Call<'a> {
         self.found.push(object.unit());
         Ok(object)
     }
-
-    /// Returns the answer with what it uses, and whether an object is being evicted, so that the call is tried again.
-    fn end<R>(self, answer: R) -> ((R, Used), bool) {
-        ((answer, Used(self.found)), self.undecided)
-    }
 }
 
-/// Objects that a call found. They count as used once, however often the call was tried.
+/// Objects that the calls of a message found, by call. They count as used once, however often the message was tried.
+#[derive(Default)]
 #[must_use]
-struct Used(Vec<KeyHash>);
+struct Used(Vec<Vec<KeyHash>>);
 
 impl Used {
+    /// Adds what a call found. Returns whether it met an object that is being evicted, so that the message is tried again.
+    fn add(&mut self, call: Call<'_>) -> bool {
+        self.0.push(call.found);
+        call.undecided
+    }
+
     fn count(self, leading: &Leading) {
-        leading.hits.call(self.0.into_iter());
+        self.0.into_iter().for_each(|call| leading.hits.call(call.into_iter()));
     }
 }
 
@@ -518,7 +559,9 @@ mod tests {
             let mut call = Call::new(&state, &leading, "");
             let found = keys.map(|key| call.find(key).is_ok());
             leading.leases.unmark(PutId(2));
-            call.end(found)
+            let mut used = Used::default();
+            let undecided = used.add(call);
+            ((found, used), undecided)
         };
         let (found, used) = room.read_settled(read).await;
         assert_eq!((found, tries.get()), ([true, true], 2));
@@ -526,5 +569,26 @@ mod tests {
         let mut calls = Vec::new();
         leading.hits.drain(|call| calls.push(call.to_vec()));
         assert_eq!(calls, [keys.map(|key| KeyHash::of("", key)).to_vec()]);
+    }
+
+    #[test]
+    fn each_call_of_a_message_is_a_use_of_its_own() {
+        let keys: [&[u8]; 3] = [b"a", b"b", b"c"];
+        let state = index(&keys);
+        let leading = Leading::begin(1, state.time(), state.settings(), Clock::monotonic());
+        let mut used = Used::default();
+        for keys in apart(&keys, &[2, 1]) {
+            let mut call = Call::new(&state, &leading, "");
+            assert!(keys.iter().all(|key| call.find(key).is_ok()));
+            assert!(!used.add(call), "nothing is being evicted");
+        }
+        used.count(&leading);
+        let mut calls = Vec::new();
+        leading.hits.drain(|call| calls.push(call.to_vec()));
+        assert_eq!(
+            calls,
+            [keys[..2].iter().collect::<Vec<_>>(), vec![&keys[2]]]
+                .map(|call| { call.into_iter().map(|key| KeyHash::of("", key)).collect::<Vec<_>>() })
+        );
     }
 }

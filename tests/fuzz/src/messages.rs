@@ -99,12 +99,27 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 tenant: tenant.clone(),
                 keys: keys(),
                 no_lease: true,
+                calls: vec![1; keys().len()],
             },
-            |exist| fuzz::caller(exist.caller.as_ref()) && fuzz::keys(&exist.tenant, exist.keys.iter()),
+            |exist| {
+                fuzz::caller(exist.caller.as_ref())
+                    && fuzz::calls(&exist.calls, &exist.keys)
+                    && fuzz::keys(&exist.tenant, exist.keys.iter())
+            },
         ),
-        kind(v1::BatchGetRequest { caller: caller.clone(), tenant: tenant.clone(), keys: keys() }, |get| {
-            fuzz::caller(get.caller.as_ref()) && fuzz::keys(&get.tenant, get.keys.iter())
-        }),
+        kind(
+            v1::BatchGetRequest {
+                caller: caller.clone(),
+                tenant: tenant.clone(),
+                keys: keys(),
+                calls: vec![1; keys().len()],
+            },
+            |get| {
+                fuzz::caller(get.caller.as_ref())
+                    && fuzz::calls(&get.calls, &get.keys)
+                    && fuzz::keys(&get.tenant, get.keys.iter())
+            },
+        ),
         kind(
             v1::BatchDescribeRequest { caller: caller.clone(), tenant: tenant.clone(), keys: keys() },
             |describe| {
@@ -138,6 +153,7 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 items: starts(),
                 preferred_names: vec!["host:50060".into()],
                 near: v1::Near::EachOther.into(),
+                calls: vec![1; starts().len()],
             },
             fuzz::put_start,
         ),
@@ -279,7 +295,10 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
             },
             |event| mc_client::fuzz::watch(event) & mc_store::fuzz::watch(event),
         ),
-        kind(v1::BatchExistReply { results: vec![v1::ExistResult { code: -704, size: 4096 }; 3] }, |_| true),
+        kind(
+            v1::BatchExistReply { results: vec![v1::ExistResult { code: -704, size: 4096 }; 3], apart: true },
+            |_| true,
+        ),
         kind(
             v1::BatchDescribeReply {
                 results: vec![
@@ -328,6 +347,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 ],
                 grants: vec![grant(); 2],
                 lease_ms: 10_000,
+                apart: true,
             },
             mc_client::fuzz::get,
         ),
@@ -337,6 +357,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 grants: vec![grant(); 2],
                 no_space: "all leased".into(),
                 largest_segment: 50 << 30,
+                apart: true,
             },
             mc_client::fuzz::put_start,
         ),

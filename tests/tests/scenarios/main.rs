@@ -3,6 +3,7 @@
 //! `cargo build -p mc-cli` first: the processes are `mcctl run master` and `mcctl run store`.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod bursts;
 mod bytes;
 mod dashboards;
 mod data_disk;

@@ -180,6 +180,7 @@ async fn put_sessions_that_are_dropped_or_incomplete_free_their_space() {
     aborted.abort().await.unwrap();
     let error = incomplete.finish().await.unwrap_err();
     assert!(error.why.contains("600000 bytes at offset 0 were not written"), "{error}");
+    drop(incomplete);
     until("no put is in flight", async || puts_in_flight(&cluster).await == Some(0.0)).await;
     for key in ["dropped", "incomplete", "aborted"] {
         assert!(!client.exist(key).await.unwrap(), "{key}");

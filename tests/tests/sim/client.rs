@@ -398,7 +398,12 @@ impl Client {
         loop {
             let started = self.oracle.now();
             let keys = vec![bytes::Bytes::copy_from_slice(key.as_bytes())];
-            let request = v1::BatchGetRequest { caller: caller(), tenant: tenant_of(key).into(), keys };
+            let request = v1::BatchGetRequest {
+                caller: caller(),
+                tenant: tenant_of(key).into(),
+                keys,
+                ..Default::default()
+            };
             if let Ok(reply) = self.caller.attempt(async |mut master| master.batch_get(request).await).await {
                 let result = &reply.results[0];
                 let outcome = match Code::try_from(result.code) {

@@ -10,11 +10,12 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::coverage::Coverage;
+use crate::call::Unended;
 use crate::objects::put::{Call, KEPT_FOR_THE_END, KEPT_FOR_THE_OTHERS, write_by};
 use crate::objects::range::ByteRange;
 use crate::objects::round::{Pending, Written};
 use crate::placement::{Granted, Place, places};
-use crate::{Error, PutMode};
+use crate::{Error, Put, PutMode};
 
 /// Name of the step in error texts.
 pub(super) const WRITE: &str = "put session";
@@ -35,6 +36,8 @@ pub(crate) struct OpenPut {
     /// The masters end the put a little later than this.
     pub(super) deadline: Instant,
     progress: Mutex<Progress>,
+    /// Revokes the put when the session is dropped, unless it was ended.
+    unended: Mutex<Unended>,
 }
 
 #[derive(Debug)]
@@ -44,6 +47,10 @@ struct Progress {
     failed: Vec<(u32, StoreId)>,
     /// Why the latest of them failed.
     why: String,
+    /// Replicas that are sealed.
+    sealed: Vec<u32>,
+    /// Whether a call may have ended the put.
+    maybe_ended: bool,
 }
 
 /// Results of writing a range, each with the number of its replica.
@@ -58,6 +65,7 @@ impl OpenPut {
         put: Pending<'_>,
         replicas: &[Replica],
         granted: &Arc<Vec<Option<Granted>>>,
+        unended: Unended,
         call: Call<'_>,
     ) -> Result<Self, Error> {
         let usable: Vec<_> = places(replicas, granted, put.size).collect();
@@ -73,7 +81,14 @@ impl OpenPut {
             replicas: usable,
             placed: replicas.len(),
             deadline: call.deadline,
-            progress: Mutex::new(Progress { coverage: Coverage::new(size), failed, why: why.into_owned() }),
+            progress: Mutex::new(Progress {
+                coverage: Coverage::new(size),
+                failed,
+                why: why.into_owned(),
+                sealed: Vec::new(),
+                maybe_ended: false,
+            }),
+            unended: Mutex::new(unended),
         };
         open.live(&open.progress.lock())?;
         Ok(open)
@@ -121,13 +136,49 @@ impl OpenPut {
         }
     }
 
-    /// Returns the replicas that have the whole object; none while it is not complete.
-    pub(super) fn whole_replicas(&self, now: Instant) -> Vec<(u32, Place)> {
+    /// Returns the replicas that have the whole object and are not sealed yet; none while it is not complete.
+    pub(super) fn unsealed_replicas(&self, now: Instant) -> Vec<(u32, Place)> {
         let progress = self.progress.lock();
-        match progress.coverage.checksum() {
+        let mut whole = match progress.coverage.checksum() {
             Ok(_) if now < self.deadline => self.live(&progress).unwrap_or_default(),
             _ => Vec::new(),
+        };
+        whole.retain(|(number, _)| !progress.sealed.contains(number));
+        whole
+    }
+
+    /// Notes that a replica is sealed.
+    pub(super) fn sealed(&self, number: u32) {
+        self.progress.lock().sealed.push(number);
+    }
+
+    /// Notes that the put is being ended; returns whether an earlier call may have ended it. If the call is dropped, its outcome stays
+    /// unknown.
+    pub(super) fn ending(&self) -> bool {
+        std::mem::replace(&mut self.progress.lock().maybe_ended, true)
+    }
+
+    /// Notes the result of ending the put. Only one that says that the put is over settles it; after any other the session goes on.
+    pub(super) fn ended(&self, result: &Result<Put, Error>) {
+        match result {
+            Ok(_) => self.unended.lock().settled(),
+            Err(error) => {
+                self.refused(error);
+                self.progress.lock().maybe_ended = error.is_unknown();
+            }
         }
+    }
+
+    /// Notes why the put can't be ended; frees its space if it never can.
+    pub(super) fn refused(&self, error: &Error) {
+        if matches!(error.code, Code::PutGone | Code::TransferFail) {
+            drop(std::mem::replace(&mut *self.unended.lock(), Unended::none()));
+        }
+    }
+
+    /// Notes that the put was revoked.
+    pub(crate) fn aborted(&self) {
+        self.unended.lock().settled();
     }
 
     /// Notes that a replica can't be used.

@@ -157,12 +157,9 @@ impl Core {
         while !pending.is_empty() {
             let started = self.start(std::mem::take(&mut pending), call).await;
             let granted = Arc::new(started.granted);
-            for (put, replicas) in started.puts {
-                let (at, id) = (put.at, put.put);
-                let open = OpenPut::new(put, &replicas, &granted, call);
-                if open.is_err() {
-                    self.revoke(vec![id]);
-                }
+            for ((put, replicas), unended) in started.puts.into_iter().zip(started.unended.each()) {
+                let at = put.at;
+                let open = OpenPut::new(put, &replicas, &granted, unended, call);
                 opened.push((at, open.map(Some)));
             }
             for round in started.others {
@@ -217,7 +214,7 @@ impl Core {
         results
     }
 
-    /// Ends puts whose objects are complete, which makes them visible. The others fail and are revoked.
+    /// Ends puts whose objects are complete, which makes them visible. The others fail and stay open.
     pub(crate) async fn finish_puts(&self, puts: &[&OpenPut]) -> Vec<Result<Put, Error>> {
         let mut results = vec![None; puts.len()];
         let (mut seals, mut ending) = (seals::begin(self, puts), FuturesUnordered::new());
@@ -246,22 +243,21 @@ impl Core {
     async fn end_puts(&self, puts: &[&OpenPut], sealed: Vec<usize>) -> Vec<(usize, Result<Put, Error>)> {
         let now = Instant::now();
         let mut results = Vec::with_capacity(sealed.len());
-        let mut revoked = Vec::new();
         let mut written = [Vec::new(), Vec::new()];
         for at in sealed {
             let put = puts[at];
             match put.complete(at, now) {
                 Ok(mut done) => {
                     done.pending.spot = self.spot(put, &done);
+                    done.pending.maybe_ended = put.ending();
                     written[usize::from(put.mode == PutMode::Upsert)].push(done);
                 }
                 Err(error) => {
-                    revoked.push(put.id);
+                    put.refused(&error);
                     results.push((at, Err(error)));
                 }
             }
         }
-        self.revoke(revoked);
         let options = MODES.map(|mode| PutOptions { mode, ..PutOptions::default() });
         let mut ends = Vec::new();
         for (written, options) in written.into_iter().zip(&options) {
@@ -276,7 +272,10 @@ impl Core {
             }
         }
         let ended: Vec<_> = futures::stream::iter(ends).buffered(IN_FLIGHT).collect().await;
-        results.extend(ended.into_iter().flatten().filter_map(Round::done));
+        for (at, result) in ended.into_iter().flatten().filter_map(Round::done) {
+            puts[at].ended(&result);
+            results.push((at, result));
+        }
         results
     }
 

@@ -42,7 +42,7 @@ pub(super) fn begin<'s>(
     let now = Instant::now();
     let (mut batch, mut waiting) = (Batch::default(), Vec::with_capacity(puts.len()));
     for (at, put) in puts.iter().enumerate() {
-        let replicas = put.whole_replicas(now);
+        let replicas = put.unsealed_replicas(now);
         for (number, place) in &replicas {
             batch.add(put, now, (at, *number, 0), *place, Vec::new());
         }
@@ -95,7 +95,10 @@ impl<F: Future<Output = Answered>> Seals<'_, F> {
             let Some(nth) = put.unanswered.iter().position(|replica| *replica == number) else { continue };
             put.unanswered.swap_remove(nth);
             match result {
-                Ok(_) => put.give_up_at = put.give_up_at.or(Some(Instant::now() + OTHERS_WITHIN)),
+                Ok(_) => {
+                    self.puts[at].sealed(number);
+                    put.give_up_at = put.give_up_at.or(Some(Instant::now() + OTHERS_WITHIN));
+                }
                 Err(error) => self.puts[at].give_up(number, error.to_string()),
             }
         }

@@ -96,6 +96,8 @@ pub struct World {
     pub suspects: Vec<StoreId>,
     /// Puts of one replica go to the stores by turns, rather than all to the first.
     pub spread: bool,
+    /// The masters are of a build that does not tell the calls of a message apart.
+    pub joins_unknown: bool,
     /// A read waits so long before it delivers.
     pub read_delay: std::time::Duration,
 }
@@ -129,6 +131,7 @@ impl World {
             tried: Vec::new(),
             suspects: Vec::new(),
             spread: false,
+            joins_unknown: false,
             read_delay: std::time::Duration::ZERO,
         }
     }
@@ -163,9 +166,25 @@ impl World {
         (u32::try_from(at).unwrap(), u32::try_from(ranges.len() - 1).unwrap())
     }
 
+    /// The items of each call of a message. A master that does not know the field takes them for one call.
+    fn told_apart<'i, T>(&self, items: &'i [T], calls: &[u32]) -> Vec<&'i [T]> {
+        if calls.is_empty() || self.joins_unknown {
+            return vec![items];
+        }
+        let mut rest = items;
+        let mut call = |len: &u32| {
+            let (call, after) = rest.split_at(usize::try_from(*len).unwrap());
+            rest = after;
+            call
+        };
+        let calls = calls.iter().map(&mut call).collect();
+        assert!(rest.is_empty(), "the calls add up to the items");
+        calls
+    }
+
     fn place(
         &mut self,
-        grants: &mut Vec<v1::StoreGrant>,
+        (before, grants): (&[v1::StoreGrant], &mut Vec<v1::StoreGrant>),
         replicas: &[(StoreId, u64)],
         size: u64,
     ) -> Vec<v1::Replica> {
@@ -177,7 +196,7 @@ impl World {
                 epoch: EPOCH.to_bytes().to_vec().into(),
                 offset: *offset,
                 length: size,
-                grant,
+                grant: grant + u32::try_from(before.len()).unwrap(),
                 range,
             }
         });
@@ -192,70 +211,84 @@ impl World {
             Some(object) => v1::ExistResult { code: Code::Ok as i32, size: object.size },
             None => v1::ExistResult { code: Code::ObjectNotFound as i32, size: 0 },
         });
-        v1::BatchExistReply { results: results.collect() }
+        v1::BatchExistReply { results: results.collect(), apart: !self.joins_unknown }
     }
 
     pub fn get(&mut self, request: &v1::BatchGetRequest) -> v1::BatchGetReply {
-        let mut grants = Vec::new();
-        let results = request.keys.iter().map(|key| match self.objects.get(&key[..]).cloned() {
-            Some(object) => v1::GetResult {
-                code: Code::Ok as i32,
-                version: object.version.to_bytes().to_vec().into(),
-                size: object.size,
-                checksum: object.checksum,
-                replicas: self.place(&mut grants, &object.replicas, object.size),
-            },
-            None => v1::GetResult { code: Code::ObjectNotFound as i32, ..v1::GetResult::default() },
-        });
-        let results = results.collect();
-        v1::BatchGetReply { results, grants, lease_ms: self.lease_ms }
+        let (mut grants, mut results) = (Vec::new(), Vec::new());
+        for keys in self.told_apart(&request.keys, &request.calls) {
+            let mut own = Vec::new();
+            for key in keys {
+                results.push(match self.objects.get(&key[..]).cloned() {
+                    Some(object) => v1::GetResult {
+                        code: Code::Ok as i32,
+                        version: object.version.to_bytes().to_vec().into(),
+                        size: object.size,
+                        checksum: object.checksum,
+                        replicas: self.place((&grants, &mut own), &object.replicas, object.size),
+                    },
+                    None => v1::GetResult { code: Code::ObjectNotFound as i32, ..v1::GetResult::default() },
+                });
+            }
+            grants.extend(own);
+        }
+        v1::BatchGetReply { results, grants, lease_ms: self.lease_ms, apart: !self.joins_unknown }
     }
 
     pub fn start(&mut self, request: &v1::BatchPutStartRequest) -> v1::BatchPutStartReply {
-        let mut grants = Vec::new();
-        let mut results = Vec::new();
-        for item in &request.items {
-            let put = PutId::from_bytes(&item.put_id).unwrap();
-            let avoid: Vec<StoreId> = item.avoid_stores.iter().copied().map(StoreId).collect();
-            self.avoided.extend(&avoid);
-            self.put_ids.push(put.0);
-            let upsert = item.mode == v1::PutMode::Upsert as i32;
-            if !upsert && self.objects.contains_key(&item.key[..]) {
-                let code = Code::ObjectAlreadyExists as i32;
-                results.push(v1::PutStartResult { code, replicas: Vec::new() });
-                continue;
+        let (mut grants, mut results) = (Vec::new(), Vec::new());
+        for items in self.told_apart(&request.items, &request.calls) {
+            let mut own = Vec::new();
+            for item in items {
+                results.push(self.start_one(item, (&grants, &mut own)));
             }
-            let known = self.puts.get(&put.0).map(|put| put.replicas.clone());
-            let replicas = known.unwrap_or_else(|| {
-                let usable = self.stores.keys().filter(|store| !avoid.contains(store)).copied();
-                let mut usable: Vec<_> = usable.collect();
-                if self.spread && !usable.is_empty() {
-                    let first = self.put_ids.len() % usable.len();
-                    usable.rotate_left(first);
-                }
-                // The others keep their order.
-                usable.sort_by_key(|store| !item.preferred_stores.contains(&store.0));
-                let chosen: Vec<_> = usable.into_iter().take(item.replicas.max(1) as usize).collect();
-                chosen
-                    .into_iter()
-                    .map(|store| {
-                        self.next_offset += item.size.next_multiple_of(64);
-                        (store, self.next_offset)
-                    })
-                    .collect()
-            });
-            if replicas.is_empty() {
-                let code = Code::NoAvailableHandle as i32;
-                results.push(v1::PutStartResult { code, replicas: Vec::new() });
-                continue;
-            }
-            let in_flight =
-                InFlight { key: item.key.to_vec(), size: item.size, upsert, replicas: replicas.clone() };
-            self.puts.insert(put.0, in_flight);
-            let replicas = self.place(&mut grants, &replicas, item.size);
-            results.push(v1::PutStartResult { code: Code::Ok as i32, replicas });
+            grants.extend(own);
         }
-        v1::BatchPutStartReply { results, grants, ..Default::default() }
+        v1::BatchPutStartReply { results, grants, apart: !self.joins_unknown, ..Default::default() }
+    }
+
+    fn start_one(
+        &mut self,
+        item: &v1::PutStartItem,
+        grants: (&[v1::StoreGrant], &mut Vec<v1::StoreGrant>),
+    ) -> v1::PutStartResult {
+        let put = PutId::from_bytes(&item.put_id).unwrap();
+        let avoid: Vec<StoreId> = item.avoid_stores.iter().copied().map(StoreId).collect();
+        self.avoided.extend(&avoid);
+        self.put_ids.push(put.0);
+        let upsert = item.mode == v1::PutMode::Upsert as i32;
+        if !upsert && self.objects.contains_key(&item.key[..]) {
+            let code = Code::ObjectAlreadyExists as i32;
+            return v1::PutStartResult { code, replicas: Vec::new() };
+        }
+        let known = self.puts.get(&put.0).map(|put| put.replicas.clone());
+        let replicas = known.unwrap_or_else(|| {
+            let usable = self.stores.keys().filter(|store| !avoid.contains(store)).copied();
+            let mut usable: Vec<_> = usable.collect();
+            if self.spread && !usable.is_empty() {
+                let first = self.put_ids.len() % usable.len();
+                usable.rotate_left(first);
+            }
+            // The others keep their order.
+            usable.sort_by_key(|store| !item.preferred_stores.contains(&store.0));
+            let chosen: Vec<_> = usable.into_iter().take(item.replicas.max(1) as usize).collect();
+            chosen
+                .into_iter()
+                .map(|store| {
+                    self.next_offset += item.size.next_multiple_of(64);
+                    (store, self.next_offset)
+                })
+                .collect()
+        });
+        if replicas.is_empty() {
+            let code = Code::NoAvailableHandle as i32;
+            return v1::PutStartResult { code, replicas: Vec::new() };
+        }
+        let in_flight =
+            InFlight { key: item.key.to_vec(), size: item.size, upsert, replicas: replicas.clone() };
+        self.puts.insert(put.0, in_flight);
+        let replicas = self.place(grants, &replicas, item.size);
+        v1::PutStartResult { code: Code::Ok as i32, replicas }
     }
 
     pub fn end(&mut self, request: &v1::BatchPutEndRequest) -> v1::BatchPutEndReply {

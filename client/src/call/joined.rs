@@ -1,0 +1,329 @@
+//! Requests that go together: several calls of one kind in one message.
+
+use mc_proto::v1::{
+    BatchExistReply, BatchExistRequest, BatchGetReply, BatchGetRequest, BatchPutEndReply, BatchPutEndRequest,
+    BatchPutStartReply, BatchPutStartRequest, Near, PutStartItem, Replica, StoreGrant,
+};
+use mc_types::{MAX_GROUP_LEN, PutId};
+
+use super::rpc::Rpc;
+
+/// Maximum bytes that an item takes in a message, besides its key, its group and its stores.
+const ITEM_BYTES: usize = 100;
+/// Maximum bytes of one store id there.
+const STORE_ID_BYTES: usize = 10;
+
+/// A call of one or more items that can share a message with others of its kind.
+pub(crate) trait Joined: Rpc + std::fmt::Debug {
+    /// Whether it starts puts, which are to be revoked if the call is dropped.
+    const STARTS: bool = false;
+
+    /// Returns whether a master treats the items of both alike, so that neither can make it refuse the other.
+    fn goes_with(&self, other: &Self) -> bool;
+
+    /// Returns the number of its items, and the most bytes that they take in a message.
+    fn size(&self) -> (usize, usize);
+
+    /// Returns the ids of the puts that it starts.
+    fn started(&self) -> Vec<PutId> {
+        Vec::new()
+    }
+
+    /// Makes one message of calls; returns it with the number of items of each.
+    fn join(calls: Vec<Self>) -> (Self, Vec<usize>);
+
+    /// Splits the answer to a message of calls of these sizes; `None` if it has another number of results.
+    fn split(reply: Self::Reply, sizes: &[usize]) -> Option<Vec<Self::Reply>>;
+
+    /// Returns whether the master that answered tells the calls of a message apart.
+    fn tells_apart(reply: &Self::Reply) -> bool;
+}
+
+/// Returns the lengths of the calls as a message has them: one call alone needs none.
+fn boundaries(sizes: &[usize]) -> Vec<u32> {
+    match sizes {
+        [_] => Vec::new(),
+        _ => sizes.iter().map(|size| u32::try_from(*size).unwrap_or(u32::MAX)).collect(),
+    }
+}
+
+/// Cuts results into those of each call.
+fn cut<T>(results: Vec<T>, sizes: &[usize]) -> Option<Vec<Vec<T>>> {
+    if results.len() != sizes.iter().sum::<usize>() {
+        return None;
+    }
+    let mut results = results.into_iter();
+    Some(sizes.iter().map(|size| results.by_ref().take(*size).collect()).collect())
+}
+
+/// Returns the grants that the replicas name, and lets the replicas name those. A grant that is not there stays so.
+fn own_grants<'r>(grants: &[StoreGrant], replicas: impl Iterator<Item = &'r mut Replica>) -> Vec<StoreGrant> {
+    let (mut own, mut named): (Vec<StoreGrant>, Vec<u32>) = (Vec::new(), Vec::new());
+    for replica in replicas {
+        let at = match named.iter().position(|at| *at == replica.grant) {
+            Some(at) => at,
+            None => {
+                let grant = usize::try_from(replica.grant).ok().and_then(|at| grants.get(at));
+                let Some(grant) = grant else {
+                    replica.grant = u32::MAX;
+                    continue;
+                };
+                named.push(replica.grant);
+                own.push(grant.clone());
+                own.len() - 1
+            }
+        };
+        replica.grant = u32::try_from(at).unwrap_or(u32::MAX);
+    }
+    own
+}
+
+impl Joined for BatchGetRequest {
+    fn goes_with(&self, other: &Self) -> bool {
+        self.tenant == other.tenant
+    }
+
+    fn size(&self) -> (usize, usize) {
+        (self.keys.len(), self.keys.iter().map(|key| key.len() + ITEM_BYTES).sum())
+    }
+
+    fn join(calls: Vec<Self>) -> (Self, Vec<usize>) {
+        let sizes: Vec<usize> = calls.iter().map(|call| call.keys.len()).collect();
+        let mut calls = calls.into_iter();
+        let mut message = calls.next().unwrap_or_default();
+        message.keys.extend(calls.flat_map(|call| call.keys));
+        message.calls = boundaries(&sizes);
+        (message, sizes)
+    }
+
+    fn split(reply: BatchGetReply, sizes: &[usize]) -> Option<Vec<BatchGetReply>> {
+        if let [_] = sizes {
+            return Some(vec![reply]);
+        }
+        let BatchGetReply { results, grants, lease_ms, apart } = reply;
+        let each = cut(results, sizes)?.into_iter().map(|mut results| {
+            let replicas = results.iter_mut().flat_map(|result| &mut result.replicas);
+            let grants = own_grants(&grants, replicas);
+            BatchGetReply { results, grants, lease_ms, apart }
+        });
+        Some(each.collect())
+    }
+
+    fn tells_apart(reply: &BatchGetReply) -> bool {
+        reply.apart
+    }
+}
+
+impl Joined for BatchExistRequest {
+    fn goes_with(&self, other: &Self) -> bool {
+        self.tenant == other.tenant && self.no_lease == other.no_lease
+    }
+
+    fn size(&self) -> (usize, usize) {
+        (self.keys.len(), self.keys.iter().map(|key| key.len() + ITEM_BYTES).sum())
+    }
+
+    fn join(calls: Vec<Self>) -> (Self, Vec<usize>) {
+        let sizes: Vec<usize> = calls.iter().map(|call| call.keys.len()).collect();
+        let mut calls = calls.into_iter();
+        let mut message = calls.next().unwrap_or_default();
+        message.keys.extend(calls.flat_map(|call| call.keys));
+        message.calls = boundaries(&sizes);
+        (message, sizes)
+    }
+
+    fn split(reply: BatchExistReply, sizes: &[usize]) -> Option<Vec<BatchExistReply>> {
+        if let [_] = sizes {
+            return Some(vec![reply]);
+        }
+        let BatchExistReply { results, apart } = reply;
+        Some(cut(results, sizes)?.into_iter().map(|results| BatchExistReply { results, apart }).collect())
+    }
+
+    fn tells_apart(reply: &BatchExistReply) -> bool {
+        reply.apart
+    }
+}
+
+/// Returns whether a master that accepts the options of one item accepts those of the other.
+fn alike(one: &PutStartItem, other: &PutStartItem) -> bool {
+    one.mode == other.mode
+        && one.replicas == other.replicas
+        && one.preferred_stores == other.preferred_stores
+        && one.pin == other.pin
+        && one.soft_pin_ms == other.soft_pin_ms
+        && one.all_replicas == other.all_replicas
+        && one.data_type == other.data_type
+        && one.group.len().max(other.group.len()) <= MAX_GROUP_LEN
+}
+
+impl Joined for BatchPutStartRequest {
+    const STARTS: bool = true;
+
+    /// Puts that are to lie on one host stay apart: that host is chosen for all of a message.
+    fn goes_with(&self, other: &Self) -> bool {
+        let are_alike = || {
+            let first = self.items.first();
+            first.is_none_or(|first| self.items.iter().chain(&other.items).all(|item| alike(first, item)))
+        };
+        self.tenant == other.tenant
+            && self.near == other.near
+            && self.near != i32::from(Near::EachOther)
+            && self.preferred_names == other.preferred_names
+            && are_alike()
+    }
+
+    fn size(&self) -> (usize, usize) {
+        let bytes = |item: &PutStartItem| {
+            let stores = item.preferred_stores.len() + item.avoid_stores.len();
+            item.key.len() + item.group.len() + stores * STORE_ID_BYTES + ITEM_BYTES
+        };
+        (self.items.len(), self.items.iter().map(bytes).sum())
+    }
+
+    fn started(&self) -> Vec<PutId> {
+        self.items.iter().filter_map(|item| PutId::from_bytes(&item.put_id)).collect()
+    }
+
+    fn join(calls: Vec<Self>) -> (Self, Vec<usize>) {
+        let sizes: Vec<usize> = calls.iter().map(|call| call.items.len()).collect();
+        let mut calls = calls.into_iter();
+        let mut message = calls.next().unwrap_or_default();
+        message.items.extend(calls.flat_map(|call| call.items));
+        message.calls = boundaries(&sizes);
+        (message, sizes)
+    }
+
+    fn split(reply: BatchPutStartReply, sizes: &[usize]) -> Option<Vec<BatchPutStartReply>> {
+        if let [_] = sizes {
+            return Some(vec![reply]);
+        }
+        let BatchPutStartReply { results, grants, no_space, largest_segment, apart } = reply;
+        let each = cut(results, sizes)?.into_iter().map(|mut results| {
+            let replicas = results.iter_mut().flat_map(|result| &mut result.replicas);
+            let grants = own_grants(&grants, replicas);
+            BatchPutStartReply { results, grants, no_space: no_space.clone(), largest_segment, apart }
+        });
+        Some(each.collect())
+    }
+
+    fn tells_apart(reply: &BatchPutStartReply) -> bool {
+        reply.apart
+    }
+}
+
+impl Joined for BatchPutEndRequest {
+    fn goes_with(&self, other: &Self) -> bool {
+        self.tenant == other.tenant
+    }
+
+    fn size(&self) -> (usize, usize) {
+        (self.items.len(), self.items.iter().map(|item| item.key.len() + ITEM_BYTES).sum())
+    }
+
+    /// The objects of a message become visible at once, and count as used from the last to the first. So its calls are in
+    /// reverse order, to be used in the order of the calls, each from its last item to its first.
+    fn join(mut calls: Vec<Self>) -> (Self, Vec<usize>) {
+        let sizes: Vec<usize> = calls.iter().map(|call| call.items.len()).collect();
+        let mut message = calls.pop().unwrap_or_default();
+        message.items.extend(calls.into_iter().rev().flat_map(|call| call.items));
+        (message, sizes)
+    }
+
+    fn split(reply: BatchPutEndReply, sizes: &[usize]) -> Option<Vec<BatchPutEndReply>> {
+        let reversed: Vec<usize> = sizes.iter().rev().copied().collect();
+        let each = cut(reply.results, &reversed)?;
+        Some(each.into_iter().rev().map(|results| BatchPutEndReply { results }).collect())
+    }
+
+    /// No master needs to: the calls of a message have nothing in common.
+    fn tells_apart(_: &BatchPutEndReply) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use mc_proto::v1::{GetResult, PutEndItem, PutEndResult};
+
+    use super::*;
+
+    fn get(keys: &[&'static str]) -> BatchGetRequest {
+        let keys = keys.iter().map(|key| Bytes::from_static(key.as_bytes())).collect();
+        BatchGetRequest { keys, ..BatchGetRequest::default() }
+    }
+
+    fn grant(store: u8) -> StoreGrant {
+        StoreGrant { store_id: vec![store].into(), ..StoreGrant::default() }
+    }
+
+    fn found(size: u64, grants: &[u32]) -> GetResult {
+        let replica = |grant: &u32| Replica { grant: *grant, ..Replica::default() };
+        GetResult { size, replicas: grants.iter().map(replica).collect(), ..GetResult::default() }
+    }
+
+    #[test]
+    fn a_message_names_the_lengths_of_its_calls_and_one_call_alone_none() {
+        let (alone, sizes) = BatchGetRequest::join(vec![get(&["a", "b"])]);
+        assert_eq!((alone.calls, sizes), (vec![], vec![2]));
+        let (message, sizes) = BatchGetRequest::join(vec![get(&["a", "b"]), get(&["c"]), get(&["a"])]);
+        assert_eq!((message.calls, sizes), (vec![2, 1, 1], vec![2, 1, 1]));
+        assert_eq!(message.keys, ["a", "b", "c", "a"]);
+    }
+
+    #[test]
+    fn each_call_gets_its_results_with_the_grants_that_they_name() {
+        let reply = BatchGetReply {
+            results: vec![found(1, &[0]), found(2, &[1, 0]), found(3, &[2]), found(4, &[7])],
+            grants: vec![grant(10), grant(11), grant(12)],
+            lease_ms: 5,
+            apart: true,
+        };
+        assert!(BatchGetRequest::split(reply.clone(), &[2, 1]).is_none(), "one result too many");
+        let [first, second, third] =
+            BatchGetRequest::split(reply, &[2, 1, 1]).and_then(|each| each.try_into().ok()).unwrap();
+        assert_eq!(first.results, [found(1, &[0]), found(2, &[1, 0])]);
+        assert_eq!(first.grants, [grant(10), grant(11)]);
+        assert_eq!((second.results, second.grants), (vec![found(3, &[0])], vec![grant(12)]));
+        assert_eq!(
+            (third.results, third.grants),
+            (vec![found(4, &[u32::MAX])], vec![]),
+            "there is no such grant"
+        );
+    }
+
+    #[test]
+    fn ends_are_sent_last_call_first_and_answered_to_the_right_calls() {
+        let end = |keys: &[&'static str]| BatchPutEndRequest {
+            items: keys
+                .iter()
+                .map(|key| PutEndItem { key: Bytes::from_static(key.as_bytes()), ..PutEndItem::default() })
+                .collect(),
+            ..BatchPutEndRequest::default()
+        };
+        let (message, sizes) = BatchPutEndRequest::join(vec![end(&["a", "b"]), end(&["c"]), end(&["d"])]);
+        let keys: Vec<&[u8]> = message.items.iter().map(|item| &item.key[..]).collect();
+        assert_eq!(keys, [b"d", b"c", b"a", b"b"]);
+        let results = (0..4).map(|code| PutEndResult { code }).collect();
+        let each = BatchPutEndRequest::split(BatchPutEndReply { results }, &sizes).unwrap();
+        let codes: Vec<Vec<i32>> =
+            each.iter().map(|reply| reply.results.iter().map(|result| result.code).collect()).collect();
+        assert_eq!(codes, [vec![2, 3], vec![1], vec![0]]);
+    }
+
+    #[test]
+    fn starts_with_other_options_or_of_one_host_go_alone() {
+        let item =
+            |replicas| PutStartItem { replicas, key: Bytes::from_static(b"k"), ..PutStartItem::default() };
+        let start = |replicas, near: Near| BatchPutStartRequest {
+            items: vec![item(replicas)],
+            near: near.into(),
+            ..BatchPutStartRequest::default()
+        };
+        assert!(start(1, Near::Any).goes_with(&start(1, Near::Any)));
+        assert!(!start(1, Near::Any).goes_with(&start(2, Near::Any)));
+        assert!(!start(1, Near::Any).goes_with(&start(1, Near::Caller)));
+        assert!(!start(1, Near::EachOther).goes_with(&start(1, Near::EachOther)));
+    }
+}

@@ -1,0 +1,293 @@
+//! Calls of one kind that wait for each other, so that a burst of them becomes a few messages.
+//!
+//! A bounded number of messages of a kind is under way. A call that finds them all taken waits, and the next message that is sent
+//! takes along all that wait then, up to a limit. A call never joins a message that was sent before. The message keeps the
+//! boundaries of its calls: the order of keys within one call says that they are a prefix, and its grants are for it alone.
+//!
+//! Who owns what, and what a dropped call cancels:
+//! - A message is sent by a task of the client's runtime. If a call did that in its own future, a caller that stops polling it
+//!   would keep a place for ever, and dropping it would cancel the others in its message.
+//! - A call waits for its answer alone. If it is dropped while it waits to be sent, it is left out. Afterwards its message goes on
+//!   for the others, and its part of the answer is dropped, which revokes the puts that it started ([`Unended`]).
+//! - The deadline of a message is the latest of its calls. Each call has its own deadline besides.
+//!
+//! No place is lost, and no call waits while a place is free: both are counted under one lock, in which a place that is given
+//! back is handed on. A place is given back by a drop, so also if the task panics or its runtime ends.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Duration;
+
+use mc_types::{Code, MAX_ITEMS, PutId};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use super::joined::Joined;
+use super::revokes::{Revokes, Unended};
+use super::{Answer, CallError, MAX_REQUEST_BYTES, Repeat};
+use crate::Error;
+use crate::masters::{Link, Masters};
+
+/// Maximum number of calls of a message. More would make the first of them wait longer than they save.
+const MOST_CALLS: usize = 512;
+/// Number of items from which a call is a message of its own, and waits for no other. The caller encodes it, and reads its answer.
+const LARGE: usize = 64;
+/// Time that a call waits beyond its deadline for a message that ends at the same time, and knows why there is no answer.
+const LAST_WORD: Duration = Duration::from_millis(50);
+
+/// States of a call.
+const WAITING: u8 = 0;
+const SENT: u8 = 1;
+const OVER: u8 = 2;
+
+/// The calls of one kind.
+#[derive(Debug)]
+pub(crate) struct Lane<R: Joined>(Arc<Shared<R>>);
+
+#[derive(Debug)]
+struct Shared<R: Joined> {
+    masters: Arc<Masters>,
+    revokes: Arc<Revokes>,
+    /// Maximum number of messages under way.
+    most: usize,
+    /// Maximum number of calls of a message.
+    together: usize,
+    /// Whether the master that answered last tells the calls of a message apart.
+    apart: AtomicBool,
+    state: Mutex<State<R>>,
+}
+
+#[derive(Debug)]
+struct State<R: Joined> {
+    under_way: usize,
+    /// Whether the runtime has ended, and with it every message.
+    is_over: bool,
+    waiting: VecDeque<Waiting<R>>,
+}
+
+/// A call that was not sent.
+#[derive(Debug)]
+struct Waiting<R: Joined> {
+    request: R,
+    deadline: Instant,
+    /// Maximum time from when it is sent.
+    limit: Duration,
+    state: Arc<AtomicU8>,
+    to: oneshot::Sender<Delivered<R::Reply>>,
+}
+
+/// An answer, and the puts that were started with it.
+pub(crate) type Delivered<T> = (Result<Answer<T>, CallError>, Unended);
+
+impl<R: Joined> Lane<R> {
+    /// A lane of at most `most` messages.
+    pub(crate) fn new(masters: &Arc<Masters>, revokes: &Arc<Revokes>, most: usize) -> Self {
+        Self::with(masters, revokes, most, MOST_CALLS)
+    }
+
+    /// A lane of at most `most` messages of one call each.
+    pub(crate) fn of_single_calls(masters: &Arc<Masters>, revokes: &Arc<Revokes>, most: usize) -> Self {
+        Self::with(masters, revokes, most, 1)
+    }
+
+    fn with(masters: &Arc<Masters>, revokes: &Arc<Revokes>, most: usize, together: usize) -> Self {
+        Self(Arc::new(Shared {
+            masters: Arc::clone(masters),
+            revokes: Arc::clone(revokes),
+            most,
+            together,
+            apart: AtomicBool::new(false),
+            state: Mutex::new(State { under_way: 0, is_over: false, waiting: VecDeque::new() }),
+        }))
+    }
+
+    /// Makes a call that may be repeated freely, and waits for its answer until `deadline`, or until `limit` has passed since it
+    /// was sent. Dropping the puts that come with the answer revokes them.
+    pub(crate) async fn call(&self, request: R, deadline: Instant, limit: Duration) -> Delivered<R::Reply> {
+        let shared = &self.0;
+        let waits = matches!(shared.masters.link(), Link::Leader(_) | Link::Searching);
+        if !waits || (!R::STARTS && request.size().0 >= LARGE) {
+            // Nothing is sent, or a message that needs no others.
+            let deadline = deadline.min(Instant::now() + limit);
+            let answer = shared.masters.call(&request, deadline, Repeat::Freely).await;
+            // A leader may have been found just then.
+            let puts = if answer.is_ok() { request.started() } else { Vec::new() };
+            return (answer, Unended::new(&shared.revokes, puts));
+        }
+        let (to, mut answer) = oneshot::channel();
+        let state = Arc::new(AtomicU8::new(WAITING));
+        let waiting = Waiting { request, deadline, limit, state: Arc::clone(&state), to };
+        let due = {
+            let mut state = shared.state.lock();
+            if !state.is_over {
+                state.waiting.push_back(waiting);
+            }
+            shared.due(&mut state)
+        };
+        shared.send(due);
+        let call = InQueue(&state);
+        match timeout_at(deadline + LAST_WORD, &mut answer).await {
+            Ok(Ok(delivered)) => delivered,
+            Ok(Err(_)) => (Err(ended::<R>()), Unended::none()),
+            Err(_) if call.leave() => {
+                let why = "other calls of this client were before it, and it was not sent by its deadline";
+                let error = Error::definite(R::NAME, Code::RpcTimeout, "this client", why);
+                (Err(CallError::Failed(error)), Unended::none())
+            }
+            // The answer may have come between the two.
+            Err(_) => answer.try_recv().unwrap_or_else(|_| {
+                let error = Error::definite(R::NAME, Code::RpcTimeout, "the leader", "no answer in time");
+                (Err(CallError::Failed(error.unknown())), Unended::none())
+            }),
+        }
+    }
+}
+
+/// The error of a call whose message was dropped: only the end of the client's runtime does that.
+fn ended<R: Joined>() -> CallError {
+    let error = Error::definite(R::NAME, Code::UnavailableInCurrentStatus, "this client", "it was closed");
+    CallError::Failed(error.unknown())
+}
+
+/// A call that waits to be sent, or for its answer. Its drop leaves the queue.
+struct InQueue<'a>(&'a AtomicU8);
+
+impl InQueue<'_> {
+    /// Ends the call; returns whether it was not sent, and now is not any more.
+    fn leave(&self) -> bool {
+        self.0.compare_exchange(WAITING, OVER, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+impl Drop for InQueue<'_> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl<R: Joined> Waiting<R> {
+    /// Takes the call for a message; returns `false` if it is over.
+    fn take(&self) -> bool {
+        self.state.compare_exchange(WAITING, SENT, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+impl<R: Joined> Shared<R> {
+    /// Takes the calls of the messages that are to be sent now, and a place for each.
+    fn due(self: &Arc<Self>, state: &mut State<R>) -> Vec<Message<R>> {
+        let mut due = Vec::new();
+        while state.under_way < self.most {
+            let calls = self.next(&mut state.waiting);
+            if calls.is_empty() {
+                break;
+            }
+            state.under_way += 1;
+            due.push(Message { calls, begun: false, lane: Arc::clone(self) });
+        }
+        due
+    }
+
+    /// Takes the calls of the next message, in the order in which they came; none if none waits.
+    fn next(&self, waiting: &mut VecDeque<Waiting<R>>) -> Vec<Waiting<R>> {
+        let together = if self.apart.load(Ordering::Relaxed) { self.together } else { 1 };
+        let mut calls: Vec<Waiting<R>> = Vec::new();
+        let (mut items, mut bytes) = (0, 0);
+        while calls.len() < together
+            && let Some(call) = waiting.front()
+        {
+            let (more_items, more_bytes) = call.request.size();
+            let fits = items + more_items <= MAX_ITEMS && bytes + more_bytes <= MAX_REQUEST_BYTES;
+            if calls.first().is_some_and(|first| !fits || !first.request.goes_with(&call.request)) {
+                break;
+            }
+            let Some(call) = waiting.pop_front() else { break };
+            if call.take() {
+                (items, bytes) = (items + more_items, bytes + more_bytes);
+                calls.push(call);
+            }
+        }
+        calls
+    }
+
+    /// Sends messages. Without the lock: if the runtime has ended, each is dropped at once, which takes the lock.
+    fn send(&self, due: Vec<Message<R>>) {
+        for message in due {
+            self.masters.runtime.spawn(message.send());
+        }
+    }
+}
+
+/// A message under way; its drop gives its place to the next one.
+struct Message<R: Joined> {
+    calls: Vec<Waiting<R>>,
+    begun: bool,
+    lane: Arc<Shared<R>>,
+}
+
+impl<R: Joined> Message<R> {
+    async fn send(mut self) {
+        self.begun = true;
+        let now = Instant::now();
+        let mut calls = mem::take(&mut self.calls);
+        let deadline = calls.iter().map(|call| call.deadline.min(now + call.limit)).max().unwrap_or(now);
+        let (to, requests): (Vec<_>, Vec<R>) = calls.drain(..).map(|call| (call.to, call.request)).unzip();
+        let started: Vec<Vec<PutId>> = requests.iter().map(Joined::started).collect();
+        let (message, sizes) = R::join(requests);
+        let lane = Arc::clone(&self.lane);
+        let answer = lane.masters.call(&message, deadline, Repeat::Freely).await;
+        if let Ok(answer) = &answer {
+            lane.apart.store(R::tells_apart(&answer.reply), Ordering::Relaxed);
+        }
+        // The next message need not wait until this one's calls have theirs.
+        drop(self);
+        for ((to, answer), started) in to.into_iter().zip(split::<R>(answer, &sizes)).zip(started) {
+            let may_have_started = match &answer {
+                Ok(_) => true,
+                Err(CallError::LocalOnly { sent }) => *sent,
+                Err(CallError::Failed(error)) => error.is_unknown(),
+            };
+            let puts = if may_have_started { started } else { Vec::new() };
+            // If the call is gone, this drops the puts.
+            drop(to.send((answer, Unended::new(&lane.revokes, puts))));
+        }
+    }
+}
+
+impl<R: Joined> Drop for Message<R> {
+    fn drop(&mut self) {
+        let (due, over) = {
+            let mut state = self.lane.state.lock();
+            state.under_way -= 1;
+            // A message that never begins is one of a runtime that has ended.
+            state.is_over |= !self.begun;
+            let over = if state.is_over { mem::take(&mut state.waiting) } else { VecDeque::new() };
+            (self.lane.due(&mut state), over)
+        };
+        // Outside of the lock: the calls are woken.
+        drop(over);
+        self.lane.send(due);
+    }
+}
+
+/// Splits the answer to a message into those to its calls.
+fn split<R: Joined>(
+    answer: Result<Answer<R::Reply>, CallError>,
+    sizes: &[usize],
+) -> Vec<Result<Answer<R::Reply>, CallError>> {
+    match answer {
+        Ok(Answer { reply, sent_at, repeated }) => match R::split(reply, sizes) {
+            Some(replies) => {
+                replies.into_iter().map(|reply| Ok(Answer { reply, sent_at, repeated })).collect()
+            }
+            None => {
+                let why = "its answer does not match the request";
+                let error = Error::definite(R::NAME, Code::RpcFail, "the leader", why).unknown();
+                sizes.iter().map(|_| Err(CallError::Failed(error.clone()))).collect()
+            }
+        },
+        Err(error) => sizes.iter().map(|_| Err(error.clone())).collect(),
+    }
+}

@@ -1,0 +1,90 @@
+//! Many single calls of one client on real processes, its dropped puts, and the runtimes of its callers.
+
+use std::time::Duration;
+
+use mc_client::{Client, Put, PutOptions};
+use mc_tests::{Cluster, until, value};
+use mc_types::ByteSize;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+const MANY: usize = 10_000;
+
+fn key(n: usize) -> String {
+    format!("key-{n:05}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_spawned_puts_and_gets_are_all_answered_by_the_pool() {
+    let cluster = Cluster::builder().segment("64mb").start().await;
+    // No answer is late, however slow this machine is: only a wrong one fails the test.
+    let long = Duration::from_secs(100);
+    let client = cluster.client_builder().local_cache(ByteSize(0)).call_timeout(long).get_timeout(long);
+    let client = client.connect().await.unwrap();
+    let options = PutOptions { deadline: long, ..PutOptions::default() };
+    let mut puts = JoinSet::new();
+    for n in 0..MANY {
+        let (client, options) = (client.clone(), options.clone());
+        puts.spawn(async move { client.put_with(key(n), key(n).as_bytes(), &options).await });
+    }
+    for put in puts.join_all().await {
+        assert_eq!(put.unwrap(), Put::Stored);
+    }
+    let mut gets = JoinSet::new();
+    for n in 0..MANY {
+        let client = client.clone();
+        gets.spawn(async move { (n, client.get(key(n)).await) });
+    }
+    for (n, got) in gets.join_all().await {
+        assert_eq!(got.unwrap().as_deref(), Some(key(n).as_bytes()), "{n}");
+    }
+}
+
+#[test]
+fn a_client_of_a_runtime_that_ended_follows_the_next_leader_and_moves_bytes() {
+    let main = Runtime::new().unwrap();
+    let mut cluster = main.block_on(Cluster::builder().segment("64mb").start());
+    let first = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let bytes = value("k", 1, 3 << 20);
+    let client: Client = first.block_on(async {
+        let client = cluster.client_builder().local_cache(ByteSize(0)).connect().await.unwrap();
+        assert_eq!(client.put("before", &bytes).await.unwrap(), Put::Stored);
+        client
+    });
+    drop(first);
+    main.block_on(async {
+        let leader = cluster.leader().await;
+        cluster.masters[leader].kill9();
+        cluster.leader().await;
+        assert!(client.connected(Duration::from_secs(60)).await);
+        assert_eq!(client.put("after", &bytes).await.unwrap(), Put::Stored);
+        for key in ["before", "after"] {
+            assert!(client.get(key).await.unwrap().as_deref() == Some(&bytes[..]), "other bytes came back");
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_puts_give_their_room_back_at_once() {
+    const SIZE: usize = 4 << 20;
+    let cluster = Cluster::builder().masters(1).segment("64mb").start().await;
+    let client = cluster.client().await;
+    let bytes = value("k", 1, SIZE);
+    // Their deadline is long after the test has given up.
+    let options = PutOptions { deadline: Duration::from_secs(600), ..PutOptions::default() };
+    for round in 0..4 {
+        let mut puts = JoinSet::new();
+        for n in 0..16 {
+            let (client, bytes, options) = (client.clone(), bytes.clone(), options.clone());
+            puts.spawn(async move { client.put_with(format!("{round}/{n}"), &bytes, &options).await });
+        }
+        tokio::task::yield_now().await;
+        puts.shutdown().await;
+    }
+    let leader = cluster.leader().await;
+    until("no put is in flight", async || cluster.metric(leader, "mc_puts_in_flight").await == Some(0.0))
+        .await;
+    for n in 0..12 {
+        assert_eq!(client.put(format!("after/{n}"), &bytes).await.unwrap(), Put::Stored);
+    }
+}

@@ -20,7 +20,7 @@ use crate::objects::{
 use crate::options::Builder;
 use crate::{
     Admin, Code, ConnectError, Description, Error, Health, KeyPage, ListPosition, Mode, Put, PutOptions,
-    Removed, Stats,
+    Removed, Source, Stats,
 };
 
 /// A client of one cluster and one tenant.
@@ -128,6 +128,11 @@ impl Client {
             return Err(conflict.connect_error());
         }
         let revokes = Arc::default();
+        if builder.require_leader && !matches!(link, Link::Leader(_)) {
+            let within = builder.leader_timeout + builder.connect_timeout;
+            let why = masters.failure().unwrap_or_else(|| "no master knows one".to_owned());
+            return Err(ConnectError::NoLeader { within, why });
+        }
         let core = Core {
             lanes: Arc::new(Lanes::new(&masters, &revokes)),
             revokes,
@@ -140,6 +145,7 @@ impl Client {
             checksum: builder.checksum,
             call_timeout: builder.call_timeout,
             get_timeout: builder.get_timeout,
+            fail_local_misses: builder.fail_local_misses,
         };
         let (revoking, kept) = (core.clone().revoke_abandoned(closed.clone()), background.clone());
         background.handle().spawn(async move {
@@ -235,7 +241,8 @@ impl Client {
     /// the leader again and tries that store once more before it reports a miss.
     ///
     /// In local-only mode the local cache and an [embedded store](Builder::embedded_store)'s memory answer. Their value
-    /// may have been removed or replaced since.
+    /// may have been removed or replaced since. A miss is then not one of the pool: see
+    /// [`get_with_source`](Self::get_with_source) and [`Builder::fail_local_misses`].
     ///
     /// # Errors
     /// [`Error`] when no leader answers in time, or the key has an invalid length. A get changes nothing, so its
@@ -250,6 +257,26 @@ impl Client {
         let items = copied(keys).into_iter().map(|key| (key, Destination::whole())).collect();
         let results = self.run(self.core().gets(items)).await;
         results.into_iter().map(|result| Ok(result?.and_then(Got::bytes))).collect()
+    }
+
+    /// [`get`](Self::get), with who answered. It tells a hit of the pool from one of the cache, and a miss of the pool from one without a
+    /// leader.
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub async fn get_with_source(&self, key: impl AsRef<[u8]>) -> Result<(Option<Bytes>, Source), Error> {
+        let mut results = self.batch_get_with_source(&[key.as_ref()]).await;
+        results.pop().unwrap_or_else(|| Err(nonsense("get")))
+    }
+
+    /// [`get_with_source`](Self::get_with_source) for many keys; one result each, in order.
+    pub async fn batch_get_with_source<K: AsRef<[u8]> + Sync>(
+        &self,
+        keys: &[K],
+    ) -> Vec<Result<(Option<Bytes>, Source), Error>> {
+        let items = copied(keys).into_iter().map(|key| (key, Destination::whole())).collect();
+        let results = self.run(self.core().gets_with_source(items)).await;
+        results.into_iter().map(|(result, source)| Ok((result?.and_then(Got::bytes), source))).collect()
     }
 
     /// Reads objects into the caller's memory; each result is the number of bytes, or `None` for a miss.
@@ -460,6 +487,17 @@ impl Client {
             Link::LocalOnly | Link::Refused(_) => Health::NoLeader,
             Link::Searching | Link::Leader(_) => Health::Healthy,
         }
+    }
+
+    /// Says why no leader is in reach: the last failure of each master that was asked. `None` while a leader is known, or if every
+    /// master answers and none knows a leader.
+    #[must_use]
+    pub fn last_error(&self) -> Option<Error> {
+        let masters = &self.core().masters;
+        if let Link::Leader(_) = masters.link() {
+            return None;
+        }
+        masters.failure().map(|why| Error::definite("find the leader", Code::NoLeader, "the masters", why))
     }
 
     /// Returns whether a leader is in reach.

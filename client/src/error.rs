@@ -86,8 +86,8 @@ fn hint(code: Code) -> &'static str {
     }
 }
 
-/// Error of [`Builder::connect`](crate::Builder::connect). Unreachable masters are not an error: the client then starts
-/// in local-only mode and keeps looking for them.
+/// Error of [`Builder::connect`](crate::Builder::connect). Unreachable masters are not an error unless a leader is required: the client
+/// then starts in local-only mode and keeps looking for them.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
@@ -125,6 +125,16 @@ pub enum ConnectError {
         ours: String,
         /// Protocol versions and software of the master.
         theirs: String,
+    },
+    /// No leader was found, and one is [required](crate::Builder::require_leader).
+    #[error(
+        "no leader was found within {within:?}: {why}; check that a majority of the masters runs and that the list names them"
+    )]
+    NoLeader {
+        /// Time in which the client looked for one.
+        within: std::time::Duration,
+        /// The last failure of each master, or that none knows a leader.
+        why: String,
     },
     /// The masters of the list belong to different clusters.
     #[error("master {address} belongs to cluster {theirs}, the others to cluster {ours}: correct the list")]

@@ -47,7 +47,7 @@ pub use mc_types::{
 pub use metrics::{Stats, metrics_reference};
 pub use objects::{
     ByteRange, DescribedGroup, DescribedReplica, Description, KeyPage, ListPosition, ListedKey, Pin,
-    Presence, Removed,
+    Presence, Removed, Source,
 };
 pub use options::{
     Builder, DEFAULT_MASTER_PORT, Health, Mode, Near, PinAction, Put, PutMode, PutOptions, Replication,

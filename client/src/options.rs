@@ -21,6 +21,8 @@ pub struct Builder {
     pub(crate) masters: String,
     pub(crate) local_cache: ByteSize,
     pub(crate) publish_local: bool,
+    pub(crate) fail_local_misses: bool,
+    pub(crate) require_leader: bool,
     pub(crate) embedded: Option<(StoreId, Weak<Memory>)>,
     pub(crate) leader_timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -43,6 +45,8 @@ impl Default for Builder {
             masters: format!("127.0.0.1:{DEFAULT_MASTER_PORT}"),
             local_cache: ByteSize(256 << 20),
             publish_local: false,
+            fail_local_misses: false,
+            require_leader: false,
             embedded: None,
             leader_timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_millis(300),
@@ -92,6 +96,22 @@ impl Builder {
     #[must_use]
     pub fn publish_local(mut self, on: bool) -> Self {
         self.publish_local = on;
+        self
+    }
+
+    /// Sets whether a get, exist or size that misses in local-only mode fails with `NO_LEADER`. Such a miss says nothing about the pool, which
+    /// was not asked. Default: off, it is a miss.
+    #[must_use]
+    pub fn fail_local_misses(mut self, on: bool) -> Self {
+        self.fail_local_misses = on;
+        self
+    }
+
+    /// Sets whether [`Self::connect`] fails with [`ConnectError::NoLeader`] if it finds no leader. Default: off, the client starts in local-only
+    /// mode and goes on looking; [`Client::last_error`] says why it found none.
+    #[must_use]
+    pub fn require_leader(mut self, on: bool) -> Self {
+        self.require_leader = on;
         self
     }
 
@@ -209,8 +229,8 @@ impl Builder {
 
     /// Looks for the leader and returns when it is found, or without one after the leader timeout.
     ///
-    /// The client then starts in local-only mode and keeps looking in the background; [`Client::connected`] waits for a
-    /// leader.
+    /// Without one the client starts in local-only mode and keeps looking in the background, unless
+    /// [a leader is required](Self::require_leader): [`Client::last_error`] says why, and [`Client::connected`] waits for a leader.
     ///
     /// # Errors
     /// [`ConnectError`] when the settings are wrong, or the masters that answer cannot be used.
@@ -324,7 +344,7 @@ impl Default for PutOptions {
 pub enum Put {
     /// The value is in the pool, acknowledged by a majority of the masters.
     Stored,
-    /// The key existed; its value stays.
+    /// The key existed; its value stays. Without a leader: this client has a value of the key in its local cache or its embedded store.
     AlreadyExists,
     /// No leader was in reach. The value is only in this client's local cache, which is no acknowledgement.
     LocalOnly,

@@ -123,8 +123,9 @@ async fn supervise(masters: &Arc<Masters>) {
 /// Asks a master who leads, and records its answer.
 async fn ask(masters: Arc<Masters>, address: String) {
     let asked = Instant::now();
-    let Ok(mut line) = masters.line(&address) else {
-        return masters.silent(&address, asked);
+    let mut line = match masters.line(&address) {
+        Ok(line) => line,
+        Err(_) => return masters.silent(&address, asked, "it is not an address".to_owned()),
     };
     let leads = matches!(masters.link(), Link::Leader(leader) if leader.address == address);
     let limit = if leads { LEADER_TIMEOUT } else { HELLO_TIMEOUT };
@@ -138,10 +139,10 @@ async fn ask(masters: Arc<Masters>, address: String) {
             masters.skewed(&address, &theirs);
             masters.answered.send_replace(address.clone());
         }
-        Err(Unsaid::Refused(_) | Unsaid::Silent(_)) => {
+        Err(Unsaid::Refused(why) | Unsaid::Silent(why)) => {
             // Use a new connection for the next hello: this one may be half open.
             masters.renew(&address, &line);
-            masters.silent(&address, asked);
+            masters.silent(&address, asked, why);
         }
     }
 }

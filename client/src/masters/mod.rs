@@ -122,7 +122,8 @@ struct Known {
 /// Result of the last attempt to ask a master.
 #[derive(Clone, Debug)]
 enum Heard {
-    Silence,
+    /// Why it did not answer.
+    Silence(String),
     Usable,
     Refused(Arc<Refusal>),
 }
@@ -250,7 +251,7 @@ impl Masters {
             let usable = match known.heard.get(address) {
                 None => false,
                 Some(Heard::Refused(refusal)) => matches!(**refusal, Refusal::Cluster { .. }),
-                Some(Heard::Silence | Heard::Usable) => true,
+                Some(Heard::Silence(_) | Heard::Usable) => true,
             };
             if usable
                 && known.belongs(self, address, &said)
@@ -276,7 +277,7 @@ impl Masters {
     /// Records that a master is busy and postponed a hello: it is alive.
     pub(crate) fn busy(&self, address: &str) {
         self.learn(|known| {
-            known.heard.entry(address.to_owned()).or_insert(Heard::Silence);
+            known.heard.entry(address.to_owned()).or_insert_with(|| Heard::Silence("it is busy".to_owned()));
             if known.view.current().is_some_and(|current| current.address == address) {
                 known.doubted_since = None;
             }
@@ -303,7 +304,7 @@ impl Masters {
     }
 
     /// Records that a master did not answer a hello that was sent at `asked` in time.
-    pub(crate) fn silent(&self, address: &str, asked: Instant) {
+    pub(crate) fn silent(&self, address: &str, asked: Instant, why: String) {
         let link = self.link();
         if let Link::Leader(leader) = &link
             && leader.address == address
@@ -313,7 +314,7 @@ impl Masters {
             return self.busy(address);
         }
         self.learn(|known| {
-            known.heard.insert(address.to_owned(), Heard::Silence);
+            known.heard.insert(address.to_owned(), Heard::Silence(why));
             if let Some(since) = known.doubted_since
                 && let Some(current) = known.view.current().cloned()
                 && current.address == address
@@ -381,6 +382,18 @@ impl Masters {
 
     pub(crate) fn close(&self) {
         self.learn(|known| known.closed = true);
+    }
+
+    /// Returns why the masters that were asked last can't be used; `None` if all of them can.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let known = self.known.lock();
+        let failure = |(address, heard): (&String, &Heard)| match heard {
+            Heard::Silence(why) => Some(format!("{address}: {why}")),
+            Heard::Refused(refusal) => Some(refusal.to_string()),
+            Heard::Usable => None,
+        };
+        let failures: Vec<String> = known.heard.iter().filter_map(failure).collect();
+        (!failures.is_empty()).then(|| failures.join("; "))
     }
 
     /// Returns the refusal of a master of another cluster, unless the user or a majority of the list names ours.

@@ -29,6 +29,7 @@ pub(crate) struct Core {
     pub(crate) checksum: bool,
     pub(crate) call_timeout: Duration,
     pub(crate) get_timeout: Duration,
+    pub(crate) fail_local_misses: bool,
 }
 
 /// The kinds of calls that come in bursts.
@@ -80,6 +81,18 @@ impl Observer for Follow {
 }
 
 impl Core {
+    /// Judges a miss in local-only mode, of which the pool was not asked.
+    ///
+    /// # Errors
+    /// If such misses are to be told from those of the pool.
+    pub(crate) fn local_miss(&self, what: &'static str) -> Result<(), Error> {
+        if !self.fail_local_misses {
+            return Ok(());
+        }
+        let why = "no leader is in reach, and this client does not have the object itself";
+        Err(Error::definite(what, Code::NoLeader, "this client", why))
+    }
+
     /// Frees the room of puts, and returns once it is free.
     pub(crate) async fn revoked(&self, puts: &[PutId]) -> Result<(), Error> {
         self.masters.revoke(puts, &self.tenant, Instant::now() + self.call_timeout).await

@@ -29,11 +29,25 @@ pub(super) const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), D
 
 type GetResult = Result<Option<Got>, Error>;
 
+/// Who answered a get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// The pool: the bytes are from its stores, or the leader said that there is no such object to read.
+    Pool,
+    /// The local cache, in the version that the leader named.
+    Cache,
+    /// This process alone, as no leader is in reach: its local cache or its embedded store. A hit may be of a version that was replaced
+    /// or removed since, and a miss says nothing about the pool.
+    Local,
+}
+
 /// One object being read.
 pub(super) struct Slot<'a> {
     key: Bytes,
     destination: Destination<'a>,
     pub(super) result: Option<GetResult>,
+    source: Source,
     /// The leader's latest answer, with the places that have not been tried since.
     object: Option<Described>,
     /// Stores that are not tried again for a version.
@@ -76,6 +90,14 @@ enum Open {
 impl Core {
     /// Reads objects or parts of them, each into its own memory or the caller's.
     pub(crate) async fn gets<'a>(&self, items: Vec<(Bytes, Destination<'a>)>) -> Vec<GetResult> {
+        self.gets_with_source(items).await.into_iter().map(|(result, _)| result).collect()
+    }
+
+    /// [`Self::gets`], with who answered each.
+    pub(crate) async fn gets_with_source<'a>(
+        &self,
+        items: Vec<(Bytes, Destination<'a>)>,
+    ) -> Vec<(GetResult, Source)> {
         let deadline = Instant::now() + self.get_timeout;
         let slot = |(key, destination)| Slot::new(key, destination);
         let mut slots: Vec<Slot<'a>> = items.into_iter().map(slot).collect();
@@ -88,8 +110,8 @@ impl Core {
             rest = after;
         }
         futures::stream::iter(chunks).buffered(IN_FLIGHT).collect::<Vec<()>>().await;
-        let results = slots.into_iter().map(|slot| slot.result.unwrap_or_else(|| Err(nonsense("get"))));
-        results.inspect(|result| self.count_get(result)).collect()
+        let result = |slot: Slot<'a>| (slot.result.unwrap_or_else(|| Err(nonsense("get"))), slot.source);
+        slots.into_iter().map(result).inspect(|(result, _)| self.count_get(result)).collect()
     }
 
     fn count_get(&self, result: &GetResult) {
@@ -194,8 +216,10 @@ impl Core {
             && value.len() as u64 == object.size
         {
             self.counters.cache_hits.one();
+            slot.source = Source::Cache;
             return slot.deliver(value);
         }
+        slot.source = Source::Pool;
         slot.expect(object);
     }
 
@@ -318,17 +342,21 @@ impl Core {
 
     async fn answer_locally(&self, slots: &mut [Slot<'_>], deadline: Instant) {
         for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
+            slot.source = Source::Local;
             if let Some(entry) = self.local.cache.any(&slot.key) {
                 self.counters.cache_hits.one();
                 slot.deliver(entry.value);
                 continue;
             }
             let Some(embedded) = &self.local.embedded else {
-                slot.result = Some(Ok(None));
+                slot.result = Some(self.local_miss("get").map(|()| None));
                 continue;
             };
             let result = timeout_at(deadline, slot.read_embedded(embedded)).await;
-            let result = result.unwrap_or_else(|_| Err(late()));
+            let result = match result.unwrap_or_else(|_| Err(late())) {
+                Ok(None) => self.local_miss("get").map(|()| None),
+                result => result,
+            };
             if matches!(result, Ok(Some(_))) {
                 self.counters.embedded_hits.one();
             }
@@ -348,6 +376,7 @@ impl<'a> Slot<'a> {
             key,
             destination,
             result: refused,
+            source: Source::Pool,
             object: None,
             ruled_out: Vec::new(),
             broken: Vec::new(),

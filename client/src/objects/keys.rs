@@ -56,8 +56,11 @@ impl Core {
         let answer = match self.lanes.exists.call(request, deadline, self.call_timeout).await.0 {
             Ok(answer) => answer,
             Err(CallError::LocalOnly { .. }) => {
-                let local = |key: &Bytes| self.local_size(key).map_or(Presence::Absent, Presence::Present);
-                return keys.iter().map(|key| Ok(local(key))).collect();
+                let local = |key: &Bytes| match self.local_size(key) {
+                    Some(size) => Ok(Presence::Present(size)),
+                    None => self.local_miss("exist").map(|()| Presence::Absent),
+                };
+                return keys.iter().map(local).collect();
             }
             Err(CallError::Failed(error)) => return vec![Err(read_error(error)); keys.len()],
         };

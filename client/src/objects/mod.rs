@@ -17,6 +17,7 @@ mod round;
 mod session;
 
 pub use describe::{DescribedGroup, DescribedReplica, Description, Pin};
+pub use get::Source;
 pub use keys::Presence;
 pub use list::{KeyPage, ListPosition, ListedKey};
 pub use range::ByteRange;

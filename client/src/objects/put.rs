@@ -544,18 +544,21 @@ impl Core {
                 Err(Error::definite("put", Code::NoLeader, "this client", why))
             } else {
                 let value = || Bytes::from(put.slices.concat());
-                match &unpublished {
+                let embedded = self.local.embedded.as_ref();
+                let kept = match &unpublished {
+                    _ if embedded.is_some_and(|here| here.find(&put.key).is_some()) => false,
                     Some((unpublished, options)) => {
                         let options = Arc::clone(options);
                         let local = LocalPut { key: Box::from(&put.key[..]), version: put.put, options };
-                        unpublished.keep(local, value(), &self.local.cache, &self.counters);
+                        unpublished.keep(local, value, &self.local.cache, &self.counters)
                     }
-                    None if self.local_size(&put.key).is_none() => {
+                    None if self.local.cache.any(&put.key).is_none() => {
                         self.local.cache.insert(&put.key, put.put, value());
+                        true
                     }
-                    None => {}
-                }
-                Ok(Put::LocalOnly)
+                    None => false,
+                };
+                Ok(if kept { Put::LocalOnly } else { Put::AlreadyExists })
             };
             Round::Done(put.at, result)
         };

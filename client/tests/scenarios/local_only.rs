@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_client::{ByteSize, Code, ConnectError, Mode, Put, PutMode, PutOptions};
+use mc_client::{ByteSize, Code, ConnectError, Mode, Put, PutMode, PutOptions, Source};
 use tokio::time::timeout;
 
 use crate::support::{Cluster, FakeMaster, Fault, On, PATIENCE, STORE_A, STORE_B, StoreHealth, until};
@@ -87,16 +87,20 @@ async fn a_local_put_is_tried_until_the_pool_takes_it_and_a_remove_is_not_undone
     assert_eq!(client.get("stale").await.unwrap().unwrap(), b"old"[..]);
     cluster.world.lock().objects.remove(&b"stale"[..]);
     cluster.depose();
-    for key in ["new", "stale"] {
-        assert_eq!(client.put(key, b"ours").await.unwrap(), Put::LocalOnly);
-    }
+    assert_eq!(client.put("new", b"ours").await.unwrap(), Put::LocalOnly);
+    assert_eq!(
+        client.put("stale", b"ours").await.unwrap(),
+        Put::AlreadyExists,
+        "as far as this client knows"
+    );
+    assert_eq!(client.get("stale").await.unwrap().unwrap(), b"old"[..]);
     for _ in 0..3 {
         cluster.fault(On::Start, Fault::Answer(Code::NoAvailableHandle));
     }
 
     cluster.elect(1, 2);
-    until("the local puts to be published", || client.stats().puts_published == 2).await;
-    assert_eq!(client.get("stale").await.unwrap().unwrap(), b"ours"[..]);
+    until("the local put is published", || client.stats().puts_published == 1).await;
+    assert_eq!(client.get("stale").await.unwrap(), None);
 
     cluster.depose();
     assert_eq!(client.put("removed", b"ours").await.unwrap(), Put::LocalOnly);
@@ -235,4 +239,56 @@ async fn durations_beyond_what_clocks_count_are_as_good_as_a_day() {
     assert_eq!(client.get("k").await.unwrap().unwrap(), b"v"[..]);
     assert!(client.exist("k").await.unwrap() && client.connected(longest).await);
     assert!(client.remove("k", true).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_get_tells_who_answered_and_a_put_of_a_cached_key_finds_it() {
+    for publish in [false, true] {
+        let cluster = Cluster::start(1);
+        let client = cluster.builder().leader_timeout(SOON).publish_local(publish).connect().await.unwrap();
+        let other = cluster.client().await;
+        other.put("theirs", b"v").await.unwrap();
+        client.put("ours", b"v").await.unwrap();
+        let source = async |key| {
+            let (value, source) = client.get_with_source(key).await.unwrap();
+            (value.is_some(), source)
+        };
+        assert_eq!(source("theirs").await, (true, Source::Pool));
+        assert_eq!(source("ours").await, (true, Source::Cache));
+        assert_eq!(source("absent").await, (false, Source::Pool));
+        cluster.depose();
+        assert_eq!(source("ours").await, (true, Source::Local));
+        assert_eq!(source("absent").await, (false, Source::Local));
+        assert_eq!(client.put("ours", b"new").await.unwrap(), Put::AlreadyExists);
+        assert_eq!(client.get("ours").await.unwrap().unwrap(), b"v"[..]);
+    }
+}
+
+#[tokio::test]
+async fn misses_without_a_leader_are_errors_if_asked_for() {
+    let cluster = Cluster::start(1);
+    let client = cluster.builder().leader_timeout(SOON).fail_local_misses(true).connect().await.unwrap();
+    client.put("k", b"v").await.unwrap();
+    assert_eq!(client.get("absent").await.unwrap(), None);
+    cluster.depose();
+    assert_eq!(client.get("k").await.unwrap().unwrap(), b"v"[..]);
+    assert!(client.exist("k").await.unwrap());
+    for error in [client.get("absent").await.unwrap_err(), client.exist("absent").await.unwrap_err()] {
+        assert_eq!((error.code, error.is_unknown()), (Code::NoLeader, false), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_of_a_wrong_port_says_why_it_finds_no_leader() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let builder = mc_client::Client::builder().masters(&free).leader_timeout(SOON);
+    let client = builder.clone().connect().await.unwrap();
+    let error = client.last_error().unwrap();
+    assert!(error.why.contains(&free) && error.why.contains("refused"), "{error}");
+    let error = builder.require_leader(true).connect().await.unwrap_err();
+    assert!(matches!(&error, ConnectError::NoLeader { why, .. } if why.contains("refused")), "{error}");
+
+    let cluster = Cluster::start(1);
+    let client = cluster.builder().require_leader(true).connect().await.unwrap();
+    assert!(client.last_error().is_none());
 }

@@ -1,6 +1,6 @@
 //! The data server of the present epoch.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -160,23 +160,8 @@ impl Data {
 
     fn register_with_cards(&self, segment: Arc<Segment>) {
         let Ok(rdma) = self.offer.rdma.clone() else { return };
-        let register = move || match segment.register(&rdma) {
-            Ok(()) => {
-                tracing::info!(
-                    segment = segment.number(),
-                    bytes = segment.len(),
-                    ?rdma,
-                    "registered a segment"
-                );
-            }
-            Err(why) => {
-                tracing::warn!(
-                    segment = segment.number(),
-                    "clients read and write this segment over TCP: {why}"
-                );
-            }
-        };
-        self.runtime.spawn_blocking(register);
+        // It ends with the segment.
+        self.runtime.spawn(keep_registering(Arc::downgrade(&segment), rdma));
     }
 
     /// Returns the transports, offered or not.
@@ -189,9 +174,11 @@ impl Data {
         };
         let rdma = self.offer.rdma.as_ref().map_err(ToString::to_string).map(|rdma| {
             let segments = self.memory.segments();
-            let registered = segments.iter().filter(|segment| segment.is_registered()).count();
+            let registered = segments.iter().filter(|segment| segment.registrations() > 0).count();
             let devices = rdma.names().collect::<Vec<_>>().join(", ");
-            format!("{devices}; {registered} of {} segments are registered", segments.len())
+            let lacks = segments.iter().find_map(|segment| segment.lacks_registration());
+            let lacks = lacks.map_or_else(String::new, |why| format!("; {why}"));
+            format!("{devices}; {registered} of {} segments are registered{lacks}", segments.len())
         });
         let report = |name, how: Result<String, String>, bytes_read, bytes_written| TransportReport {
             name,
@@ -292,6 +279,37 @@ impl Data {
                 server.serve_local(listener, access, stop).await;
             }
         }
+    }
+}
+
+/// First pause before a segment that could not be registered is tried again. It doubles each time, up to [`REGISTER_AGAIN_MOST`].
+const REGISTER_AGAIN: Duration = Duration::from_secs(5);
+const REGISTER_AGAIN_MOST: Duration = Duration::from_secs(300);
+
+/// Registers a segment with the RDMA devices, and tries again those that fail: the limit of pinned memory may be raised, and other
+/// processes end. The segment remembers why.
+async fn keep_registering(segment: Weak<Segment>, rdma: Arc<Rdma>) {
+    let (mut pause, mut last) = (REGISTER_AGAIN, None);
+    while let Some(segment) = segment.upgrade() {
+        let (number, bytes, devices) = (segment.number(), segment.len(), rdma.clone());
+        let register = move || segment.register(&devices);
+        match tokio::task::spawn_blocking(register).await {
+            Ok(Ok(())) => {
+                tracing::info!(segment = number, bytes, ?rdma, "registered a segment");
+                return;
+            }
+            Ok(Err(why)) if last.as_ref() != Some(&why) => {
+                tracing::warn!(
+                    segment = number,
+                    "clients read and write this segment over TCP, or over other devices: {why}"
+                );
+                last = Some(why);
+            }
+            Ok(Err(_)) => {}
+            Err(failed) => tracing::error!(segment = number, %failed, "registering a segment failed"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = REGISTER_AGAIN_MOST.min(pause * 2);
     }
 }
 

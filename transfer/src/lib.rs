@@ -11,6 +11,7 @@ mod areas;
 mod authority;
 mod checksum;
 mod choice;
+mod elsewhere;
 mod fence;
 #[cfg(feature = "testing")]
 #[doc(hidden)]

@@ -9,8 +9,8 @@ pub struct PeerReport {
     pub store: StoreId,
     /// Address of its memory.
     pub address: String,
-    /// The transports, the best one first. Bytes go by the first usable one; a few of them by TCP anyway, because they are not worth
-    /// more than a request.
+    /// The transports, the best one first. Bytes go by the first usable one, as far as this process knows; a few of them by TCP anyway,
+    /// because they are not worth more than a request.
     pub transports: Vec<PeerTransport>,
 }
 
@@ -23,15 +23,21 @@ pub struct PeerTransport {
     pub usable: bool,
     /// How it is used, or why it is not.
     pub how: String,
+    /// Bytes of this process that went by it. For TCP these are all on the present connections, also requests.
+    pub bytes: u64,
 }
 
 impl PeerTransport {
     pub(crate) fn usable(name: &'static str, how: impl Into<String>) -> Self {
-        Self { name, usable: true, how: how.into() }
+        Self { name, usable: true, how: how.into(), bytes: 0 }
     }
 
     pub(crate) fn unusable(name: &'static str, why: impl Into<String>) -> Self {
-        Self { name, usable: false, how: why.into() }
+        Self { name, usable: false, how: why.into(), bytes: 0 }
+    }
+
+    pub(crate) fn moved(self, bytes: u64) -> Self {
+        Self { bytes, ..self }
     }
 }
 

@@ -170,23 +170,27 @@ impl Segment {
         Ok(Arc::new(segment))
     }
 
-    /// Registers the segment with the devices of this process. Until then, and when it fails, its bytes go over TCP. It pins
-    /// every page, so call it off the runtime.
+    /// Registers the segment with those devices of this process that lack it. Until then, and where it fails, its bytes go over TCP or
+    /// another device. It pins every page, so call it off the runtime.
     ///
     /// # Errors
-    /// [`NoRdma`], which says what limits it and how to change that.
+    /// [`NoRdma`], which names the devices that failed, says what limits them and how to change that. Another call tries again.
     pub fn register(&self, rdma: &Arc<Rdma>) -> Result<(), NoRdma> {
+        let registered = self.registered.get_or_init(|| Registered::new(rdma));
         // SAFETY: mapped until the drop, which takes the registrations away first, and no references: see above.
-        let registered = unsafe { Registered::new(rdma, self.base(), self.len()) }?;
-        // A second one is dropped.
-        let _ = self.registered.set(registered);
-        Ok(())
+        unsafe { registered.register(self.base(), self.len()) }
     }
 
-    /// Whether it is registered with the devices of this process.
+    /// Number of devices of this process that it is registered with.
     #[must_use]
-    pub fn is_registered(&self) -> bool {
-        self.registered.get().is_some()
+    pub fn registrations(&self) -> usize {
+        self.registered.get().map_or(0, Registered::count)
+    }
+
+    /// Returns why it is not registered with some devices; `None` where it is, or that was not tried.
+    #[must_use]
+    pub fn lacks_registration(&self) -> Option<NoRdma> {
+        self.registered.get()?.lacks()
     }
 
     /// Returns its registrations.

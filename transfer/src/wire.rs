@@ -45,6 +45,9 @@
 //!   one of kind 6 writes and seals, bytes that are in such areas: each operation goes on with `area:u64 at:u64`, and the
 //!   reply is as for a write by RDMA, with the same bound of bytes. Status 10 says that the store can't reach an area.
 //!
+//! Since version 5 a store sends the id 0, without a verdict, before the reply to a request of kind 3 or 4 whose bytes take long, as
+//! long as its network card completes requests. No request has that id.
+//!
 //! Every length is checked against its bound before anything is allocated or waited for.
 
 use mc_types::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
@@ -52,13 +55,17 @@ use mc_types::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
 /// First bytes of the hello and its reply.
 pub(crate) const MAGIC: [u8; 4] = *b"mcTX";
 /// Oldest and newest protocol version that this build speaks.
-pub(crate) const VERSIONS: (u16, u16) = (1, 4);
+pub(crate) const VERSIONS: (u16, u16) = (1, 5);
 /// First version with requests of kind 1.
 pub(crate) const KINDS_SINCE: u16 = 2;
 /// First version with RDMA beside the connection.
 pub(crate) const RDMA_SINCE: u16 = 3;
 /// First version with stamps, areas and messages of clients beside shared memory.
 pub(crate) const SHARING_SINCE: u16 = 4;
+/// First version with reports of the progress of RDMA.
+pub(crate) const PROGRESS_SINCE: u16 = 5;
+/// A report that the network card of the store completes requests.
+pub(crate) const PROGRESS: [u8; REPLY_LEN] = [0; REPLY_LEN];
 
 /// Maximum number of operations in one request.
 pub(crate) const MAX_OPS: usize = MAX_ITEMS;

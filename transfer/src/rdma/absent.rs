@@ -50,11 +50,27 @@ impl Rdma {
     pub(crate) fn len(&self) -> usize {
         match self.0 {}
     }
+
+    pub(crate) fn why_not(&self) -> Option<NoRdma> {
+        match self.0 {}
+    }
 }
 
 impl Registered {
-    pub(crate) unsafe fn new(rdma: &Arc<Rdma>, _: std::ptr::NonNull<u8>, _: u64) -> Result<Self, NoRdma> {
+    pub(crate) fn new(rdma: &Arc<Rdma>) -> Self {
         match rdma.0 {}
+    }
+
+    pub(crate) unsafe fn register(&self, _: std::ptr::NonNull<u8>, _: u64) -> Result<(), NoRdma> {
+        match self.0 {}
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        match self.0 {}
+    }
+
+    pub(crate) fn lacks(&self) -> Option<NoRdma> {
+        match self.0 {}
     }
 }
 
@@ -69,7 +85,7 @@ impl Exposed {
 }
 
 impl StoreEnd {
-    pub(crate) fn new(rdma: &Arc<Rdma>, _: &End) -> Result<(Self, End), NoRdma> {
+    pub(crate) fn new(rdma: &Arc<Rdma>, _: &[Arc<Segment>], _: &End) -> Result<(Self, End), NoRdma> {
         match rdma.0 {}
     }
 
@@ -90,7 +106,7 @@ impl StoreEnd {
         _: K,
         _: &CutOff,
         _: impl Future<Output = ()>,
-        _: Duration,
+        _: (Duration, impl Fn()),
     ) -> Result<(), Failed> {
         match self.0 {}
     }
@@ -111,7 +127,7 @@ impl ClientEnd {
 }
 
 impl Staging {
-    pub(crate) async fn take(rdma: &Rdma, _: u64) -> Result<Self, NoRdma> {
+    pub(crate) async fn take(rdma: &Arc<Rdma>, _: u64) -> Result<Self, NoRdma> {
         match rdma.0 {}
     }
 }
@@ -141,7 +157,11 @@ impl Buffers {
         match self.0 {}
     }
 
-    pub(crate) fn abandon(self) -> Result<(), NoRdma> {
+    pub(crate) fn check(&self) -> Result<(), NoRdma> {
+        match self.0 {}
+    }
+
+    pub(crate) async fn abandon(self) -> Result<(), NoRdma> {
         match self.0 {}
     }
 

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{ClientEnd, Exposed, NoRdma, Rdma};
 use crate::areas::Reached;
+use crate::elsewhere::drop_elsewhere;
 use crate::mapping::{Mapping, Protection, memory_file};
 
 /// Bytes of a block. A request takes as many blocks as its bytes need.
@@ -75,30 +76,49 @@ impl Pool {
         self.free.lock().len() as u64 * BLOCK
     }
 
-    /// Takes blocks for which the caller has permits.
-    fn take(&self, rdma: &Rdma, count: usize) -> Result<Vec<Block>, NoRdma> {
+    /// Takes blocks for which the caller has permits; `None` if there are too few.
+    fn take(&self, count: usize) -> Option<Vec<Block>> {
         let mut free = self.free.lock();
-        free.retain(|block| !block.chunk.retired.load(Ordering::Relaxed));
-        while free.len() < count {
-            self.grow(rdma, &mut free)?;
+        let retired: Vec<Block> =
+            free.extract_if(.., |block| block.chunk.retired.load(Ordering::Relaxed)).collect();
+        let from = free.len().checked_sub(count);
+        let taken = from.map(|from| free.drain(from..).collect());
+        drop(free);
+        if !retired.is_empty() {
+            // The last block of a chunk ends its registration.
+            drop_elsewhere(retired);
         }
-        let from = free.len() - count;
-        Ok(free.drain(from..).collect())
+        taken
     }
 
-    /// Adds a chunk, unless that has failed a moment ago: it costs milliseconds, and the limit that it met stays for longer.
-    fn grow(&self, rdma: &Rdma, free: &mut Vec<Block>) -> Result<(), NoRdma> {
+    /// Adds a chunk, unless there are `count` blocks by now, or that has failed a moment ago: it costs milliseconds, and the limit
+    /// that it met stays for longer. It registers memory, so call it off the runtime.
+    fn grow(&self, rdma: &Rdma, count: usize) -> Result<(), NoRdma> {
+        // One call at a time grows.
         let mut failed = self.failed.lock();
+        if self.free.lock().len() >= count {
+            return Ok(());
+        }
         if let Some((until, why)) = &*failed
             && Instant::now() < *until
         {
             return Err(why.clone());
         }
         *failed = None;
-        grow(rdma, free).inspect_err(|why| {
+        let mut blocks = Vec::new();
+        grow(rdma, &mut blocks).inspect_err(|why| {
             tracing::warn!("{why}: bytes go over TCP");
             *failed = Some((Instant::now() + AGAIN, why.clone()));
-        })
+        })?;
+        self.free.lock().append(&mut blocks);
+        Ok(())
+    }
+
+    /// Why memory can't be registered at present.
+    pub(super) fn why_not(&self) -> Option<NoRdma> {
+        // Growing takes long, and says nothing about that.
+        let failed = self.failed.try_lock()?;
+        failed.as_ref().filter(|(until, _)| Instant::now() < *until).map(|(_, why)| why.clone())
     }
 }
 
@@ -129,7 +149,7 @@ pub(crate) struct Staging {
 
 impl Staging {
     /// Takes blocks for `len` bytes. Waits for those of other requests.
-    pub(crate) async fn take(rdma: &Rdma, len: u64) -> Result<Self, NoRdma> {
+    pub(crate) async fn take(rdma: &Arc<Rdma>, len: u64) -> Result<Self, NoRdma> {
         let pool = rdma.buffers.clone();
         let count = len.div_ceil(BLOCK);
         if count == 0 {
@@ -139,8 +159,19 @@ impl Staging {
         let permits = permits.ok_or_else(|| NoRdma(format!("a request of {len} bytes is too long")))?;
         let permits = pool.permits.clone().acquire_many_owned(permits).await;
         let permits = permits.map_err(|error| NoRdma(error.to_string()))?;
-        let blocks = pool.take(rdma, count as usize)?;
-        Ok(Self { blocks, pool, permits: Some(permits) })
+        let count = count as usize;
+        loop {
+            if let Some(blocks) = pool.take(count) {
+                return Ok(Self { blocks, pool, permits: Some(permits) });
+            }
+            // Each turn adds blocks or fails. Those that others take meanwhile come back with their permits.
+            if let Some(why) = pool.why_not() {
+                return Err(why);
+            }
+            let (growing, rdma) = (pool.clone(), rdma.clone());
+            let grown = tokio::task::spawn_blocking(move || growing.grow(&rdma, count)).await;
+            grown.map_err(|failed| NoRdma(failed.to_string()))??;
+        }
     }
 
     /// Registers a chunk, and returns its bytes.
@@ -236,6 +267,19 @@ impl Buffers {
         (there.as_ptr(), len.min(BLOCK as usize - within))
     }
 
+    /// Whether the device reaches all of the memory.
+    ///
+    /// # Errors
+    /// When some is not registered there.
+    pub(crate) fn check(&self) -> Result<(), NoRdma> {
+        let is_staged = |block: &Block| block.chunk.exposed.key(self.way).is_some();
+        let is_reached = |reached: &Reached| reached.place(self.way).is_some();
+        if self.staging.blocks.iter().all(is_staged) && self.reached.iter().all(is_reached) {
+            return Ok(());
+        }
+        Err(NoRdma("the device could not register memory of this process".to_owned()))
+    }
+
     /// Returns once the store has sent the message `number`: then the bytes that it wrote can be read here.
     pub(crate) async fn told(&mut self, number: u32) -> Result<(), NoRdma> {
         match &mut self.end {
@@ -253,13 +297,20 @@ impl Buffers {
     ///
     /// # Errors
     /// When the device does not release the memory.
-    pub(crate) fn abandon(mut self) -> Result<(), NoRdma> {
+    pub(crate) async fn abandon(mut self) -> Result<(), NoRdma> {
+        if let Some(end) = &self.end {
+            // It may take long. If nobody waits for it any more, the drop does.
+            let pair = end.pair().clone();
+            let _ = tokio::task::spawn_blocking(move || pair.destroy()).await;
+        }
         self.end_access()
     }
 
+    /// Destroys the queue pair, if that is not done, and gives the memory up.
     fn end_access(&mut self) -> Result<(), NoRdma> {
         let Some(end) = self.end.take() else { return Ok(()) };
-        let ended = end.destroy().map_err(|error| NoRdma(error.to_string()));
+        let ended = end.pair().destroy().map_err(|error| NoRdma(error.to_string()));
+        drop_elsewhere(end);
         if let Err(why) = &ended {
             tracing::error!("{why}: the memory of a transfer is lost until this process ends");
             std::mem::forget(std::mem::take(&mut self.staging.blocks));
@@ -276,7 +327,7 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // The call is gone, so there is nobody to tell.
+        // Here, although it blocks: the caller may take its memory back right after this. The call is gone, so there is nobody to tell.
         let _ = self.end_access();
     }
 }

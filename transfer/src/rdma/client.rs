@@ -1,5 +1,7 @@
 //! The client's end of a pair.
 
+use std::sync::Arc;
+
 use mc_verbs::{Capacity, Kind, QueuePair, Timing};
 
 use super::NoRdma;
@@ -14,7 +16,7 @@ const READS_AT_ONCE: u8 = 16;
 
 /// The client's end of a pair. It posts no requests: the store does, and tells when its bytes are here.
 pub(crate) struct ClientEnd {
-    pair: QueuePair,
+    pair: Arc<QueuePair>,
     completions: Completions,
     way: usize,
     ours: End,
@@ -32,7 +34,7 @@ impl ClientEnd {
         let pair = pair.map_err(failed)?;
         pair.expect_messages(0, MESSAGES as usize).map_err(|error| NoRdma(error.to_string()))?;
         let ours = here.end(&pair, reads_at_once, theirs);
-        Ok(Self { pair, completions, way, ours })
+        Ok(Self { pair: Arc::new(pair), completions, way, ours })
     }
 
     /// This end, for the store.
@@ -50,9 +52,9 @@ impl ClientEnd {
         self.way
     }
 
-    /// Ends every access of the store through it.
-    pub(super) fn destroy(&self) -> Result<(), mc_verbs::VerbsError> {
-        self.pair.destroy()
+    /// Its queue pair, whose end ends every access of the store.
+    pub(super) fn pair(&self) -> &Arc<QueuePair> {
+        &self.pair
     }
 
     /// Returns once the store has sent the message `number`: then the bytes that it wrote before can be read here.

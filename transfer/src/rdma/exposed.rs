@@ -11,8 +11,8 @@ use crate::mapping::Mapping;
 
 /// Registration of a client's memory at each of its devices, for the devices of stores.
 pub(crate) struct Exposed {
-    /// By the number of the way.
-    regions: Vec<Region>,
+    /// By the number of the way; `None` at a device that failed.
+    regions: Vec<Option<Region>>,
 }
 
 impl Exposed {
@@ -31,22 +31,31 @@ impl Exposed {
         Self::new(rdma, memory, transfers)
     }
 
-    /// Registers memory for transfers of one kind. For writes, stores only read it.
+    /// Registers memory for transfers of one kind, at one device at least. For writes, stores only read it.
     pub(crate) fn new(rdma: &Rdma, memory: &Arc<Mapping>, transfers: Access) -> Result<Self, NoRdma> {
         let access = match transfers {
             Access::Write => mc_verbs::Access::RemoteRead,
             Access::Read => mc_verbs::Access::Remote,
         };
-        let regions = rdma.ways.iter().map(|way| Region::new(&way.domain, memory.clone(), access));
-        let regions = regions.collect::<Result<_, _>>().map_err(|error| NoRdma(error.to_string()));
+        let mut lacks = Vec::new();
+        let regions = rdma.ways.iter().map(|way| {
+            let region = Region::new(&way.domain, memory.clone(), access);
+            region.map_err(|error| lacks.push(error.to_string())).ok()
+        });
+        let regions: Vec<_> = regions.collect();
         // Callers see areas, also in a child.
         memory.leave_to_children();
-        let regions = regions?;
+        if regions.iter().all(Option::is_none) {
+            return Err(NoRdma(lacks.join("; ")));
+        }
+        if !lacks.is_empty() {
+            tracing::warn!("memory can't be reached by every RDMA device: {}", lacks.join("; "));
+        }
         Ok(Self { regions })
     }
 
     /// The key at the device `way`.
     pub(crate) fn key(&self, way: usize) -> Option<u32> {
-        self.regions.get(way).map(Region::remote_key)
+        self.regions.get(way)?.as_ref().map(Region::remote_key)
     }
 }

@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use mc_verbs::{Access, Memory, Region, Sge};
@@ -22,8 +22,16 @@ const THREADS: usize = 4;
 /// A segment's registrations.
 pub(crate) struct Registered {
     /// By the number of the way.
-    ways: Vec<Pieces>,
+    ways: Vec<AtWay>,
     rdma: Arc<Rdma>,
+}
+
+/// Registration at one device.
+#[derive(Default)]
+struct AtWay {
+    pieces: OnceLock<Pieces>,
+    /// Why it failed the last time.
+    failed: Mutex<Option<NoRdma>>,
 }
 
 /// Registrations of one segment at one device, each of `piece` bytes but the last.
@@ -60,21 +68,56 @@ unsafe impl Memory for Mapped {
 }
 
 impl Registered {
-    /// Registers memory at all devices, for requests of this process only: peers get no key to it.
+    /// Creates it without a registration.
+    pub(crate) fn new(rdma: &Arc<Rdma>) -> Self {
+        Self { ways: rdma.ways.iter().map(|_| AtWay::default()).collect(), rdma: rdma.clone() }
+    }
+
+    /// Registers memory at the devices where it is not registered, for requests of this process only: peers get no key to it.
     ///
     /// # Safety
-    /// The memory must stay mapped until the value is dropped, and no reference to it may exist.
-    pub(crate) unsafe fn new(rdma: &Arc<Rdma>, base: NonNull<u8>, len: u64) -> Result<Self, NoRdma> {
-        let ways = thread::scope(|scope| {
-            let memory = || Mapped { base, len: len as usize };
-            let register = |way| {
-                let memory = memory();
-                scope.spawn(move || Pieces::new(way, memory))
-            };
-            let registering: Vec<_> = rdma.ways.iter().map(register).collect();
-            registering.into_iter().map(join).collect::<Result<Vec<_>, _>>()
+    /// Each call must name the same memory. It must stay mapped until the value is dropped, and no reference to it may exist.
+    ///
+    /// # Errors
+    /// When it is not registered at some device, which the error names.
+    pub(crate) unsafe fn register(&self, base: NonNull<u8>, len: u64) -> Result<(), NoRdma> {
+        let memory = Mapped { base, len: len as usize };
+        let register = |at: &AtWay, way: &Way| {
+            if at.pieces.get().is_some() {
+                return;
+            }
+            let made = Pieces::new(way, memory.part(0, len));
+            *at.failed.lock() = made.as_ref().err().cloned();
+            if let Ok(pieces) = made {
+                // A second one is dropped.
+                let _ = at.pieces.set(pieces);
+            }
+        };
+        thread::scope(|scope| {
+            let register = &register;
+            for (at, way) in self.ways.iter().zip(&self.rdma.ways) {
+                scope.spawn(move || register(at, way));
+            }
         });
-        Ok(Self { ways: ways?, rdma: rdma.clone() })
+        self.lacks().map_or(Ok(()), Err)
+    }
+
+    /// Number of devices at which it is registered.
+    pub(crate) fn count(&self) -> usize {
+        self.ways.iter().filter(|at| at.pieces.get().is_some()).count()
+    }
+
+    /// Whether it is registered at the device `way`; `None` while that was not tried.
+    pub(super) fn at(&self, way: usize) -> Option<bool> {
+        let at = self.ways.get(way)?;
+        if at.pieces.get().is_some() { Some(true) } else { at.failed.lock().as_ref().map(|_| false) }
+    }
+
+    /// Why it is not registered at some devices.
+    pub(crate) fn lacks(&self) -> Option<NoRdma> {
+        let reasons: Vec<_> =
+            self.ways.iter().filter_map(|at| Some(at.failed.lock().as_ref()?.to_string())).collect();
+        (!reasons.is_empty()).then(|| NoRdma(reasons.join("; ")))
     }
 
     /// Returns the local pieces of a range, which must lie in the segment; `None` if they were
@@ -85,7 +128,7 @@ impl Registered {
         way: usize,
         range: Range<u64>,
     ) -> Option<SmallVec<[Sge; 2]>> {
-        let pieces = self.ways.get(way).filter(|_| Arc::ptr_eq(rdma, &self.rdma))?;
+        let pieces = self.ways.get(way).filter(|_| Arc::ptr_eq(rdma, &self.rdma))?.pieces.get()?;
         let (mut at, mut found) = (range.start, SmallVec::new());
         while at < range.end {
             let region = pieces.regions.get(usize::try_from(at / pieces.piece).ok()?)?;

@@ -2,10 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mc_verbs::{Capacity, Op, QueuePair, Sge, Timing, Work};
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use super::completions::Completions;
 use super::ways::Rdma;
@@ -24,10 +26,12 @@ const WINDOWS: usize = 2;
 const REQUEST: u64 = 1 << 20;
 /// Maximum number of reads under way at once.
 const READS_AT_ONCE: u8 = 16;
+/// Time between two reports of progress: some in the patience of a client.
+const REPORT_EVERY: Duration = Duration::from_millis(75);
 
 /// The store's end of a pair.
 pub(crate) struct StoreEnd {
-    pair: QueuePair,
+    pair: Arc<QueuePair>,
     completions: Completions,
     rdma: Arc<Rdma>,
     way: usize,
@@ -45,7 +49,7 @@ pub(crate) struct Part {
 /// Memory and holds of the requests under way. If these have not all ended, the queue pair is destroyed before the memory
 /// and the holds are let go.
 struct Flight<'a, K> {
-    pair: &'a QueuePair,
+    pair: &'a Arc<QueuePair>,
     kept: Option<K>,
 }
 
@@ -64,14 +68,47 @@ impl<K> Drop for Flight<'_, K> {
     }
 }
 
+/// Segments that a device of a store reaches; the largest is best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reach {
+    Nothing,
+    /// It could not register some.
+    Some,
+    /// All, or some are still to be tried.
+    All,
+}
+
+impl Reach {
+    fn of(segments: &[Arc<Segment>], way: usize) -> Self {
+        let at: Vec<_> = segments.iter().filter_map(|segment| segment.registered()?.at(way)).collect();
+        match (at.contains(&true), at.contains(&false)) {
+            (false, _) => Self::Nothing,
+            (true, true) => Self::Some,
+            (true, false) => Self::All,
+        }
+    }
+}
+
 impl StoreEnd {
-    /// Creates the end for a client's end, connected with it.
-    pub(crate) fn new(rdma: &Arc<Rdma>, theirs: &End) -> Result<(Self, End), NoRdma> {
+    /// Creates the end for a client's end, connected with it, on a device that reaches the segments.
+    pub(crate) fn new(
+        rdma: &Arc<Rdma>,
+        segments: &[Arc<Segment>],
+        theirs: &End,
+    ) -> Result<(Self, End), NoRdma> {
         let count = rdma.ways.len();
+        let reach: Vec<Reach> = (0..count).map(|way| Reach::of(segments, way)).collect();
+        let best = reach.iter().copied().max().filter(|best| *best > Reach::Nothing);
+        let best = best.ok_or_else(|| {
+            let lacks = segments.iter().find_map(|segment| segment.lacks_registration());
+            let why = lacks.map_or("not yet".to_owned(), |why| why.to_string());
+            NoRdma(format!("the store's memory is registered with no RDMA device: {why}"))
+        })?;
         // The wished one, or the next one on the same kind of network.
         let wish = usize::from(theirs.way) % count;
-        let way =
-            (0..count).map(|nth| (wish + nth) % count).find(|way| rdma.ways[*way].link() == theirs.link);
+        let way = (0..count)
+            .map(|nth| (wish + nth) % count)
+            .find(|way| rdma.ways[*way].link() == theirs.link && reach[*way] == best);
         let way = way.ok_or_else(|| {
             NoRdma("no RDMA device of the store is on the same kind of network as the client's".to_owned())
         })?;
@@ -93,6 +130,7 @@ impl StoreEnd {
         let end = there.end(&pair, reads_at_once, u16::try_from(count).unwrap_or(u16::MAX));
         let peer = std::net::Ipv6Addr::from(theirs.gid);
         let name = format!("RDMA device {}, client's queue pair {} at {peer}", there.name(), theirs.pair);
+        let pair = Arc::new(pair);
         Ok((Self { pair, completions, rdma: rdma.clone(), way, name }, end))
     }
 
@@ -104,7 +142,10 @@ impl StoreEnd {
         (address, key): (u64, u32),
         into: &mut Vec<Part>,
     ) -> Result<(), NoRdma> {
-        let missing = || NoRdma(format!("segment {} is not registered (yet)", segment.number()));
+        let missing = || {
+            let why = segment.lacks_registration().map_or("not yet".to_owned(), |why| why.to_string());
+            NoRdma(format!("segment {} is not registered: {why}", segment.number()))
+        };
         let registered = segment.registered().ok_or_else(missing)?;
         let mut at = 0;
         while at < len {
@@ -119,7 +160,8 @@ impl StoreEnd {
 
     /// Moves all parts, and returns when the card touches neither the segments nor the client's memory any more.
     ///
-    /// `kept` holds the segments of the parts, and the holds on their passes. It is dropped after that.
+    /// `kept` holds the segments of the parts, and the holds on their passes. It is dropped after that. `report` is called now and then
+    /// if the card completes requests, also those of others: then the card is only busy.
     ///
     /// # Errors
     /// [`Failed`]: also when nothing completes for `stall`. The end is unusable then.
@@ -130,9 +172,10 @@ impl StoreEnd {
         kept: K,
         cut_off: &CutOff,
         gone: impl Future<Output = ()>,
-        stall: Duration,
+        (stall, report): (Duration, impl Fn()),
     ) -> Result<(), Failed> {
-        let Self { pair, completions, name, .. } = self;
+        let Self { pair, completions, name, rdma, way } = self;
+        let device = &rdma.ways[*way].completed;
         let op = match direction {
             Direction::FromClient => Op::Read,
             Direction::ToClient(_) => Op::Write,
@@ -147,46 +190,70 @@ impl StoreEnd {
         let failed = |error: &dyn std::fmt::Display| Failed::Device(format!("{name}: {error}"));
         let mut gone = std::pin::pin!(gone);
         let mut flight = Flight { pair, kept: Some(kept) };
-        let (mut rest, mut under_way) = (works.as_mut_slice(), 0);
-        loop {
-            // Some drivers are done before anybody waits.
-            tokio::task::consume_budget().await;
-            while under_way < WINDOWS && !rest.is_empty() {
-                let mut bytes = 0;
-                let fits = rest.iter().take(WINDOW).take_while(|work| {
-                    bytes += work.local.iter().map(|piece| u64::from(piece.len)).sum::<u64>();
-                    bytes <= WINDOW_BYTES
-                });
-                let count = fits.count().max(1);
-                let (window, later) = std::mem::take(&mut rest).split_at_mut(count);
-                if let Some(last) = window.last_mut() {
-                    last.signaled = true;
+        let moved = async {
+            let (mut rest, mut under_way) = (works.as_mut_slice(), 0);
+            let (mut reported, mut report_at) =
+                (device.load(Ordering::Relaxed), Instant::now() + REPORT_EVERY);
+            let mut stalled_at = Instant::now() + stall;
+            loop {
+                // Some drivers are done before anybody waits.
+                tokio::task::consume_budget().await;
+                while under_way < WINDOWS && !rest.is_empty() {
+                    let mut bytes = 0;
+                    let fits = rest.iter().take(WINDOW).take_while(|work| {
+                        bytes += work.local.iter().map(|piece| u64::from(piece.len)).sum::<u64>();
+                        bytes <= WINDOW_BYTES
+                    });
+                    let count = fits.count().max(1);
+                    let (window, later) = std::mem::take(&mut rest).split_at_mut(count);
+                    if let Some(last) = window.last_mut() {
+                        last.signaled = true;
+                    }
+                    // SAFETY: `flight` keeps the memory registered until all requests have completed or the queue pair was
+                    // destroyed. The passes and the fence decide what else accesses it.
+                    unsafe { pair.post(window) }.map_err(|error| failed(&error))?;
+                    under_way += 1;
+                    rest = later;
                 }
-                // SAFETY: `flight` keeps the memory registered until all requests have completed or the queue pair was
-                // destroyed. The passes and the fence decide what else accesses it.
-                unsafe { pair.post(window) }.map_err(|error| failed(&error))?;
-                under_way += 1;
-                rest = later;
-            }
-            if under_way == 0 {
-                // All have completed.
-                drop(flight.kept.take());
-                return Ok(());
-            }
-            let completed = tokio::select! {
-                biased;
-                // First, so that a driver that moves the bytes while they are posted does not keep them from being noticed.
-                () = cut_off.ordered() => return Err(Failed::CutOff),
-                completed = completions.next() => completed.map_err(|error| failed(&error))?,
-                () = &mut gone => return Err(Failed::Gone),
-                () = tokio::time::sleep(stall) => {
-                    return Err(failed(&format!("nothing completed for {stall:?}")));
+                if under_way == 0 {
+                    // All have completed.
+                    return Ok(());
                 }
-            };
-            for completion in completed {
-                completion.result.map_err(|failure| failed(&failure))?;
-                under_way -= 1;
+                let completed = tokio::select! {
+                    biased;
+                    () = tokio::time::sleep_until(report_at) => {
+                        let seen = device.load(Ordering::Relaxed);
+                        if seen != reported {
+                            report();
+                        }
+                        (reported, report_at) = (seen, Instant::now() + REPORT_EVERY);
+                        continue;
+                    }
+                    // First, so that a driver that moves the bytes while they are posted does not keep them from being noticed.
+                    () = cut_off.ordered() => return Err(Failed::CutOff),
+                    completed = completions.next() => completed.map_err(|error| failed(&error))?,
+                    () = &mut gone => return Err(Failed::Gone),
+                    () = tokio::time::sleep_until(stalled_at) => {
+                        return Err(failed(&format!("nothing completed for {stall:?}")));
+                    }
+                };
+                stalled_at = Instant::now() + stall;
+                for completion in completed {
+                    device.fetch_add(1, Ordering::Relaxed);
+                    completion.result.map_err(|failure| failed(&failure))?;
+                    under_way -= 1;
+                }
             }
+        };
+        let moved: Result<(), Failed> = moved.await;
+        if moved.is_ok() {
+            drop(flight.kept.take());
+        } else {
+            // It may take long, so not on a thread of the runtime. The flight keeps the memory until it is done, and does it again if
+            // that failed, or nobody waits for it any more.
+            let pair = flight.pair.clone();
+            let _ = tokio::task::spawn_blocking(move || pair.destroy()).await;
         }
+        moved
     }
 }

@@ -1,7 +1,10 @@
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
-use mc_verbs::{Address, Choice, Device, Domain, Limits, LinkLayer, Path, QueuePair, choose, device_names};
+use mc_verbs::{
+    Address, Choice, Device, Domain, Limits, LinkLayer, Path, QueuePair, choose, device_names, self_test,
+};
 
 use super::buffers::Pool;
 use super::{DeviceReport, NoRdma, RdmaDevices, Staging};
@@ -19,6 +22,8 @@ pub(super) struct Way {
     pub(super) domain: Arc<Domain>,
     pub(super) path: Path,
     pub(super) limits: Limits,
+    /// Number of completions of all queue pairs of the store here.
+    pub(super) completed: AtomicU64,
 }
 
 impl Rdma {
@@ -42,6 +47,9 @@ impl Rdma {
                 Err(why) if matches!(devices, RdmaDevices::Named(_)) => return Err(NoRdma(why)),
                 Err(why) => left.push(why),
             }
+        }
+        if !ways.is_empty() {
+            left.iter().for_each(|why| tracing::warn!("goes on without an RDMA device: {why}"));
         }
         if ways.is_empty() {
             left.push("no RDMA device can be used".to_owned());
@@ -68,6 +76,7 @@ impl Rdma {
                     "registers up to {} bytes at once, {} queue pairs, {} reads at once in each",
                     limits.region_bytes, limits.queue_pairs, limits.reads_at_once
                 ));
+                reasons.push("moved 4 KiB each way between two queue pairs of its own".to_owned());
                 let memory = Staging::try_one(&Self { ways: vec![way], buffers: Pool::new() });
                 reasons.push(match &memory {
                     Ok(bytes) => format!("registered {bytes} bytes to try it"),
@@ -83,6 +92,11 @@ impl Rdma {
     /// Names of the devices.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.ways.iter().map(Way::name)
+    }
+
+    /// Why this process can't register memory for its transfers as a client at present.
+    pub(crate) fn why_not(&self) -> Option<NoRdma> {
+        self.buffers.why_not()
     }
 
     /// Number of devices.
@@ -107,7 +121,8 @@ impl Way {
         let Some(path) = path else { return Err(format!("RDMA device {name}: {}", reasons.join("; "))) };
         let limits = device.limits().map_err(|error| error.to_string())?;
         let domain = Domain::new(device).map_err(|error| error.to_string())?;
-        Ok((Self { domain, path, limits }, reasons))
+        self_test(&domain, path)?;
+        Ok((Self { domain, path, limits, completed: AtomicU64::new(0) }, reasons))
     }
 
     pub(super) fn name(&self) -> &str {

@@ -7,6 +7,7 @@ use super::check::{self, Refusal};
 use super::rdma::Pair;
 use super::socket::{Closed, Incoming, MAX_TOGETHER, RECV_CHUNK, Received, Socket};
 use super::{Counters, DataServer, Timeouts};
+use crate::elsewhere::Elsewhere;
 use crate::fence::Fenced;
 use crate::wire::{self, AreaOp, Ask, HELLO_LEN, Hello, HelloReply, Op, REQUEST_LEN, RdmaOp, Request};
 
@@ -22,8 +23,10 @@ const BUFFERS_KEPT: Duration = Duration::from_secs(1);
 pub(super) struct Connection<'a> {
     pub(super) server: &'a DataServer,
     pub(super) socket: Socket,
+    /// Protocol version that both ends speak.
+    pub(super) version: u16,
     /// The queue pair beside it.
-    pub(super) pair: Option<Pair>,
+    pub(super) pair: Option<Elsewhere<Pair>>,
     /// End of the present request's waits for the fence. They are few, and short in all.
     pub(super) patience: Option<tokio::time::Instant>,
     /// Grant and operations of the current request.
@@ -34,7 +37,7 @@ pub(super) struct Connection<'a> {
 
 impl<'a> Connection<'a> {
     pub(super) fn new(server: &'a DataServer, socket: Socket) -> Self {
-        Self { server, socket, pair: None, patience: None, body: Vec::new(), out: Vec::new() }
+        Self { server, socket, version: 0, pair: None, patience: None, body: Vec::new(), out: Vec::new() }
     }
 
     /// Serves requests until the connection ends, and returns why it did.
@@ -89,7 +92,10 @@ impl<'a> Connection<'a> {
         self.socket.read_exact(&mut hello).await?;
         let hello = Hello::decode(&hello)?;
         match check::check_hello(self.server.identity, self.server.authority.times(), &hello) {
-            Ok(version) => self.socket.send(&HelloReply::encode(version, Ok(())), false).await,
+            Ok(version) => {
+                self.version = version;
+                self.socket.send(&HelloReply::encode(version, Ok(())), false).await
+            }
             Err(refusal) => Err(self.refuse_hello(&refusal).await),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mc_types::Grant;
 use tokio::sync::OwnedSemaphorePermit;
@@ -9,11 +10,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::check::Refusal;
 use super::connection::Connection;
 use super::fetched::Fetched;
-use super::socket::{Closed, Incoming};
+use super::socket::{Closed, Incoming, Socket};
 use super::{Counters, DataServer, Lent};
+use crate::elsewhere::Elsewhere;
 use crate::fence::CutOff;
 use crate::rdma::{Direction, Failed, NoRdma, Part, StoreEnd};
-use crate::wire::{END_LEN, End, RdmaOp};
+use crate::wire::{END_LEN, End, PROGRESS, PROGRESS_SINCE, RdmaOp};
 
 /// The queue pair beside a connection.
 pub(super) struct Pair {
@@ -28,18 +30,51 @@ struct Reading {
     index: u64,
 }
 
+/// Reports of progress to a client, before the reply to its request.
+struct Reports<'a> {
+    socket: &'a Socket,
+    /// Whether the client knows them.
+    are_known: bool,
+    /// Bytes of the last one that were sent; 0 if that is all of it.
+    sent: AtomicUsize,
+}
+
+impl<'a> Reports<'a> {
+    fn new(connection: &'a Connection<'_>) -> Self {
+        let are_known = connection.version >= PROGRESS_SINCE;
+        Self { socket: &connection.socket, are_known, sent: AtomicUsize::new(0) }
+    }
+
+    /// Sends one, unless the connection takes no bytes: then the client hears of the store anyway.
+    fn send(&self) {
+        if self.are_known {
+            let sent = self.sent.load(Ordering::Relaxed);
+            let now = self.socket.try_send(&PROGRESS[sent..]);
+            self.sent.store((sent + now) % PROGRESS.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the rest of one that was sent in part.
+    fn rest(self) -> impl Iterator<Item = u8> + use<> {
+        let sent = self.sent.into_inner();
+        let rest = if sent == 0 { &[][..] } else { &PROGRESS[sent..] };
+        rest.iter().copied()
+    }
+}
+
 impl DataServer {
     /// Makes a queue pair for a client's.
-    async fn make_pair(&self, theirs: End) -> Result<(Pair, End), Refusal> {
+    async fn make_pair(&self, theirs: End) -> Result<(Elsewhere<Pair>, End), Refusal> {
         let rdma = self.rdma.clone().ok_or_else(|| Refusal::Device("the store offers none".to_owned()))?;
         let place = self.pairs.clone().try_acquire_owned();
         let place = place.map_err(|_| Refusal::Device("too many clients have a queue pair".to_owned()))?;
         // Some drivers look up where the client is, and wait for an answer.
-        let made = tokio::task::spawn_blocking(move || StoreEnd::new(&rdma, &theirs)).await;
+        let segments: Vec<_> = self.lent.load().iter().map(|lent| lent.segment.clone()).collect();
+        let made = tokio::task::spawn_blocking(move || StoreEnd::new(&rdma, &segments, &theirs)).await;
         let made = made.unwrap_or_else(|failed| Err(NoRdma(failed.to_string())));
         let (end, ours) = made.map_err(|NoRdma(why)| Refusal::Device(why))?;
         Counters::add(&self.counters.rdma_pairs, 1);
-        Ok((Pair { end, _place: place }, ours))
+        Ok((Elsewhere::new(Pair { end, _place: place }), ours))
     }
 
     /// Finds the bytes of a read and checks it, and adds it to `parts`.
@@ -112,9 +147,13 @@ impl Connection<'_> {
         }
         // A read holds no pass, so nobody orders this.
         let cut_off = CutOff::new(self.server.transfer_ended.clone());
-        let (gone, stall) = (self.socket.gone(), self.server.timeouts.stall);
+        let (gone, reports) = (self.socket.gone(), Reports::new(self));
         let number = Direction::ToClient(id as u32);
-        match pair.end.carry(number, &parts, kept, &cut_off, gone, stall).await {
+        let waits = (self.server.timeouts.stall, || reports.send());
+        let carried = pair.end.carry(number, &parts, kept, &cut_off, gone, waits).await;
+        let rest = reports.rest();
+        self.out.splice(0..0, rest);
+        match carried {
             Ok(()) => self.pair = Some(pair),
             Err(Failed::Device(why)) => return self.failed(ops, why),
             Err(Failed::Gone | Failed::CutOff) => return Err(Closed::ByPeer),
@@ -160,8 +199,12 @@ impl Connection<'_> {
                 return Ok(());
             }
         }
-        let (gone, stall) = (self.socket.gone(), self.server.timeouts.stall);
-        match pair.end.carry(Direction::FromClient, &parts, kept, &cut_off, gone, stall).await {
+        let (gone, reports) = (self.socket.gone(), Reports::new(self));
+        let waits = (self.server.timeouts.stall, || reports.send());
+        let carried = pair.end.carry(Direction::FromClient, &parts, kept, &cut_off, gone, waits).await;
+        let rest = reports.rest();
+        self.out.splice(0..0, rest);
+        match carried {
             Ok(()) => {
                 self.pair = Some(pair);
                 let ranges = RdmaOp::decode_all(ops).map(|op| op.op.range);

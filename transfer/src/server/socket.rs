@@ -252,6 +252,11 @@ impl Socket {
         Ok(())
     }
 
+    /// Sends as many bytes as the connection takes at once, and returns their number.
+    pub(super) fn try_send(&self, bytes: &[u8]) -> usize {
+        self.stream.try_write(bytes).unwrap_or(0)
+    }
+
     /// Returns when the peer has closed the connection, while nothing is expected from it.
     pub(super) async fn gone(&self) {
         // A request that comes early hides the end until it is read, and then the end is noticed there.

@@ -110,8 +110,13 @@ impl Reach {
     fn report(&self) -> PeerTransport {
         match self {
             Self::Connecting => PeerTransport::unusable(SHM, "being connected"),
-            Self::Shared(session) if session.takes_areas() => PeerTransport::usable(SHM, "reads and writes"),
-            Self::Shared(_) => PeerTransport::usable(SHM, "reads only: the store is of an earlier version"),
+            Self::Shared(session) => {
+                let how = match session.takes_areas() {
+                    true => "reads and writes",
+                    false => "reads only: the store is of an earlier version",
+                };
+                PeerTransport::usable(SHM, how).moved(session.moved())
+            }
             Self::Not(_, why) => PeerTransport::unusable(SHM, why.as_str()),
         }
     }
@@ -276,6 +281,7 @@ impl Transport for ShmTransport {
                 answers.push(verdict.map(|()| checksum));
             }
             session.note_reads(unasked.0, unasked.1);
+            session.note_moved(read);
             (self.on_moved)(Access::Read, read);
             answers
         })

@@ -33,6 +33,8 @@ pub(super) struct Session {
     segments: HashMap<SegmentNumber, SharedSegment>,
     /// `None` with a store of an earlier version, which takes no messages.
     messages: Option<Messages>,
+    /// Bytes that went through it and were found good.
+    moved: AtomicU64,
 }
 
 pub(super) struct SharedSegment {
@@ -91,7 +93,7 @@ impl Session {
             reads: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
         });
-        (Self { address, segments, messages }, Offers(received))
+        (Self { address, segments, messages, moved: AtomicU64::new(0) }, Offers(received))
     }
 
     /// Whether every segment has stamps.
@@ -120,6 +122,15 @@ impl Session {
             inside.then_some(Found { segment, bytes: start..start + wanted, index, op })
         };
         ops.iter_mut().map(find).collect()
+    }
+
+    /// Counts bytes that went through it.
+    pub(super) fn note_moved(&self, bytes: u64) {
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
     }
 
     /// Notes reads that were found good without the store, for its metrics.

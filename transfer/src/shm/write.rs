@@ -135,8 +135,9 @@ impl ShmTransport {
         }
         let went_over_tcp = |op: usize| is_left && open.binary_search(&op).is_ok();
         let is_shared = |part: &&Part<'_>| answers[part.op].is_ok() && !went_over_tcp(part.op);
-        let shared = all_parts.iter().filter(is_shared);
-        (self.on_moved)(Access::Write, shared.map(|part| part.bytes.len() as u64).sum());
+        let shared = all_parts.iter().filter(is_shared).map(|part| part.bytes.len() as u64).sum();
+        session.note_moved(shared);
+        (self.on_moved)(Access::Write, shared);
         answers
     }
 

@@ -15,8 +15,8 @@ use crate::checksum::{Checksum, Sums};
 use crate::socket_options;
 use crate::transport::Seal;
 use crate::wire::{
-    self, AreaOp, Ask, HELLO_REPLY_LEN, Hello, HelloReply, KINDS_SINCE, REPLY_LEN, Request, SHARING_SINCE,
-    VERDICT_LEN, VerdictHeader, WireError,
+    self, AreaOp, Ask, HELLO_REPLY_LEN, Hello, HelloReply, KINDS_SINCE, Request, SHARING_SINCE, VERDICT_LEN,
+    VerdictHeader, WireError,
 };
 
 /// Bytes checksummed and sent, or received and checksummed, in one step: few enough to stay in the cache.
@@ -335,6 +335,11 @@ impl Link {
         self.receiver.reply(id).await
     }
 
+    /// Bytes that move over it.
+    pub(super) fn progress(&self) -> Progress {
+        self.receiver.progress.clone()
+    }
+
     /// Protocol version that both ends speak.
     pub(super) fn version(&self) -> u16 {
         self.version
@@ -485,8 +490,10 @@ impl Receiver {
     }
 
     pub(super) async fn reply(&mut self, id: u64) -> Result<Result<(), Refused>, Broken> {
-        let mut reply = [0; REPLY_LEN];
-        self.read_exact(&mut reply).await?;
+        let mut reply = wire::PROGRESS;
+        while reply == wire::PROGRESS {
+            self.read_exact(&mut reply).await?;
+        }
         wire::check_reply(reply, id)?;
         self.verdict().await
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, join_all};
-use mc_types::SealedGrant;
+use mc_types::{Grant, SealedGrant, SegmentNumber};
 use tokio::time::{Instant, timeout_at};
 
 use self::link::{Broken, ConnectError, Outcome, Refused};
@@ -423,7 +423,8 @@ impl<'a> Call<'a> {
             let (turn, bytes) = work.next_turn(done.len());
             let by = pool.rdma().map(|(by, _)| by).filter(|by| by.wants(bytes));
             let places = by.and_then(|by| work.places(turn.clone(), by));
-            let prepared = self.prepare(pool, places, failures).await?;
+            let lacks = places.as_ref().and_then(|_| self.lacks(pool, work, turn.clone()));
+            let prepared = self.prepare(pool, places, lacks, failures).await?;
             let first = done.len();
             let slot = match (pool.free_slot(), &prepared) {
                 (Some(slot), _) => slot,
@@ -484,6 +485,12 @@ impl<'a> Call<'a> {
         match &done[at] {
             Err(refused) if refused.other_way => {
                 let why = refused.reason.clone();
+                // Otherwise every call would ask again, and its bytes be copied for that.
+                if let Some((_, ways)) = pool.rdma()
+                    && let Some(segment) = self.segments([work.range(at)].into_iter()).first()
+                {
+                    ways.leave_segment(*segment, &why);
+                }
                 done.truncate(at);
                 if pool.rdma().is_some_and(|(by, _)| by.only) {
                     return Err(Failure::Rdma(why));
@@ -532,19 +539,37 @@ impl<'a> Call<'a> {
         pool.slot(self.deadline).await.map(Some)
     }
 
-    /// Prepares a turn, if it goes by RDMA.
+    /// Segments of granted ranges.
+    fn segments(&self, ranges: impl Iterator<Item = u32>) -> Vec<SegmentNumber> {
+        let Ok(grant) = Grant::peek(self.grant) else { return Vec::new() };
+        ranges.filter_map(|range| Some(grant.ranges.get(range as usize)?.segment)).collect()
+    }
+
+    /// Returns why no device of the store reaches bytes of the turn, if that is known.
+    fn lacks(&self, pool: &Pool, work: &Work<'_>, turn: Turn) -> Option<String> {
+        let (_, ways) = pool.rdma().filter(|(_, ways)| !ways.reaches_all())?;
+        ways.lacks(self.segments(turn.map(|at| work.range(at))).into_iter())
+    }
+
+    /// Prepares a turn, if it goes by RDMA. `lacks` says why the store can't do it.
     async fn prepare(
         &self,
         pool: &Pool,
         places: Option<Places>,
+        lacks: Option<String>,
         failures: u32,
     ) -> Result<Option<Prepared>, Failure> {
         let (Some((by, ways)), Some(places)) = (pool.rdma(), places) else { return Ok(None) };
-        let found = match ways.any(by.ways()) {
+        let found = match lacks.map_or_else(|| ways.any(by.ways()), Err) {
             Ok(()) if failures < RDMA_FAILURES => {
                 let until =
                     if by.only { self.deadline } else { self.deadline.min(Instant::now() + STAGING_WITHIN) };
-                match timeout_at(until, by.prepare(places)).await {
+                let prepared = async {
+                    // Before the memory that all stores share.
+                    let turn = if places.are_staged() { pool.staging_turn().await } else { None };
+                    by.prepare(places, turn).await
+                };
+                match timeout_at(until, prepared).await {
                     Ok(found) => found,
                     Err(_) if by.only => return Err(Failure::Queued),
                     Err(_) => Err("all buffers are in use".to_owned()),

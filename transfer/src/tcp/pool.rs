@@ -41,10 +41,16 @@ pub(super) struct Pool {
     rdma: Option<Arc<ByRdma>>,
     /// Ways of RDMA to the store.
     ways: Arc<Ways>,
+    /// Requests that may have staging memory, which all stores share.
+    staging: Arc<Semaphore>,
 }
 
 /// Bytes for which a batch uses a further connection, if they go by RDMA and it has enough operations.
 const RDMA_STRIPE: u64 = 512 << 10;
+
+/// Requests by RDMA that may have staging memory, for each connection: one that is under way, and one that is prepared meanwhile. All
+/// calls of this process have room for 32, so a slow store leaves most of it to others.
+const STAGED: usize = 2;
 
 /// The right to use one of the connections.
 pub(super) type Slot = OwnedSemaphorePermit;
@@ -124,7 +130,7 @@ impl Pools {
                 PeerTransport::usable(TRANSPORT, format!("open connections: {connections}"))
             }
         };
-        vec![by_rdma, tcp]
+        vec![by_rdma, tcp.moved(pool.map_or(0, |pool| pool.health.moved.bytes()))]
     }
 }
 
@@ -137,7 +143,13 @@ impl Pool {
             pipes: Default::default(),
             rdma,
             ways,
+            staging: Arc::new(Semaphore::new(STAGED * options.connections_per_peer.max(1))),
         }
+    }
+
+    /// Waits for the right to take staging memory.
+    pub(super) async fn staging_turn(&self) -> Option<OwnedSemaphorePermit> {
+        self.staging.clone().acquire_owned().await.ok()
     }
 
     /// Returns RDMA, if bytes may go by it, and the ways to the store.
@@ -290,5 +302,24 @@ impl Checkout {
     /// Returns a connection on which every request was answered in full.
     pub(super) fn put_back(self) {
         self.pool.idle.lock().push(self.link);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_slow_store_does_not_take_all_staging_memory() {
+        let pools =
+            Pools::new(TcpOptions { connections_per_peer: 1, ..TcpOptions::default() }, Err(String::new()));
+        let (slow, other) = (pools.get(StoreId(1), "slow:1"), pools.get(StoreId(2), "other:1"));
+        let turns: Vec<_> = (0..STAGED).map(|_| slow.staging_turn().now_or_never().unwrap()).collect();
+        assert!(slow.staging_turn().now_or_never().is_none());
+        assert!(other.staging_turn().now_or_never().is_some());
+        drop(turns);
+        assert!(slow.staging_turn().now_or_never().is_some());
     }
 }

@@ -42,6 +42,11 @@ impl Progress {
         self.own.add(n);
         self.all.add(n);
     }
+
+    /// Bytes moved over the connection.
+    pub(super) fn bytes(&self) -> u64 {
+        self.own.bytes()
+    }
 }
 
 /// Looks at a connection while a call works on it, to see whether bytes move.

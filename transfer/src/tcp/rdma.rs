@@ -4,17 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_types::Access;
+use mc_types::{Access, SegmentNumber};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout};
 
 use super::link::{Broken, Link, Outcome, Refused};
 use super::plan::{Buffer, Piece};
+use super::progress::Progress;
 use super::work::is_for_now;
 use crate::ReadBuffer;
 use crate::areas::{Areas, Reached};
 use crate::checksum::{Checksum, RunningChecksum};
+use crate::elsewhere::Elsewhere;
 use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};
 use crate::report::{PeerTransport, UNTRIED};
 use crate::transport::Seal;
@@ -60,7 +63,11 @@ struct State {
     theirs: usize,
     /// Ways that failed.
     left: HashMap<usize, Left>,
+    /// Segments that no device of the store reaches: when to try again, and why.
+    unreached: HashMap<SegmentNumber, (Instant, String)>,
     next: usize,
+    /// Bytes that went by RDMA and were found good.
+    moved: u64,
 }
 
 struct Left {
@@ -71,8 +78,14 @@ struct Left {
 
 /// The end of a pair beside a connection.
 pub(super) struct Paired {
-    end: ClientEnd,
+    end: Elsewhere<ClientEnd>,
     way: usize,
+}
+
+impl Paired {
+    fn new(end: ClientEnd, way: usize) -> Self {
+        Self { end: Elsewhere::new(end), way }
+    }
 }
 
 /// Why a connection has no queue pair.
@@ -112,15 +125,55 @@ impl Ways {
         let all = rdma.len() * state.theirs;
         let failed = state.left.keys().filter(|way| **way < all).count();
         let names = || rdma.names().collect::<Vec<_>>().join(", ");
-        match failed {
+        let now = Instant::now();
+        let unreached: Vec<&str> =
+            state.unreached.values().filter(|(until, _)| *until > now).map(|(_, why)| why.as_str()).collect();
+        if let Some(why) = rdma.why_not() {
+            return PeerTransport::unusable(RDMA, why.to_string()).moved(state.moved);
+        }
+        let report = match failed {
             _ if state.theirs == 0 && state.left.is_empty() => PeerTransport::unusable(RDMA, UNTRIED),
             failed if failed >= all => PeerTransport::unusable(RDMA, state.why()),
-            0 => PeerTransport::usable(RDMA, format!("over {}", names())),
-            _ => {
-                let why = state.why();
-                PeerTransport::usable(RDMA, format!("over {}; {failed} of {all} ways failed: {why}", names()))
+            _ if state.moved == 0 && !unreached.is_empty() => {
+                PeerTransport::unusable(RDMA, unreached.join("; "))
             }
+            _ => {
+                let mut how = vec![format!("over {}", names())];
+                if failed > 0 {
+                    how.push(format!("{failed} of {all} ways failed: {}", state.why()));
+                }
+                how.extend(unreached.into_iter().map(str::to_owned));
+                PeerTransport::usable(RDMA, how.join("; "))
+            }
+        };
+        report.moved(state.moved)
+    }
+
+    /// Notes that no device of the store reaches a segment, which is left for a while.
+    pub(super) fn leave_segment(&self, segment: SegmentNumber, why: &str) {
+        let until = Instant::now() + LEFT;
+        if self.0.lock().unreached.insert(segment, (until, why.to_owned())).is_none() {
+            tracing::warn!("no RDMA for bytes of segment {segment} of a store: {why}");
         }
+    }
+
+    /// Returns why one of the segments is left; `None` if none is.
+    pub(super) fn lacks(&self, segments: impl Iterator<Item = SegmentNumber>) -> Option<String> {
+        let (state, now) = (self.0.lock(), Instant::now());
+        let mut found = segments.filter_map(|segment| state.unreached.get(&segment));
+        found.find(|(until, _)| *until > now).map(|(_, why)| why.clone())
+    }
+
+    /// Whether every segment is reached, as far as is known.
+    pub(super) fn reaches_all(&self) -> bool {
+        self.0.lock().unreached.is_empty()
+    }
+
+    /// Counts bytes that went over a way, which works.
+    fn moved(&self, way: usize, bytes: u64) {
+        let mut state = self.0.lock();
+        state.left.remove(&way);
+        state.moved += bytes;
     }
 
     /// Leaves a way for a while.
@@ -131,10 +184,6 @@ impl Ways {
             tracing::warn!("no RDMA for {pause:?} on one way to a store: {why}");
         }
         state.left.insert(way, Left { until: Instant::now() + pause, pause, why: why.to_owned() });
-    }
-
-    fn works(&self, way: usize) {
-        self.0.lock().left.remove(&way);
     }
 
     fn is_left(&self, way: usize) -> bool {
@@ -157,15 +206,25 @@ impl ByRdma {
         self.rdma.len()
     }
 
+    /// Name of the device of a way.
+    fn device(&self, way: usize) -> &str {
+        self.rdma.names().nth(way % self.rdma.len()).unwrap_or("?")
+    }
+
     /// Whether a turn of so many bytes should go by RDMA.
     pub(super) fn wants(&self, bytes: u64) -> bool {
         bytes >= if self.only { 1 } else { WORTH_IT }
     }
 
     /// Finds the bytes of a turn's pieces, and waits for staging memory for those that have to be copied.
-    pub(super) async fn prepare(&self, places: Places) -> Result<Prepared, String> {
+    /// `turn` is the right to it.
+    pub(super) async fn prepare(
+        &self,
+        places: Places,
+        turn: Option<OwnedSemaphorePermit>,
+    ) -> Result<Prepared, String> {
         let staging = Staging::take(&self.rdma, places.staged_bytes.min(REQUEST)).await;
-        Ok(Prepared { places, staging: staging.map_err(|error| error.to_string())? })
+        Ok(Prepared { places, staging: staging.map_err(|error| error.to_string())?, turn })
     }
 }
 
@@ -182,6 +241,7 @@ type OfPiece = SmallVec<[Option<Reached>; 2]>;
 pub(super) struct Prepared {
     places: Places,
     staging: Staging,
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Places {
@@ -199,6 +259,11 @@ impl Places {
             of_pieces.push(piece.buffers.iter().map(find).collect());
         }
         Self { of_pieces, staged_bytes }
+    }
+
+    /// Whether some bytes have to be copied.
+    pub(super) fn are_staged(&self) -> bool {
+        self.staged_bytes > 0
     }
 
     fn reached(&self) -> Vec<Reached> {
@@ -225,7 +290,8 @@ impl Link {
             Err(why) => return Ok(Err(NoPair::NoWay(why))),
         };
         // A device that reaches nobody any more may look for its peer for seconds, at either end.
-        let made = within(patience, 0, self.make_pair(by, ways, way, access, grant)).await;
+        let progress = self.progress();
+        let made = within(patience, 0, &progress, self.make_pair(by, ways, way, access, grant)).await;
         let made = made.inspect_err(|broken| broken.leave(ways, way))?;
         if let Err(NoPair::NoWay(why)) = &made {
             ways.leave(way, why);
@@ -251,9 +317,12 @@ impl Link {
         let ours = by.rdma.len();
         // The store counts its devices around.
         let wish = u16::try_from(way % ours + way / ours).unwrap_or(0);
-        let end = match ClientEnd::new(&by.rdma, way % ours, wish) {
-            Ok(end) => end,
-            Err(error) => return no_way(error.to_string()),
+        let (rdma, device) = (by.rdma.clone(), way % ours);
+        let made = tokio::task::spawn_blocking(move || ClientEnd::new(&rdma, device, wish)).await;
+        let end = match made {
+            Ok(Ok(end)) => Elsewhere::new(end),
+            Ok(Err(error)) => return no_way(error.to_string()),
+            Err(failed) => return no_way(failed.to_string()),
         };
         let id = self.begin(Ask::Pair(access), 1, grant);
         end.end().encode(self.out());
@@ -288,9 +357,15 @@ impl Link {
         pieces: &mut [Piece<ReadBuffer<'_>>],
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let (by, ways, Prepared { places, staging }, patience) = by;
+        // The turn ends after the staging memory.
+        let (by, ways, Prepared { places, staging, turn: _turn }, patience) = by;
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
-        let mut buffers = Buffers::new(end, staging, places.reached());
+        let (mut buffers, mut moved) = (Buffers::new(end.into_inner(), staging, places.reached()), 0);
+        if let Err(why) = buffers.check() {
+            let named = format!("RDMA device {}: {why}", by.device(way));
+            return Err(Broken::Rdma(named).after(buffers, ways, way).await);
+        }
+        let progress = self.progress();
         for batch in batches(pieces, &places) {
             let (places, batch) = (&places.of_pieces[batch.clone()], &mut pieces[batch]);
             let asked = async {
@@ -304,9 +379,9 @@ impl Link {
                 }
                 Ok(answers.of_pieces)
             };
-            let answers = match within(patience, bytes_of(batch), asked).await {
+            let answers = match within(patience, bytes_of(batch), &progress, asked).await {
                 Ok(answers) => answers,
-                Err(broken) => return Err(broken.after(buffers, ways, way)),
+                Err(broken) => return Err(broken.after(buffers, ways, way).await),
             };
             let (mut at, mut good) = (0, 0);
             for ((piece, places), answer) in batch.iter_mut().zip(places).zip(answers) {
@@ -323,12 +398,13 @@ impl Link {
                 at += staged;
             }
             (by.on_moved)(Access::Read, good);
+            moved += good;
             if done[done.len() - batch.len()..].iter().any(is_for_now) {
                 break;
             }
         }
-        self.paired = buffers.settled().map(|end| Paired { end, way });
-        ways.works(way);
+        self.paired = buffers.settled().map(|end| Paired::new(end, way));
+        ways.moved(way, moved);
         Ok(())
     }
 
@@ -342,11 +418,17 @@ impl Link {
         seal: Seal,
         done: &mut Vec<Outcome>,
     ) -> Result<(), Broken> {
-        let (by, ways, Prepared { places, staging }, patience) = by;
+        // The turn ends after the staging memory.
+        let (by, ways, Prepared { places, staging, turn: _turn }, patience) = by;
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
-        let mut buffers = Buffers::new(end, staging, places.reached());
+        let (mut buffers, mut moved) = (Buffers::new(end.into_inner(), staging, places.reached()), 0);
+        if let Err(why) = buffers.check() {
+            let named = format!("RDMA device {}: {why}", by.device(way));
+            return Err(Broken::Rdma(named).after(buffers, ways, way).await);
+        }
         let ask = if seal == Seal::Yes { Ask::RdmaWriteAndSeal } else { Ask::RdmaWrite };
         let of_writes = self.sums;
+        let progress = self.progress();
         for batch in batches(pieces, &places) {
             let (places, batch) = (&places.of_pieces[batch.clone()], &pieces[batch]);
             let (mut at, mut sums) = (0, Vec::with_capacity(batch.len()));
@@ -372,21 +454,23 @@ impl Link {
                     }
                 }
             };
-            let (answers, ()) = tokio::join!(within(patience, bytes_of(batch), asked), sum);
+            let (answers, ()) = tokio::join!(within(patience, bytes_of(batch), &progress, asked), sum);
             let answers = match answers {
                 Ok(answers) => answers,
-                Err(broken) => return Err(broken.after(buffers, ways, way)),
+                Err(broken) => return Err(broken.after(buffers, ways, way).await),
             };
             let good = batch.iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
-            (by.on_moved)(Access::Write, good.map(|(piece, _)| piece.len).sum());
+            let good = good.map(|(piece, _)| piece.len).sum();
+            (by.on_moved)(Access::Write, good);
+            moved += good;
             let sums = sums.into_iter().map(Option::unwrap_or_default);
             done.extend(sums.zip(answers).map(|(sum, answer)| answer.map(|()| sum)));
             if done[done.len() - batch.len()..].iter().any(is_for_now) {
                 break;
             }
         }
-        self.paired = buffers.settled().map(|end| Paired { end, way });
-        ways.works(way);
+        self.paired = buffers.settled().map(|end| Paired::new(end, way));
+        ways.moved(way, moved);
         Ok(())
     }
 
@@ -462,9 +546,9 @@ struct Answers {
 
 impl Broken {
     /// The error of a request in `buffers`.
-    fn after(self, buffers: Buffers, ways: &Ways, way: usize) -> Self {
+    async fn after(self, buffers: Buffers, ways: &Ways, way: usize) -> Self {
         self.leave(ways, way);
-        match buffers.abandon() {
+        match buffers.abandon().await {
             Ok(()) => self,
             Err(why) => Self::Held(why.to_string()),
         }
@@ -478,17 +562,29 @@ impl Broken {
     }
 }
 
-/// Bounds the wait for the answer to a request of `len` bytes.
+/// Parts of the patience in which is looked for progress. Many, so that it ends before the look at the connection takes the whole
+/// store for dead.
+const LOOKS: u32 = 8;
+
+/// Bounds the wait for the answer to a request of `len` bytes: for as long as nothing comes over the connection. A store whose card
+/// is busy reports that it completes requests.
 async fn within<T>(
     patience: Duration,
     len: u64,
+    progress: &Progress,
     asked: impl Future<Output = Result<T, Broken>>,
 ) -> Result<T, Broken> {
     let most = patience + Duration::from_micros(len * 1_000_000 / SLOWEST);
-    match timeout(most, asked).await {
-        Ok(answer) => answer,
-        Err(_) => Err(Broken::Rdma(format!("the store moved nothing by RDMA within {most:?}"))),
+    let mut asked = std::pin::pin!(asked);
+    let mut silent = 0;
+    while silent < LOOKS {
+        let seen = progress.bytes();
+        if let Ok(answer) = timeout(most / LOOKS, asked.as_mut()).await {
+            return answer;
+        }
+        silent = if progress.bytes() == seen { silent + 1 } else { 0 };
     }
+    Err(Broken::Rdma(format!("the store moved nothing by RDMA within {most:?}")))
 }
 
 fn bytes_of<B>(pieces: &[Piece<B>]) -> u64 {
@@ -601,6 +697,38 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_store_that_reports_progress_is_waited_for() {
+        let (progress, patience) = (Progress::new(Arc::default()), Duration::from_millis(300));
+        let busy = async {
+            for _ in 0..20 {
+                tokio::time::sleep(patience / 2).await;
+                progress.add(8);
+            }
+            Ok(7)
+        };
+        assert_eq!(within(patience, 0, &progress, busy).await.unwrap(), 7);
+        let began = Instant::now();
+        let silent = within(patience, 0, &progress, std::future::pending::<Result<(), _>>()).await;
+        assert!(matches!(silent, Err(Broken::Rdma(_))));
+        assert!(
+            began.elapsed() < patience * 4 / 3,
+            "of the paused clock: before the store is taken for dead"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_segment_that_no_device_reaches_is_not_asked_for_again_at_once() {
+        let ways = Ways::default();
+        assert!(ways.reaches_all());
+        ways.leave_segment(3, "memlock");
+        assert!(!ways.reaches_all());
+        assert_eq!(ways.lacks([1, 3].into_iter()), Some("memlock".to_owned()));
+        assert_eq!(ways.lacks([1, 2].into_iter()), None);
+        tokio::time::advance(LEFT).await;
+        assert_eq!(ways.lacks([3].into_iter()), None, "the store may have registered it");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_way_that_failed_is_left_for_a_while_and_others_are_tried() {
         let ways = Ways::default();
         assert_eq!((ways.pick(2), ways.pick(2)), (Ok(0), Ok(1)));
@@ -618,7 +746,7 @@ mod tests {
         ways.leave(3, "switch");
         tokio::time::advance(LEFT).await;
         assert!(ways.is_left(3), "longer the second time");
-        ways.works(3);
+        ways.moved(3, 0);
         assert!(!ways.is_left(3));
     }
 }

@@ -80,6 +80,11 @@ impl Work<'_> {
         }
     }
 
+    /// The granted range of the piece `at`.
+    pub(super) fn range(&self, at: usize) -> u32 {
+        self.op(at).range
+    }
+
     /// Carries the pieces of `turn`; by RDMA, if it was prepared for that.
     pub(super) async fn turn(
         &mut self,

@@ -12,10 +12,10 @@ fn the_encoding_is_stable() {
     golden.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4]);
     assert_eq!(hello.encode().as_slice(), golden);
 
-    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x04\x00\x01\x00\x00\x00");
+    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x05\x00\x01\x00\x00\x00");
     assert_eq!(
         HelloReply::encode(0, Err((Status::Identity, "no"))),
-        b"mcTX\x00\x01\x00\x04\x00\x00\x01\x00\x02no"
+        b"mcTX\x00\x01\x00\x05\x00\x00\x01\x00\x02no"
     );
 
     let mut out = Vec::new();

@@ -102,6 +102,24 @@ impl Drop for List {
     }
 }
 
+/// Lets libibverbs keep its own memory from children of this process, where the kernel does not copy pinned pages at a fork (Linux
+/// before 5.12): otherwise the first write after a fork would separate the queues here from those that a device reads.
+///
+/// It works before the first registration only, and a second call changes nothing.
+fn prepare_for_forks() {
+    // SAFETY: both only look at the process, or change the library's bookkeeping.
+    let failed = unsafe {
+        match ffi::ibv_is_fork_initialized() {
+            ffi::IBV_FORK_DISABLED => ffi::ibv_fork_init(),
+            _ => 0,
+        }
+    };
+    if failed != 0 {
+        let error = io::Error::from_raw_os_error(failed.abs());
+        tracing::warn!(%error, "cannot prepare RDMA for forks: a process that forks must not use RDMA");
+    }
+}
+
 /// Returns the names of this machine's devices.
 ///
 /// # Errors
@@ -116,6 +134,7 @@ impl Device {
     /// # Errors
     /// [`VerbsError`].
     pub fn open(name: &str) -> Result<Arc<Self>, VerbsError> {
+        prepare_for_forks();
         let list = List::get()?;
         let Some((device, _)) = list.named().find(|(_, there)| there == name) else {
             let there: Vec<_> = list.named().map(|(_, name)| name).collect();

@@ -18,6 +18,8 @@ mod pin_limit;
 mod queue;
 #[cfg(feature = "ibverbs")]
 mod region;
+#[cfg(feature = "ibverbs")]
+mod self_test;
 
 pub use choice::{Choice, Gid, GidKind, LinkLayer, Path, Port, PortState, choose};
 #[cfg(feature = "ibverbs")]
@@ -29,3 +31,5 @@ pub use pin_limit::PinLimit;
 pub use queue::{Completion, CompletionQueue, Failure, Kind};
 #[cfg(feature = "ibverbs")]
 pub use region::{Access, Memory, Region, RegisterError};
+#[cfg(feature = "ibverbs")]
+pub use self_test::self_test;

@@ -58,6 +58,8 @@ struct Transport {
     usable: bool,
     /// How it is used, or why it is not.
     how: String,
+    /// Bytes of the probe that went by it; by TCP also requests and answers.
+    bytes: u64,
 }
 
 pub(super) async fn transports(global: &Global, output: Output) -> Result<Ended> {
@@ -84,11 +86,12 @@ pub(super) async fn transports(global: &Global, output: Output) -> Result<Ended>
 fn of_store(store: &StoreStatus, tried: Result<Duration, String>, peers: &[PeerReport]) -> Store {
     let peer = peers.iter().find(|peer| peer.store == store.store);
     let transports = peer.map(|peer| peer.transports.as_slice()).unwrap_or_default();
-    let by = transports.iter().find(|transport| transport.usable).map(|transport| transport.name);
-    let of = |PeerTransport { name, usable, how }: &PeerTransport| Transport {
+    let by = moved_by(transports);
+    let of = |PeerTransport { name, usable, how, bytes, .. }: &PeerTransport| Transport {
         name,
         usable: *usable,
         how: how.clone(),
+        bytes: *bytes,
     };
     Store {
         store: store.store.to_string(),
@@ -100,6 +103,12 @@ fn of_store(store: &StoreStatus, tried: Result<Duration, String>, peers: &[PeerR
         error: tried.err(),
         transports: transports.iter().map(of).collect(),
     }
+}
+
+/// The transport that the bytes of the probe went by: what a transport says of itself may be out of date.
+fn moved_by(transports: &[PeerTransport]) -> Option<&'static str> {
+    let most = transports.iter().max_by_key(|transport| transport.bytes)?;
+    (most.bytes > 0).then_some(most.name)
 }
 
 /// Puts an object on the store, reads it and removes it. Returns how long the fastest read took.
@@ -162,11 +171,22 @@ fn text(document: &Document) -> String {
         document.stores.iter().filter_map(|store| Some(format!("{}: {}", store.addr, store.error.as_ref()?)));
     // A transport below the one that is used needs no explanation, and a store that no bytes went to has one.
     let reached = document.stores.iter().filter(|store| store.error.is_none());
-    let lacking = reached.flat_map(|store| {
-        let better = store.transports.iter().take_while(|transport| !transport.usable);
-        better.map(|transport| Lacking { name: transport.name, why: &transport.how, at: &store.addr })
-    });
+    let lacking: Vec<_> = reached
+        .flat_map(|store| {
+            let better = store.transports.iter().take_while(|transport| Some(transport.name) != store.by);
+            better.map(|transport| (transport.name, lack(transport, store.by), &store.addr))
+        })
+        .collect();
+    let lacking = lacking.iter().map(|(name, why, at)| Lacking { name, why, at });
     let reasons = lines_of(lacking, document.stores.len());
     let lines: Vec<String> = failed.chain(reasons).collect();
     if lines.is_empty() { columns(&rows) } else { format!("{}\n{}", columns(&rows), lines.join("\n")) }
+}
+
+/// Why the probe did not go by a transport.
+fn lack(transport: &Transport, by: Option<&str>) -> String {
+    match (transport.usable, by) {
+        (true, Some(by)) => format!("its bytes went by {by}, although it should work ({})", transport.how),
+        _ => transport.how.clone(),
+    }
 }

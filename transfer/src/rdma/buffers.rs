@@ -277,7 +277,8 @@ impl Buffers {
         if self.staging.blocks.iter().all(is_staged) && self.reached.iter().all(is_reached) {
             return Ok(());
         }
-        Err(NoRdma("the device could not register memory of this process".to_owned()))
+        let device = self.end.as_ref().map_or("?", ClientEnd::device);
+        Err(NoRdma(format!("RDMA device {device} could not register memory of this process")))
     }
 
     /// Returns once the store has sent the message `number`: then the bytes that it wrote can be read here.

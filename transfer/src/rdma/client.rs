@@ -52,6 +52,11 @@ impl ClientEnd {
         self.way
     }
 
+    /// Name of its device.
+    pub(super) fn device(&self) -> &str {
+        self.pair.device().name()
+    }
+
     /// Its queue pair, whose end ends every access of the store.
     pub(super) fn pair(&self) -> &Arc<QueuePair> {
         &self.pair

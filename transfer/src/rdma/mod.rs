@@ -47,6 +47,8 @@ mod exposed;
 mod registered;
 #[cfg(feature = "rdma")]
 mod store;
+#[cfg(any(feature = "rdma", test))]
+mod subnets;
 #[cfg(feature = "rdma")]
 mod ways;
 

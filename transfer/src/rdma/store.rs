@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::completions::Completions;
+use super::subnets::Masks;
 use super::ways::Rdma;
 use super::{Direction, Failed, NoRdma};
 use crate::fence::CutOff;
@@ -104,11 +105,15 @@ impl StoreEnd {
             let why = lacks.map_or("not yet".to_owned(), |why| why.to_string());
             NoRdma(format!("the store's memory is registered with no RDMA device: {why}"))
         })?;
-        // The wished one, or the next one on the same kind of network.
-        let wish = usize::from(theirs.way) % count;
-        let way = (0..count)
-            .map(|nth| (wish + nth) % count)
-            .find(|way| rdma.ways[*way].link() == theirs.link && reach[*way] == best);
+        // The wished one of those in the client's subnet, or else of those on the same kind of network.
+        let on_network =
+            (0..count).filter(|way| rdma.ways[*way].link() == theirs.link && reach[*way] == best);
+        let on_network: Vec<usize> = on_network.collect();
+        let masks = Masks::of_this_host();
+        let is_near = |way: &usize| masks.are_near(rdma.ways[*way].path.gid.bytes, theirs.gid);
+        let near: Vec<usize> = on_network.iter().copied().filter(is_near).collect();
+        let choice = if near.is_empty() { &on_network } else { &near };
+        let way = choice.get(usize::from(theirs.way) % choice.len().max(1)).copied();
         let way = way.ok_or_else(|| {
             NoRdma("no RDMA device of the store is on the same kind of network as the client's".to_owned())
         })?;

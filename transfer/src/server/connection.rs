@@ -74,7 +74,13 @@ impl<'a> Connection<'a> {
                 Err(Closed::Idle(_)) if idle > BUFFERS_KEPT => {
                     (self.body, self.out) = (Vec::new(), Vec::new());
                     self.socket.free_buffer();
-                    self.socket.wait_idle(idle - BUFFERS_KEPT, self.server.place_wanted()).await?;
+                    let wanted = async {
+                        tokio::select! {
+                            () = self.server.place_wanted() => {}
+                            () = self.server.pair_wanted(), if self.pair.is_some() => {}
+                        }
+                    };
+                    self.socket.wait_idle(idle - BUFFERS_KEPT, wanted).await?;
                     self.socket.read_message(&mut header, Some(idle)).await?;
                 }
                 read => read?,

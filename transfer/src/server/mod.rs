@@ -112,6 +112,8 @@ pub struct DataServer {
     rdma: Option<Arc<Rdma>>,
     /// Connections that may still get RDMA beside them.
     pairs: Arc<Semaphore>,
+    /// Wakes the connection with such a pair that has been idle for the longest time when another one gets none.
+    pairs_wanted: Notify,
     /// Memory that clients of this host share with this store.
     areas: AreaTable,
     copiers: Copiers,
@@ -179,6 +181,7 @@ impl DataServer {
             slots: Arc::new(Semaphore::new(max_connections)),
             rdma,
             pairs: Arc::new(Semaphore::new(max_pairs.min(Semaphore::MAX_PERMITS))),
+            pairs_wanted: Notify::new(),
             areas: AreaTable::default(),
             copiers: Copiers::new(),
             transfer_ended: Arc::default(),
@@ -296,6 +299,16 @@ impl DataServer {
         loop {
             self.crowded.notified().await;
             if self.slots.available_permits() == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Returns when another connection wants a queue pair and there is still none.
+    async fn pair_wanted(&self) {
+        loop {
+            self.pairs_wanted.notified().await;
+            if self.pairs.available_permits() == 0 {
                 return;
             }
         }

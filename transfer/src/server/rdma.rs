@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use mc_types::Grant;
 use tokio::sync::OwnedSemaphorePermit;
@@ -16,6 +17,9 @@ use crate::elsewhere::Elsewhere;
 use crate::fence::CutOff;
 use crate::rdma::{Direction, Failed, NoRdma, Part, StoreEnd};
 use crate::wire::{END_LEN, End, PROGRESS, PROGRESS_SINCE, RdmaOp};
+
+/// Longest wait for the place of an idle pair: less than a client's patience.
+const PAIR_WITHIN: Duration = Duration::from_millis(100);
 
 /// The queue pair beside a connection.
 pub(super) struct Pair {
@@ -66,8 +70,16 @@ impl DataServer {
     /// Makes a queue pair for a client's.
     async fn make_pair(&self, theirs: End) -> Result<(Elsewhere<Pair>, End), Refusal> {
         let rdma = self.rdma.clone().ok_or_else(|| Refusal::Device("the store offers none".to_owned()))?;
-        let place = self.pairs.clone().try_acquire_owned();
-        let place = place.map_err(|_| Refusal::Device("too many clients have a queue pair".to_owned()))?;
+        let place = match self.pairs.clone().try_acquire_owned() {
+            Ok(place) => Ok(place),
+            Err(_) => {
+                // The pair that has been idle for the longest time goes, with its connection.
+                self.pairs_wanted.notify_one();
+                let place = tokio::time::timeout(PAIR_WITHIN, self.pairs.clone().acquire_owned()).await;
+                place.map_err(|_| ()).and_then(|place| place.map_err(drop))
+            }
+        };
+        let place = place.map_err(|()| Refusal::Device("too many clients have a queue pair".to_owned()))?;
         // Some drivers look up where the client is, and wait for an answer.
         let segments: Vec<_> = self.lent.load().iter().map(|lent| lent.segment.clone()).collect();
         let made = tokio::task::spawn_blocking(move || StoreEnd::new(&rdma, &segments, &theirs)).await;

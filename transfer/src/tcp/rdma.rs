@@ -76,6 +76,14 @@ struct Left {
     why: String,
 }
 
+/// Devices of a way: one of `ours`, and one of `theirs`. The first ways use each device of both ends, the others combine them in
+/// another order.
+fn devices_of(way: usize, ours: usize, theirs: usize) -> (usize, usize) {
+    let (ours, theirs) = (ours.max(1), theirs.max(1));
+    let (nth, round) = (way % ours.max(theirs), way / ours.max(theirs));
+    if ours >= theirs { (nth, (nth + round) % theirs) } else { ((nth + round) % ours, nth) }
+}
+
 /// The end of a pair beside a connection.
 pub(super) struct Paired {
     end: Elsewhere<ClientEnd>,
@@ -98,7 +106,7 @@ pub(super) enum NoPair {
 
 impl Ways {
     /// Returns the way to try: the next one of those that did not fail. Devices of the same number go first, because they
-    /// are often on the same switch, and each of both ends is in one of these. `Err` says why there is none.
+    /// are often on the same switch, and each of both ends is in one of these (see [`devices_of`]). `Err` says why there is none.
     fn pick(&self, ours: usize) -> Result<usize, String> {
         let mut state = self.0.lock();
         let (now, next) = (Instant::now(), state.next);
@@ -206,11 +214,6 @@ impl ByRdma {
         self.rdma.len()
     }
 
-    /// Name of the device of a way.
-    fn device(&self, way: usize) -> &str {
-        self.rdma.names().nth(way % self.rdma.len()).unwrap_or("?")
-    }
-
     /// Whether a turn of so many bytes should go by RDMA.
     pub(super) fn wants(&self, bytes: u64) -> bool {
         bytes >= if self.only { 1 } else { WORTH_IT }
@@ -314,10 +317,11 @@ impl Link {
                 "the store speaks version {version} of the transfer protocol, without RDMA"
             ));
         }
-        let ours = by.rdma.len();
-        // The store counts its devices around.
-        let wish = u16::try_from(way % ours + way / ours).unwrap_or(0);
-        let (rdma, device) = (by.rdma.clone(), way % ours);
+        let theirs = ways.0.lock().theirs;
+        let (device, wish) = devices_of(way, by.rdma.len(), theirs);
+        // The store counts its devices around, so that before its first answer a device of ours wishes for that of the same number.
+        let wish = u16::try_from(if theirs == 0 { device } else { wish }).unwrap_or(0);
+        let rdma = by.rdma.clone();
         let made = tokio::task::spawn_blocking(move || ClientEnd::new(&rdma, device, wish)).await;
         let end = match made {
             Ok(Ok(end)) => Elsewhere::new(end),
@@ -362,8 +366,7 @@ impl Link {
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
         let (mut buffers, mut moved) = (Buffers::new(end.into_inner(), staging, places.reached()), 0);
         if let Err(why) = buffers.check() {
-            let named = format!("RDMA device {}: {why}", by.device(way));
-            return Err(Broken::Rdma(named).after(buffers, ways, way).await);
+            return Err(Broken::Rdma(why.to_string()).after(buffers, ways, way).await);
         }
         let progress = self.progress();
         for batch in batches(pieces, &places) {
@@ -423,8 +426,7 @@ impl Link {
         let Some(Paired { end, way }) = self.paired.take() else { return Err(Broken::Rdma(String::new())) };
         let (mut buffers, mut moved) = (Buffers::new(end.into_inner(), staging, places.reached()), 0);
         if let Err(why) = buffers.check() {
-            let named = format!("RDMA device {}: {why}", by.device(way));
-            return Err(Broken::Rdma(named).after(buffers, ways, way).await);
+            return Err(Broken::Rdma(why.to_string()).after(buffers, ways, way).await);
         }
         let ask = if seal == Seal::Yes { Ask::RdmaWriteAndSeal } else { Ask::RdmaWrite };
         let of_writes = self.sums;
@@ -685,6 +687,21 @@ mod tests {
             lens.iter().map(|len| Piece { len: *len, ..Piece::empty(0, 0, 0) }).collect();
         let of_pieces = vec![OfPiece::new(); lens.len()];
         batches(&pieces, &Places { of_pieces, staged_bytes: 0 })
+    }
+
+    #[test]
+    fn every_device_of_both_ends_is_used_before_any_pair_of_them_comes_again() {
+        for (ours, theirs) in [(1, 1), (2, 4), (4, 2), (4, 8), (8, 4), (3, 3), (2, 3)] {
+            let pairs: Vec<_> = (0..ours * theirs).map(|way| devices_of(way, ours, theirs)).collect();
+            let first = &pairs[..ours.max(theirs)];
+            let used = |which: fn(&(usize, usize)) -> usize| {
+                first.iter().map(which).collect::<std::collections::BTreeSet<_>>().len()
+            };
+            assert_eq!((used(|pair| pair.0), used(|pair| pair.1)), (ours, theirs));
+            let distinct: std::collections::BTreeSet<_> = pairs.iter().collect();
+            assert_eq!(distinct.len(), ours * theirs, "each pair once: {pairs:?}");
+        }
+        assert_eq!(devices_of(3, 2, 4), (1, 3));
     }
 
     #[test]

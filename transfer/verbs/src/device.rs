@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ibverbs_sys as ffi;
 
@@ -60,6 +61,8 @@ pub struct Limits {
 pub struct Device {
     context: NonNull<ffi::ibv_context>,
     name: String,
+    /// Number of completion queues so far.
+    queues: AtomicUsize,
 }
 
 // SAFETY: libibverbs serializes calls on one context itself.
@@ -145,7 +148,9 @@ impl Device {
         let context = unsafe { ffi::ibv_open_device(device) };
         let source = io::Error::last_os_error();
         match NonNull::new(context) {
-            Some(context) => Ok(Arc::new(Self { context, name: name.to_owned() })),
+            Some(context) => {
+                Ok(Arc::new(Self { context, name: name.to_owned(), queues: AtomicUsize::new(0) }))
+            }
             None => Err(VerbsError::Step { device: name.to_owned(), step: "open it", source }),
         }
     }
@@ -154,6 +159,14 @@ impl Device {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Completion vector for another queue. Each vector interrupts a processor of its own, so queues take them by turns.
+    pub(crate) fn next_vector(&self) -> i32 {
+        // SAFETY: an open context.
+        let vectors = unsafe { self.context.as_ref() }.num_comp_vectors.max(1);
+        let nth = self.queues.fetch_add(1, Ordering::Relaxed) % vectors.unsigned_abs() as usize;
+        i32::try_from(nth).unwrap_or(0)
     }
 
     pub(crate) fn context(&self) -> *mut ffi::ibv_context {

@@ -10,7 +10,7 @@ use ibverbs_sys as ffi;
 use parking_lot::Mutex;
 
 use crate::choice::{LinkLayer, Path};
-use crate::device::{Domain, VerbsError};
+use crate::device::{Device, Domain, VerbsError};
 use crate::queue::CompletionQueue;
 
 /// Priority of the packets' way through routers: as many hops as IP allows by default.
@@ -197,6 +197,12 @@ impl QueuePair {
             | ffi::ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
         made.modify("prepare a queue pair", &mut to, named)?;
         Ok(made)
+    }
+
+    /// The device that it is on.
+    #[must_use]
+    pub fn device(&self) -> &Arc<Device> {
+        self.domain.device()
     }
 
     /// Address of this end, for the peer.

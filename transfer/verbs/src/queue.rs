@@ -106,7 +106,8 @@ impl CompletionQueue {
         let entries = i32::try_from(entries).unwrap_or(i32::MAX);
         // SAFETY: an open context and its channel.
         let queue = unsafe {
-            ffi::ibv_create_cq(device.context(), entries, std::ptr::null_mut(), channel.as_ptr(), 0)
+            let vector = device.next_vector();
+            ffi::ibv_create_cq(device.context(), entries, std::ptr::null_mut(), channel.as_ptr(), vector)
         };
         let source = io::Error::last_os_error();
         let Some(queue) = NonNull::new(queue) else {

@@ -299,9 +299,8 @@ impl Buffers {
     /// # Errors
     /// When the device does not release the memory.
     pub(crate) async fn abandon(mut self) -> Result<(), NoRdma> {
-        if let Some(end) = &self.end {
+        if let Some(pair) = self.end.as_ref().map(|end| end.pair().clone()) {
             // It may take long. If nobody waits for it any more, the drop does.
-            let pair = end.pair().clone();
             let _ = tokio::task::spawn_blocking(move || pair.destroy()).await;
         }
         self.end_access()

@@ -73,8 +73,8 @@ impl<K> Drop for Flight<'_, K> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reach {
     Nothing,
-    /// It could not register some.
-    Some,
+    /// It could not register others.
+    Part,
     /// All, or some are still to be tried.
     All,
 }
@@ -84,7 +84,7 @@ impl Reach {
         let at: Vec<_> = segments.iter().filter_map(|segment| segment.registered()?.at(way)).collect();
         match (at.contains(&true), at.contains(&false)) {
             (false, _) => Self::Nothing,
-            (true, true) => Self::Some,
+            (true, true) => Self::Part,
             (true, false) => Self::All,
         }
     }
@@ -226,6 +226,9 @@ impl StoreEnd {
                 }
                 let completed = tokio::select! {
                     biased;
+                    // First, so that a driver that moves the bytes while they are posted does not keep them from being noticed.
+                    () = cut_off.ordered() => return Err(Failed::CutOff),
+                    completed = completions.next() => completed.map_err(|error| failed(&error))?,
                     () = tokio::time::sleep_until(report_at) => {
                         let seen = device.load(Ordering::Relaxed);
                         if seen != reported {
@@ -234,9 +237,6 @@ impl StoreEnd {
                         (reported, report_at) = (seen, Instant::now() + REPORT_EVERY);
                         continue;
                     }
-                    // First, so that a driver that moves the bytes while they are posted does not keep them from being noticed.
-                    () = cut_off.ordered() => return Err(Failed::CutOff),
-                    completed = completions.next() => completed.map_err(|error| failed(&error))?,
                     () = &mut gone => return Err(Failed::Gone),
                     () = tokio::time::sleep_until(stalled_at) => {
                         return Err(failed(&format!("nothing completed for {stall:?}")));

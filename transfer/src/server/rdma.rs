@@ -61,8 +61,8 @@ impl<'a> Reports<'a> {
     /// Returns the rest of one that was sent in part.
     fn rest(self) -> impl Iterator<Item = u8> + use<> {
         let sent = self.sent.into_inner();
-        let rest = if sent == 0 { &[][..] } else { &PROGRESS[sent..] };
-        rest.iter().copied()
+        let rest = if sent == 0 { 0 } else { PROGRESS.len() - sent };
+        PROGRESS.into_iter().take(rest)
     }
 }
 

@@ -544,7 +544,7 @@ fn copied<K: AsRef<[u8]>>(keys: &[K]) -> Vec<Bytes> {
 
 /// Returns a transport of the chosen kinds. It counts the bytes that don't go over TCP.
 fn transport(builder: &Builder, counters: &Arc<Counters>) -> Result<Arc<dyn Transport>, NoRdma> {
-    let rdma = Rdma::for_process(builder.transports, &builder.rdma_devices)?;
+    let rdma = Rdma::for_process(builder.transports, &builder.rdma_devices, &builder.rdma_options)?;
     let sums = if builder.checksum { Sums::All } else { Sums::Writes };
     let options = TcpOptions { sums, ..TcpOptions::default() };
     let counted = counters.clone();

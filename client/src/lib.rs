@@ -38,8 +38,8 @@ pub use api::{Client, GetInto, PutFrom};
 pub use error::{ConnectError, Error, Outcome};
 pub use mc_discovery::Leader;
 pub use mc_transfer::{
-    Memory, NoRdma, PeerReport, PeerTransport, RdmaDevices, RegisterError, RegisteredMemory, Segment,
-    ShmAccess, Transports,
+    Memory, NoRdma, PeerReport, PeerTransport, RdmaDevices, RdmaOptions, RegisterError, RegisteredMemory,
+    Segment, ShmAccess, Transports,
 };
 pub use mc_types::{
     ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, PutId, StoreId,

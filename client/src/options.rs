@@ -2,7 +2,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mc_net::{Network, TcpNetwork};
-use mc_transfer::{Memory, RdmaDevices, ShmAccess, Transport, Transports};
+use mc_transfer::{Memory, RdmaDevices, RdmaOptions, ShmAccess, Transport, Transports};
 use mc_types::{ByteSize, ClusterId, StoreId};
 use tokio::runtime::Handle;
 
@@ -35,6 +35,7 @@ pub struct Builder {
     pub(crate) shm: ShmAccess,
     pub(crate) transports: Transports,
     pub(crate) rdma_devices: RdmaDevices,
+    pub(crate) rdma_options: RdmaOptions,
     pub(crate) transport: Option<Arc<dyn Transport>>,
     pub(crate) runtime: Option<Handle>,
 }
@@ -59,6 +60,7 @@ impl Default for Builder {
             shm: ShmAccess::default(),
             transports: Transports::default(),
             rdma_devices: RdmaDevices::default(),
+            rdma_options: RdmaOptions::default(),
             transport: None,
             runtime: None,
         }
@@ -205,6 +207,13 @@ impl Builder {
     #[must_use]
     pub fn rdma_devices(mut self, devices: RdmaDevices) -> Self {
         self.rdma_devices = devices;
+        self
+    }
+
+    /// Sets how the RDMA devices are used. Default: [`RdmaOptions::default`].
+    #[must_use]
+    pub fn rdma_options(mut self, options: RdmaOptions) -> Self {
+        self.rdma_options = options;
         self
     }
 

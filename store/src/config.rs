@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use mc_transfer::{RdmaDevices, ShmAccess, Transports};
+use mc_transfer::{RdmaDevices, RdmaOptions, ShmAccess, Transports};
 use mc_types::{ByteSize, HostPort, ParseAddressError};
 
 /// Smallest segment that a store accepts; a smaller one holds next to nothing.
@@ -31,6 +31,8 @@ pub struct Config {
     pub transport: Transports,
     /// RDMA devices to offer them with.
     pub rdma_devices: RdmaDevices,
+    /// How to use them.
+    pub rdma_options: RdmaOptions,
 }
 
 /// A configuration value that cannot be used.

@@ -107,7 +107,8 @@ impl Data {
         request_seconds: RequestSeconds,
         offer: Offer,
     ) -> Self {
-        let (max_connections, max_pairs) = descriptors::share(offer.rdma.is_ok());
+        let pairs = offer.rdma.as_ref().map_or(0, |rdma| rdma.max_pairs());
+        let (max_connections, max_pairs) = descriptors::share(pairs);
         Self {
             store,
             memory,

@@ -9,14 +9,12 @@ const RESERVED: u64 = 256;
 /// megabytes, half of it in the kernel.
 const MOST: u64 = 1 << 16;
 
-/// Most connections with RDMA beside them, which takes a descriptor more.
-const MOST_PAIRS: usize = 512;
-
-/// Returns the most data connections under the present descriptor limit, and the most of them with RDMA.
-pub(crate) fn share(rdma: bool) -> (usize, usize) {
+/// Returns the most data connections under the present descriptor limit, and the most of them with RDMA, which takes a descriptor
+/// more: `pairs` at most.
+pub(crate) fn share(pairs: usize) -> (usize, usize) {
     let limit = getrlimit(Resource::Nofile).current;
     let all = usize::try_from(connections_of(limit.unwrap_or(u64::MAX))).unwrap_or(usize::MAX);
-    let pairs = if rdma { MOST_PAIRS.min(all / 4) } else { 0 };
+    let pairs = pairs.min(all / 4);
     (all - pairs, pairs)
 }
 

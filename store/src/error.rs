@@ -19,7 +19,7 @@ pub enum StartError {
     #[error("--segment: {0}")]
     Allocate(#[from] AllocateError),
     /// RDMA was asked for and can't be used.
-    #[error("--transport, --rdma-devices: {0}")]
+    #[error("--transport, --rdma-devices, --rdma-options: {0}")]
     Rdma(#[from] NoRdma),
     /// A port is in use, or this process may not bind it.
     #[error("cannot listen on {address} ({flag}): {source}; stop what uses it, or choose another {flag}")]

@@ -83,7 +83,7 @@ impl Opened {
         let Self { config, surroundings, data_dir, listener, data_address, state } = self;
         let Surroundings { network, clock, request_seconds, link: shared } = surroundings;
         let (store, cluster) = (data_dir.store(), data_dir.cluster());
-        let rdma = Rdma::for_process(config.transport, &config.rdma_devices)?;
+        let rdma = Rdma::for_process(config.transport, &config.rdma_devices, &config.rdma_options)?;
         let memory = Arc::new(Memory::of(allocate(&config.segment, state.clone(), progress).await?));
         let authority = Arc::new(Authority::new(clock.clone()));
         let runtime = tokio::runtime::Handle::current();

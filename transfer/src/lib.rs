@@ -37,7 +37,9 @@ pub use checksum::{Checksum, Sums};
 pub use choice::{ParseTransportsError, Transports};
 pub use fence::fence_limit;
 pub use memory::Memory;
-pub use rdma::{DeviceReport, NoRdma, ParseRdmaDevicesError, Rdma, RdmaDevices};
+pub use rdma::{
+    DeviceReport, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, Rdma, RdmaDevices, RdmaOptions,
+};
 pub use read_buffer::ReadBuffer;
 pub use registration::{LentMemory, LostMemory, RegisterError, RegisteredMemory};
 pub use report::{PeerReport, PeerTransport};

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_transfer::{
-    Checksum, LentMemory, Rdma, RdmaDevices, ReadBuffer, ReadOp, Seal, TcpOptions, TcpTransport, Timeouts,
-    TransferError, Transport as _, WriteOp,
+    Checksum, LentMemory, Rdma, RdmaDevices, RdmaOptions, ReadBuffer, ReadOp, Seal, TcpOptions, TcpTransport,
+    Timeouts, TransferError, Transport as _, WriteOp,
 };
 use mc_types::Access;
 use tokio::net::TcpListener;
@@ -20,7 +20,7 @@ use crate::common::{Store, grant, pattern, range, read, refusal, sealed, soon, u
 const LEN: u64 = 64 << 20;
 
 fn devices() -> Arc<Rdma> {
-    Rdma::open(&RdmaDevices::Auto).unwrap()
+    Rdma::open(&RdmaDevices::Auto, &RdmaOptions::default()).unwrap()
 }
 
 async fn store() -> Store {

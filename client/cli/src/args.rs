@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use mc_client::{ByteRange, RdmaDevices, ShmAccess, Transports};
+use mc_client::{ByteRange, RdmaDevices, RdmaOptions, ShmAccess, Transports};
 use mc_types::{ByteSize, Span};
 
 use crate::output::Format;
@@ -65,6 +65,10 @@ pub(crate) struct Global {
     /// RDMA devices to use: auto (all with an active port), off, or names such as mlx5_0,mlx5_1
     #[arg(long, global = true, value_name = "NAMES", default_value_t)]
     pub(crate) rdma_devices: RdmaDevices,
+    /// How to use them: default, or some of traffic-class=0..255, service-level=0..15, gid-index=N, pkey=0xN, port=N,
+    /// timeout=1..31 (a lost packet is sent again after 4.096 us * 2^timeout, 14 is 67 ms), separated by commas
+    #[arg(long, global = true, value_name = "OPTIONS", default_value_t)]
+    pub(crate) rdma_options: RdmaOptions,
 }
 
 impl Global {

@@ -36,6 +36,7 @@ fn builder(masters: &str, global: &Global) -> Builder {
         .shared_memory(global.shm)
         .transports(global.transport)
         .rdma_devices(global.rdma_devices.clone())
+        .rdma_options(global.rdma_options.clone())
 }
 
 /// Connects, and waits up to `patience` for a leader. Notes once that it waits.

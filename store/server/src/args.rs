@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use mc_process::{config::FileOptions, telemetry::LogOptions};
 use mc_store::Config;
-use mc_transfer::{RdmaDevices, ShmAccess, Transports};
+use mc_transfer::{RdmaDevices, RdmaOptions, ShmAccess, Transports};
 use mc_types::{ByteSize, HostPort, ParseAddressError};
 
 /// Default port of the masters' client API.
@@ -44,6 +44,11 @@ pub struct StoreArgs {
     /// RDMA devices to use: auto (all with an active port), off, or names such as mlx5_0,mlx5_1
     #[arg(long, value_name = "NAMES", default_value_t)]
     pub rdma_devices: RdmaDevices,
+    /// How to use them: default, or some of traffic-class=0..255, service-level=0..15, gid-index=N, pkey=0xN, port=N,
+    /// timeout=1..31 (a lost packet is sent again after 4.096 us * 2^timeout, 14 is 67 ms), pairs=N (most queue pairs, 512),
+    /// separated by commas
+    #[arg(long, value_name = "OPTIONS", default_value_t)]
+    pub rdma_options: RdmaOptions,
 }
 
 impl StoreArgs {
@@ -61,6 +66,7 @@ impl StoreArgs {
             shm: self.shm,
             transport: self.transport,
             rdma_devices: self.rdma_devices.clone(),
+            rdma_options: self.rdma_options.clone(),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mc_types::Access;
 
-use super::{DeviceReport, Direction, Failed, NoRdma, RdmaDevices};
+use super::{DeviceReport, Direction, Failed, NoRdma, RdmaDevices, RdmaOptions};
 use crate::areas::Reached;
 use crate::fence::CutOff;
 use crate::mapping::Mapping;
@@ -30,7 +30,7 @@ impl Rdma {
     ///
     /// # Errors
     /// Always.
-    pub fn open(_: &RdmaDevices) -> Result<Arc<Self>, NoRdma> {
+    pub fn open(_: &RdmaDevices, _: &RdmaOptions) -> Result<Arc<Self>, NoRdma> {
         Err(NoRdma("this build has no RDMA: build it with --features rdma".to_owned()))
     }
 
@@ -38,8 +38,8 @@ impl Rdma {
     ///
     /// # Errors
     /// Always.
-    pub fn report(devices: &RdmaDevices) -> Result<Vec<DeviceReport>, NoRdma> {
-        Self::open(devices).map(|rdma| match rdma.0 {})
+    pub fn report(devices: &RdmaDevices, options: &RdmaOptions) -> Result<Vec<DeviceReport>, NoRdma> {
+        Self::open(devices, options).map(|rdma| match rdma.0 {})
     }
 
     /// Names of the devices.
@@ -48,6 +48,12 @@ impl Rdma {
     }
 
     pub(crate) fn len(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Maximum number of queue pairs of a store.
+    #[must_use]
+    pub fn max_pairs(&self) -> usize {
         match self.0 {}
     }
 

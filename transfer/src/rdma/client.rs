@@ -20,6 +20,7 @@ pub(crate) struct ClientEnd {
     completions: Completions,
     way: usize,
     ours: End,
+    timing: Timing,
 }
 
 impl ClientEnd {
@@ -34,7 +35,7 @@ impl ClientEnd {
         let pair = pair.map_err(failed)?;
         pair.expect_messages(0, MESSAGES as usize).map_err(|error| NoRdma(error.to_string()))?;
         let ours = here.end(&pair, reads_at_once, theirs);
-        Ok(Self { pair: Arc::new(pair), completions, way, ours })
+        Ok(Self { pair: Arc::new(pair), completions, way, ours, timing: rdma.timing() })
     }
 
     /// This end, for the store.
@@ -44,7 +45,7 @@ impl ClientEnd {
 
     /// Connects it with the store's end.
     pub(crate) fn connect(&self, theirs: &End) -> Result<(), NoRdma> {
-        self.pair.connect(&theirs.into(), Timing::default()).map_err(|error| NoRdma(error.to_string()))
+        self.pair.connect(&theirs.into(), self.timing).map_err(|error| NoRdma(error.to_string()))
     }
 
     /// Number of its device.

@@ -43,6 +43,7 @@ mod completions;
 mod devices;
 #[cfg(feature = "rdma")]
 mod exposed;
+mod options;
 #[cfg(feature = "rdma")]
 mod registered;
 #[cfg(feature = "rdma")]
@@ -63,6 +64,7 @@ pub(crate) use self::client::ClientEnd;
 pub use self::devices::{ParseRdmaDevicesError, RdmaDevices};
 #[cfg(feature = "rdma")]
 pub(crate) use self::exposed::Exposed;
+pub use self::options::{ParseRdmaOptionsError, RdmaOptions};
 #[cfg(feature = "rdma")]
 pub(crate) use self::registered::Registered;
 #[cfg(feature = "rdma")]
@@ -95,12 +97,13 @@ impl Rdma {
     pub fn for_process(
         transports: Transports,
         devices: &RdmaDevices,
+        options: &RdmaOptions,
     ) -> Result<Result<Arc<Self>, NoRdma>, NoRdma> {
         if !transports.rdma() {
             return Ok(Err(NoRdma(format!("--transport is {transports}"))));
         }
         let named = transports == Transports::Rdma || matches!(devices, RdmaDevices::Named(_));
-        match Self::open(devices) {
+        match Self::open(devices, options) {
             Err(why) if named => Err(why),
             opened => Ok(opened),
         }

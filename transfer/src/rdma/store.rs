@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mc_verbs::{Capacity, Op, QueuePair, Sge, Timing, Work};
+use mc_verbs::{Capacity, Op, QueuePair, Sge, Work};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -131,7 +131,7 @@ impl StoreEnd {
         let failed = |error: mc_verbs::VerbsError| NoRdma(error.to_string());
         let pair = QueuePair::new(&there.domain, completions.queue(), there.path, capacity, rand::random());
         let pair = pair.map_err(failed)?;
-        pair.connect(&theirs.into(), Timing::default()).map_err(failed)?;
+        pair.connect(&theirs.into(), rdma.timing()).map_err(failed)?;
         let end = there.end(&pair, reads_at_once, u16::try_from(count).unwrap_or(u16::MAX));
         let peer = std::net::Ipv6Addr::from(theirs.gid);
         let name = format!("RDMA device {}, client's queue pair {} at {peer}", there.name(), theirs.pair);

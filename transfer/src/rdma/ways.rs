@@ -3,11 +3,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use mc_verbs::{
-    Address, Choice, Device, Domain, Limits, LinkLayer, Path, QueuePair, choose, device_names, self_test,
+    Address, Choice, Device, Domain, Limits, LinkLayer, Path, QueuePair, Timing, Wanted, choose,
+    device_names, self_test,
 };
 
 use super::buffers::Pool;
-use super::{DeviceReport, NoRdma, RdmaDevices, Staging};
+use super::{DeviceReport, NoRdma, RdmaDevices, RdmaOptions, Staging};
 use crate::wire::End;
 
 /// The RDMA devices that this process uses, open.
@@ -15,6 +16,7 @@ pub struct Rdma {
     pub(super) ways: Vec<Way>,
     /// Memory of this process's transfers as a client.
     pub(super) buffers: Arc<Pool>,
+    options: RdmaOptions,
 }
 
 /// A way into the network: a device, with the port and address that were chosen.
@@ -31,7 +33,7 @@ impl Rdma {
     ///
     /// # Errors
     /// When none can be used, or one that was named can't. The error says why each was left.
-    pub fn open(devices: &RdmaDevices) -> Result<Arc<Self>, NoRdma> {
+    pub fn open(devices: &RdmaDevices, options: &RdmaOptions) -> Result<Arc<Self>, NoRdma> {
         let names = match devices {
             RdmaDevices::Off => return Err(NoRdma("switched off".to_owned())),
             RdmaDevices::Auto => device_names().map_err(|error| NoRdma(error.to_string()))?,
@@ -39,7 +41,7 @@ impl Rdma {
         };
         let (mut ways, mut left) = (Vec::new(), Vec::new());
         for name in names {
-            match Way::open(&name) {
+            match Way::open(&name, options) {
                 Ok((way, reasons)) => {
                     tracing::info!(device = name, reasons = reasons.join("; "), "uses this RDMA device");
                     ways.push(way);
@@ -55,21 +57,21 @@ impl Rdma {
             left.push("no RDMA device can be used".to_owned());
             return Err(NoRdma(left.join("; ")));
         }
-        Ok(Arc::new(Self { ways, buffers: Pool::new() }))
+        Ok(Arc::new(Self { ways, buffers: Pool::new(), options: options.clone() }))
     }
 
     /// Reports on the devices, whether they can be used or not.
     ///
     /// # Errors
     /// When the system has no RDMA.
-    pub fn report(devices: &RdmaDevices) -> Result<Vec<DeviceReport>, NoRdma> {
+    pub fn report(devices: &RdmaDevices, options: &RdmaOptions) -> Result<Vec<DeviceReport>, NoRdma> {
         let names = match devices {
             RdmaDevices::Named(names) => names.clone(),
             RdmaDevices::Auto | RdmaDevices::Off => {
                 device_names().map_err(|error| NoRdma(error.to_string()))?
             }
         };
-        let report = |device: String| match Way::open(&device) {
+        let report = |device: String| match Way::open(&device, options) {
             Ok((way, mut reasons)) => {
                 let limits = way.limits;
                 reasons.push(format!(
@@ -77,7 +79,8 @@ impl Rdma {
                     limits.region_bytes, limits.queue_pairs, limits.reads_at_once
                 ));
                 reasons.push("moved 4 KiB each way between two queue pairs of its own".to_owned());
-                let memory = Staging::try_one(&Self { ways: vec![way], buffers: Pool::new() });
+                let (ways, buffers) = (vec![way], Pool::new());
+                let memory = Staging::try_one(&Self { ways, buffers, options: options.clone() });
                 reasons.push(match &memory {
                     Ok(bytes) => format!("registered {bytes} bytes to try it"),
                     Err(why) => why.to_string(),
@@ -99,6 +102,17 @@ impl Rdma {
         self.buffers.why_not()
     }
 
+    /// Maximum number of queue pairs of a store.
+    #[must_use]
+    pub fn max_pairs(&self) -> usize {
+        self.options.pairs
+    }
+
+    /// How long a queue pair waits for a silent peer.
+    pub(super) fn timing(&self) -> Timing {
+        Timing { timeout: self.options.timeout, ..Timing::default() }
+    }
+
     /// Number of devices.
     pub(crate) fn len(&self) -> usize {
         self.ways.len()
@@ -115,10 +129,21 @@ impl fmt::Debug for Rdma {
 }
 
 impl Way {
-    fn open(name: &str) -> Result<(Self, Vec<String>), String> {
+    fn open(name: &str, options: &RdmaOptions) -> Result<(Self, Vec<String>), String> {
         let device = Device::open(name).map_err(|error| error.to_string())?;
-        let Choice { path, reasons } = choose(&device.ports().map_err(|error| error.to_string())?);
-        let Some(path) = path else { return Err(format!("RDMA device {name}: {}", reasons.join("; "))) };
+        let wanted = Wanted { port: options.port, gid_index: options.gid_index };
+        let Choice { path, reasons } = choose(&device.ports().map_err(|error| error.to_string())?, wanted);
+        let Some(mut path) = path else {
+            return Err(format!("RDMA device {name}: {}", reasons.join("; ")));
+        };
+        path.marks.traffic_class = options.traffic_class;
+        path.marks.service_level = options.service_level;
+        if let Some(pkey) = options.pkey {
+            let index = device.pkey_index(path.port, pkey).map_err(|error| error.to_string())?;
+            let missing =
+                || format!("RDMA device {name}: port {} has no partition key {pkey:#06x}", path.port);
+            path.marks.pkey_index = index.ok_or_else(missing)?;
+        }
         let limits = device.limits().map_err(|error| error.to_string())?;
         let domain = Domain::new(device).map_err(|error| error.to_string())?;
         self_test(&domain, path)?;

@@ -60,6 +60,26 @@ pub enum GidKind {
     RoceV2,
 }
 
+/// What is asked for at a device; everything else is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Number of the port.
+    pub port: Option<u8>,
+    /// Index of the address.
+    pub gid_index: Option<u8>,
+}
+
+/// Marks of the packets of a queue pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Service level.
+    pub service_level: u8,
+    /// Index of the partition key in the port's table.
+    pub pkey_index: u16,
+}
+
 /// The way out of a device: what a queue pair is connected through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
@@ -73,6 +93,8 @@ pub struct Path {
     pub gid: Gid,
     /// Maximum bytes of a packet's payload.
     pub mtu: u32,
+    /// Marks of the packets.
+    pub marks: Marks,
 }
 
 /// The chosen path, and why, in words for people: one line for each port and address.
@@ -127,7 +149,7 @@ impl Gid {
 /// The first active port that has an address is taken. On Ethernet, RoCE v2 goes before v1, and an address that is routed
 /// before one that is not: link-local addresses come last, because two hosts agree on nothing else about them.
 #[must_use]
-pub fn choose(ports: &[Port]) -> Choice {
+pub fn choose(ports: &[Port], wanted: Wanted) -> Choice {
     let (mut path, mut reasons) = (None, Vec::new());
     if ports.is_empty() {
         reasons.push("the device has no port".to_owned());
@@ -139,6 +161,10 @@ pub fn choose(ports: &[Port]) -> Choice {
                 reasons.push(format!("{name}: left, it is {state}: check the cable and `rdma link`"));
                 continue;
             }
+            PortState::Active if wanted.port.is_some_and(|wanted| wanted != port.number) => {
+                reasons.push(format!("{name}: left, another one was asked for"));
+                continue;
+            }
             PortState::Active if path.is_some() => {
                 reasons.push(format!("{name}: left, another port comes first"));
                 continue;
@@ -146,17 +172,26 @@ pub fn choose(ports: &[Port]) -> Choice {
             PortState::Active => {}
         }
         // Of equals the first.
-        let best = port.gids.iter().rev().max_by_key(|gid| gid.rank(port.link).0);
+        let is_wanted = |gid: &&Gid| wanted.gid_index.is_none_or(|wanted| wanted == gid.index);
+        let best = port.gids.iter().rev().filter(is_wanted).max_by_key(|gid| gid.rank(port.link).0);
         let best = best.filter(|gid| gid.rank(port.link).0 > Rank::Unusable);
         for gid in &port.gids {
             let verdict = if Some(gid) == best { "taken" } else { "left" };
-            reasons.push(format!("{name}, gid {} {gid}: {verdict}, {}", gid.index, gid.rank(port.link).1));
+            let why = if is_wanted(&gid) { gid.rank(port.link).1 } else { "another one was asked for" };
+            reasons.push(format!("{name}, gid {} {gid}: {verdict}, {why}", gid.index));
         }
         match best {
             Some(gid) => {
                 reasons.push(format!("{name}: taken, active, packets of {} bytes", port.active_mtu));
                 let Port { number, link, lid, active_mtu, .. } = *port;
-                path = Some(Path { port: number, link, lid, gid: *gid, mtu: active_mtu });
+                path = Some(Path {
+                    port: number,
+                    link,
+                    lid,
+                    gid: *gid,
+                    mtu: active_mtu,
+                    marks: Marks::default(),
+                });
             }
             None => {
                 reasons.push(format!("{name}: left, it has no address: give its interface an IP address"));
@@ -203,7 +238,7 @@ mod tests {
     }
 
     fn taken(gids: Vec<Gid>) -> Option<u8> {
-        choose(&[port(1, gids)]).path.map(|path| path.gid.index)
+        choose(&[port(1, gids)], Wanted::default()).path.map(|path| path.gid.index)
     }
 
     #[test]
@@ -223,6 +258,21 @@ mod tests {
     }
 
     #[test]
+    fn a_port_and_an_address_that_are_asked_for_are_taken_or_none() {
+        let lan = gid(1, GidKind::RoceV2, "::ffff:10.9.0.1");
+        let other = gid(2, GidKind::RoceV2, "2001:db8::1");
+        let ports = [port(1, vec![lan, other]), port(2, vec![lan, other])];
+        let taken = |wanted| choose(&ports, wanted).path.map(|path| (path.port, path.gid.index));
+        assert_eq!(taken(Wanted { port: Some(2), gid_index: None }), Some((2, 1)));
+        assert_eq!(taken(Wanted { port: None, gid_index: Some(2) }), Some((1, 2)));
+        assert_eq!(taken(Wanted { port: Some(3), gid_index: None }), None);
+        assert_eq!(taken(Wanted { port: None, gid_index: Some(7) }), None);
+        let reasons = choose(&ports, Wanted { port: Some(2), gid_index: Some(2) }).reasons.join("\n");
+        assert!(reasons.contains("port 1 (Ethernet): left, another one was asked for"), "{reasons}");
+        assert!(reasons.contains("gid 1 10.9.0.1 (RoCE v2): left, another one was asked for"), "{reasons}");
+    }
+
+    #[test]
     fn the_first_active_port_with_an_address_is_taken_and_each_reason_is_told() {
         let down = Port { state: PortState::Not("down"), ..port(1, vec![]) };
         let lan = gid(1, GidKind::RoceV2, "::ffff:10.9.0.1");
@@ -231,6 +281,7 @@ mod tests {
             lid: 7,
             ..port(4, vec![gid(0, GidKind::InfiniBand, "fe80::2")])
         };
+        let choose = |ports: &[Port]| super::choose(ports, Wanted::default());
         let choice = choose(&[down.clone(), port(2, vec![]), port(3, vec![lan]), infiniband.clone()]);
         assert_eq!(choice.path.map(|path| (path.port, path.gid, path.mtu)), Some((3, lan, 4096)));
         let text = choice.reasons.join("\n");

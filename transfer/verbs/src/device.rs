@@ -242,6 +242,27 @@ impl Device {
         (1..=attributes.phys_port_cnt).map(port).collect()
     }
 
+    /// Returns the index of a partition key in the table of a port; `None` if it is not there. The highest bit, which tells full
+    /// members, does not count.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn pkey_index(&self, port: u8, pkey: u16) -> Result<Option<u16>, VerbsError> {
+        let mut attributes = ffi::ibv_port_attr::default();
+        // SAFETY: as in `ports`.
+        let done = unsafe { ffi::ibv_query_port(self.context(), port, (&raw mut attributes).cast()) };
+        self.check("ask for a port", done)?;
+        for index in 0..attributes.pkey_tbl_len {
+            let mut found = 0;
+            // SAFETY: an open context, and room for the answer.
+            let done = unsafe { ffi::ibv_query_pkey(self.context(), port, i32::from(index), &raw mut found) };
+            if done == 0 && (u16::from_be(found) ^ pkey) & 0x7fff == 0 {
+                return Ok(Some(index));
+            }
+        }
+        Ok(None)
+    }
+
     /// Returns the addresses of all ports, each with the number of its port.
     fn gids(&self) -> Result<Vec<(u8, Gid)>, VerbsError> {
         const MOST: usize = 1024;

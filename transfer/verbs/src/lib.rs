@@ -21,7 +21,7 @@ mod region;
 #[cfg(feature = "ibverbs")]
 mod self_test;
 
-pub use choice::{Choice, Gid, GidKind, LinkLayer, Path, Port, PortState, choose};
+pub use choice::{Choice, Gid, GidKind, LinkLayer, Marks, Path, Port, PortState, Wanted, choose};
 #[cfg(feature = "ibverbs")]
 pub use device::{Device, Domain, Limits, VerbsError, device_names};
 #[cfg(feature = "ibverbs")]

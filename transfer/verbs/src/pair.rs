@@ -184,6 +184,7 @@ impl QueuePair {
         let mut to = ffi::ibv_qp_attr {
             qp_state: ffi::ibv_qp_state::IBV_QPS_INIT,
             port_num: path.port,
+            pkey_index: path.marks.pkey_index,
             ..Default::default()
         };
         if capacity.remote {
@@ -228,11 +229,13 @@ impl QueuePair {
         };
         to.ah_attr.port_num = self.path.port;
         to.ah_attr.dlid = peer.lid;
+        to.ah_attr.sl = self.path.marks.service_level;
         if self.path.link == LinkLayer::Ethernet || peer.lid == 0 {
             to.ah_attr.is_global = 1;
             to.ah_attr.grh.dgid = ffi::ibv_gid { raw: peer.gid };
             to.ah_attr.grh.sgid_index = self.path.gid.index;
             to.ah_attr.grh.hop_limit = HOPS;
+            to.ah_attr.grh.traffic_class = self.path.marks.traffic_class;
         }
         let named = Mask::IBV_QP_STATE
             | Mask::IBV_QP_AV

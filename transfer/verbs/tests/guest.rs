@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use mc_verbs::{
     Access, Capacity, Choice, Completion, CompletionQueue, Device, Domain, Kind, Memory, Op, Path, QueuePair,
-    Region, Sge, Timing, Work, choose, device_names,
+    Region, Sge, Timing, Wanted, Work, choose, device_names,
 };
 
 /// A guest is slow: this bounds a test that would hang, and says nothing about speed.
@@ -79,7 +79,7 @@ struct End {
 fn domain() -> (Arc<Domain>, Path) {
     let name = device_names().expect("an RDMA device: run this with tests/rdma/run").remove(0);
     let device = Device::open(&name).unwrap();
-    let Choice { path, reasons } = choose(&device.ports().unwrap());
+    let Choice { path, reasons } = choose(&device.ports().unwrap(), Wanted::default());
     let path = path.unwrap_or_else(|| panic!("no path: {reasons:#?}"));
     (Domain::new(device).unwrap(), path)
 }

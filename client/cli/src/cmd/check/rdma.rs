@@ -24,7 +24,7 @@ struct Device {
 }
 
 pub(super) fn rdma(global: &Global, output: Output) -> Ended {
-    let devices = match Rdma::report(&global.rdma_devices) {
+    let devices = match Rdma::report(&global.rdma_devices, &global.rdma_options) {
         Ok(reports) => Devices {
             usable: reports.iter().any(|report| report.usable),
             error: reports.is_empty().then(|| "this machine has no RDMA device".to_owned()),

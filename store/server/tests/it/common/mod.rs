@@ -37,6 +37,7 @@ pub fn config(masters: &[String], data_dir: &Path) -> StoreArgs {
         shm: mc_transfer::ShmAccess::SameUid,
         transport: mc_transfer::Transports::Auto,
         rdma_devices: mc_transfer::RdmaDevices::Off,
+        rdma_options: mc_transfer::RdmaOptions::default(),
     }
 }
 

@@ -58,6 +58,7 @@ impl Stores {
                     shm: mc_transfer::ShmAccess::Off,
                     transport: mc_transfer::Transports::Auto,
                     rdma_devices: mc_transfer::RdmaDevices::Off,
+                    rdma_options: mc_transfer::RdmaOptions::default(),
                 };
                 let surroundings = Surroundings {
                     network: TcpNetwork::shared(),

@@ -213,7 +213,7 @@ impl Client {
         let by_way = Arc::new(AtomicU64::new(0));
         let (shm_count, rdma_count) = (by_way.clone(), by_way.clone());
         let mut device = None;
-        let tcp = match Rdma::for_process(transports, &global.rdma_devices)? {
+        let tcp = match Rdma::for_process(transports, &global.rdma_devices, &global.rdma_options)? {
             Ok(rdma) => {
                 device = rdma.names().next().map(str::to_owned);
                 let on_moved = move |_, bytes| {

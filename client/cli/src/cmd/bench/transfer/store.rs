@@ -63,6 +63,7 @@ impl Child {
             .args(["bench", "transfer-store", "--region", &region.0.to_string()])
             .args(["--transport", &global.transport.to_string()])
             .args(["--rdma-devices", &global.rdma_devices.to_string()])
+            .args(["--rdma-options", &global.rdma_options.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true);
@@ -132,7 +133,7 @@ pub(in super::super) async fn serve(global: &Global, args: &TransferStoreArgs) -
     authority.learn(cluster, ClusterTime(0));
     let region = args.region.0;
     let segment = tokio::task::block_in_place(|| Segment::allocate(0, region, &mut |_| {}))?;
-    let rdma = Rdma::for_process(global.transport, &global.rdma_devices)?.ok();
+    let rdma = Rdma::for_process(global.transport, &global.rdma_devices, &global.rdma_options)?.ok();
     if let Some(rdma) = &rdma {
         tokio::task::block_in_place(|| segment.register(rdma))?;
     }

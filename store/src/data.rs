@@ -173,7 +173,9 @@ impl Data {
             ShmAccess::Off => Err(format!("--transport is {}", self.offer.transports)),
             access => Ok(access.to_string()),
         };
-        let rdma = self.offer.rdma.as_ref().map_err(ToString::to_string).map(|rdma| {
+        let rdma = self.offer.rdma.as_ref().map_err(ToString::to_string);
+        let rdma = rdma.and_then(|rdma| rdma.why_down().map_or(Ok(rdma), |why| Err(why.to_string())));
+        let rdma = rdma.map(|rdma| {
             let segments = self.memory.segments();
             let registered = segments.iter().filter(|segment| segment.registrations() > 0).count();
             let devices = rdma.names().collect::<Vec<_>>().join(", ");

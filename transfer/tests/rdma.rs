@@ -100,6 +100,32 @@ async fn a_batch_of_scattered_buffers_is_sealed_with_its_last_byte() {
     assert!(store.bytes(10, 3) == bytes[0][0], "nothing has changed");
 }
 
+/// Both ends chose the address when they were opened, and lose it.
+#[tokio::test]
+async fn pairs_follow_an_address_that_is_renewed() {
+    let (store, (client, _)) = (store().await, client(true));
+    let ip = |what: &str, address: &str| {
+        let done = std::process::Command::new("ip").args(["addr", what, address, "dev", "eth0"]).status();
+        assert!(done.unwrap().success());
+    };
+    let (before, after) = ("10.9.0.1/24", "10.8.0.1/24");
+    ip("add", after);
+    ip("del", before);
+    let bytes = pattern(1 << 20, 1);
+    let until = Instant::now() + Duration::from_secs(60);
+    for index in 1.. {
+        assert!(Instant::now() < until, "no pair is made over the new address");
+        let grant = sealed(Access::Write, 0, LEN / 2, index);
+        // Until both have heard of it. A way that failed is left for a while.
+        match write(&client, &store.peer(), &grant, &bytes).await {
+            Ok(_) => break,
+            Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+        }
+    }
+    ip("add", before);
+    ip("del", after);
+}
+
 #[tokio::test]
 async fn what_is_outside_the_grant_or_superseded_is_refused() {
     let store = store().await;

@@ -60,6 +60,12 @@ impl Rdma {
     pub(crate) fn why_not(&self) -> Option<NoRdma> {
         match self.0 {}
     }
+
+    /// Why none of the devices can be used at present.
+    #[must_use]
+    pub fn why_down(&self) -> Option<NoRdma> {
+        match self.0 {}
+    }
 }
 
 impl Registered {

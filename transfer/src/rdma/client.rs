@@ -31,7 +31,7 @@ impl ClientEnd {
         let completions = Completions::new(here.domain.device(), MESSAGES + 2).map_err(NoRdma)?;
         let reads_at_once = here.limits.reads_at_once.clamp(1, READS_AT_ONCE);
         let capacity = Capacity { requests: 1, pieces: 1, messages: MESSAGES, reads_at_once, remote: true };
-        let pair = QueuePair::new(&here.domain, completions.queue(), here.path, capacity, rand::random());
+        let pair = QueuePair::new(&here.domain, completions.queue(), here.path()?, capacity, rand::random());
         let pair = pair.map_err(failed)?;
         pair.expect_messages(0, MESSAGES as usize).map_err(|error| NoRdma(error.to_string()))?;
         let ours = here.end(&pair, reads_at_once, theirs);

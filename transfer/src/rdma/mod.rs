@@ -42,6 +42,8 @@ mod client;
 mod completions;
 mod devices;
 #[cfg(feature = "rdma")]
+mod events;
+#[cfg(feature = "rdma")]
 mod exposed;
 mod options;
 #[cfg(feature = "rdma")]
@@ -103,9 +105,11 @@ impl Rdma {
             return Ok(Err(NoRdma(format!("--transport is {transports}"))));
         }
         let named = transports == Transports::Rdma || matches!(devices, RdmaDevices::Named(_));
-        match Self::open(devices, options) {
-            Err(why) if named => Err(why),
-            opened => Ok(opened),
+        let opened = Self::open(devices, options);
+        let why_not = opened.as_ref().map_or_else(|why| Some(why.clone()), |rdma| rdma.why_down());
+        match why_not {
+            Some(why) if named => Err(why),
+            _ => Ok(opened),
         }
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::completions::Completions;
 use super::subnets::Masks;
-use super::ways::Rdma;
+use super::ways::{Rdma, link};
 use super::{Direction, Failed, NoRdma};
 use crate::fence::CutOff;
 use crate::segment::Segment;
@@ -106,16 +106,19 @@ impl StoreEnd {
             NoRdma(format!("the store's memory is registered with no RDMA device: {why}"))
         })?;
         // The wished one of those in the client's subnet, or else of those on the same kind of network.
-        let on_network =
-            (0..count).filter(|way| rdma.ways[*way].link() == theirs.link && reach[*way] == best);
+        let paths: Vec<_> = rdma.ways.iter().map(|way| way.path().ok()).collect();
+        let is_on_network = |way: &usize| paths[*way].is_some_and(|path| link(path) == theirs.link);
+        let on_network = (0..count).filter(|way| is_on_network(way) && reach[*way] == best);
         let on_network: Vec<usize> = on_network.collect();
         let masks = Masks::of_this_host();
-        let is_near = |way: &usize| masks.are_near(rdma.ways[*way].path.gid.bytes, theirs.gid);
+        let is_near =
+            |way: &usize| paths[*way].is_some_and(|path| masks.are_near(path.gid.bytes, theirs.gid));
         let near: Vec<usize> = on_network.iter().copied().filter(is_near).collect();
         let choice = if near.is_empty() { &on_network } else { &near };
         let way = choice.get(usize::from(theirs.way) % choice.len().max(1)).copied();
         let way = way.ok_or_else(|| {
-            NoRdma("no RDMA device of the store is on the same kind of network as the client's".to_owned())
+            let why = "no RDMA device of the store is up on the same kind of network as the client's";
+            NoRdma(rdma.why_down().map_or_else(|| why.to_owned(), |down| down.to_string()))
         })?;
         let there = &rdma.ways[way];
         let completions =
@@ -129,7 +132,8 @@ impl StoreEnd {
             remote: false,
         };
         let failed = |error: mc_verbs::VerbsError| NoRdma(error.to_string());
-        let pair = QueuePair::new(&there.domain, completions.queue(), there.path, capacity, rand::random());
+        let pair =
+            QueuePair::new(&there.domain, completions.queue(), there.path()?, capacity, rand::random());
         let pair = pair.map_err(failed)?;
         pair.connect(&theirs.into(), rdma.timing()).map_err(failed)?;
         let end = there.end(&pair, reads_at_once, u16::try_from(count).unwrap_or(u16::MAX));

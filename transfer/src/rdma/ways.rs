@@ -6,8 +6,10 @@ use mc_verbs::{
     Address, Choice, Device, Domain, Limits, LinkLayer, Path, QueuePair, Timing, Wanted, choose,
     device_names, self_test,
 };
+use parking_lot::Mutex;
 
 use super::buffers::Pool;
+use super::events;
 use super::{DeviceReport, NoRdma, RdmaDevices, RdmaOptions, Staging};
 use crate::wire::End;
 
@@ -22,7 +24,8 @@ pub struct Rdma {
 /// A way into the network: a device, with the port and address that were chosen.
 pub(super) struct Way {
     pub(super) domain: Arc<Domain>,
-    pub(super) path: Path,
+    /// The present path, or why there is none.
+    path: Mutex<Result<Path, NoRdma>>,
     pub(super) limits: Limits,
     /// Number of completions of all queue pairs of the store here.
     pub(super) completed: AtomicU64,
@@ -43,7 +46,16 @@ impl Rdma {
         for name in names {
             match Way::open(&name, options) {
                 Ok((way, reasons)) => {
-                    tracing::info!(device = name, reasons = reasons.join("; "), "uses this RDMA device");
+                    match way.path() {
+                        Ok(_) => {
+                            tracing::info!(
+                                device = name,
+                                reasons = reasons.join("; "),
+                                "uses this RDMA device"
+                            );
+                        }
+                        Err(why) => tracing::warn!("waits for an RDMA device: {why}"),
+                    }
                     ways.push(way);
                 }
                 Err(why) if matches!(devices, RdmaDevices::Named(_)) => return Err(NoRdma(why)),
@@ -57,7 +69,9 @@ impl Rdma {
             left.push("no RDMA device can be used".to_owned());
             return Err(NoRdma(left.join("; ")));
         }
-        Ok(Arc::new(Self { ways, buffers: Pool::new(), options: options.clone() }))
+        let opened = Arc::new(Self { ways, buffers: Pool::new(), options: options.clone() });
+        events::follow(&opened);
+        Ok(opened)
     }
 
     /// Reports on the devices, whether they can be used or not.
@@ -72,6 +86,7 @@ impl Rdma {
             }
         };
         let report = |device: String| match Way::open(&device, options) {
+            Ok((way, reasons)) if way.path().is_err() => DeviceReport { device, usable: false, reasons },
             Ok((way, mut reasons)) => {
                 let limits = way.limits;
                 reasons.push(format!(
@@ -99,7 +114,48 @@ impl Rdma {
 
     /// Why this process can't register memory for its transfers as a client at present.
     pub(crate) fn why_not(&self) -> Option<NoRdma> {
-        self.buffers.why_not()
+        self.buffers.why_not().or_else(|| self.why_down())
+    }
+
+    /// Why none of the devices can be used at present.
+    #[must_use]
+    pub fn why_down(&self) -> Option<NoRdma> {
+        let reasons: Vec<String> =
+            self.ways.iter().filter_map(|way| way.path().err().map(|why| why.to_string())).collect();
+        (reasons.len() == self.ways.len()).then(|| NoRdma(reasons.join("; ")))
+    }
+
+    /// Reads the path of a device again, after an event. Queue pairs that are connected keep theirs; if it is gone, they fail, and
+    /// others are made.
+    pub(super) fn renew(&self, nth: usize, event: &str) {
+        let Some(way) = self.ways.get(nth) else { return };
+        let mut found = way.find_path(&self.options);
+        let before = way.path();
+        if let (Err(_), Ok((path, _))) = (&before, &found)
+            && let Err(why) = self_test(&way.domain, *path)
+        {
+            found = Err(NoRdma(why));
+        }
+        let now = found.map(|(path, _)| path);
+        if now == before {
+            return;
+        }
+        match &now {
+            Ok(path) => {
+                tracing::info!(device = way.name(), event, address = %path.gid, "goes on over another path");
+            }
+            Err(why) => tracing::warn!(event, "an RDMA device can't be used at present: {why}"),
+        }
+        *way.path.lock() = now;
+    }
+
+    /// Gives a device up.
+    pub(super) fn fail(&self, nth: usize) {
+        let Some(way) = self.ways.get(nth) else { return };
+        let why =
+            format!("RDMA device {}: it has failed: restart this process once it works again", way.name());
+        tracing::error!("{why}");
+        *way.path.lock() = Err(NoRdma(why));
     }
 
     /// Maximum number of queue pairs of a store.
@@ -131,6 +187,40 @@ impl fmt::Debug for Rdma {
 impl Way {
     fn open(name: &str, options: &RdmaOptions) -> Result<(Self, Vec<String>), String> {
         let device = Device::open(name).map_err(|error| error.to_string())?;
+        let limits = device.limits().map_err(|error| error.to_string())?;
+        let domain = Domain::new(device).map_err(|error| error.to_string())?;
+        let way = Self {
+            domain,
+            path: Mutex::new(Err(NoRdma(String::new()))),
+            limits,
+            completed: AtomicU64::new(0),
+        };
+        match way.find_path(options) {
+            Ok((path, reasons)) => {
+                self_test(&way.domain, path)?;
+                *way.path.lock() = Ok(path);
+                Ok((way, reasons))
+            }
+            Err(why) => {
+                let reasons = vec![why.to_string()];
+                *way.path.lock() = Err(why);
+                Ok((way, reasons))
+            }
+        }
+    }
+
+    /// The present path; an error says why there is none.
+    pub(super) fn path(&self) -> Result<Path, NoRdma> {
+        self.path.lock().clone()
+    }
+
+    /// Chooses a port and an address from what the device reports, and says why.
+    fn find_path(&self, options: &RdmaOptions) -> Result<(Path, Vec<String>), NoRdma> {
+        self.choose_path(options).map_err(NoRdma)
+    }
+
+    fn choose_path(&self, options: &RdmaOptions) -> Result<(Path, Vec<String>), String> {
+        let (device, name) = (self.domain.device(), self.name());
         let wanted = Wanted { port: options.port, gid_index: options.gid_index };
         let Choice { path, reasons } = choose(&device.ports().map_err(|error| error.to_string())?, wanted);
         let Some(mut path) = path else {
@@ -144,10 +234,7 @@ impl Way {
                 || format!("RDMA device {name}: port {} has no partition key {pkey:#06x}", path.port);
             path.marks.pkey_index = index.ok_or_else(missing)?;
         }
-        let limits = device.limits().map_err(|error| error.to_string())?;
-        let domain = Domain::new(device).map_err(|error| error.to_string())?;
-        self_test(&domain, path)?;
-        Ok((Self { domain, path, limits, completed: AtomicU64::new(0) }, reasons))
+        Ok((path, reasons))
     }
 
     pub(super) fn name(&self) -> &str {
@@ -156,16 +243,17 @@ impl Way {
 
     /// The end of a queue pair on this device, as its peer hears of it. `way` is a number that [`End::way`] explains.
     pub(super) fn end(&self, pair: &QueuePair, reads_at_once: u8, way: u16) -> End {
+        let link = link(pair.path());
         let Address { pair, first_packet, lid, gid, mtu } = pair.address();
-        End { link: self.link(), reads_at_once, way, pair, first_packet, mtu, lid, gid }
+        End { link, reads_at_once, way, pair, first_packet, mtu, lid, gid }
     }
+}
 
-    /// Number of its kind of link in an end.
-    pub(super) fn link(&self) -> u8 {
-        match self.path.link {
-            LinkLayer::InfiniBand => 0,
-            LinkLayer::Ethernet => 1,
-        }
+/// Number of the kind of link of a path in an end.
+pub(super) fn link(path: Path) -> u8 {
+    match path.link {
+        LinkLayer::InfiniBand => 0,
+        LinkLayer::Ethernet => 1,
     }
 }
 

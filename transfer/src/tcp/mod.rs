@@ -560,6 +560,7 @@ impl<'a> Call<'a> {
         failures: u32,
     ) -> Result<Option<Prepared>, Failure> {
         let (Some((by, ways)), Some(places)) = (pool.rdma(), places) else { return Ok(None) };
+        let lacks = lacks.or_else(|| by.rdma.why_down().map(|why| why.to_string()));
         let found = match lacks.map_or_else(|| ways.any(by.ways()), Err) {
             Ok(()) if failures < RDMA_FAILURES => {
                 let until =

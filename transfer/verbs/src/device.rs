@@ -4,11 +4,14 @@
 use std::ffi::CStr;
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use ibverbs_sys as ffi;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::choice::{Gid, GidKind, LinkLayer, Port, PortState};
 
@@ -55,6 +58,17 @@ pub struct Limits {
     pub reads_at_once: u8,
     /// Maximum number of completions in a queue.
     pub completions: u32,
+}
+
+/// Something that a device tells of its own accord.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A port, its addresses or its keys changed, by the name of the event: read them again.
+    Changed(String),
+    /// The device has failed. It works again at the earliest when it is opened again.
+    Fatal,
+    /// Something that needs no action.
+    Other,
 }
 
 /// An open device.
@@ -188,6 +202,45 @@ impl Device {
         let done = unsafe { ffi::ibv_query_device(self.context(), &raw mut attributes) };
         self.check("ask for its limits", done)?;
         Ok(attributes)
+    }
+
+    /// Returns the next event, or `None` if there is none within `timeout`.
+    ///
+    /// # Errors
+    /// [`VerbsError`].
+    pub fn next_event(&self, timeout: Duration) -> Result<Option<Event>, VerbsError> {
+        // SAFETY: an open context, whose descriptor stays open as long.
+        let events = unsafe { BorrowedFd::borrow_raw(self.context.as_ref().async_fd) };
+        let failed = |error: rustix::io::Errno| self.failed("wait for its events", error.into());
+        let mut fds = [PollFd::new(&events, PollFlags::IN)];
+        match poll(&mut fds, Timespec::try_from(timeout).ok().as_ref()) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let mut event = ffi::ibv_async_event::default();
+        // SAFETY: an open context, and room for the answer. There is an event, so the call does not wait.
+        if unsafe { ffi::ibv_get_async_event(self.context(), &raw mut event) } != 0 {
+            return Err(self.failed("take an event", io::Error::last_os_error()));
+        }
+        let kind = event.event_type;
+        // SAFETY: taken above. Queue pairs and queues wait for this before they end.
+        unsafe { ffi::ibv_ack_async_event(&raw mut event) };
+        Ok(Some(match kind {
+            ffi::IBV_EVENT_PORT_ACTIVE
+            | ffi::IBV_EVENT_PORT_ERR
+            | ffi::IBV_EVENT_LID_CHANGE
+            | ffi::IBV_EVENT_PKEY_CHANGE
+            | ffi::IBV_EVENT_SM_CHANGE
+            | ffi::IBV_EVENT_CLIENT_REREGISTER
+            | ffi::IBV_EVENT_GID_CHANGE => {
+                // SAFETY: it returns a constant text.
+                let name = unsafe { CStr::from_ptr(ffi::ibv_event_type_str(kind)) };
+                Event::Changed(name.to_string_lossy().into_owned())
+            }
+            ffi::IBV_EVENT_DEVICE_FATAL => Event::Fatal,
+            _ => Event::Other,
+        }))
     }
 
     /// Returns its limits.

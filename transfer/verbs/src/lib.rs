@@ -23,7 +23,7 @@ mod self_test;
 
 pub use choice::{Choice, Gid, GidKind, LinkLayer, Marks, Path, Port, PortState, Wanted, choose};
 #[cfg(feature = "ibverbs")]
-pub use device::{Device, Domain, Limits, VerbsError, device_names};
+pub use device::{Device, Domain, Event, Limits, VerbsError, device_names};
 #[cfg(feature = "ibverbs")]
 pub use pair::{Address, Capacity, Op, PostError, QueuePair, Sge, Timing, Work};
 pub use pin_limit::PinLimit;

@@ -206,6 +206,12 @@ impl QueuePair {
         self.domain.device()
     }
 
+    /// The path that it goes through.
+    #[must_use]
+    pub fn path(&self) -> Path {
+        self.path
+    }
+
     /// Address of this end, for the peer.
     #[must_use]
     pub fn address(&self) -> Address {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mc_verbs::{
-    Access, Capacity, Choice, Completion, CompletionQueue, Device, Domain, Kind, Memory, Op, Path, QueuePair,
-    Region, Sge, Timing, Wanted, Work, choose, device_names,
+    Access, Capacity, Choice, Completion, CompletionQueue, Device, Domain, Event, Kind, Memory, Op, Path,
+    QueuePair, Region, Sge, Timing, Wanted, Work, choose, device_names, self_test,
 };
 
 /// A guest is slow: this bounds a test that would hang, and says nothing about speed.
@@ -305,4 +305,37 @@ fn limits_and_names_are_told() {
     println!("{:?}, {path:?}, {limits:?}", domain.device());
     let error = Device::open("mlx9_9").unwrap_err().to_string();
     assert!(error.contains("mlx9_9") && error.contains(domain.device().name()), "{error}");
+}
+
+#[test]
+fn a_device_passes_the_test_with_itself_again_and_again() {
+    let (domain, path) = domain();
+    for _ in 0..3 {
+        self_test(&domain, path).unwrap();
+    }
+    // Of an address that the device does not have.
+    let mut other = path;
+    other.gid.index = 200;
+    let why = self_test(&domain, other).unwrap_err();
+    assert!(why.contains("self-test"), "{why}");
+}
+
+#[test]
+fn a_device_tells_of_a_new_address() {
+    let (domain, _) = domain();
+    let ip = |what: &str| {
+        let done =
+            std::process::Command::new("ip").args(["addr", what, "10.8.0.9/24", "dev", "eth0"]).status();
+        assert!(done.unwrap().success());
+    };
+    ip("add");
+    let until = Instant::now() + LONG;
+    let event = loop {
+        assert!(Instant::now() < until, "it tells nothing");
+        if let Some(Event::Changed(name)) = domain.device().next_event(Duration::from_secs(1)).unwrap() {
+            break name;
+        }
+    };
+    assert!(event.contains("GID"), "{event}");
+    ip("del");
 }

@@ -1,0 +1,39 @@
+//! Follows what devices tell: a port that comes up or goes down, an address that is renewed.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use mc_verbs::{Device, Event};
+
+use super::ways::Rdma;
+
+/// Longest wait for an event, after which a thread looks whether it is still needed.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Follows each device on a thread of its own, until `rdma` is gone.
+pub(super) fn follow(rdma: &Arc<Rdma>) {
+    for (nth, way) in rdma.ways.iter().enumerate() {
+        let (rdma, device) = (Arc::downgrade(rdma), way.domain.device().clone());
+        let name = device.name().to_owned();
+        let follow = move || follow_device(&rdma, nth, &device);
+        if let Err(error) = std::thread::Builder::new().name("mc-rdma-events".to_owned()).spawn(follow) {
+            tracing::warn!(device = name, %error, "changes of this RDMA device need a restart");
+        }
+    }
+}
+
+fn follow_device(rdma: &Weak<Rdma>, nth: usize, device: &Arc<Device>) {
+    loop {
+        let event = device.next_event(LOOK);
+        let Some(rdma) = rdma.upgrade() else { return };
+        match event {
+            Ok(Some(Event::Changed(why))) => rdma.renew(nth, &why),
+            Ok(Some(Event::Fatal)) => rdma.fail(nth),
+            Ok(Some(Event::Other) | None) => {}
+            Err(error) => {
+                tracing::warn!("{error}: its changes need a restart");
+                return;
+            }
+        }
+    }
+}

@@ -28,26 +28,11 @@ pub(crate) fn routes(api: Arc<Api>, metrics: Arc<MasterMetrics>) -> Router {
     standard.merge(metadata::routes(api))
 }
 
-/// Committed entries that a ready member may still have to apply. Under load there are always some, and they take
-/// milliseconds.
-const READY_WITHIN: u64 = 1000;
-
 /// Says whether this master is ready, or why it is not.
-///
-/// A ready master is a member, knows a leader, and has applied the log up to the commit index (but for
-/// [`READY_WITHIN`]), so that it would come up as leader with the whole index. If it leads, a majority answers it in
-/// time, so that it can write. A nearly full disk does not count: it keeps no read from being answered.
 fn readiness(api: &Api) -> Result<(), String> {
-    let status = api.own_status();
-    if !status.waiting_for.is_empty() {
-        return Err(status.waiting_for);
-    }
-    if let Some(blocked) = api.services().and_then(|services| services.coordinator.raft.blocked()) {
-        return Err(blocked.to_string());
-    }
-    match status.committed.saturating_sub(status.applied) {
-        0..=READY_WITHIN => Ok(()),
-        behind => Err(format!("{behind} committed entries are not applied yet")),
+    match api.services() {
+        Some(services) => services.coordinator.condition().readiness().map_err(|unready| unready.to_string()),
+        None => Err(api.own_status().waiting_for),
     }
 }
 

@@ -18,6 +18,7 @@ mod overruled;
 mod peers;
 mod ports;
 mod process;
+mod readiness;
 mod rescue;
 mod setting;
 

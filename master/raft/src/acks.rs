@@ -8,6 +8,7 @@
 //! stream.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_types::NodeId;
@@ -31,6 +32,8 @@ pub(crate) struct Acks {
     with_descriptors: Mutex<HashMap<NodeId, Instant>>,
     /// Time of each peer's last answer to a heartbeat, and its round trip.
     round_trips: Mutex<HashMap<NodeId, (Instant, Duration)>>,
+    /// The latest term in which this node led and no majority answered it any more; 0 if one does.
+    deserted: AtomicU64,
     noted: Notify,
 }
 
@@ -171,6 +174,16 @@ impl Acks {
         let mut times: Vec<_> = voters.iter().map(sent).collect();
         times.sort_unstable_by(|a, b| b.cmp(a));
         times.get(voters.len() / 2).copied().flatten()
+    }
+
+    /// Records whether a majority still answers this node, the leader of `term`.
+    pub(super) fn note_deserted(&self, term: u64, deserted: bool) {
+        self.deserted.store(if deserted { term } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Whether no majority answers this node any more as the leader of `term`.
+    pub(super) fn is_deserted(&self, term: u64) -> bool {
+        self.deserted.load(Ordering::Relaxed) == term
     }
 
     /// Returns when `reached` says so, which is asked now and after everything that is noted.

@@ -127,6 +127,7 @@ pub(crate) fn append_to_wire(
             })
             .collect(),
         leader_commit: opt_to_wire(request.leader_commit.as_ref()),
+        deserted: false,
     }
 }
 

@@ -21,7 +21,7 @@ use super::{AddressBook, Machine};
 pub struct Leadership {
     /// The highest term it has seen.
     pub term: u64,
-    /// The leader of that term, if it is known, and was heard lately.
+    /// The leader of that term, if it is known, was heard lately, and is followed by a majority as far as it can tell.
     pub leader: Option<(NodeId, MasterNode)>,
     /// This node was removed from the cluster: the latest log entry known to set members without it.
     pub removed: Option<LogId>,
@@ -45,6 +45,10 @@ pub(crate) struct Heard(Arc<Mutex<Last>>);
 struct Last {
     at: Option<Instant>,
     term: u64,
+    /// The term of a leader that says that no majority answers it; 0 if none says so.
+    deserted: u64,
+    /// The highest commit index in a message.
+    committed: u64,
 }
 
 impl Heard {
@@ -55,13 +59,32 @@ impl Heard {
         last.term = last.term.max(term);
     }
 
+    /// Records a heartbeat of the leader of `term`: its commit index, and whether it says that no majority answers it.
+    pub(super) fn heartbeat_of(&self, term: u64, committed: u64, deserted: bool) {
+        self.leader_of(term);
+        let mut last = self.0.lock();
+        last.committed = last.committed.max(committed);
+        if deserted {
+            last.deserted = last.deserted.max(term);
+        } else if term >= last.deserted {
+            last.deserted = 0;
+        }
+    }
+
+    /// Returns the highest commit index that a leader has named.
+    pub(super) fn committed(&self) -> u64 {
+        self.0.lock().committed
+    }
+
+    /// Whether the leader of `term` was heard within `span`, and does not say that no majority answers it.
+    fn leads(&self, term: u64, span: Duration) -> bool {
+        let last = self.0.lock();
+        last.deserted != term && last.at.is_some_and(|at| at.elapsed() < span)
+    }
+
     /// Returns the newest term of which another leader was heard.
     pub(crate) fn term(&self) -> u64 {
         self.0.lock().term
-    }
-
-    fn within(&self, span: Duration) -> bool {
-        self.0.lock().at.is_some_and(|at| at.elapsed() < span)
     }
 }
 
@@ -102,9 +125,12 @@ pub(super) async fn follow(
             let leads = |leader: &NodeId| match *leader == me {
                 true => {
                     let followed = acks.quorum(me, term, membership, Instant::now());
-                    named.1.elapsed() < silence || followed.is_some_and(|sent| sent.elapsed() < silence)
+                    let leads =
+                        named.1.elapsed() < silence || followed.is_some_and(|sent| sent.elapsed() < silence);
+                    acks.note_deserted(term, !leads);
+                    leads
                 }
-                false => heard.within(silence),
+                false => heard.leads(term, silence),
             };
             let leader = leader.filter(leads);
             let (newest, committed) = (&metrics.membership_config, &metrics.committed_membership_config);
@@ -127,5 +153,31 @@ pub(super) async fn follow(
         if let Ok(Err(_)) = tokio::time::timeout(election_timeout_max, changes.changed()).await {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_counts_while_it_is_heard_and_says_that_a_majority_follows_it() {
+        const SPAN: Duration = Duration::from_millis(1_200);
+        let heard = Heard::default();
+        assert!(!heard.leads(7, SPAN), "never heard");
+        heard.heartbeat_of(7, 40, false);
+        assert!(heard.leads(7, SPAN));
+        heard.heartbeat_of(7, 41, true);
+        assert!(!heard.leads(7, SPAN), "it leads in name only");
+        heard.leader_of(7);
+        assert!(!heard.leads(7, SPAN), "an append says nothing about the others");
+        heard.heartbeat_of(6, 30, false);
+        assert!(!heard.leads(7, SPAN), "a message of an older leader");
+        assert!(heard.leads(8, SPAN), "the next leader is another one");
+        heard.heartbeat_of(7, 41, false);
+        assert!(heard.leads(7, SPAN), "the majority is back");
+        assert_eq!(heard.committed(), 41);
+        tokio::time::advance(SPAN).await;
+        assert!(!heard.leads(7, SPAN), "silent");
     }
 }

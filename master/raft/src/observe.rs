@@ -5,7 +5,7 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::{RaftMetrics, ServerState};
 use tokio::sync::watch;
 
-use super::RaftNode;
+use super::{RaftNode, Seat};
 
 /// A Raft node's report of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,10 +42,21 @@ impl RaftNode {
         RaftView {
             role,
             term: metrics.current_term,
-            // The commit index of the quorum. On a member that catches up it is far ahead of its own log.
-            committed: metrics.cluster_committed.as_ref().map_or(0, |id| id.index),
+            // The commit index of the quorum. On a member that catches up it is far ahead of its own log. A leader's
+            // message may name a higher one that openraft has not looked at yet.
+            committed: metrics
+                .cluster_committed
+                .as_ref()
+                .map_or(0, |id| id.index)
+                .max(self.heard.committed()),
             purged: metrics.purged.as_ref().map_or(0, |id| id.index),
         }
+    }
+
+    /// Returns this node's part in the committed membership, as far as this node knows it.
+    #[must_use]
+    pub fn seat(&self) -> Seat {
+        Seat::of(self.node, self.metrics.borrow_watched().committed_membership_config.membership())
     }
 
     /// Completes with the reason when Raft has stopped: a failure of the log or the state machine, or a shutdown.

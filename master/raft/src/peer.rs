@@ -142,7 +142,8 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         self.lines.hush.check(self.target)?;
         let sent = Sent::of(&request);
         let (term, began) = (request.vote.leader_id.term, Instant::now());
-        let wire = convert::append_to_wire(&request, self.envelope());
+        let deserted = self.lines.acks.is_deserted(term);
+        let wire = v1::AppendRequest { deserted, ..convert::append_to_wire(&request, self.envelope()) };
         let (lines, target, answered_by) = (self.lines.clone(), self.target, whom.clone());
         // The call goes on when openraft has given it up: a late answer still proves that this leader was followed
         // when it was sent.

@@ -349,8 +349,10 @@ impl v1::raft_server::Raft for RaftService {
         let _timer = self.0.times.time(RaftRpc::Append);
         let request = request.into_inner();
         let attached = self.admit(request.envelope.as_ref())?;
+        let deserted = request.deserted;
         let request = convert::append_from_wire(&request).map_err(|err| malformed(&err))?;
-        attached.heard.leader_of(request.vote.leader_id.term);
+        let committed = request.leader_commit.map_or(0, |committed| committed.index);
+        attached.heard.heartbeat_of(request.vote.leader_id.term, committed, deserted);
         let prev = request.prev_log_id;
         let sent = convert::Sent::of(&request);
         let reply = if request.entries.is_empty() {

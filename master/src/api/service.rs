@@ -84,7 +84,7 @@ impl Api {
         }
     }
 
-    /// Returns the status behind the gauges and `/readyz`.
+    /// Returns the status behind the gauges.
     pub(crate) fn own_status(&self) -> v1::StatusReply {
         match self.services() {
             Some(services) => cluster::own_status(&services.coordinator),

@@ -15,6 +15,7 @@ use super::admission::{Admission, Unwritten};
 use super::{Leading, Refusal, Room};
 use crate::data_disk::DataDisk;
 use crate::metrics::{LedBy, MasterMetrics, Proposed};
+use crate::readiness::Condition;
 
 /// Longest wait for a proposal. A client's own deadline is usually shorter.
 const PROPOSAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -284,6 +285,22 @@ impl Coordinator {
                 waiting_for: self.waits_for(applied, &now),
                 no_puts: no_puts.unwrap_or_default(),
             })
+        })
+    }
+
+    /// Returns the state of this master that decides whether it is ready.
+    pub(crate) fn condition(&self) -> Condition {
+        let now = self.raft.leadership().borrow().clone();
+        let (seat, blocked) = (self.raft.seat(), self.raft.blocked().map(|blocked| blocked.to_string()));
+        // Read before what is applied, which only grows.
+        let committed = self.raft.view().committed;
+        self.index.read(|applied| Condition {
+            waiting_for: self.waits_for(applied, &now),
+            seat,
+            blocked,
+            term: now.term,
+            committed,
+            applied: applied.last_applied,
         })
     }
 

@@ -440,6 +440,7 @@ static PEERS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                     .map(|(index, payload)| v1::Entry { log_id: log_id(index), payload: payload.into() })
                     .collect(),
                 leader_commit: log_id(4),
+                deserted: true,
             },
             fuzz::append,
         ),

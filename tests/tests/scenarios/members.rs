@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mc_tests::{
-    Cluster, Fault, Faults, Mix, Process, Running, Workload, eventually, mcctl, until, until_within,
+    Cluster, Fault, Faults, Mix, Process, Running, Workload, eventually, http_get, mcctl, until, until_within,
 };
 
 async fn load(cluster: &Cluster, seed: u64) -> Running {
@@ -75,14 +75,23 @@ async fn a_master_that_lost_its_disk_takes_the_place_of_its_old_self() {
     cluster.wipe_master(lost);
     cluster.masters[lost].start();
 
+    let mut copied = false;
     until_within(Duration::from_secs(60), "the new node votes in the place of the old one", async || {
+        // Asked first: a master that voted when it called itself ready votes afterwards, too.
+        let ready = matches!(http_get(cluster.master_http(lost), "/readyz").await, Ok((200, _)));
         let leader = cluster.leader().await;
         let Some(status) = cluster.status(leader).await else { return false };
+        let new = cluster.status(lost).await.unwrap_or_default();
+        let seat = status.masters.iter().find(|member| member.node_id == new.node_id);
+        copied |= seat.is_some_and(|seat| !seat.voter) && new.applied > 0;
+        assert!(!ready || seat.is_some_and(|seat| seat.voter), "it is ready and has no vote");
         let voters: Vec<_> = status.masters.iter().filter(|member| member.voter).collect();
         voters.len() == 3 && status.masters.len() == 3 && voters.iter().all(|member| member.node_id != old)
     })
     .await;
+    assert!(copied, "it was never seen as a learner with an index, in which it must not be ready");
     assert_ne!(node_id(&cluster, lost).await, old);
+    cluster.ready().await;
     running.acknowledged(50).await;
 
     // Its vote and its copy count: with one of the two others gone, nothing is lost and the pool goes on.

@@ -10,6 +10,7 @@ use mc_proto::{
     detail_of,
     v1::{self, raft_client::RaftClient},
 };
+use mc_tests::until;
 use mc_types::{Clock, ClusterId, Code, NodeId};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::VoteRequest;
@@ -199,4 +200,24 @@ async fn a_master_that_was_cut_off_does_not_depose_the_leader_when_it_is_back() 
         assert_eq!(vote.leader_id.term, last.leader_id.term, "it raised its term without a chance to win");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_knows_no_leader_when_its_leader_has_lost_the_majority() {
+    let mut pool = Pool::formed(5, SnapshotLimits::default()).await;
+    let leader = pool.leader().await;
+    let follower = (leader + 1) % 5;
+    let names = |at: usize| pool.node(at).leadership().borrow().leader.clone();
+    until("the follower knows the leader", async || names(follower).is_some()).await;
+    for at in (0..5).filter(|at| ![leader, follower].contains(at)) {
+        pool.stop(at).await;
+    }
+    let names = |at: usize| pool.node(at).leadership().borrow().leader.clone();
+    until("neither of the two knows a leader", async || names(leader).is_none() && names(follower).is_none())
+        .await;
+    let raft = pool.node(follower);
+    assert!(
+        raft.raft().metrics().borrow_watched().current_leader.is_some(),
+        "openraft still names the leader that the follower hears"
+    );
 }

@@ -42,6 +42,10 @@ pub struct MasterArgs {
     /// Directory for the identity, the log and the snapshots
     #[arg(long, value_name = "DIR", default_value = "./mc-data/master")]
     pub data_dir: PathBuf,
+    /// Treat the disk of --data-dir as disposable: at SIGTERM, give up the vote before stopping if the other masters can do
+    /// without it, and begin with an empty directory at the next start. Not for a cluster of one
+    #[arg(long, conflicts_with = "single")]
+    pub ephemeral: bool,
     /// Free space to keep on the disk of --data-dir. A leader starts no puts while less is free, or less than two snapshots
     /// and the log need. Each master has its own value
     #[arg(long, value_name = "SIZE", default_value = "1gb")]

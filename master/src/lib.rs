@@ -3,6 +3,7 @@
 mod api;
 mod config;
 mod data_disk;
+mod departed;
 mod formation;
 #[cfg(feature = "testing")]
 #[doc(hidden)]

@@ -6,8 +6,8 @@ use mc_durable::{DirectoryLock, DurableError, FreeSpace};
 use mc_log::{LogOptions, LogStore, OpenError, OpenLog};
 use mc_net::{Listener, Network};
 use mc_process::{config::Loaded, metrics::Registry};
-use mc_raft::{RaftNode, StartError as RaftStartError, TransferError};
-use mc_types::{Clock, NodeId};
+use mc_raft::{Departure, RaftNode, StartError as RaftStartError, TransferError};
+use mc_types::{Clock, ClusterId, NodeId};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -16,7 +16,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::api::Api;
 use crate::config::{MasterArgs, MasterConfigError};
-use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, FormationError, Plan};
+use crate::departed;
+use crate::formation::{
+    Advertise, BoundAddresses, Formation, FormationConfig, FormationError, FormationService, Plan,
+};
 use crate::identity::{Identity, IdentityError};
 use crate::life::Life;
 use crate::metrics::MasterMetrics;
@@ -29,6 +32,14 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const HAND_OVER: Duration = Duration::from_secs(1);
 /// Longest wait for Raft and for the log to end: a disk that hangs must not keep the process.
 pub(crate) const CLOSE: Duration = Duration::from_secs(1);
+/// Longest wait for the vote to be taken, where the disk is disposable. The leader looks twice a second, and changes the
+/// voters in a few round trips and syncs.
+const LEAVE: Duration = Duration::from_secs(4);
+/// Time between two looks at whether it was.
+const LOOK: Duration = Duration::from_millis(20);
+/// Time after which the committed membership that a master knows is certainly that of its leader, who sends it with its
+/// heartbeats. Until then, a place may seem to be reserved that was taken a moment ago.
+const UP_TO_DATE: Duration = Duration::from_millis(500);
 /// Time between giving up the leadership and closing, in which late callers are told who leads.
 const LINGER: Duration = Duration::from_millis(100);
 /// Time for streams and calls that are still open at the end.
@@ -105,7 +116,9 @@ pub struct Master {
     stop: CancellationToken,
     tasks: TaskTracker,
     failed: watch::Receiver<Option<Arc<StartError>>>,
-    _lock: DirectoryLock,
+    /// The disk is disposable, and what answers others about this master.
+    ephemeral: Option<Arc<FormationService>>,
+    lock: DirectoryLock,
 }
 
 impl Master {
@@ -122,6 +135,12 @@ impl Master {
         let lock = lock.await.map_err(|error| StartError::Failed(error.to_string()))??;
         if rescue::is_unfinished(&args.data_dir) {
             return Err(StartError::RescueUnfinished { dir: args.data_dir.clone() });
+        }
+        if departed::begin_empty(&lock)? {
+            tracing::info!(
+                "this master left its cluster before it stopped: its data directory is emptied, and it comes back as \
+                 a new node"
+            );
         }
         let identity = Identity::open(&lock)?;
         let node = identity.node();
@@ -162,13 +181,14 @@ impl Master {
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
         };
+        let ephemeral = args.ephemeral.then(|| life.formation.service());
         let (stop, tasks) = (life.stop.clone(), life.tasks.clone());
         tasks.spawn(async move {
             if let Err(error) = life.run(listeners, log).await {
                 fail.send_replace(Some(Arc::new(error)));
             }
         });
-        Ok(Self { api, bound, stop, tasks, failed, _lock: lock })
+        Ok(Self { api, bound, stop, tasks, failed, ephemeral, lock })
     }
 
     /// Calls `look` with this master's Raft node; `None` until the master takes part in a cluster.
@@ -195,17 +215,30 @@ impl Master {
         }
     }
 
-    /// Hands leadership over if this master has it, tells callers for a moment who leads, and ends. Membership does not
-    /// change.
+    /// Hands leadership over if this master has it, tells callers for a moment who leads, and ends. Membership changes
+    /// only with `--ephemeral`.
     pub async fn stop(self) {
         let services = self.api.services();
         if let Some(services) = &services {
-            let handed = tokio::time::timeout(HAND_OVER, services.coordinator.raft.transfer_leader(None));
-            match handed.await {
-                Ok(Ok(now)) => tracing::info!(term = now.term, "leadership was handed over"),
-                Ok(Err(TransferError::NotLeader(_) | TransferError::Alone)) => {}
-                Ok(Err(error)) => tracing::warn!("leadership was not handed over: {error}"),
-                Err(_) => tracing::warn!("leadership was not handed over within {HAND_OVER:?}"),
+            let raft = &services.coordinator.raft;
+            if let Some(shown) = &self.ephemeral {
+                // Before anything else: leaders that have heard this do not hand over to this master.
+                shown.retire();
+                raft.ask_to_leave();
+            }
+            hand_over(raft).await;
+            if self.ephemeral.is_some() {
+                match tokio::time::timeout(LEAVE, leave(raft)).await {
+                    Ok(true) => self.mark(services.coordinator.cluster).await,
+                    Ok(false) => tracing::info!(
+                        "this master stops as it is, with its data: the others would be too few without its vote, or it \
+                         has none"
+                    ),
+                    Err(_) => tracing::warn!(
+                        "this master stops as it is, with its data: within {LEAVE:?} no leader took its vote; a leader \
+                         does that while all other voters are up and have caught up"
+                    ),
+                }
             }
             tokio::time::sleep(LINGER).await;
         }
@@ -214,6 +247,49 @@ impl Master {
         if tokio::time::timeout(CLOSE + DRAIN, self.tasks.wait()).await.is_err() {
             tracing::debug!("connections were still open at the end");
         }
+    }
+
+    /// Marks the directory of this master, which has left `cluster`, so that its next start begins empty.
+    async fn mark(&self, cluster: ClusterId) {
+        let (dir, node) = (self.lock.path().to_owned(), self.api.node());
+        let marked = mc_durable::blocking(move || departed::mark(&dir, node, cluster)).await;
+        match marked
+            .map_err(|error| error.to_string())
+            .and_then(|marked| marked.map_err(|error| error.to_string()))
+        {
+            Ok(()) => tracing::info!("this master has given up its vote; its next start begins empty"),
+            Err(why) => tracing::warn!(
+                "this master has given up its vote, but its next start goes on with its data, which is safe: {why}"
+            ),
+        }
+    }
+}
+
+/// Hands leadership over if this master has it.
+async fn hand_over(raft: &RaftNode) {
+    match tokio::time::timeout(HAND_OVER, raft.transfer_leader(None)).await {
+        Ok(Ok(now)) => tracing::info!(term = now.term, "leadership was handed over"),
+        Ok(Err(TransferError::NotLeader(_) | TransferError::Alone)) => {}
+        Ok(Err(error)) => tracing::warn!("leadership was not handed over: {error}"),
+        Err(_) => tracing::warn!("leadership was not handed over within {HAND_OVER:?}"),
+    }
+}
+
+/// Waits until this master's vote is taken. Returns false if too few voters would remain.
+///
+/// A master that asks may become leader meanwhile, where all others ask, too, or do not take over. Then it lets others go
+/// while enough remain, and stops with its vote.
+async fn leave(raft: &RaftNode) -> bool {
+    tracing::info!("this master asks for its vote to be taken before it stops");
+    let mut spared_at = Instant::now();
+    loop {
+        match raft.departure() {
+            Departure::Left => return true,
+            Departure::Waits => spared_at = Instant::now(),
+            Departure::Needed if spared_at.elapsed() >= UP_TO_DATE => return false,
+            Departure::Needed => {}
+        }
+        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -87,13 +87,16 @@ pub(crate) enum MemberChange {
     Swap,
     /// No member any more.
     Removed,
+    /// Gave up its vote before it stopped.
+    Left,
 }
 
-const MEMBER_CHANGES: [(MemberChange, &str); 4] = [
+const MEMBER_CHANGES: [(MemberChange, &str); 5] = [
     (MemberChange::Learner, "learner"),
     (MemberChange::Voter, "voter"),
     (MemberChange::Swap, "swap"),
     (MemberChange::Removed, "removed"),
+    (MemberChange::Left, "left"),
 ];
 
 /// Why a leader evicts, as the label `reason`.

@@ -151,6 +151,11 @@ impl Process {
         self.ended().await
     }
 
+    /// Sends SIGTERM without waiting for the end.
+    pub fn ask_to_stop(&self) {
+        self.signal(Signal::TERM);
+    }
+
     /// Kills the process with `kill -9` unless it has ended already; returns how it ended.
     ///
     /// # Panics

@@ -50,6 +50,21 @@ pub struct MasterNode {
     pub http: String,
 }
 
+impl MasterNode {
+    /// The place of a master that has given up its vote and stops: its address stays in the membership, without an HTTP
+    /// server. A master that runs always has one, so every leader tells the two apart.
+    #[must_use]
+    pub fn reserved(&self) -> Self {
+        Self { http: String::new(), ..self.clone() }
+    }
+
+    /// Whether this is the place of a master that has given up its vote: see [`Self::reserved`].
+    #[must_use]
+    pub fn is_reserved(&self) -> bool {
+        self.http.is_empty()
+    }
+}
+
 /// The id of a committed leader: its term.
 pub type CommittedLeaderId = openraft::alias::CommittedLeaderIdOf<TypeConfig>;
 /// Term and index of an entry.

@@ -26,10 +26,8 @@ const SAID_LATELY: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Acks {
     latest: Mutex<HashMap<NodeId, Ack>>,
-    /// Each peer's latest report on its disk.
-    disks: Mutex<HashMap<NodeId, Disk>>,
-    /// Time of each peer's latest report that it can open files and connections.
-    with_descriptors: Mutex<HashMap<NodeId, Instant>>,
+    /// Each peer's latest report on itself.
+    reports: Mutex<HashMap<NodeId, Reported>>,
     /// Time of each peer's last answer to a heartbeat, and its round trip.
     round_trips: Mutex<HashMap<NodeId, (Instant, Duration)>>,
     /// The latest term in which this node led and no majority answered it any more; 0 if one does.
@@ -43,12 +41,23 @@ struct Ack {
     sent: Instant,
 }
 
+/// A peer's report on itself, in its answer to a heartbeat.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Report {
+    /// Duration of a sync of its log, if there was one lately.
+    pub(super) sync: Option<Duration>,
+    /// Whether its disk is nearly full.
+    pub(super) nearly_full: bool,
+    /// Whether it can open files and connections. Older builds do not say so.
+    pub(super) has_descriptors: bool,
+    /// Whether it asks the leader to take its vote.
+    pub(super) leaving: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
-struct Disk {
-    said: Instant,
-    /// Duration of a sync of the log, if there was one lately.
-    sync: Option<Duration>,
-    nearly_full: bool,
+struct Reported {
+    at: Instant,
+    report: Report,
 }
 
 impl Acks {
@@ -97,39 +106,23 @@ impl Acks {
         answered.get(voters.len() / 2).copied()
     }
 
-    /// Records `peer`'s report: the duration of a sync of its log, if there was one lately, and whether its disk is
-    /// nearly full.
-    pub(super) fn note_disk(&self, peer: NodeId, sync_us: Option<u64>, nearly_full: bool) {
-        let disk = Disk { said: Instant::now(), sync: sync_us.map(Duration::from_micros), nearly_full };
-        self.disks.lock().insert(peer, disk);
+    /// Records `peer`'s report on itself.
+    pub(super) fn note_report(&self, peer: NodeId, report: Report) {
+        self.reports.lock().insert(peer, Reported { at: Instant::now(), report });
     }
 
-    /// Duration of a sync of `peer`'s log; `None` if it has reported none in the last second.
-    pub(super) fn sync(&self, peer: NodeId) -> Option<Duration> {
-        lately(&self.disks.lock(), peer)?.sync
-    }
-
-    /// Records whether `peer` reports that it can open files and connections.
-    pub(super) fn note_descriptors(&self, peer: NodeId, has_some: bool) {
-        let mut with_descriptors = self.with_descriptors.lock();
-        if has_some {
-            with_descriptors.insert(peer, Instant::now());
-        } else {
-            with_descriptors.remove(&peer);
-        }
-    }
-
-    /// Whether `peer` has reported in the last second that it can open files and connections.
-    pub(super) fn has_descriptors(&self, peer: NodeId) -> bool {
-        self.with_descriptors.lock().get(&peer).is_some_and(|said| said.elapsed() < SAID_LATELY)
+    /// Returns `peer`'s report on itself, if it came in the last second.
+    pub(super) fn report(&self, peer: NodeId) -> Option<Report> {
+        lately(&self.reports.lock(), peer)
     }
 
     /// The voters that said in the last second that their disks are nearly full, if those that said otherwise are no
     /// majority with `me`. As long as one is full, a voter that says nothing has no room: it may be that one's disk
     /// that every entry has to go to.
     pub(super) fn nearly_full(&self, me: NodeId, membership: &Membership) -> Vec<NodeId> {
-        let disks = self.disks.lock();
-        let said = |voter: NodeId| lately(&disks, voter).filter(|_| voter != me).map(|disk| disk.nearly_full);
+        let reports = self.reports.lock();
+        let said =
+            |voter: NodeId| lately(&reports, voter).filter(|_| voter != me).map(|report| report.nearly_full);
         let full: Vec<_> = membership.voter_ids().filter(|voter| said(*voter) == Some(true)).collect();
         if full.is_empty() {
             return full;
@@ -201,8 +194,8 @@ impl Acks {
     }
 }
 
-fn lately(disks: &HashMap<NodeId, Disk>, peer: NodeId) -> Option<Disk> {
-    disks.get(&peer).copied().filter(|disk| disk.said.elapsed() < SAID_LATELY)
+fn lately(reports: &HashMap<NodeId, Reported>, peer: NodeId) -> Option<Report> {
+    reports.get(&peer).filter(|reported| reported.at.elapsed() < SAID_LATELY).map(|reported| reported.report)
 }
 
 #[cfg(test)]
@@ -224,14 +217,17 @@ mod tests {
     async fn full_disks_count_while_no_majority_says_that_it_has_room() {
         let acks = Acks::default();
         let full = |configs: &[&[u64]]| acks.nearly_full(ME, &membership(configs));
+        let note = |node, nearly_full| {
+            acks.note_report(NodeId(node), Report { nearly_full, ..Report::default() });
+        };
         assert!(full(&[&[1, 2, 3]]).is_empty(), "nobody has said anything yet");
-        acks.note_disk(NodeId(2), None, true);
-        acks.note_disk(NodeId(3), Some(7), false);
+        note(2, true);
+        note(3, false);
         assert!(full(&[&[1, 2, 3]]).is_empty(), "two of three have room");
         assert_eq!(full(&[&[1, 2]]), [NodeId(2)]);
         assert_eq!(full(&[&[1, 2, 4]]), [NodeId(2)], "one of three is silent");
         assert_eq!(full(&[&[1, 2, 3], &[1, 2]]), [NodeId(2)], "both majorities are needed");
-        acks.note_disk(NodeId(3), None, true);
+        note(3, true);
         assert_eq!(full(&[&[1, 2, 3]]), [NodeId(2), NodeId(3)]);
         assert!(full(&[&[1, 4, 5]]).is_empty(), "they are no voters");
 
@@ -242,14 +238,18 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn descriptors_are_there_while_a_peer_says_so() {
         let acks = Acks::default();
-        assert!(!acks.has_descriptors(NodeId(2)), "an older build does not say");
-        acks.note_descriptors(NodeId(2), true);
-        assert!(acks.has_descriptors(NodeId(2)) && !acks.has_descriptors(NodeId(3)));
-        acks.note_descriptors(NodeId(2), false);
-        assert!(!acks.has_descriptors(NodeId(2)));
-        acks.note_descriptors(NodeId(2), true);
+        let has = |node| acks.report(NodeId(node)).is_some_and(|report| report.has_descriptors);
+        let note = |has_descriptors| {
+            acks.note_report(NodeId(2), Report { has_descriptors, ..Report::default() });
+        };
+        assert!(!has(2), "an older build does not say");
+        note(true);
+        assert!(has(2) && !has(3));
+        note(false);
+        assert!(!has(2));
+        note(true);
         tokio::time::advance(SAID_LATELY).await;
-        assert!(!acks.has_descriptors(NodeId(2)), "that was a while ago");
+        assert!(!has(2), "that was a while ago");
     }
 
     #[tokio::test(start_paused = true)]

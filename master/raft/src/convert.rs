@@ -190,6 +190,7 @@ pub(crate) fn append_reply_to_wire(result: &StreamAppendResult<TypeConfig>) -> v
         sync_us: None,
         disk_nearly_full: false,
         has_descriptors: false,
+        leaving: false,
     }
 }
 

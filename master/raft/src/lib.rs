@@ -20,6 +20,7 @@ mod guard;
 mod hush;
 mod leadership;
 mod lease;
+mod leaving;
 mod machine;
 mod members;
 mod node;
@@ -49,6 +50,7 @@ pub use config::SnapshotLimits;
 pub use guard::VoteGuard;
 pub use leadership::{Leadership, REMOVED_FIX};
 pub use lease::LeaderTerm;
+pub use leaving::{Departure, can_spare_a_voter};
 pub use machine::{Applied, Builder, Gap, Machine, SharedIndex};
 pub use members::{Change, ChangeError};
 pub use node::{

@@ -1,6 +1,7 @@
 //! Changes of the membership by a leader.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mc_log::{LogId, MasterNode};
@@ -11,6 +12,7 @@ use openraft::errors::{ClientWriteError, RaftError};
 use openraft::raft::Precondition;
 use tokio::time::Instant;
 
+use super::acks::Report;
 use super::{AddressBook, Member, RaftNode, Roster};
 
 /// Time limit of a change of the membership. A later success shows in the membership.
@@ -27,6 +29,8 @@ pub enum Change {
     Voters(BTreeSet<NodeId>),
     /// The node, which is no voter, is no member any more.
     Forget(NodeId),
+    /// The voter has no vote any more. It stays a member, and its address is reserved for what starts there next.
+    Leave(NodeId),
 }
 
 /// Error of a change of the membership.
@@ -68,10 +72,16 @@ impl RaftNode {
             let has = matching.get(node).copied().flatten().map_or(0, |id| id.index + 1);
             let lag = if mine { 0 } else { next.saturating_sub(has) };
             let heard = if mine { Some(Instant::now()) } else { self.acks().latest(*node, term) };
-            let sync =
-                if mine { self.pace.now().map(|pace| pace.at_worst()) } else { self.acks().sync(*node) };
-            let has_descriptors = self.acks().has_descriptors(*node);
-            (*node, Member { addresses: addresses.clone(), lag, heard, sync, has_descriptors })
+            let report = match mine {
+                true => Report {
+                    sync: self.pace.now().map(|pace| pace.at_worst()),
+                    leaving: self.leaving.load(Ordering::Relaxed),
+                    ..Report::default()
+                },
+                false => self.acks().report(*node).unwrap_or_default(),
+            };
+            let Report { sync, has_descriptors, leaving, .. } = report;
+            (*node, Member { addresses: addresses.clone(), lag, heard, sync, has_descriptors, leaving })
         });
         let configs = membership.get_joint_config();
         Some(Roster {
@@ -98,15 +108,46 @@ impl RaftNode {
     /// # Errors
     /// [`ChangeError`]
     pub async fn change_members(&self, roster: &Roster, change: Change) -> Result<(), ChangeError> {
-        if let Change::Voters(voters) = &change {
+        let without = |node: &NodeId| roster.voters.iter().copied().filter(|voter| voter != node).collect();
+        let voters = match &change {
+            Change::Voters(voters) => Some(voters.clone()),
+            Change::Leave(node) => Some(without(node)),
+            Change::Learner(..) | Change::Forget(_) => None,
+        };
+        if let Some(voters) = &voters {
             self.hear_majority(roster.term, voters).await?;
         }
+        // A voter that leaves its place reserved stays a member, also where the next leader finishes the change. Any other
+        // one that is no voter any more is forgotten.
+        let retain = match &change {
+            Change::Leave(_) => true,
+            Change::Voters(voters) => self.reserved_voters().iter().any(|voter| !voters.contains(voter)),
+            Change::Learner(..) | Change::Forget(_) => false,
+        };
         let change = match change {
             Change::Learner(node, addresses) => ChangeMembers::AddNodes(BTreeMap::from([(node, addresses)])),
             Change::Voters(voters) => ChangeMembers::ReplaceAllVoters(voters),
             Change::Forget(node) => ChangeMembers::RemoveNodes(BTreeSet::from([node])),
+            Change::Leave(node) => {
+                let Some(member) = roster.members.get(&node) else {
+                    return Err(ChangeError::Refused(format!("node {node} is no member")));
+                };
+                // One entry: a reserved place never has a vote, but in the joint configuration that takes it.
+                ChangeMembers::Batch(vec![
+                    ChangeMembers::SetNodes(BTreeMap::from([(node, member.addresses.reserved())])),
+                    ChangeMembers::ReplaceAllVoters(without(&node)),
+                ])
+            }
         };
-        self.change(change, roster.version).await
+        self.change(change, retain, roster.version).await
+    }
+
+    /// Returns the voters of any configuration in force whose places are reserved: they are about to lose their votes.
+    fn reserved_voters(&self) -> Vec<NodeId> {
+        let metrics = self.metrics.borrow_watched();
+        let membership = metrics.membership_config.membership();
+        let reserved = |node: &NodeId| membership.get_node(node).is_some_and(MasterNode::is_reserved);
+        membership.voter_ids().filter(reserved).collect()
     }
 
     /// Returns once a majority of `voters` has answered something that was sent after the call.
@@ -145,16 +186,17 @@ impl RaftNode {
             (self.addresses.moved(config.membership()), *config.log_id())
         };
         if !moved.is_empty() {
-            self.change(ChangeMembers::SetNodes(moved.clone()), version).await?;
+            self.change(ChangeMembers::SetNodes(moved.clone()), false, version).await?;
         }
         Ok(moved)
     }
 
     /// Makes a change only if `version` is the last membership. A change that was decided on by an older one could
-    /// bring back a member that was removed meanwhile.
+    /// bring back a member that was removed meanwhile. With `retain`, a voter that has no vote afterwards stays a member.
     async fn change(
         &self,
         change: ChangeMembers<NodeId, MasterNode>,
+        retain: bool,
         version: Option<LogId>,
     ) -> Result<(), ChangeError> {
         let only_if = [Precondition::LastMembershipLogId { last_membership_log_id: version }];
@@ -162,8 +204,7 @@ impl RaftNode {
         let Ok(_one_at_a_time) = self.changing.try_lock() else {
             return Err(ChangeError::Refused("another change of the members is under way".into()));
         };
-        // A node that is no voter any more is forgotten, not kept as a learner.
-        let changed = self.raft().change_membership_if(change, false, only_if);
+        let changed = self.raft().change_membership_if(change, retain, only_if);
         match tokio::time::timeout(CHANGE_TIMEOUT, changed).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_)))) => Err(ChangeError::NotLeader),

@@ -154,6 +154,8 @@ pub struct RaftNode {
     pub(super) addresses: AddressBook,
     acks: Arc<Acks>,
     pub(super) pace: Arc<SyncPace>,
+    /// This node asks the leader to take its vote: see [`Self::ask_to_leave`].
+    pub(super) leaving: Arc<AtomicBool>,
     /// Held while the membership is changed.
     pub(super) changing: tokio::sync::Mutex<()>,
     timing: RaftTiming,
@@ -289,6 +291,7 @@ impl RaftNode {
         let (stopped_tx, stopped) = watch::channel(None);
         let (blocked_tx, blocked) = watch::channel(None);
         let ballots = Arc::new(Ballots::default());
+        let leaving = Arc::new(AtomicBool::new(false));
         let signs = writable::Signs { me: node, acks: acks.clone(), timing };
         let tasks = [
             tasks::spawn(observe::tell_when_stopped(raft.metrics(), stopped_tx)),
@@ -320,6 +323,7 @@ impl RaftNode {
             pace: pace.clone(),
             nearly_full,
             has_descriptors,
+            leaving: leaving.clone(),
             hush,
             acks: acks.clone(),
             ballots: ballots.clone(),
@@ -335,6 +339,7 @@ impl RaftNode {
             addresses,
             acks,
             pace,
+            leaving,
             changing: tokio::sync::Mutex::default(),
             timing,
             ballots,
@@ -496,7 +501,10 @@ impl RaftNode {
                 return Err(NotLeader { leader, term }.into());
             }
             let successors = (to != Some(self.node))
-                .then(|| successors(&metrics, self.node, to, self.timing.election_max))
+                .then(|| {
+                    let stays = |id: &NodeId| self.acks.report(*id).is_none_or(|report| !report.leaving);
+                    successors(&metrics, self.node, to, self.timing.election_max, stays)
+                })
                 .transpose()?;
             (metrics.vote.leader_id.term, successors)
         };
@@ -553,13 +561,14 @@ fn is_overruled(last: LogId, covered: LogId) -> bool {
     last < covered && last.index >= covered.index
 }
 
-/// Returns the named voter, or all voters that answer: those with the longest log first, and of equal ones the last
-/// that answered.
+/// Returns the named voter, or all voters that answer: those that stay first, of these those with the longest log, and of
+/// equal ones the last that answered.
 fn successors(
     metrics: &RaftMetrics<TypeConfig>,
     me: NodeId,
     named: Option<NodeId>,
     silence: Duration,
+    stays: impl Fn(&NodeId) -> bool,
 ) -> Result<Vec<NodeId>, TransferError> {
     let others: Vec<_> = metrics.membership_config.membership().voter_ids().filter(|id| *id != me).collect();
     let matching =
@@ -582,6 +591,6 @@ fn successors(
     }
     let Some(first) = others.first().copied() else { return Err(TransferError::Alone) };
     let mut able: Vec<_> = others.into_iter().filter(answers).collect();
-    able.sort_by_key(|id| std::cmp::Reverse((matching(id), heard(id))));
+    able.sort_by_key(|id| std::cmp::Reverse((stays(id), matching(id), heard(id))));
     if able.is_empty() { Err(TransferError::Silent(first)) } else { Ok(able) }
 }

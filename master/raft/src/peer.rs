@@ -19,6 +19,7 @@ use openraft::raft::{
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
+use super::acks::Report;
 use super::convert::{self, BadMessage, Sent, Standing};
 use super::envelope::Identity;
 use super::peers::{Lines, Links};
@@ -155,8 +156,9 @@ impl RaftNetworkV2<TypeConfig> for Peer {
                 convert::append_reply_from_wire(&reply, sent).map_err(|err| answered_by.nonsense(&err))?;
             lines.hush.answered(target);
             lines.acks.answered(target, term, began, &result);
-            lines.acks.note_disk(target, reply.sync_us, reply.disk_nearly_full);
-            lines.acks.note_descriptors(target, reply.has_descriptors);
+            let sync = reply.sync_us.map(Duration::from_micros);
+            let v1::AppendReply { disk_nearly_full: nearly_full, has_descriptors, leaving, .. } = reply;
+            lines.acks.note_report(target, Report { sync, nearly_full, has_descriptors, leaving });
             Ok::<_, RPCError<TypeConfig>>(result)
         });
         // A little less than openraft's own time limit, so that a peer that does not answer is noted here.

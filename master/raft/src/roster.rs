@@ -44,6 +44,8 @@ pub struct Member {
     pub sync: Option<Duration>,
     /// Whether it has reported lately that it can open files and connections. Nothing of the leader itself.
     pub has_descriptors: bool,
+    /// Whether it is about to stop and asks for its vote to be taken.
+    pub leaving: bool,
 }
 
 impl Roster {
@@ -81,6 +83,12 @@ impl Roster {
             .iter()
             .filter(|(node, _)| !self.voters.contains(node))
             .map(|(node, member)| (*node, member))
+    }
+
+    /// Number of places that masters have left and will come back to: see [`MasterNode::reserved`].
+    #[must_use]
+    pub fn reserved(&self) -> usize {
+        self.learners().filter(|(_, member)| member.addresses.is_reserved()).count()
     }
 
     /// Whether a majority of `voters` is up.

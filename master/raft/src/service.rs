@@ -77,6 +77,8 @@ pub(super) struct Attached {
     pub(super) pace: Arc<SyncPace>,
     pub(super) nearly_full: NearlyFull,
     pub(super) has_descriptors: HasDescriptors,
+    /// This node asks the leader to take its vote.
+    pub(super) leaving: Arc<AtomicBool>,
     pub(super) hush: Arc<Hush>,
     pub(super) acks: Arc<Acks>,
     pub(super) ballots: Arc<Ballots>,
@@ -370,7 +372,8 @@ impl v1::raft_server::Raft for RaftService {
         let disk_nearly_full = (attached.nearly_full)();
         let has_descriptors = (attached.has_descriptors)();
         let reply = convert::append_reply_to_wire(&result);
-        Ok(Response::new(v1::AppendReply { sync_us, disk_nearly_full, has_descriptors, ..reply }))
+        let leaving = attached.leaving.load(Ordering::Relaxed);
+        Ok(Response::new(v1::AppendReply { sync_us, disk_nearly_full, has_descriptors, leaving, ..reply }))
     }
 
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteReply>, Status> {

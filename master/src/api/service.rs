@@ -37,6 +37,11 @@ impl Api {
         self.services.store(Some(services));
     }
 
+    /// This master's id.
+    pub(crate) fn node(&self) -> NodeId {
+        self.node
+    }
+
     /// Sets the reason, for callers, why there is no cluster yet.
     pub(crate) fn waits_for(&self, what: String) {
         self.waiting.store(Arc::new(what));

@@ -46,6 +46,8 @@ const MAX_CLAIMS: usize = 64;
 struct Shown {
     list: Vec<HostPort>,
     addresses: Option<MasterNode>,
+    /// This master is about to stop, and shows no addresses.
+    retired: bool,
     waiting: Option<String>,
     called: Option<ClusterId>,
 }
@@ -271,7 +273,15 @@ impl FormationService {
     }
 
     pub(super) fn show_addresses(&self, addresses: MasterNode) {
-        self.shown.lock().addresses = Some(addresses);
+        let mut shown = self.shown.lock();
+        shown.addresses = Some(addresses).filter(|_| !shown.retired);
+    }
+
+    /// Shows no addresses from now on. The place of a master that gives up its vote is reserved until it has started
+    /// again: no other master may believe that it still serves there.
+    pub(crate) fn retire(&self) {
+        let mut shown = self.shown.lock();
+        (shown.addresses, shown.retired) = (None, true);
     }
 
     pub(super) fn show_waiting(&self, waiting: Option<String>) {

@@ -129,7 +129,8 @@ impl Configuration {
     async fn supported_versions(&self) -> Result<BTreeMap<NodeId, u32>, Refusal> {
         let mut supported = BTreeMap::from([(self.coordinator.raft.node_id(), CLUSTER_VERSION)]);
         for (node, addresses) in self.coordinator.raft.members() {
-            if node == self.coordinator.raft.node_id() {
+            // At a reserved address there is no build. The next one there is looked at before it is taken in.
+            if node == self.coordinator.raft.node_id() || addresses.is_reserved() {
                 continue;
             }
             let raft = &addresses.raft;

@@ -125,6 +125,7 @@ mod tests {
             heard: Some(Instant::now()),
             sync: None,
             has_descriptors,
+            leaving: false,
         };
         let mut members: BTreeMap<_, _> =
             (2..).zip(others).map(|(node, (lag, has))| (NodeId(node), member(*lag, *has))).collect();

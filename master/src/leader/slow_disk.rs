@@ -93,6 +93,7 @@ mod tests {
             heard: Some(Instant::now()),
             sync: sync.map(ms),
             has_descriptors: true,
+            leaving: false,
         };
         let members: BTreeMap<_, _> =
             (1..).zip(syncs).map(|(node, sync)| (NodeId(node), member(*sync))).collect();

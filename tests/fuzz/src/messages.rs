@@ -413,6 +413,7 @@ static PEERS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
         sync_us: Some(900),
         disk_nearly_full: true,
         has_descriptors: true,
+        leaving: true,
     };
     let (envelope, addresses) = (Some(envelope()), Some(addresses()));
     let met = v1::MeetReply {

@@ -31,6 +31,7 @@ mod quotas;
 mod races;
 mod removals;
 mod restarts;
+mod rolls;
 mod segments;
 mod sessions;
 mod settings;

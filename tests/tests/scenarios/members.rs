@@ -75,21 +75,27 @@ async fn a_master_that_lost_its_disk_takes_the_place_of_its_old_self() {
     cluster.wipe_master(lost);
     cluster.masters[lost].start();
 
-    let mut copied = false;
+    let ready =
+        async |master: usize| matches!(http_get(cluster.master_http(master), "/readyz").await, Ok((200, _)));
+    let (mut copied, mut others_ready) = (false, false);
     until_within(Duration::from_secs(60), "the new node votes in the place of the old one", async || {
         // Asked first: a master that voted when it called itself ready votes afterwards, too.
-        let ready = matches!(http_get(cluster.master_http(lost), "/readyz").await, Ok((200, _)));
+        let it_is_ready = ready(lost).await;
         let leader = cluster.leader().await;
         let Some(status) = cluster.status(leader).await else { return false };
         let new = cluster.status(lost).await.unwrap_or_default();
         let seat = status.masters.iter().find(|member| member.node_id == new.node_id);
-        copied |= seat.is_some_and(|seat| !seat.voter) && new.applied > 0;
-        assert!(!ready || seat.is_some_and(|seat| seat.voter), "it is ready and has no vote");
+        if seat.is_some_and(|seat| !seat.voter) && new.applied > 0 {
+            copied = true;
+            others_ready |= ready((lost + 1) % 3).await && ready((lost + 2) % 3).await;
+        }
+        assert!(!it_is_ready || seat.is_some_and(|seat| seat.voter), "it is ready and has no vote");
         let voters: Vec<_> = status.masters.iter().filter(|member| member.voter).collect();
         voters.len() == 3 && status.masters.len() == 3 && voters.iter().all(|member| member.node_id != old)
     })
     .await;
     assert!(copied, "it was never seen as a learner with an index, in which it must not be ready");
+    assert!(others_ready, "one wiped master does not make the others unready");
     assert_ne!(node_id(&cluster, lost).await, old);
     cluster.ready().await;
     running.acknowledged(50).await;

@@ -26,7 +26,8 @@ const SILENT: u64 = 1_000;
 #[derive(Serialize)]
 struct Member {
     id: String,
-    /// leader, voter, or learner: a master that copies the index before it gets its vote.
+    /// leader, voter, learner (a master that copies the index before it gets its vote), or left (one that has given up its
+    /// vote before it stopped, and whose place is kept).
     role: &'static str,
     raft: String,
     client: String,
@@ -46,6 +47,7 @@ impl Member {
             role: match (is_leader, member.voter) {
                 (true, _) => "leader",
                 (false, true) => "voter",
+                (false, false) if member.http_address.is_empty() => "left",
                 (false, false) => "learner",
             },
             raft: member.raft_address.clone(),
@@ -90,7 +92,10 @@ pub(crate) async fn members(global: &Global, command: &MembersCommand, output: O
             let admin = leader().await?;
             let listed = Listed { members: list(&admin.list_members().await?) };
             output.result(&listed, || table(&listed.members, output));
-            let healthy = listed.members.iter().all(|member| member.is_up() && member.role != "learner");
+            let healthy = listed
+                .members
+                .iter()
+                .all(|member| member.is_up() && matches!(member.role, "leader" | "voter"));
             Ok(if healthy { Ended::Well } else { Ended::Negative })
         }
         MembersCommand::Add { address } => add(&leader().await?, address, global.timeout.0, output).await,

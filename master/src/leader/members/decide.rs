@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use mc_raft::{Change, Member, Roster};
+use mc_raft::{Change, Member, Roster, can_spare_a_voter};
 use mc_types::NodeId;
 use tokio::time::Instant;
 
@@ -25,8 +25,10 @@ pub(super) enum Step {
     Promote(NodeId),
     /// Replace these dead members by the learner at their address, which has caught up.
     Swap(NodeId, BTreeSet<NodeId>),
-    /// Remove a dead learner whose place a live member has taken.
+    /// Remove a learner whose place another member has taken.
     Forget(NodeId),
+    /// Take the vote of a voter that is about to stop, and keep its place for it.
+    Release(NodeId),
 }
 
 /// Decides the next step, if any. `since` is when this leader began to listen, `changed` when this master last saw the
@@ -39,9 +41,13 @@ pub(super) fn next_step(roster: &Roster, since: Instant, changed: Option<Instant
         return None;
     }
     let is_dead = |node: NodeId| roster.silence(node, since) >= DEAD_AFTER;
-    for (learner, _) in roster.learners().filter(|(learner, _)| roster.is_well(learner)) {
+    let comes = |learner: NodeId, member: &Member| {
+        roster.is_well(&learner) && !member.leaving && !member.addresses.is_reserved()
+    };
+    for (learner, _) in roster.learners().filter(|(learner, member)| comes(*learner, member)) {
         let others = roster.at_the_address_of(learner);
-        if others.is_empty() {
+        // It takes no vote from anyone: the address is new, or the last master there has given up its vote.
+        if others.is_disjoint(&roster.voters) {
             let voters = roster.voters.iter().copied().chain([learner]).collect();
             if roster.works_with(&voters) {
                 return Some(Step::Promote(learner));
@@ -57,10 +63,30 @@ pub(super) fn next_step(roster: &Roster, since: Instant, changed: Option<Instant
         }
     }
     // The member that a learner was to replace is at its address, too. While that is dead itself, it replaces nobody.
-    let is_replaced =
-        |learner: NodeId| roster.at_the_address_of(learner).iter().any(|other| !is_dead(*other));
-    let mut dead = roster.learners().map(|(learner, _)| learner).filter(|learner| is_dead(*learner));
-    dead.find(|learner| is_replaced(*learner)).map(Step::Forget)
+    let is_replaced = |learner: NodeId, member: &Member| {
+        let others = roster.at_the_address_of(learner);
+        if member.addresses.is_reserved() {
+            // Kept until the vote is back, so that one newcomer after the other can take the place.
+            return !others.is_disjoint(&roster.voters);
+        }
+        is_dead(learner) && others.iter().any(|other| !is_dead(*other))
+    };
+    let replaced = roster.learners().find(|(learner, member)| is_replaced(*learner, member));
+    if let Some((learner, _)) = replaced {
+        return Some(Step::Forget(learner));
+    }
+    roster.voters.iter().copied().find(|voter| may_leave(roster, *voter)).map(Step::Release)
+}
+
+/// Whether `node` asks to leave and the other voters can do without it: all of them are up and have caught up, and enough
+/// of them go on voting ([`can_spare_a_voter`]).
+///
+/// This leader stays. A leader that is to stop hands over, and the next one lets it go.
+fn may_leave(roster: &Roster, node: NodeId) -> bool {
+    let asks = roster.members.get(&node).is_some_and(|member| member.leaving) && node != roster.me;
+    asks && roster.committed
+        && can_spare_a_voter(roster.voters.len(), roster.reserved())
+        && roster.voters.iter().all(|voter| *voter == node || roster.is_well(voter))
 }
 
 /// Says why a learner that has caught up cannot replace the dead node at its address, if the reason will last.
@@ -206,11 +232,12 @@ mod tests {
 
     fn member(raft: &str, lag: u64, silent_s: Option<u64>) -> Member {
         Member {
-            addresses: MasterNode { raft: raft.to_owned(), ..MasterNode::default() },
+            addresses: MasterNode { raft: raft.to_owned(), http: "h:1".to_owned(), ..MasterNode::default() },
             lag,
             heard: silent_s.map(|s| Instant::now() - Duration::from_secs(s)),
             sync: None,
             has_descriptors: true,
+            leaving: false,
         }
     }
 
@@ -342,6 +369,64 @@ mod tests {
         let mut one = two;
         one.voters = BTreeSet::from([ME]);
         assert!(matches!(removal(&one, ME), Err(Refusal::Invalid(_))), "without it there is no cluster");
+    }
+
+    /// Master 3 asks to leave.
+    fn leaving() -> Roster {
+        with(roster(), 3, Member { leaving: true, ..member("m3:1", 0, Some(0)) })
+    }
+
+    /// Master 3 has left.
+    fn left() -> Roster {
+        let mut left = roster();
+        left.voters.remove(&NodeId(3));
+        let place = member("m3:1", 0, Some(0));
+        with(left, 3, Member { addresses: place.addresses.reserved(), leaving: true, ..place })
+    }
+
+    #[test]
+    fn a_voter_that_stops_is_let_go_while_the_others_are_well_and_most_remain() {
+        assert_eq!(step(&leaving()), Some(Step::Release(NodeId(3))));
+        let lags = with(leaving(), 2, member("m2:1", CAUGHT_UP, Some(0)));
+        assert_eq!(step(&lags), None);
+        let down = with(leaving(), 2, member("m2:1", 0, Some(2)));
+        assert_eq!(step(&down), None);
+        let all = with(leaving(), 2, Member { leaving: true, ..member("m2:1", 0, Some(0)) });
+        let first = step(&all);
+        assert_eq!(first, Some(Step::Release(NodeId(2))), "of two that stop, one goes");
+        let second = with(left(), 2, Member { leaving: true, ..member("m2:1", 0, Some(0)) });
+        assert_eq!(step(&second), None, "the other one keeps its vote, and its data");
+        let leader = with(roster(), 1, Member { leaving: true, ..member("m1:1", 0, Some(0)) });
+        assert_eq!(step(&leader), None, "it hands over first");
+        assert_eq!(step(&Roster { committed: false, ..leaving() }), None);
+        let mut two = leaving();
+        two.voters.remove(&NodeId(2));
+        two.members.remove(&NodeId(2));
+        assert_eq!(step(&two), None, "one of two");
+    }
+
+    #[test]
+    fn one_that_has_left_gets_no_vote_back_before_it_has_started_again() {
+        assert_eq!(step(&left()), None, "it still runs, and has the whole log");
+        let restarted = with(left(), 3, member("m3:1", 0, Some(0)));
+        assert_eq!(step(&restarted), Some(Step::Promote(NodeId(3))), "with its data, at its address");
+        let stops_again = with(left(), 3, Member { leaving: true, ..member("m3:1", 0, Some(0)) });
+        assert_eq!(step(&stops_again), None);
+    }
+
+    #[test]
+    fn an_empty_node_at_a_reserved_place_votes_at_once_and_the_place_is_given_up_then() {
+        let since = Instant::now();
+        let came = with(left(), 4, member("m3:1", 0, Some(0)));
+        let step = |roster: &Roster| next_step(roster, since, Some(since));
+        assert_eq!(step(&came), Some(Step::Promote(NodeId(4))), "neither the 10 s nor the minute");
+        let behind = with(left(), 4, member("m3:1", CAUGHT_UP, Some(0)));
+        assert_eq!(step(&behind), None, "the place is kept meanwhile");
+        let died = with(with(left(), 4, member("m3:1", 0, Some(5))), 5, member("m3:1", 0, Some(0)));
+        assert_eq!(step(&died), Some(Step::Promote(NodeId(5))), "the first newcomer died");
+        let mut votes = came;
+        votes.voters.insert(NodeId(4));
+        assert_eq!(step(&votes), Some(Step::Forget(NodeId(3))));
     }
 
     #[test]

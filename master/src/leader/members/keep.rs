@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_raft::{Change, ChangeError, Roster};
+use mc_raft::{Change, ChangeError, Member, Roster};
 use mc_types::{HostPort, NodeId};
 use tokio::time::Instant;
 
@@ -67,7 +67,10 @@ impl Keeper {
         // A roster of an older term says nothing about silence in this one.
         let roster = self.members.coordinator.raft.roster().filter(|roster| roster.term == self.term);
         let Some(roster) = roster else { return Ok(()) };
-        match next_step(&roster, self.since, self.voters.changed) {
+        let step = next_step(&roster, self.since, self.voters.changed);
+        // A build that supports only version 1 would give the vote back at once.
+        let version = self.members.coordinator.index.read(|applied| applied.state.cluster_version());
+        match step.filter(|step| version >= 2 || !matches!(step, Step::Release(_))) {
             Some(Step::Finish) => self.change(&roster, Change::Voters(roster.voters.clone())).await,
             Some(Step::Promote(node)) => {
                 let voters = roster.voters.iter().copied().chain([node]).collect();
@@ -84,7 +87,15 @@ impl Keeper {
                 self.made(
                     made,
                     MemberChange::Removed,
-                    &format!("learner {node} is dead and another node has its address"),
+                    &format!("{node} is no member any more: another node has its address"),
+                )
+            }
+            Some(Step::Release(node)) => {
+                let made = self.change(&roster, Change::Leave(node)).await;
+                self.made(
+                    made,
+                    MemberChange::Left,
+                    &format!("master {node} stops and has given up its vote; its address is kept for it"),
                 )
             }
             None => {
@@ -111,11 +122,13 @@ impl Keeper {
         self.made(made, MemberChange::Swap, &what)
     }
 
-    /// Looks at the addresses of dead members for empty nodes, and takes those in.
+    /// Looks at the addresses of dead members, and of those that have left, for empty nodes, and takes those in.
     async fn take_in_the_empty(&mut self, roster: &Roster) -> Result<(), ChangeError> {
         let since = self.since;
-        let dead = roster.members.iter().filter(|(node, _)| roster.silence(**node, since) >= DEAD_AFTER);
-        for (node, member) in dead {
+        let is_free = |node: NodeId, member: &Member| {
+            member.addresses.is_reserved() || roster.silence(node, since) >= DEAD_AFTER
+        };
+        for (node, member) in roster.members.iter().filter(|(node, member)| is_free(**node, member)) {
             let Ok(raft) = HostPort::parse(&member.addresses.raft, DEFAULT_RAFT_PORT) else { continue };
             let Ok(there) = self.members.formation.who_is_at(&raft).await else { continue };
             let met = found(roster, member, &there);

@@ -2,6 +2,8 @@ mod aside;
 mod clearing;
 mod pins;
 
+pub use clearing::Slice;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
@@ -95,6 +97,8 @@ pub enum Blocked {
     Leased,
     /// No object is left but hard-pinned ones.
     Pinned,
+    /// Puts in flight take as much of the pool as they may evict.
+    InFlight,
 }
 
 /// Candidates for eviction, in the order in which they are tried.
@@ -247,7 +251,7 @@ impl Evictor {
     /// Number of units in the orders.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.orders.iter().map(|order| order.policy.len()).sum()
+        self.units.len()
     }
 
     /// Whether there are no units.

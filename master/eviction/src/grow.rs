@@ -8,15 +8,18 @@ use std::ops::{Index, IndexMut};
 
 use hashbrown::HashTable;
 
-/// Number of parts of a table.
+/// Number of parts of a table with more than a few items.
 const PARTS: usize = 256;
+/// Number of items from which a table is in parts. With all of them, an empty table would take 8 KiB, and there is one for
+/// each tenant.
+const SMALL: usize = 1024;
 /// Number of items of a chunk.
 const CHUNK: usize = 4096;
 
 /// A hash table in parts, each of which grows by itself.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
-    /// None before the first insert.
+    /// None before the first insert, one while there are few items.
     parts: Vec<HashTable<T>>,
 }
 
@@ -26,33 +29,46 @@ impl<T> Default for Table<T> {
     }
 }
 
-/// Returns the part of a hash. A part's table goes by the lowest bits and by the highest seven.
-fn part(hash: u64) -> usize {
-    (hash >> 32) as usize % PARTS
-}
-
 impl<T> Table<T> {
+    /// Returns the part of a hash. A part's table goes by the lowest bits and by the highest seven.
+    fn part(&self, hash: u64) -> usize {
+        (hash >> 32) as usize % self.parts.len().max(1)
+    }
+
     pub(crate) fn find(&self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<&T> {
-        self.parts.get(part(hash))?.find(hash, is_it)
+        self.parts.get(self.part(hash))?.find(hash, is_it)
     }
 
     /// Removes an item and returns it.
     pub(crate) fn take(&mut self, hash: u64, is_it: impl FnMut(&T) -> bool) -> Option<T> {
-        let entry = self.parts.get_mut(part(hash))?.find_entry(hash, is_it).ok()?;
+        let part = self.part(hash);
+        let entry = self.parts.get_mut(part)?.find_entry(hash, is_it).ok()?;
         Some(entry.remove().0)
     }
 
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.parts.iter().map(HashTable::len).sum()
     }
 
     /// Inserts an item that is not in the table.
     pub(crate) fn insert(&mut self, hash: u64, item: T, hash_of: impl Fn(&T) -> u64) {
-        if self.parts.is_empty() {
-            self.parts.resize_with(PARTS, HashTable::new);
+        match &mut self.parts[..] {
+            [] => self.parts.push(HashTable::new()),
+            [all] if all.len() >= SMALL => {
+                let items = std::mem::take(all);
+                self.parts.resize_with(PARTS, HashTable::new);
+                for item in items {
+                    self.insert_into_part(hash_of(&item), item, &hash_of);
+                }
+            }
+            _ => {}
         }
-        if let Some(part) = self.parts.get_mut(part(hash)) {
+        self.insert_into_part(hash, item, hash_of);
+    }
+
+    fn insert_into_part(&mut self, hash: u64, item: T, hash_of: impl Fn(&T) -> u64) {
+        let part = self.part(hash);
+        if let Some(part) = self.parts.get_mut(part) {
             part.insert_unique(hash, item, hash_of);
         }
     }

@@ -1,5 +1,7 @@
 //! Queries for room in pieces: whether an object fits, and which objects to evict together so that it does.
 
+use std::ops::Range;
+
 use mc_types::StoreId;
 
 use super::key::KeyHash;
@@ -11,9 +13,9 @@ use super::place::SplitMix64;
 /// Number of places that are looked at for one object.
 const SAMPLES: usize = 16;
 /// Maximum number of objects that are looked up at these places. The index is locked against changes meanwhile.
-const LOOKS: usize = 2048;
-/// Maximum number of objects in one clearing, which one log entry evicts.
-const OBJECTS: usize = 1024;
+const LOOKS: usize = 8192;
+/// Maximum number of objects in one clearing, which several log entries evict.
+const OBJECTS: usize = 8192;
 
 /// Whether the pool has room for one object of some size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +33,24 @@ pub enum Fit {
 pub struct Clearing {
     /// The objects: at least one.
     pub objects: Vec<Cleared>,
-    /// Bytes of the range that they leave, in which some may be free already.
-    pub bytes: u64,
+    /// The range that they leave, in which some bytes may be free already.
+    pub stretch: Stretch,
+}
+
+/// Bytes of a segment that lie side by side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// Number of the segment within the cluster.
+    segment: u32,
+    range: Range<u64>,
+}
+
+impl Stretch {
+    /// Number of bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
 }
 
 /// An object of a clearing.
@@ -44,6 +62,13 @@ pub struct Cleared {
     pub pin: Pin,
     /// Order of its first allocation (see [`crate::allocation_order`]), by which objects were put.
     pub put: u64,
+}
+
+impl Cleared {
+    fn new(key: KeyHash, object: &Object) -> Self {
+        let put = object.replicas.iter().map(|replica| replica.index).min().unwrap_or_default();
+        Self { key, pin: object.pin, put }
+    }
 }
 
 impl State {
@@ -82,6 +107,20 @@ impl State {
             samples: SAMPLES,
             looks: LOOKS,
         }
+    }
+
+    /// Lists the first objects in a stretch, at most `max`; those that a `remove_all` has removed included until they are
+    /// swept.
+    #[must_use]
+    pub fn objects_in(&self, stretch: &Stretch, max: usize) -> Vec<Cleared> {
+        let Stretch { segment: number, range } = stretch;
+        let Some(segment) = self.segments.live(*number) else { return Vec::new() };
+        let from = |at: u64| segment.residents.at_or_after(at).filter(|(offset, _)| *offset < range.end);
+        std::iter::successors(from(range.start), |(offset, _)| from(offset + 1))
+            .filter_map(|(offset, shard)| self.objects.find(shard, *number, offset))
+            .map(|(key, object)| Cleared::new(key.hash(), &object))
+            .take(max)
+            .collect()
     }
 
     fn segments_without<'a>(&'a self, without: &'a [StoreId]) -> impl Iterator<Item = u32> + 'a {
@@ -138,8 +177,7 @@ impl Sampler<'_> {
                 if objects.len() == OBJECTS || !extent.count(alloc, offset, object.size) {
                     return None;
                 }
-                let put = object.replicas.iter().map(|replica| replica.index).min().unwrap_or_default();
-                objects.push(Cleared { key, pin: object.pin, put });
+                objects.push(Cleared::new(key, &object));
                 at = offset + 1;
                 continue;
             }
@@ -152,7 +190,8 @@ impl Sampler<'_> {
                 return None;
             }
         }
-        extent.is_whole(alloc).then(|| Clearing { objects, bytes: extent.len() })
+        let stretch = Stretch { segment: number, range: extent.range() };
+        extent.is_whole(alloc).then_some(Clearing { objects, stretch })
     }
 
     fn look(&mut self, segment: u32, offset: u64, shard: u32) -> Option<(KeyHash, Object)> {

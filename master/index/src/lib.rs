@@ -41,7 +41,7 @@ mod stores;
 mod tenants;
 
 pub use changes::Change;
-pub use clearing::{Cleared, Clearing, Fit};
+pub use clearing::{Cleared, Clearing, Fit, Stretch};
 pub use command::{
     Command, DecodeError, Endpoint, EvictItem, MountStore, Op, PlacedReplica, PutEndItem, PutEnded, PutMode,
     PutStartItem, PutStarted, RemoveItem, Replication, Response, Stamp, StartKey, reuse_epoch,

@@ -90,14 +90,19 @@ impl Said {
 pub(crate) async fn keep_the_log_going(services: Arc<Services>) {
     let coordinator = &services.coordinator;
     let mut last_tick = Instant::now();
-    while pause(coordinator, LOOK_INTERVAL).await {
+    let mut swept = Swept::All;
+    while match swept {
+        Swept::All => pause(coordinator, LOOK_INTERVAL).await,
+        Swept::Slice => !coordinator.stop.is_cancelled(),
+    } {
+        swept = Swept::All;
         let Some(leading) = coordinator.on_duty() else { continue };
         let seeded = services.configuration.seed(&leading).await;
         if !seeded.as_ref().is_ok_and(|seeded| *seeded) {
             log_failure("the entry of the cluster's settings", seeded.map(drop));
             continue;
         }
-        sweep(coordinator, &leading).await;
+        swept = sweep(coordinator, &leading).await;
         if last_tick.elapsed() < TICK_INTERVAL {
             continue;
         }
@@ -132,17 +137,29 @@ async fn drop_dead_stores(coordinator: &Coordinator, leading: &Leading) {
     }
 }
 
-/// Frees what dropped stores held, one slice per entry, so that no entry takes long to apply.
-async fn sweep(coordinator: &Coordinator, leading: &Leading) {
-    while coordinator.index.read(|applied| applied.state.needs_sweep()) {
-        match coordinator.propose(leading, Request::sweep(SWEEP_LIMIT)).await {
-            Ok(more) => {
-                coordinator.room.swept();
-                if !more {
-                    return;
-                }
-            }
-            Err(refusal) => return log_failure("a sweep of freed objects", Err(refusal)),
+/// Progress of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Swept {
+    /// Nothing is left, or an entry has failed and is tried again after a pause.
+    All,
+    /// A slice was freed, and more is left.
+    Slice,
+}
+
+/// Frees a slice of what dropped stores or a `remove_all` have left. A slice is one entry, so that no entry takes long to
+/// apply, and the other duties have their turn after each: objects may be removed faster than they are freed.
+async fn sweep(coordinator: &Coordinator, leading: &Leading) -> Swept {
+    if !coordinator.index.read(|applied| applied.state.needs_sweep()) {
+        return Swept::All;
+    }
+    match coordinator.propose(leading, Request::sweep(SWEEP_LIMIT)).await {
+        Ok(more) => {
+            coordinator.room.let_in(&coordinator.index, &leading.liveness.suspects());
+            if more { Swept::Slice } else { Swept::All }
+        }
+        Err(refusal) => {
+            log_failure("a sweep of freed objects", Err(refusal));
+            Swept::All
         }
     }
 }

@@ -1,165 +1,40 @@
-//! Eviction: a task that makes room in a full pool, and the wait of puts for that room.
+//! Eviction: a task that makes room in a full pool, for the watermarks and for the puts that wait.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use mc_eviction::{
-    Blocked, Chosen, Evictor, Excess, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Want, excess,
+    Blocked, Chosen, Evictor, Excess, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Slice, Want, excess,
     tenants_in_excess,
 };
-use mc_index::{EvictItem, Fit, Request, TenantName};
-use mc_types::{Code, StoreId};
-use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use mc_index::{EvictItem, Fit, Request, TenantName, Usage};
+use mc_types::Code;
 use tokio::time::Instant;
 
 use super::ages::Ages;
 use super::duties::pause;
+use super::line::{Line, Need, Ticket};
+use super::room::{Made, Scope, free_in};
 use super::{Coordinator, Leading, Refusal};
 use crate::metrics::EvictedFor;
 
 /// Interval at which the pool's use is compared with the watermarks, if no put asks for room before.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-/// Longest wait of a read for the outcome of an eviction. An entry is decided within milliseconds, unless the leader is
-/// losing its majority.
-const OUTCOME_WAIT: Duration = Duration::from_secs(1);
-
-/// Where room is made: in the quota of a tenant, or in the pool.
-pub(super) type Scope = Option<TenantName>;
-
 /// Maximum number of choices in one scope before others have their turn, those included that find nothing to evict yet.
 const CHOICES_PER_TURN: usize = 16;
 /// Maximum number of entries that evict in one scope before others have their turn.
 const ENTRIES_PER_TURN: usize = 4;
+/// Maximum number of places that can't be cleared to the end, of those that are tried for one put.
+const SPOILED_MAX: usize = 3;
 /// Interval at which tenants are compared with their quotas, if no put asks before.
 const TENANTS_INTERVAL: Duration = Duration::from_millis(100);
-/// Number of scopes whose outcomes are kept while no put waits.
-const SCOPES_MAX: usize = 1024;
-
-/// Room in the pool and in the quotas of tenants: what puts ask for, and what evictions have achieved.
-#[derive(Debug)]
-pub(crate) struct Room {
-    /// Room that waiting puts have asked for since the last round.
-    wanted: Mutex<BTreeMap<Scope, Asked>>,
-    asked: Notify,
-    rounds: watch::Sender<Rounds>,
-}
-
-/// Room that puts have asked for in one scope.
-#[derive(Clone, Copy, Debug, Default)]
-struct Asked {
-    excess: Excess,
-    /// Bytes of the largest object among those that need it.
-    largest: u64,
-}
-
-/// Outcomes of evictions.
-#[derive(Debug, Default)]
-struct Rounds {
-    /// The last outcome of each scope that a put has asked for.
-    last: BTreeMap<Scope, Round>,
-    /// Number of the last outcome. It never starts again, so that no waiting put takes an old outcome for a new one.
-    number: u64,
-}
-
-/// Outcome of the last round of eviction in a scope.
-#[derive(Clone, Copy, Debug, Default)]
-struct Round {
-    number: u64,
-    /// Why it freed nothing; `None` if it freed something.
-    blocked: Option<Blocked>,
-}
-
-/// Result of asking for room.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Made {
-    /// An eviction freed bytes: try again.
-    Freed,
-    /// Nothing can be evicted.
-    Blocked(Blocked),
-    /// Nothing was freed in time.
-    Late,
-}
-
-impl Room {
-    pub(super) fn new() -> Self {
-        Self { wanted: Mutex::default(), asked: Notify::new(), rounds: watch::Sender::default() }
-    }
-
-    /// Asks for room, for objects of at most `largest` bytes, and waits until an eviction has freed some, or has found that
-    /// it cannot.
-    pub(super) async fn make(&self, scope: Scope, wanted: Excess, largest: u64, deadline: Instant) -> Made {
-        // Subscribed before asking: the round that answers cannot be missed. An earlier round that ends in between is
-        // taken for the answer. The caller then tries once more than necessary.
-        let mut rounds = self.rounds.subscribe();
-        let number = |rounds: &Rounds| rounds.last.get(&scope).map_or(0, |round| round.number);
-        let before = number(&rounds.borrow());
-        self.ask(scope, Asked { excess: wanted, largest });
-        let answered = rounds.wait_for(|rounds| number(rounds) != before);
-        match tokio::time::timeout_at(deadline, answered).await {
-            Ok(Ok(rounds)) => match rounds.last.get(&scope).and_then(|round| round.blocked) {
-                None => Made::Freed,
-                Some(why) => Made::Blocked(why),
-            },
-            _ => Made::Late,
-        }
-    }
-
-    fn ask(&self, scope: Scope, more: Asked) {
-        let mut all = self.wanted.lock();
-        let Asked { excess, largest } = all.entry(scope).or_default();
-        excess.bytes = excess.bytes.saturating_add(more.excess.bytes);
-        excess.objects = excess.objects.saturating_add(more.excess.objects);
-        *largest = more.largest.max(*largest);
-        self.asked.notify_one();
-    }
-
-    /// Calls `read` until it finds no version that is being evicted, or until such a version was undecided for too long.
-    ///
-    /// `read` returns its result and whether it met one. A version is decided when its entry is applied, or is known
-    /// never to be.
-    pub(super) async fn read_settled<R>(&self, mut read: impl FnMut() -> (R, bool)) -> R {
-        let (result, undecided) = read();
-        if !undecided {
-            return result;
-        }
-        let deadline = Instant::now() + OUTCOME_WAIT;
-        loop {
-            // Subscribed before reading: a round that ends after the read wakes this task.
-            let mut rounds = self.rounds.subscribe();
-            let (result, undecided) = read();
-            if !undecided || tokio::time::timeout_at(deadline, rounds.changed()).await.is_err() {
-                return result;
-            }
-        }
-    }
-
-    /// Lets puts that wait for room in the pool try again, because a sweep has freed bytes.
-    pub(super) fn swept(&self) {
-        self.ended(None, None);
-    }
-
-    /// Wakes reads that wait for the outcome of an eviction.
-    fn decided(&self) {
-        self.rounds.send_modify(|_| {});
-    }
-
-    fn ended(&self, scope: Scope, blocked: Option<Blocked>) {
-        self.rounds.send_modify(|rounds| {
-            rounds.number += 1;
-            rounds.last.insert(scope, Round { number: rounds.number, blocked });
-        });
-    }
-
-    /// Takes all requests for room. Scopes that nobody has asked for lately are forgotten.
-    fn take_wanted(&self) -> BTreeMap<Scope, Asked> {
-        let wanted = std::mem::take(&mut *self.wanted.lock());
-        if self.rounds.borrow().last.len() > SCOPES_MAX && self.rounds.receiver_count() == 0 {
-            self.rounds.send_modify(|rounds| rounds.last.clear());
-        }
-        wanted
-    }
+/// Whether objects may be evicted for the pool while puts in flight take so many bytes: at most half of the capacity.
+///
+/// A put in flight takes its bytes until its deadline, also if its writer never ends it. Without a bound, one client that
+/// starts puts and ends none would evict all objects of all others.
+fn may_evict_for(in_flight: u64, capacity: u64) -> bool {
+    in_flight <= capacity / 2
 }
 
 /// Why a put found no room, for its caller.
@@ -185,7 +60,11 @@ pub(super) fn explain(scope: Scope, made: Made) -> &'static str {
         Made::Blocked(Blocked::Empty) => {
             "no object is left to evict: the pool is full of puts in flight, or its free space is in pieces"
         }
-        Made::Freed | Made::Late => "eviction did not free enough in time: try again",
+        Made::Blocked(Blocked::InFlight) => {
+            "puts in flight take more than half of the pool, so no objects are evicted for further ones: end or revoke them, \
+             or try again later"
+        }
+        Made::Room | Made::Late => "eviction did not free enough in time: try again",
     }
 }
 
@@ -203,10 +82,14 @@ pub(crate) async fn keep_room(coordinator: Arc<Coordinator>) {
                 term = Some(now);
             }
             // Being unsure for a moment is not the end of a term.
-            None if coordinator.raft.view().role != "leader" && term.take().is_some() => {
-                coordinator.index.unfollow();
-                // The puts that asked for this room have failed by now: a later term must not evict for them.
-                coordinator.room.take_wanted();
+            None if coordinator.raft.view().role != "leader" => {
+                if term.take().is_some() {
+                    coordinator.index.unfollow();
+                }
+                // Their next try says who leads. A later term must not evict for them.
+                if !coordinator.room.is_idle() {
+                    coordinator.room.tell(Line::end_term);
+                }
             }
             None => {}
         }
@@ -239,8 +122,20 @@ struct Term {
     ages: Ages,
     /// When tenants were compared with their quotas last.
     looked_at: Instant,
+    /// Tenants above the high watermark of their quota then, and what each has left above the low one.
+    above: BTreeMap<TenantName, Excess>,
+    /// Tenant whose turn it is next.
+    next_tenant: TenantName,
     /// Whether tenants with a quota had no order of their own a second ago.
     outdated: bool,
+}
+
+/// Objects of several tenants that one entry evicts.
+#[derive(Default)]
+struct Batch {
+    chosen: Chosen,
+    /// What is freed in the quota of each tenant.
+    freed: Vec<(Scope, Excess)>,
 }
 
 /// Whether an entry with the same items may be under way.
@@ -281,7 +176,18 @@ impl Marks {
 
 impl Term {
     async fn begin(coordinator: &Coordinator, leading: Arc<Leading>) -> Self {
-        let evictor = ordered(coordinator).await;
+        let evictor = {
+            let mut ordered = std::pin::pin!(ordered(coordinator));
+            loop {
+                // Ordering a large index takes seconds, in which puts may find room without an eviction.
+                tokio::select! {
+                    evictor = &mut ordered => break evictor,
+                    () = tokio::time::sleep(LOOK_INTERVAL) => {
+                        coordinator.room.let_in(&coordinator.index, &leading.liveness.suspects());
+                    }
+                }
+            }
+        };
         let mut ages = Ages::new();
         ages.note(leading.term, coordinator.raft.view().committed, leading.now());
         Self {
@@ -292,13 +198,15 @@ impl Term {
             reason: EvictedFor::Watermark,
             noted_at: Instant::now(),
             looked_at: Instant::now(),
+            above: BTreeMap::new(),
+            next_tenant: TenantName::new(b""),
             outdated: false,
         }
     }
 
     /// Brings the order up to date, and evicts down to the low watermark if the pool or a tenant is above the high one, or
-    /// as much as puts have asked for. Where free bytes are in pieces that are too small for a put, objects that lie side
-    /// by side are evicted first.
+    /// as much as waiting puts need. Where free bytes are in pieces that are too small for a put, objects that lie side by
+    /// side are evicted first.
     async fn round(&mut self, coordinator: &Coordinator) {
         self.follow(coordinator).await;
         self.note(coordinator).await;
@@ -308,127 +216,257 @@ impl Term {
                 return;
             }
         }
-        let mut wanted = coordinator.room.take_wanted();
-        let suspects = self.leading.liveness.suspects();
-        let Asked { excess: mut asked, largest } = wanted.remove(&None).unwrap_or_default();
-        let mut entry = Entry::Applied;
-        if asked.bytes > 0 && self.is_in_pieces(coordinator, largest, &suspects) {
-            self.reason = EvictedFor::Put;
-            match self.clear(coordinator, asked.bytes, largest).await {
-                Some(cleared) => asked.bytes = asked.bytes.saturating_sub(cleared),
-                None => entry = Entry::Failed,
-            }
-        }
         if self.looked_at.elapsed() >= TENANTS_INTERVAL {
             self.looked_at = Instant::now();
-            for (tenant, excess) in coordinator.index.read(|applied| tenants_in_excess(&applied.state)) {
-                let of_tenant = &mut wanted.entry(Some(tenant)).or_default().excess;
-                *of_tenant = of_tenant.max(excess);
+            let above = coordinator.index.read(|applied| tenants_in_excess(&applied.state));
+            self.above = above.into_iter().collect();
+        }
+        coordinator.room.let_in(&coordinator.index, &self.leading.liveness.suspects());
+        // Tenants first: what they give up is room in the pool, too. The pool has its turn after a few entries.
+        if self.make_room_in_quotas(coordinator).await == Entry::Failed {
+            return;
+        }
+        let suspects = self.leading.liveness.suspects();
+        let (above, may_evict) = coordinator.index.read(|applied| {
+            let state = &applied.state;
+            let Usage { capacity, .. } = state.usage(&suspects);
+            (excess(state, &suspects), may_evict_for(state.in_flight_bytes(), capacity))
+        });
+        if !may_evict {
+            coordinator.room.tell(|line| line.block(None, Blocked::InFlight, true));
+            return;
+        }
+        if self.clear(coordinator).await == Entry::Failed {
+            return;
+        }
+        self.make_room_in_pool(coordinator, above).await;
+    }
+
+    /// Evicts objects of tenants that are above a watermark of their quota, or whose puts wait: in turn, and those of
+    /// several tenants in one entry, so that many tenants don't keep each other or the pool waiting.
+    async fn make_room_in_quotas(&mut self, coordinator: &Coordinator) -> Entry {
+        self.reason = EvictedFor::Quota;
+        let mut tenants: BTreeSet<TenantName> = self.above.keys().copied().collect();
+        tenants.extend(coordinator.room.line(|line| line.scopes().flatten().collect::<Vec<_>>()));
+        if tenants.is_empty() {
+            return Entry::Applied;
+        }
+        let before = tenants.range(..self.next_tenant);
+        let in_turn: Vec<TenantName> = tenants.range(self.next_tenant..).chain(before).copied().collect();
+        let mut entries = 0;
+        let mut batch = Batch::default();
+        for tenant in in_turn {
+            if entries == ENTRIES_PER_TURN {
+                self.next_tenant = tenant;
+                coordinator.room.asked.notify_one();
+                return Entry::Applied;
+            }
+            self.choose_in_quota(coordinator, tenant, &mut batch).await;
+            if batch.chosen.items.len() >= OBJECTS_PER_ENTRY {
+                entries += 1;
+                if self.evict_in_quotas(coordinator, std::mem::take(&mut batch)).await == Entry::Failed {
+                    return Entry::Failed;
+                }
             }
         }
-        self.reason = EvictedFor::Quota;
-        for (scope, asked) in wanted {
-            entry = self.make_room_unless(entry, coordinator, scope, asked.excess).await;
+        self.evict_in_quotas(coordinator, batch).await
+    }
+
+    /// Adds objects of a tenant to those that the next entry evicts.
+    async fn choose_in_quota(&mut self, coordinator: &Coordinator, tenant: TenantName, batch: &mut Batch) {
+        let scope = Some(tenant);
+        let above = self.above.get(&tenant).copied().unwrap_or_default();
+        let wanted = above.max(self.needed(coordinator, scope));
+        if wanted.is_none() {
+            self.above.remove(&tenant);
+            return;
         }
-        // Tenants first: what they gave up is room in the pool, too. What is about to be swept will be.
-        let excess = coordinator.index.read(|applied| match applied.state.needs_sweep() {
-            true => Excess::default(),
-            false => excess(&applied.state, &suspects),
+        let objects = || coordinator.index.read(|applied| applied.state.tenant_usage(&tenant).objects.count);
+        if !self.evictor.has_order(&tenant) && objects() > 0 {
+            // It has its quota since a moment ago.
+            self.evictor = ordered(coordinator).await;
+        }
+        let max = OBJECTS_PER_ENTRY.saturating_sub(batch.chosen.items.len()).max(1);
+        let chosen = self.choose(coordinator, scope, wanted, max);
+        let freed = Excess { bytes: chosen.bytes, objects: chosen.items.len() as u64 };
+        match chosen.blocked {
+            Some(why) if chosen.items.is_empty() => {
+                self.above.remove(&tenant);
+                self.block(coordinator, scope, why);
+            }
+            Some(_) => drop(self.above.remove(&tenant)),
+            None => {
+                self.above.entry(tenant).and_modify(|above| *above = above.less(freed.bytes, freed.objects));
+            }
+        }
+        batch.chosen.items.extend(chosen.items);
+        batch.chosen.put_orders.extend(chosen.put_orders);
+        batch.chosen.bytes += chosen.bytes;
+        batch.freed.push((scope, freed));
+    }
+
+    async fn evict_in_quotas(&mut self, coordinator: &Coordinator, batch: Batch) -> Entry {
+        let Batch { chosen: Chosen { items, put_orders, bytes, .. }, freed } = batch;
+        if items.is_empty() {
+            return Entry::Applied;
+        }
+        if self.evict(coordinator, items, Try::First).await == Entry::Failed {
+            return Entry::Failed;
+        }
+        self.count(coordinator, &put_orders, bytes);
+        for (scope, freed) in freed {
+            coordinator.room.tell(|line| line.pay(scope, freed));
+        }
+        if coordinator.room.line(|line| line.scopes().any(|scope| !line.needed(scope).is_none())) {
+            coordinator.room.asked.notify_one();
+        }
+        coordinator.room.let_in(&coordinator.index, &self.leading.liveness.suspects());
+        self.follow(coordinator).await;
+        Entry::Applied
+    }
+
+    /// Evicts objects that lie side by side, until the first waiter fits where they were whose object fits nowhere. No
+    /// other waiter tries meanwhile, so that none takes what was freed for that one.
+    async fn clear(&mut self, coordinator: &Coordinator) -> Entry {
+        let suspects = self.leading.liveness.suspects();
+        let room = &coordinator.room;
+        if room.is_idle() {
+            return Entry::Applied;
+        }
+        let unfit = room.line(|line| {
+            coordinator.index.read(|applied| {
+                let fit = |size| applied.state.fit_of(size, &suspects);
+                let (ticket, need, again) = line.first_unfit(|size| fit(size) == Fit::Fits)?;
+                (again || fit(need.largest) == Fit::InPieces).then_some((ticket, need))
+            })
         });
-        let for_puts = asked.bytes > excess.bytes || asked.objects > excess.objects;
-        self.reason = if for_puts { EvictedFor::Put } else { EvictedFor::Watermark };
-        self.make_room_unless(entry, coordinator, None, asked.max(excess)).await;
-    }
-
-    /// Evicts in a scope, unless an entry of this round has failed.
-    async fn make_room_unless(
-        &mut self,
-        before: Entry,
-        coordinator: &Coordinator,
-        scope: Scope,
-        wanted: Excess,
-    ) -> Entry {
-        let entry = match before {
-            Entry::Applied => self.make_room(coordinator, scope, wanted).await,
-            Entry::Failed => Entry::Failed,
-        };
-        if entry == Entry::Failed {
-            // Puts that wait here try again, and ask again.
-            coordinator.room.ended(scope, None);
+        let Some((ticket, need)) = unfit else { return Entry::Applied };
+        room.line(|line| line.close_for(ticket));
+        match self.clear_for(coordinator, ticket, need).await {
+            (entry, 0) => {
+                room.line(|line| line.open(ticket));
+                entry
+            }
+            (entry, _) => {
+                room.tell(|line| line.cleared(ticket));
+                entry
+            }
         }
-        entry
     }
 
-    /// Whether an object of `size` bytes finds no room although as many bytes are free.
-    fn is_in_pieces(&self, coordinator: &Coordinator, size: u64, suspects: &[StoreId]) -> bool {
-        size > 0 && coordinator.index.read(|applied| applied.state.fit_of(size, suspects)) == Fit::InPieces
-    }
-
-    /// Evicts objects that lie side by side until `bytes` of objects of `size` fit where they were, or no more such
-    /// objects are found. Returns the bytes for which there is room; `None` if an entry failed.
-    async fn clear(&mut self, coordinator: &Coordinator, bytes: u64, size: u64) -> Option<u64> {
-        let mut cleared = 0;
-        while cleared < bytes {
+    /// Clears places for a waiter until it has what it needs, waits no more, or no further place is found. Returns the
+    /// bytes for which there is room.
+    ///
+    /// A place takes several entries. Its bytes are free after each, and held for the waiter by the line alone: no other
+    /// call tries to start puts. Puts that were proposed before the line was closed may be placed there; another place is
+    /// chosen then.
+    async fn clear_for(&mut self, coordinator: &Coordinator, ticket: Ticket, need: Need) -> (Entry, u64) {
+        self.reason = EvictedFor::Put;
+        let Need { excess: Excess { bytes, .. }, largest: size } = need;
+        let (mut cleared, mut spoiled) = (0, 0);
+        while cleared < bytes && spoiled < SPOILED_MAX {
             let suspects = self.leading.liveness.suspects();
             let Self { leading, evictor, .. } = self;
             let found = coordinator.index.read(|applied| {
                 evictor.choose_clearing(size, &applied.state, &leading.leases, leading.now(), &suspects)
             });
-            self.wake_readers(coordinator);
-            let Some((Chosen { items, put_orders, bytes: freed, .. }, room)) = found else { break };
-            if self.evict(coordinator, items, Try::First).await == Entry::Failed {
-                return None;
+            let Some(stretch) = found else { break };
+            loop {
+                if !coordinator.room.line(|line| line.waits(ticket)) {
+                    return (Entry::Applied, cleared);
+                }
+                let Self { leading, evictor, .. } = self;
+                let slice = coordinator.index.read(|applied| {
+                    let (state, now) = (&applied.state, leading.now());
+                    evictor.next_slice(&stretch, state, &leading.leases, now, &suspects)
+                });
+                self.wake_readers(coordinator);
+                match slice {
+                    Slice::Chosen(Chosen { items, put_orders, bytes: freed, .. }) => {
+                        if self.evict(coordinator, items, Try::First).await == Entry::Failed {
+                            return (Entry::Failed, cleared);
+                        }
+                        self.count(coordinator, &put_orders, freed);
+                        self.follow(coordinator).await;
+                    }
+                    Slice::Cleared => {
+                        cleared += stretch.bytes() - stretch.bytes() % size;
+                        break;
+                    }
+                    Slice::Spoiled => {
+                        spoiled += 1;
+                        break;
+                    }
+                }
             }
-            self.count(coordinator, &put_orders, freed);
-            coordinator.room.ended(None, None);
-            cleared += room - room % size;
-            self.follow(coordinator).await;
         }
-        Some(cleared)
+        (Entry::Applied, cleared)
     }
 
-    /// Evicts as much as is wanted in a scope, or as can be, within a few entries: other scopes have their turn then. The
-    /// next round goes on with what is above a watermark, and puts that wait ask again.
-    async fn make_room(&mut self, coordinator: &Coordinator, scope: Scope, wanted: Excess) -> Entry {
-        if let Some(tenant) = scope
-            && !self.evictor.has_order(&tenant)
-            && coordinator.index.read(|applied| applied.state.tenant_usage(&tenant).objects.count > 0)
-        {
-            // It has its quota since a moment ago.
-            self.evictor = ordered(coordinator).await;
-        }
-        let (mut left, mut entries) = (wanted, 0);
+    /// Evicts as much as is above a watermark of the pool or needed by its waiters, or as can be, within a few entries: the
+    /// next round goes on.
+    async fn make_room_in_pool(&mut self, coordinator: &Coordinator, above: Excess) {
+        let (mut above, mut entries) = (above, 0);
         for _ in 0..CHOICES_PER_TURN {
-            if left.is_none() || entries == ENTRIES_PER_TURN {
-                return Entry::Applied;
+            let needed = self.needed(coordinator, None);
+            let wanted = above.max(needed);
+            if wanted.is_none() || entries == ENTRIES_PER_TURN {
+                break;
             }
-            let Chosen { items, put_orders, bytes, blocked } = self.choose(coordinator, scope, left);
+            let for_puts = needed.bytes > above.bytes || needed.objects > above.objects;
+            self.reason = if for_puts { EvictedFor::Put } else { EvictedFor::Watermark };
+            let Chosen { items, put_orders, bytes, blocked } =
+                self.choose(coordinator, None, wanted, OBJECTS_PER_ENTRY);
             let objects = items.len() as u64;
             if !items.is_empty() {
                 if self.evict(coordinator, items, Try::First).await == Entry::Failed {
-                    return Entry::Failed;
+                    return;
                 }
                 self.count(coordinator, &put_orders, bytes);
-                coordinator.room.ended(scope, None);
+                coordinator.room.tell(|line| line.pay(None, Excess { bytes, objects }));
                 entries += 1;
             }
             if let Some(blocked) = blocked {
-                // A sweep makes room in the pool, too, and wakes the puts that wait.
-                let sweeping =
-                    scope.is_none() && coordinator.index.read(|applied| applied.state.needs_sweep());
-                if objects == 0 && !sweeping {
-                    coordinator.room.ended(scope, Some(blocked));
+                if objects == 0 {
+                    self.block(coordinator, None, blocked);
                 }
-                return Entry::Applied;
+                return;
             }
-            left = left.less(bytes, objects);
+            above = above.less(bytes, objects);
             self.follow(coordinator).await;
         }
-        if entries == 0 {
-            // Nothing but units whose objects are gone: the puts go on waiting, and the next round goes on looking.
-            coordinator.room.ask(scope, Asked { excess: left, largest: 0 });
+        if !self.needed(coordinator, None).is_none() {
+            coordinator.room.asked.notify_one();
         }
-        Entry::Applied
+    }
+
+    /// Returns what must be evicted in a scope for its waiters.
+    fn needed(&self, coordinator: &Coordinator, scope: Scope) -> Excess {
+        if coordinator.room.is_idle() {
+            return Excess::default();
+        }
+        match scope {
+            None => coordinator.room.line(|line| line.wanted()),
+            Some(_) => {
+                let needed = coordinator.room.line(|line| line.needed(scope));
+                let free = coordinator.index.read(|applied| free_in(scope, &applied.state, &[]));
+                needed.less(free.bytes, free.objects)
+            }
+        }
+    }
+
+    /// Refuses the waiters of a scope in which nothing can be evicted. Puts in flight are objects soon, or leave their
+    /// bytes, and a sweep makes room in the pool: waiters wait for those until their time is over.
+    fn block(&self, coordinator: &Coordinator, scope: Scope, why: Blocked) {
+        let patience = coordinator.index.read(|applied| {
+            let state = &applied.state;
+            let in_flight = match scope {
+                None => state.puts_in_flight(),
+                Some(tenant) => state.tenant_usage(&tenant).puts.count,
+            };
+            why == Blocked::Empty && in_flight > 0 || scope.is_none() && state.needs_sweep()
+        });
+        coordinator.room.tell(|line| line.block(scope, why, patience));
     }
 
     /// Counts the bytes and ages of what was evicted.
@@ -483,14 +521,14 @@ impl Term {
         }
     }
 
-    fn choose(&mut self, coordinator: &Coordinator, tenant: Scope, wanted: Excess) -> Chosen {
+    fn choose(&mut self, coordinator: &Coordinator, tenant: Scope, wanted: Excess, max: usize) -> Chosen {
         let suspects = match tenant {
             None => self.leading.liveness.suspects(),
             // Bytes on suspect stores count in a quota.
             Some(_) => Default::default(),
         };
         let Excess { bytes, objects } = wanted;
-        let want = Want { tenant, bytes, objects, max: OBJECTS_PER_ENTRY };
+        let want = Want { tenant, bytes, objects, max };
         let Self { leading, evictor, .. } = self;
         let chosen = coordinator
             .index
@@ -570,5 +608,10 @@ mod tests {
                 "the first try is as undecided as before"
             );
         }
+    }
+
+    #[test]
+    fn puts_in_flight_may_evict_half_of_the_pool() {
+        assert!(may_evict_for(0, 0) && may_evict_for(50, 100) && !may_evict_for(51, 100));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mc_index::{
     GroupId, KeyHash, KeyPage, ObjectView, PinAction, PlacedReplica, PutEndItem, PutMode, PutStartItem,
-    PutStarted, Replication, Request, StartKey, State,
+    PutStarted, Replication, Request, StartKey, State, TenantName,
 };
 use mc_types::{Access, ClusterTime, Code, MAX_NAMED_STORES, PutId, StoreId};
 use parking_lot::Mutex;
@@ -15,11 +15,13 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::describe::{Described, Describing};
-use super::eviction::{Made, explain};
+use super::eviction::explain;
 use super::grants::{GrantedReplica, Grants, StoreGrant};
+use super::line::{After, Need};
 use super::preference::Preference;
 use super::removal::matching_places;
-use super::shortage::Shortage;
+use super::room::{Made, Waiting};
+use super::shortage::{Shortage, untried};
 use super::{Coordinator, Leading, Refusal};
 use crate::metrics::Lookups;
 
@@ -28,10 +30,6 @@ const MISMATCHES_QUIET: Duration = Duration::from_secs(10);
 
 /// Bytes of keys after which a page of a listing ends.
 const LISTED_BYTES: usize = 1 << 20;
-
-/// Attempts of a put to find space after an eviction. Each asks for its bytes again, so that more of them would evict
-/// many times what the put needs, where free space is in pieces that are too small for it.
-const ROOM_TRIES: usize = 4;
 
 /// Replicas of one object, each with its place in a grant. Most objects have one.
 pub(crate) type Granted = SmallVec<[GrantedReplica; 1]>;
@@ -351,49 +349,95 @@ impl Objects {
         }))
     }
 
-    /// Starts puts, and starts those that find no space, or are beyond their tenant's quota, again while evictions make
-    /// room. Returns the answers, and why there was no room for some.
+    /// Starts puts, and starts those that find no space, or are beyond their tenant's quota, again when it is their turn for
+    /// the room that evictions make. Returns the answers, and why there was no room for some.
     async fn start_with_room(
         &self,
         leading: &Leading,
         tenant: &str,
         items: Vec<PutStartItem>,
     ) -> Result<(Vec<PutStarted>, &'static str), Refusal> {
+        let deadline = Instant::now() + wait_for(leading, &items);
+        let mut waiting = Waiting::new(&self.coordinator, leading);
+        self.queue(&mut waiting, tenant, &items, deadline).await;
         let propose = |items| self.coordinator.propose(leading, Request::put_start(tenant.to_owned(), items));
-        let deadline = Instant::now() + leading.put_space_wait();
         let mut started = propose(items.clone()).await?;
-        let mut waits = None;
-        for tries in 0..ROOM_TRIES {
+        let (mut after, mut open, mut last) = (After::Progress, items.len(), None);
+        loop {
             let suspects = leading.liveness.suspects();
             let short = self.coordinator.index.read(|applied| {
                 let refused = items.iter().zip(&started).map(|(item, started)| (item, started.code));
                 Shortage::of(&applied.state, &suspects, tenant, refused)
             });
-            if short.places.is_empty() {
+            let Some((scope, need)) = short.need else {
                 self.coordinator.metrics.puts_refused_by_space.increment(u64::from(!short.why.is_empty()));
                 return Ok((started, short.why));
-            }
-            waits.get_or_insert_with(|| self.coordinator.metrics.put_waits());
-            let again: Vec<_> = short.places.iter().map(|&at| items[at].clone()).collect();
-            // A store may have been suspect when the entry was made and be heard again by now: nothing is evicted before
-            // the puts were refused once more.
-            let largest = again.iter().map(|item| item.size).max().unwrap_or_default();
-            let wants = if tries == 0 && short.has_room { Vec::new() } else { short.wants() };
-            for (scope, wanted) in wants {
-                let made = self.coordinator.room.make(scope, wanted, largest, deadline).await;
-                if made != Made::Freed {
-                    self.coordinator.metrics.puts_refused_by_space.increment(1);
-                    return Ok((started, explain(scope, made)));
+            };
+            let made = match last {
+                Some(made) => made,
+                None => {
+                    if short.places.len() < open {
+                        after = After::Progress;
+                    }
+                    open = short.places.len();
+                    waiting.wait(scope, need, after, deadline).await
                 }
+            };
+            let made = match made {
+                Made::Late if last.is_none() => {
+                    let (why, some) = waiting.end();
+                    let made = why.map_or(Made::Late, Made::Blocked);
+                    last = Some(made);
+                    if some { Made::Room } else { made }
+                }
+                made => made,
+            };
+            if made != Made::Room {
+                self.coordinator.metrics.puts_refused_by_space.increment(1);
+                return Ok((started, explain(scope, made)));
             }
-            // The others are started by now: a failure of the second entry must not take the answer from them. A put
-            // that is not answered for is given up at its deadline.
-            let Ok(answers) = propose(again).await else { break };
-            for (at, answer) in short.places.into_iter().zip(answers) {
-                started[at] = answer;
+            after = After::Refusal;
+            let again = short.places.iter().map(|&at| items[at].clone()).collect();
+            match propose(again).await {
+                Ok(answers) => {
+                    for (at, answer) in short.places.into_iter().zip(answers) {
+                        started[at] = answer;
+                    }
+                }
+                // The others are started by now: a failure of a further entry must not take the answer from them. A put
+                // that is not answered for is given up at its deadline.
+                Err(_) if started.iter().any(|started| started.code == Code::Ok) => {
+                    return Ok((started, explain(scope, Made::Late)));
+                }
+                Err(refusal) => return Err(refusal),
             }
         }
-        Ok((started, explain(None, Made::Late)))
+    }
+
+    /// Lets puts that have not been tried yet queue behind those that wait for room, until it is their turn or `deadline`.
+    async fn queue(
+        &self,
+        waiting: &mut Waiting<'_>,
+        tenant: &str,
+        items: &[PutStartItem],
+        deadline: Instant,
+    ) {
+        let name = TenantName::new(tenant.as_bytes());
+        for scope in [Some(name), None] {
+            if !waiting.has_to_queue(scope) {
+                continue;
+            }
+            let need = self.coordinator.index.read(|applied| untried(&applied.state, tenant, items));
+            let Some((of_tenant, of_pool)) = need else { return };
+            let need = match scope {
+                Some(_) => Need { excess: of_tenant, largest: 0 },
+                None => of_pool,
+            };
+            // Whatever the outcome, they are tried once: only that tells those that need no room from the others.
+            if waiting.wait(scope, need, After::Coming, deadline).await == Made::Late {
+                waiting.end();
+            }
+        }
     }
 
     /// Ends puts whose bytes are written, which makes their objects visible. Returns one code per put.
@@ -480,6 +524,12 @@ impl<'a> Call<'a> {
         self.found.push(object.unit());
         Ok(object)
     }
+}
+
+/// Longest wait of these puts for room: until the first of them would be given up, at most.
+fn wait_for(leading: &Leading, items: &[PutStartItem]) -> Duration {
+    let first = items.iter().map(|item| item.deadline.0).min().unwrap_or_default();
+    Duration::from_millis(first.saturating_sub(leading.now().0)).min(leading.put_space_wait())
 }
 
 /// Objects that the calls of a message found, by call. They count as used once, however often the message was tried.

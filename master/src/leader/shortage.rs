@@ -1,10 +1,11 @@
 //! Puts of a call that were refused for want of room, and what would make room for them.
 
 use mc_eviction::Excess;
-use mc_index::{PinAction, PutStartItem, Quota, Replication, State, TenantName};
+use mc_index::{PinAction, PutMode, PutStartItem, Quota, Replication, State, TenantName};
 use mc_types::{ALLOCATION_ALIGN, Code, StoreId};
 
-use super::eviction::Scope;
+use super::line::Need;
+use super::room::Scope;
 
 /// Why a put found no space where eviction would not help.
 const NO_STORE: &str = "no store can take the put: each is silent, has just failed the caller, or has no segment that is large enough";
@@ -24,11 +25,8 @@ pub(super) struct Shortage {
     pub(super) places: Vec<usize>,
     /// Why the others can't be placed whatever is evicted; empty if there are none.
     pub(super) why: &'static str,
-    /// Whether there seems to be room for all of them as it is.
-    pub(super) has_room: bool,
-    /// The tenant, and what it must give up.
-    of_tenant: Option<(TenantName, Excess)>,
-    of_pool: Excess,
+    /// Where they need room, and how much: in the tenant's quota before the pool.
+    pub(super) need: Option<(Scope, Need)>,
 }
 
 impl Shortage {
@@ -41,8 +39,8 @@ impl Shortage {
     ) -> Self {
         let name = TenantName::new(tenant.as_bytes());
         let quota = state.quota(&name);
-        let mut short = Self { has_room: true, ..Self::default() };
-        let mut over = Excess::default();
+        let mut short = Self::default();
+        let (mut over, mut of_pool) = (Excess::default(), Need::default());
         // Made when the first item needs it: most calls have none.
         let mut stores = None;
         for (at, (item, code)) in answers.enumerate() {
@@ -52,7 +50,6 @@ impl Shortage {
                 }
                 Code::TenantQuotaExceeded => {
                     over = add(over, item);
-                    short.has_room = false;
                     ""
                 }
                 Code::NoAvailableHandle if is_over_pin_limit(state, tenant, item) => PIN_LIMIT,
@@ -62,13 +59,11 @@ impl Shortage {
                         0 => NO_STORE,
                         count if count < needed(item) => TOO_FEW_STORES,
                         _ if state.is_at_cap() => {
-                            short.of_pool.objects += 1;
-                            short.has_room = false;
+                            of_pool.excess.objects += 1;
                             ""
                         }
                         _ => {
-                            short.of_pool.bytes = short.of_pool.bytes.saturating_add(bytes_of(item));
-                            short.has_room &= stores.have_room(item);
+                            of_pool = larger(of_pool, item);
                             ""
                         }
                     }
@@ -81,18 +76,25 @@ impl Shortage {
                 short.why = refused;
             }
         }
-        if over.objects > 0 {
-            short.of_tenant = Some((name, beyond(quota, state, &name, over)));
-        }
+        short.need = match over.objects {
+            0 => (!short.places.is_empty()).then_some((None, of_pool)),
+            _ => Some((Some(name), Need { excess: within(quota, over), largest: 0 })),
+        };
         short
     }
+}
 
-    /// Lists where room is wanted, and how much.
-    pub(super) fn wants(&self) -> Vec<(Scope, Excess)> {
-        let tenant = self.of_tenant.map(|(name, excess)| (Some(name), excess));
-        let pool = (!self.of_pool.is_none()).then_some((None, self.of_pool));
-        tenant.into_iter().chain(pool).collect()
+/// Returns what puts need in the pool of which none was tried, and whether they need any: those whose key is there don't.
+pub(super) fn untried(state: &State, tenant: &str, items: &[PutStartItem]) -> Option<(Excess, Need)> {
+    let needs_room =
+        |item: &&PutStartItem| item.mode == PutMode::Upsert || state.get(tenant, &item.key).is_none();
+    let mut need: Option<(Excess, Need)> = None;
+    for item in items.iter().filter(needs_room) {
+        let (sum, of_pool) = need.unwrap_or_default();
+        need = Some((add(sum, item), larger(of_pool, item)));
     }
+    let name = TenantName::new(tenant.as_bytes());
+    need.map(|(sum, of_pool)| (within(state.quota(&name), sum), of_pool))
 }
 
 /// Number of stores without which the put is refused.
@@ -112,72 +114,47 @@ fn add(sum: Excess, item: &PutStartItem) -> Excess {
     Excess { bytes: sum.bytes.saturating_add(bytes_of(item)), objects: sum.objects + 1 }
 }
 
-/// Returns what a tenant has too much, once these puts are added. At least one object, because they were refused.
-fn beyond(quota: Quota, state: &State, name: &TenantName, puts: Excess) -> Excess {
-    let all = state.tenant_usage(name).all();
-    let over = |limit: u64, used: u64| if limit == 0 { 0 } else { used.saturating_sub(limit) };
-    let bytes = over(quota.bytes, all.bytes.saturating_add(puts.bytes));
-    let objects = over(quota.objects, all.count.saturating_add(puts.objects));
-    Excess { bytes, objects: objects.max(u64::from(bytes == 0)) }
+fn larger(need: Need, item: &PutStartItem) -> Need {
+    let bytes = need.excess.bytes.saturating_add(bytes_of(item));
+    Need { excess: Excess { bytes, ..need.excess }, largest: need.largest.max(item.size) }
+}
+
+/// Cuts what puts need to the whole quota: with all of it, some of them start.
+fn within(quota: Quota, puts: Excess) -> Excess {
+    let at_most = |limit: u64, need: u64| if limit == 0 { 0 } else { need.min(limit) };
+    Excess { bytes: at_most(quota.bytes, puts.bytes), objects: at_most(quota.objects, puts.objects) }
 }
 
 /// Stores that may take puts, summed up once for a call: thousands of items are held against thousands of stores while
 /// the index is locked.
 struct Takers {
-    /// Each store that is not suspect, by its id.
-    stores: Vec<(StoreId, Space)>,
-    /// Bytes of each one's largest segment, ascending.
+    /// Bytes of the largest segment of each store that is not suspect, by its id.
+    stores: Vec<(StoreId, u64)>,
+    /// The same bytes, ascending.
     largest: Vec<u64>,
-    /// Bytes of the largest object for which each one seems to have room as it is, ascending.
-    room: Vec<u64>,
-}
-
-#[derive(Clone, Copy)]
-struct Space {
-    largest: u64,
-    room: u64,
 }
 
 impl Takers {
     fn of(state: &State, suspects: &[StoreId]) -> Self {
         let usable = state.stores().filter(|store| suspects.binary_search(&store.store).is_err());
-        let stores: Vec<_> = usable
-            .map(|store| {
-                let largest = store.segments.iter().copied().max().unwrap_or_default();
-                let room = store.capacity.saturating_sub(store.used).min(largest);
-                (store.store, Space { largest, room })
-            })
-            .collect();
-        let sorted = |bytes: fn(&Space) -> u64| {
-            let mut all: Vec<u64> = stores.iter().map(|(_, space)| bytes(space)).collect();
-            all.sort_unstable();
-            all
-        };
-        let (largest, room) = (sorted(|space| space.largest), sorted(|space| space.room));
-        Self { stores, largest, room }
+        let largest = |segments: &[u64]| segments.iter().copied().max().unwrap_or_default();
+        let stores: Vec<_> = usable.map(|store| (store.store, largest(store.segments))).collect();
+        let mut largest: Vec<u64> = stores.iter().map(|(_, bytes)| *bytes).collect();
+        largest.sort_unstable();
+        Self { stores, largest }
     }
 
     /// Number of stores that may take the put, once they have room.
     fn count(&self, item: &PutStartItem) -> usize {
-        self.at_least(item, &self.largest, |space| space.largest)
-    }
-
-    /// Whether a store seems to have room for the put as it is.
-    fn have_room(&self, item: &PutStartItem) -> bool {
-        self.at_least(item, &self.room, |space| space.room) > 0
-    }
-
-    /// Number of the stores with as many bytes as the item has, without those that it avoids.
-    fn at_least(&self, item: &PutStartItem, sorted: &[u64], bytes: fn(&Space) -> u64) -> usize {
-        let all = sorted.len() - sorted.partition_point(|bytes| *bytes < item.size);
+        let all = self.largest.len() - self.largest.partition_point(|bytes| *bytes < item.size);
         let mut avoid = item.avoid.clone();
         avoid.sort_unstable();
         avoid.dedup();
-        let space = |id: &StoreId| {
+        let bytes = |id: &StoreId| {
             let at = self.stores.binary_search_by_key(id, |(store, _)| *store).ok()?;
-            Some(bytes(&self.stores[at].1))
+            Some(self.stores[at].1)
         };
-        all - avoid.iter().filter_map(space).filter(|bytes| *bytes >= item.size).count()
+        all - avoid.iter().filter_map(bytes).filter(|bytes| *bytes >= item.size).count()
     }
 }
 
@@ -236,13 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn a_store_has_room_for_what_is_free_and_fits_a_segment() {
-        let mut state = pool(&[&[4096, 4096], &[2048]]);
-        let put = PutStartItem { preferred: [StoreId(1)][..].into(), ..item(4096, &[]) };
-        apply(&mut state, 9, Op::PutStart { tenant: String::new(), items: vec![put] });
-        let takers = Takers::of(&state, &[]);
-        let room = |size, avoid: &[u64]| takers.have_room(&item(size, avoid));
-        assert!(room(4096, &[]) && !room(4097, &[]));
-        assert!(room(2048, &[1]) && !room(2049, &[1]) && !room(64, &[1, 2]));
+    fn puts_that_were_not_tried_need_room_unless_their_key_is_there() {
+        let mut state = pool(&[&[4096]]);
+        let there = || vec![item(64, &[])];
+        apply(&mut state, 8, Op::PutStart { tenant: String::new(), items: there() });
+        let end = mc_index::PutEndItem::new(PutId(1), mc_index::KeyHash::of("", b"k"), 0);
+        apply(&mut state, 9, Op::PutEnd { items: vec![end] });
+        assert_eq!(untried(&state, "", &there()), None);
+        let upsert = PutStartItem { mode: PutMode::Upsert, ..item(65, &[]) };
+        let absent = PutStartItem { key: b"l"[..].into(), replicas: 2, ..item(1000, &[]) };
+        let (_, need) = untried(&state, "", &[there().remove(0), upsert, absent]).unwrap();
+        assert_eq!((need.excess, need.largest), (Excess { bytes: 128 + 2 * 1024, objects: 0 }, 1000));
     }
 }

@@ -3,11 +3,25 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use mc_index::{Clearing, HashedObject, KeyHash, State};
+use mc_index::{Cleared, HashedObject, KeyHash, State, Stretch};
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
 
 use super::{Chosen, Evictor, Found, Tracked, mark_all};
 use crate::leases::Leases;
+
+/// Maximum number of objects that one entry evicts of a place, besides the rest of the last group.
+const OBJECTS_PER_SLICE: usize = 1024;
+
+/// Next objects to evict of a place that is being cleared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Slice {
+    /// These. Their versions are marked in the leases.
+    Chosen(Chosen),
+    /// None are left.
+    Cleared,
+    /// One must stay: it is leased or hard-pinned since the place was chosen, or was put since.
+    Spoiled,
+}
 
 /// Order in which clearings are tried: the least is the coldest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,13 +38,11 @@ struct Warmth {
 type Units = BTreeMap<u64, (KeyHash, Vec<HashedObject>)>;
 
 impl Evictor {
-    /// Chooses objects to evict together, so that an object of `size` bytes fits where free bytes are in pieces, and
-    /// marks their versions in `leases`. Returns them with the length of the range that they leave, in which some bytes
-    /// may be free already. `None` if no such objects are found.
+    /// Chooses a place whose objects are to be evicted together, so that an object of `size` bytes fits where free bytes
+    /// are in pieces. `None` if there is none. [`Self::next_slice`] chooses its objects, entry by entry.
     ///
     /// Of the places that the index samples, the coldest is taken: the one whose last use is the longest ago. Places with
-    /// leased or hard-pinned objects are left out; those with soft-pinned ones come last. An object in a group takes its
-    /// group along. `without` is sorted.
+    /// leased or hard-pinned objects are left out; those with soft-pinned ones come last. `without` is sorted.
     pub fn choose_clearing(
         &mut self,
         size: u64,
@@ -38,27 +50,46 @@ impl Evictor {
         leases: &Leases,
         now: ClusterTime,
         without: &[StoreId],
-    ) -> Option<(Chosen, u64)> {
+    ) -> Option<Stretch> {
         self.clearings = self.clearings.wrapping_add(1);
-        let mut found: Vec<(Warmth, Units, u64)> = state
-            .clearings(size, without, self.clearings)
-            .filter_map(|clearing| {
-                let units = self.units_of(&clearing, state)?;
-                Some((self.warmth(&clearing, &units, now)?, units, clearing.bytes))
-            })
-            .collect();
-        found.sort_by_key(|(warmth, ..)| *warmth);
-        found.into_iter().find_map(|(_, units, bytes)| {
-            let chosen = self.take_clearing(units, leases, now, without)?;
-            Some((chosen, bytes))
-        })
+        let found = state.clearings(size, without, self.clearings).filter_map(|clearing| {
+            let units = self.units_of(&clearing.objects, state, usize::MAX)?;
+            Some((self.warmth(&clearing.objects, &units, leases, now)?, clearing.stretch))
+        });
+        found.min_by_key(|(warmth, _)| *warmth).map(|(_, stretch)| stretch)
     }
 
-    /// Returns the units of a clearing's objects. `None` if one is not known to the order, because it was put just now,
-    /// if a put is about to join one, or if there are too many objects for one entry.
-    fn units_of(&self, clearing: &Clearing, state: &State) -> Option<Units> {
-        let mut units = Units::new();
-        for object in &clearing.objects {
+    /// Chooses the next objects of a place that is being cleared, and marks their versions in `leases`. An object in a group
+    /// takes its group along.
+    ///
+    /// The place has its room once it is cleared, if no put was started meanwhile that may have been placed there.
+    pub fn next_slice(
+        &mut self,
+        stretch: &Stretch,
+        state: &State,
+        leases: &Leases,
+        now: ClusterTime,
+        without: &[StoreId],
+    ) -> Slice {
+        let objects = state.objects_in(stretch, OBJECTS_PER_SLICE);
+        if objects.is_empty() {
+            return Slice::Cleared;
+        }
+        let units = self.units_of(&objects, state, MAX_ITEMS);
+        let units = units.filter(|units| self.warmth(&objects, units, leases, now).is_some());
+        // An object that a `remove_all` has removed is not evicted: the sweep frees its bytes.
+        let chosen = units.and_then(|units| self.take_clearing(units, leases, now, without));
+        match chosen.filter(|chosen| !chosen.items.is_empty()) {
+            Some(chosen) => Slice::Chosen(chosen),
+            None => Slice::Spoiled,
+        }
+    }
+
+    /// Returns the first units of objects that lie side by side, with at most `max` objects. `None` if one is not known to
+    /// the order, because it was put just now, or if a put is about to join one.
+    fn units_of(&self, cleared: &[Cleared], state: &State, max: usize) -> Option<Units> {
+        let (mut units, mut count) = (Units::new(), 0);
+        for object in cleared {
             let group = state.unit_of(object.key)?.group;
             let hash = group.map_or(object.key, |group| group.unit());
             if units.contains_key(&hash.to_u64()) {
@@ -69,26 +100,36 @@ impl Evictor {
             if is_joined {
                 return None;
             }
+            count += objects.len();
+            if count > max {
+                break;
+            }
             units.insert(hash.to_u64(), (hash, objects.into_vec()));
         }
-        let count: usize = units.values().map(|(_, objects)| objects.len()).sum();
-        (count <= MAX_ITEMS).then_some(units)
+        Some(units)
     }
 
     /// `None` if an object must stay.
-    fn warmth(&self, clearing: &Clearing, units: &Units, now: ClusterTime) -> Option<Warmth> {
+    fn warmth(
+        &self,
+        cleared: &[Cleared],
+        units: &Units,
+        leases: &Leases,
+        now: ClusterTime,
+    ) -> Option<Warmth> {
         let mut warmth = Warmth {
             has_soft_pin: false,
             unused_for: Reverse(u32::MAX),
-            newest_put: clearing.objects.iter().map(|object| object.put).max().unwrap_or_default(),
+            newest_put: cleared.iter().map(|object| object.put).max().unwrap_or_default(),
             objects: units.values().map(|(_, objects)| objects.len()).sum(),
         };
         for (hash, objects) in units.values() {
             let place = self.find(*hash)?;
             let used = self.orders.get(place.order as usize)?.policy.last_used(place.unit)?;
             warmth.unused_for = warmth.unused_for.max(Reverse(self.calls.wrapping_sub(used)));
-            for pin in objects.iter().map(|object| object.pin.at(now)) {
-                if pin.is_hard() {
+            for object in objects {
+                let pin = object.pin.at(now);
+                if pin.is_hard() || leases.holds(object.version, now) {
                     return None;
                 }
                 warmth.has_soft_pin |= pin.soft_until().is_some();

@@ -5,7 +5,7 @@ mod support;
 
 mod size_shift;
 
-use mc_eviction::{Blocked, Chosen, Evictor, Excess, Leases, Want, excess, tenants_in_excess};
+use mc_eviction::{Blocked, Chosen, Evictor, Excess, Leases, Slice, Want, excess, tenants_in_excess};
 use mc_index::{
     Change, Command, EvictItem, GroupId, HashedObject, KeyHash, ObjectAge, Op, PinAction, PutEndItem,
     PutMode, PutStartItem, Quota, RemoveItem, Response, Settings, Stamp, State, TenantName,

@@ -4,7 +4,7 @@ use mc_index::{Fit, Op, PutStarted, Response};
 use mc_types::{ClusterTime, Code, PutId, StoreId};
 
 use super::support;
-use super::{Chosen, KeyHash, NOW, Pool};
+use super::{Chosen, KeyHash, NOW, Pool, Slice};
 
 const KV: u64 = 3_274_752;
 const STATE: u64 = 658_432;
@@ -40,13 +40,22 @@ impl Pool {
     /// Makes room for an object as a leader does. Returns the bytes that were evicted.
     fn make_room(&mut self, size: u64) -> u64 {
         if self.rig.state.fit_of(size, &[]) == Fit::InPieces
-            && let Some((chosen, room)) =
-                self.evictor.choose_clearing(size, &self.rig.state, &self.leases, NOW, &[])
+            && let Some(place) = self.evictor.choose_clearing(size, &self.rig.state, &self.leases, NOW, &[])
         {
-            assert!(room >= size);
-            self.evict_chosen(&chosen);
+            assert!(place.bytes() >= size);
+            let mut evicted = 0;
+            loop {
+                match self.evictor.next_slice(&place, &self.rig.state, &self.leases, NOW, &[]) {
+                    Slice::Chosen(chosen) => {
+                        self.evict_chosen(&chosen);
+                        evicted += chosen.bytes;
+                    }
+                    Slice::Cleared => break,
+                    Slice::Spoiled => panic!("no object of the place must stay"),
+                }
+            }
             assert_eq!(self.rig.state.fit_of(size, &[]), Fit::Fits, "there is room where they were");
-            return chosen.bytes;
+            return evicted;
         }
         let chosen = self.choose(size);
         self.evict_chosen(&chosen);
@@ -154,13 +163,17 @@ fn the_place_whose_last_use_is_the_longest_ago_goes_first() {
     assert_eq!(pool.rig.state.fit_of(KV, &[StoreId(1)]), Fit::Full, "no other store is left");
     // All but the objects 21 to 31 are used.
     pool.hit((1..=40).filter(|n| !(20..=32).contains(n) && n % 2 == 1));
-    let (chosen, room) =
-        pool.evictor.choose_clearing(KV, &pool.rig.state, &pool.leases, NOW, &[]).expect("a place");
-    assert!(room >= KV);
+    let place = pool.evictor.choose_clearing(KV, &pool.rig.state, &pool.leases, NOW, &[]).expect("a place");
+    assert!(place.bytes() >= KV);
+    let slice = pool.evictor.next_slice(&place, &pool.rig.state, &pool.leases, NOW, &[]);
+    let Slice::Chosen(chosen) = slice else { panic!("{slice:?}") };
     let versions = super::versions(&chosen);
     assert!(versions.iter().all(|n| (21..=31).contains(n)), "{versions:?}");
     assert_eq!(chosen.bytes, versions.len() as u64 * STATE);
     assert!(!pool.leases.grant(PutId(versions[0]), 0, ClusterTime(9_000)), "it is marked");
+    pool.evict_chosen(&chosen);
+    let slice = pool.evictor.next_slice(&place, &pool.rig.state, &pool.leases, NOW, &[]);
+    assert_eq!(slice, Slice::Cleared);
 }
 
 #[test]

@@ -6,19 +6,25 @@ use proptest::prelude::*;
 
 use crate::support::{self, Rig, TERM};
 
-/// Evicts the objects of a clearing in a copy of the state.
+const PER_ENTRY: usize = 1024;
+
+/// Evicts the objects of a clearing in a copy of the state, over as many entries as they take.
 fn cleared(rig: &Rig, clearing: &Clearing) -> State {
     let item = |key| {
         let mut found = rig.state.with_hash(key);
         let version = found.next().expect("an object of that hash").version;
         EvictItem { key, version }
     };
-    let items: Vec<_> = clearing.objects.iter().map(|object| item(object.key)).collect();
-    let count = items.len();
     let mut state = rig.state.clone();
-    let response =
-        state.apply(rig.index + 1, TERM, &rig.command(Op::Evict { items, reuse_at: ClusterTime(0) }));
-    assert_eq!(response, Response::Codes(vec![Code::Ok; count]));
+    for (objects, entry) in clearing.objects.chunks(PER_ENTRY).zip(1..) {
+        assert_eq!(state.objects_in(&clearing.stretch, PER_ENTRY), objects);
+        let items: Vec<_> = objects.iter().map(|object| item(object.key)).collect();
+        let count = items.len();
+        let evict = rig.command(Op::Evict { items, reuse_at: ClusterTime(0) });
+        let response = state.apply(rig.index + entry, TERM, &evict);
+        assert_eq!(response, Response::Codes(vec![Code::Ok; count]));
+    }
+    assert_eq!(state.objects_in(&clearing.stretch, 1), []);
     state
 }
 
@@ -76,7 +82,7 @@ proptest! {
             }
         }
         for clearing in rig.state.clearings(size, &[], 7) {
-            prop_assert!(clearing.bytes >= size && !clearing.objects.is_empty());
+            prop_assert!(clearing.stretch.bytes() >= size && !clearing.objects.is_empty());
             prop_assert_eq!(cleared(&rig, &clearing).fit_of(size, &[]), Fit::Fits);
         }
     }
@@ -99,7 +105,10 @@ fn objects_on_both_sides_of_a_hole_make_one_place() {
     let places: Vec<_> = rig.state.clearings(3 * SIZE, &[], 1).collect();
     assert!(!places.is_empty());
     for place in places {
-        assert!(place.objects.len() == 2 && [3 * SIZE, 4 * SIZE].contains(&place.bytes), "{place:?}");
+        assert!(
+            place.objects.len() == 2 && [3 * SIZE, 4 * SIZE].contains(&place.stretch.bytes()),
+            "{place:?}"
+        );
         assert_eq!(cleared(&rig, &place).fit_of(3 * SIZE, &[]), Fit::Fits);
     }
     assert_eq!(rig.state.clearings(3 * SIZE, &[StoreId(1)], 1).count(), 0);
@@ -123,4 +132,23 @@ fn a_place_with_a_put_in_flight_or_held_bytes_is_left_out() {
         assert!(rig.state.clearings(3 * SIZE, &[], 1).count() > 0);
         assert_eq!(rig.state.clearings(4 * SIZE, &[], 1).count(), 0, "in flight: {in_flight}");
     }
+}
+
+#[test]
+fn an_object_of_3_mb_fits_where_1_600_objects_of_2_kib_were() {
+    const SMALL: u64 = 2 << 10;
+    const LARGE: u64 = 3_200 << 10;
+    let mut rig = Rig::with_stores(&[32 << 20]);
+    let last = (32 << 20) / SMALL;
+    for n in 1..=last {
+        rig.put(n.into(), &n.to_string(), SMALL);
+    }
+    // A fifth goes, and leaves holes everywhere.
+    for n in (1..=last).step_by(5) {
+        assert_eq!(rig.remove(&n.to_string(), n.into(), 0), Code::Ok);
+    }
+    assert_eq!(rig.state.fit_of(LARGE, &[]), Fit::InPieces);
+    let places: Vec<_> = rig.state.clearings(LARGE, &[], 1).collect();
+    assert!(!places.is_empty() && places.iter().all(|place| place.objects.len() > PER_ENTRY));
+    assert_eq!(cleared(&rig, &places[0]).fit_of(LARGE, &[]), Fit::Fits);
 }

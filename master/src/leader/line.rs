@@ -1,0 +1,600 @@
+//! Puts that wait for room: in which order they are tried again, and how much is evicted for them.
+
+use std::collections::BTreeMap;
+
+use mc_eviction::{Blocked, Excess};
+
+use super::room::Scope;
+
+/// Number of refused tries after which nothing more is evicted for a waiter: where free space is in pieces that are too
+/// small for a put, further ones would evict many times its bytes. It then waits for room that others leave.
+const PAID_MAX: u32 = 4;
+/// Number of sizes that one pass looks for room for, because a size that fits nowhere costs a look at all segments.
+const SIZES_PER_PASS: usize = 4;
+
+/// Number of a waiter: the order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket(u64);
+
+/// Room that a call to start puts needs in one scope.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Need {
+    /// Bytes of all replicas, and objects where their number is what is short.
+    pub(super) excess: Excess,
+    /// Bytes of the largest object; 0 if bytes are not short.
+    pub(super) largest: u64,
+}
+
+/// Why a call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    /// Others wait: it has not tried yet.
+    Coming,
+    /// Its first try in this scope was refused, or one that started some of its puts.
+    Progress,
+    /// A further try was refused.
+    Refusal,
+}
+
+/// Word for a waiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// There should be room: try again.
+    Try,
+    /// Nothing can be evicted.
+    Blocked(Blocked),
+}
+
+/// Waiters to tell, each by its waker.
+pub(super) type Wakes<W> = Vec<(W, Verdict)>;
+
+/// Calls that wait for room, by scope and in the order of arrival.
+///
+/// A waiter is told to try again once as many bytes were evicted as it needs (evicted bytes are *paid* to the waiters in
+/// their order), or once there is room for it beyond what all before it need. It stays in the line, without a waker, while
+/// it tries, so that its room is not promised twice; then it leaves, or waits again in its old place.
+///
+/// No wake-up is lost: every decision is made from what the line holds at that moment, under the lock of its owner, and is
+/// made again at each change and at intervals. A waker leaves the line only with its verdict.
+#[derive(Debug)]
+pub(super) struct Line<W> {
+    next: u64,
+    scopes: BTreeMap<Scope, BTreeMap<Ticket, Waiter<W>>>,
+    /// The only waiter for the pool that may try, because a range is being cleared for it, or was cleared and it tries.
+    sole: Option<Ticket>,
+    /// Whether waiters may be paid in full that were not woken, because of the sole one.
+    owing: bool,
+}
+
+#[derive(Debug)]
+struct Waiter<W> {
+    need: Need,
+    /// What was evicted for it since its last try, at most its need.
+    paid: Excess,
+    /// Number of tries that were refused.
+    refused: u32,
+    /// Free bytes when it was refused last.
+    seen: u64,
+    /// Whether it was refused although there seemed to be room.
+    misjudged: bool,
+    /// Whether it was told to try because there seems to be room.
+    judged: bool,
+    /// None while it tries.
+    waker: Option<W>,
+    /// Why nothing could be evicted for it last.
+    blocked: Option<Blocked>,
+}
+
+impl<W> Waiter<W> {
+    fn missing(&self) -> Excess {
+        self.need.excess.less(self.paid.bytes, self.paid.objects)
+    }
+
+    fn waits(&self) -> bool {
+        self.waker.is_some()
+    }
+
+    /// Whether more is evicted for it.
+    fn is_paid_for(&self) -> bool {
+        self.waits() && self.refused <= PAID_MAX
+    }
+
+    fn wake(&mut self, wakes: &mut Wakes<W>) {
+        wakes.extend(self.waker.take().map(|waker| (waker, Verdict::Try)));
+    }
+}
+
+impl<W> Line<W> {
+    pub(super) fn new() -> Self {
+        Self { next: 0, scopes: BTreeMap::new(), sole: None, owing: false }
+    }
+
+    /// Number of calls in the line.
+    pub(super) fn len(&self) -> usize {
+        self.scopes.values().map(BTreeMap::len).sum()
+    }
+
+    /// Whether a call is in the line of a scope.
+    pub(super) fn is_waited(&self, scope: Scope) -> bool {
+        self.scopes.contains_key(&scope)
+    }
+
+    /// Lists the scopes that have waiters.
+    pub(super) fn scopes(&self) -> impl Iterator<Item = Scope> + '_ {
+        self.scopes.keys().copied()
+    }
+
+    fn waiters(&self, scope: Scope) -> impl Iterator<Item = (Ticket, &Waiter<W>)> {
+        self.scopes.get(&scope).into_iter().flatten().map(|(ticket, waiter)| (*ticket, waiter))
+    }
+
+    /// Draws a number.
+    pub(super) fn ticket(&mut self) -> Ticket {
+        self.next += 1;
+        Ticket(self.next)
+    }
+
+    /// Lets a call wait in a scope, in its old place if it is in the line. `free` is the number of free bytes there.
+    pub(super) fn wait(
+        &mut self,
+        ticket: Ticket,
+        scope: Scope,
+        need: Need,
+        free: u64,
+        after: After,
+        waker: W,
+    ) {
+        let line = self.scopes.entry(scope).or_default();
+        let before = line.remove(&ticket);
+        let (tries, judged) = before.map_or((0, false), |before| (before.refused, before.judged));
+        let refused = match after {
+            After::Coming => 0,
+            After::Progress => 1,
+            After::Refusal => tries + 1,
+        };
+        let waiter = Waiter {
+            need,
+            paid: Excess::default(),
+            refused,
+            seen: free,
+            misjudged: after == After::Refusal && judged,
+            judged: false,
+            waker: Some(waker),
+            blocked: None,
+        };
+        line.insert(ticket, waiter);
+        if scope.is_none() {
+            self.open(ticket);
+        }
+    }
+
+    /// Takes a call out of a scope's line. Bytes that were paid to it and not used are paid to those behind it.
+    pub(super) fn leave(&mut self, ticket: Ticket, scope: Scope) -> Wakes<W> {
+        let Some(line) = self.scopes.get_mut(&scope) else { return Vec::new() };
+        let left = line.remove(&ticket);
+        if line.is_empty() {
+            self.scopes.remove(&scope);
+        }
+        if scope.is_none() {
+            self.open(ticket);
+        }
+        match left.filter(Waiter::waits) {
+            Some(left) => self.pay(scope, left.paid),
+            None => Vec::new(),
+        }
+    }
+
+    /// Ends the wait of a call whose time is over, which keeps its place for a last try. Returns why nothing could be evicted
+    /// for it, and whether some of what it needs was freed.
+    pub(super) fn end_wait(&mut self, ticket: Ticket, scope: Scope) -> (Option<Blocked>, bool) {
+        let waiter = self.scopes.get_mut(&scope).and_then(|line| line.get_mut(&ticket));
+        waiter.map_or((None, false), |waiter| {
+            let was_told = waiter.waker.take().is_none();
+            (waiter.blocked, was_told || !waiter.paid.is_none())
+        })
+    }
+
+    /// Pays what an eviction has freed to the waiters of a scope, in their order.
+    pub(super) fn pay(&mut self, scope: Scope, mut freed: Excess) -> Wakes<W> {
+        let (mut wakes, sole) = (Vec::new(), self.sole_in(scope));
+        for (ticket, waiter) in self.scopes.get_mut(&scope).into_iter().flatten() {
+            if freed.is_none() {
+                break;
+            }
+            if !waiter.is_paid_for() {
+                continue;
+            }
+            let missing = waiter.missing();
+            let paid =
+                Excess { bytes: missing.bytes.min(freed.bytes), objects: missing.objects.min(freed.objects) };
+            freed = freed.less(paid.bytes, paid.objects);
+            waiter.paid = add(waiter.paid, paid);
+            waiter.misjudged = false;
+            if !waiter.missing().is_none() {
+                continue;
+            }
+            if sole.is_none_or(|sole| sole == *ticket) {
+                waiter.wake(&mut wakes);
+            } else {
+                self.owing = true;
+            }
+        }
+        wakes
+    }
+
+    /// Wakes the waiters of a scope for which there is room now, in their order: as much as is `free` beyond the needs of
+    /// those before them, and `fits` for their largest object. A waiter that was refused although its object seems to fit
+    /// is tried again once it is paid, or once as many bytes more are free as it needs.
+    pub(super) fn let_in(
+        &mut self,
+        scope: Scope,
+        free: Excess,
+        mut fits: impl FnMut(u64) -> bool,
+    ) -> Wakes<W> {
+        let (mut wakes, sole) = (Vec::new(), self.sole_in(scope));
+        let (mut needed, mut sizes) = (Excess::default(), Vec::<(u64, bool)>::new());
+        let all = sole.is_some() || std::mem::take(&mut self.owing);
+        for (ticket, waiter) in self.scopes.get_mut(&scope).into_iter().flatten() {
+            needed = add(needed, waiter.need.excess);
+            let is_next = sole.is_none_or(|sole| sole == *ticket) && waiter.waits();
+            if is_next && waiter.missing().is_none() {
+                waiter.wake(&mut wakes);
+            }
+            if needed.bytes > free.bytes || needed.objects > free.objects {
+                if all {
+                    continue;
+                }
+                // Those behind are woken when they are paid.
+                break;
+            }
+            if !is_next || !waiter.waits() {
+                continue;
+            }
+            let size = waiter.need.largest;
+            let known = sizes.iter().find(|(known, _)| *known == size).map(|(_, fits)| *fits);
+            let fits = size == 0
+                || known.unwrap_or_else(|| {
+                    let fits = sizes.len() < SIZES_PER_PASS && fits(size);
+                    sizes.push((size, fits));
+                    fits
+                });
+            let has_grown = free.bytes >= waiter.seen.saturating_add(waiter.need.excess.bytes.max(1));
+            if fits && !waiter.misjudged || has_grown {
+                waiter.judged = true;
+                waiter.wake(&mut wakes);
+            }
+        }
+        wakes
+    }
+
+    /// Returns what is to be evicted in the pool for its waiters.
+    pub(super) fn wanted(&self) -> Excess {
+        let paid_for = self.waiters(None).filter(|(_, waiter)| waiter.is_paid_for());
+        paid_for.map(|(_, waiter)| waiter.missing()).fold(Excess::default(), add)
+    }
+
+    /// Returns what all calls in the line of a scope need, those included that try just now; nothing if none waits.
+    pub(super) fn needed(&self, scope: Scope) -> Excess {
+        if !self.waiters(scope).any(|(_, waiter)| waiter.waits()) {
+            return Excess::default();
+        }
+        self.waiters(scope).map(|(_, waiter)| waiter.need.excess).fold(Excess::default(), add)
+    }
+
+    /// Returns the first waiter for the pool whose largest object does not fit, what it needs, and whether it was refused
+    /// since its bytes were freed.
+    pub(super) fn first_unfit(&self, mut fits: impl FnMut(u64) -> bool) -> Option<(Ticket, Need, bool)> {
+        let (mut fitting, mut looks) = (0, 0);
+        let mut is_unfit = |size: u64| {
+            if size <= fitting || looks == SIZES_PER_PASS {
+                return false;
+            }
+            looks += 1;
+            let fits = fits(size);
+            fitting = if fits { size } else { fitting };
+            !fits
+        };
+        let paid_for = self.waiters(None).filter(|(_, it)| it.is_paid_for() && !it.missing().is_none());
+        let (ticket, waiter) = paid_for.into_iter().find(|(_, waiter)| is_unfit(waiter.need.largest))?;
+        Some((ticket, waiter.need, waiter.refused > 1))
+    }
+
+    /// Lets no other call try in the pool until this one has tried, left, or [`Self::open`] is called: what is freed
+    /// meanwhile is for it.
+    pub(super) fn close_for(&mut self, ticket: Ticket) {
+        self.sole = Some(ticket);
+    }
+
+    /// Tells the call for which a range was cleared to try.
+    pub(super) fn cleared(&mut self, ticket: Ticket) -> Wakes<W> {
+        let mut wakes = Vec::new();
+        let waiter = self.scopes.get_mut(&None).and_then(|line| line.get_mut(&ticket));
+        if let Some(waiter) = waiter {
+            waiter.paid = waiter.need.excess;
+            waiter.wake(&mut wakes);
+        }
+        wakes
+    }
+
+    /// Whether a call waits in the pool's line.
+    pub(super) fn waits(&self, ticket: Ticket) -> bool {
+        self.waiters(None).any(|(it, waiter)| it == ticket && waiter.waits())
+    }
+
+    /// Lets the others try again, once `ticket` needs its range no more.
+    pub(super) fn open(&mut self, ticket: Ticket) {
+        if self.sole == Some(ticket) {
+            self.sole = None;
+        }
+    }
+
+    /// Refuses the waiters of a scope, because nothing can be evicted. Those for which something was evicted since their
+    /// last try are tried first. With `patience`, the others go on waiting: puts in flight are about to end.
+    pub(super) fn block(&mut self, scope: Scope, why: Blocked, patience: bool) -> Wakes<W> {
+        let mut wakes = Vec::new();
+        for waiter in self.scopes.get_mut(&scope).into_iter().flatten().map(|(_, waiter)| waiter) {
+            waiter.blocked = Some(why);
+            if !waiter.paid.is_none() {
+                waiter.wake(&mut wakes);
+            } else if !patience {
+                wakes.extend(waiter.waker.take().map(|waker| (waker, Verdict::Blocked(why))));
+            }
+        }
+        wakes
+    }
+
+    /// Tells all waiters to try, because this master leads no more.
+    pub(super) fn end_term(&mut self) -> Wakes<W> {
+        let mut wakes = Vec::new();
+        self.sole = None;
+        self.scopes.values_mut().flatten().for_each(|(_, waiter)| waiter.wake(&mut wakes));
+        wakes
+    }
+
+    fn sole_in(&self, scope: Scope) -> Option<Ticket> {
+        self.sole.filter(|_| scope.is_none())
+    }
+}
+
+fn add(a: Excess, b: Excess) -> Excess {
+    Excess { bytes: a.bytes.saturating_add(b.bytes), objects: a.objects.saturating_add(b.objects) }
+}
+
+#[cfg(test)]
+mod tests {
+    use mc_index::TenantName;
+
+    use super::*;
+
+    const POOL: Scope = None;
+    const NOTHING: Excess = Excess { bytes: 0, objects: 0 };
+
+    fn bytes(bytes: u64) -> Excess {
+        Excess { bytes, objects: 0 }
+    }
+
+    fn need(n: u64) -> Need {
+        Need { excess: bytes(n), largest: n }
+    }
+
+    fn free(bytes: u64) -> Excess {
+        Excess { bytes, objects: u64::MAX }
+    }
+
+    /// A line in which calls of these sizes wait that were refused once while all was free, but in pieces. Their wakers are their
+    /// positions.
+    fn line(sizes: &[u64]) -> (Line<usize>, Vec<Ticket>) {
+        let mut line = Line::new();
+        let tickets = (0..sizes.len()).map(|_| line.ticket()).collect::<Vec<_>>();
+        for (at, (size, ticket)) in sizes.iter().zip(&tickets).enumerate() {
+            line.wait(*ticket, POOL, need(*size), 1_000_000, After::Progress, at);
+        }
+        (line, tickets)
+    }
+
+    fn woken(wakes: Wakes<usize>) -> Vec<usize> {
+        assert!(wakes.iter().all(|(_, verdict)| *verdict == Verdict::Try), "{wakes:?}");
+        wakes.into_iter().map(|(waker, _)| waker).collect()
+    }
+
+    #[test]
+    fn freed_bytes_wake_as_many_as_they_satisfy_in_order() {
+        let (mut line, _) = line(&[100, 100, 50, 10]);
+        assert_eq!(line.wanted(), bytes(260));
+        assert_eq!(
+            woken(line.pay(POOL, bytes(90))),
+            [] as [usize; 0],
+            "not enough for the first, none for the others"
+        );
+        assert_eq!(woken(line.pay(POOL, bytes(120))), [0, 1]);
+        assert_eq!(line.wanted(), bytes(50), "what was freed beyond that is the next one's");
+        assert_eq!(woken(line.pay(POOL, bytes(1_000))), [2, 3]);
+        assert_eq!(line.wanted(), NOTHING, "nothing is evicted for those that try");
+    }
+
+    #[test]
+    fn a_request_ends_with_its_waiter_and_what_was_freed_for_it_is_for_those_behind() {
+        let (mut line, tickets) = line(&[100, 80, 70]);
+        assert!(line.pay(POOL, bytes(90)).is_empty());
+        assert_eq!(woken(line.leave(tickets[0], POOL)), [1], "ninety bytes were freed");
+        assert_eq!(line.wanted(), bytes(60));
+        assert!(line.leave(tickets[2], POOL).is_empty());
+        assert_eq!((line.wanted(), line.len()), (NOTHING, 1));
+        assert!(line.leave(tickets[1], POOL).is_empty());
+        assert!(line.leave(tickets[1], POOL).is_empty(), "once more");
+        assert_eq!((line.len(), line.is_waited(POOL)), (0, false));
+    }
+
+    #[test]
+    fn newcomers_queue_behind_those_that_wait_and_pass_only_if_there_is_room_for_all() {
+        let (mut line, tickets) = line(&[100]);
+        let newcomer = line.ticket();
+        line.wait(newcomer, POOL, need(10), 60, After::Coming, 7);
+        // A large object does not fit, though the bytes are free; a small one would.
+        let small = |size| size <= 50;
+        assert!(line.let_in(POOL, free(60), small).is_empty(), "sixty bytes are the first one's");
+        assert!(line.let_in(POOL, free(109), small).is_empty());
+        assert_eq!(woken(line.let_in(POOL, free(110), small)), [7]);
+        line.leave(newcomer, POOL);
+        assert_eq!(woken(line.let_in(POOL, free(100), |_| true)), [0]);
+        let second = line.ticket();
+        line.wait(second, POOL, need(10), 100, After::Coming, 8);
+        assert!(
+            line.let_in(POOL, free(100), |_| true).is_empty(),
+            "the first one is about to take all of it"
+        );
+        line.leave(tickets[0], POOL);
+        assert_eq!(woken(line.let_in(POOL, free(100), |_| true)), [8]);
+    }
+
+    #[test]
+    fn a_waiter_that_is_refused_again_keeps_its_place_and_is_not_told_to_try_again_for_the_same_room() {
+        let (mut line, tickets) = line(&[100, 100]);
+        assert_eq!(woken(line.let_in(POOL, free(100), |_| true)), [0]);
+        line.wait(tickets[0], POOL, need(100), 100, After::Refusal, 0);
+        assert!(line.let_in(POOL, free(100), |_| true).is_empty(), "that was wrong");
+        assert!(line.let_in(POOL, free(199), |_| true).is_empty());
+        assert_eq!(
+            woken(line.let_in(POOL, free(200), |_| true)),
+            [0, 1],
+            "others have left as much as it needs"
+        );
+        line.wait(tickets[0], POOL, need(100), 200, After::Refusal, 0);
+        assert_eq!(woken(line.pay(POOL, bytes(100))), [0], "it is paid before others");
+    }
+
+    #[test]
+    fn a_waiter_that_never_fits_is_paid_a_bounded_number_of_times_and_goes_on_waiting() {
+        let (mut line, tickets) = line(&[100]);
+        let mut evicted = 0;
+        while !line.wanted().is_none() {
+            evicted += line.wanted().bytes;
+            assert_eq!(woken(line.pay(POOL, line.wanted())), [0]);
+            line.wait(tickets[0], POOL, need(100), 0, After::Refusal, 0);
+        }
+        assert_eq!(evicted, 400);
+        assert!(line.pay(POOL, bytes(1_000)).is_empty());
+        assert_eq!(woken(line.let_in(POOL, free(100), |_| true)), [0], "once it fits");
+        line.wait(tickets[0], POOL, need(60), 0, After::Progress, 0);
+        assert_eq!(line.wanted(), bytes(60), "a call that gets on is evicted for");
+    }
+
+    #[test]
+    fn what_is_cleared_for_one_is_taken_by_no_other() {
+        let (mut line, tickets) = line(&[100, 10, 20]);
+        let fits = |size| size <= 50;
+        assert_eq!(line.first_unfit(fits), Some((tickets[0], need(100), false)));
+        line.close_for(tickets[0]);
+        assert!(line.let_in(POOL, free(1_000), fits).is_empty());
+        assert_eq!(woken(line.pay(POOL, bytes(115))), [0], "the second one is paid, too, and waits");
+        line.wait(tickets[0], POOL, need(100), 0, After::Refusal, 0);
+        assert_eq!(woken(line.let_in(POOL, free(0), fits)), [1], "the first one has tried");
+        line.close_for(tickets[0]);
+        assert_eq!(woken(line.cleared(tickets[0])), [0]);
+        assert!(line.let_in(POOL, free(1_000), fits).is_empty(), "it has not tried yet");
+        line.leave(tickets[0], POOL);
+        assert_eq!(woken(line.let_in(POOL, free(30), fits)), [2]);
+    }
+
+    #[test]
+    fn a_waiter_that_leaves_while_a_place_is_cleared_for_it_opens_the_line() {
+        let (mut line, tickets) = line(&[100, 10]);
+        line.close_for(tickets[0]);
+        assert!(line.waits(tickets[0]));
+        line.leave(tickets[0], POOL);
+        assert!(!line.waits(tickets[0]) && line.cleared(tickets[0]).is_empty());
+        assert_eq!(woken(line.let_in(POOL, free(10), |_| true)), [1]);
+    }
+
+    #[test]
+    fn blocked_waiters_are_refused_but_for_those_that_something_was_freed_for() {
+        let (mut line, tickets) = line(&[100, 100]);
+        assert!(line.pay(POOL, bytes(40)).is_empty());
+        let told = line.block(POOL, Blocked::Leased, false);
+        assert_eq!(told, [(0, Verdict::Try), (1, Verdict::Blocked(Blocked::Leased))]);
+        line.leave(tickets[1], POOL);
+        line.wait(tickets[0], POOL, need(60), 0, After::Refusal, 0);
+        assert!(line.block(POOL, Blocked::Empty, true).is_empty(), "puts in flight are about to end");
+        assert_eq!(line.end_wait(tickets[0], POOL), (Some(Blocked::Empty), false));
+        assert_eq!(line.wanted(), NOTHING, "its time is over");
+    }
+
+    #[test]
+    fn tenants_wait_in_lines_of_their_own_within_their_quotas() {
+        let a = Some(TenantName::new(b"a"));
+        let (mut line, _) = line(&[100]);
+        let (first, second) = (line.ticket(), line.ticket());
+        let objects = |objects| Need { excess: Excess { bytes: 0, objects }, largest: 0 };
+        line.wait(first, a, objects(3), 0, After::Progress, 1);
+        line.wait(second, a, objects(1), 0, After::Coming, 2);
+        assert_eq!(line.needed(a), Excess { bytes: 0, objects: 4 });
+        let left = |objects| Excess { bytes: u64::MAX, objects };
+        assert!(line.let_in(a, left(2), |_| true).is_empty(), "the second one does not overtake the first");
+        assert_eq!(woken(line.let_in(a, left(3), |_| true)), [1]);
+        assert_eq!(line.needed(a), Excess { bytes: 0, objects: 4 }, "the first one takes three of them");
+        assert_eq!(woken(line.let_in(a, left(4), |_| true)), [2]);
+        assert_eq!(line.needed(a), NOTHING);
+        assert_eq!(woken(line.end_term()), [0], "a leader that steps down keeps none waiting");
+    }
+
+    #[test]
+    fn no_wakeup_is_lost_whatever_the_order_of_events() {
+        // Waiters come, go and try in any order. In the end enough is free for all: each has left or was woken.
+        for seed in 0..2_000u64 {
+            let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut draw = |n: u64| {
+                random =
+                    random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (random >> 33) % n
+            };
+            let mut line = Line::new();
+            let mut waiting: BTreeMap<Ticket, u64> = BTreeMap::new();
+            let mut trying: BTreeMap<Ticket, u64> = BTreeMap::new();
+            for _ in 0..60 {
+                let wakes = match draw(8) {
+                    0 | 1 => {
+                        let (ticket, size) = (line.ticket(), 1 + draw(100));
+                        line.wait(ticket, POOL, need(size), draw(50), After::Coming, ticket);
+                        waiting.insert(ticket, size);
+                        Vec::new()
+                    }
+                    2 => line.pay(POOL, bytes(draw(150))),
+                    3 => line.let_in(POOL, free(draw(200)), |size| size < 60),
+                    4 => match trying.pop_first() {
+                        Some((ticket, size)) => {
+                            line.wait(ticket, POOL, need(size), draw(50), After::Refusal, ticket);
+                            waiting.insert(ticket, size);
+                            Vec::new()
+                        }
+                        None => Vec::new(),
+                    },
+                    5 => trying.pop_last().map_or(Vec::new(), |(ticket, _)| line.leave(ticket, POOL)),
+                    6 => waiting.pop_last().map_or(Vec::new(), |(ticket, _)| line.leave(ticket, POOL)),
+                    _ => {
+                        if let Some((ticket, ..)) = line.first_unfit(|size| size < 60) {
+                            line.close_for(ticket);
+                        }
+                        Vec::new()
+                    }
+                };
+                for (ticket, _) in wakes {
+                    let size = waiting.remove(&ticket).expect("a waiter is woken once");
+                    trying.insert(ticket, size);
+                }
+            }
+            // A clearing ends with its waiter's turn, and those that try leave.
+            if let Some(sole) = line.sole {
+                line.open(sole);
+            }
+            for ticket in trying.into_keys() {
+                for (woken, _) in line.leave(ticket, POOL) {
+                    waiting.remove(&woken);
+                }
+            }
+            for (woken, _) in line.let_in(POOL, free(u64::MAX), |_| true) {
+                waiting.remove(&woken);
+            }
+            assert!(waiting.is_empty(), "seed {seed}: {waiting:?}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Room in the pool and in the quotas of tenants: the wait of puts for it, and of reads for the outcome of evictions.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use mc_eviction::{Blocked, Excess};
+use mc_index::{Fit, State, TenantName, Usage};
+use mc_raft::SharedIndex;
+use mc_types::StoreId;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::Instant;
+
+use super::line::{After, Line, Need, Ticket, Verdict, Wakes};
+use super::{Coordinator, Leading};
+use crate::metrics::PutWait;
+
+/// Longest wait of a read for the outcome of an eviction. An entry is decided within milliseconds, unless the leader is
+/// losing its majority.
+const OUTCOME_WAIT: Duration = Duration::from_secs(1);
+
+/// Where room is made: in the quota of a tenant, or in the pool.
+pub(super) type Scope = Option<TenantName>;
+
+type Waker = oneshot::Sender<Verdict>;
+
+/// Room in the pool and in the quotas of tenants.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// Taken before the lock of the index, never while that is held.
+    line: Mutex<Line<Waker>>,
+    /// Number of calls in the line, so that calls need not lock it while it is empty.
+    waiting: AtomicUsize,
+    /// A call waits for room.
+    pub(super) asked: Notify,
+    /// Evictions were decided.
+    decided: watch::Sender<()>,
+}
+
+/// Outcome of a wait for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Made {
+    /// There should be room: try again.
+    Room,
+    /// Nothing can be evicted.
+    Blocked(Blocked),
+    /// Nothing, or not enough, was freed in time.
+    Late,
+}
+
+impl Room {
+    pub(super) fn new() -> Self {
+        Self {
+            line: Mutex::new(Line::new()),
+            waiting: AtomicUsize::new(0),
+            asked: Notify::new(),
+            decided: watch::Sender::default(),
+        }
+    }
+
+    /// Changes the line, or looks at it.
+    pub(super) fn line<R>(&self, change: impl FnOnce(&mut Line<Waker>) -> R) -> R {
+        let mut line = self.line.lock();
+        let result = change(&mut line);
+        self.waiting.store(line.len(), Ordering::Release);
+        result
+    }
+
+    /// Changes the line, and tells the waiters that are to know.
+    pub(super) fn tell(&self, change: impl FnOnce(&mut Line<Waker>) -> Wakes<Waker>) {
+        for (waker, verdict) in self.line(change) {
+            // A call that has just been dropped leaves the line by itself.
+            let _ = waker.send(verdict);
+        }
+    }
+
+    /// Whether no call is in the line.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether calls are in the line of a scope, behind which others queue.
+    fn is_waited(&self, scope: Scope) -> bool {
+        !self.is_idle() && self.line(|line| line.is_waited(scope))
+    }
+
+    /// Lets those waiters try for which there is room now.
+    pub(super) fn let_in(&self, index: &SharedIndex, suspects: &[StoreId]) {
+        if self.is_idle() {
+            return;
+        }
+        self.tell(|line| {
+            let scopes: Vec<Scope> = line.scopes().collect();
+            index.read(|applied| {
+                let state = &applied.state;
+                let fits = |size| state.fit_of(size, suspects) == Fit::Fits;
+                let let_in = |scope| line.let_in(scope, free_in(scope, state, suspects), fits);
+                scopes.into_iter().flat_map(let_in).collect()
+            })
+        });
+    }
+
+    /// Calls `read` until it finds no version that is being evicted, or until such a version was undecided for too long.
+    ///
+    /// `read` returns its result and whether it met one. A version is decided when its entry is applied, or is known
+    /// never to be.
+    pub(super) async fn read_settled<R>(&self, mut read: impl FnMut() -> (R, bool)) -> R {
+        let (result, undecided) = read();
+        if !undecided {
+            return result;
+        }
+        let deadline = Instant::now() + OUTCOME_WAIT;
+        loop {
+            // Subscribed before reading: a decision after the read wakes this task.
+            let mut decided = self.decided.subscribe();
+            let (result, undecided) = read();
+            if !undecided || tokio::time::timeout_at(deadline, decided.changed()).await.is_err() {
+                return result;
+            }
+        }
+    }
+
+    /// Wakes reads that wait for the outcome of an eviction.
+    pub(super) fn decided(&self) {
+        self.decided.send_modify(|()| {});
+    }
+}
+
+/// Returns what is free in a scope. In the pool, held bytes count as free: a put may take them back.
+pub(super) fn free_in(scope: Scope, state: &State, suspects: &[StoreId]) -> Excess {
+    let below = |limit: u64, used: u64| if limit == 0 { u64::MAX } else { limit.saturating_sub(used) };
+    if let Some(tenant) = scope {
+        let (quota, all) = (state.quota(&tenant), state.tenant_usage(&tenant).all());
+        return Excess { bytes: below(quota.bytes, all.bytes), objects: below(quota.objects, all.count) };
+    }
+    let Usage { capacity, live, .. } = state.usage(suspects);
+    let count = state.objects() + state.puts_in_flight();
+    let objects = if state.is_at_cap() { 0 } else { below(state.settings().max_objects, count) };
+    Excess { bytes: capacity.saturating_sub(live), objects }
+}
+
+/// The place of a call in the line, which it leaves when this is dropped.
+pub(super) struct Waiting<'a> {
+    coordinator: &'a Coordinator,
+    leading: &'a Leading,
+    ticket: Option<Ticket>,
+    scope: Option<Scope>,
+    measured: Option<PutWait<'a>>,
+}
+
+impl<'a> Waiting<'a> {
+    /// A call that does not wait yet.
+    pub(super) fn new(coordinator: &'a Coordinator, leading: &'a Leading) -> Self {
+        Self { coordinator, leading, ticket: None, scope: None, measured: None }
+    }
+
+    /// Whether others wait in a scope, so that this call has to wait behind them.
+    pub(super) fn has_to_queue(&self, scope: Scope) -> bool {
+        self.coordinator.room.is_waited(scope)
+    }
+
+    /// Waits for room in a scope until it is the call's turn to try.
+    ///
+    /// The call keeps its place in the line of that scope until it waits in another one, or is dropped.
+    pub(super) async fn wait(&mut self, scope: Scope, need: Need, after: After, deadline: Instant) -> Made {
+        let Self { coordinator, leading, .. } = *self;
+        if self.scope.is_some_and(|before| before != scope) {
+            self.leave();
+        }
+        let suspects = leading.liveness.suspects();
+        let (waker, mut told) = oneshot::channel();
+        let room = &coordinator.room;
+        let ticket = room.line(|line| {
+            let ticket = self.ticket.unwrap_or_else(|| line.ticket());
+            let free = coordinator.index.read(|applied| free_in(scope, &applied.state, &suspects));
+            line.wait(ticket, scope, need, free.bytes, after, waker);
+            ticket
+        });
+        (self.ticket, self.scope) = (Some(ticket), Some(scope));
+        room.let_in(&coordinator.index, &suspects);
+        if let Ok(verdict) = told.try_recv() {
+            return Made::of(verdict);
+        }
+        room.asked.notify_one();
+        self.measured.get_or_insert_with(|| coordinator.metrics.put_waits());
+        match tokio::time::timeout_at(deadline, told).await {
+            Ok(Ok(verdict)) => Made::of(verdict),
+            _ => Made::Late,
+        }
+    }
+
+    /// Ends a wait that was too long. Returns why nothing could be evicted for the call, and whether some of what it needs
+    /// was freed, so that a last try may help.
+    pub(super) fn end(&self) -> (Option<Blocked>, bool) {
+        let (Some(ticket), Some(scope)) = (self.ticket, self.scope) else { return (None, false) };
+        self.coordinator.room.line(|line| line.end_wait(ticket, scope))
+    }
+
+    fn leave(&mut self) {
+        if let (Some(ticket), Some(scope)) = (self.ticket, self.scope.take()) {
+            self.coordinator.room.tell(|line| line.leave(ticket, scope));
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    /// Also of a call that is dropped while it waits or tries: nothing is evicted for it from now on, and its room is for
+    /// those behind it.
+    fn drop(&mut self) {
+        if self.scope.is_some() {
+            self.leave();
+            self.coordinator.room.let_in(&self.coordinator.index, &self.leading.liveness.suspects());
+        }
+    }
+}
+
+impl Made {
+    fn of(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Try => Self::Room,
+            Verdict::Blocked(why) => Self::Blocked(why),
+        }
+    }
+}

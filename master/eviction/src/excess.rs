@@ -1,6 +1,6 @@
 //! Excess of the pool and of tenants: once the use passes the high watermark, the part above the low one is evicted.
 
-use mc_index::{Quota, State, TenantName, Usage};
+use mc_index::{Quota, Share, State, TenantName, Usage};
 use mc_types::StoreId;
 
 /// Bytes and objects to evict.
@@ -33,18 +33,20 @@ impl Excess {
 }
 
 /// Returns what the pool holds above the low watermark of its bytes, its objects and the index's memory, once the high
-/// one is passed. Bytes of stores in `without`, which is sorted, do not count.
+/// one is passed. Bytes of stores in `without`, which is sorted, do not count, nor do objects that a `remove_all` has
+/// removed: the sweep is about to free them.
 #[must_use]
 pub fn excess(state: &State, without: &[StoreId]) -> Excess {
     let Usage { capacity, live, .. } = state.usage(without);
     let settings = state.settings();
-    let objects = state.objects() + state.puts_in_flight();
+    let Share { count: objects, bytes, .. } = state.total_usage().all();
+    let with_removed = state.objects() + state.puts_in_flight();
+    let live = live.saturating_sub(state.usage(&[]).live.saturating_sub(bytes));
     let by_count = above(state, objects, settings.max_objects);
-    let memory = above(state, state.index_bytes(), settings.max_index_bytes);
-    let by_memory = match state.index_bytes() / objects.max(1) {
-        0 => 0,
-        each => memory.div_ceil(each),
-    };
+    let each = state.index_bytes() / with_removed.max(1);
+    let removed = each.saturating_mul(with_removed.saturating_sub(objects));
+    let memory = above(state, state.index_bytes().saturating_sub(removed), settings.max_index_bytes);
+    let by_memory = if each == 0 { 0 } else { memory.div_ceil(each) };
     Excess { bytes: above(state, live, capacity), objects: by_count.max(by_memory) }
 }
 

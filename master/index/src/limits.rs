@@ -69,6 +69,12 @@ impl State {
         self.tenants.usage(tenant)
     }
 
+    /// Returns the usage of all tenants together. Objects that a `remove_all` has removed are not in it.
+    #[must_use]
+    pub fn total_usage(&self) -> TenantUsage {
+        self.tenants.total()
+    }
+
     /// Whether any tenant has a quota that limits it.
     #[must_use]
     pub fn has_quotas(&self) -> bool {

@@ -12,6 +12,9 @@ use super::objects::{Object, ObjectRef, Replica};
 use super::put::{TOUCHED, touch};
 use super::tenants::{RemovalMark, TenantName};
 
+/// Bit of the position in the objects up to which cleared ones are freed: a further pass is needed from the start, because
+/// of a `remove_all` during this one.
+const ONCE_MORE: u64 = 1 << 63;
 /// Maximum number of objects and parts of the index that one sweep of cleared objects visits. Most are passed over.
 pub(super) const VISITS_MAX: usize = 64 << 10;
 
@@ -99,9 +102,11 @@ impl State {
             return 0;
         }
         let mark = RemovalMark { before: entry.order, reuse_at };
+        let goes_on = self.cluster_version >= 2 && self.tenants.has_marks();
         let removed = self.tenants.clear(TenantName::new(tenant.as_bytes()), mark);
         if removed > 0 {
-            self.clear_from = 0;
+            // A pass that is under way goes on, so that no tenant keeps the objects at its end from being freed.
+            self.clear_from = if goes_on { self.clear_from | ONCE_MORE } else { 0 };
         }
         removed
     }
@@ -118,8 +123,9 @@ impl State {
             return;
         }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-        let (mut doomed, mut visits, mut before, mut done) = (Vec::new(), 0, self.clear_from, true);
-        for (after, object) in self.objects.iter_from(self.clear_from) {
+        let (once_more, from) = (self.clear_from & ONCE_MORE, self.clear_from & !ONCE_MORE);
+        let (mut doomed, mut visits, mut before, mut done) = (Vec::new(), 0, from, true);
+        for (after, object) in self.objects.iter_from(from) {
             // Objects that share a position are in one slice.
             if after != before && (doomed.len() >= limit || visits >= VISITS_MAX) {
                 done = false;
@@ -136,11 +142,9 @@ impl State {
                 self.retire(&key, &object, reuse_at);
             }
         }
-        if done {
+        self.clear_from = if done { 0 } else { before | once_more };
+        if done && once_more == 0 {
             self.tenants.forget_marks();
-            self.clear_from = 0;
-        } else {
-            self.clear_from = before;
         }
     }
 

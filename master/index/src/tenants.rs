@@ -149,11 +149,13 @@ pub(super) struct Tenants {
     marked: usize,
     /// Number of tenants that are registered.
     registered: usize,
+    /// Usage of all tenants together.
+    total: TenantUsage,
 }
 
 impl Tenants {
     pub(super) fn new() -> Self {
-        Self { by_name: CowMap::new(), marked: 0, registered: 0 }
+        Self { by_name: CowMap::new(), marked: 0, registered: 0, total: TenantUsage::default() }
     }
 
     pub(super) fn get(&self, name: &TenantName) -> Option<&Tenant> {
@@ -166,6 +168,10 @@ impl Tenants {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&TenantName, &Tenant)> {
         self.by_name.iter()
+    }
+
+    pub(super) fn total(&self) -> TenantUsage {
+        self.total
     }
 
     pub(super) fn registered(&self) -> usize {
@@ -195,6 +201,10 @@ impl Tenants {
         self.marked -= usize::from(before.cleared.is_some());
         self.registered += usize::from(after.quota.is_some());
         self.registered -= usize::from(before.quota.is_some());
+        self.total.objects.add(after.usage.objects);
+        self.total.objects.subtract(before.usage.objects);
+        self.total.puts.add(after.usage.puts);
+        self.total.puts.subtract(before.usage.puts);
     }
 
     pub(super) fn set_quota(&mut self, name: TenantName, quota: Option<Quota>) {

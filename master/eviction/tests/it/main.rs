@@ -523,6 +523,24 @@ fn a_tenant_with_a_quota_evicts_its_own_and_the_pool_takes_the_oldest_of_all() {
 }
 
 #[test]
+fn a_pool_is_in_excess_whatever_waits_for_the_sweep() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    for n in 1..=98 {
+        put_grouped(&mut pool, "", n, 0);
+    }
+    put_grouped(&mut pool, "a", 99, 0);
+    let remove_all = |tenant: &str| Op::RemoveAll { tenant: tenant.into(), reuse_at: ClusterTime(0) };
+    pool.rig.apply(remove_all("a"));
+    assert!(pool.rig.state.needs_sweep());
+    assert_eq!(excess(&pool.rig.state, &[]), Excess { bytes: 6 * SIZE, objects: 0 });
+    pool.rig.apply(remove_all(""));
+    assert!(excess(&pool.rig.state, &[]).is_none(), "the sweep is about to free them");
+    let settings = Settings { max_objects: 10, ..Settings::default() };
+    pool.rig.apply(Op::SetSettings(settings));
+    assert!(excess(&pool.rig.state, &[]).is_none());
+}
+
+#[test]
 fn a_tenant_and_the_pool_are_in_excess_by_bytes_and_by_objects() {
     let mut pool = Pool::new(&[1000 * SIZE]);
     let quota = Some(Quota { bytes: 0, objects: 10 });

@@ -511,3 +511,35 @@ fn an_allocation_of_a_later_term_comes_after_those_of_entries_that_were_lost() {
     assert_eq!((granted.store, granted.offset), (seen.store, seen.offset));
     assert!(granted.index > seen.index, "{granted:?} would be refused: the store has seen {seen:?}");
 }
+
+#[test]
+fn a_tenant_that_removes_all_again_and_again_does_not_keep_others_from_being_swept() {
+    // The objects of two tenants, all over the index: far more than one sweep visits.
+    const OBJECTS: u128 = 6_000;
+    let mut rig = Rig::with_stores(&[4 * MIB]);
+    rig.apply(Op::SetClusterVersion(2));
+    let put = |rig: &mut Rig, tenant: &str, n: u128| {
+        let key = n.to_string();
+        rig.apply(Op::PutStart { tenant: tenant.into(), items: vec![start(n, &key, 64)] });
+        let hash = KeyHash::of(tenant, key.as_bytes());
+        rig.apply(Op::PutEnd { items: vec![PutEndItem::new(PutId(n), hash, 0)] });
+    };
+    (1..=OBJECTS).for_each(|n| put(&mut rig, "stays", n));
+    (1..=200).for_each(|n| put(&mut rig, "goes", OBJECTS + n));
+    let remove_all = |tenant: &str| Op::RemoveAll { tenant: tenant.into(), reuse_at: ClusterTime(0) };
+    assert_eq!(rig.apply(remove_all("goes")), Response::Removed(200));
+    let mut turns = 0;
+    while rig.state.objects() > OBJECTS as u64 + 1 {
+        turns += 1;
+        assert!(turns < 100, "{} objects are left", rig.state.objects());
+        put(&mut rig, "again", 2 * OBJECTS + turns);
+        assert_eq!(rig.apply(remove_all("again")), Response::Removed(1));
+        assert!(rig.sweep(256), "the last one is left");
+        if turns == 2 {
+            assert_eq!(snapshot(&restore(&snapshot(&rig.state))), snapshot(&rig.state));
+        }
+    }
+    while rig.sweep(256) {}
+    assert_eq!((rig.state.objects(), rig.used()), (OBJECTS as u64, OBJECTS as u64 * 64));
+    assert!(!rig.state.needs_sweep());
+}

@@ -162,7 +162,8 @@ impl<'a> Round<'a> {
                     Ok(Code::TenantNotRegistered) => item_error_with(
                         "put start",
                         Code::TenantNotRegistered,
-                        "the cluster serves registered tenants only: register this one (mcctl tenants set)",
+                        "the cluster serves registered tenants only, or as many others as it can (65,536) have objects: \
+                         register this one (mcctl tenants set)",
                     ),
                     Ok(Code::GroupFull) => item_error_with(
                         "put start",

@@ -11,7 +11,7 @@ use crate::objects::shard;
 use crate::settings::CLUSTER_VERSION;
 use crate::{
     alloc, command, groups, key, key_values, limits, machine, mount, objects, pin, place, puts, removal,
-    snapshot, stores,
+    snapshot, stores, tenants,
 };
 
 /// Lists the constants of a cluster version by name. A constant that newer versions alone decide by is listed from that
@@ -65,6 +65,8 @@ fn constants(version: u32) -> BTreeMap<&'static str, u64> {
     let since_version_2 = [
         ("limit of the members of a group and of puts that replace them", groups::ENTRIES_MAX),
         ("limit of the stores that a put prefers or avoids", mc_types::MAX_NAMED_STORES),
+        ("limit of the tenants that are not registered", tenants::UNREGISTERED_MAX),
+        ("memory of a tenant", limits::TENANT_BYTES as usize),
     ];
     let newer = since_version_2.into_iter().filter(|_| version >= 2);
     sizes.into_iter().chain(newer).map(|(name, size)| (name, size as u64)).chain(numbers).collect()

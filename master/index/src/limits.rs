@@ -14,6 +14,9 @@ pub(super) const OBJECT_OVERHEAD: u64 = 112;
 pub(super) const PUT_BYTES: u64 = 512;
 /// Memory of a group and its entry in the map, an upper bound without the list of its members.
 pub(super) const GROUP_BYTES: u64 = 160;
+/// Memory of a tenant and its entry in the map, and of its order of eviction in the leader, an upper bound for one with few
+/// objects.
+pub(super) const TENANT_BYTES: u64 = 2048;
 
 /// A tenant with a quota, or with something in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,12 +58,14 @@ impl State {
         self.quota(&name).allows(&self.tenants.usage(&name), bytes)
     }
 
-    /// Whether the cluster serves a tenant.
+    /// Whether the cluster serves a tenant: a registered one, or any while there are not too many.
     #[must_use]
     pub fn is_served(&self, tenant: &str) -> bool {
-        self.settings.tenants == TenantPolicy::Any
-            || tenant.is_empty()
-            || self.tenants.get(&TenantName::new(tenant.as_bytes())).is_some_and(|it| it.quota.is_some())
+        let name = TenantName::new(tenant.as_bytes());
+        let may_come = || self.cluster_version < 2 || self.tenants.may_come(&name);
+        tenant.is_empty()
+            || self.settings.tenants == TenantPolicy::Any && may_come()
+            || self.tenants.get(&name).is_some_and(|it| it.quota.is_some())
     }
 
     /// Returns the usage of a tenant.
@@ -112,11 +117,13 @@ impl State {
         Code::Ok
     }
 
-    /// Estimate of the memory that the index takes, in bytes. It follows from the objects, puts and groups alone, so
+    /// Estimate of the memory that the index takes, in bytes. It follows from the objects, puts, groups and tenants alone, so
     /// it is the same on all masters.
     #[must_use]
     pub fn index_bytes(&self) -> u64 {
-        self.objects.record_bytes()
+        let tenants = if self.cluster_version >= 2 { self.tenants.len() as u64 } else { 0 };
+        tenants * TENANT_BYTES
+            + self.objects.record_bytes()
             + self.objects.len() * OBJECT_OVERHEAD
             + self.puts.len_in_flight() as u64 * PUT_BYTES
             + self.groups.len() as u64 * GROUP_BYTES

@@ -6,6 +6,10 @@ use serde::{Deserialize, Serialize};
 use super::cow::CowMap;
 use super::pin::Pin;
 
+/// Maximum number of tenants without a quota of their own that have something in the pool. A leader keeps an order of eviction for
+/// each, where they have the default quota.
+pub(super) const UNREGISTERED_MAX: usize = 1 << 16;
+
 /// Limits of what a tenant may have in the pool, puts in flight included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
@@ -168,6 +172,16 @@ impl Tenants {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&TenantName, &Tenant)> {
         self.by_name.iter()
+    }
+
+    /// Number of tenants that are known.
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether a tenant is known, or one more that is not registered may come.
+    pub(super) fn may_come(&self, name: &TenantName) -> bool {
+        self.by_name.len() - self.registered < UNREGISTERED_MAX || self.get(name).is_some()
     }
 
     pub(super) fn total(&self) -> TenantUsage {

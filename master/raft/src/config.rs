@@ -77,6 +77,9 @@ impl SnapshotLimits {
 const API_QUEUE: u64 = 4096;
 /// Length of openraft's own queue. openraft waits when it is full, so it is well above what a burst of appends needs.
 const NOTIFICATION_QUEUE: u64 = 65_536;
+/// Length of the queue to the index. openraft waits when it is full, and then sends no heartbeat and grants no vote.
+/// Each append of the leader may add an element while the index is read, so it holds the appends of some seconds.
+const INDEX_QUEUE: u64 = 65_536;
 /// Number of entries in one append; the log reader bounds their bytes.
 const APPEND_ENTRIES: u64 = 4096;
 /// Time limit of a follower that takes a snapshot. openraft has no limit of its own: it passes three quarters of this
@@ -106,6 +109,7 @@ pub(crate) fn raft_config(timing: RaftTiming, limits: &SnapshotLimits) -> Result
         max_payload_entries: APPEND_ENTRIES,
         api_channel_size: Some(API_QUEUE),
         notification_channel_size: Some(NOTIFICATION_QUEUE),
+        state_machine_channel_size: Some(INDEX_QUEUE),
         removed_leader_step_down: StepDownPolicy::After(whole_ms(timing.election_min)),
         ..Config::default()
     }

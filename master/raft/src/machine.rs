@@ -5,10 +5,9 @@ use std::time::Instant;
 
 use futures::{Stream, StreamExt};
 use mc_index::{CLUSTER_VERSION, Change, Command, Op, ReadPolicy, Response, State};
-use mc_log::{LogId, Proposal, SnapshotMeta, StoredMembership, TypeConfig};
+use mc_log::{Entry, EntryPayload, LogId, Proposal, SnapshotMeta, StoredMembership, TypeConfig};
 use metrics::Histogram;
-use openraft::EntryPayload;
-use openraft::alias::SnapshotOf;
+use openraft::alias::{EntryPayloadOf, SnapshotOf};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use parking_lot::{Mutex, RwLock};
 
@@ -157,24 +156,29 @@ pub struct Machine {
     apply_seconds: Histogram,
 }
 
-/// An entry made ready outside the lock.
-enum Step {
-    Nothing,
-    Command(Command),
-    Membership(StoredMembership),
-}
-
 impl Machine {
     pub(crate) fn new(index: SharedIndex, snapshots: SnapshotStore, apply_seconds: Histogram) -> Self {
         Self { index, snapshots, apply_seconds }
     }
 
-    /// Applies some entries under one hold of the lock, then answers whoever waits for them.
-    fn apply_some(&self, batch: Vec<(LogId, Step, Responder)>) {
-        let mut answers = Vec::with_capacity(batch.len());
+    /// Applies some entries under one hold of the lock, then answers their callers. Blocks while the index is read.
+    ///
+    /// After an entry that can't be decoded it applies nothing, and returns the reason.
+    fn apply_some(&self, hold: Vec<(Entry, Responder)>) -> io::Result<()> {
+        let (mut ready, mut result) = (Vec::with_capacity(hold.len()), Ok(()));
+        for (entry, responder) in hold {
+            match prepare(entry.log_id, entry.payload) {
+                Ok(step) => ready.push((entry.log_id, step, responder)),
+                Err(err) => {
+                    result = Err(err);
+                    break;
+                }
+            }
+        }
+        let mut answers = Vec::with_capacity(ready.len());
         let began = Instant::now();
         self.index.change(|applied| {
-            for (log_id, step, responder) in batch {
+            for (log_id, step, responder) in ready {
                 let response = match step {
                     Step::Nothing => Response::Done,
                     Step::Command(command) => {
@@ -195,16 +199,24 @@ impl Machine {
         for (responder, response) in answers {
             responder.send(response);
         }
+        result
     }
 }
 
 type Responder = Option<openraft::storage::ApplyResponder<TypeConfig>>;
 
-fn prepare(log_id: LogId, payload: EntryPayloadOf) -> io::Result<(Step, usize)> {
+/// An entry made ready outside the lock.
+enum Step {
+    Nothing,
+    Command(Command),
+    Membership(StoredMembership),
+}
+
+fn prepare(log_id: LogId, payload: EntryPayloadOf<TypeConfig>) -> io::Result<Step> {
     match payload {
-        EntryPayload::Blank => Ok((Step::Nothing, 0)),
+        EntryPayload::Blank => Ok(Step::Nothing),
         EntryPayload::Membership(membership) => {
-            Ok((Step::Membership(StoredMembership::new(Some(log_id), membership)), 0))
+            Ok(Step::Membership(StoredMembership::new(Some(log_id), membership)))
         }
         EntryPayload::Normal(Proposal(bytes)) => match Command::decode(&bytes) {
             Ok(Command { op: Op::SetClusterVersion(version), .. }) if version > CLUSTER_VERSION => {
@@ -216,7 +228,7 @@ fn prepare(log_id: LogId, payload: EntryPayloadOf) -> io::Result<(Step, usize)> 
                     ),
                 ))
             }
-            Ok(command) => Ok((Step::Command(command), bytes.len())),
+            Ok(command) => Ok(Step::Command(command)),
             Err(err) => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("cannot apply log entry {log_id}, which is committed and must not be skipped: {err}"),
@@ -225,7 +237,13 @@ fn prepare(log_id: LogId, payload: EntryPayloadOf) -> io::Result<(Step, usize)> 
     }
 }
 
-type EntryPayloadOf = openraft::alias::EntryPayloadOf<TypeConfig>;
+/// Bytes of the command in an entry.
+fn command_bytes(entry: &Entry) -> usize {
+    match &entry.payload {
+        EntryPayload::Normal(Proposal(bytes)) => bytes.len(),
+        EntryPayload::Blank | EntryPayload::Membership(_) => 0,
+    }
+}
 
 impl RaftStateMachine<TypeConfig> for Machine {
     type SnapshotData = SnapshotFile;
@@ -237,40 +255,44 @@ impl RaftStateMachine<TypeConfig> for Machine {
 
     /// An entry that cannot be decoded stops the node: it was committed by a newer build, and a replica that skipped
     /// it would answer differently from the others ever after. Entries before it are applied and answered.
+    ///
+    /// The lock is waited for on another thread. Readers may hold it for long, and this task shares its thread with
+    /// heartbeats, votes and the Raft port: a leader that waited for a reader here would be voted out. openraft calls
+    /// nothing else of this machine before this returns, so entries are applied in order, and one at a time.
     async fn apply<S>(&mut self, mut entries: S) -> Result<(), io::Error>
     where
         S: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + Send,
     {
-        let (mut batch, mut batch_bytes) = (Vec::new(), 0);
-        let mut result = Ok(());
-        while let Some(next) = entries.next().await {
-            let prepared = next.and_then(|(entry, responder)| {
-                let (step, bytes) = prepare(entry.log_id, entry.payload)?;
-                Ok((entry.log_id, step, responder, bytes))
-            });
-            match prepared {
-                Ok((log_id, step, responder, bytes)) => {
-                    batch.push((log_id, step, responder));
-                    batch_bytes += bytes;
-                }
-                Err(err) => {
-                    result = Err(err);
-                    break;
+        let mut end = None;
+        while end.is_none() {
+            let (mut hold, mut bytes) = (Vec::new(), 0);
+            while hold.len() < ENTRIES_PER_HOLD && bytes < BYTES_PER_HOLD {
+                match entries.next().await {
+                    Some(Ok((entry, responder))) => {
+                        bytes += command_bytes(&entry);
+                        hold.push((entry, responder));
+                    }
+                    Some(Err(err)) => {
+                        end = Some(Err(err));
+                        break;
+                    }
+                    None => {
+                        end = Some(Ok(()));
+                        break;
+                    }
                 }
             }
-            if batch.len() >= ENTRIES_PER_HOLD || batch_bytes >= BYTES_PER_HOLD {
-                self.apply_some(std::mem::take(&mut batch));
-                batch_bytes = 0;
+            if !hold.is_empty() {
+                let machine = self.clone();
+                blocking(move || machine.apply_some(hold)).await?;
             }
         }
-        if !batch.is_empty() {
-            self.apply_some(batch);
-        }
-        result
+        end.unwrap_or(Ok(()))
     }
 
     async fn get_snapshot_builder(&mut self) -> Self::SnapshotBuilder {
-        // openraft asks between two batches of entries, and nothing else writes: this is one moment of the index.
+        // openraft asks between two batches of entries, and nothing else writes: this is one moment of the index, and
+        // the lock is free of writers.
         Builder { applied: Some(self.index.read(Clone::clone)), snapshots: self.snapshots.clone() }
     }
 

@@ -4,6 +4,7 @@ mod batches;
 mod cluster;
 mod distant;
 mod faults;
+mod held_index;
 mod hostile;
 mod receiving;
 mod stream;

@@ -165,7 +165,8 @@ impl Builder {
         self
     }
 
-    /// Sets whether to compare every value read with the checksum that its writer recorded. Default: on.
+    /// Sets whether to compare every value read with the checksum that its writer recorded. Default: on. Objects whose
+    /// places the leader can't vouch for are compared in any case.
     #[must_use]
     pub fn checksum(mut self, on: bool) -> Self {
         self.checksum = on;

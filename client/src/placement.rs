@@ -33,6 +33,8 @@ pub(crate) struct Described {
     pub(crate) version: PutId,
     pub(crate) size: u64,
     pub(crate) checksum: u64,
+    /// Whether its places may hold another object's bytes, so that it must be read whole and checked.
+    pub(crate) doubtful: bool,
     pub(crate) places: Vec<Place>,
 }
 
@@ -83,6 +85,7 @@ pub(crate) fn described(result: &GetResult, grants: &[Option<Granted>]) -> Optio
         version: PutId::from_bytes(&result.version)?,
         size: (result.size > 0).then_some(result.size)?,
         checksum: result.checksum,
+        doubtful: result.doubtful,
         places: places(&result.replicas, grants, result.size).map(|(_, place)| place).collect(),
     })
 }

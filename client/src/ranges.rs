@@ -39,6 +39,10 @@ impl RangeInto<'_> {
 /// The checksum of an object covers all of its bytes, so it is compared only if the ranges, in their order, are the whole
 /// object. Any other range is good because the store found its grant valid before it sent the bytes and its memory not
 /// given to a newer put after it sent them. A bit that flips in the memory of a store is not found that way.
+///
+/// After a rescue of the masters, and after a change of the leader under `--log-sync none`, the leader can't vouch for the
+/// places of older objects. Such an object is read whole for each call, unless the local cache has it, and its checksum is
+/// compared.
 impl Client {
     /// Reads a range of an object; `None` is a miss, as for [`get`](Self::get).
     ///

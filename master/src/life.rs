@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_log::LogStore;
+use mc_log::{LogStore, LogSync};
 use mc_process::config::Loaded;
 use mc_proto::v1::master_server::MasterServer;
 use mc_raft::{Leadership, RaftNode, RaftNodeConfig, RaftService, SnapshotLimits};
@@ -68,6 +68,7 @@ impl Life {
             coordinator: CoordinatorConfig {
                 cluster,
                 newcomer,
+                synced: args.log_sync == LogSync::Fdatasync,
                 raft,
                 clock: environment.clock.clone(),
                 disk: disk.clone(),

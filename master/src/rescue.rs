@@ -21,7 +21,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use mc_durable::{DirectoryLock, DurableError, durable_rename, sync_dir};
-use mc_index::{CLUSTER_VERSION, Command, Op, Settings, Stamp, State};
+use mc_index::{CLUSTER_VERSION, Command, Op, RESCUE_GAP, Settings, Stamp, State};
 use mc_log::{EntryPayload, RaftLogReader as _, RaftLogStorage as _};
 use mc_log::{
     LogId, LogOptions, LogStore, MasterNode, Membership, OpenError, Proposal, SledOptions, SnapshotMeta,
@@ -36,11 +36,6 @@ const PARTIAL: &str = "rescue.partial";
 const DECIDED: &str = "rescue";
 /// Parts of a data directory, in the order in which they are replaced.
 const PARTS: [&str; 3] = ["log", "snapshots", "identity"];
-/// Entries that the new log skips after the survivor's last one. Stores may have seen later entries of the lost
-/// masters, and a store refuses an allocation of a lower order than it has seen for the same bytes. A term counts for
-/// 2^32 entries in that order. So this gap covers 65,535 elections that the survivor missed, and leaves room for as
-/// many rescues.
-const INDEX_GAP: u64 = 1 << 48;
 /// Milliseconds (one day) by which the new cluster's time starts ahead of the survivor's. Stores have heard the time of
 /// the lost masters, which went on while the survivor was down.
 const TIME_GAP: u64 = 24 * 3600 * 1000;
@@ -209,7 +204,7 @@ impl Rescue {
     /// Writes the new identity, log and snapshot into `to`.
     async fn write(&self, to: &Path, cluster: ClusterId) -> Result<(), RescueError> {
         let mut last = self.last;
-        last.index += INDEX_GAP;
+        last.index += RESCUE_GAP;
         let mut state = self.state.clone();
         let gap = std::time::Duration::from_millis(TIME_GAP);
         let now = state.time().after(gap);

@@ -296,7 +296,12 @@ impl Admin {
 
     async fn look_up(&self, keys: Vec<Bytes>, deadline: Instant) -> Vec<Result<Option<Lookup>, Error>> {
         let core = self.client.core();
-        let request = BatchGetRequest { tenant: core.tenant.clone(), keys, ..BatchGetRequest::default() };
+        let request = BatchGetRequest {
+            tenant: core.tenant.clone(),
+            keys,
+            reads_doubtful: true,
+            ..BatchGetRequest::default()
+        };
         let reply = match core.masters.call(&request, deadline, Repeat::Freely).await {
             Ok(answer) => answer.reply,
             Err(error) => return vec![Err(error.into_error("lookup")); request.keys.len()],

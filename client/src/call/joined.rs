@@ -80,7 +80,7 @@ fn own_grants<'r>(grants: &[StoreGrant], replicas: impl Iterator<Item = &'r mut 
 
 impl Joined for BatchGetRequest {
     fn goes_with(&self, other: &Self) -> bool {
-        self.tenant == other.tenant
+        self.tenant == other.tenant && self.reads_doubtful == other.reads_doubtful
     }
 
     fn size(&self) -> (usize, usize) {

@@ -141,6 +141,14 @@ impl<'a> Destination<'a> {
         })
     }
 
+    /// Returns the bytes in memory of its own; none if the memory is the caller's.
+    pub(crate) fn own(&self) -> &[u8] {
+        match &self.memory {
+            Memory::Own(own) => own,
+            Memory::Caller(_) => &[],
+        }
+    }
+
     fn parts(&self) -> &[ByteRange] {
         self.wanted.parts()
     }

@@ -24,6 +24,10 @@ use crate::placement::{Described, Granted, Place, described, grants, lease_end};
 /// Number of failed reads after which an object is a miss. In between the leader is asked again, because a replica that
 /// cannot be read may have been moved or dropped.
 const TRIES: usize = 3;
+/// Bytes of doubtful objects that are read whole at once beside the callers' memory, and at least one object. Others wait
+/// for the next round.
+const COPIED_AT_ONCE: u64 = 256 << 20;
+
 /// Shortest and longest pause before the leader is asked again about objects whose leases ended before they were read.
 pub(super) const ASK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 
@@ -46,6 +50,8 @@ pub enum Source {
 pub(super) struct Slot<'a> {
     key: Bytes,
     destination: Destination<'a>,
+    /// The whole of a doubtful object, out of which the destination is filled once the checksum was compared.
+    copy: Option<Destination<'a>>,
     pub(super) result: Option<GetResult>,
     source: Source,
     /// The leader's latest answer, with the places that have not been tried since.
@@ -148,7 +154,12 @@ impl Core {
     /// Asks the leader where objects lie, and leases them.
     pub(super) async fn locate(&self, keys: Vec<Bytes>, deadline: Instant) -> Result<Located, CallError> {
         let count = keys.len();
-        let request = BatchGetRequest { tenant: self.tenant.clone(), keys, ..BatchGetRequest::default() };
+        let request = BatchGetRequest {
+            tenant: self.tenant.clone(),
+            keys,
+            reads_doubtful: true,
+            ..BatchGetRequest::default()
+        };
         let (answer, _) = self.lanes.gets.call(request, deadline, self.call_timeout).await;
         let Answer { reply, sent_at, .. } = answer.map_err(|error| match error {
             CallError::Failed(error) => CallError::Failed(read_error(error)),
@@ -170,6 +181,10 @@ impl Core {
         lease: Instant,
         deadline: Instant,
     ) -> bool {
+        let mut copied = 0;
+        for slot in slots.iter_mut() {
+            slot.copy_if_doubtful(self.checksum, &mut copied);
+        }
         self.read_replicas(slots, granted, lease.min(deadline)).await;
         let now = Instant::now();
         let mut expired = false;
@@ -267,7 +282,7 @@ impl Core {
     }
 
     /// Reads slots from one store. The result of each is the checksum of the bytes read, or `None` if these are only
-    /// parts of the object.
+    /// parts of the object, or a copy whose checksum is still to be computed.
     async fn read_slots<'s, 'a>(
         &self,
         from: &Granted,
@@ -277,7 +292,8 @@ impl Core {
         let (mut ops, mut counts) = (Vec::with_capacity(slots.len()), Vec::with_capacity(slots.len()));
         for slot in &mut slots {
             let before = ops.len();
-            ops.extend(slot.destination.reads(slot.range));
+            let range = slot.range;
+            ops.extend(slot.target().reads(range));
             counts.push(ops.len() - before);
         }
         let mut answers = self.read_from(from, ops, lease).await.into_iter();
@@ -285,8 +301,9 @@ impl Core {
             // Every answer of the slot is taken, also those after an error.
             let checksums: Vec<_> = answers.by_ref().take(count).collect();
             let checksums = checksums.into_iter().collect::<Result<Vec<Checksum>, TransferError>>()?;
-            let whole = slot.object.as_ref().is_some_and(|object| slot.destination.is_whole(object.size));
-            Ok(checksums.first().copied().filter(|_| whole))
+            let target = slot.copy.as_ref().unwrap_or(&slot.destination);
+            let whole = slot.object.as_ref().is_some_and(|object| target.is_whole(object.size));
+            Ok(checksums.first().copied().filter(|_| whole && self.checksum))
         };
         let results = slots.iter().zip(counts).map(result).collect();
         (from.peer.store, slots, results)
@@ -302,9 +319,13 @@ impl Core {
     ) {
         let Some(object) = &mut slot.object else { return };
         object.places.retain(|place| place.store != store);
-        let version = object.version;
+        let (version, recorded) = (object.version, object.checksum);
+        let result = match (result, &slot.copy) {
+            (Ok(None), Some(copy)) => Ok(Some(Checksum::of(copy.own()))),
+            (result, _) => result,
+        };
         match result {
-            Ok(Some(checksum)) if self.checksum && checksum.0 != object.checksum => {
+            Ok(Some(checksum)) if checksum.0 != recorded => {
                 self.counters.checksum_mismatches.one();
                 self.report_mismatch(&slot.key, version, store);
                 tracing::warn!(%store, %version, "checksum mismatch: these bytes are not returned");
@@ -312,7 +333,7 @@ impl Core {
                 slot.open = Open::Failed;
             }
             Ok(_) => {
-                self.counters.bytes_read.add(slot.destination.len());
+                self.counters.bytes_read.add(slot.target().len());
                 slot.finish(version, &self.local.cache);
             }
             Err(error) => {
@@ -375,6 +396,7 @@ impl<'a> Slot<'a> {
         Self {
             key,
             destination,
+            copy: None,
             result: refused,
             source: Source::Pool,
             object: None,
@@ -415,6 +437,33 @@ impl<'a> Slot<'a> {
         }
     }
 
+    /// Reads a doubtful object as a whole into memory of its own, unless the read is whole and its checksum is compared
+    /// anyway. The caller's memory is filled after the check, because nothing less than the whole can be checked.
+    fn copy_if_doubtful(&mut self, compares: bool, copied: &mut u64) {
+        self.copy = None;
+        let object = self.object.as_ref().filter(|object| object.doubtful && self.result.is_none());
+        let Some(object) = object else { return };
+        let size = object.size;
+        if compares && self.destination.is_whole(size) {
+            return;
+        }
+        if *copied > 0 && *copied + size > COPIED_AT_ONCE {
+            self.object = None;
+            return self.expired();
+        }
+        *copied += size;
+        let mut copy = Destination::whole();
+        match copy.make_room(size) {
+            Ok(()) => self.copy = Some(copy),
+            Err(error) => self.result = Some(Err(error)),
+        }
+    }
+
+    /// Returns the parts to read from a store, and the memory for them.
+    fn target(&mut self) -> &mut Destination<'a> {
+        self.copy.as_mut().unwrap_or(&mut self.destination)
+    }
+
     /// Reads the object from this process's own store; `None` if the object is not known to lie there or no longer
     /// does. The store's memory is checked as a whole, so parts are taken from a checked copy of the object.
     async fn read_embedded(&mut self, embedded: &Embedded) -> GetResult {
@@ -436,11 +485,19 @@ impl<'a> Slot<'a> {
 
     /// Sets the result after the bytes were read and checked, and fills the local cache.
     fn finish(&mut self, version: PutId, cache: &crate::local::LocalCache) {
+        let cached = |value: &Bytes| {
+            if cache.holds(value.len() as u64) {
+                cache.insert(&self.key, version, value.clone());
+            }
+        };
+        if let Some(mut copy) = self.copy.take() {
+            let value = copy.filled().bytes().unwrap_or_default();
+            cached(&value);
+            return self.deliver(value);
+        }
         let got = self.destination.filled();
-        if let Got::Bytes(value) = &got
-            && cache.holds(value.len() as u64)
-        {
-            cache.insert(&self.key, version, value.clone());
+        if let Got::Bytes(value) = &got {
+            cached(value);
         }
         self.result = Some(Ok(Some(got)));
     }
@@ -454,5 +511,41 @@ impl<'a> Slot<'a> {
 fn fail_open(slots: &mut [Slot<'_>], error: &Error) {
     for slot in slots.iter_mut().filter(|slot| slot.result.is_none()) {
         slot.result = Some(Err(error.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::range::ByteRange;
+
+    /// Copies of whole objects take memory that the caller did not ask for.
+    #[test]
+    fn doubtful_objects_are_copied_up_to_a_limit_and_the_rest_waits_for_the_next_round() {
+        let slot = |doubtful, destination| {
+            let mut slot = Slot::new(Bytes::from_static(b"k"), destination);
+            let size = 100 << 20;
+            slot.expect(Described { version: PutId(1), size, checksum: 7, doubtful, places: Vec::new() });
+            slot
+        };
+        let part = || Destination::ranges(vec![ByteRange { offset: 5, len: 10 }]);
+        let mut copied = 0;
+        let mut outcome = |mut slot: Slot<'_>, compares| {
+            slot.copy_if_doubtful(compares, &mut copied);
+            (slot.copy.is_some(), slot.open)
+        };
+        assert_eq!(outcome(slot(false, part()), true), (false, Open::Nowhere), "as it is");
+        assert_eq!(
+            outcome(slot(true, Destination::whole()), true),
+            (false, Open::Nowhere),
+            "compared as it is"
+        );
+        assert_eq!(outcome(slot(true, Destination::whole()), false), (true, Open::Nowhere));
+        assert_eq!(outcome(slot(true, part()), true), (true, Open::Nowhere));
+        assert_eq!(outcome(slot(true, part()), true), (false, Open::Expired));
+        copied = 0;
+        let mut large = slot(true, part());
+        large.copy_if_doubtful(true, &mut copied);
+        assert!(large.copy.is_some(), "the first one, whatever its size");
     }
 }

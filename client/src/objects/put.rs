@@ -493,7 +493,12 @@ impl Core {
         let mut versions = vec![None; open.len()];
         if call.options.mode == PutMode::IfAbsent {
             let keys = open.iter().map(|put| put.key.clone()).collect();
-            let request = BatchGetRequest { tenant: self.tenant.clone(), keys, ..BatchGetRequest::default() };
+            let request = BatchGetRequest {
+                tenant: self.tenant.clone(),
+                keys,
+                reads_doubtful: true,
+                ..BatchGetRequest::default()
+            };
             let answer = self.masters.call(&request, self.call_deadline(call.deadline), Repeat::Freely).await;
             for (version, result) in versions.iter_mut().zip(answer.into_iter().flat_map(|a| a.reply.results))
             {

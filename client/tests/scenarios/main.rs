@@ -5,6 +5,7 @@
 #![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod bursts;
+mod doubtful;
 mod get_sessions;
 mod gets;
 mod leaders;

@@ -51,7 +51,7 @@ pub use key::KeyHash;
 pub use key_values::{KEY_VALUE_KEY_MAX, KEY_VALUE_MAX, KEY_VALUES_BYTES_MAX, KEY_VALUES_MAX};
 pub use limits::TenantView;
 pub use list::{KeyPage, ListedObject};
-pub use machine::{State, allocation_order};
+pub use machine::{RESCUE_GAP, State, allocation_order, known_from};
 pub use pin::{Pin, PinAction, SOFT_PIN_MAX};
 pub use query::{
     GroupView, HashedObject, HeldRange, ObjectAge, ObjectView, PutView, SegmentView, StoreView, UnitOf, Usage,

@@ -10,8 +10,8 @@ use mc_types::{Code, MAX_GROUP_LEN, MAX_NAMED_STORES, StoreId};
 
 use super::convert::{bytes, endpoints_to_wire, put_id, store_id};
 use crate::leader::{
-    Described, DescribedGroup, DescribedReplica, EndPut, Found, GrantedReplica, Lease, Near, NewPin, NewPut,
-    Objects, Preference, Refusal, RemoveObject, Removed, StoreGrant,
+    Described, DescribedGroup, DescribedReplica, Doubtful, EndPut, Found, GrantedReplica, Lease, Near,
+    NewPin, NewPut, Objects, Preference, Refusal, RemoveObject, Removed, StoreGrant,
 };
 
 /// Number of keys in a page of a listing when the request names none.
@@ -41,7 +41,8 @@ pub(super) async fn get(
 ) -> Result<v1::BatchGetReply, Refusal> {
     limits(&request.tenant, request.keys.len())?;
     let calls = calls(&request.calls, request.keys.len())?;
-    let placements = objects.get(&request.tenant, &request.keys, &calls).await?;
+    let doubtful = if request.reads_doubtful { Doubtful::Checked } else { Doubtful::Withheld };
+    let placements = objects.get(&request.tenant, &request.keys, &calls, doubtful).await?;
     let grants = Grants::new(placements.grants);
     let result = |found: Result<Found, Code>| match found {
         Ok(found) => v1::GetResult {
@@ -50,6 +51,7 @@ pub(super) async fn get(
             size: found.size,
             checksum: found.checksum,
             replicas: grants.replicas(&found.replicas),
+            doubtful: found.doubtful,
         },
         Err(code) => v1::GetResult { code: code as i32, ..Default::default() },
     };

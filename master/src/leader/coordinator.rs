@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use mc_index::{Command, Request, Settings};
+use mc_index::{Command, Request, Settings, allocation_order, known_from};
 use mc_log::{MasterNode, Proposal};
 use mc_raft::{
     Applied, Leadership, NotLeader, ProposeError, REMOVED_FIX, RaftNode, RaftView, SharedIndex, TransferError,
@@ -31,6 +31,8 @@ pub(crate) struct CoordinatorConfig {
     pub(crate) cluster: ClusterId,
     /// Whether this master joined the cluster empty, after the cluster had formed.
     pub(crate) newcomer: bool,
+    /// Whether the log syncs entries. If it does not, a loss of power can take the end of it from a majority.
+    pub(crate) synced: bool,
     pub(crate) raft: RaftNode,
     pub(crate) clock: Clock,
     pub(crate) disk: Arc<DataDisk>,
@@ -76,6 +78,7 @@ pub(crate) struct Look<'a> {
 pub(crate) struct Coordinator {
     pub(crate) cluster: ClusterId,
     newcomer: bool,
+    synced: bool,
     pub(crate) raft: RaftNode,
     pub(crate) index: SharedIndex,
     pub(crate) metrics: Arc<MasterMetrics>,
@@ -93,10 +96,12 @@ pub(crate) struct Coordinator {
 
 impl Coordinator {
     pub(crate) fn new(config: CoordinatorConfig) -> Self {
-        let CoordinatorConfig { cluster, newcomer, raft, clock, disk, metrics, unwritten, stop } = config;
+        let CoordinatorConfig { cluster, newcomer, synced, raft, clock, disk, metrics, unwritten, stop } =
+            config;
         Self {
             cluster,
             newcomer,
+            synced,
             index: raft.index().clone(),
             raft,
             metrics,
@@ -170,6 +175,16 @@ impl Coordinator {
         });
         self.leading.store(Some(leading.clone()));
         leading
+    }
+
+    /// Returns the order of the first allocation whose place no entry that was lost can have given away.
+    ///
+    /// Without syncs an election may follow a loss of power that took the end of the log from a majority. So only the
+    /// allocations of the term `leading` are known.
+    pub(super) fn known_from(&self, leading: &Leading, applied: &Applied) -> u64 {
+        let latest = applied.last_applied.map_or(0, |last| allocation_order(last.leader_id.term, last.index));
+        let rescued = known_from(latest);
+        if self.synced { rescued } else { rescued.max(allocation_order(leading.term, 0)) }
     }
 
     /// Drops the soft state of a term that is over.

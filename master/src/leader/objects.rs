@@ -42,6 +42,17 @@ pub(crate) struct Found {
     pub(crate) checksum: u64,
     /// Replicas on stores that are not suspect; at least one.
     pub(crate) replicas: Granted,
+    /// Whether entries that were lost may have given its place to another object.
+    pub(crate) doubtful: bool,
+}
+
+/// Behaviour of a reader with an object whose place may hold another object's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doubtful {
+    /// Reads it whole and compares the checksum.
+    Checked,
+    /// Reads it like any other object, so it gets none.
+    Withheld,
 }
 
 /// Placements of a batch of keys.
@@ -210,6 +221,7 @@ impl Objects {
         tenant: &str,
         keys: &[Bytes],
         calls: &[usize],
+        doubtful: Doubtful,
     ) -> Result<Placements, Refusal> {
         let leading = self.coordinator.lead().await?;
         let locate = || {
@@ -217,6 +229,7 @@ impl Objects {
             self.coordinator.index.read(|applied| {
                 let (mut found, mut sealed) = (Vec::with_capacity(keys.len()), Vec::new());
                 let (mut used, mut undecided) = (Used::default(), false);
+                let known_from = self.coordinator.known_from(&leading, applied);
                 for keys in apart(keys, calls) {
                     let mut grants = Grants::after(
                         &sealed,
@@ -228,7 +241,12 @@ impl Objects {
                     let mut call = Call::new(&applied.state, &leading, tenant);
                     found.extend(keys.iter().map(|key| {
                         let object = call.find(key).map_err(Miss::code)?;
-                        placed(&object, &leading, &mut grants)
+                        let is_doubtful = object.replicas.iter().any(|replica| replica.index < known_from);
+                        if is_doubtful && doubtful == Doubtful::Withheld {
+                            return Err(Code::ReplicaIsNotReady);
+                        }
+                        let found = placed(&object, &leading, &mut grants)?;
+                        Ok(Found { doubtful: is_doubtful, ..found })
                     }));
                     sealed.extend(grants.seal());
                     undecided |= used.add(call);
@@ -557,7 +575,7 @@ fn placed(object: &ObjectView, leading: &Leading, grants: &mut Grants<'_>) -> Re
         return Err(Code::ReplicaIsNotReady);
     }
     let ObjectView { version, size, checksum, .. } = *object;
-    Ok(Found { version, size, checksum, replicas })
+    Ok(Found { version, size, checksum, replicas, doubtful: false })
 }
 
 #[cfg(test)]

@@ -113,6 +113,7 @@ static REQUESTS: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                 tenant: tenant.clone(),
                 keys: keys(),
                 calls: vec![1; keys().len()],
+                reads_doubtful: true,
             },
             |get| {
                 fuzz::caller(get.caller.as_ref())
@@ -342,6 +343,7 @@ static REPLIES: LazyLock<Vec<Kind>> = LazyLock::new(|| {
                         size: 4096,
                         checksum: u64::MAX,
                         replicas: vec![replica(); 2],
+                        doubtful: true,
                     };
                     2
                 ],

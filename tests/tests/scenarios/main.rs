@@ -30,6 +30,7 @@ mod power;
 mod quotas;
 mod races;
 mod removals;
+mod rescue;
 mod restarts;
 mod rolls;
 mod segments;

@@ -402,6 +402,7 @@ impl Client {
                 caller: caller(),
                 tenant: tenant_of(key).into(),
                 keys,
+                reads_doubtful: true,
                 ..Default::default()
             };
             if let Ok(reply) = self.caller.attempt(async |mut master| master.batch_get(request).await).await {

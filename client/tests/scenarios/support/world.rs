@@ -100,6 +100,8 @@ pub struct World {
     pub joins_unknown: bool,
     /// A read waits so long before it delivers.
     pub read_delay: std::time::Duration,
+    /// Objects are said to be doubtful.
+    pub doubtful: bool,
 }
 
 pub type Shared = Arc<Mutex<World>>;
@@ -133,6 +135,7 @@ impl World {
             spread: false,
             joins_unknown: false,
             read_delay: std::time::Duration::ZERO,
+            doubtful: false,
         }
     }
 
@@ -226,6 +229,7 @@ impl World {
                         size: object.size,
                         checksum: object.checksum,
                         replicas: self.place((&grants, &mut own), &object.replicas, object.size),
+                        doubtful: self.doubtful,
                     },
                     None => v1::GetResult { code: Code::ObjectNotFound as i32, ..v1::GetResult::default() },
                 });

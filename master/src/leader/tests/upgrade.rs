@@ -95,6 +95,7 @@ fn services(raft: RaftNode, dir: &TempDir) -> Services {
         coordinator: CoordinatorConfig {
             cluster: CLUSTER,
             newcomer: false,
+            synced: true,
             raft,
             clock: Clock::monotonic(),
             unwritten: Box::new(|| 0),

@@ -18,6 +18,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use mc_durable::{DirectoryLock, DurableError, durable_rename, sync_dir};
@@ -27,7 +28,7 @@ use mc_log::{
     LogId, LogOptions, LogStore, MasterNode, Membership, OpenError, Proposal, SledOptions, SnapshotMeta,
     StoredMembership, Vote,
 };
-use mc_raft::{SnapshotError, SnapshotStore};
+use mc_raft::{SnapshotError, SnapshotStore, is_overruled};
 use mc_types::{ClusterId, NodeId};
 
 use crate::identity::{Belonging, Identity, IdentityError};
@@ -246,7 +247,19 @@ struct Read {
     membership: Option<StoredMembership>,
 }
 
-/// Reads the snapshot and applies every log entry after it.
+/// Returns the indexes of the log entries that go on from a snapshot up to `covered`, in a log that ends at `last`.
+///
+/// There are none in a log that the snapshot has overruled: the master died while it installed the snapshot, before the
+/// entries of an earlier leader were removed. The cluster never committed them.
+fn beyond(covered: Option<LogId>, last: Option<LogId>) -> Range<u64> {
+    let next = covered.map_or(0, |covered| covered.index + 1);
+    match (last, covered) {
+        (Some(last), Some(covered)) if is_overruled(last, covered) => next..next,
+        _ => next..last.map_or(0, |last| last.index + 1),
+    }
+}
+
+/// Reads the snapshot and applies every log entry that goes on from it.
 async fn read(
     log: &mut LogStore,
     snapshot: Option<(SnapshotMeta, State)>,
@@ -256,8 +269,7 @@ async fn read(
         Some((meta, state)) => Read { state, last: meta.last_log_id, membership: Some(meta.last_membership) },
         None => Read { state: State::new(Settings::default()), last: None, membership: None },
     };
-    let end = last.map_or(0, |last| last.index + 1);
-    let mut next = read.last.map_or(0, |last| last.index + 1);
+    let Range { start: mut next, end } = beyond(read.last, last);
     let mut reader = log.get_log_reader().await;
     while next < end {
         let upto = end.min(next + READ_ENTRIES);
@@ -384,6 +396,20 @@ mod tests {
             }
             assert_eq!((cluster(root), cluster(&rescued.backup)), (NEW, ClusterId(1)));
         }
+    }
+
+    #[test]
+    fn entries_that_the_snapshot_has_overruled_are_not_applied() {
+        let id = |(term, index)| LogId::new_term_index(term, index);
+        let beyond =
+            |covered: Option<(u64, u64)>, last: Option<(u64, u64)>| beyond(covered.map(id), last.map(id));
+        assert_eq!(beyond(None, Some((2, 9))), 0..10, "no snapshot yet");
+        assert_eq!(beyond(Some((2, 5)), Some((2, 9))), 6..10);
+        assert_eq!(beyond(Some((2, 5)), Some((3, 9))), 6..10);
+        assert!(beyond(Some((5, 5)), Some((3, 9))).is_empty(), "of a leader before the snapshot's");
+        assert!(beyond(Some((5, 5)), Some((3, 5))).is_empty());
+        assert!(beyond(Some((5, 5)), Some((4, 3))).is_empty(), "the log ends before the snapshot");
+        assert!(beyond(Some((5, 5)), None).is_empty());
     }
 
     #[tokio::test]

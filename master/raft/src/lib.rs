@@ -55,6 +55,7 @@ pub use machine::{Applied, Builder, Gap, Machine, SharedIndex};
 pub use members::{Change, ChangeError};
 pub use node::{
     BytesSince, HasDescriptors, NearlyFull, NotLeader, RaftNode, RaftNodeConfig, StartError, TransferError,
+    is_overruled,
 };
 pub use observe::RaftView;
 pub use propose::ProposeError;

@@ -554,10 +554,11 @@ impl RaftNode {
     }
 }
 
-/// Whether the log ends with entries of older terms than the snapshot has at that index. Raft removes such entries
-/// before it installs a snapshot. But the snapshot can be on stable storage before the removal is, and openraft takes
-/// such a pair for a corrupted store.
-fn is_overruled(last: LogId, covered: LogId) -> bool {
+/// Whether the log, which ends at `last`, ends with entries of older terms than the snapshot up to `covered` has at that
+/// index. Raft removes such entries before it installs a snapshot. But the snapshot can be on stable storage before the
+/// removal is, and openraft takes such a pair for a corrupted store. None of these entries may be applied.
+#[must_use]
+pub fn is_overruled(last: LogId, covered: LogId) -> bool {
     last < covered && last.index >= covered.index
 }
 

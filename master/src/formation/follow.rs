@@ -35,8 +35,8 @@ impl Formation {
     ///
     /// # Errors
     /// [`FormationError`], in the first round only: this master is in the list twice or not at all, or all masters that
-    /// answer at the listed addresses are of another cluster. If only some of them are, their addresses were reused,
-    /// and a warning is logged.
+    /// answer at the listed addresses are of another cluster. If only some of them are, or this master is its cluster's
+    /// only member, their addresses were reused, and a warning is logged.
     pub(crate) async fn follow(
         &self,
         book: &AddressBook,
@@ -108,7 +108,7 @@ impl Follower<'_> {
             self.book.met(me, addresses);
         }
         if first {
-            self.check_list(&met)?;
+            self.check_list(now, &met)?;
         }
         let others = self.formation.meet_all(&own, &unlisted).await;
         let answers = met.into_iter().chain(others).filter_map(|met| met.answer.ok());
@@ -130,7 +130,11 @@ impl Follower<'_> {
         entries
     }
 
-    fn check_list(&mut self, met: &[Met]) -> Result<(), FormationError> {
+    /// Checks that the list is one of this cluster's masters.
+    ///
+    /// A master that is its cluster's only member needs no other one, as its own data proves. So it goes on beside masters of
+    /// another cluster: after a rescue these may be the old ones, started again with their old data.
+    fn check_list(&mut self, now: &ClusterView, met: &[Met]) -> Result<(), FormationError> {
         let (ours, me) = (self.cluster, self.formation.service.instance());
         let others = met
             .iter()
@@ -138,10 +142,11 @@ impl Follower<'_> {
             .filter(|(_, answer)| answer.instance != me && answer.formed);
         let clusters: Vec<_> =
             others.filter_map(|(address, answer)| Some((address, answer.cluster?))).collect();
-        let some_ours = clusters.iter().any(|(_, theirs)| *theirs == ours);
+        let alone = now.members.keys().eq([&self.formation.service.node()]);
+        let goes_on = alone || clusters.iter().any(|(_, theirs)| *theirs == ours);
         for (address, theirs) in clusters.into_iter().filter(|(_, theirs)| *theirs != ours) {
             let error = FormationError::Foreign { address: address.clone(), theirs, ours };
-            if !some_ours {
+            if !goes_on {
                 return Err(error);
             }
             self.complain(error.to_string());

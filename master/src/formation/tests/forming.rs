@@ -246,6 +246,10 @@ async fn a_foreign_cluster_at_a_reused_address_is_an_error_that_names_both() {
     let said = a.formation.follow(&book, ClusterView::default).await.unwrap_err().to_string();
     assert!(said.contains(&format!("b:50055 belongs to cluster {theirs}")), "{said}");
     assert!(said.contains(&format!("this one to cluster {ours}")), "{said}");
+    // A cluster that was rescued from one master, and the others have started again with what they have.
+    let only = a.service.node();
+    let alone = || ClusterView { members: [(only, MasterNode::default())].into(), led: true };
+    assert!(tokio::time::timeout(SHORT, a.formation.follow(&book, alone)).await.is_err(), "it goes on");
     // The other cluster's calls do no harm.
     let refused = a.service.admit(theirs, a.service.node()).unwrap_err();
     assert!(refused.message().contains(&theirs.to_string()), "{refused:?}");

@@ -5,6 +5,9 @@
 //! does not answer is left alone long enough to stand for election, then tried again for a moment. This repeats until
 //! an answer arrives, even a late one: a peer that was only slow is not left alone any longer. If the other peers answer
 //! the leader, its silence does that one peer no harm, because its pre-votes are refused.
+//!
+//! The pauses of all such peers coincide. A voter votes for no other one while it has heard the leader lately, so of two
+//! followers that are left alone at different times neither could be elected.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,17 +21,25 @@ use mc_log::TypeConfig;
 
 #[derive(Debug)]
 pub(crate) struct Hush {
-    /// Time for which a peer that does not answer is sent messages.
+    /// Time for which peers that do not answer are sent messages.
     talk: Duration,
-    /// Time for which it is sent nothing after that.
+    /// Time for which they are sent nothing after that.
     quiet: Duration,
-    in_vain: Mutex<HashMap<NodeId, InVain>>,
+    unanswered: Mutex<Unanswered>,
+}
+
+#[derive(Debug, Default)]
+struct Unanswered {
+    /// When the cycles of talk and quiet began: when the first of these peers was found not to answer.
+    since: Option<Instant>,
+    /// Peers whose latest calls got no answer.
+    peers: HashMap<NodeId, InVain>,
 }
 
 /// Consecutive calls to one peer that got no answer.
 #[derive(Clone, Copy, Debug)]
 struct InVain {
-    since: Instant,
+    first: Instant,
     last: Instant,
 }
 
@@ -36,7 +47,7 @@ impl Hush {
     /// Talks for half of a maximum election timeout, a few heartbeats, and is quiet for two: a voter stands when the
     /// lease of the leader that it heard last is over, which takes one, and its own timeout, which takes one at most.
     pub(crate) fn new(election_max: Duration) -> Self {
-        Self { talk: election_max / 2, quiet: election_max * 2, in_vain: Mutex::default() }
+        Self { talk: election_max / 2, quiet: election_max * 2, unanswered: Mutex::default() }
     }
 
     fn cycle(&self) -> Duration {
@@ -45,30 +56,35 @@ impl Hush {
 
     /// Records that `peer` answered or called, so its messages arrive.
     pub(crate) fn answered(&self, peer: NodeId) {
-        self.in_vain.lock().remove(&peer);
+        self.unanswered.lock().peers.remove(&peer);
     }
 
     /// Records that a call to `peer` was sent, as far as this side can tell, and got no answer in time.
     pub(crate) fn no_answer(&self, peer: NodeId) {
         let now = Instant::now();
-        let mut in_vain = self.in_vain.lock();
-        let entry = in_vain.entry(peer).or_insert(InVain { since: now, last: now });
+        let mut unanswered = self.unanswered.lock();
         // Between two terms that this node leads, nothing is sent.
-        if now - entry.last > self.cycle() {
-            entry.since = now;
+        unanswered.peers.retain(|_, calls| now - calls.last <= self.cycle());
+        if unanswered.peers.is_empty() {
+            unanswered.since = Some(now);
         }
-        entry.last = now;
+        unanswered.peers.entry(peer).or_insert(InVain { first: now, last: now }).last = now;
     }
 
-    /// Checks whether to send messages to `peer` now.
+    /// Checks whether to send messages to `peer` now. One that has just ceased to answer is sent some for as long as one
+    /// period of talk, whatever the others' period is: it may only be slow, and its late answer ends this.
     ///
     /// # Errors
     /// openraft's error for a peer that is to be tried again later.
     pub(crate) fn check(&self, peer: NodeId) -> Result<(), Unreachable<TypeConfig>> {
-        let Some(InVain { since, last }) = self.in_vain.lock().get(&peer).copied() else { return Ok(()) };
+        let (since, calls) = {
+            let unanswered = self.unanswered.lock();
+            (unanswered.since, unanswered.peers.get(&peer).copied())
+        };
+        let (Some(since), Some(InVain { first, last })) = (since, calls) else { return Ok(()) };
         let cycle = self.cycle();
         let into = since.elapsed().as_nanos().checked_rem(cycle.as_nanos()).unwrap_or(0);
-        if last.elapsed() > cycle || into < self.talk.as_nanos() {
+        if last.elapsed() > cycle || first.elapsed() < self.talk || into < self.talk.as_nanos() {
             return Ok(());
         }
         Err(Unreachable::from_string(format!("node {peer} does not answer and is left alone for a moment")))
@@ -123,5 +139,31 @@ mod tests {
         hush.no_answer(PEER);
         pass(100).await;
         assert!(hush.check(PEER).is_ok(), "it counts from the new one's first");
+    }
+
+    /// A follower stands once it has heard nothing for one maximum election timeout, and its own timeout is over; the other
+    /// one votes for it if it has heard nothing for as long. Whenever the second link is cut, both hear nothing at once for
+    /// two maximum timeouts.
+    #[tokio::test(start_paused = true)]
+    async fn followers_that_are_cut_off_one_after_the_other_are_left_alone_together() {
+        const STEP: u64 = 5;
+        for apart in (0..1_500).step_by(25) {
+            let (hush, other) = (hush(), NodeId(3));
+            let (mut both_quiet, mut longest) = (0, 0);
+            for now in (0..6_000).step_by(5) {
+                let mut quiet = true;
+                for (peer, cut_at) in [(PEER, 0), (other, apart)] {
+                    let sent = hush.check(peer).is_ok();
+                    quiet &= !sent;
+                    if sent && now >= cut_at {
+                        hush.no_answer(peer);
+                    }
+                }
+                both_quiet = if quiet { both_quiet + STEP } else { 0 };
+                longest = longest.max(both_quiet);
+                pass(STEP).await;
+            }
+            assert!(longest >= 590, "cut off {apart} ms apart, both heard nothing for {longest} ms at most");
+        }
     }
 }

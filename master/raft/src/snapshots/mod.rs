@@ -20,7 +20,6 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use mc_types::ClusterId;
 use parking_lot::Mutex;
@@ -176,17 +175,17 @@ pub struct SnapshotStore {
     disk: Arc<dyn Disk>,
     dir: Arc<PathBuf>,
     cluster: ClusterId,
-    /// Held while a snapshot is published, so that one that was built and one that was received do not race.
-    kept: Arc<Mutex<Kept>>,
-    /// Bytes of the newest snapshot. Kept outside the lock, which waits for the disk.
-    current_bytes: Arc<AtomicU64>,
+    /// Held while a snapshot is published, so that one that was built and one that was received do not race. It waits for
+    /// the disk.
+    publishing: Arc<Mutex<Publishing>>,
+    /// The newest snapshot that counts. Never held while the disk is waited for: Raft asks for it between its heartbeats.
+    current: Arc<Mutex<Option<Current>>>,
     /// Permits one reception at a time.
     turns: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    current: Option<Current>,
+struct Publishing {
     /// Files that were found bad at start. They stay for inspection until there is a newer good one.
     bad: Vec<PathBuf>,
 }
@@ -238,8 +237,8 @@ impl SnapshotStore {
             disk,
             dir: Arc::new(dir.to_owned()),
             cluster,
-            kept: Arc::default(),
-            current_bytes: Arc::default(),
+            publishing: Arc::default(),
+            current: Arc::default(),
             turns: Arc::new(Semaphore::new(1)),
         };
         let mut recovered = Recovered { snapshot: None, bad: Vec::new(), dir: dir.to_owned() };
@@ -247,7 +246,7 @@ impl SnapshotStore {
             match store.load(&path) {
                 Ok((current, state)) => {
                     recovered.snapshot = Some((current.meta.clone(), state));
-                    store.keep(&mut store.kept.lock(), current);
+                    *store.current.lock() = Some(current);
                     break;
                 }
                 Err(defect @ Defect::Foreign { .. }) => {
@@ -260,7 +259,7 @@ impl SnapshotStore {
                 Err(defect) => recovered.bad.push((path, defect)),
             }
         }
-        store.kept.lock().bad = recovered.bad.iter().map(|(path, _)| path.clone()).collect();
+        store.publishing.lock().bad = recovered.bad.iter().map(|(path, _)| path.clone()).collect();
         Ok((store, recovered))
     }
 
@@ -271,21 +270,16 @@ impl SnapshotStore {
         Ok((Current { meta, file }, verified.read_state()?))
     }
 
-    /// The newest snapshot that counts.
+    /// The newest snapshot that counts. Never waits for the disk.
     #[must_use]
     pub fn current(&self) -> Option<(SnapshotMeta, SnapshotFile)> {
-        self.kept.lock().current.as_ref().map(|current| (current.meta.clone(), current.file.clone()))
+        self.current.lock().as_ref().map(|current| (current.meta.clone(), current.file.clone()))
     }
 
-    /// Bytes of the newest snapshot; zero when there is none. Never blocks.
+    /// Bytes of the newest snapshot; zero when there is none. Never waits for the disk.
     #[must_use]
     pub fn current_bytes(&self) -> u64 {
-        self.current_bytes.load(Ordering::Relaxed)
-    }
-
-    fn keep(&self, kept: &mut Kept, current: Current) {
-        self.current_bytes.store(current.file.len(), Ordering::Relaxed);
-        kept.current = Some(current);
+        self.current.lock().as_ref().map_or(0, |current| current.file.len())
     }
 
     /// Writes a snapshot. Returns the newest one: this one, or an existing one that covers as much.
@@ -410,17 +404,17 @@ impl SnapshotStore {
     /// Takes the last steps, which the module describes. Returns the newest snapshot: this one, unless there is a
     /// newer one.
     fn publish(&self, unnamed: Unnamed) -> Result<(SnapshotMeta, SnapshotFile), SnapshotError> {
-        let mut kept = self.kept.lock();
+        let mut publishing = self.publishing.lock();
         let file = unnamed.file();
         let Unnamed { meta, path: partial, .. } = unnamed;
-        if let Some(newer) = kept.current.as_ref().filter(|newer| newer.meta.last_log_id > meta.last_log_id) {
-            return Ok((newer.meta.clone(), newer.file.clone()));
+        if let Some(newer) = self.current().filter(|(newer, _)| newer.last_log_id > meta.last_log_id) {
+            return Ok(newer);
         }
         let path = self.path_of(&meta);
         self.disk.rename(partial, &path).map_err(io_error("rename a snapshot to", &path))?;
         self.disk.sync_dir(&self.dir)?;
-        kept.bad.retain(|bad| *bad != path);
-        self.keep(&mut kept, Current { meta: meta.clone(), file: file.clone() });
+        publishing.bad.retain(|bad| *bad != path);
+        *self.current.lock() = Some(Current { meta: meta.clone(), file: file.clone() });
         Ok((meta, file))
     }
 
@@ -442,8 +436,8 @@ impl SnapshotStore {
             _ => {}
         };
         {
-            let mut kept = self.kept.lock();
-            std::mem::take(&mut kept.bad).iter().for_each(delete);
+            let mut publishing = self.publishing.lock();
+            std::mem::take(&mut publishing.bad).iter().for_each(delete);
         }
         let Ok(entries) = fs::read_dir(&*self.dir) else { return };
         let is_snapshot = |path: &PathBuf| path.extension().is_some_and(|ext| ext == SUFFIX);

@@ -1,5 +1,6 @@
 //! Snapshots that were cut off at any step of writing, or that went bad on disk.
 
+mod busy;
 mod full;
 mod power;
 

@@ -1,5 +1,7 @@
 //! The disk is full at a step of writing a snapshot, and has room again later.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use openraft::storage::RaftSnapshotBuilder;
 use rustix::io::Errno;
 

@@ -8,16 +8,17 @@
 //! stream.
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mc_types::NodeId;
 use openraft::raft::{StreamAppendError, StreamAppendResult};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use mc_log::{Membership, TypeConfig};
+use mc_log::{LogId, Membership, TypeConfig};
 
 /// Time for which a peer's report on itself is valid; each answer to a heartbeat brings a new one.
 const SAID_LATELY: Duration = Duration::from_secs(1);
@@ -32,7 +33,45 @@ pub(crate) struct Acks {
     round_trips: Mutex<HashMap<NodeId, (Instant, Duration)>>,
     /// The latest term in which this node led and no majority answered it any more; 0 if one does.
     deserted: AtomicU64,
+    /// The last entry that each peer has acknowledged.
+    held: Mutex<HashMap<NodeId, Held>>,
+    /// The last peer that was found to have lost such an entry.
+    lost: watch::Sender<Option<Lost>>,
     noted: Notify,
+}
+
+/// The last entry that a peer has acknowledged to the leader of a term.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    term: u64,
+    last: LogId,
+    /// When the acknowledgement was read.
+    since: Instant,
+}
+
+/// A peer that no longer has an entry that it acknowledged in the same term.
+///
+/// openraft counts the entry as held for the rest of the term. It sends the peer nothing that the peer could take, and with
+/// another voter down it never has a majority again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    pub(crate) peer: NodeId,
+    pub(crate) term: u64,
+    /// The last entry that it has acknowledged.
+    pub(crate) acknowledged: LogId,
+    /// The entry that it was asked for and does not have.
+    pub(crate) missing: LogId,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { peer, acknowledged, missing, .. } = self;
+        write!(
+            f,
+            "node {peer} does not have log entry {missing}, although it acknowledged all up to {acknowledged}: its log has \
+             lost entries. That follows from a loss of power with --log-sync none, or from a disk that loses what was synced"
+        )
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,16 +112,51 @@ impl Acks {
     }
 
     /// Records an answer of `peer` to an append. With a newer term in it, the append was not accepted.
+    ///
+    /// # Errors
+    /// [`Lost`]: the answer proves that the peer has lost entries, and must not reach openraft.
     pub(crate) fn answered(
         &self,
         peer: NodeId,
         term: u64,
         sent: Instant,
         result: &StreamAppendResult<TypeConfig>,
-    ) {
+    ) -> Result<(), Lost> {
         if !matches!(result, Err(StreamAppendError::HigherVote(_))) {
             self.note(peer, term, sent);
         }
+        match result {
+            Ok(Some(last)) => self.holds(peer, term, *last),
+            Err(StreamAppendError::Conflict(missing)) => {
+                // An answer to a request from before the acknowledgement may come late, over another connection.
+                let held = self.held.lock().get(&peer).copied();
+                let lost = held.filter(|held| {
+                    held.term == term && missing.index <= held.last.index && held.since < sent
+                });
+                if let Some(Held { last: acknowledged, .. }) = lost {
+                    let lost = Lost { peer, term, acknowledged, missing: *missing };
+                    self.lost.send_if_modified(|known| known.replace(lost) != Some(lost));
+                    return Err(lost);
+                }
+            }
+            Ok(None) | Err(StreamAppendError::HigherVote(_)) => {}
+        }
+        Ok(())
+    }
+
+    /// Records that `peer` has acknowledged all entries up to `last` to the leader of `term`.
+    pub(crate) fn holds(&self, peer: NodeId, term: u64, last: LogId) {
+        let held = Held { term, last, since: Instant::now() };
+        let mut all = self.held.lock();
+        let known = all.entry(peer).or_insert(held);
+        if (term, last) > (known.term, known.last) {
+            *known = held;
+        }
+    }
+
+    /// Follows the peers that are found to have lost entries.
+    pub(super) fn losses(&self) -> watch::Receiver<Option<Lost>> {
+        self.lost.subscribe()
     }
 
     /// Records that `peer` answered a heartbeat that was sent at `sent`.
@@ -289,5 +363,28 @@ mod tests {
         assert_eq!(quorum(&[&[1, 2, 3]]), Some(at(30)), "nor is one of another term");
         acks.note(NodeId(3), 8, at(90));
         assert_eq!(quorum(&[&[1, 2, 3]]), Some(at(10)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_has_lost_entries_if_it_lacks_what_it_acknowledged_before_it_was_asked() {
+        const PEER: NodeId = NodeId(2);
+        let acks = Acks::default();
+        let id = |index| LogId::new_term_index(7, index);
+        let conflict = |index| Err(StreamAppendError::Conflict(id(index)));
+        let early = Instant::now();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(acks.answered(PEER, 7, early, &conflict(9)), Ok(()), "it has acknowledged nothing");
+        assert_eq!(acks.answered(PEER, 7, early, &Ok(Some(id(5)))), Ok(()));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let later = Instant::now();
+        assert_eq!(acks.answered(PEER, 7, early, &conflict(5)), Ok(()), "a late answer");
+        assert_eq!(acks.answered(PEER, 7, later, &conflict(6)), Ok(()), "it never had that");
+        assert_eq!(acks.answered(NodeId(3), 7, later, &conflict(5)), Ok(()), "another peer");
+        assert_eq!(acks.answered(PEER, 8, later, &conflict(5)), Ok(()), "another term");
+        let lost = Lost { peer: PEER, term: 7, acknowledged: id(5), missing: id(4) };
+        assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Err(lost));
+        assert_eq!(*acks.losses().borrow(), Some(lost));
+        acks.holds(PEER, 8, LogId::new_term_index(3, 2));
+        assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Ok(()), "of a term that is over");
     }
 }

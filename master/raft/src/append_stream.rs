@@ -250,8 +250,10 @@ impl Answers {
         match append_reply_from_wire(&reply, sent) {
             Err(err) => failed(self.whom.nonsense(&err)),
             Ok(result) => {
-                self.acks.answered(self.whom.target, term, at, &result);
                 self.hush.answered(self.whom.target);
+                if let Err(lost) = self.acks.answered(self.whom.target, term, at, &result) {
+                    return failed(self.whom.lost(&lost));
+                }
                 let complete = if matches!(&result, Ok(matching) if *matching != sent.last) {
                     Complete::No
                 } else {

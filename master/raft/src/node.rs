@@ -163,7 +163,7 @@ pub struct RaftNode {
     ballots: Arc<Ballots>,
     blocked: watch::Receiver<Option<Blocked>>,
     pub(super) stopped: watch::Receiver<Option<String>>,
-    _tasks: [AbortOnDropHandle<()>; 6],
+    _tasks: [AbortOnDropHandle<()>; 7],
 }
 
 impl fmt::Debug for RaftNode {
@@ -301,6 +301,7 @@ impl RaftNode {
                 vote_timing.set(timing.election_max);
             }),
             tasks::take_snapshots(raft.clone(), bytes_since, limits, snapshots.clone()),
+            tasks::step_down_from_lost_entries(raft.clone(), &acks, ballots.clone()),
             tasks::spawn(leadership::follow(
                 raft.clone(),
                 node,

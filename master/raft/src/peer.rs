@@ -19,7 +19,7 @@ use openraft::raft::{
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::acks::Report;
+use super::acks::{Lost, Report};
 use super::convert::{self, BadMessage, Sent, Standing};
 use super::envelope::Identity;
 use super::peers::{Lines, Links};
@@ -112,6 +112,11 @@ impl Whom {
             .into()
     }
 
+    /// Returns the error of a peer that has lost entries, in place of an answer that openraft can't process.
+    pub(crate) fn lost(&self, lost: &Lost) -> RPCError<TypeConfig> {
+        Unreachable::from_string(lost.to_string()).into()
+    }
+
     pub(crate) fn broken(&self, why: &str) -> RPCError<TypeConfig> {
         NetworkError::from_string(format!("node {} at {} {why}", self.target, self.address)).into()
     }
@@ -155,10 +160,10 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             let result =
                 convert::append_reply_from_wire(&reply, sent).map_err(|err| answered_by.nonsense(&err))?;
             lines.hush.answered(target);
-            lines.acks.answered(target, term, began, &result);
             let sync = reply.sync_us.map(Duration::from_micros);
             let v1::AppendReply { disk_nearly_full: nearly_full, has_descriptors, leaving, .. } = reply;
             lines.acks.note_report(target, Report { sync, nearly_full, has_descriptors, leaving });
+            lines.acks.answered(target, term, began, &result).map_err(|lost| answered_by.lost(&lost))?;
             Ok::<_, RPCError<TypeConfig>>(result)
         });
         // A little less than openraft's own time limit, so that a peer that does not answer is noted here.
@@ -249,7 +254,8 @@ impl RaftNetworkV2<TypeConfig> for Peer {
         option: RPCOption,
     ) -> Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let (whom, links) = self.line()?;
-        send_snapshot::send(
+        let last = snapshot.meta.last_log_id;
+        let sent = send_snapshot::send(
             &whom,
             links.snapshots,
             self.envelope(),
@@ -257,8 +263,12 @@ impl RaftNetworkV2<TypeConfig> for Peer {
             snapshot,
             cancel,
             option.soft_ttl(),
-        )
-        .await
+        );
+        let reply = sent.await?;
+        if let Some(last) = last.filter(|_| reply.vote == vote) {
+            self.lines.acks.holds(self.target, vote.leader_id.term, last);
+        }
+        Ok(reply)
     }
 
     async fn transfer_leader(

@@ -8,13 +8,14 @@ use mc_log::{LogId, Raft, SnapshotMeta, TypeConfig, Vote};
 use mc_proto::v1;
 use openraft::alias::SnapshotOf;
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse};
 use tokio::time::{Instant, timeout};
 use tonic::{Status, Streaming};
 
 use super::Machine;
 use super::convert::snapshot_from_wire;
 use super::send_snapshot::DISK_REFUSES;
-use super::service::{Attached, stopped};
+use super::service::{Attached, raft_stopped, stopped};
 use super::snapshots::{GivenUp, Incoming, SnapshotError};
 
 /// Time without a message after which a sender counts as gone.
@@ -97,7 +98,8 @@ impl Offer {
         let known = known.await.map_err(|err| stopped(&err))?;
         match judge(&known, self.vote, self.meta.last_log_id) {
             Verdict::Take => Ok(()),
-            Verdict::Spare | Verdict::Held => Err(Ended::Answered(known.vote)),
+            Verdict::Deposed | Verdict::Held => Err(Ended::Answered(known.vote)),
+            Verdict::Spare => Err(self.spared(raft).await),
             Verdict::Overtaken => {
                 let why = "entries of this leader beyond the snapshot have come in and are being written";
                 Err(Status::unavailable(why).into())
@@ -112,6 +114,32 @@ impl Offer {
                 tracing::error!("refused a snapshot from node {from}: {why}");
                 Err(Status::failed_precondition(why).into())
             }
+        }
+    }
+
+    /// Waits until all of the snapshot is durable here, and returns the answer that says so.
+    ///
+    /// The leader counts what it is told. If the power failed here before committed entries are on disk, this log would go
+    /// back behind what the leader counts. openraft waits for nothing when it finds a snapshot unneeded. So it is asked as
+    /// the leader would ask, by an append without entries behind the snapshot: it answers that once everything before is
+    /// durable.
+    async fn spared(&self, raft: &Raft<Machine>) -> Ended {
+        let question = AppendEntriesRequest::<TypeConfig> {
+            vote: self.vote,
+            prev_log_id: self.meta.last_log_id,
+            entries: Vec::new(),
+            leader_commit: None,
+        };
+        match timeout(PATIENCE, raft.append_entries(question)).await {
+            Ok(Ok(AppendEntriesResponse::Success | AppendEntriesResponse::PartialSuccess(_))) => {
+                Ended::Answered(self.vote)
+            }
+            Ok(Ok(AppendEntriesResponse::HigherVote(vote))) => Ended::Answered(vote),
+            Ok(Ok(AppendEntriesResponse::Conflict)) => {
+                Status::unavailable("the last entry of the snapshot is not in this log").into()
+            }
+            Ok(Err(err)) => raft_stopped(err).into(),
+            Err(_) => Status::unavailable("the entries of the snapshot are still being written").into(),
         }
     }
 
@@ -213,8 +241,9 @@ enum Verdict {
     /// The same, but the entries are not known to be on disk yet. If a leader counted them and the power failed here,
     /// it would find a log that went back.
     Overtaken,
-    /// Not needed: its sender was deposed, or all of it is committed here. Raft would give the same answer after the
-    /// transfer.
+    /// Its sender was deposed.
+    Deposed,
+    /// Not needed: all of it is committed here.
     Spare,
     /// It has another entry than this node at a committed index. openraft asserts that there is no such snapshot.
     Contradicts {
@@ -224,7 +253,10 @@ enum Verdict {
 }
 
 fn judge(known: &Known, vote: Vote, last: Option<LogId>) -> Verdict {
-    if known.vote > vote || last <= known.committed {
+    if known.vote > vote {
+        return Verdict::Deposed;
+    }
+    if last <= known.committed {
         return Verdict::Spare;
     }
     let is_of_sender = |log: &LogId| log.committed_leader_id().term == vote.leader_id.term;
@@ -305,7 +337,7 @@ mod tests {
         assert_eq!(verdict(Some((3, 9)), 5, Some((3, 10))), Verdict::Take);
         assert_eq!(verdict(Some((3, 9)), 6, Some((4, 10))), Verdict::Take);
 
-        assert_eq!(verdict(None, 4, Some((3, 10))), Verdict::Spare, "of a deposed leader");
+        assert_eq!(verdict(None, 4, Some((3, 10))), Verdict::Deposed);
         assert_eq!(verdict(Some((3, 10)), 5, Some((3, 10))), Verdict::Spare);
         assert_eq!(verdict(Some((3, 10)), 5, Some((2, 11))), Verdict::Spare, "as Raft orders them");
         assert_eq!(verdict(None, 5, None), Verdict::Spare, "it is empty");

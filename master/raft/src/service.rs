@@ -242,7 +242,7 @@ pub(super) fn stopped(err: &Fatal<TypeConfig>) -> Status {
     Status::unavailable(format!("this master has stopped: {err}"))
 }
 
-fn raft_stopped(err: RaftError<TypeConfig>) -> Status {
+pub(super) fn raft_stopped(err: RaftError<TypeConfig>) -> Status {
     match err {
         RaftError::APIError(never) => match never {},
         RaftError::Fatal(err) => stopped(&err),

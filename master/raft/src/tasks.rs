@@ -1,12 +1,16 @@
 //! Background tasks of a node.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use mc_log::{LogId, Raft};
+use mc_log::{LogId, Raft, Vote};
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::raft::VoteRequest;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
+use super::acks::Acks;
+use super::ballots::Ballots;
 use super::node::BytesSince;
 use super::{Machine, SharedIndex, SnapshotLimits, SnapshotStore, VoteGuard};
 
@@ -41,6 +45,38 @@ pub(super) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDro
             let leads = metrics.borrow_watched().state.is_leader();
             if leads && raft.trigger().heartbeat().await.is_err() {
                 return;
+            }
+        }
+    })
+}
+
+/// Ends this node's leadership when a peer has lost entries that it acknowledged. The next leader, which may be this node
+/// again, asks each peer afresh which entries it has.
+///
+/// This node votes for that peer in the next term. The peer does not stand for election in that term, or has lost it: its log
+/// is shorter than this one. So the vote elects nobody, and all that it does is to end this term. openraft has no other way
+/// to make a leader step down.
+pub(super) fn step_down_from_lost_entries(
+    raft: Raft<Machine>,
+    acks: &Acks,
+    ballots: Arc<Ballots>,
+) -> AbortOnDropHandle<()> {
+    let mut losses = acks.losses();
+    spawn(async move {
+        while losses.changed().await.is_ok() {
+            let Some(lost) = *losses.borrow_and_update() else { continue };
+            tracing::error!("{lost}; this leader steps down, and the next one sends them again");
+            ballots.yield_term(lost.term);
+            let vote = VoteRequest {
+                vote: Vote::new(lost.term + 1, lost.peer),
+                // No entry of this leader is behind it, so openraft does not refuse.
+                last_log_id: Some(LogId::new_term_index(lost.term, u64::MAX)),
+                leadership_transfer: true,
+            };
+            match raft.vote(vote).await {
+                Ok(reply) if reply.vote_granted => {}
+                Ok(reply) => tracing::info!(vote = %reply.vote, "another term has begun already"),
+                Err(_) => return,
             }
         }
     })

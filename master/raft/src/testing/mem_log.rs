@@ -40,6 +40,14 @@ impl MemLog {
         self.0.lock().purged
     }
 
+    /// Loses the last entry, as a loss of power can if entries are not synced. Returns its id.
+    pub fn lose_last(&self) -> Option<LogId> {
+        let mut disk = self.0.lock();
+        let lost = disk.entries.pop_last().map(|(_, entry)| entry.log_id);
+        disk.committed = disk.entries.values().next_back().map(|entry| entry.log_id).min(disk.committed);
+        lost
+    }
+
     pub fn vote(&self) -> Option<Vote> {
         self.0.lock().vote
     }

@@ -6,6 +6,7 @@ mod distant;
 mod faults;
 mod held_index;
 mod hostile;
+mod lost_entries;
 mod receiving;
 mod stream;
 mod suite;

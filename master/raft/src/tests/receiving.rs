@@ -274,6 +274,32 @@ async fn a_snapshot_that_the_log_has_overtaken_is_not_installed() {
     assert_eq!(applied(&pool), Some(25));
 }
 
+/// A leader that counts entries which a loss of power can still take would find a log that went back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshot_is_called_unneeded_once_what_it_covers_is_durable() {
+    let (pool, gate) = newcomer().await;
+    gate.open();
+    append(&pool, 1, Some(5)).await;
+    pool.members[0].log.hold(true);
+    {
+        let writing = append(&pool, 1, Some(25));
+        tokio::pin!(writing);
+        tokio::select! {
+            () = &mut writing => panic!("acknowledged before it is durable"),
+            _ = until("the log to be applied", async || applied(&pool) == Some(25)) => {}
+        }
+        let told = send(&pool, 1, 20);
+        for _ in 0..20 {
+            append(&pool, 1, None).await;
+            assert!(!told.is_finished(), "told so before it is durable");
+        }
+        pool.members[0].log.hold(false);
+        writing.await;
+        assert_eq!(told.await.unwrap().unwrap(), Vote::new_committed(1, SENDER));
+    }
+    assert_eq!(applied(&pool), Some(25));
+}
+
 /// A leader that lost a follower's answers sends a snapshot, and has no newer one while nothing is written.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_is_told_that_its_snapshot_is_held_where_the_log_goes_on_behind_it() {

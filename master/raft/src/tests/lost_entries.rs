@@ -1,0 +1,33 @@
+//! A follower whose log has lost entries that it acknowledged, as after a loss of power with `--log-sync none`.
+
+use mc_tests::until;
+
+use crate::SnapshotLimits;
+use crate::testing::Pool;
+
+/// With a third voter down, the leader can commit nothing without that follower.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_follower_that_lost_what_it_acknowledged_gets_it_from_the_next_leader() {
+    let mut pool = Pool::formed(3, SnapshotLimits::default()).await;
+    let first = pool.write(0).await;
+    let leader = pool.leader().await;
+    let (follower, down) = ((leader + 1) % 3, (leader + 2) % 3);
+    let last = pool.write(1).await;
+    assert_eq!(last.leader_id, first.leader_id);
+    pool.converge(last).await;
+    pool.stop(down).await;
+    // Acknowledged by the follower, because the leader alone is no majority.
+    let last = pool.write(2).await;
+    pool.stop(follower).await;
+    assert_eq!(pool.members[follower].log.lose_last(), Some(last));
+    pool.start(follower).await.unwrap();
+
+    let after = pool.write(3).await;
+    assert!(after.leader_id.term > last.leader_id.term, "the leader has stepped down");
+    until("the follower to have it again", async || {
+        pool.node(follower).index().read(|applied| applied.last_applied >= Some(after))
+    })
+    .await;
+    pool.start(down).await.unwrap();
+    pool.converge(after).await;
+}

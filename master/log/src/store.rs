@@ -227,10 +227,17 @@ fn run(
     let (ended, watch_ended) = watch::channel(false);
     let store = LogStore::new(shared, ReadPath::Thread(reads), options, watch_ended);
     drop(opened.send(Ok((store, recovered))));
-    while writer.ready_blocking() {
-        writer.step();
+    // A panic of the database is an error of the job. Any other one would end this thread without a word: jobs would wait
+    // for ever, and this master would keep its place among the voters.
+    let worked = caught(|| {
+        while writer.ready_blocking() {
+            writer.step();
+        }
+        writer.finish();
+    });
+    if let Err(why) = worked {
+        writer.panicked(&why);
     }
-    writer.finish();
     // Closed means that no handle can ask for a read any more, so the reading thread ends, and the database is dropped
     // here.
     drop(reading.join());

@@ -119,6 +119,11 @@ impl LogWriter {
         }
     }
 
+    /// Fails the log after a panic outside of the database.
+    pub(super) fn panicked(&mut self, why: &str) {
+        self.fail(("write", io::Error::other(format!("its writer panicked: {why}"))));
+    }
+
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }

@@ -163,7 +163,7 @@ pub struct RaftNode {
     ballots: Arc<Ballots>,
     blocked: watch::Receiver<Option<Blocked>>,
     pub(super) stopped: watch::Receiver<Option<String>>,
-    _tasks: [AbortOnDropHandle<()>; 7],
+    _tasks: [AbortOnDropHandle<()>; 8],
 }
 
 impl fmt::Debug for RaftNode {
@@ -302,6 +302,7 @@ impl RaftNode {
             }),
             tasks::take_snapshots(raft.clone(), bytes_since, limits, snapshots.clone()),
             tasks::step_down_from_lost_entries(raft.clone(), &acks, ballots.clone()),
+            tasks::warn_of_slow_votes(leadership.clone(), pace.clone(), timing),
             tasks::spawn(leadership::follow(
                 raft.clone(),
                 node,

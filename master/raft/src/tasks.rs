@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_log::{LogId, Raft, Vote};
+use mc_log::{LogId, Raft, SyncPace, Vote};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::VoteRequest;
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::acks::Acks;
 use super::ballots::Ballots;
+use super::leadership::Leadership;
 use super::node::BytesSince;
+use super::timing::RaftTiming;
 use super::{Machine, SharedIndex, SnapshotLimits, SnapshotStore, VoteGuard};
 
 pub(super) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
@@ -82,6 +85,56 @@ pub(super) fn step_down_from_lost_entries(
     })
 }
 
+/// Warns, at most once a minute, while there is no leader and this node's log takes longer for a sync than an election allows.
+///
+/// A vote counts once it is durable. Where a majority's syncs take longer than the shortest election timeout, votes come
+/// after the next candidate has begun, and no election may ever have a winner.
+pub(super) fn warn_of_slow_votes(
+    leadership: watch::Receiver<Leadership>,
+    pace: Arc<SyncPace>,
+    timing: RaftTiming,
+) -> AbortOnDropHandle<()> {
+    const LOOK_EVERY: Duration = Duration::from_secs(1);
+    const WARN_EVERY: Duration = Duration::from_secs(60);
+    spawn(async move {
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut leaderless, mut warned) = (None, None::<Instant>);
+        loop {
+            let now = ticks.tick().await;
+            if leadership.borrow().leader.is_some() {
+                leaderless = None;
+                continue;
+            }
+            let since = now - *leaderless.get_or_insert(now);
+            let sync = pace.now().map(|pace| pace.median);
+            if let Some(warning) = slow_votes(since, sync, timing)
+                && warned.is_none_or(|at| now - at >= WARN_EVERY)
+            {
+                tracing::warn!("{warning}");
+                warned = Some(now);
+            }
+        }
+    })
+}
+
+/// Returns the warning for a node that has known no leader for a while, and whose median sync takes that long.
+fn slow_votes(leaderless: Duration, sync: Option<Duration>, timing: RaftTiming) -> Option<String> {
+    let sync = sync.filter(|sync| *sync >= timing.election_min)?;
+    // An election or two may fail for other reasons.
+    (leaderless >= timing.election_max * 6).then(|| {
+        format!(
+            "no leader has been elected for {} s, and this master's disk takes {} ms for a sync of the log: a vote counts once \
+             it is synced, and elections time out after {} to {} ms. Give the masters' logs faster disks, or stop all masters \
+             and start them with a slower --raft-timing",
+            leaderless.as_secs(),
+            sync.as_millis(),
+            timing.election_min.as_millis(),
+            timing.election_max.as_millis()
+        )
+    })
+}
+
 /// Lets the node stand for election when its guard is over, then calls `over`.
 pub(super) fn stand_when_over(
     raft: Raft<Machine>,
@@ -144,4 +197,22 @@ pub(super) fn take_snapshots(
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_syncs_are_named_while_elections_fail_and_not_otherwise() {
+        let ms = Duration::from_millis;
+        let said = |leaderless, sync: Option<u64>| slow_votes(ms(leaderless), sync.map(ms), RaftTiming::LAN);
+        let warning = said(4_000, Some(180)).unwrap();
+        for part in ["for 4 s", "180 ms for a sync", "150 to 300 ms", "--raft-timing"] {
+            assert!(warning.contains(part), "{part}: {warning}");
+        }
+        assert_eq!(said(4_000, Some(149)), None);
+        assert_eq!(said(4_000, None), None, "nothing was synced");
+        assert_eq!(said(1_700, Some(180)), None, "elections may still be going on");
+    }
 }

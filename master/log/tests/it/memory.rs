@@ -290,6 +290,26 @@ async fn a_failed_sync_fails_all_that_waits_and_all_that_follows() {
     assert!(store.save_vote(&vote(2)).await.is_err());
 }
 
+/// An observer that panics at the first report.
+struct Panics;
+
+impl LogObserver for Panics {
+    fn batch(&self, _: &BatchTimes) {
+        panic!("a fault that is not the database's");
+    }
+}
+
+#[tokio::test]
+async fn a_panic_of_the_writer_outside_the_database_fails_the_log() {
+    let disk = MemoryDisk::new();
+    let options = LogOptions { observer: Arc::new(Panics), ..LogOptions::default() };
+    let (mut store, _) = LogStore::open(move || Ok(Box::new(disk)), options).await.unwrap();
+    store.save_vote(&vote(1)).await.unwrap();
+    let failure = store.failed().await.to_string();
+    assert!(failure.contains("its writer panicked: a fault that is not the database's"), "{failure}");
+    assert!(store.save_vote(&vote(2)).await.is_err(), "nothing waits for ever");
+}
+
 #[tokio::test]
 async fn a_full_disk_is_a_failure_and_what_was_acknowledged_is_there_after_it() {
     let disk = MemoryDisk::new();

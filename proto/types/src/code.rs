@@ -1,3 +1,5 @@
+use std::fmt;
+
 use thiserror::Error;
 
 /// Declares each code once: its number, its name on the wire, and its meaning.
@@ -6,6 +8,7 @@ macro_rules! codes {
         /// The result of an operation on one item, as it appears in replies and logs. The numbers up to -1,999 are
         /// those of Mooncake Store.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
         #[repr(i32)]
         pub enum Code {
             $($(#[$doc])* $code = $number,)*
@@ -99,6 +102,12 @@ codes! {
     GroupFull = -2013, "GROUP_FULL";
 }
 
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// A number that is no code of this build; the other end is a newer build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0} is no result code of this build")]
@@ -128,5 +137,6 @@ mod tests {
             assert_eq!(Code::try_from(i32::from(*code)), Ok(*code));
         }
         assert_eq!(Code::try_from(1), Err(UnknownCode(1)));
+        assert_eq!(Code::NoLeader.to_string(), "NO_LEADER");
     }
 }

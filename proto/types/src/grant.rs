@@ -76,6 +76,7 @@ pub type SealedGrant = Bytes;
 
 /// Why a sealed grant was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GrantError {
     /// The encoding is newer than this build, or not a grant at all.
     #[error("grant has format {0}, this build reads format {GRANT_FORMAT}: upgrade the older side")]

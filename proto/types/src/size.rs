@@ -55,20 +55,42 @@ impl From<ByteSize> for String {
 }
 
 impl fmt::Display for ByteSize {
-    /// Writes the exact size in the largest binary unit that divides it, so that the output can be parsed again.
+    /// Writes the exact size in the largest binary unit that divides it, so that the output can be parsed again. `{:#}`
+    /// writes it rounded, for people, as in `1.5 GiB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() { self.rounded(f) } else { self.exact(f) }
+    }
+}
+
+impl ByteSize {
+    fn rounded(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 1024 {
+            return write!(f, "{} B", self.0);
+        }
+        let mut value = self.0 as f64 / 1024.0;
+        for unit in ["KiB", "MiB", "GiB"] {
+            if value < 1024.0 {
+                return write!(f, "{value:.1} {unit}");
+            }
+            value /= 1024.0;
+        }
+        write!(f, "{value:.1} TiB")
+    }
+
+    fn exact(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
             if self.0 >> shift > 0 && self.0.is_multiple_of(1 << shift) {
                 return write!(f, "{}{unit}", self.0 >> shift);
             }
         }
-        write!(f, "{}", self.0)
+        // 0 mostly means that there is no limit.
+        write!(f, "{}{}", self.0, if self.0 == 0 { "" } else { "B" })
     }
 }
 
 impl fmt::Debug for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        self.exact(f)
     }
 }
 
@@ -153,10 +175,23 @@ mod tests {
     }
 
     #[test]
+    fn sizes_read_well() {
+        let rounded = |bytes| format!("{:#}", ByteSize(bytes));
+        assert_eq!(
+            [0, 512, 3_274_752, 3 << 29, 5 << 39].map(rounded),
+            ["0 B", "512 B", "3.1 MiB", "1.5 GiB", "2.5 TiB"]
+        );
+    }
+
+    #[test]
     fn what_is_printed_can_be_pasted_back() {
         for bytes in [0, 1, 1023, 1024, 3_274_752, 1 << 30, (1 << 30) + 1] {
             assert_eq!(ByteSize(bytes).to_string().parse(), Ok(ByteSize(bytes)));
         }
+        assert_eq!(
+            [0, 1, 2048, 3_274_753].map(|bytes| ByteSize(bytes).to_string()),
+            ["0", "1B", "2KiB", "3274753B"]
+        );
         for ms in [0, 1, 500, 1000, 90_000, 600_000, 7_200_000] {
             let span = Span(Duration::from_millis(ms));
             assert_eq!(span.to_string().parse(), Ok(span));

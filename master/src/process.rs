@@ -37,10 +37,7 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => return error.report(),
     };
     if loaded.args.file.print_config {
-        return match loaded.print(&mut std::io::stdout()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_) => ExitCode::FAILURE,
-        };
+        return config::printed(loaded.print(&mut std::io::stdout()));
     }
     match run(&loaded) {
         Ok(()) => ExitCode::SUCCESS,

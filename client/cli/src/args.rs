@@ -14,8 +14,8 @@ use crate::output::Format;
 const DEFAULT_MASTERS: &str = "127.0.0.1:50051";
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, yes, healthy; 1 no (not found, degraded, data lost); \
-2 wrong usage, refused by the pool, pool unreachable or down; 3 temporarily unavailable (get, exist, stat: the object is in the pool, and no \
+Exit codes: 0 done, yes, healthy; 1 no (not found, put refused, not removed, degraded, not yet a voter, data lost); \
+2 wrong usage, another error of the pool, pool unreachable or down, output lost; 3 temporarily unavailable (get, exist, stat: the object is in the pool, and no \
 store that holds it can be read now); 130 interrupted.
 With --json a command that fails prints {\"error\": ..., \"code\": ..., \"outcome\": ...}: the text, the pool's code \
 or null, and `definite` or `unknown`. Only --help, --version and run print no JSON.";
@@ -348,22 +348,32 @@ pub(crate) struct RmArgs {
 pub(crate) enum TenantsCommand {
     /// List the tenants that have a quota of their own or something in the pool
     List,
-    /// Give a tenant a quota of its own; at the quota, its own objects are evicted first
-    Set {
-        /// Name of the tenant; empty: the default tenant
-        name: String,
-        /// Most bytes of all replicas, puts in flight included; 0: no limit
-        #[arg(long, value_name = "SIZE", default_value = "0")]
-        bytes: ByteSize,
-        /// Most objects, puts in flight included; 0: no limit
-        #[arg(long, value_name = "N", default_value_t = 0)]
-        objects: u64,
-    },
+    /// Give a tenant a quota of its own, or change it; at the quota, its own objects are evicted first
+    Set(TenantQuotaArgs),
     /// Take a tenant's own quota away; it must have no objects
     Rm {
         /// Name of the tenant; empty: the default tenant
         name: String,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TenantQuotaArgs {
+    /// Name of the tenant; empty: the default tenant
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) limits: TenantLimits,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct TenantLimits {
+    /// Most bytes of all replicas, puts in flight included; 0: no limit [default: as it is]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) bytes: Option<ByteSize>,
+    /// Most objects, puts in flight included; 0: no limit [default: as it is]
+    #[arg(long, value_name = "N")]
+    pub(crate) objects: Option<u64>,
 }
 
 #[derive(Debug, Subcommand)]

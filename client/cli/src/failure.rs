@@ -5,9 +5,10 @@ use std::fmt;
 use mc_client::{Code, ConnectError, Outcome};
 
 use crate::interrupt::Interrupted;
+use crate::output::printable;
 
-/// Exit code for wrong usage or an unusable pool.
-const UNUSABLE: u8 = 2;
+/// Exit code for wrong usage, an unusable pool, or output that was lost.
+pub(crate) const UNUSABLE: u8 = 2;
 /// Exit code for an object that is in the pool but can't be read now.
 const UNAVAILABLE: u8 = 3;
 /// Exit code of an interrupted command, as in shells after SIGINT.
@@ -26,7 +27,7 @@ impl fmt::Display for Unavailable {
             f,
             "{} is temporarily unavailable: it is in the pool, and no store that holds it can be read now \
              (`mcctl status` shows the stores); try again",
-            self.key
+            printable(&self.key)
         )
     }
 }

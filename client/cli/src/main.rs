@@ -19,7 +19,7 @@ use clap::Parser;
 use mc_client::Outcome;
 
 use args::{Cli, Command};
-use failure::{Failure, INTERRUPTED};
+use failure::{Failure, INTERRUPTED, UNUSABLE};
 use output::Output;
 
 /// The same allocator as in `mc-master`, because masters run in this executable too.
@@ -48,9 +48,11 @@ fn main() -> ExitCode {
     };
     let output = Output::new(cli.global.format());
     match dispatch(&cli, output) {
-        Ok(Ended::Well) => ExitCode::SUCCESS,
-        Ok(Ended::Negative) => ExitCode::from(1),
-        Ok(Ended::Down) => ExitCode::from(2),
+        Ok(ended) => code_unless_lost(match ended {
+            Ended::Well => ExitCode::SUCCESS,
+            Ended::Negative => ExitCode::from(1),
+            Ended::Down => ExitCode::from(2),
+        }),
         Err(error) => {
             let failure = Failure::of(&error);
             if failure.exit_code != INTERRUPTED {
@@ -65,10 +67,10 @@ fn main() -> ExitCode {
 /// Prints the parser's message when there is no command to run, and returns the exit code. The message is help or a
 /// version, always as text, or an error in the command line.
 fn not_a_command(error: &clap::Error) -> ExitCode {
-    // A closed output leaves no place to report the failure.
-    let _ = error.print();
+    let printed = error.print();
     if !error.use_stderr() {
-        return ExitCode::SUCCESS;
+        output::note_lost(printed);
+        return code_unless_lost(ExitCode::SUCCESS);
     }
     Output::new(args::format_of(std::env::args_os())).failure(
         &args::what_is_wrong(error),
@@ -76,6 +78,15 @@ fn not_a_command(error: &clap::Error) -> ExitCode {
         Outcome::Definite,
     );
     ExitCode::from(2)
+}
+
+/// Returns `code`, or the code of a failure if a part of the output was lost.
+fn code_unless_lost(code: ExitCode) -> ExitCode {
+    let Some(why) = output::lost() else { return code };
+    output::note(&format!(
+        "error: cannot write to standard output: {why}; the command is done, and a part of its result is lost"
+    ));
+    ExitCode::from(UNUSABLE)
 }
 
 /// Builds a runtime with a thread per core, or per caller of a bench with fewer callers: more threads would pass a

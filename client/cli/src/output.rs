@@ -1,10 +1,15 @@
 //! Output of a command: results to standard output, progress to standard error.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
-use mc_client::{Code, Outcome};
+use mc_client::{ByteSize, Code, Outcome};
 use serde::Serialize;
+
+/// First error of a write to standard output. A closed pipe is none: its reader wants no more.
+static LOST: OnceLock<io::Error> = OnceLock::new();
 
 /// Format of a command's result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -95,16 +100,63 @@ impl Output {
     }
 }
 
-/// Writes a line to standard error.
+/// Writes a line to standard error. Control characters that an error may quote are escaped.
 pub(crate) fn note(line: &str) {
+    let lines: Vec<_> = line.split('\n').map(printable).collect();
     // A closed standard error leaves no place to report the failure.
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = writeln!(io::stderr().lock(), "{}", lines.join("\n"));
+}
+
+/// Writes the bytes of an object to standard output.
+pub(crate) fn bytes(value: &[u8]) {
+    keep_error(|out| out.write_all(value));
 }
 
 fn print(text: &str) {
+    keep_error(|out| writeln!(out, "{text}"));
+}
+
+/// Keeps the error of a write to standard output for [`lost`], so that a command goes on with what it changes.
+fn keep_error(write: impl FnOnce(&mut io::StdoutLock<'_>) -> io::Result<()>) {
     let mut out = io::stdout().lock();
-    // A reader that closed the pipe (`mcctl status | head -1`) is not an error of this program.
-    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+    note_lost(write(&mut out).and_then(|()| out.flush()));
+}
+
+/// Notes the outcome of a write to standard output.
+pub(crate) fn note_lost(written: io::Result<()>) {
+    match written {
+        // `mcctl status | head -1` is no error.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            let _ = LOST.set(error);
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
+
+/// Returns why a part of the output did not reach standard output, if so.
+pub(crate) fn lost() -> Option<&'static io::Error> {
+    LOST.get()
+}
+
+/// Escapes the characters of a name with which it could write over, reorder or add lines on a terminal: control
+/// characters, and marks of line, paragraph and direction. Keys and tenants may have any.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    let is_harmful = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    if !text.contains(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let escape = |mut escaped: String, c: char| {
+        if is_harmful(c) {
+            escaped.extend(c.escape_default());
+        } else {
+            escaped.push(c);
+        }
+        escaped
+    };
+    Cow::Owned(text.chars().fold(String::new(), escape))
 }
 
 /// Aligns cells in columns; the first row is the heading. Escape codes count as zero width.
@@ -144,14 +196,7 @@ fn visible(cell: &str) -> usize {
 
 /// Formats a size for people, as in `1.5 GiB`. The program does not parse this form.
 pub(crate) fn human_bytes(bytes: u64) -> String {
-    let mut value = bytes as f64;
-    for unit in ["B", "KiB", "MiB", "GiB"] {
-        if value < 1024.0 {
-            return if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") };
-        }
-        value /= 1024.0;
-    }
-    format!("{value:.1} TiB")
+    format!("{:#}", ByteSize(bytes))
 }
 
 /// Returns a share, rounded to four decimal places; 0 of nothing.
@@ -178,9 +223,10 @@ mod tests {
     }
 
     #[test]
-    fn sizes_read_well() {
-        assert_eq!(human_bytes(512), "512 B");
-        assert_eq!(human_bytes(3_274_752), "3.1 MiB");
-        assert_eq!(human_bytes(3 << 29), "1.5 GiB");
+    fn a_name_can_neither_move_the_cursor_nor_forge_a_row() {
+        assert_eq!(printable("page/1 ä \\ 名"), "page/1 ä \\ 名");
+        assert_eq!(printable("a\x1b[2Jb"), "a\\u{1b}[2Jb");
+        assert_eq!(printable("a\n1 B  b\r\t\x7f"), "a\\n1 B  b\\r\\t\\u{7f}");
+        assert_eq!(printable("\u{9b}2J\u{202e}x\u{2028}"), "\\u{9b}2J\\u{202e}x\\u{2028}");
     }
 }

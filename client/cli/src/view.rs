@@ -398,45 +398,28 @@ mod tests {
     }
 
     fn store(state: StoreState) -> StoreStatus {
-        StoreStatus {
-            store: StoreId(9),
-            name: String::new(),
-            epoch: SegmentEpoch(1),
-            endpoints: vec![PeerEndpoint {
-                transport: "tcp".into(),
-                address: "10.0.1.1:50060".into(),
-                attributes: Default::default(),
-            }],
-            state,
-            capacity: ByteSize(100),
-            used: ByteSize(40),
-            objects: 0,
-            http_address: String::new(),
-            segments: Vec::new(),
-            transports: Vec::new(),
-        }
+        let mut store = StoreStatus::default();
+        (store.store, store.epoch, store.state) = (StoreId(9), SegmentEpoch(1), state);
+        (store.capacity, store.used) = (ByteSize(100), ByteSize(40));
+        store.endpoints.push(PeerEndpoint {
+            transport: "tcp".into(),
+            address: "10.0.1.1:50060".into(),
+            attributes: Default::default(),
+        });
+        store
     }
 
     fn answer(id: u64, role: &str) -> Report {
-        let member = |id: u64| Member {
-            node: NodeId(id),
-            client_address: address(id),
-            voter: true,
-            ..Member::default()
+        let member = |id: u64| {
+            let mut member = Member::default();
+            (member.node, member.client_address, member.voter) = (NodeId(id), address(id), true);
+            member
         };
         let state = if role == "leader" { StoreState::Alive } else { StoreState::Unknown };
-        let reply = MasterStatus {
-            cluster: Some(ClusterId(7)),
-            node: NodeId(id),
-            role: role.into(),
-            term: 4,
-            applied: 10,
-            keys: 3,
-            members: vec![member(1), member(2), member(3)],
-            stores: vec![store(state)],
-            pid: 100 + id as u32,
-            ..MasterStatus::default()
-        };
+        let mut reply = MasterStatus::default();
+        (reply.cluster, reply.node, reply.role) = (Some(ClusterId(7)), NodeId(id), role.into());
+        (reply.term, reply.applied, reply.keys, reply.pid) = (4, 10, 3, 100 + id as u32);
+        (reply.members, reply.stores) = (vec![member(1), member(2), member(3)], vec![store(state)]);
         (address(id), Ok(reply))
     }
 
@@ -466,7 +449,11 @@ mod tests {
     #[test]
     fn masters_with_different_timings_are_named() {
         let with = |(address, reply): Report, timing: &str| {
-            (address, reply.map(|reply| MasterStatus { raft_timing: timing.into(), ..reply }))
+            let mut reply = reply;
+            if let Ok(reply) = &mut reply {
+                reply.raft_timing = timing.into();
+            }
+            (address, reply)
         };
         let all = [with(answer(1, "follower"), "lan"), with(answer(2, "leader"), "lan"), silence(3)];
         let view = view_of(&all);

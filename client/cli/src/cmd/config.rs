@@ -53,7 +53,7 @@ pub(crate) async fn config(global: &Global, command: &ConfigCommand, output: Out
 }
 
 fn setting(setting: mc_client::Setting) -> Setting {
-    let mc_client::Setting { name, value, default_value, help, fixed } = setting;
+    let mc_client::Setting { name, value, default_value, help, fixed, .. } = setting;
     Setting { name, value, default: default_value, fixed, help }
 }
 

@@ -8,7 +8,7 @@ use crate::Ended;
 use crate::args::{Global, KeyArgs};
 use crate::connect;
 use crate::failure::{NoLeader, Unavailable};
-use crate::output::Output;
+use crate::output::{Output, printable};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -26,12 +26,12 @@ pub(crate) async fn exist(global: &Global, args: &KeyArgs, output: Output) -> Re
     if !exists && client.mode() == Mode::LocalOnly {
         let why = format!(
             "the leader was lost before it answered, so it is unknown whether {} exists; try again",
-            args.key
+            printable(&args.key)
         );
         return Err(NoLeader(why).into());
     }
     output.result(&Document { key: &args.key, exists }, || {
-        format!("{} is {}there", args.key, if exists { "" } else { "not " })
+        format!("{} is {}there", printable(&args.key), if exists { "" } else { "not " })
     });
     Ok(if exists { Ended::Well } else { Ended::Negative })
 }

@@ -1,6 +1,5 @@
 //! `mcctl get`: reads an object, or parts of it, into a file.
 
-use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -12,7 +11,7 @@ use crate::Ended;
 use crate::args::{GetArgs, Global};
 use crate::connect;
 use crate::failure::{NoLeader, Unavailable};
-use crate::output::{Output, human_bytes, note};
+use crate::output::{self, Output, human_bytes, note, printable};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -27,7 +26,7 @@ pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Resu
     if to_stdout && output.is_json() {
         bail!(
             "`get {} -` writes the object to standard output, where the JSON document would go: name a file",
-            args.key
+            printable(&args.key)
         );
     }
     let client = connect::client_of(global).await?;
@@ -37,14 +36,14 @@ pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Resu
         if client.mode() == Mode::LocalOnly {
             let why = format!(
                 "the leader was lost before it answered, so it is unknown whether {} exists; try again",
-                args.key
+                printable(&args.key)
             );
             return Err(NoLeader(why).into());
         }
         if presence != Presence::Absent {
             return Err(Unavailable { key: args.key.clone() }.into());
         }
-        let text = format!("{} is not there", args.key);
+        let text = format!("{} is not there", printable(&args.key));
         if to_stdout {
             note(&text);
         } else {
@@ -53,14 +52,14 @@ pub(crate) async fn get(global: &Global, args: &GetArgs, output: Output) -> Resu
         return Ok(Ended::Negative);
     };
     if to_stdout {
-        let mut out = io::stdout().lock();
-        out.write_all(&value).and_then(|()| out.flush()).context("cannot write to standard output")?;
+        output::bytes(&value);
         return Ok(Ended::Well);
     }
     std::fs::write(&args.file, &value).with_context(|| format!("cannot write {}", args.file.display()))?;
     let document = Document { key: &args.key, found: true, size: Some(value.len()), file: Some(&args.file) };
     output.result(&document, || {
-        format!("got {}: {} in {}", args.key, human_bytes(value.len() as u64), args.file.display())
+        let size = human_bytes(value.len() as u64);
+        format!("got {}: {size} in {}", printable(&args.key), args.file.display())
     });
     Ok(Ended::Well)
 }

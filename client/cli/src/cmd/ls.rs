@@ -10,7 +10,7 @@ use super::stat::pin_name;
 use crate::Ended;
 use crate::args::{Global, LsArgs};
 use crate::connect;
-use crate::output::{Output, columns, human_bytes};
+use crate::output::{Output, columns, human_bytes, printable};
 
 #[derive(Serialize)]
 struct Document {
@@ -116,7 +116,7 @@ fn text(document: &Document, long: bool) -> String {
         (false, true) => table(&document.keys),
         (false, false) => document.keys.iter().fold(String::new(), |mut text, listed| {
             // Writing to a string can't fail.
-            let _ = writeln!(text, "{:>12}  {}", human_bytes(listed.size), listed.key);
+            let _ = writeln!(text, "{:>12}  {}", human_bytes(listed.size), printable(&listed.key));
             text
         }),
     };
@@ -131,8 +131,8 @@ fn table(keys: &[Listed]) -> String {
     for Listed { key, size, details } in keys {
         let Some(details) = details else { continue };
         let store = |replica: &Replica| match replica.suspect {
-            true => format!("{} (suspect)", replica.name),
-            false => replica.name.clone(),
+            true => format!("{} (suspect)", printable(&replica.name)),
+            false => printable(&replica.name).into_owned(),
         };
         rows.push(vec![
             human_bytes(*size),
@@ -143,7 +143,7 @@ fn table(keys: &[Listed]) -> String {
                 true => "being written".to_owned(),
                 false => details.replicas.iter().map(store).collect::<Vec<_>>().join(", "),
             },
-            key.clone(),
+            printable(key).into_owned(),
         ]);
     }
     columns(&rows)
@@ -152,6 +152,16 @@ fn table(keys: &[Listed]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_forges_no_row_of_a_listing() {
+        let listed = |details| Listed { key: "a\n9 B  \x1b[2Jb".to_owned(), size: 1, details };
+        for (long, details) in [(false, None), (true, Some(Details::default()))] {
+            let said = text(&Document { keys: vec![listed(details)], more: false }, long);
+            assert!(said.ends_with("a\\n9 B  \\u{1b}[2Jb\n") && !said.contains('\x1b'), "{said}");
+            assert_eq!(said.lines().count(), 1 + usize::from(long), "{said}");
+        }
+    }
 
     #[test]
     fn a_long_listing_has_a_row_for_each_object() {

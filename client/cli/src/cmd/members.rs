@@ -128,6 +128,9 @@ async fn add(admin: &Admin, address: &str, patience: Duration, output: Output) -
         let (votes, late) = (member.voter, Instant::now() >= deadline);
         if votes || late {
             let member = Member::of(member, leader);
+            if let Some(warning) = votes.then(|| no_spare(&list(&reply))).flatten() {
+                note(&warning);
+            }
             output.result(&member, || match votes {
                 true => format!("{} at {} is a voter", member.id, member.raft),
                 false => format!(
@@ -155,7 +158,9 @@ async fn remove(admin: &Admin, member: &str, output: Output) -> Result<Ended> {
     let document = Removed { id: node.to_string(), removed };
     output.result(&document, || match removed {
         true => {
-            format!("removed {node}; stop its process, and empty its data directory before it is used again")
+            format!(
+                "removed {node}; stop its process (`mcctl members add` would take it in again, with its data)"
+            )
         }
         false => format!("{node} was no member any more"),
     });
@@ -166,6 +171,29 @@ async fn remove(admin: &Admin, member: &str, output: Output) -> Result<Ended> {
         );
     }
     Ok(Ended::Well)
+}
+
+/// Says why the cluster can lose no more master after one was added, if so.
+///
+/// This is a warning and not a refusal: one voter more needs at most one more for a majority, so an added voter that is
+/// up never lowers the number of failures that the cluster survives, and a dead voter is replaced by adding first.
+fn no_spare(members: &[Member]) -> Option<String> {
+    let voters: Vec<_> = members.iter().filter(|member| member.role != "learner").collect();
+    let down: Vec<_> = voters.iter().filter(|voter| !voter.is_up()).collect();
+    let (of, up) = (voters.len(), voters.len() - down.len());
+    let majority = of / 2 + 1;
+    if up > majority {
+        return None;
+    }
+    let names: Vec<_> = down.iter().map(|voter| format!("{} at {}", voter.id, voter.raft)).collect();
+    Some(match names.as_slice() {
+        [] => format!("all {of} masters are needed for a majority: add another one with `mcctl members add`"),
+        names => format!(
+            "the cluster can lose no more master: {up} of {of} are up, and {majority} are a majority; start {}, or \
+             remove what is gone for good with `mcctl members remove`",
+            names.join(", ")
+        ),
+    })
 }
 
 /// Returns whether exactly one voter remains of `members` without `node`.
@@ -233,17 +261,45 @@ mod tests {
     use super::*;
 
     fn member(id: u64, raft: &str) -> mc_client::Member {
-        mc_client::Member { node: NodeId(id), raft_address: raft.to_owned(), ..Default::default() }
+        let mut member = mc_client::Member::default();
+        (member.node, member.raft_address) = (NodeId(id), raft.to_owned());
+        member
+    }
+
+    fn voter(id: u64, raft: &str) -> mc_client::Member {
+        let mut voter = member(id, raft);
+        voter.voter = true;
+        voter
     }
 
     #[test]
     fn the_last_but_one_voter_that_goes_leaves_one() {
-        let voter = |id| mc_client::Member { voter: true, ..member(id, "a:1") };
-        let mut members = vec![voter(1), voter(2), member(3, "c:1")];
+        let mut members = vec![voter(1, "a:1"), voter(2, "a:1"), member(3, "c:1")];
         assert!(leaves_one(&members, NodeId(1)));
         assert!(!leaves_one(&members, NodeId(3)), "it had no vote");
-        members.push(voter(4));
+        members.push(voter(4, "a:1"));
         assert!(!leaves_one(&members, NodeId(1)));
+    }
+
+    #[test]
+    fn an_added_master_that_leaves_no_spare_is_told_with_the_reason() {
+        let cluster = |of: u64, down: u64| {
+            let with_silence = |id| {
+                let silent_ms = if id <= down { Some(5_000) } else { Some(0) };
+                Member { silent_ms, ..Member::of(&voter(id, &format!("m{id}:1")), Some(NodeId(of))) }
+            };
+            no_spare(&(1..=of).map(with_silence).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            [cluster(3, 0), cluster(4, 0), cluster(5, 0), cluster(5, 1), cluster(6, 1)],
+            [const { None }; 5]
+        );
+        let two = cluster(2, 0).unwrap();
+        assert!(two.contains("all 2 masters are needed"), "{two}");
+        let four = cluster(4, 1).unwrap();
+        assert!(four.contains("3 of 4 are up") && four.contains("at m1:1"), "{four}");
+        assert!(cluster(3, 1).unwrap().contains("2 of 3 are up"));
+        assert!(!Member::of(&voter(9, "m9:1"), None).is_up(), "never heard");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::Ended;
 use crate::args::{Global, PinKind, PutArgs};
 use crate::connect;
 use crate::failure::NoLeader;
-use crate::output::{Output, human_bytes, note};
+use crate::output::{Output, human_bytes, note, printable};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -48,14 +48,15 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
         data_type: args.data_type,
         ..PutOptions::default()
     };
+    let key = printable(&args.key);
     let mut document =
         Document { key: &args.key, result: "stored", size: value.len(), error: None, code: None };
     let (text, ended) = match client.put_with(&args.key, &value, &options).await {
-        Ok(Put::Stored) => (format!("stored {}: {}", args.key, human_bytes(value.len() as u64)), Ended::Well),
+        Ok(Put::Stored) => (format!("stored {key}: {}", human_bytes(value.len() as u64)), Ended::Well),
         Ok(Put::AlreadyExists) => {
             document.result = "exists";
             (
-                format!("{} is there already and stays as it is (--replace puts a new value)", args.key),
+                format!("{key} is there already and stays as it is (--replace puts a new value)"),
                 Ended::Negative,
             )
         }
@@ -68,7 +69,7 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
             document.result = "refused";
             document.error = Some(error.to_string());
             document.code = Some(error.code.name());
-            (format!("refused {}", args.key), Ended::Negative)
+            (format!("refused {key}"), Ended::Negative)
         }
         Err(error) => return Err(error.into()),
     };

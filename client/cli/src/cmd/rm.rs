@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::Ended;
 use crate::args::{Global, RmArgs};
 use crate::connect;
-use crate::output::Output;
+use crate::output::{Output, printable};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -37,12 +37,15 @@ async fn one(client: &Client, key: &str, args: &RmArgs, output: Output) -> Resul
         None => client.remove(key, args.force).await,
         Some(store) => drop_replica(client, key, store).await,
     };
+    let shown = printable(key);
     let (result, text, ended) = match removed {
-        Ok(true) => ("removed", format!("removed {key}"), Ended::Well),
-        Ok(false) => ("not_found", format!("{key} is not there"), Ended::Negative),
-        Err(error) if error.code == Code::ObjectHasLease => {
-            ("leased", format!("{key} was read a moment ago and stays (--force removes it)"), Ended::Negative)
-        }
+        Ok(true) => ("removed", format!("removed {shown}"), Ended::Well),
+        Ok(false) => ("not_found", format!("{shown} is not there"), Ended::Negative),
+        Err(error) if error.code == Code::ObjectHasLease => (
+            "leased",
+            format!("{shown} was read a moment ago and stays (--force removes it)"),
+            Ended::Negative,
+        ),
         Err(error) => return Err(error.into()),
     };
     output.result(&Document { key, result }, || text);
@@ -54,7 +57,7 @@ async fn drop_replica(client: &Client, key: &str, store: &str) -> Result<bool, E
     dropped.pop().unwrap_or(Ok(false))
 }
 
-fn many(Removed { objects, leased }: Removed, output: Output) -> Ended {
+fn many(Removed { objects, leased, .. }: Removed, output: Output) -> Ended {
     output.result(&Many { removed: objects, leased }, || match leased {
         0 => format!("removed objects: {objects}"),
         _ => format!("removed objects: {objects}; read a moment ago, so they stay (--force): {leased}"),

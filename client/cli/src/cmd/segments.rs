@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::Ended;
 use crate::args::Global;
 use crate::connect;
-use crate::output::{Output, columns, human_bytes};
+use crate::output::{Output, columns, human_bytes, printable};
 use crate::view::{address, state_name};
 
 #[derive(Serialize)]
@@ -59,8 +59,8 @@ fn table(document: &Document<'_>) -> String {
     rows.extend(document.segments.iter().map(|segment| {
         let full = 100.0 * segment.used_bytes as f64 / segment.size_bytes.max(1) as f64;
         vec![
-            segment.store.to_owned(),
-            segment.addr.to_owned(),
+            printable(segment.store).into_owned(),
+            printable(segment.addr).into_owned(),
             segment.segment.to_string(),
             segment.state.to_owned(),
             human_bytes(segment.size_bytes),

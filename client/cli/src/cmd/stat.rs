@@ -10,7 +10,7 @@ use crate::Ended;
 use crate::args::{Global, KeyArgs};
 use crate::connect;
 use crate::failure::Unavailable;
-use crate::output::{Output, human_bytes};
+use crate::output::{Output, human_bytes, printable};
 
 #[derive(Serialize)]
 struct Document<'a> {
@@ -110,10 +110,10 @@ pub(super) fn pin_name(pin: Pin) -> &'static str {
 }
 
 fn text(document: &Document<'_>) -> String {
-    let Some(object) = &document.object else { return format!("{} is not there", document.key) };
+    let key = printable(document.key);
+    let Some(object) = &document.object else { return format!("{key} is not there") };
     let mut text = format!(
-        "{}\n  size      {} ({} bytes)\n  checksum  {}\n  version   {}\n",
-        document.key,
+        "{key}\n  size      {} ({} bytes)\n  checksum  {}\n  version   {}\n",
         human_bytes(object.size),
         object.size,
         object.checksum,
@@ -138,7 +138,10 @@ fn text(document: &Document<'_>) -> String {
         let _ = writeln!(
             text,
             "  replica   store {} ({}), segment {}, offset {}{suspect}",
-            replica.addr, replica.store, replica.segment, replica.offset
+            printable(&replica.addr),
+            replica.store,
+            replica.segment,
+            replica.offset
         );
     }
     text

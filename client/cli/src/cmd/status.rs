@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::Ended;
 use crate::args::Global;
 use crate::connect;
-use crate::output::{Output, Tone, columns, human_bytes};
+use crate::output::{Output, Tone, columns, human_bytes, printable};
 use crate::view::{Health, View, not_offered};
 
 pub(crate) async fn status(global: &Global, output: Output) -> Result<Ended> {
@@ -34,7 +34,7 @@ fn screen(view: &View, output: Output) -> String {
     // Writing to a string can't fail.
     let _ = writeln!(text, "cluster {cluster}  {health}  keys {}", or_dash(view.keys));
     for problem in &view.problems {
-        let _ = writeln!(text, "  {}", output.paint(Tone::Warning, problem));
+        let _ = writeln!(text, "  {}", output.paint(Tone::Warning, &printable(problem)));
     }
 
     let mut rows = vec![heading(["MASTER", "ROLE", "TERM", "APPLIED", "TIMING", "PID", "ID"])];
@@ -58,7 +58,7 @@ fn screen(view: &View, output: Output) -> String {
             let tone = if store.is_alive() { Tone::Good } else { Tone::Bad };
             let full = 100.0 * store.used_bytes as f64 / store.capacity_bytes.max(1) as f64;
             rows.push(vec![
-                store.addr.clone(),
+                printable(&store.addr).into_owned(),
                 output.paint(tone, &store.state),
                 human_bytes(store.used_bytes),
                 human_bytes(store.capacity_bytes),
@@ -69,7 +69,7 @@ fn screen(view: &View, output: Output) -> String {
         }
         let _ = write!(text, "\n{}", columns(&rows));
         for line in not_offered(&view.stores) {
-            let _ = write!(text, "\n  {line}");
+            let _ = write!(text, "\n  {}", printable(&line));
         }
     }
     text

@@ -1,14 +1,16 @@
 //! `mcctl tenants list|set|rm`: shows tenants, and sets their quotas.
 
-use anyhow::Result;
-use mc_client::{Quota, Tenant};
+use std::borrow::Cow;
+
+use anyhow::{Context as _, Result};
+use mc_client::{Admin, Quota, Setting, Tenant};
 use mc_types::ByteSize;
 use serde::Serialize;
 
 use crate::Ended;
-use crate::args::{Global, TenantsCommand};
+use crate::args::{Global, TenantLimits, TenantsCommand};
 use crate::connect;
-use crate::output::{Output, columns, human_bytes};
+use crate::output::{Output, columns, human_bytes, printable};
 
 #[derive(Serialize)]
 struct Document {
@@ -46,10 +48,11 @@ pub(crate) async fn tenants(global: &Global, command: &TenantsCommand, output: O
             let document = Document { tenants };
             output.result(&document, || table(&document));
         }
-        TenantsCommand::Set { name, bytes, objects } => {
-            admin.set_tenant(name, Quota { bytes: *bytes, objects: *objects }).await?;
-            let quota = format!("{}, {}", limit(bytes.0, size), limit(*objects, objects_text));
-            output.result(&Changed { tenant: name, result: "set" }, || format!("{}: {quota}", shown(name)));
+        TenantsCommand::Set(args) => {
+            let (name, quota) = (&args.name, wanted(&admin, &args.name, &args.limits).await?);
+            admin.set_tenant(name, quota).await?;
+            let text = format!("{}, {}", limit(quota.bytes.0, size), limit(quota.objects, objects_text));
+            output.result(&Changed { tenant: name, result: "set" }, || format!("{}: {text}", shown(name)));
         }
         TenantsCommand::Rm { name } => {
             admin.remove_tenant(name).await?;
@@ -59,6 +62,42 @@ pub(crate) async fn tenants(global: &Global, command: &TenantsCommand, output: O
         }
     }
     Ok(Ended::Well)
+}
+
+/// Returns the quota that a tenant is to have: a limit that is not given stays as it is.
+///
+/// The quota is read before it is written, so of two changes at the same time one may take back the other.
+async fn wanted(admin: &Admin, name: &str, limits: &TenantLimits) -> Result<Quota> {
+    if let (Some(bytes), Some(objects)) = (limits.bytes, limits.objects) {
+        return Ok(Quota { bytes, objects });
+    }
+    let now = match admin.tenants().await?.into_iter().find(|tenant| tenant.name == name) {
+        Some(tenant) => tenant.quota,
+        None => default_quota(&admin.config().await?.settings)?,
+    };
+    Ok(changed(now, limits))
+}
+
+fn changed(now: Quota, limits: &TenantLimits) -> Quota {
+    Quota { bytes: limits.bytes.unwrap_or(now.bytes), objects: limits.objects.unwrap_or(now.objects) }
+}
+
+/// Returns the quota of tenants that have none of their own and nothing in the pool, so that they are not listed.
+fn default_quota(settings: &[Setting]) -> Result<Quota> {
+    let value = |name: &str| {
+        let setting = settings.iter().find(|setting| setting.name == name);
+        setting.map(|setting| setting.value.as_str()).with_context(|| {
+            format!("the masters have no setting {name}, so the present limits are unknown: give both limits")
+        })
+    };
+    Ok(Quota {
+        bytes: value("default-quota-bytes")?
+            .parse()
+            .context("cannot read the setting default-quota-bytes")?,
+        objects: value("default-quota-objects")?
+            .parse()
+            .context("cannot read the setting default-quota-objects")?,
+    })
 }
 
 fn listed(tenant: Tenant) -> Listed {
@@ -76,8 +115,8 @@ fn listed(tenant: Tenant) -> Listed {
 }
 
 /// Returns the name as people read it.
-fn shown(name: &str) -> &str {
-    if name.is_empty() { "(default)" } else { name }
+fn shown(name: &str) -> Cow<'_, str> {
+    if name.is_empty() { Cow::Borrowed("(default)") } else { printable(name) }
 }
 
 fn limit(limit: u64, text: impl Fn(u64) -> String) -> String {
@@ -96,19 +135,74 @@ fn table(document: &Document) -> String {
     if document.tenants.is_empty() {
         return "no tenant has a quota or an object".to_owned();
     }
-    let header = ["TENANT", "OBJECTS", "OF", "BYTES", "OF", "IN FLIGHT", "HARD-PINNED", "QUOTA"];
+    let header = ["TENANT", "OBJECTS", "OF", "BYTES", "OF", "PUTS", "THEIR BYTES", "HARD-PINNED", "QUOTA"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     for it in &document.tenants {
         rows.push(vec![
-            shown(&it.name).to_owned(),
+            shown(&it.name).into_owned(),
             it.objects.to_string(),
             limit(it.quota_objects, |objects| objects.to_string()),
             human_bytes(it.bytes),
             limit(it.quota_bytes, human_bytes),
             it.puts_in_flight.to_string(),
+            human_bytes(it.bytes_in_flight),
             human_bytes(it.hard_pinned_bytes),
             if it.registered { "its own" } else { "default" }.to_owned(),
         ]);
     }
     columns(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quota(bytes: u64, objects: u64) -> Quota {
+        Quota { bytes: ByteSize(bytes), objects }
+    }
+
+    fn of(quota: Quota) -> (u64, u64) {
+        (quota.bytes.0, quota.objects)
+    }
+
+    #[test]
+    fn a_limit_that_is_not_given_stays() {
+        let limits = |bytes: Option<u64>, objects| TenantLimits { bytes: bytes.map(ByteSize), objects };
+        assert_eq!(of(changed(quota(5, 7), &limits(Some(6), None))), (6, 7));
+        assert_eq!(of(changed(quota(5, 7), &limits(None, Some(0)))), (5, 0));
+        assert_eq!(of(changed(quota(5, 7), &limits(Some(1), Some(2)))), (1, 2));
+    }
+
+    #[test]
+    fn a_tenant_that_is_not_listed_has_the_limits_of_the_settings() {
+        let setting = |name: &str, value: &str| {
+            let mut setting = Setting::default();
+            (setting.name, setting.value) = (name.to_owned(), value.to_owned());
+            setting
+        };
+        let settings = [setting("default-quota-objects", "9"), setting("default-quota-bytes", "1GiB")];
+        assert_eq!(of(default_quota(&settings).unwrap()), (1 << 30, 9));
+        let why = default_quota(&settings[..1]).unwrap_err().to_string();
+        assert!(why.contains("default-quota-bytes"), "{why}");
+    }
+
+    #[test]
+    fn puts_in_flight_are_listed_with_their_bytes_and_names_forge_no_row() {
+        let listed = Listed {
+            name: "team\n(default)".to_owned(),
+            registered: true,
+            quota_bytes: 1 << 30,
+            quota_objects: 0,
+            objects: 3,
+            bytes: 4096,
+            puts_in_flight: 2,
+            bytes_in_flight: 3 << 20,
+            hard_pinned_bytes: 0,
+        };
+        assert_eq!(
+            table(&Document { tenants: vec![listed] }),
+            "TENANT           OBJECTS  OF        BYTES    OF       PUTS  THEIR BYTES  HARD-PINNED  QUOTA\n\
+             team\\n(default)  3        no limit  4.0 KiB  1.0 GiB  2     3.0 MiB      0 B          its own\n"
+        );
+    }
 }

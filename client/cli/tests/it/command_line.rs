@@ -1,6 +1,7 @@
 //! `mcctl` without a pool: what it says and which exit code it ends with.
 
-use std::process::{Command, Output};
+use std::fs::File;
+use std::process::{Command, Output, Stdio};
 
 /// Nothing listens on the discard port of loopback.
 const NOBODY: &str = "127.0.0.1:9";
@@ -101,6 +102,40 @@ fn objects_that_cannot_travel_are_refused_before_anything_is_asked() {
     assert_eq!((output.status.code(), text(&output.stderr).contains("/no/such/file")), (Some(2), true));
     let output = mcctl(&["--masters", NOBODY, "get", "key", "-", "--json"]);
     assert_eq!(output.status.code(), Some(2), "the bytes and the document can't share standard output");
+}
+
+/// The command and where its output goes.
+fn writing_to(args: &[&str], out: impl Into<Stdio>) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mcctl"));
+    command.args(args).env_remove("MC_MASTERS").stdout(out).output().unwrap()
+}
+
+#[test]
+fn a_command_whose_output_is_lost_fails() {
+    for line in ["completion bash", "completion bash --json", "--help", "--version", "run master --help"] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = writing_to(&line.split(' ').collect::<Vec<_>>(), full);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{line}: {said}");
+        assert!(said.contains("cannot write to standard output: No space left"), "{line}: {said}");
+    }
+}
+
+#[test]
+fn a_closed_pipe_ends_a_command_quietly() {
+    for line in ["completion bash", "--help", "run master --help"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = writing_to(&line.split(' ').collect::<Vec<_>>(), writer);
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""), "{line}");
+    }
+}
+
+#[test]
+fn a_quota_is_set_by_at_least_one_limit() {
+    let output = mcctl(&["--masters", NOBODY, "tenants", "set", "team"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--bytes"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Objects on the command line, against one master and one store started in the wrong order.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -50,6 +50,110 @@ fn document(output: &Output) -> Value {
 
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()
+}
+
+/// A master and a store for `mcctl`, ready to use.
+struct Pool {
+    client: String,
+    _roles: [Role; 2],
+    _dir: TempDir,
+}
+
+impl Pool {
+    fn start() -> Self {
+        let dir = TempDir::new().unwrap();
+        let [client, raft, http, data, store_http] = addresses();
+        let (of_master, of_store) = (dir.path().join("master"), dir.path().join("store"));
+        let master = format!("master --single --listen {client} --raft-listen {raft} --http-listen {http}");
+        let store =
+            format!("store --segment 64mb --masters {client} --listen {data} --http-listen {store_http}");
+        let start = |line: &str, dir: &Path| {
+            Role::start(&[&line.split(' ').collect::<Vec<_>>()[..], &["--data-dir", path(dir)]].concat())
+        };
+        let pool = Self { _roles: [start(&master, &of_master), start(&store, &of_store)], client, _dir: dir };
+        pool.wait("the pool is healthy", || pool.run(&["status"]).status.success());
+        pool
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = mcctl(args);
+        command.args(["--masters", &self.client]);
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    fn tenants(&self) -> Value {
+        document(&self.run(&["tenants", "list", "--json"]))["tenants"].clone()
+    }
+
+    fn wait(&self, what: &str, mut is: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is() {
+            assert!(start.elapsed() < Duration::from_secs(60), "not within a minute: {what}");
+        }
+    }
+}
+
+#[test]
+fn output_that_is_lost_is_a_failure_and_a_quota_keeps_the_limit_that_is_not_given() {
+    let pool = Pool::start();
+    let mut put = pool.command(&["put", "a key", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    put.stdin.take().unwrap().write_all(b"value").unwrap();
+    assert_eq!(put.wait().unwrap().code(), Some(0));
+    for args in [&["ls"][..], &["ls", "--json"], &["get", "a key", "-"], &["status"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = pool.command(args).stdout(full).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert_eq!(said.matches("cannot write to standard output").count(), 1, "{args:?}: {said}");
+
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = pool.command(args).stdout(writer).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), said.as_str()), (Some(0), ""), "{args:?}");
+    }
+
+    let set = |args: &[&str]| {
+        let output = pool.run(&[&["tenants", "set"][..], args].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let quota = |name: &str| {
+        let tenants = pool.tenants();
+        let tenant = tenants.as_array().unwrap().iter().find(|tenant| tenant["name"] == name).unwrap();
+        (tenant["quota_bytes"].as_u64().unwrap(), tenant["quota_objects"].as_u64().unwrap())
+    };
+    set(&["team", "--objects", "7", "--bytes", "1mb"]);
+    set(&["team", "--bytes", "2mb"]);
+    assert_eq!(quota("team"), (2 << 20, 7), "the limit on objects stays");
+    set(&["team", "--objects", "0"]);
+    assert_eq!(quota("team"), (2 << 20, 0));
+    assert!(pool.run(&["config", "set", "default-quota-objects", "9"]).status.success());
+    set(&["new", "--bytes", "3mb"]);
+    assert_eq!(quota("new"), (3 << 20, 9), "the default of tenants without a quota of their own");
+}
+
+#[test]
+fn an_interrupted_bench_leaves_nothing_in_a_pool_that_others_use() {
+    let pool = Pool::start();
+    for kind in ["put", "get"] {
+        let line = format!("bench {kind} --size 64kb --keys 200 --threads 4 --duration 10m");
+        let mut bench =
+            pool.command(&line.split(' ').collect::<Vec<_>>()).stderr(Stdio::piped()).spawn().unwrap();
+        let has = |name: &str| pool.tenants()[0][name].as_u64().is_some_and(|number| number > 0);
+        pool.wait("it puts objects", || has("objects"));
+        let pid = rustix::process::Pid::from_child(&bench);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        let code = bench.wait().unwrap().code();
+        let mut said = String::new();
+        bench.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(code, Some(130), "{kind}: {said}");
+        assert!(said.contains("interrupted: "), "{kind}: {said}");
+        assert!(!has("objects") && !has("puts_in_flight"), "{kind}: {}", pool.tenants());
+    }
 }
 
 #[test]

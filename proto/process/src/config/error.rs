@@ -1,3 +1,4 @@
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -54,18 +55,30 @@ pub enum ConfigError {
     },
 }
 
+/// Returns the exit code of a process that only had to write something to standard output: 0, also when the reader
+/// closed the pipe, or 2 with an error if the output was lost.
+#[must_use]
+pub fn printed(written: std::io::Result<()>) -> ExitCode {
+    match written {
+        Err(why) if why.kind() != std::io::ErrorKind::BrokenPipe => {
+            let _ = writeln!(std::io::stderr(), "error: cannot write to standard output: {why}");
+            ExitCode::from(2)
+        }
+        Ok(()) | Err(_) => ExitCode::SUCCESS,
+    }
+}
+
 impl ConfigError {
     /// Prints the help on standard output, or the error on standard error, and returns the exit code: 0 or 2.
     #[must_use]
     pub fn report(&self) -> ExitCode {
-        use std::io::Write as _;
-        // A closed output is no reason to panic; nobody reads the message then.
         match self {
             Self::Shown(text) => {
-                let _ = write!(std::io::stdout(), "{text}");
-                ExitCode::SUCCESS
+                let mut out = std::io::stdout();
+                printed(write!(out, "{text}").and_then(|()| out.flush()))
             }
             error => {
+                // A closed standard error leaves no place to report the failure.
                 let _ = writeln!(std::io::stderr(), "error: {error}");
                 ExitCode::from(2)
             }

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use clap::{Command, FromArgMatches};
 
-pub use error::ConfigError;
+pub use error::{ConfigError, printed};
 pub use layers::variable;
 
 /// The flags that name the configuration file and print the resolved settings.

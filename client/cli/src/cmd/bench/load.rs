@@ -1,7 +1,8 @@
 //! `mcctl bench put|get|exist|lookup|mixed`: measures one kind of call under load.
 
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -21,6 +22,7 @@ use crate::Ended;
 use crate::args::{Global, LoadArgs};
 use crate::children::Shape;
 use crate::connect;
+use crate::interrupt::{Interrupted, Interrupts};
 use crate::output::{Output, note};
 use crate::progress::Progress;
 use crate::workload::{Block, Keyspace};
@@ -57,7 +59,13 @@ fn default_keys(args: &LoadArgs) -> u64 {
     ((512 << 20) / args.size.0.max(1)).clamp(1, 4_096).max(calls)
 }
 
-pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: Output) -> Result<Ended> {
+pub(crate) async fn bench(
+    kind: Kind,
+    global: &Global,
+    args: &LoadArgs,
+    output: Output,
+    interrupts: &mut Interrupts,
+) -> Result<Ended> {
     if args.size.0 == 0 {
         bail!("--size is 0: an object has at least one byte");
     }
@@ -69,36 +77,33 @@ pub(crate) async fn bench(kind: Kind, global: &Global, args: &LoadArgs, output: 
     if args.single {
         (shape.masters, shape.stores, shape.segment) = (1, 1, ByteSize(shape.segment.0 * 2));
     }
-    let pool = Pool::open(global, &shape).await?;
-    let disk = pool.disk(args.data_dir.as_deref());
-    let machine = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
-    let machine = machine.context("cannot measure this machine")?;
-    let client = connect::client_at(&pool.masters(), global).await?;
+    let begun = async {
+        let pool = Pool::open(global, &shape).await?;
+        let disk = pool.disk(args.data_dir.as_deref());
+        let machine = tokio::task::spawn_blocking(move || Machine::measure(&disk)).await?;
+        let machine = machine.context("cannot measure this machine")?;
+        let client = connect::client_at(&pool.masters(), global).await?;
 
-    let run = format!("bench/{:016x}", rand::random::<u64>());
-    let space = Keyspace::uniform(run, args.size.0 as usize);
-    let values = if matches!(kind, Kind::Put | Kind::Mixed) { args.batch.into() } else { 0 };
-    let values = allocated(&client, (0..values).map(|block| space.object(block).1).collect())?;
-    let load = Arc::new(Load { client, args: args.clone(), keys, values, space, next: AtomicU64::new(keys) });
-    if kind != Kind::Put {
-        load.populate().await?;
-    }
-    let one_at_a_time = kind == Kind::Put && args.threads == 1 && args.batch == 1;
-    let watch = match one_at_a_time {
-        true => measured(Watch::begin(&pool.masters(), &load.client).await),
-        false => None,
+        let run = format!("bench/{:016x}", rand::random::<u64>());
+        let space = Keyspace::uniform(run.clone(), args.size.0 as usize);
+        let values = if matches!(kind, Kind::Put | Kind::Mixed) { args.batch.into() } else { 0 };
+        let values = allocated(&client, (0..values).map(|block| space.object(block).1).collect())?;
+        let (args, next, over) = (args.clone(), AtomicU64::new(keys), AtomicBool::new(false));
+        anyhow::Ok((pool, machine, Load { client, args, keys, values, run, space, next, over }))
     };
-    let mut progress = Progress::new("measuring", args.duration.0.as_millis() as u64);
-    let (counts, took) = match kind {
-        Kind::Put => load.put_rounds(&mut progress).await,
-        _ => load.steady(kind, &mut progress).await?,
-    };
-    drop(progress);
-    load.remove(0..load.next.load(Ordering::Relaxed)).await;
+    let (pool, machine, load) = interrupts.until(begun).await??;
+    let load = Arc::new(load);
 
+    let measure = load.measure(kind, &pool);
+    let measured = match &pool {
+        // Its processes end with this one, and the objects with them.
+        Pool::Own(_) => interrupts.until(measure).await??,
+        Pool::Given(_) => load.leave_nothing(measure, interrupts).await?,
+    };
+    let (counts, took, watch) = measured;
     let mut report = Report::new(kind.name(), args, keys, &counts, took, machine, kind.moves_bytes());
     if let Some(watch) = watch {
-        report.parts = measured(watch.end(&load.client, &counts.latencies).await);
+        report.parts = measured_or_noted(interrupts.until(watch.end(&load.client, &counts.latencies)).await?);
     }
     output.result(&report, || report.table());
     Ok(if counts.failed == 0 && counts.wrong == 0 { Ended::Well } else { Ended::Negative })
@@ -118,7 +123,7 @@ fn allocated(client: &Client, values: Vec<Bytes>) -> Result<Vec<RegisteredMemory
 
 /// Turns an error into `None` with a note: masters of a given pool may not expose their metrics. The rest of the bench
 /// still counts.
-fn measured<T>(outcome: Result<T>) -> Option<T> {
+fn measured_or_noted<T>(outcome: Result<T>) -> Option<T> {
     outcome.inspect_err(|why| note(&format!("the parts of a put are not measured: {why:#}"))).ok()
 }
 
@@ -126,20 +131,81 @@ struct Load {
     client: Client,
     args: LoadArgs,
     keys: u64,
+    /// First part of the names of all objects.
+    run: String,
     space: Keyspace,
     /// Values of the measured puts, shared by all blocks, so that generating values is not measured. Reads use only
     /// blocks that [`Load::populate`] put.
     values: Vec<RegisteredMemory>,
     /// Next block that has not been put. Blocks below `keys` are those that are read.
     next: AtomicU64,
+    /// Whether a signal asked for the end: callers finish the call that they are in.
+    over: AtomicBool,
 }
 
 impl Load {
+    /// Puts what is to be read, makes the calls, and removes the objects.
+    async fn measure(self: &Arc<Self>, kind: Kind, pool: &Pool) -> Result<(Counts, Duration, Option<Watch>)> {
+        if kind != Kind::Put {
+            self.populate().await?;
+        }
+        let one_at_a_time = kind == Kind::Put && self.args.threads == 1 && self.args.batch == 1;
+        let watch = match one_at_a_time {
+            true => measured_or_noted(Watch::begin(&pool.masters(), &self.client).await),
+            false => None,
+        };
+        let mut progress = Progress::new("measuring", self.args.duration.0.as_millis() as u64);
+        let (counts, took) = match kind {
+            Kind::Put => self.put_rounds(&mut progress).await,
+            _ => self.steady(kind, &mut progress).await?,
+        };
+        drop(progress);
+        self.remove(0..self.next.load(Ordering::Relaxed)).await;
+        Ok((counts, took, watch))
+    }
+
+    /// Runs `measure` on a pool that others use, and leaves nothing behind if it fails or a signal ends it.
+    ///
+    /// Callers finish the call that they are in rather than being dropped, so that no put stays open and none is
+    /// committed after the removal. A second signal ends at once.
+    async fn leave_nothing<T>(
+        &self,
+        measure: impl Future<Output = Result<T>>,
+        interrupts: &mut Interrupts,
+    ) -> Result<T> {
+        let all = async {
+            let measured = measure.await;
+            if measured.is_err() {
+                self.remove(0..self.next.load(Ordering::Relaxed)).await;
+            }
+            measured
+        };
+        let mut all = pin!(all);
+        tokio::select! {
+            measured = &mut all => return measured,
+            () = interrupts.next() => {}
+        }
+        self.over.store(true, Ordering::Relaxed);
+        note(
+            "interrupted: waiting for the calls in flight and removing the objects; interrupt again to leave them",
+        );
+        // How far the measurement came does not matter any more.
+        let _: Result<T> = interrupts.until(all).await?;
+        Err(Interrupted.into())
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
     /// Puts the objects that the calls later read.
     async fn populate(&self) -> Result<()> {
         let mut progress = Progress::new("putting the objects to read", self.keys);
         let blocks: Vec<Block> = (0..self.keys).collect();
         for batch in self.space.batches(&blocks) {
+            if self.is_over() {
+                return Err(Interrupted.into());
+            }
             let objects: Vec<_> = batch.iter().map(|block| self.space.object(*block)).collect();
             for result in self.client.batch_put(&objects, &PutOptions::default()).await {
                 match result.context("cannot put the objects that are to be read")? {
@@ -156,7 +222,7 @@ impl Load {
     /// refuses puts.
     async fn put_rounds(self: &Arc<Self>, progress: &mut Progress) -> (Counts, Duration) {
         let (mut counts, mut took) = (Counts::new(), Duration::ZERO);
-        while took < self.args.duration.0 {
+        while took < self.args.duration.0 && !self.is_over() {
             let first = self.next.fetch_add(self.keys, Ordering::Relaxed);
             let cursor = Arc::new(AtomicU64::new(first));
             let left = self.args.duration.0 - took;
@@ -168,7 +234,7 @@ impl Load {
                     loop {
                         let from = cursor.fetch_add(load.args.batch.into(), Ordering::Relaxed);
                         let to = (from + u64::from(load.args.batch)).min(first + load.keys);
-                        if from >= to || start.elapsed() >= left {
+                        if from >= to || start.elapsed() >= left || load.is_over() {
                             return counts;
                         }
                         load.put(from..to, &mut counts).await;
@@ -196,7 +262,7 @@ impl Load {
             let mut rng = SmallRng::seed_from_u64(seed.fetch_add(1, Ordering::Relaxed));
             async move {
                 let mut counts = Counts::new();
-                while start.elapsed() < load.args.duration.0 {
+                while start.elapsed() < load.args.duration.0 && !load.is_over() {
                     match kind {
                         Kind::Exist => load.exist(&mut rng, &mut counts).await,
                         Kind::Lookup => load.lookup(&mut rng, &mut counts).await,
@@ -327,8 +393,15 @@ impl Load {
     /// Removes blocks to make room, with force because some were just read. Absent blocks are no failure.
     async fn remove(&self, blocks: std::ops::Range<Block>) {
         let keys: Vec<_> = blocks.map(|block| self.space.key(block)).collect();
+        let mut failed = None;
         for keys in keys.chunks(mc_types::MAX_ITEMS) {
-            self.client.batch_remove(keys, true).await;
+            failed = failed.or(self.client.batch_remove(keys, true).await.into_iter().find_map(Result::err));
+        }
+        if let Some(why) = failed {
+            let run = &self.run;
+            note(&format!(
+                "some objects were not removed ({why}): `mcctl rm --regex '^{run}' --force` removes them"
+            ));
         }
     }
 }

@@ -24,22 +24,26 @@ use crate::output::Output;
 
 pub(crate) async fn bench(global: &Global, args: &BenchArgs, output: Output) -> Result<Ended> {
     let mut interrupts = Interrupts::catch().context("cannot catch signals")?;
-    let work = async {
-        match &args.what {
-            BenchCommand::Put(args) => load::bench(load::Kind::Put, global, args, output).await,
-            BenchCommand::Get(args) => load::bench(load::Kind::Get, global, args, output).await,
-            BenchCommand::Exist(args) => load::bench(load::Kind::Exist, global, args, output).await,
-            BenchCommand::Lookup(args) => load::bench(load::Kind::Lookup, global, args, output).await,
-            BenchCommand::Mixed(args) => load::bench(load::Kind::Mixed, global, args, output).await,
-            BenchCommand::Failover(args) => failover::bench(global, args, output).await,
-            BenchCommand::Restart(args) => restart::bench(global, args, output).await,
-            BenchCommand::Replay(args) => replay::bench(global, args, output).await,
-            BenchCommand::Fleet(args) => fleet::bench(global, args, output).await,
-            BenchCommand::Allocator(args) => allocator::bench(global, args, output).await,
-            BenchCommand::Full(args) => full::bench(global, args, output).await,
-            BenchCommand::Transfer(args) => transfer::bench(global, args, output).await,
-            BenchCommand::TransferStore(args) => transfer::store::serve(global, args).await,
+    match &args.what {
+        BenchCommand::Put(args) => load::bench(load::Kind::Put, global, args, output, &mut interrupts).await,
+        BenchCommand::Get(args) => load::bench(load::Kind::Get, global, args, output, &mut interrupts).await,
+        BenchCommand::Exist(args) => {
+            load::bench(load::Kind::Exist, global, args, output, &mut interrupts).await
         }
-    };
-    interrupts.until(work).await?
+        BenchCommand::Lookup(args) => {
+            load::bench(load::Kind::Lookup, global, args, output, &mut interrupts).await
+        }
+        BenchCommand::Mixed(args) => {
+            load::bench(load::Kind::Mixed, global, args, output, &mut interrupts).await
+        }
+        // Their pools end with them.
+        BenchCommand::Failover(args) => interrupts.until(failover::bench(global, args, output)).await?,
+        BenchCommand::Restart(args) => interrupts.until(restart::bench(global, args, output)).await?,
+        BenchCommand::Replay(args) => interrupts.until(replay::bench(global, args, output)).await?,
+        BenchCommand::Fleet(args) => interrupts.until(fleet::bench(global, args, output)).await?,
+        BenchCommand::Allocator(args) => interrupts.until(allocator::bench(global, args, output)).await?,
+        BenchCommand::Full(args) => interrupts.until(full::bench(global, args, output)).await?,
+        BenchCommand::Transfer(args) => interrupts.until(transfer::bench(global, args, output)).await?,
+        BenchCommand::TransferStore(args) => interrupts.until(transfer::store::serve(global, args)).await?,
+    }
 }

@@ -13,7 +13,7 @@ use crate::Ended;
 use crate::args::Global;
 use crate::connect;
 use crate::failure::NoLeader;
-use crate::output::{Output, columns, human_bytes, rounded};
+use crate::output::{Output, columns, human_bytes, printable, rounded};
 use crate::view::{Lacking, address, lines_of, state_name};
 
 /// Bytes of the object that each store gets for a moment: enough to be worth every transport.
@@ -160,8 +160,8 @@ fn text(document: &Document) -> String {
     let mut rows = vec![["STORE", "ADDRESS", "STATE", "BY", &get].map(str::to_owned).to_vec()];
     rows.extend(document.stores.iter().map(|store| {
         vec![
-            store.name.clone(),
-            store.addr.clone(),
+            printable(&store.name).into_owned(),
+            printable(&store.addr).into_owned(),
             store.state.to_owned(),
             store.by.unwrap_or("-").to_owned(),
             store.get_us.map_or_else(|| "-".to_owned(), |us| format!("{us:.0} us")),

@@ -32,7 +32,7 @@ pub struct Leadership {
 const SILENCE_FACTOR: u32 = 4;
 
 /// Advice for a master that was removed.
-pub const REMOVED_FIX: &str = "stop it, and empty its data directory before it is used again";
+pub const REMOVED_FIX: &str = "stop it, or take it in again with `mcctl members add`";
 
 /// Time of the last message from another leader, and the highest term that such a message had.
 ///

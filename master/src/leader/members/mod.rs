@@ -14,6 +14,12 @@
 //! Raft handles those. A leader swaps only if the new node is empty, the old one has been silent, every
 //! other voter is up, and no leader has made a swap within the last minute. So it makes no swap that fails or that is
 //! not needed.
+//!
+//! A removed master can be added again with its data, if a person asks for it. To Raft it is a follower that was away: it
+//! still has its vote, so it votes no second time in a term that it voted in, and the leader asks it for the entry that
+//! its log shares with its own before it counts anything that it has. The master is never taken in unasked, since the
+//! one who removed it may be waiting to take its machine away. Data of another cluster is refused: its log shares
+//! nothing with this one.
 
 mod decide;
 mod keep;

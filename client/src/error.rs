@@ -23,7 +23,7 @@ impl fmt::Display for Outcome {
 
 /// Error of a call of the [`Client`](crate::Client). Its text never contains a key.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{what} failed at {at}: {why} ({}; {outcome}); {hint}", code.name())]
+#[error("{what} failed at {at}: {why} ({code}; {outcome}){}", advice(hint))]
 #[non_exhaustive]
 pub struct Error {
     /// The attempted step: `get`, `put start`, ...
@@ -38,7 +38,7 @@ pub struct Error {
     pub at: String,
     /// The reason, in the words of the failing side.
     pub why: String,
-    /// Advice to the user.
+    /// Advice to the user; empty where the reason says what to do.
     pub hint: &'static str,
 }
 
@@ -52,6 +52,11 @@ impl Error {
         Self { what, code, outcome: Outcome::Definite, at: at.into(), why: why.into(), hint: hint(code) }
     }
 
+    /// Leaves the advice to the reason, which is in the words of a master.
+    pub(crate) fn advised(self) -> Self {
+        Self { hint: "", ..self }
+    }
+
     pub(crate) fn unknown(self) -> Self {
         Self { outcome: Outcome::Unknown, ..self }
     }
@@ -63,6 +68,10 @@ impl Error {
     }
 }
 
+fn advice(hint: &str) -> String {
+    if hint.is_empty() { String::new() } else { format!("; {hint}") }
+}
+
 /// Returns advice for the user of a call that failed with this code.
 fn hint(code: Code) -> &'static str {
     match code {
@@ -70,7 +79,7 @@ fn hint(code: Code) -> &'static str {
         Code::RpcTimeout | Code::RpcFail => "check the network to that address, or allow a longer deadline",
         Code::VersionSkew => "upgrade the older side",
         Code::WrongCluster => "correct the list of masters, or reconnect if the cluster was replaced",
-        Code::NoAvailableHandle => "add stores, or try again once leases have ended",
+        Code::NoAvailableHandle => "add stores, or remove objects",
         Code::ObjectTooLarge => "split the object, or lend larger segments",
         Code::ObjectHasLease => "wait for the lease to end, or remove with force",
         Code::ResourceExhausted => "send less at a time",
@@ -82,7 +91,7 @@ fn hint(code: Code) -> &'static str {
         Code::InvalidKey => "use a key of 1 to 4,096 bytes",
         Code::InvalidParams => "correct the arguments",
         Code::OutcomeUnknown => "read the object to find out, then decide whether to repeat the call",
-        _ => "see the reason",
+        _ => "",
     }
 }
 

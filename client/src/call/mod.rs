@@ -206,7 +206,10 @@ impl Masters {
                 }
                 Failure::Refused(code, why) => {
                     last.why = why;
-                    return Err(CallError::Failed(last.error(R::NAME, code, sent)));
+                    let error = last.error(R::NAME, code, sent);
+                    // A master can't say what to do about a call or a version that it does not know.
+                    let is_skew = code == Code::VersionSkew;
+                    return Err(CallError::Failed(if is_skew { error } else { error.advised() }));
                 }
             }
         }

@@ -170,12 +170,12 @@ pub(crate) fn check_key(what: &'static str, key: &[u8]) -> Result<(), Error> {
 /// Returns the error of an item that a master refused.
 pub(crate) fn item_error(what: &'static str, code: i32) -> Error {
     let code = Code::try_from(code).unwrap_or(Code::InternalError);
-    item_error_with(what, code, "it refused this item")
+    Error::definite(what, code, "the leader", "it refused this item")
 }
 
-/// Returns the error of an item that the leader refused, with the reason that the leader gave.
+/// Returns the error of an item that the leader refused, with a reason that says what to do.
 pub(crate) fn item_error_with(what: &'static str, code: Code, why: &str) -> Error {
-    Error::definite(what, code, "the leader", why)
+    Error::definite(what, code, "the leader", why).advised()
 }
 
 /// Returns the error of an answer that is malformed or does not match its request.

@@ -94,7 +94,7 @@ impl<'a> Destination<'a> {
         match &self.memory {
             Memory::Caller(buffers) => {
                 let room: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
-                let why = || format!("{room} bytes of memory for an object of {size}");
+                let why = || format!("{room} bytes of memory for an object of {size} bytes");
                 if room < self.len() { Err(refused(why())) } else { Ok(()) }
             }
             Memory::Own(_) => Ok(()),

@@ -11,6 +11,7 @@ use crate::call::Repeat;
 
 /// Result of a removal of many objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Removed {
     /// Number of objects that were removed.
     pub objects: u64,
@@ -36,7 +37,8 @@ impl Core {
             self.forget_removed(pattern);
             let reply = answer
                 .map_err(|error| {
-                    let error = error.into_error("remove all");
+                    let what = if pattern.is_empty() { "remove all" } else { "remove by regex" };
+                    let error = Error { what, ..error.into_error(what) };
                     if removed.objects > 0 { error.unknown() } else { error }
                 })?
                 .reply;

@@ -41,8 +41,10 @@ impl<'a> Pending<'a> {
     /// Creates a put that has not been started; `key` is the item's key.
     pub(crate) fn new(at: usize, key: Bytes, item: &PutFrom<'a>) -> Result<Self, Error> {
         if item.group.len() > MAX_GROUP_LEN {
-            let why =
-                format!("a group's name of {} bytes: it can have {MAX_GROUP_LEN} at most", item.group.len());
+            let why = format!(
+                "a group's name of {} bytes: at most {MAX_GROUP_LEN} bytes are allowed",
+                item.group.len()
+            );
             return Err(Error::definite("put", Code::InvalidParams, "this client", why));
         }
         let size = item.slices.iter().map(|slice| slice.len() as u64).sum();

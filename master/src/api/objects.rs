@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use mc_index::{GroupId, KeyHash, ListedObject, PutMode, Replication, SOFT_PIN_MAX, StartKey};
 use mc_proto::v1;
-use mc_types::{Code, MAX_GROUP_LEN, MAX_NAMED_STORES, StoreId};
+use mc_types::{Code, MAX_GROUP_LEN, MAX_NAMED_STORES, Span, StoreId};
 
 use super::convert::{bytes, endpoints_to_wire, put_id, store_id};
 use crate::leader::{
@@ -324,9 +324,10 @@ fn new_pin(item: &v1::PutStartItem) -> Result<NewPin, Refusal> {
                 ms => Duration::from_millis(ms),
             };
             if length > SOFT_PIN_MAX {
-                let (ms, max) = (item.soft_pin_ms, SOFT_PIN_MAX.as_secs() / 3600);
                 return Err(Refusal::Invalid(format!(
-                    "a soft pin of {ms} ms: it can last {max} hours at most"
+                    "a soft pin of {}: it can last {} at most",
+                    Span(length),
+                    Span(SOFT_PIN_MAX)
                 )));
             }
             NewPin::Soft(length)

@@ -28,7 +28,8 @@ pub(crate) async fn watch_stores(services: Arc<Services>) {
                 if let Some(Line { suspects, more, back }) =
                     said.of(leading.term, &leading.liveness, leading.elapsed())
                 {
-                    tracing::info!(?suspects, more, ?back, "stores changed");
+                    let (suspects, back) = (listed(&suspects), listed(&back));
+                    tracing::info!(%suspects, more, %back, "stores changed");
                 }
             }
             // Being unsure for a moment is not the end of a term.
@@ -36,6 +37,12 @@ pub(crate) async fn watch_stores(services: Arc<Services>) {
             None => {}
         }
     }
+}
+
+/// Returns a list of ids for a line of the log, such as `[02a68edd6f1ba3c4,500d7fd61b2c3d4e]`.
+fn listed(stores: &[StoreId]) -> String {
+    let ids: Vec<_> = stores.iter().map(ToString::to_string).collect();
+    format!("[{}]", ids.join(","))
 }
 
 /// The state of the stores as last logged. Many stores that come and go at once make few log lines, and short ones.

@@ -259,11 +259,16 @@ fn compile(pattern: &str) -> Result<Option<Regex>, Refusal> {
     }
     if pattern.len() > PATTERN_MAX {
         let len = pattern.len();
-        return Err(Refusal::Invalid(format!("a pattern of {len} bytes: it can have {PATTERN_MAX} at most")));
+        return Err(Refusal::Invalid(format!(
+            "a pattern of {len} bytes: at most {PATTERN_MAX} bytes are allowed"
+        )));
     }
     let built = RegexBuilder::new(pattern).size_limit(COMPILED_MAX).dfa_size_limit(COMPILED_MAX).build();
     built.map(Some).map_err(|error| {
-        Refusal::Invalid(format!("`{pattern}` is no regular expression that can be used here: {error}"))
+        // The text of a syntax error has the pattern and a pointer on lines of their own before the reason.
+        let text = error.to_string();
+        let why = text.lines().last().map_or("", |line| line.trim_start_matches("error: "));
+        Refusal::Invalid(format!("`{pattern}` is no regular expression that can be used here: {why}"))
     })
 }
 
@@ -340,6 +345,8 @@ mod tests {
         assert!(of("b+").unwrap().unwrap().is_match(b"abbc"));
         assert!(!of("^b").unwrap().unwrap().is_match(b"abbc"));
         assert!(of("\\xff").unwrap().unwrap().is_match("\u{ff}".as_bytes()));
+        let why = of("[").unwrap_err().to_string();
+        assert!(why.ends_with("can be used here: unclosed character class"), "{why}");
         for bad in ["(", "(a{1000}){1000}", &"a".repeat(PATTERN_MAX + 1)] {
             assert!(matches!(of(bad), Err(Refusal::Invalid(_))), "{}", bad.len());
         }

@@ -109,8 +109,14 @@ impl Stores {
 
     pub(crate) async fn unmount(&self, store: StoreId, epoch: SegmentEpoch) -> Result<(), Refusal> {
         let leading = self.coordinator.lead().await?;
+        let mounted =
+            || self.coordinator.index.read(|applied| applied.state.store(store).map(|mounted| mounted.epoch));
+        let was_mounted = mounted() == Some(epoch);
         self.coordinator.propose(&leading, Request::drop_store(store, epoch)).await?;
-        tracing::info!(%store, "store unmounted");
+        // A duplicate of a live store, which was refused, unmounts an epoch that was never mounted.
+        if was_mounted && mounted() != Some(epoch) {
+            tracing::info!(%store, %epoch, "store unmounted");
+        }
         Ok(())
     }
 

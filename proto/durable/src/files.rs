@@ -34,6 +34,20 @@ pub enum DurableError {
         /// The defect.
         why: &'static str,
     },
+    /// The file is intact and of another kind.
+    #[error(
+        "{path} was written by another program (its mark is {found}, not {wanted}): each master and each store needs a data \
+         directory of its own, choose another one",
+        path = path.display()
+    )]
+    OtherKind {
+        /// The file.
+        path: PathBuf,
+        /// The mark in the file.
+        found: String,
+        /// The mark of the kind that was asked for.
+        wanted: String,
+    },
     /// The file has a format version of another build.
     #[error("{path} has format version {found}, this build reads version {supported}: use the newer build", path = path.display())]
     Version {
@@ -45,7 +59,7 @@ pub enum DurableError {
         supported: u32,
     },
     /// Another process uses the directory.
-    #[error("the data directory {path} is in use by another process: stop it, or choose another --data-dir", path = path.display())]
+    #[error("the data directory {path} is in use by another process: stop it, or choose another data directory", path = path.display())]
     Locked {
         /// The directory that is in use.
         path: PathBuf,
@@ -98,12 +112,14 @@ impl SmallFile {
             return Err(damaged("it is too short"));
         }
         let (content, checksum) = bytes.split_at(bytes.len() - CHECKSUM);
-        if content[..4] != self.magic {
-            return Err(damaged("it is a file of another kind"));
-        }
-        // Check this before the version: a flipped bit there must not read as "use the newer build".
+        // Check this before the rest: a flipped bit must read neither as another kind nor as "use the newer build".
         if crc32c::crc32c(content).to_be_bytes() != *checksum {
             return Err(damaged("its checksum does not match"));
+        }
+        if content[..4] != self.magic {
+            let mark = |magic: &[u8]| magic.escape_ascii().to_string();
+            let (found, wanted) = (mark(&content[..4]), mark(&self.magic));
+            return Err(DurableError::OtherKind { path: path.to_owned(), found, wanted });
         }
         let found = u32::from_be_bytes([content[4], content[5], content[6], content[7]]);
         if found != self.version {
@@ -250,6 +266,15 @@ mod tests {
             fs::write(&path, &good[..at]).unwrap();
             assert!(matches!(KIND.read(&path), Err(DurableError::Damaged { .. })), "cut at {at}");
         }
+    }
+
+    #[test]
+    fn a_file_of_another_kind_is_not_called_damaged() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        SmallFile { magic: *b"mcX\n", version: 1 }.write(&path, b"body").unwrap();
+        let err = KIND.read(&path).unwrap_err();
+        assert!(matches!(&err, DurableError::OtherKind { found, .. } if found == "mcX\\n"), "{err}");
     }
 
     #[test]

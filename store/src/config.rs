@@ -1,4 +1,4 @@
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use mc_transfer::{RdmaDevices, RdmaOptions, ShmAccess, Transports};
@@ -7,8 +7,9 @@ use mc_types::{ByteSize, HostPort, ParseAddressError};
 /// Smallest segment that a store accepts; a smaller one holds next to nothing.
 pub(crate) const SMALLEST_SEGMENT: ByteSize = ByteSize(1 << 20);
 
-/// Configuration of a store.
+/// Configuration of a store. Without a segment and masters it is not complete: see [`Self::check`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Memory to lend. Several values make several segments; an object must fit into one segment.
     pub segment: Vec<ByteSize>,
@@ -21,8 +22,9 @@ pub struct Config {
     pub advertise: Option<String>,
     /// Port of this process' health and metrics on the same host, for the masters to show; `None` if it serves none.
     pub http_port: Option<u16>,
-    /// Directory for the id of the store; the memory itself is never written to disk.
-    pub data_dir: PathBuf,
+    /// Directory for the id of the store; the memory itself is never written to disk. `None`: the store gets a new id at
+    /// each start.
+    pub data_dir: Option<PathBuf>,
     /// Name for display. `None`: the host name and the port of `listen`.
     pub name: Option<String>,
     /// Processes of this host that may share memory with the store.
@@ -35,20 +37,46 @@ pub struct Config {
     pub rdma_options: RdmaOptions,
 }
 
+impl Default for Config {
+    /// Lends nothing and names no masters; listens on a free port of every address.
+    fn default() -> Self {
+        Self {
+            segment: Vec::new(),
+            masters: Vec::new(),
+            listen: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            advertise: None,
+            http_port: None,
+            data_dir: None,
+            name: None,
+            shm: ShmAccess::default(),
+            transport: Transports::default(),
+            rdma_devices: RdmaDevices::default(),
+            rdma_options: RdmaOptions::default(),
+        }
+    }
+}
+
 /// A configuration value that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InvalidConfig {
+    /// There is no segment.
+    #[error("no segment is lent: lend at least one, of {SMALLEST_SEGMENT} or more")]
+    NoSegment,
     /// A segment is smaller than the smallest that a store accepts.
-    #[error("--segment {0} is too small: lend at least {SMALLEST_SEGMENT}")]
+    #[error("a segment of {0} is too small: lend at least {SMALLEST_SEGMENT}")]
     SmallSegment(ByteSize),
     /// The segments add up to more bytes than an address can name.
-    #[error("--segment adds up to more than 2^63 bytes")]
+    #[error("the segments add up to more than 2^63 bytes")]
     TooMuch,
     /// The list of masters is empty.
-    #[error("--masters is empty: name at least one master, such as 10.0.0.1:50051")]
+    #[error("the list of masters is empty: name at least one, such as 10.0.0.1:50051")]
     NoMasters,
+    /// An entry of the list of masters is not an address.
+    #[error("the list of masters: {0}")]
+    Masters(ParseAddressError),
     /// The advertised host is neither a name nor an IP address.
-    #[error("--advertise {given}: {why}")]
+    #[error("the advertised host {given}: {why}")]
     Advertise {
         /// The value as given.
         given: String,
@@ -67,8 +95,11 @@ impl Config {
     /// Checks the constraints that parsing alone cannot check.
     ///
     /// # Errors
-    /// [`InvalidConfig`], which names the flag.
+    /// [`InvalidConfig`], which names the value.
     pub fn check(&self) -> Result<(), InvalidConfig> {
+        if self.segment.is_empty() {
+            return Err(InvalidConfig::NoSegment);
+        }
         if let Some(small) = self.segment.iter().find(|size| **size < SMALLEST_SEGMENT) {
             return Err(InvalidConfig::SmallSegment(*small));
         }

@@ -59,6 +59,7 @@ struct Serving {
 
 /// Bytes, requests and connections since the store started.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Totals {
     /// Bytes that clients read.
     pub bytes_read: u64,
@@ -169,8 +170,10 @@ impl Data {
     pub(crate) fn transports(&self) -> Vec<TransportReport> {
         let totals = self.totals();
         let shm = match self.offer.shm() {
-            ShmAccess::Off if self.offer.transports.shm() => Err("--shm is off".to_owned()),
-            ShmAccess::Off => Err(format!("--transport is {}", self.offer.transports)),
+            ShmAccess::Off if self.offer.transports.shm() => {
+                Err("the store shares no memory (shm is off)".to_owned())
+            }
+            ShmAccess::Off => Err(format!("the store's transports are {}", self.offer.transports)),
             access => Ok(access.to_string()),
         };
         let rdma = self.offer.rdma.as_ref().map_err(ToString::to_string);

@@ -14,18 +14,27 @@ const CLUSTER: usize = 16;
 /// Longest wait for a previous process that still holds the directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A store's data directory, locked by this process.
+/// A store's data directory, locked by this process; or none, and an id that ends with the process.
 #[derive(Debug)]
 pub(crate) struct DataDir {
-    path: PathBuf,
     store: StoreId,
     cluster: Option<ClusterId>,
+    kept: Option<Kept>,
+}
+
+/// The file of an id that is kept.
+#[derive(Debug)]
+struct Kept {
+    path: PathBuf,
     _lock: DirectoryLock,
 }
 
 impl DataDir {
-    /// Reads the directory, or initializes it with a fresh store id.
-    pub(crate) fn open(dir: &Path) -> Result<Self, DurableError> {
+    /// Reads the directory, or initializes it with a fresh store id. Without a directory the id is fresh each time.
+    pub(crate) fn open(dir: Option<&Path>) -> Result<Self, DurableError> {
+        let Some(dir) = dir else {
+            return Ok(Self { store: StoreId::random(), cluster: None, kept: None });
+        };
         let lock = DirectoryLock::acquire_within(dir, LOCK_PATIENCE)?;
         let path = dir.join("identity");
         let damaged = || DurableError::Damaged { path: path.clone(), why: "it has another length" };
@@ -37,7 +46,7 @@ impl DataDir {
                 (store, None)
             }
         };
-        Ok(Self { path, store, cluster, _lock: lock })
+        Ok(Self { store, cluster, kept: Some(Kept { path, _lock: lock }) })
     }
 
     pub(crate) fn store(&self) -> StoreId {
@@ -50,7 +59,10 @@ impl DataDir {
 
     /// Saves the cluster id, so that a restarted store does not join a foreign cluster at a reused address.
     pub(crate) fn keep_cluster(&self, cluster: ClusterId) -> Result<(), DurableError> {
-        FILE.write(&self.path, &encode(self.store, Some(cluster)))
+        match &self.kept {
+            Some(kept) => FILE.write(&kept.path, &encode(self.store, Some(cluster))),
+            None => Ok(()),
+        }
     }
 }
 
@@ -73,16 +85,16 @@ mod tests {
     #[test]
     fn a_store_keeps_its_id_and_its_cluster() {
         let dir = tempfile::tempdir().unwrap();
-        let first = DataDir::open(dir.path()).unwrap();
+        let first = DataDir::open(Some(dir.path())).unwrap();
         let store = first.store();
         assert_eq!(first.cluster(), None);
         first.keep_cluster(ClusterId(7)).unwrap();
         assert!(
-            matches!(DataDir::open(dir.path()), Err(DurableError::Locked { .. })),
+            matches!(DataDir::open(Some(dir.path())), Err(DurableError::Locked { .. })),
             "one process a directory"
         );
         drop(first);
-        let again = DataDir::open(dir.path()).unwrap();
+        let again = DataDir::open(Some(dir.path())).unwrap();
         assert_eq!((again.store(), again.cluster()), (store, Some(ClusterId(7))));
     }
 

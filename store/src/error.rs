@@ -1,3 +1,4 @@
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
@@ -8,24 +9,25 @@ use crate::config::InvalidConfig;
 
 /// The reason why a store did not start. A failed start leaves nothing behind: no memory, no lock, no port.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// A configuration value cannot be used.
     #[error(transparent)]
     Config(#[from] InvalidConfig),
     /// The data directory cannot be read or written, or another process uses it.
-    #[error("--data-dir: {0}")]
+    #[error(transparent)]
     DataDir(#[from] DurableError),
     /// The memory cannot be allocated.
-    #[error("--segment: {0}")]
+    #[error(transparent)]
     Allocate(#[from] AllocateError),
     /// RDMA was asked for and can't be used.
-    #[error("--transport, --rdma-devices, --rdma-options: {0}")]
-    Rdma(#[from] NoRdma),
+    #[error("RDMA was asked for: {0}")]
+    Rdma(NoRdma),
     /// A port is in use, or this process may not bind it.
-    #[error("cannot listen on {address} ({flag}): {source}; stop what uses it, or choose another {flag}")]
+    #[error("cannot listen on {address} for {port}: {source}; stop what uses it, or choose another address")]
     Listen {
-        /// The flag that sets the address.
-        flag: &'static str,
+        /// The purpose of the port.
+        port: Port,
         /// The address.
         address: SocketAddr,
         /// The system's error.
@@ -39,4 +41,30 @@ pub enum StartError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+// Its text is told in full by that of a `StartError`. As a source it would be printed twice.
+impl From<NoRdma> for StartError {
+    fn from(why: NoRdma) -> Self {
+        Self::Rdma(why)
+    }
+}
+
+/// Purpose of a port that a store's process listens on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Port {
+    /// Clients that read and write the memory.
+    Data,
+    /// Health and metrics over HTTP.
+    Http,
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Data => "clients",
+            Self::Http => "health and metrics",
+        })
+    }
 }

@@ -1,7 +1,17 @@
 //! A store: allocates memory, serves it, mounts it at the masters, and keeps it mounted through their failovers.
 //!
 //! [`Store`] is a value that any process can embed; nothing here is global. `mc-store-server` is the process around it.
+//!
+//! ```no_run
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = mc_store::Store::builder().segment("50gb".parse()?).masters("a,b,c").start().await?;
+//! // ... until the process ends:
+//! store.stop(std::time::Duration::from_secs(2)).await;
+//! # Ok(())
+//! # }
+//! ```
 
+mod builder;
 mod config;
 mod data;
 mod data_dir;
@@ -17,9 +27,20 @@ mod state;
 mod store;
 mod transports;
 
+pub use builder::{Builder, DEFAULT_MASTER_PORT};
 pub use config::{Config, InvalidConfig};
 pub use data::Totals;
-pub use error::StartError;
+pub use error::{Port, StartError};
+pub use mc_durable::DurableError;
+pub use mc_net::{Network, TcpNetwork};
+pub use mc_transfer::{
+    AllocateError, Memory, NoRdma, ParseRdmaDevicesError, ParseShmAccessError, ParseTransportsError,
+    RdmaDevices, RdmaOptions, RequestSeconds, Segment, ShmAccess, Transports,
+};
+pub use mc_types::{
+    ByteSize, Clock, ClusterId, HostPort, ParseAddressError, ParseSizeError, SegmentEpoch, SegmentNumber,
+    StoreId,
+};
 pub use masters::MasterList;
 pub use segments::{SegmentError, Segments};
 pub use state::{StoreReport, StoreStatus};

@@ -17,6 +17,7 @@ pub struct Segments(pub(crate) Arc<StoreState>);
 
 /// The reason why a segment was not mounted or unmounted.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SegmentError {
     /// The store has just started.
     #[error("the store still allocates the memory of its start: try again")]

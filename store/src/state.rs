@@ -87,7 +87,11 @@ impl StoreState {
     /// Returns `Ok` if a leader had this store mounted within the last second, else the reason why not.
     pub(crate) fn ready(&self) -> Result<(), String> {
         let Some(serving) = self.serving() else {
-            return Err(format!("allocating memory: {} of {} are ready", self.allocated(), self.capacity));
+            return Err(format!(
+                "allocating memory: {:#} of {:#} are ready",
+                self.allocated(),
+                self.capacity
+            ));
         };
         if serving.link.ready() {
             return Ok(());
@@ -151,6 +155,7 @@ impl std::fmt::Debug for StoreStatus {
 
 /// Snapshot of a store's state at one moment.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct StoreReport {
     /// Its id.
     pub id: StoreId,

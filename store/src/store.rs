@@ -3,16 +3,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_net::Network;
+use mc_net::{Network, TcpNetwork};
 use mc_transfer::{AllocateError, Authority, Memory, Rdma, RequestSeconds, Segment};
 use mc_types::{ByteSize, Clock, ClusterId, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
 use tracing::{info, warn};
 
+use crate::builder::Builder;
 use crate::config::Config;
 use crate::data::{Data, Offer};
 use crate::data_dir::DataDir;
-use crate::error::StartError;
+use crate::error::{Port, StartError};
 use crate::link::{Advertised, Identity, Lent, Link, LinkConfig, LinkStatus, Served};
 use crate::masters::MasterList;
 use crate::segments::Segments;
@@ -20,6 +21,7 @@ use crate::state::{Serving, StoreState, StoreStatus};
 
 /// Resources that a store takes from its process, so that any process can embed one store and a test many.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Surroundings {
     /// Connects to masters.
     pub network: Arc<dyn Network>,
@@ -30,6 +32,18 @@ pub struct Surroundings {
     /// Runtime for heartbeats and all other calls between this store and the masters. `None`: a thread of its own,
     /// which a store needs if its process does other work. A process with many stores hands them one runtime.
     pub link: Option<Handle>,
+}
+
+impl Default for Surroundings {
+    /// TCP, the system's monotonic clock, no histograms, and a thread of its own for the calls to masters.
+    fn default() -> Self {
+        Self {
+            network: TcpNetwork::shared(),
+            clock: Clock::monotonic(),
+            request_seconds: RequestSeconds::noop(),
+            link: None,
+        }
+    }
 }
 
 /// A running store: memory that is allocated, served, and mounted as soon as there is a leader.
@@ -75,7 +89,10 @@ impl Opened {
     /// receives the bytes that are ready and the bytes in total.
     ///
     /// # Errors
-    /// [`StartError`], which names the flag.
+    /// [`StartError`]
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime. The store serves on that runtime, which must outlive it.
     pub async fn start(
         self,
         progress: impl FnMut(ByteSize, ByteSize) + Send + 'static,
@@ -129,35 +146,30 @@ impl fmt::Debug for Opened {
 }
 
 impl Store {
-    /// Locks the data directory and binds the data port.
+    /// Begins the configuration of a store.
+    pub fn builder() -> Builder {
+        Builder::from(Config::default())
+    }
+
+    /// Locks the data directory and binds the data port. [`Opened::start`] does the rest, so that a process can show how
+    /// far it is; [`Self::builder`] does both.
     ///
     /// # Errors
-    /// [`StartError`], which names the flag.
+    /// [`StartError`]
     pub fn open(config: Config, surroundings: Surroundings) -> Result<Opened, StartError> {
         config.check()?;
-        let data_dir = DataDir::open(&config.data_dir)?;
-        let listener = mc_net::listen(config.listen).map_err(listen("--listen", config.listen))?;
-        let data_address = listener.local_addr().map_err(listen("--listen", config.listen))?;
+        let data_dir = DataDir::open(config.data_dir.as_deref())?;
+        let refused = |source| StartError::Listen { port: Port::Data, address: config.listen, source };
+        let listener = mc_net::listen(config.listen).map_err(refused)?;
+        let data_address = listener.local_addr().map_err(refused)?;
         let name = config.name.clone().unwrap_or_else(|| default_name(data_address.port()));
         info!(
             store = %data_dir.store(), name, data = %data_address, masters = %joined(&config.masters),
-            data_dir = %config.data_dir.display(), "starting"
+            data_dir = config.data_dir.as_ref().map(|dir| tracing::field::display(dir.display())), "starting"
         );
         let lent = ByteSize(config.lent_bytes());
         let state = Arc::new(StoreState::new(data_dir.store(), name, lent, config.masters.clone()));
         Ok(Opened { config, surroundings, data_dir, listener, data_address, state })
-    }
-
-    /// Opens and starts a store on the present tokio runtime.
-    ///
-    /// # Errors
-    /// [`StartError`], which names the flag.
-    pub async fn start(
-        config: Config,
-        surroundings: Surroundings,
-        progress: impl FnMut(ByteSize, ByteSize) + Send + 'static,
-    ) -> Result<Self, StartError> {
-        Self::open(config, surroundings)?.start(progress).await
     }
 
     /// Returns the store's id, which the data directory keeps.
@@ -265,10 +277,6 @@ fn keep(data_dir: &DataDir, cluster: ClusterId) {
     if let Err(error) = data_dir.keep_cluster(cluster) {
         warn!(%error, %cluster, "cannot save the cluster's id: after a restart this store joins the first it meets");
     }
-}
-
-fn listen(flag: &'static str, address: SocketAddr) -> impl Fn(std::io::Error) -> StartError {
-    move |source| StartError::Listen { flag, address, source }
 }
 
 fn joined(masters: &[mc_types::HostPort]) -> String {

@@ -1,5 +1,6 @@
 /// A transport, and whether a store offers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TransportReport {
     /// Its name.
     pub name: &'static str,

@@ -2,12 +2,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use mc_process::{config::FileOptions, telemetry::LogOptions};
-use mc_store::Config;
-use mc_transfer::{RdmaDevices, RdmaOptions, ShmAccess, Transports};
-use mc_types::{ByteSize, HostPort, ParseAddressError};
-
-/// Default port of the masters' client API.
-pub(crate) const MASTER_PORT: u16 = 50051;
+use mc_store::{
+    ByteSize, Config, DEFAULT_MASTER_PORT, HostPort, InvalidConfig, ParseAddressError, Port, RdmaDevices,
+    RdmaOptions, ShmAccess, StartError, Transports,
+};
 
 /// The flags of a store itself.
 #[derive(Clone, Debug, clap::Args)]
@@ -55,20 +53,39 @@ impl StoreArgs {
     /// Returns the configuration of a store whose process serves HTTP on `http_port`.
     #[must_use]
     pub fn config(&self, http_port: u16) -> Config {
-        Config {
-            segment: self.segment.clone(),
-            masters: self.masters.clone(),
-            listen: self.listen,
-            advertise: self.advertise.clone(),
-            http_port: Some(http_port),
-            data_dir: self.data_dir.clone(),
-            name: self.name.clone(),
-            shm: self.shm,
-            transport: self.transport,
-            rdma_devices: self.rdma_devices.clone(),
-            rdma_options: self.rdma_options.clone(),
-        }
+        let mut config = Config::default();
+        config.segment.clone_from(&self.segment);
+        config.masters.clone_from(&self.masters);
+        config.listen = self.listen;
+        config.advertise.clone_from(&self.advertise);
+        config.http_port = Some(http_port);
+        config.data_dir = Some(self.data_dir.clone());
+        config.name.clone_from(&self.name);
+        config.shm = self.shm;
+        config.transport = self.transport;
+        config.rdma_devices.clone_from(&self.rdma_devices);
+        config.rdma_options.clone_from(&self.rdma_options);
+        config
     }
+}
+
+/// Returns the text of an error with the flags that set what the start failed for. The library does not know them.
+#[must_use]
+pub fn with_flags(error: &StartError) -> String {
+    flags_of(error).map_or_else(|| error.to_string(), |flags| format!("{flags}: {error}"))
+}
+
+fn flags_of(error: &StartError) -> Option<&'static str> {
+    Some(match error {
+        StartError::Config(InvalidConfig::NoMasters | InvalidConfig::Masters(_)) => "--masters",
+        StartError::Config(InvalidConfig::Advertise { .. }) => "--advertise",
+        StartError::Config(_) | StartError::Allocate(_) => "--segment",
+        StartError::DataDir(_) => "--data-dir",
+        StartError::Rdma(_) => "--transport, --rdma-devices, --rdma-options",
+        StartError::Listen { port: Port::Data, .. } => "--listen",
+        StartError::Listen { port: Port::Http, .. } => "--http-listen",
+        _ => return None,
+    })
 }
 
 /// The flags of `mc-store`.
@@ -87,7 +104,7 @@ pub(crate) struct Flags {
 }
 
 fn master_address(text: &str) -> Result<HostPort, ParseAddressError> {
-    HostPort::parse(text, MASTER_PORT)
+    HostPort::parse(text, DEFAULT_MASTER_PORT)
 }
 
 #[cfg(test)]
@@ -118,8 +135,8 @@ mod tests {
             (&["--segment=8388608tb", "--segment=1tb"], "--segment"),
             (&["--segment=1gb", "--advertise=a b"], "--advertise"),
         ] {
-            let text = parse(args).check().unwrap_err().to_string();
-            assert!(text.contains(flag), "{text}");
+            let error = StartError::from(parse(args).check().unwrap_err());
+            assert_eq!(flags_of(&error), Some(flag), "{error}");
         }
         assert!(Flags::try_parse_from(["mc-store"]).is_err(), "nothing to lend");
     }

@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::info;
 
 use crate::Server;
-use crate::args::Flags;
+use crate::args::{Flags, with_flags};
 use crate::masters;
 
 /// Time limit of the unmount when the process stops. A supervisor kills a process that takes much longer.
@@ -31,7 +31,7 @@ pub fn command() -> clap::Command {
 /// Runs `mc-store` until it is told to stop. `args` start with the program's name.
 ///
 /// Installs this process' log subscriber and signal handlers, so it is for `main`s only; to embed a store use
-/// [`mc_store::Store::start`].
+/// [`mc_store::Store::builder`].
 pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     let loaded = match config::load::<Flags>(command(), args.clone(), |name| std::env::var_os(name)) {
@@ -39,17 +39,14 @@ pub fn main_with(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(err) => return err.report(),
     };
     if loaded.args.file.print_config {
-        return match loaded.print(&mut io::stdout()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(err) => refuse(&err),
-        };
+        return config::printed(loaded.print(&mut io::stdout()));
     }
     if let Err(err) = telemetry::init(&loaded.args.log) {
         return refuse(&err);
     }
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(source) => return refuse(&StartError::System { what: "event loop", source }),
+        Err(source) => return refuse_start(&StartError::System { what: "event loop", source }),
     };
     let code = runtime.block_on(run(loaded.args, args));
     // Do not wait for work that still blocks, such as a name lookup.
@@ -64,7 +61,7 @@ async fn run(flags: Flags, args: Vec<OsString>) -> ExitCode {
         stop_signal(flags.exit_on_stdin_eof).and_then(|stopped| Ok((stopped, signal(SignalKind::hangup())?)));
     let (stopped, hangups) = match signals {
         Ok(signals) => signals,
-        Err(source) => return refuse(&StartError::System { what: "signal handler", source }),
+        Err(source) => return refuse_start(&StartError::System { what: "signal handler", source }),
     };
     tokio::pin!(stopped);
     // Must happen before the store reads the limit.
@@ -85,7 +82,7 @@ async fn run(flags: Flags, args: Vec<OsString>) -> ExitCode {
     };
     let server = match started {
         Ok(server) => server,
-        Err(err) => return refuse(&err),
+        Err(err) => return refuse_start(&err),
     };
     let why = tokio::select! {
         why = stopped => why,
@@ -120,6 +117,12 @@ fn progress() -> impl FnMut(ByteSize, ByteSize) + Send {
             let _ = write!(io::stderr(), "\rallocating {of}: {percent:3.0} %{end}");
         }
     }
+}
+
+/// Prints why the store did not start, with the flags that set it.
+fn refuse_start(error: &StartError) -> ExitCode {
+    let _ = writeln!(io::stderr(), "error: {}", with_flags(error));
+    ExitCode::from(USAGE)
 }
 
 /// Prints the error as one sentence and returns exit code 2.

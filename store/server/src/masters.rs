@@ -9,12 +9,12 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use mc_process::config::{self, Origin};
-use mc_store::MasterList;
+use mc_store::{DEFAULT_MASTER_PORT, MasterList};
 use serde::Deserialize;
 use tokio::signal::unix::Signal;
 use tracing::{error, info, warn};
 
-use crate::args::{Flags, MASTER_PORT};
+use crate::args::Flags;
 use crate::command::command;
 
 /// Parameters of a new list.
@@ -37,7 +37,7 @@ async fn show(State(masters): State<MasterList>) -> Response {
 
 async fn set(State(masters): State<MasterList>, Query(NewList { list }): Query<NewList>) -> Response {
     let refused = |why: String| (StatusCode::BAD_REQUEST, format!("list: {why}\n")).into_response();
-    let list = match mc_types::parse_list(&list, MASTER_PORT) {
+    let list = match mc_types::parse_list(&list, DEFAULT_MASTER_PORT) {
         Ok(list) => list,
         Err(error) => return refused(error.to_string()),
     };

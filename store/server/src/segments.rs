@@ -62,7 +62,7 @@ fn failed(error: &SegmentError) -> Response {
         SegmentError::Allocate(_) => StatusCode::INSUFFICIENT_STORAGE,
         SegmentError::Pending { .. } => StatusCode::ACCEPTED,
         SegmentError::Starting | SegmentError::Stopped => StatusCode::SERVICE_UNAVAILABLE,
-        SegmentError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     (status, format!("{error}\n")).into_response()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mc_net::{Listener, Network};
 use mc_process::metrics::Registry;
-use mc_store::{StartError, Store, Surroundings};
+use mc_store::{Port, StartError, Store, Surroundings};
 use mc_types::{ByteSize, Clock};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +29,7 @@ impl Server {
     /// the bytes that are ready and the bytes in total.
     ///
     /// # Errors
-    /// [`StartError`], which names the flag.
+    /// [`StartError`]
     pub async fn start(
         args: StoreArgs,
         network: Arc<dyn Network>,
@@ -38,13 +38,16 @@ impl Server {
     ) -> Result<Self, StartError> {
         // Report a wrong value before a port that is in use.
         args.config(0).check()?;
-        let listener = network.listen(&args.http_listen.to_string()).await.map_err(|source| {
-            StartError::Listen { flag: "--http-listen", address: args.http_listen, source }
-        })?;
+        let listener = network
+            .listen(&args.http_listen.to_string())
+            .await
+            .map_err(|source| StartError::Listen { port: Port::Http, address: args.http_listen, source })?;
         let http_address = listener.address;
         let metrics = Arc::new(StoreMetrics::new(Registry::new()));
         let request_seconds = metrics.transfer_seconds.clone();
-        let surroundings = Surroundings { network, clock, request_seconds, link: None };
+        let mut surroundings = Surroundings::default();
+        (surroundings.network, surroundings.clock) = (network, clock);
+        surroundings.request_seconds = request_seconds;
         let opened = Store::open(args.config(http_address.port()), surroundings)?;
         tracing::info!(http = %http_address, "serving health and metrics");
         let routes = http::routes(opened.status(), opened.segments(), opened.masters(), metrics.clone());

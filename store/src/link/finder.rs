@@ -299,8 +299,8 @@ impl Finder {
                 if self.refused.insert(news.from.clone(), theirs) != Some(theirs) {
                     tracing::error!(
                         master = news.from,
-                        "master {text} until a majority of --masters reports it ({reports} of {needed} do); \
-                         check --masters"
+                        "master {text} until a majority of the list of masters reports it ({reports} of {needed} do); \
+                         check that list"
                     );
                 }
                 self.heard.insert(news.from, text);

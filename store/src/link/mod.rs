@@ -21,6 +21,7 @@ use mc_net::Network;
 use mc_types::{ClusterId, ClusterTime, GrantKey, HostPort, SegmentEpoch, StoreId};
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
+use tracing::Instrument as _;
 
 use crate::transports::TransportReport;
 
@@ -107,13 +108,16 @@ impl Link {
     /// When the system gives no thread or no event loop.
     pub(crate) fn start(config: LinkConfig, shared: Option<&Handle>) -> io::Result<Self> {
         let (stop, stopped) = oneshot::channel();
+        // A process may have many stores: at the level of debug, each line names its own.
+        let span = tracing::debug_span!("store", id = %config.lent.store);
+        let run = run::run(config, stopped).instrument(span);
         let running = match shared {
-            Some(runtime) => Running::Task(runtime.spawn(run::run(config, stopped))),
+            Some(runtime) => Running::Task(runtime.spawn(run)),
             None => {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 let thread = std::thread::Builder::new()
                     .name("mc-heartbeat".into())
-                    .spawn(move || runtime.block_on(run::run(config, stopped)))?;
+                    .spawn(move || runtime.block_on(run))?;
                 Running::Thread(thread)
             }
         };

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tonic::transport::Channel;
-use tracing::{error, info, warn};
+use tracing::{Instrument as _, error, info, warn};
 
 use super::finder::Finder;
 use super::session::{End, Session, knows, unmount};
@@ -31,7 +31,7 @@ pub(crate) async fn run(config: LinkConfig, mut stop: oneshot::Receiver<Duration
     let (leader, leaders) = watch::channel(None);
     let (redirect, redirects) = mpsc::channel(8);
     let finder = Finder::new(network.clone(), masters, status.clone(), leader, keep_cluster);
-    let _finder = Background(tokio::spawn(finder.run(redirects)));
+    let _finder = Background(tokio::spawn(finder.run(redirects).in_current_span()));
     let mut following = Following {
         network,
         lent,

@@ -3,12 +3,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use mc_client::{ByteSize, Client, Code, GetInto, Mode, Put, PutOptions};
-use mc_net::TcpNetwork;
-use mc_store::{Config, Store, Surroundings};
+use mc_store::{RdmaDevices, ShmAccess, Store, Surroundings};
 use mc_tests::checker::Outcome;
 use mc_tests::{Cluster, Faults, Workload, until};
-use mc_transfer::RequestSeconds;
-use mc_types::Clock;
 use tokio::runtime::Handle;
 
 #[tokio::test]
@@ -98,27 +95,16 @@ pub(crate) async fn start_embedded(
     segment: ByteSize,
     link: Option<Handle>,
 ) -> Store {
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let config = Config {
-        segment: vec![segment],
-        masters: cluster.addresses().split(',').map(|address| address.parse().unwrap()).collect(),
-        listen: any,
-        advertise: None,
-        http_port: None,
-        data_dir: data_dir.into(),
-        name: None,
-        shm: mc_transfer::ShmAccess::Off,
-        transport: mc_transfer::Transports::Auto,
-        rdma_devices: mc_transfer::RdmaDevices::Off,
-        rdma_options: mc_transfer::RdmaOptions::default(),
-    };
-    let surroundings = Surroundings {
-        network: TcpNetwork::shared(),
-        clock: Clock::monotonic(),
-        request_seconds: RequestSeconds::noop(),
-        link,
-    };
-    Store::start(config, surroundings, |_, _| {}).await.unwrap()
+    let mut surroundings = Surroundings::default();
+    surroundings.link = link;
+    let store = Store::builder()
+        .segment(segment)
+        .masters(cluster.addresses())
+        .listen(SocketAddr::from(([127, 0, 0, 1], 0)))
+        .data_dir(data_dir)
+        .shared_memory(ShmAccess::Off)
+        .rdma_devices(RdmaDevices::Off);
+    store.surroundings(surroundings).start().await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -102,7 +102,7 @@ impl Rdma {
         options: &RdmaOptions,
     ) -> Result<Result<Arc<Self>, NoRdma>, NoRdma> {
         if !transports.rdma() {
-            return Ok(Err(NoRdma(format!("--transport is {transports}"))));
+            return Ok(Err(NoRdma(format!("the transports are limited to {transports}"))));
         }
         let named = transports == Transports::Rdma || matches!(devices, RdmaDevices::Named(_));
         let opened = Self::open(devices, options);

@@ -74,7 +74,7 @@ async fn bytes_are_served_under_grants_of_the_mounted_epoch_and_damage_shows() {
 async fn what_cannot_be_had_is_one_sentence_that_names_the_flag() {
     async fn refused(config: StoreArgs) -> String {
         let err = try_start(config).await.unwrap_err();
-        let text = err.to_string();
+        let text = mc_store_server::with_flags(&err);
         assert!(!text.contains('\n'), "{text}");
         text
     }
@@ -86,7 +86,7 @@ async fn what_cannot_be_had_is_one_sentence_that_names_the_flag() {
     let mut port = good();
     port.listen = taken.local_addr().unwrap();
     let text = refused(port).await;
-    assert!(text.contains("(--listen)") && text.contains("in use"), "{text}");
+    assert!(text.contains("--listen: ") && text.contains("in use"), "{text}");
 
     let mut huge = good();
     huge.segment = vec![mc_types::ByteSize(1 << 50)];

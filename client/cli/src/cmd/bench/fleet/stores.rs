@@ -4,10 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
-use mc_net::TcpNetwork;
-use mc_store::{Config, Store, Surroundings};
-use mc_transfer::RequestSeconds;
-use mc_types::{ByteSize, Clock, parse_list};
+use mc_store::{ByteSize, RdmaDevices, ShmAccess, Store, Surroundings};
 use tokio::runtime::Runtime;
 
 /// Maximum number of stores that start at the same time; each allocates its memory on a thread.
@@ -47,26 +44,18 @@ impl Stores {
             let link = handle.clone();
             async move {
                 let name = format!("store-{number}");
-                let config = Config {
-                    segment: vec![ByteSize(1 << 20)],
-                    masters: parse_list(masters, mc_client::DEFAULT_MASTER_PORT)?,
-                    listen: (Ipv4Addr::LOCALHOST, 0).into(),
-                    advertise: None,
-                    http_port: None,
-                    data_dir,
-                    name: Some(name.clone()),
-                    shm: mc_transfer::ShmAccess::Off,
-                    transport: mc_transfer::Transports::Auto,
-                    rdma_devices: mc_transfer::RdmaDevices::Off,
-                    rdma_options: mc_transfer::RdmaOptions::default(),
-                };
-                let surroundings = Surroundings {
-                    network: TcpNetwork::shared(),
-                    clock: Clock::monotonic(),
-                    request_seconds: RequestSeconds::noop(),
-                    link: Some(link),
-                };
-                Store::start(config, surroundings, |_, _| {}).await.context(name)
+                let mut surroundings = Surroundings::default();
+                surroundings.link = Some(link);
+                let store = Store::builder()
+                    .segment(ByteSize(1 << 20))
+                    .masters(masters)
+                    .listen((Ipv4Addr::LOCALHOST, 0).into())
+                    .data_dir(data_dir)
+                    .name(&name)
+                    .shared_memory(ShmAccess::Off)
+                    .rdma_devices(RdmaDevices::Off)
+                    .surroundings(surroundings);
+                store.start().await.context(name)
             }
         };
         let stores = stream::iter((0..count).map(start)).buffer_unordered(AT_ONCE).try_collect().await?;

@@ -103,6 +103,13 @@ pub trait Transport: Send + Sync + fmt::Debug {
         RegisteredMemory::allocate(len)
     }
 
+    /// Returns whether a store may still copy these bytes after a write of them was dropped: it reads them from the caller's
+    /// memory, which the caller may change then.
+    fn copies_late(&self, bytes: &[u8]) -> bool {
+        let _ = bytes;
+        false
+    }
+
     /// Says how bytes go to and from the stores that were called: one report for each address, in no order. A store whose connections
     /// have ended may be missing.
     fn peers(&self) -> Vec<PeerReport> {

@@ -59,7 +59,9 @@ impl PutSession {
     /// # Errors
     /// `INVALID_PARAMS` if the range does not lie within the object, or overlaps one that was written before: then
     /// nothing is written, and the session goes on. `TRANSFER_FAIL` if no replica is left and `PUT_GONE` after the
-    /// deadline: then the session has failed. A write that is abandoned leaves its range incomplete for good.
+    /// deadline: then the session has failed. A write that is abandoned leaves its range
+    /// incomplete until the same range is written again with the same bytes. Bytes in memory of [`Client::allocate`] can't
+    /// be written again, because a store may copy them later.
     pub async fn write(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
         let ranges = [RangeFrom { offset, from }];
         let written =

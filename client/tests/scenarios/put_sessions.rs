@@ -39,6 +39,26 @@ fn two() -> PutOptions {
     PutOptions { replicas: 2, ..PutOptions::default() }
 }
 
+#[tokio::test]
+async fn a_layer_whose_write_was_abandoned_can_be_written_again_with_the_same_bytes() {
+    let cluster = Cluster::start(1);
+    let client = uncached(&cluster).await;
+    let session = open(&client, "k", &PutOptions::default()).await;
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Held);
+    cluster.world.lock().stores.insert(STORE_B, StoreHealth::Held);
+    let abandoned = timeout(Duration::from_millis(50), write_layer(&session, 0)).await;
+    assert!(abandoned.is_err(), "it was on its way");
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Well);
+    cluster.world.lock().stores.insert(STORE_B, StoreHealth::Well);
+
+    // The first write may still come, and must find its own bytes.
+    let other = session.write(0, &[0xff; LAYER]).await.unwrap_err();
+    assert!(other.code == Code::InvalidParams && other.why.contains("with the same bytes"), "{other}");
+    write_all(&session).await;
+    assert_eq!(session.finish().await.unwrap(), Put::Stored);
+    assert_eq!(client.get("k").await.unwrap().unwrap(), value());
+}
+
 async fn nothing_is_left(cluster: &Cluster) {
     until("the put is revoked", || cluster.world.lock().puts.is_empty()).await;
     assert!(cluster.world.lock().objects.is_empty());

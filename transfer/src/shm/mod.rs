@@ -313,6 +313,10 @@ impl Transport for ShmTransport {
         RegisteredMemory::in_area(&self.areas, len)
     }
 
+    fn copies_late(&self, bytes: &[u8]) -> bool {
+        self.tcp.copies_late(bytes)
+    }
+
     fn peers(&self) -> Vec<PeerReport> {
         let mut peers = self.tcp.peers();
         if self.access == ShmAccess::Off {

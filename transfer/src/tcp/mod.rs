@@ -286,6 +286,10 @@ impl Transport for TcpTransport {
         }
     }
 
+    fn copies_late(&self, bytes: &[u8]) -> bool {
+        self.areas.find(bytes).is_some()
+    }
+
     fn peers(&self) -> Vec<PeerReport> {
         self.pools.report()
     }

@@ -1,4 +1,8 @@
 //! The account of a put session: every byte of the object is to be written exactly once.
+//!
+//! A write that was abandoned may still reach a store after a later write of its range, and no checksum covers a part of
+//! an object that is read. So the range may be written again only with the same bytes: whichever write comes last, they are
+//! what lies in the store.
 
 use std::collections::BTreeMap;
 
@@ -19,6 +23,8 @@ pub(super) struct Coverage {
 enum Written {
     /// The write was begun and has not succeeded.
     Begun,
+    /// The write was begun and abandoned. It may still come; the checksum of its bytes.
+    Abandoned(Checksum),
     /// The bytes are in the stores; their checksum.
     Done(Checksum),
 }
@@ -30,6 +36,10 @@ pub(super) enum Refused {
     Beyond { range: ByteRange, size: u64 },
     #[error("{range} overlap {other}, which were written before or are being written")]
     Overlap { range: ByteRange, other: ByteRange },
+    #[error(
+        "{range} overlap {other}, whose write was abandoned and may still come: write those again, with the same bytes"
+    )]
+    Abandoned { range: ByteRange, other: ByteRange },
 }
 
 /// Why an object is not complete: the first range that lacks.
@@ -46,30 +56,58 @@ impl Coverage {
         Self { size, ranges: BTreeMap::new() }
     }
 
-    /// Notes that ranges, none of which is empty, are being written: all of them or, on an error, none.
-    pub(super) fn begin(&mut self, ranges: &[ByteRange]) -> Result<(), Refused> {
+    /// Notes that ranges, none of which is empty, are being written: all of them or, on an error, none. `sum` returns the
+    /// checksum of the bytes of the range with that number, and is called only where a write was abandoned.
+    pub(super) fn begin(
+        &mut self,
+        ranges: &[ByteRange],
+        sum: impl Fn(usize) -> Checksum,
+    ) -> Result<(), Refused> {
+        let mut before = Vec::with_capacity(ranges.len());
         for (at, range) in ranges.iter().enumerate() {
-            if let Err(refused) = self.begin_one(*range) {
-                for begun in &ranges[..at] {
-                    self.ranges.remove(&begun.offset);
+            match self.begin_one(*range, || sum(at)) {
+                Ok(was) => before.push((range.offset, was)),
+                Err(refused) => {
+                    for (offset, was) in before {
+                        match was {
+                            Some(was) => drop(self.ranges.insert(offset, was)),
+                            None => drop(self.ranges.remove(&offset)),
+                        }
+                    }
+                    return Err(refused);
                 }
-                return Err(refused);
             }
         }
         Ok(())
     }
 
-    fn begin_one(&mut self, range: ByteRange) -> Result<(), Refused> {
+    /// Returns what was noted of the range before.
+    fn begin_one(
+        &mut self,
+        range: ByteRange,
+        sum: impl FnOnce() -> Checksum,
+    ) -> Result<Option<(u64, Written)>, Refused> {
         let size = self.size;
         let end = range.end_within(size).ok_or(Refused::Beyond { range, size })?;
         // The ranges are disjoint, so the last one that begins before the end is the one to overlap, if any is.
-        if let Some((&offset, &(len, _))) = self.ranges.range(..end).next_back()
+        if let Some((&offset, &(len, written))) = self.ranges.range(..end).next_back()
             && offset + len > range.offset
         {
-            return Err(Refused::Overlap { range, other: ByteRange { offset, len } });
+            let other = ByteRange { offset, len };
+            match written {
+                Written::Abandoned(abandoned) if other == range && sum() == abandoned => {}
+                Written::Abandoned(_) => return Err(Refused::Abandoned { range, other }),
+                Written::Begun | Written::Done(_) => return Err(Refused::Overlap { range, other }),
+            }
         }
-        self.ranges.insert(range.offset, (range.len, Written::Begun));
-        Ok(())
+        Ok(self.ranges.insert(range.offset, (range.len, Written::Begun)))
+    }
+
+    /// Notes that the write of the range begun at `offset` was abandoned; `checksum` is that of its bytes.
+    pub(super) fn abandoned(&mut self, offset: u64, checksum: Checksum) {
+        if let Some((_, written @ Written::Begun)) = self.ranges.get_mut(&offset) {
+            *written = Written::Abandoned(checksum);
+        }
     }
 
     /// Notes that the range begun at `offset` is written.
@@ -109,11 +147,19 @@ mod tests {
         ByteRange { offset, len }
     }
 
+    /// No write was abandoned.
+    fn none(_: usize) -> Checksum {
+        unreachable!("the checksum is not needed")
+    }
+
     /// Writes a range of `value`.
     fn write(coverage: &mut Coverage, value: &[u8], range: ByteRange) -> Result<(), Refused> {
-        coverage.begin(&[range])?;
-        let (from, len) = (usize::try_from(range.offset).unwrap(), usize::try_from(range.len).unwrap());
-        coverage.done(range.offset, Checksum::of(&value[from..from + len]));
+        let bytes = |range: ByteRange| {
+            let (from, len) = (usize::try_from(range.offset).unwrap(), usize::try_from(range.len).unwrap());
+            Checksum::of(&value[from..from + len])
+        };
+        coverage.begin(&[range], |_| bytes(range))?;
+        coverage.done(range.offset, bytes(range));
         Ok(())
     }
 
@@ -137,22 +183,41 @@ mod tests {
     #[test]
     fn an_overlap_names_both_ranges_and_begins_none_of_its_write() {
         let mut coverage = Coverage::new(100);
-        coverage.begin(&[range(40, 20)]).unwrap();
+        coverage.begin(&[range(40, 20)], none).unwrap();
         for overlapping in [range(30, 11), range(40, 20), range(59, 1), range(45, 5), range(0, 90)] {
-            let refused = coverage.begin(&[range(90, 5), overlapping]).unwrap_err();
+            let refused = coverage.begin(&[range(90, 5), overlapping], none).unwrap_err();
             assert_eq!(refused, Refused::Overlap { range: overlapping, other: range(40, 20) });
         }
-        let beyond = coverage.begin(&[range(95, 5), range(99, 2)]).unwrap_err();
+        let beyond = coverage.begin(&[range(95, 5), range(99, 2)], none).unwrap_err();
         assert_eq!(beyond, Refused::Beyond { range: range(99, 2), size: 100 });
-        coverage.begin(&[range(0, 40), range(60, 40)]).unwrap();
+        coverage.begin(&[range(0, 40), range(60, 40)], none).unwrap();
     }
 
     #[test]
     fn a_write_that_did_not_succeed_leaves_the_object_incomplete() {
         let mut coverage = Coverage::new(10);
-        coverage.begin(&[range(0, 4), range(4, 6)]).unwrap();
+        coverage.begin(&[range(0, 4), range(4, 6)], none).unwrap();
         coverage.done(0, Checksum::of(&[0; 4]));
         assert_eq!(coverage.checksum(), Err(Incomplete::Begun(range(4, 6))));
+    }
+
+    #[test]
+    fn an_abandoned_range_is_written_again_with_the_same_bytes_only() {
+        let mut coverage = Coverage::new(10);
+        let (ours, others) = (Checksum::of(&[1; 4]), Checksum::of(&[2; 4]));
+        coverage.begin(&[range(0, 4), range(4, 6)], none).unwrap();
+        coverage.done(4, Checksum::of(&[1; 6]));
+        coverage.abandoned(0, ours);
+        coverage.abandoned(4, ours);
+        assert_eq!(coverage.checksum(), Err(Incomplete::Begun(range(0, 4))));
+        let refused = |range| Err(Refused::Abandoned { range, other: self::range(0, 4) });
+        assert_eq!(coverage.begin(&[range(0, 4)], |_| others), refused(range(0, 4)));
+        assert_eq!(coverage.begin(&[range(0, 3)], |_| ours), refused(range(0, 3)), "another range");
+        let done = Err(Refused::Overlap { range: range(4, 6), other: range(4, 6) });
+        assert_eq!(coverage.begin(&[range(0, 4), range(4, 6)], |_| ours), done, "none of them is begun");
+        coverage.begin(&[range(0, 4)], |_| ours).unwrap();
+        coverage.done(0, ours);
+        assert_eq!(coverage.checksum(), Ok(Checksum::of(&[1; 10])));
     }
 
     proptest! {

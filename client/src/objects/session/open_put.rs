@@ -95,16 +95,27 @@ impl OpenPut {
     }
 
     /// Notes that ranges, none of which is empty, are being written; returns the replicas to write them to.
-    pub(super) fn begin(&self, ranges: &[ByteRange], now: Instant) -> Result<Vec<(u32, Place)>, Error> {
+    /// `sum` returns the checksum of a range's bytes.
+    pub(super) fn begin(
+        &self,
+        ranges: &[ByteRange],
+        sum: impl Fn(usize) -> Checksum,
+        now: Instant,
+    ) -> Result<Vec<(u32, Place)>, Error> {
         self.check_deadline(now)?;
         let mut progress = self.progress.lock();
         let live = self.live(&progress)?;
-        match progress.coverage.begin(ranges) {
+        match progress.coverage.begin(ranges, sum) {
             Ok(()) => Ok(live),
             Err(refused) => {
                 Err(Error::definite(WRITE, Code::InvalidParams, "this client", refused.to_string()))
             }
         }
+    }
+
+    /// Notes that the write of a range was abandoned; `checksum` is that of its bytes.
+    pub(super) fn abandoned(&self, range: ByteRange, checksum: Checksum) {
+        self.progress.lock().coverage.abandoned(range.offset, checksum);
     }
 
     /// Records how the write of a range went. The range is written if a replica has it that has every other range, too.

@@ -16,7 +16,7 @@ use super::seals;
 use crate::local::Spot;
 use crate::objects::batch::{Cost, IN_FLIGHT, cut};
 use crate::objects::core::{Core, nonsense};
-use crate::objects::put::{Call, Fill};
+use crate::objects::put::{Call, Fill, check_options};
 use crate::objects::range::{ByteRange, merged};
 use crate::objects::round::{Pending, Round, Written};
 use crate::placement::{Granted, Place};
@@ -42,9 +42,8 @@ impl<'a> RangeWrite<'a> {
         let ranges: Vec<_> = self.ranges.iter().map(range).collect();
         ranges.iter().try_for_each(|range| range.check(WRITE, self.put.size))?;
         let ranges: Vec<_> = merged(&ranges).collect();
-        let replicas = self.put.begin(&ranges, now)?;
         let mut slices = self.ranges.iter().map(|(_, from)| *from).filter(|from| !from.is_empty());
-        let mut with_bytes = |range: ByteRange| {
+        let mut with_bytes = |range: &ByteRange| {
             let (mut from, mut left) = (Vec::with_capacity(1), range.len);
             while left > 0
                 && let Some(slice) = slices.next()
@@ -52,13 +51,37 @@ impl<'a> RangeWrite<'a> {
                 left = left.saturating_sub(slice.len() as u64);
                 from.push(slice);
             }
-            (range, from)
+            (*range, from)
         };
-        Ok((ranges.into_iter().map(&mut with_bytes).collect(), replicas))
+        let with_bytes: Vec<_> = ranges.iter().map(&mut with_bytes).collect();
+        let replicas = self.put.begin(&ranges, |range| checksum(&with_bytes[range].1), now)?;
+        Ok((with_bytes, replicas))
     }
 
     fn len(&self) -> usize {
         self.ranges.iter().map(|(_, from)| from.len()).sum()
+    }
+}
+
+fn checksum(slices: &[&[u8]]) -> Checksum {
+    let join = |sum: Checksum, slice: &&[u8]| sum.followed_by(Checksum::of(slice), slice.len() as u64);
+    slices.iter().fold(Checksum::of(&[]), join)
+}
+
+/// Ranges that are being written. If the call is dropped before it knows how that went, they may be written again: see
+/// `coverage`. Bytes that a store may copy later can't, since their memory is the caller's again.
+struct BeingWritten<'w> {
+    core: &'w Core,
+    ranges: Vec<(&'w OpenPut, ByteRange, Vec<&'w [u8]>)>,
+}
+
+impl Drop for BeingWritten<'_> {
+    fn drop(&mut self) {
+        for (put, range, from) in &self.ranges {
+            if !from.iter().any(|slice| self.core.transport.copies_late(slice)) {
+                put.abandoned(*range, checksum(from));
+            }
+        }
     }
 }
 
@@ -123,6 +146,9 @@ impl Core {
         items: Vec<(Bytes, u64)>,
         options: &PutOptions,
     ) -> Vec<Result<Option<OpenPut>, Error>> {
+        if let Err(error) = check_options(options) {
+            return items.iter().map(|_| Err(error.clone())).collect();
+        }
         // No grant lives longer, so a later deadline could not be kept.
         let deadline = Instant::now() + options.deadline.min(MAX_GRANT_LIFETIME);
         let call = Call { options, fill: Fill::Session, deadline };
@@ -179,6 +205,7 @@ impl Core {
         let began = Instant::now();
         let mut batch = Batch::default();
         let mut begun = Vec::new();
+        let mut being_written = BeingWritten { core: self, ranges: Vec::new() };
         let mut results = Vec::with_capacity(items.len());
         for (at, item) in items.iter().enumerate() {
             let (ranges, replicas) = match item.begin(began) {
@@ -194,12 +221,15 @@ impl Core {
                     batch.add(item.put, began, (at, *number, range.offset), *place, from.clone());
                 }
                 begun.push((at, range));
+                being_written.ranges.push((item.put, range, from));
             }
         }
         let mut answers: HashMap<(usize, u64), Answers> = HashMap::with_capacity(begun.len());
         for ((at, replica, offset), result) in batch.write(self).await {
             answers.entry((at, offset)).or_default().push((replica, result));
         }
+        // From here on nothing waits, so the call can't be dropped.
+        being_written.ranges.clear();
         if !begun.is_empty() {
             self.counters.put_write_ns.add(began.elapsed());
         }

@@ -349,6 +349,31 @@ impl Default for PutOptions {
     }
 }
 
+/// Longest soft pin.
+const SOFT_PIN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl PutOptions {
+    /// Checks the options that no master can serve. Some would take a zero for their own default.
+    ///
+    /// # Errors
+    /// The reason.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.deadline.is_zero() {
+            return Err("a deadline of 0 s: a put needs some time".to_owned());
+        }
+        if self.replicas == 0 {
+            return Err("0 replicas: at least 1 is needed".to_owned());
+        }
+        match self.pin {
+            PinAction::Soft(length) if length.is_zero() || length > SOFT_PIN_MAX => {
+                let length = length.as_secs_f64();
+                Err(format!("a soft pin of {length} s: it can last from above 0 s to 24 hours"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Result of a successful put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
@@ -379,4 +404,31 @@ pub enum Mode {
     /// No leader has answered for the leader timeout. Gets read the local cache and an embedded store's memory, and
     /// puts stay in the cache.
     LocalOnly,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_that_no_put_can_have_are_named() {
+        let of =
+            |options: PutOptions| options.check().map_err(|why| why.split(':').next().unwrap().to_owned());
+        let usual = PutOptions::default;
+        assert_eq!(of(usual()), Ok(()));
+        assert_eq!(
+            of(PutOptions { deadline: Duration::ZERO, ..usual() }),
+            Err("a deadline of 0 s".to_owned())
+        );
+        assert_eq!(of(PutOptions { replicas: 0, ..usual() }), Err("0 replicas".to_owned()));
+        for (length, ok) in [
+            (Duration::ZERO, false),
+            (Duration::from_millis(1), true),
+            (Duration::from_secs(24 * 3600), true),
+            (Duration::from_secs(24 * 3600 + 1), false),
+            (Duration::MAX, false),
+        ] {
+            assert_eq!(of(PutOptions { pin: PinAction::Soft(length), ..usual() }).is_ok(), ok, "{length:?}");
+        }
+    }
 }

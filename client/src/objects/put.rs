@@ -79,6 +79,11 @@ pub(super) fn write_by(now: Instant, deadline: Instant, kept: Duration) -> Insta
     deadline - kept.min(deadline.saturating_duration_since(now) / 4)
 }
 
+/// Checks options before a master is asked.
+pub(super) fn check_options(options: &PutOptions) -> Result<(), Error> {
+    options.check().map_err(|why| Error::definite("put", Code::InvalidParams, "this client", why))
+}
+
 impl Core {
     pub(crate) async fn puts(
         &self,
@@ -117,6 +122,9 @@ impl Core {
         options: &PutOptions,
         fill: Fill,
     ) -> Vec<Result<Put, Error>> {
+        if let Err(error) = check_options(options) {
+            return vec![Err(error); items.len()];
+        }
         let call = Call { options, fill, deadline: Instant::now() + options.deadline.min(LONGEST) };
         let keep = if options.mode == PutMode::Upsert { Keep::Last } else { Keep::First };
         let sent = representatives(items.iter().map(|item| item.key), keep);

@@ -35,14 +35,18 @@ pub use admin::{
     SegmentStatus, Setting, StoreState, StoreStatus, Tenant, TransportStatus,
 };
 pub use api::{Client, GetInto, PutFrom};
+pub use bytes::Bytes;
 pub use error::{ConnectError, Error, Outcome};
 pub use mc_discovery::Leader;
+pub use mc_net::{Network, TcpNetwork};
 pub use mc_transfer::{
-    Memory, NoRdma, PeerReport, PeerTransport, RdmaDevices, RdmaOptions, RegisterError, RegisteredMemory,
-    Segment, ShmAccess, Transports,
+    Checksum, LentMemory, LostMemory, Memory, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, ParseShmAccessError,
+    ParseTransportsError, Peer, PeerEndpoint, PeerReport, PeerTransport, RdmaDevices, RdmaOptions, ReadBuffer, ReadOp,
+    RegisterError, RegisteredMemory, Seal, Segment, ShmAccess, TransferError, Transport, Transports, WriteOp,
 };
 pub use mc_types::{
-    ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, PutId, StoreId,
+    ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError, PutId,
+    SealedGrant, SegmentEpoch, StoreId,
 };
 pub use metrics::{Stats, metrics_reference};
 pub use objects::{

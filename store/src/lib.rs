@@ -34,7 +34,7 @@ pub use error::{Port, StartError};
 pub use mc_durable::DurableError;
 pub use mc_net::{Network, TcpNetwork};
 pub use mc_transfer::{
-    AllocateError, Memory, NoRdma, ParseRdmaDevicesError, ParseShmAccessError, ParseTransportsError,
+    AllocateError, Memory, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, ParseShmAccessError, ParseTransportsError,
     RdmaDevices, RdmaOptions, RequestSeconds, Segment, ShmAccess, Transports,
 };
 pub use mc_types::{

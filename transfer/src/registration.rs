@@ -55,6 +55,7 @@ unsafe impl Sync for Owner {}
 
 /// Why memory could not be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// The allocator could not provide the memory.
     #[error("cannot allocate {0} bytes of transfer memory: register a smaller buffer")]

@@ -4,6 +4,7 @@ use mc_types::StoreId;
 
 /// The transports to one store, as far as this process has tried them.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PeerReport {
     /// The store.
     pub store: StoreId,
@@ -16,6 +17,7 @@ pub struct PeerReport {
 
 /// One transport to a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PeerTransport {
     /// Its name: shm, rdma or tcp.
     pub name: &'static str,

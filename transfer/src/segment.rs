@@ -70,6 +70,7 @@ impl CurrentStamps {
 
 /// Why a segment could not be allocated.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AllocateError {
     /// The size is 0 bytes, or more than can be addressed.
     #[error(
@@ -81,8 +82,8 @@ pub enum AllocateError {
     },
     /// The segment does not fit, or no longer fits while it is allocated.
     #[error(
-        "a segment of {asked} does not fit: {missing} are still needed and the {limit} leaves {available} \
-         (of which {reserve} stay free): choose a smaller segment or free memory"
+        "a segment of {asked} does not fit: {missing:#} are still needed and the {limit} leaves {available:#} \
+         (of which {reserve:#} stay free): choose a smaller segment or free memory"
     )]
     DoesNotFit {
         /// The size that was asked for.

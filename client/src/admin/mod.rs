@@ -38,6 +38,7 @@ pub struct Admin {
 
 /// One master's report of itself, or the reason why there is none.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct MasterReport {
     /// The address that was asked.
     pub address: String,
@@ -47,6 +48,7 @@ pub struct MasterReport {
 
 /// The reports of all masters, with the report to believe.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ClusterStatus {
     /// Every listed master and every master that those name, ordered by address.
     pub masters: Vec<MasterReport>,
@@ -59,6 +61,7 @@ pub struct ClusterStatus {
 
 /// An object's description and the places of its replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lookup {
     /// Id of the put that wrote it.
     pub version: PutId,
@@ -72,6 +75,7 @@ pub struct Lookup {
 
 /// Place of one replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PlacedReplica {
     /// The store.
     pub store: StoreId,

@@ -11,6 +11,7 @@ use crate::placement::endpoint;
 
 /// One master's report of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MasterStatus {
     /// Id of its cluster; `None` until one has formed.
     pub cluster: Option<ClusterId>,
@@ -54,6 +55,7 @@ pub struct MasterStatus {
 
 /// A member of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Member {
     /// Its node id.
     pub node: NodeId,
@@ -74,6 +76,7 @@ pub struct Member {
 
 /// The members of the cluster, as its leader reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Members {
     /// All of them.
     pub members: Vec<Member>,
@@ -82,18 +85,20 @@ pub struct Members {
 }
 
 /// State of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoreState {
     /// The leader receives its heartbeats.
     Alive,
     /// The leader does not receive its heartbeats, and offers none of its replicas.
     Suspect,
     /// The reporting master is not the leader and cannot tell.
+    #[default]
     Unknown,
 }
 
 /// A mounted store.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StoreStatus {
     /// Its id.
     pub store: StoreId,
@@ -121,6 +126,7 @@ pub struct StoreStatus {
 
 /// A transport of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TransportStatus {
     /// Its name: tcp, shm or rdma.
     pub name: String,
@@ -136,6 +142,7 @@ pub struct TransportStatus {
 
 /// A segment of a mounted store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SegmentStatus {
     /// Number within its store.
     pub number: u32,
@@ -149,6 +156,7 @@ pub struct SegmentStatus {
 
 /// A replicated setting.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Setting {
     /// Its name.
     pub name: String,
@@ -164,6 +172,7 @@ pub struct Setting {
 
 /// The replicated settings and the cluster version.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// All settings.
     pub settings: Vec<Setting>,
@@ -272,6 +281,7 @@ pub struct Quota {
 
 /// A tenant with its quota and its use of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tenant {
     /// Its name; empty for the default tenant.
     pub name: String,

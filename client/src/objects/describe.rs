@@ -13,6 +13,7 @@ use crate::call::Repeat;
 
 /// Description of an object by the masters.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Description {
     /// Id of the put that wrote it.
     pub version: PutId,
@@ -32,6 +33,7 @@ pub struct Description {
 
 /// The group of a described object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DescribedGroup {
     /// Hash of the tenant and the group's name.
     pub id: u128,
@@ -57,6 +59,7 @@ pub enum Pin {
 
 /// One replica of a described object.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DescribedReplica {
     /// The store.
     pub store: StoreId,

@@ -11,6 +11,7 @@ use crate::call::Repeat;
 
 /// A page of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeyPage {
     /// Keys and sizes of objects, in no particular order. There may be none although more pages follow.
     pub keys: Vec<ListedKey>,
@@ -20,6 +21,7 @@ pub struct KeyPage {
 
 /// A listed object.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ListedKey {
     /// Its key.
     pub key: Bytes,

@@ -57,7 +57,7 @@ fn what_can_not_work_is_one_sentence_and_exit_code_2() {
         (&["--segment", "1.5gb"][..], "`1.5gb` is not a size"),
         (&["--segment", "50gb", "--master", "a"], "'--masters'"),
         (&["--segment", "50gb", "--masters", "a:port"], "`a:port` is not an address"),
-        (&["--segment", "1kb", "--listen", "127.0.0.1:0"], "--segment 1KiB is too small"),
+        (&["--segment", "1kb", "--listen", "127.0.0.1:0"], "--segment: a segment of 1KiB is too small"),
         (&[], "--segment"),
     ] {
         assert_refused(bare_command(STORE, dir.path()).args(args), words);

@@ -40,9 +40,10 @@ pub use error::{ConnectError, Error, Outcome};
 pub use mc_discovery::Leader;
 pub use mc_net::{Network, TcpNetwork};
 pub use mc_transfer::{
-    Checksum, LentMemory, LostMemory, Memory, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, ParseShmAccessError,
-    ParseTransportsError, Peer, PeerEndpoint, PeerReport, PeerTransport, RdmaDevices, RdmaOptions, ReadBuffer, ReadOp,
-    RegisterError, RegisteredMemory, Seal, Segment, ShmAccess, TransferError, Transport, Transports, WriteOp,
+    Checksum, LentMemory, LostMemory, Memory, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError,
+    ParseShmAccessError, ParseTransportsError, Peer, PeerEndpoint, PeerReport, PeerTransport, RdmaDevices,
+    RdmaOptions, ReadBuffer, ReadOp, RegisterError, RegisteredMemory, Seal, Segment, ShmAccess,
+    TransferError, Transport, Transports, WriteOp,
 };
 pub use mc_types::{
     ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError, PutId,

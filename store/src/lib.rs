@@ -31,17 +31,17 @@ pub use builder::{Builder, DEFAULT_MASTER_PORT};
 pub use config::{Config, InvalidConfig};
 pub use data::Totals;
 pub use error::{Port, StartError};
+pub use masters::MasterList;
 pub use mc_durable::DurableError;
 pub use mc_net::{Network, TcpNetwork};
 pub use mc_transfer::{
-    AllocateError, Memory, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, ParseShmAccessError, ParseTransportsError,
-    RdmaDevices, RdmaOptions, RequestSeconds, Segment, ShmAccess, Transports,
+    AllocateError, Memory, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, ParseShmAccessError,
+    ParseTransportsError, RdmaDevices, RdmaOptions, RequestSeconds, Segment, ShmAccess, Transports,
 };
 pub use mc_types::{
     ByteSize, Clock, ClusterId, HostPort, ParseAddressError, ParseSizeError, SegmentEpoch, SegmentNumber,
     StoreId,
 };
-pub use masters::MasterList;
 pub use segments::{SegmentError, Segments};
 pub use state::{StoreReport, StoreStatus};
 pub use store::{Opened, Store, Surroundings};

@@ -65,8 +65,8 @@ pub enum SnapshotError {
     },
     /// It does not fit, and was not begun.
     #[error(
-        "a snapshot of {needed} bytes does not fit on the disk of {dir}, where {free} are free and the log needs \
-         {LOG_ROOM}: make room there"
+        "a snapshot of {needed} bytes does not fit on the disk of {dir}, where {free} bytes are free and the log needs \
+         {LOG_ROOM} bytes: make room there"
     )]
     NoRoom {
         /// The snapshot directory.

@@ -277,17 +277,20 @@ async fn hand_over(raft: &RaftNode) {
 
 /// Waits until this master's vote is taken. Returns false if too few voters would remain.
 ///
+/// Only a master that had a vote leaves. The place of one that has come back without it may be reserved still, and the leader
+/// may be about to give it the vote.
+///
 /// A master that asks may become leader meanwhile, where all others ask, too, or do not take over. Then it lets others go
 /// while enough remain, and stops with its vote.
 async fn leave(raft: &RaftNode) -> bool {
     tracing::info!("this master asks for its vote to be taken before it stops");
-    let mut spared_at = Instant::now();
+    let (mut spared_at, mut voted) = (Instant::now(), false);
     loop {
         match raft.departure() {
-            Departure::Left => return true,
-            Departure::Waits => spared_at = Instant::now(),
-            Departure::Needed if spared_at.elapsed() >= UP_TO_DATE => return false,
-            Departure::Needed => {}
+            Departure::Left if voted => return true,
+            Departure::Waits => (spared_at, voted) = (Instant::now(), true),
+            Departure::Left | Departure::Needed if spared_at.elapsed() >= UP_TO_DATE => return false,
+            Departure::Left | Departure::Needed => {}
         }
         tokio::time::sleep(LOOK).await;
     }

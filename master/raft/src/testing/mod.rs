@@ -246,7 +246,10 @@ impl Pool {
     }
 
     pub fn addresses(&self) -> BTreeMap<NodeId, MasterNode> {
-        let node = |member: &Member| MasterNode { raft: member.address.clone(), ..MasterNode::default() };
+        let node = |member: &Member| {
+            let [raft, client, http] = [(); 3].map(|()| member.address.clone());
+            MasterNode { raft, client, http }
+        };
         self.members.iter().map(|member| (member.id, node(member))).collect()
     }
 

@@ -3,13 +3,15 @@
 use std::time::{Duration, Instant};
 
 use mc_index::{Command, Endpoint, MountStore, Op, ReadPolicy, Settings, Stamp};
-use mc_log::{MasterNode, Proposal};
-use mc_tests::eventually;
+use mc_log::Proposal;
+use mc_tests::{eventually, until};
 use mc_types::{GrantKey, NodeId, SegmentEpoch, StoreId};
 use openraft::async_runtime::watch::WatchReceiver;
 
 use crate::testing::{Pool, command};
-use crate::{Change, ChangeError, Leadership, RaftNode, RaftTiming, SnapshotLimits, TransferError};
+use crate::{
+    Change, ChangeError, Departure, Leadership, RaftNode, RaftTiming, SnapshotLimits, TransferError,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_reach_every_master_and_go_on_when_the_leader_dies() {
@@ -230,7 +232,7 @@ async fn a_change_that_was_decided_on_by_older_members_is_refused() {
     let leader = pool.node(0);
     let (gone, late) = (NodeId(7), NodeId(8));
     let roster = || leader.roster().unwrap();
-    let there = || MasterNode { raft: pool.members[0].address.clone(), ..MasterNode::default() };
+    let there = || pool.addresses()[&pool.members[0].id].clone();
     leader.change_members(&roster(), Change::Learner(gone, there())).await.unwrap();
 
     let seen = roster();
@@ -259,6 +261,27 @@ async fn no_voters_are_proposed_of_which_a_majority_has_just_died() {
     let last = pool.write(1).await;
     pool.converge(last).await;
     assert!(pool.running().all(|at| pool.node(at).members().len() == 3));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_voter_that_leaves_stays_a_member_and_learns_that_it_has_left() {
+    let pool = Pool::formed(3, SnapshotLimits::default()).await;
+    let leader = pool.leader().await;
+    let leaver = (leader + 1) % 3;
+    let (raft, id) = (pool.node(leader), pool.members[leaver].id);
+    until("it knows that it votes", async || pool.node(leaver).departure() == Departure::Waits).await;
+    pool.node(leaver).ask_to_leave();
+    let asks = || raft.roster().filter(|roster| roster.members[&id].leaving);
+    let roster = eventually("the leader hears that it leaves", async || asks()).await;
+    assert_eq!(roster.members.values().filter(|member| member.leaving).count(), 1);
+
+    raft.change_members(&roster, Change::Leave(id)).await.unwrap();
+    until("it knows", async || pool.node(leaver).departure() == Departure::Left).await;
+    let roster = raft.roster().unwrap();
+    assert_eq!((roster.voters.len(), roster.members.len(), roster.reserved()), (2, 3, 1));
+    assert!(!roster.voters.contains(&id) && roster.members[&id].addresses.is_reserved());
+    let written = pool.write(7).await;
+    pool.converge(written).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

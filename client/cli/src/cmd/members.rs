@@ -58,6 +58,10 @@ impl Member {
         }
     }
 
+    fn votes(&self) -> bool {
+        matches!(self.role, "leader" | "voter")
+    }
+
     fn is_up(&self) -> bool {
         self.silent_ms.is_some_and(|silent| silent < SILENT)
     }
@@ -92,10 +96,7 @@ pub(crate) async fn members(global: &Global, command: &MembersCommand, output: O
             let admin = leader().await?;
             let listed = Listed { members: list(&admin.list_members().await?) };
             output.result(&listed, || table(&listed.members, output));
-            let healthy = listed
-                .members
-                .iter()
-                .all(|member| member.is_up() && matches!(member.role, "leader" | "voter"));
+            let healthy = listed.members.iter().all(|member| member.is_up() && member.votes());
             Ok(if healthy { Ended::Well } else { Ended::Negative })
         }
         MembersCommand::Add { address } => add(&leader().await?, address, global.timeout.0, output).await,
@@ -178,7 +179,7 @@ async fn remove(admin: &Admin, member: &str, output: Output) -> Result<Ended> {
 /// This is a warning and not a refusal: one voter more needs at most one more for a majority, so an added voter that is
 /// up never lowers the number of failures that the cluster survives, and a dead voter is replaced by adding first.
 fn no_spare(members: &[Member]) -> Option<String> {
-    let voters: Vec<_> = members.iter().filter(|member| member.role != "learner").collect();
+    let voters: Vec<_> = members.iter().filter(|member| member.votes()).collect();
     let down: Vec<_> = voters.iter().filter(|voter| !voter.is_up()).collect();
     let (of, up) = (voters.len(), voters.len() - down.len());
     let majority = of / 2 + 1;

@@ -17,7 +17,7 @@ use crate::metrics::Counters;
 use crate::objects::{
     self, AvoidList, Core, Destination, Fill, Follow, Got, Lanes, Lease, Presence, nonsense,
 };
-use crate::options::Builder;
+use crate::options::{Builder, LONGEST};
 use crate::{
     Admin, Code, ConnectError, Description, Error, Health, KeyPage, ListPosition, Mode, Put, PutOptions,
     Removed, Source, Stats,
@@ -41,14 +41,14 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Client {
+    core: Arc<Core>,
     shared: Arc<Shared>,
 }
 
-#[derive(Debug)]
+/// What all handles of a client share, whatever their deadlines.
 struct Shared {
-    core: Core,
     background: Background,
     closed: CancellationToken,
     /// Stops the background tasks when the last clone is dropped.
@@ -56,7 +56,6 @@ struct Shared {
 }
 
 /// One object to read into the caller's memory.
-#[derive(Debug)]
 pub struct GetInto<'a> {
     /// Its key.
     pub key: &'a [u8],
@@ -65,7 +64,7 @@ pub struct GetInto<'a> {
 }
 
 /// One object to write from the caller's memory.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct PutFrom<'a> {
     /// Its key.
     pub key: &'a [u8],
@@ -155,11 +154,12 @@ impl Client {
         if builder.publish_local {
             background.handle().spawn(objects::publish(core.clone(), closed.clone()));
         }
-        Ok(Self { shared: Arc::new(Shared { core, background, closed, _life: life }) })
+        let shared = Arc::new(Shared { background, closed, _life: life });
+        Ok(Self { core: Arc::new(core), shared })
     }
 
     pub(crate) fn core(&self) -> &Core {
-        &self.shared.core
+        &self.core
     }
 
     /// Runs a call in the context of the client's runtime.
@@ -231,6 +231,46 @@ impl Client {
         options: &PutOptions,
     ) -> Vec<Result<Put, Error>> {
         self.run(self.core().puts(items, options, Fill::Nothing)).await
+    }
+
+    /// Puts an object whose bytes the caller gives away: the local cache keeps them and copies nothing. A value that is part
+    /// of a larger buffer keeps all of that buffer in memory.
+    ///
+    /// # Errors
+    /// As for [`put_with`](Self::put_with).
+    pub async fn put_bytes(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: Bytes,
+        options: &PutOptions,
+    ) -> Result<Put, Error> {
+        let mut results = self.batch_put_bytes(&[(key.as_ref(), value)], options).await;
+        results.pop().unwrap_or_else(|| Err(nonsense("put")))
+    }
+
+    /// [`put_bytes`](Self::put_bytes) for many objects; one result each, in order, as for [`batch_put`](Self::batch_put).
+    pub async fn batch_put_bytes<K: AsRef<[u8]> + Sync>(
+        &self,
+        items: &[(K, Bytes)],
+        options: &PutOptions,
+    ) -> Vec<Result<Put, Error>> {
+        let slices: Vec<[&[u8]; 1]> = items.iter().map(|(_, value)| [&value[..]]).collect();
+        let values: Vec<Bytes> = items.iter().map(|(_, value)| value.clone()).collect();
+        let items: Vec<PutFrom<'_>> = items
+            .iter()
+            .zip(&slices)
+            .map(|((key, _), slices)| PutFrom { key: key.as_ref(), slices, group: &[] })
+            .collect();
+        self.run(self.core().puts_given(&items, &values, options)).await
+    }
+
+    /// Returns a handle of this client whose gets have this deadline, metadata and transfer together, in place of
+    /// [`Builder::get_timeout`]. It is cheap, so each call can have its own: `client.with_get_timeout(left).get("k")`. What
+    /// the handle opens, such as a [`GetSession`](crate::GetSession), has it, too.
+    #[must_use]
+    pub fn with_get_timeout(&self, timeout: Duration) -> Self {
+        let core = Core { get_timeout: timeout.min(LONGEST), ..(*self.core).clone() };
+        Self { core: Arc::new(core), shared: self.shared.clone() }
     }
 
     /// Reads one object; `None` is a miss.

@@ -15,6 +15,7 @@
 mod admin;
 mod api;
 mod background;
+mod brief;
 mod call;
 mod error;
 #[cfg(feature = "testing")]

@@ -15,7 +15,6 @@ pub struct GetRangesInto<'a> {
 }
 
 /// A range of an object and the memory for it.
-#[derive(Debug)]
 pub struct RangeInto<'a> {
     /// First byte, counted from the start of the object.
     pub offset: u64,

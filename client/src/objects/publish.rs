@@ -53,7 +53,7 @@ impl Core {
             .zip(&slices)
             .map(|((put, _), slices)| PutFrom { key: &put.key, slices, group: &[] })
             .collect();
-        let results = self.put_all(&items, &options, Fill::Publish).await;
+        let results = self.put_all(&items, &[], &options, Fill::Publish).await;
         let failures: Vec<String> =
             results.iter().filter_map(|result| result.as_ref().err()).map(ToString::to_string).collect();
         if let Some(first) = failures.first() {

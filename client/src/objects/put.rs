@@ -42,6 +42,8 @@ pub(crate) enum Fill {
 pub(super) struct Call<'c> {
     pub(super) options: &'c PutOptions,
     pub(super) fill: Fill,
+    /// The values of the batch, if the caller gave them away: the cache takes them without a copy.
+    pub(super) given: &'c [Bytes],
     pub(super) deadline: Instant,
 }
 
@@ -79,6 +81,11 @@ pub(super) fn write_by(now: Instant, deadline: Instant, kept: Duration) -> Insta
     deadline - kept.min(deadline.saturating_duration_since(now) / 4)
 }
 
+/// Returns the value for the cache.
+fn value(put: &Pending<'_>, call: Call<'_>) -> Bytes {
+    call.given.get(put.at).cloned().unwrap_or_else(|| put.slices.concat().into())
+}
+
 /// Checks options before a master is asked.
 pub(super) fn check_options(options: &PutOptions) -> Result<(), Error> {
     options.check().map_err(|why| Error::definite("put", Code::InvalidParams, "this client", why))
@@ -91,7 +98,19 @@ impl Core {
         options: &PutOptions,
         fill: Fill,
     ) -> Vec<Result<Put, Error>> {
-        let results = self.put_all(items, options, fill).await;
+        let results = self.put_all(items, &[], options, fill).await;
+        self.note_results(options.mode, items.iter().map(|item| item.key).zip(&results));
+        results
+    }
+
+    /// [`Self::puts`] of values that the cache may keep.
+    pub(crate) async fn puts_given(
+        &self,
+        items: &[PutFrom<'_>],
+        given: &[Bytes],
+        options: &PutOptions,
+    ) -> Vec<Result<Put, Error>> {
+        let results = self.put_all(items, given, options, Fill::Cache).await;
         self.note_results(options.mode, items.iter().map(|item| item.key).zip(&results));
         results
     }
@@ -119,13 +138,14 @@ impl Core {
     pub(crate) async fn put_all(
         &self,
         items: &[PutFrom<'_>],
+        given: &[Bytes],
         options: &PutOptions,
         fill: Fill,
     ) -> Vec<Result<Put, Error>> {
         if let Err(error) = check_options(options) {
             return vec![Err(error); items.len()];
         }
-        let call = Call { options, fill, deadline: Instant::now() + options.deadline.min(LONGEST) };
+        let call = Call { options, fill, given, deadline: Instant::now() + options.deadline.min(LONGEST) };
         let keep = if options.mode == PutMode::Upsert { Keep::Last } else { Keep::First };
         let sent = representatives(items.iter().map(|item| item.key), keep);
         let mut results: Vec<Option<Result<Put, Error>>> = vec![None; items.len()];
@@ -466,7 +486,7 @@ impl Core {
         for (put, result) in puts.into_iter().zip(answer.reply.results) {
             match Code::try_from(result.code) {
                 Ok(Code::Ok) => {
-                    self.fill(&put, call.fill);
+                    self.fill(&put, call);
                     rounds.push(Round::Done(put.at, Ok(Put::Stored)));
                 }
                 Ok(Code::ObjectAlreadyExists) => rounds.push(Round::Done(put.at, Ok(Put::AlreadyExists))),
@@ -515,7 +535,7 @@ impl Core {
         }
         let settled = open.into_iter().zip(versions).map(|(put, version)| {
             if version == Some(put.put) {
-                self.fill(&put, call.fill);
+                self.fill(&put, call);
                 return Round::Done(put.at, Ok(Put::Stored));
             }
             let why = "an earlier try to end the put got no answer, and the masters no longer know the put";
@@ -525,12 +545,12 @@ impl Core {
     }
 
     /// Notes a stored put in the embedded store's account, and caches its value or drops the cached older version.
-    fn fill(&self, put: &Pending<'_>, fill: Fill) {
+    fn fill(&self, put: &Pending<'_>, call: Call<'_>) {
         if let Some(embedded) = &self.local.embedded {
             embedded.note(&put.key, put.spot);
         }
-        if !matches!(fill, Fill::Nothing | Fill::Session) && self.local.cache.holds(put.size) {
-            self.local.cache.insert(&put.key, put.put, put.slices.concat().into());
+        if !matches!(call.fill, Fill::Nothing | Fill::Session) && self.local.cache.holds(put.size) {
+            self.local.cache.insert(&put.key, put.put, value(put, call));
         } else {
             // An older version is useless now.
             self.local.cache.remove(&put.key);
@@ -556,7 +576,7 @@ impl Core {
                 let why = "no leader is in reach, and the local cache is off or too small for the value";
                 Err(Error::definite("put", Code::NoLeader, "this client", why))
             } else {
-                let value = || Bytes::from(put.slices.concat());
+                let value = || value(&put, call);
                 let embedded = self.local.embedded.as_ref();
                 let kept = match &unpublished {
                     _ if embedded.is_some_and(|here| here.find(&put.key).is_some()) => false,

@@ -16,7 +16,6 @@ use crate::{Client, Error, RangeInto};
 /// lease ends, and fails with `NO_LEADER` then.
 ///
 /// See [`Client::batch_get_ranges`] for the promise that the bytes of a range are the right ones.
-#[derive(Debug)]
 pub struct GetSession {
     client: Client,
     opened: Opened,

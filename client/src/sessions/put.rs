@@ -17,14 +17,13 @@ use crate::{Client, Error, Put, PutOptions};
 /// back, until its deadline.
 ///
 /// Dropping a session that was not finished frees its space in the background, as [`abort`](Self::abort) does.
-#[derive(Debug)]
 pub struct PutSession {
     client: Client,
     put: OpenPut,
 }
 
 /// A range of an object, and its bytes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct RangeFrom<'a> {
     /// First byte, counted from the start of the object.
     pub offset: u64,

@@ -205,6 +205,19 @@ async fn a_placement_is_not_used_after_its_lease() {
 }
 
 #[tokio::test]
+async fn a_handle_of_a_client_has_a_deadline_of_its_own() {
+    let cluster = Cluster::start(1);
+    let patient = Duration::from_secs(24 * 60 * 60);
+    let client = cluster.builder().local_cache(ByteSize(0)).get_timeout(patient).connect().await.unwrap();
+    client.put("k", &value(1)).await.unwrap();
+    cluster.world.lock().lease_ms = 0;
+    let session = open(&client.with_get_timeout(Duration::from_millis(300)), "k").await;
+    let read = tokio::time::timeout(PATIENCE, session.read(layer(0)));
+    let error = read.await.expect("not by the deadline of the client").unwrap_err();
+    assert_eq!(error.code, Code::RpcTimeout, "{error}");
+}
+
+#[tokio::test]
 async fn a_layer_is_read_from_another_replica_when_a_store_dies_and_fails_when_none_is_left() {
     let cluster = Cluster::start(1);
     let client = uncached(&cluster).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mc_client::{ByteSize, Code, ConnectError, Mode, Put, PutMode, PutOptions, Source};
+use mc_client::{ByteSize, Bytes, Code, ConnectError, Mode, Put, PutMode, PutOptions, Source};
 use tokio::time::timeout;
 
 use crate::support::{Cluster, FakeMaster, Fault, On, PATIENCE, STORE_A, STORE_B, StoreHealth, until};
@@ -53,6 +53,21 @@ async fn without_a_leader_the_cache_answers_and_says_so_until_a_leader_is_back()
     assert_eq!(client.get("old").await.unwrap().unwrap(), b"v"[..]);
     let stats = client.stats();
     assert_eq!((stats.local_only_entries, stats.puts_local), (1, 1));
+}
+
+#[tokio::test]
+async fn the_cache_keeps_a_value_that_was_given_away_without_a_copy() {
+    let cluster = Cluster::start(3);
+    let client = cluster.builder().leader_timeout(SOON).connect().await.unwrap();
+    let [stored, kept] = [1, 2].map(|byte| Bytes::from(vec![byte; 1_000]));
+    let options = PutOptions::default();
+    assert_eq!(client.put_bytes("stored", stored.clone(), &options).await.unwrap(), Put::Stored);
+    cluster.depose();
+    assert_eq!(client.put_bytes("kept", kept.clone(), &options).await.unwrap(), Put::LocalOnly);
+    for (key, value) in [("stored", stored), ("kept", kept)] {
+        let got = client.get(key).await.unwrap().unwrap();
+        assert_eq!((&got, got.as_ptr()), (&value, value.as_ptr()), "{key}");
+    }
 }
 
 #[tokio::test]

@@ -267,7 +267,8 @@ async fn a_slow_store_delays_no_session_that_has_nothing_there() {
     write_all(&one).await;
     write_all(&two).await;
     cluster.world.lock().stores.insert(STORE_A, StoreHealth::Held);
-    let finish = timeout(PATIENCE, client.batch_finish(vec![one, two]));
+    let sessions = [one, two];
+    let finish = timeout(PATIENCE, client.batch_finish(&sessions));
     let release = async {
         while cluster.world.lock().objects.is_empty() {
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -151,7 +151,7 @@ impl Core {
         }
         // No grant lives longer, so a later deadline could not be kept.
         let deadline = Instant::now() + options.deadline.min(MAX_GRANT_LIFETIME);
-        let call = Call { options, fill: Fill::Session, deadline };
+        let call = Call { options, fill: Fill::Session, given: &[], deadline };
         let mut results: Vec<Option<Result<Option<OpenPut>, Error>>> = Vec::new();
         results.resize_with(items.len(), || None);
         let mut pending = Vec::with_capacity(items.len());
@@ -298,7 +298,7 @@ impl Core {
             for chunk in chunks {
                 let chunk: Vec<_> = written.by_ref().take(chunk.len()).collect();
                 let deadline = chunk.iter().map(|put| puts[put.pending.at].deadline).max().unwrap_or(now);
-                ends.push(self.end(chunk, Call { options, fill: Fill::Session, deadline }));
+                ends.push(self.end(chunk, Call { options, fill: Fill::Session, given: &[], deadline }));
             }
         }
         let ended: Vec<_> = futures::stream::iter(ends).buffered(IN_FLIGHT).collect().await;

@@ -129,6 +129,7 @@ fn status_json(status: &v1::StatusReply) -> Value {
         "keys": status.keys,
         "puts_in_flight": status.puts_in_flight,
         "no_puts": status.no_puts,
+        "lost_entries": status.lost_entries,
         "cluster_time_ms": status.cluster_time_ms,
         "cluster_version": status.cluster_version,
         "waiting_for": status.waiting_for,

@@ -400,6 +400,12 @@ impl RaftNode {
         self.blocked.borrow().clone()
     }
 
+    /// Returns which follower was last found without entries that it had acknowledged to this node; `None` if none was.
+    #[must_use]
+    pub fn lost_entries(&self) -> Option<String> {
+        self.acks.losses().borrow().map(|lost| lost.to_string())
+    }
+
     /// Returns the time that a majority took to answer this leader's heartbeats, as last measured.
     #[must_use]
     pub fn round_trip(&self) -> Option<Duration> {

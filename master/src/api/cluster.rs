@@ -72,6 +72,7 @@ fn status_as(coordinator: &Coordinator, leading: Option<&Leading>) -> v1::Status
             waiting_for,
             leader: leader.map(leader_to_wire),
             no_puts,
+            lost_entries: coordinator.raft.lost_entries().unwrap_or_default(),
         }
     })
 }

@@ -655,6 +655,7 @@ fn status() -> v1::StatusReply {
         waiting_for: "nothing".into(),
         cluster_version_max: 1,
         no_puts: "the disk is nearly full".into(),
+        lost_entries: "node 7 does not have log entry 9".into(),
         raft_timing: "lan".into(),
     }
 }

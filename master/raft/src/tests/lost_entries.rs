@@ -24,6 +24,8 @@ async fn a_follower_that_lost_what_it_acknowledged_gets_it_from_the_next_leader(
 
     let after = pool.write(3).await;
     assert!(after.leader_id.term > last.leader_id.term, "the leader has stepped down");
+    let said = pool.node(leader).lost_entries().unwrap();
+    assert!(said.contains(&format!("acknowledged all up to {last}")), "{said}");
     until("the follower to have it again", async || {
         pool.node(follower).index().read(|applied| applied.last_applied >= Some(after))
     })

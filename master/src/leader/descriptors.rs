@@ -15,9 +15,9 @@ use tokio::time::Instant;
 use super::Coordinator;
 use super::duties::pause;
 
-/// Descriptors without which a master is out of them: a snapshot, a file of the log, and a connection or two. The ports'
-/// shares leave more than that, also of a limit of 64 (`ports`): a master takes some 25 besides them.
-const SPARE: usize = 4;
+/// Descriptors without which a master is out of them: one for a snapshot or a file of the log, and one for a connection.
+/// The ports' shares leave more than that, also of a limit of 64 (`ports`): a master of three takes 27 besides them.
+const SPARE: usize = 2;
 /// Time between two looks.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Consecutive looks without descriptors after which a leader hands over.

@@ -5,7 +5,7 @@ mod pins;
 pub use clearing::Slice;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::time::Duration;
 
 use mc_index::{
@@ -140,12 +140,22 @@ pub struct Evictor {
     aside: Aside,
     /// Number of choices of a clearing so far, the seed of the next one.
     clearings: u64,
+    /// Tenants with a quota that have put objects since they were taken last.
+    touched: BTreeSet<TenantName>,
+    /// Orders that may have lost their last unit.
+    emptied: Vec<usize>,
+    /// Numbers of orders that are free for further tenants.
+    free: Vec<usize>,
+    /// State of the limits (see [`State::limits_changed`]) for which the orders are known to be right.
+    limits: u64,
 }
 
 /// Units of one tenant, or of all that have no quota, in the order of eviction.
 #[derive(Debug, Default)]
 struct Order {
     policy: Policy<Tracked>,
+    /// The tenant; `None` for the common order, and for a free one.
+    tenant: Option<TenantName>,
 }
 
 /// A unit in an order.
@@ -180,6 +190,10 @@ impl Default for Evictor {
             hard_looks: 0,
             aside: Aside::default(),
             clearings: 0,
+            touched: BTreeSet::new(),
+            emptied: Vec::new(),
+            free: Vec::new(),
+            limits: 0,
         }
     }
 }
@@ -201,12 +215,10 @@ impl Evictor {
         }
         ages.extend(groups);
         ages.sort_unstable_by_key(|(hash, age)| (age.reused, age.put, hash.to_u64()));
-        let mut evictor = Self { epoch: reuse_epoch(state.time()), ..Self::default() };
+        let limits = state.limits_changed();
+        let mut evictor = Self { epoch: reuse_epoch(state.time()), limits, ..Self::default() };
         if let Some(share) = state.once_share() {
             evictor.orders[0].policy.set_once_share(share);
-        }
-        for tenant in state.tenants() {
-            evictor.order_of(UnitOf { group: None, tenant: tenant.name }, state);
         }
         for (hash, ObjectAge { unit, reused: noted, .. }) in ages {
             evictor.calls = evictor.calls.wrapping_add(1);
@@ -215,17 +227,37 @@ impl Evictor {
             let unit = evictor.orders[order].policy.restore(hash.to_u64(), noted > 0, evictor.calls, tracked);
             evictor.add(hash, order, unit);
         }
+        evictor.touched = evictor.by_tenant.keys().copied().collect();
         evictor
+    }
+
+    /// Takes tenants whose use may have passed a watermark of their quota: those that have put objects since, and all of
+    /// them after a change of limits; at most `max`.
+    pub fn take_touched(&mut self, max: usize) -> Vec<TenantName> {
+        std::iter::from_fn(|| self.touched.pop_first()).take(max).collect()
+    }
+
+    /// Has a tenant looked at again.
+    pub fn touch_tenant(&mut self, tenant: TenantName) {
+        self.touched.insert(tenant);
     }
 
     /// Whether other tenants have a quota than when the orders were made, so that the evictor must begin again.
     #[must_use]
-    pub fn is_outdated(&self, state: &State) -> bool {
+    pub fn is_outdated(&mut self, state: &State) -> bool {
+        if self.limits == state.limits_changed() {
+            return false;
+        }
         let limited = |tenant: &TenantName| state.has_quota(tenant);
         let is_new = |tenant: &TenantName| limited(tenant) && !self.by_tenant.contains_key(tenant);
         let mut with_objects = state.tenants().filter(|tenant| tenant.usage.objects.count > 0);
-        self.by_tenant.keys().any(|tenant| !limited(tenant))
-            || state.has_quotas() && with_objects.any(|tenant| is_new(&tenant.name))
+        let outdated = self.by_tenant.keys().any(|tenant| !limited(tenant))
+            || state.has_quotas() && with_objects.any(|tenant| is_new(&tenant.name));
+        if !outdated {
+            self.limits = state.limits_changed();
+            self.touched.extend(self.by_tenant.keys());
+        }
+        outdated
     }
 
     /// Brings the epoch of reuse up to date.
@@ -254,6 +286,12 @@ impl Evictor {
         self.units.len()
     }
 
+    /// Number of orders, those included that are free for further tenants.
+    #[must_use]
+    pub fn orders(&self) -> usize {
+        self.orders.len()
+    }
+
     /// Whether there are no units.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -266,9 +304,31 @@ impl Evictor {
             return 0;
         }
         *self.by_tenant.entry(unit.tenant).or_insert_with(|| {
-            self.orders.push(Order::default());
-            self.orders.len() - 1
+            let order = Order { tenant: Some(unit.tenant), ..Order::default() };
+            match self.free.pop() {
+                Some(free) => {
+                    self.orders[free] = order;
+                    free
+                }
+                None => {
+                    self.orders.push(order);
+                    self.orders.len() - 1
+                }
+            }
         })
+    }
+
+    /// Forgets the orders of tenants that have nothing left, with the ghosts in them.
+    fn drop_empty_orders(&mut self) {
+        for at in std::mem::take(&mut self.emptied) {
+            let Some(order) = self.orders.get_mut(at).filter(|order| order.policy.is_empty()) else {
+                continue;
+            };
+            if let Some(tenant) = std::mem::take(order).tenant {
+                self.by_tenant.remove(&tenant);
+                self.free.push(at);
+            }
+        }
     }
 
     fn find(&self, hash: KeyHash) -> Option<Place> {
@@ -291,7 +351,11 @@ impl Evictor {
         self.soft_pins.forget(hash);
         let orders = &self.orders;
         let is_it = |place: &Place| tracked(orders, *place).is_some_and(|it| it.hash == hash);
-        self.units.take(hash.to_u64(), is_it)
+        let place = self.units.take(hash.to_u64(), is_it)?;
+        if place.order > 0 {
+            self.emptied.push(place.order as usize);
+        }
+        Some(place)
     }
 
     fn policy(&mut self, place: Place) -> &mut Policy<Tracked> {
@@ -349,6 +413,9 @@ impl Evictor {
                 Place { order: u32::try_from(order).unwrap_or_default(), unit }
             }
         };
+        if let Some(of) = of.filter(|_| place.order > 0) {
+            self.touched.insert(of.tenant);
+        }
         self.note(place);
     }
 
@@ -563,6 +630,7 @@ impl Evictor {
 
     /// Drops units whose objects a dropped store took along, a slice at each call, while there seem to be many.
     pub fn prune(&mut self, state: &State) {
+        self.drop_empty_orders();
         if self.len() as u64 <= state.objects() + state.objects() / 8 + PRUNE_SLICE as u64 {
             return;
         }

@@ -50,19 +50,19 @@ pub fn excess(state: &State, without: &[StoreId]) -> Excess {
     Excess { bytes: above(state, live, capacity), objects: by_count.max(by_memory) }
 }
 
-/// Lists the tenants that are above the high watermark of their quota, and what each has above the low one.
+/// Lists those of some tenants that are above the high watermark of their quota, and what each has above the low one.
 #[must_use]
-pub fn tenants_in_excess(state: &State) -> Vec<(TenantName, Excess)> {
-    if !state.has_quotas() {
-        return Vec::new();
-    }
+pub fn tenants_in_excess(
+    state: &State,
+    tenants: impl IntoIterator<Item = TenantName>,
+) -> Vec<(TenantName, Excess)> {
     let excess = |quota: Quota, count: u64, bytes: u64| Excess {
         bytes: above(state, bytes, quota.bytes),
         objects: above(state, count, quota.objects),
     };
-    let tenants = state.tenants().map(|tenant| {
-        let all = tenant.usage.all();
-        (tenant.name, excess(state.quota(&tenant.name), all.count, all.bytes))
+    let tenants = tenants.into_iter().map(|tenant| {
+        let all = state.tenant_usage(&tenant).all();
+        (tenant, excess(state.quota(&tenant), all.count, all.bytes))
     });
     tenants.filter(|(_, excess)| !excess.is_none()).collect()
 }

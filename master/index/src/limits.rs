@@ -86,6 +86,13 @@ impl State {
         !self.settings.default_quota.is_none() || self.tenants.registered() > 0
     }
 
+    /// Number of changes of settings and quotas since this copy of the index began, by which a follower of the index knows that
+    /// limits may be others.
+    #[must_use]
+    pub fn limits_changed(&self) -> u64 {
+        self.limits_changed
+    }
+
     /// Whether the quota of a tenant limits it, so that its objects are evicted in an order of their own.
     #[must_use]
     pub fn has_quota(&self, tenant: &TenantName) -> bool {

@@ -31,6 +31,9 @@ pub struct State {
     pub(super) clear_from: u64,
     /// Share of the once-seen queue that a leader noted last, of 2^32; 0 if none did.
     pub(super) once_share: u32,
+    /// Number of changes of settings and quotas that were applied since this copy of the index began. No part of the index:
+    /// `apply` decides nothing by it.
+    pub(super) limits_changed: u64,
 }
 
 /// Facts about the entry that carries an operation.
@@ -60,6 +63,7 @@ impl State {
             key_values: KeyValues::new(),
             clear_from: 0,
             once_share: 0,
+            limits_changed: 0,
         }
     }
 
@@ -126,11 +130,15 @@ impl State {
                 Response::Codes(vec![Code::Ok])
             }
             Op::Sweep { limit } => Response::Swept { more: self.sweep(*limit) },
-            Op::SetTenant { tenant, quota } => Response::Codes(vec![self.set_tenant(tenant, *quota)]),
+            Op::SetTenant { tenant, quota } => {
+                self.limits_changed += 1;
+                Response::Codes(vec![self.set_tenant(tenant, *quota)])
+            }
             Op::SetKeyValue { key, value } => {
                 Response::Codes(vec![self.key_values.set(key, value.as_ref().map(|value| &value[..]))])
             }
             Op::SetSettings(settings) => {
+                self.limits_changed += 1;
                 self.settings = settings.clone();
                 Response::Done
             }

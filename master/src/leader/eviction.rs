@@ -9,6 +9,7 @@ use mc_eviction::{
     tenants_in_excess,
 };
 use mc_index::{EvictItem, Fit, Request, TenantName, Usage};
+use mc_raft::Applied;
 use mc_types::Code;
 use tokio::time::Instant;
 
@@ -25,6 +26,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 const CHOICES_PER_TURN: usize = 16;
 /// Maximum number of entries that evict in one scope before others have their turn.
 const ENTRIES_PER_TURN: usize = 4;
+/// Maximum number of tenants that are compared at a time.
+const TENANTS_PER_LOOK: usize = 4096;
 /// Maximum number of places that can't be cleared to the end, of those that are tried for one put.
 const SPOILED_MAX: usize = 3;
 /// Interval at which tenants are compared with their quotas, if no put asks before.
@@ -218,7 +221,9 @@ impl Term {
         }
         if self.looked_at.elapsed() >= TENANTS_INTERVAL {
             self.looked_at = Instant::now();
-            let above = coordinator.index.read(|applied| tenants_in_excess(&applied.state));
+            let mut tenants = self.evictor.take_touched(TENANTS_PER_LOOK);
+            tenants.extend(self.above.keys());
+            let above = coordinator.index.read(|applied| tenants_in_excess(&applied.state, tenants));
             self.above = above.into_iter().collect();
         }
         coordinator.room.let_in(&coordinator.index, &self.leading.liveness.suspects());
@@ -281,8 +286,9 @@ impl Term {
             self.above.remove(&tenant);
             return;
         }
-        let objects = || coordinator.index.read(|applied| applied.state.tenant_usage(&tenant).objects.count);
-        if !self.evictor.has_order(&tenant) && objects() > 0 {
+        if !self.evictor.has_order(&tenant)
+            && coordinator.index.read(|applied| self.evictor.is_outdated(&applied.state))
+        {
             // It has its quota since a moment ago.
             self.evictor = ordered(coordinator).await;
         }
@@ -291,10 +297,10 @@ impl Term {
         let freed = Excess { bytes: chosen.bytes, objects: chosen.items.len() as u64 };
         match chosen.blocked {
             Some(why) if chosen.items.is_empty() => {
-                self.above.remove(&tenant);
+                self.look_again(tenant);
                 self.block(coordinator, scope, why);
             }
-            Some(_) => drop(self.above.remove(&tenant)),
+            Some(_) => self.look_again(tenant),
             None => {
                 self.above.entry(tenant).and_modify(|above| *above = above.less(freed.bytes, freed.objects));
             }
@@ -303,6 +309,13 @@ impl Term {
         batch.chosen.put_orders.extend(chosen.put_orders);
         batch.chosen.bytes += chosen.bytes;
         batch.freed.push((scope, freed));
+    }
+
+    /// Leaves a tenant alone until tenants are compared with their quotas again.
+    fn look_again(&mut self, tenant: TenantName) {
+        if self.above.remove(&tenant).is_some() {
+            self.evictor.touch_tenant(tenant);
+        }
     }
 
     async fn evict_in_quotas(&mut self, coordinator: &Coordinator, batch: Batch) -> Entry {
@@ -458,6 +471,15 @@ impl Term {
     /// Refuses the waiters of a scope in which nothing can be evicted. Puts in flight are objects soon, or leave their
     /// bytes, and a sweep makes room in the pool: waiters wait for those until their time is over.
     fn block(&self, coordinator: &Coordinator, scope: Scope, why: Blocked) {
+        let has_more =
+            |tenant: TenantName, applied: &Applied| applied.state.tenant_usage(&tenant).objects.count > 0;
+        if why == Blocked::Empty
+            && let Some(tenant) = scope
+            && coordinator.index.read(|applied| has_more(tenant, applied))
+        {
+            // They were put just now, and the order knows them in the next round.
+            return;
+        }
         let patience = coordinator.index.read(|applied| {
             let state = &applied.state;
             let in_flight = match scope {

@@ -549,11 +549,38 @@ fn a_tenant_and_the_pool_are_in_excess_by_bytes_and_by_objects() {
         put_grouped(&mut pool, "a", n, 0);
     }
     let expected = Excess { bytes: 0, objects: 1 };
-    assert_eq!(tenants_in_excess(&pool.rig.state), [(TenantName::new(b"a"), expected)]);
+    assert_eq!(
+        tenants_in_excess(&pool.rig.state, pool.evictor.take_touched(9)),
+        [(TenantName::new(b"a"), expected)]
+    );
     assert!(excess(&pool.rig.state, &[]).is_none());
     pool.rig.apply(Op::SetSettings(Settings { max_objects: 10, ..Settings::default() }));
     assert_eq!(excess(&pool.rig.state, &[]), expected);
     let max_index_bytes = pool.rig.state.index_bytes();
     pool.rig.apply(Op::SetSettings(Settings { max_index_bytes, ..Settings::default() }));
     assert_eq!(excess(&pool.rig.state, &[]), expected);
+}
+
+#[test]
+fn an_evictor_remembers_no_tenant_that_has_nothing_left() {
+    let mut pool = Pool::new(&[1000 * SIZE]);
+    let default_quota = Quota { bytes: 0, objects: 100 };
+    pool.rig.apply(Op::SetSettings(Settings { default_quota, ..Settings::default() }));
+    assert!(!pool.evictor.is_outdated(&pool.rig.state));
+    for n in 1..=50 {
+        let name = format!("tenant-{n}");
+        put_grouped(&mut pool, &name, n, 0);
+        let tenant = TenantName::new(name.as_bytes());
+        assert_eq!(pool.evictor.take_touched(9), [tenant], "it is looked at once, and no other is");
+        assert!(pool.evictor.has_order(&tenant));
+        assert_eq!(pool.evict(SIZE), [n]);
+        pool.evictor.prune(&pool.rig.state);
+        assert!(!pool.evictor.has_order(&tenant) && pool.evictor.is_empty());
+    }
+    assert_eq!(pool.evictor.orders(), 2, "the common one, and one that all of them had in turn");
+    // One that comes back begins again.
+    put_grouped(&mut pool, "tenant-1", 51, 0);
+    let want = Want { tenant: Some(TenantName::new(b"tenant-1")), bytes: SIZE, objects: 0, max: 10 };
+    let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
+    assert_eq!(versions(&chosen), [51]);
 }

@@ -77,19 +77,21 @@ async fn a_master_that_lost_its_disk_takes_the_place_of_its_old_self() {
 
     let ready =
         async |master: usize| matches!(http_get(cluster.master_http(master), "/readyz").await, Ok((200, _)));
-    let (mut copied, mut others_ready) = (false, false);
+    let (mut copied, mut others_ready, mut too_early) = (false, false, 0);
     until_within(Duration::from_secs(60), "the new node votes in the place of the old one", async || {
         // Asked first: a master that voted when it called itself ready votes afterwards, too.
         let it_is_ready = ready(lost).await;
         let leader = cluster.leader().await;
         let Some(status) = cluster.status(leader).await else { return false };
-        let new = cluster.status(lost).await.unwrap_or_default();
+        let Some(new) = cluster.status(lost).await else { return false };
         let seat = status.masters.iter().find(|member| member.node_id == new.node_id);
         if seat.is_some_and(|seat| !seat.voter) && new.applied > 0 {
             copied = true;
             others_ready |= ready((lost + 1) % 3).await && ready((lost + 2) % 3).await;
         }
-        assert!(!it_is_ready || seat.is_some_and(|seat| seat.voter), "it is ready and has no vote");
+        // The leader's index may lag for a moment behind what is committed. A learner stays one for half a second.
+        too_early = if it_is_ready && seat.is_none_or(|seat| !seat.voter) { too_early + 1 } else { 0 };
+        assert!(too_early < 3, "it is ready and has no vote");
         let voters: Vec<_> = status.masters.iter().filter(|member| member.voter).collect();
         voters.len() == 3 && status.masters.len() == 3 && voters.iter().all(|member| member.node_id != old)
     })

@@ -23,6 +23,9 @@ use pins::SoftPins;
 /// Maximum number of objects that a leader evicts in one entry, besides the rest of the last group. The index is locked
 /// against changes while they are chosen.
 pub const OBJECTS_PER_ENTRY: usize = 512;
+/// The same while puts wait for the room. An entry of 512 takes longer to commit than to apply, and puts of large objects
+/// in a pool of small ones wait for a hundred of them.
+pub const OBJECTS_PER_ENTRY_FOR_PUTS: usize = 2048;
 /// Interval between two entries in which a leader notes reused objects.
 pub const NOTE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of objects in such an entry.

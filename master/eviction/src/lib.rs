@@ -14,7 +14,10 @@ mod hits;
 mod leases;
 mod policy;
 
-pub use evictor::{Blocked, Chosen, Evictor, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Slice, Want};
+pub use evictor::{
+    Blocked, Chosen, Evictor, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, OBJECTS_PER_ENTRY_FOR_PUTS,
+    Slice, Want,
+};
 pub use excess::{Excess, excess, tenants_in_excess};
 pub use hits::Hits;
 pub use leases::Leases;

@@ -12,8 +12,8 @@ use super::place::SplitMix64;
 
 /// Number of places that are looked at for one object.
 const SAMPLES: usize = 16;
-/// Maximum number of objects that are looked up at these places. The index is locked against changes meanwhile.
-const LOOKS: usize = 8192;
+/// Number of objects after which no further place is looked at. The index is locked against changes meanwhile.
+const LOOKS: usize = 2048;
 /// Maximum number of objects in one clearing, which several log entries evict.
 const OBJECTS: usize = 8192;
 
@@ -99,14 +99,7 @@ impl State {
     ) -> impl Iterator<Item = Clearing> + '_ {
         let fits = |number: &u32| self.segments.space(*number).is_some_and(|it| it.alloc.capacity() >= size);
         let candidates = self.segments_without(without).filter(fits).collect();
-        Sampler {
-            state: self,
-            candidates,
-            size,
-            random: SplitMix64::new(seed),
-            samples: SAMPLES,
-            looks: LOOKS,
-        }
+        Sampler { state: self, candidates, size, random: SplitMix64::new(seed), samples: SAMPLES, looks: 0 }
     }
 
     /// Lists the first objects in a stretch, at most `max`; those that a `remove_all` has removed included until they are
@@ -146,7 +139,7 @@ impl Iterator for Sampler<'_> {
     type Item = Clearing;
 
     fn next(&mut self) -> Option<Clearing> {
-        while self.samples > 0 && self.looks > 0 {
+        while self.samples > 0 && self.looks < LOOKS {
             self.samples -= 1;
             if let Some(clearing) = self.sample() {
                 return Some(clearing);
@@ -195,7 +188,7 @@ impl Sampler<'_> {
     }
 
     fn look(&mut self, segment: u32, offset: u64, shard: u32) -> Option<(KeyHash, Object)> {
-        self.looks = self.looks.checked_sub(1)?;
+        self.looks += 1;
         let (key, object) = self.state.objects.find(shard, segment, offset)?;
         Some((key.hash(), object))
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mc_eviction::{
-    Blocked, Chosen, Evictor, Excess, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY, Slice, Want, excess,
-    tenants_in_excess,
+    Blocked, Chosen, Evictor, Excess, NOTE_INTERVAL, NOTES_PER_ENTRY, OBJECTS_PER_ENTRY,
+    OBJECTS_PER_ENTRY_FOR_PUTS, Slice, Want, excess, tenants_in_excess,
 };
 use mc_index::{EvictItem, Fit, Request, TenantName, Usage};
 use mc_raft::Applied;
@@ -428,8 +428,12 @@ impl Term {
             }
             let for_puts = needed.bytes > above.bytes || needed.objects > above.objects;
             self.reason = if for_puts { EvictedFor::Put } else { EvictedFor::Watermark };
-            let Chosen { items, put_orders, bytes, blocked } =
-                self.choose(coordinator, None, wanted, OBJECTS_PER_ENTRY);
+            let Chosen { items, put_orders, bytes, blocked } = self.choose(
+                coordinator,
+                None,
+                wanted,
+                if for_puts { OBJECTS_PER_ENTRY_FOR_PUTS } else { OBJECTS_PER_ENTRY },
+            );
             let objects = items.len() as u64;
             if !items.is_empty() {
                 if self.evict(coordinator, items, Try::First).await == Entry::Failed {

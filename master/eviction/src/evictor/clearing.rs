@@ -6,11 +6,8 @@ use std::collections::BTreeMap;
 use mc_index::{Cleared, HashedObject, KeyHash, State, Stretch};
 use mc_types::{ClusterTime, MAX_ITEMS, StoreId};
 
-use super::{Chosen, Evictor, Found, Tracked, mark_all};
+use super::{Chosen, Evictor, Found, OBJECTS_PER_ENTRY_FOR_PUTS, Tracked, mark_all};
 use crate::leases::Leases;
-
-/// Maximum number of objects that one entry evicts of a place, besides the rest of the last group.
-const OBJECTS_PER_SLICE: usize = 1024;
 
 /// Next objects to evict of a place that is being cleared.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +68,7 @@ impl Evictor {
         now: ClusterTime,
         without: &[StoreId],
     ) -> Slice {
-        let objects = state.objects_in(stretch, OBJECTS_PER_SLICE);
+        let objects = state.objects_in(stretch, OBJECTS_PER_ENTRY_FOR_PUTS);
         if objects.is_empty() {
             return Slice::Cleared;
         }

@@ -341,6 +341,13 @@ pub(super) fn calls(lengths: &[u32], items: usize) -> Result<Vec<usize>, Refusal
     if lengths.is_empty() {
         return Ok(vec![items]);
     }
+    // Empty calls add nothing to the sum, and each call has a cost while the index is locked.
+    if lengths.len() > mc_types::MAX_ITEMS {
+        let (count, max) = (lengths.len(), mc_types::MAX_ITEMS);
+        return Err(Refusal::Invalid(format!(
+            "a message of {count} calls, the limit is {max}: send the calls in several messages"
+        )));
+    }
     let lengths: Vec<usize> = lengths.iter().map(|len| usize::try_from(*len).unwrap_or(usize::MAX)).collect();
     let sum = lengths.iter().try_fold(0_usize, |sum, len| sum.checked_add(*len));
     if sum != Some(items) {
@@ -367,6 +374,15 @@ pub(super) fn limits(tenant: &str, items: usize) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_has_a_bounded_number_of_calls_also_of_empty_ones() {
+        const MAX: usize = mc_types::MAX_ITEMS;
+        assert_eq!(calls(&[2, 0, 1], 3).ok().unwrap(), [2, 0, 1]);
+        assert_eq!(calls(&[0; MAX], 0).ok().unwrap().len(), MAX);
+        let refusal = calls(&[0; MAX + 1], 0).err().unwrap().to_string();
+        assert!(refusal.contains("4097") && refusal.contains("4096"), "{refusal}");
+    }
 
     #[test]
     fn a_put_names_a_bounded_number_of_stores() {

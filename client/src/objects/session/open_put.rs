@@ -49,8 +49,8 @@ struct Progress {
     why: String,
     /// Replicas that are sealed.
     sealed: Vec<u32>,
-    /// Whether a call may have ended the put.
-    maybe_ended: bool,
+    /// Number of calls that may have ended the put: those under way, and those without a definite answer.
+    ends: usize,
 }
 
 /// Results of writing a range, each with the number of its replica.
@@ -86,7 +86,7 @@ impl OpenPut {
                 failed,
                 why: why.into_owned(),
                 sealed: Vec::new(),
-                maybe_ended: false,
+                ends: 0,
             }),
             unended: Mutex::new(unended),
         };
@@ -163,21 +163,29 @@ impl OpenPut {
         self.progress.lock().sealed.push(number);
     }
 
-    /// Notes that the put is being ended; returns whether an earlier call may have ended it. If the call is dropped, its outcome stays
+    /// Notes that the put is being ended; returns whether another call may have ended it. If the call is dropped, its outcome stays
     /// unknown.
     pub(super) fn ending(&self) -> bool {
-        std::mem::replace(&mut self.progress.lock().maybe_ended, true)
+        let mut progress = self.progress.lock();
+        progress.ends += 1;
+        progress.ends > 1
     }
 
-    /// Notes the result of ending the put. Only one that says that the put is over settles it; after any other the session goes on.
-    pub(super) fn ended(&self, result: &Result<Put, Error>) {
-        match result {
-            Ok(_) => self.unended.lock().settled(),
-            Err(error) => {
-                self.refused(error);
-                self.progress.lock().maybe_ended = error.is_unknown();
-            }
+    /// Notes and returns the result of ending the put. Only one that says that the put is over settles it; after any other the session
+    /// goes on. An error is definite only if no other call may have ended the put.
+    pub(super) fn ended(&self, result: Result<Put, Error>) -> Result<Put, Error> {
+        if result.is_ok() {
+            self.unended.lock().settled();
+            return result;
         }
+        result.map_err(|error| {
+            self.refused(&error);
+            let mut progress = self.progress.lock();
+            if !error.is_unknown() {
+                progress.ends = progress.ends.saturating_sub(1);
+            }
+            progress.judged(error)
+        })
     }
 
     /// Notes why the put can't be ended; frees its space if it never can.
@@ -205,18 +213,23 @@ impl OpenPut {
 
     /// Returns the put, number `at` of its batch, as one to be ended. Its object must be complete.
     pub(super) fn complete(&self, at: usize, now: Instant) -> Result<Written<'static>, Error> {
-        self.check_deadline(now)?;
         let progress = self.progress.lock();
-        self.live(&progress)?;
-        let checksum = progress.coverage.checksum().map_err(|incomplete| {
-            let why = format!("the object of {} bytes is not complete: {incomplete}", self.size);
-            Error::definite(WRITE, Code::InvalidParams, "this client", why)
-        })?;
+        let checksum = self.checksum(&progress, now).map_err(|error| progress.judged(error))?;
         // The bytes are not kept, so the put can't be started again.
         let pending =
             Pending { put: self.id, again: true, ..Pending::sized(at, self.key.clone(), self.size)? };
         let written = Written::new(pending, self.placed, &self.replicas);
         Ok(Written { checksum: Some(checksum.0), failed: progress.failed.clone(), ..written })
+    }
+
+    /// Returns the checksum of the object if the put can be ended.
+    fn checksum(&self, progress: &Progress, now: Instant) -> Result<Checksum, Error> {
+        self.check_deadline(now)?;
+        self.live(progress)?;
+        progress.coverage.checksum().map_err(|incomplete| {
+            let why = format!("the object of {} bytes is not complete: {incomplete}", self.size);
+            Error::definite(WRITE, Code::InvalidParams, "this client", why)
+        })
     }
 
     /// Returns the deadline of writes that begin at `now`.
@@ -247,7 +260,75 @@ impl OpenPut {
 }
 
 impl Progress {
+    /// Makes an error of ending the put unknown if a call may have ended it.
+    fn judged(&self, error: Error) -> Error {
+        if self.ends > 0 { error.unknown() } else { error }
+    }
+
     fn has_failed(&self, number: u32) -> bool {
         self.failed.iter().any(|(failed, _)| *failed == number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Returns a put whose object is complete.
+    fn complete(deadline: Instant) -> OpenPut {
+        let mut coverage = Coverage::new(5);
+        coverage.begin(&[ByteRange { offset: 0, len: 5 }], |_| Checksum(1)).unwrap();
+        coverage.done(0, Checksum(1));
+        let place = Place { store: StoreId(1), grant: 0, range: 0, segment: 0, offset: 0 };
+        OpenPut {
+            id: PutId(1),
+            key: Bytes::from_static(b"k"),
+            size: 5,
+            mode: PutMode::IfAbsent,
+            granted: Arc::default(),
+            replicas: vec![(0, place)],
+            placed: 1,
+            deadline,
+            progress: Mutex::new(Progress {
+                coverage,
+                failed: Vec::new(),
+                why: String::new(),
+                sealed: Vec::new(),
+                ends: 0,
+            }),
+            unended: Mutex::new(Unended::none()),
+        }
+    }
+
+    fn refused() -> Error {
+        Error::definite(WRITE, Code::NoLeader, "this client", "no leader is in reach")
+    }
+
+    #[test]
+    fn an_end_without_an_answer_leaves_the_outcome_of_all_later_ones_unknown() {
+        let now = Instant::now();
+        let put = complete(now + Duration::from_secs(60));
+        assert!(!put.ending());
+        assert!(!put.ended(Err(refused())).unwrap_err().is_unknown(), "nothing was sent");
+        assert!(!put.ending());
+        assert!(put.ended(Err(refused().unknown())).unwrap_err().is_unknown());
+        for _ in 0..2 {
+            assert!(put.complete(0, now).is_ok() && put.ending());
+            assert!(put.ended(Err(refused())).unwrap_err().is_unknown());
+        }
+    }
+
+    #[test]
+    fn a_finish_after_the_deadline_fails_with_an_unknown_outcome_if_an_earlier_end_may_have_been_committed() {
+        let now = Instant::now();
+        let put = complete(now);
+        let gone = put.complete(0, now).err().unwrap();
+        assert!(gone.code == Code::PutGone && !gone.is_unknown());
+        // A call that is dropped.
+        put.ending();
+        let gone = put.complete(0, now).err().unwrap();
+        assert!(gone.code == Code::PutGone && gone.is_unknown());
     }
 }

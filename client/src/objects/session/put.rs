@@ -303,8 +303,7 @@ impl Core {
         }
         let ended: Vec<_> = futures::stream::iter(ends).buffered(IN_FLIGHT).collect().await;
         for (at, result) in ended.into_iter().flatten().filter_map(Round::done) {
-            puts[at].ended(&result);
-            results.push((at, result));
+            results.push((at, puts[at].ended(result)));
         }
         results
     }

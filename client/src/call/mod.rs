@@ -157,10 +157,12 @@ impl Masters {
                 }
                 Tried::Answered(Err(status)) => {
                     last = LastTry::new(&leader.address, status.message());
-                    if detail_of(&status).is_some() {
+                    let failure = failure_of(&status);
+                    // Another master at its address is no sign of life.
+                    if detail_of(&status).is_some() && !matches!(failure, Failure::Stranger(_)) {
                         self.heard(&leader);
                     }
-                    failure_of(&status)
+                    failure
                 }
                 Tried::Superseded => {
                     last = LastTry::new(&leader.address, "it stopped answering");

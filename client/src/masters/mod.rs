@@ -298,6 +298,13 @@ impl Masters {
         last.as_ref().is_some_and(|(by, at)| *at >= since && by.same_reign(leader))
     }
 
+    /// Returns when the silence of a leader began that has not answered a message sent at `since`: not before its last answer to any
+    /// call. Otherwise the slowest call of many would start the leader timeout at a time at which the leader was well.
+    fn silent_since(&self, leader: &Leader, since: Instant) -> Instant {
+        let last = self.last_answer.lock();
+        last.as_ref().filter(|(by, _)| by.same_reign(leader)).map_or(since, |(_, at)| since.max(*at))
+    }
+
     /// Returns the leader that was known last, even if this client is closed.
     pub(crate) fn last_leader(&self) -> Option<Leader> {
         self.known.lock().view.current().cloned()
@@ -319,7 +326,7 @@ impl Masters {
                 && let Some(current) = known.view.current().cloned()
                 && current.address == address
             {
-                known.give_up(&current, since.min(asked));
+                known.give_up(&current, self.silent_since(&current, since.min(asked)));
             }
         });
     }
@@ -337,7 +344,7 @@ impl Masters {
     /// Records that the leader's connection failed, or that another master answers at its address. `since` is when the
     /// call that found out was sent.
     pub(crate) fn lost(&self, leader: &Leader, since: Instant) {
-        self.learn(|known| known.give_up(leader, since));
+        self.learn(|known| known.give_up(leader, self.silent_since(leader, since)));
     }
 
     /// Doubts the leader, which has not answered a message sent at `since`, so that it is asked whether it still leads.
@@ -355,7 +362,7 @@ impl Masters {
             if let Ok(reported) = theirs.parse::<ClusterId>() {
                 known.identity_of(self, &leader.address, Some(leader.node), reported);
             }
-            known.give_up(leader, since);
+            known.give_up(leader, self.silent_since(leader, since));
         });
     }
 
@@ -574,5 +581,67 @@ impl Link {
             (Self::Refused(a), Self::Refused(b)) => a == b,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    const LEADER: &str = "m:1";
+
+    #[derive(Debug)]
+    struct Deaf;
+
+    impl Observer for Deaf {
+        fn changed(&self, _: Change) {}
+    }
+
+    /// Returns the state of a client that no master has answered yet.
+    pub(crate) fn unmet(runtime: Handle) -> Arc<Masters> {
+        let builder = Builder::default();
+        let (list, listed) = (MasterList::parse(LEADER).unwrap(), Listed::of(LEADER, &[]));
+        let counters = Arc::new(Counters::new());
+        Arc::new(Masters::new(&builder, list, listed, counters, Box::new(Deaf), runtime))
+    }
+
+    /// Returns the state of a client with a leader.
+    fn led() -> (Arc<Masters>, Arc<Leader>) {
+        let masters = unmet(Handle::current());
+        let leader = Leader { node: NodeId(1), address: LEADER.to_owned(), term: 1 };
+        let (node, cluster) = (Some(leader.node), Some(ClusterId(7)));
+        let said = Said { cluster, node, leader: Some(leader.clone()), masters: Vec::new() };
+        masters.greeted(LEADER, said);
+        assert!(matches!(masters.link(), Link::Leader(_)));
+        (masters, Arc::new(leader))
+    }
+
+    #[tokio::test]
+    async fn the_leader_timeout_counts_from_the_last_answer_to_any_call() {
+        type Lose = fn(&Masters, &Leader, Instant);
+        let silent: Lose = |masters, leader, sent| {
+            masters.doubt(leader, sent);
+            let later = Instant::now() + Duration::from_nanos(1);
+            masters.silent(LEADER, later, "no answer in time".to_owned());
+        };
+        let foreign: Lose = |masters, leader, sent| masters.foreign(leader, "", sent);
+        for lose in [silent, Masters::lost, foreign] {
+            let (masters, leader) = led();
+            let sent = Instant::now();
+            // Another call.
+            masters.heard(&leader);
+            let answered = masters.last_answer.lock().as_ref().map(|(_, at)| *at);
+            lose(&masters, &leader, sent);
+            assert_eq!(masters.leaderless_until(), answered.map(|at| at + masters.leader_timeout));
+        }
+    }
+
+    #[tokio::test]
+    async fn the_answer_of_an_earlier_leader_does_not_count() {
+        let (masters, leader) = led();
+        let sent = Instant::now();
+        masters.heard(&Arc::new(Leader { term: 0, ..(*leader).clone() }));
+        masters.lost(&leader, sent);
+        assert_eq!(masters.leaderless_until(), Some(sent + masters.leader_timeout));
     }
 }

@@ -13,6 +13,10 @@ const ITEM_BYTES: usize = 100;
 /// Maximum bytes of one store id there.
 const STORE_ID_BYTES: usize = 10;
 
+/// Remaining time in ms from which puts share a message whatever their deadlines. The leader lets the puts of a message wait for room until
+/// the first of their deadlines, and by default for half a second at most. So an earlier deadline would shorten the wait of the others.
+const LONG_MS: u64 = 1000;
+
 /// A call of one or more items that can share a message with others of its kind.
 pub(crate) trait Joined: Rpc + std::fmt::Debug {
     /// Whether it starts puts, which are to be revoked if the call is dropped.
@@ -154,6 +158,7 @@ fn alike(one: &PutStartItem, other: &PutStartItem) -> bool {
         && one.soft_pin_ms == other.soft_pin_ms
         && one.all_replicas == other.all_replicas
         && one.data_type == other.data_type
+        && (one.deadline_ms == other.deadline_ms || one.deadline_ms.min(other.deadline_ms) >= LONG_MS)
         && one.group.len().max(other.group.len()) <= MAX_GROUP_LEN
 }
 
@@ -310,6 +315,19 @@ mod tests {
         let codes: Vec<Vec<i32>> =
             each.iter().map(|reply| reply.results.iter().map(|result| result.code).collect()).collect();
         assert_eq!(codes, [vec![2, 3], vec![1], vec![0]]);
+    }
+
+    #[test]
+    fn a_start_with_a_short_deadline_does_not_shorten_the_wait_of_others() {
+        let start = |deadline_ms| BatchPutStartRequest {
+            items: vec![PutStartItem { deadline_ms, ..PutStartItem::default() }],
+            ..BatchPutStartRequest::default()
+        };
+        assert!(start(60_000).goes_with(&start(LONG_MS)));
+        assert!(start(50).goes_with(&start(50)));
+        for other in [0, 49, LONG_MS, 60_000] {
+            assert!(!start(50).goes_with(&start(other)) && !start(other).goes_with(&start(50)));
+        }
     }
 
     #[test]

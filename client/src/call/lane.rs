@@ -33,6 +33,10 @@ use crate::masters::{Link, Masters};
 
 /// Maximum number of calls of a message. More would make the first of them wait longer than they save.
 const MOST_CALLS: usize = 512;
+/// Maximum number of items of a message of several calls. Each call gets grants of its own, so an answer has a grant for every replica if
+/// each is on another store than the others of its call. A message has [`mc_proto::MAX_FIELDS`] fields at most, one for each item and
+/// each grant: room for 14 replicas of each item.
+const MOST_ITEMS: usize = MAX_ITEMS / 4;
 /// Number of items from which a call is a message of its own, and waits for no other. The caller encodes it, and reads its answer.
 const LARGE: usize = 64;
 /// Time that a call waits beyond its deadline for a message that ends at the same time, and knows why there is no answer.
@@ -199,7 +203,7 @@ impl<R: Joined> Shared<R> {
             && let Some(call) = waiting.front()
         {
             let (more_items, more_bytes) = call.request.size();
-            let fits = items + more_items <= MAX_ITEMS && bytes + more_bytes <= MAX_REQUEST_BYTES;
+            let fits = items + more_items <= MOST_ITEMS && bytes + more_bytes <= MAX_REQUEST_BYTES;
             if calls.first().is_some_and(|first| !fits || !first.request.goes_with(&call.request)) {
                 break;
             }
@@ -289,5 +293,41 @@ fn split<R: Joined>(
             }
         },
         Err(error) => sizes.iter().map(|_| Err(error.clone())).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use mc_proto::v1::BatchExistRequest;
+    use tokio::runtime::Handle;
+
+    use super::*;
+    use crate::masters::tests::unmet;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn lane<R: Joined>() -> Lane<R> {
+        Lane::new(&unmet(Handle::current()), &Arc::default(), 1)
+    }
+
+    fn exist(items: usize) -> BatchExistRequest {
+        BatchExistRequest { keys: vec![Bytes::from_static(b"k"); items], ..BatchExistRequest::default() }
+    }
+
+    #[tokio::test]
+    async fn a_message_of_several_calls_has_a_bounded_number_of_items_and_one_call_alone_any() {
+        let lane = lane();
+        lane.0.apart.store(true, Ordering::Relaxed);
+        let waiting = |items| Waiting {
+            request: exist(items),
+            deadline: Instant::now() + LONG,
+            limit: LONG,
+            state: Arc::default(),
+            to: oneshot::channel().0,
+        };
+        let mut queue: VecDeque<_> = [MAX_ITEMS, MOST_ITEMS - 1, 1, 1].into_iter().map(waiting).collect();
+        let mut next = || lane.0.next(&mut queue).len();
+        assert_eq!([next(), next(), next(), next()], [1, 2, 1, 0]);
     }
 }

@@ -126,7 +126,10 @@ impl<R: Joined> Lane<R> {
         let waiting = Waiting { request, deadline, limit, state: Arc::clone(&state), to };
         let due = {
             let mut state = shared.state.lock();
-            if !state.is_over {
+            // Dropped here, it resolves the answer. In this future it would live until the deadline.
+            if state.is_over {
+                drop(waiting);
+            } else {
                 state.waiting.push_back(waiting);
             }
             shared.due(&mut state)
@@ -313,6 +316,15 @@ mod tests {
 
     fn exist(items: usize) -> BatchExistRequest {
         BatchExistRequest { keys: vec![Bytes::from_static(b"k"); items], ..BatchExistRequest::default() }
+    }
+
+    #[tokio::test]
+    async fn a_call_after_the_end_of_the_runtime_fails_at_once() {
+        let lane = lane();
+        lane.0.state.lock().is_over = true;
+        let (answer, _) = lane.call(exist(1), Instant::now() + LONG, LONG).await;
+        let error = answer.unwrap_err().into_error("exist");
+        assert_eq!(error.code, Code::UnavailableInCurrentStatus);
     }
 
     #[tokio::test]

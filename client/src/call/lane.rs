@@ -116,10 +116,13 @@ impl<R: Joined> Lane<R> {
         if !waits || (!R::STARTS && request.size().0 >= LARGE) {
             // Nothing is sent, or a message that needs no others.
             let deadline = deadline.min(Instant::now() + limit);
+            // A leader may be found just then, and start puts whose answer is lost or dropped with this future.
+            let mut unended = Unended::new(&shared.revokes, request.started());
             let answer = shared.masters.call(&request, deadline, Repeat::Freely).await;
-            // A leader may have been found just then.
-            let puts = if answer.is_ok() { request.started() } else { Vec::new() };
-            return (answer, Unended::new(&shared.revokes, puts));
+            if !may_have_started(&answer) {
+                unended.settled();
+            }
+            return (answer, unended);
         }
         let (to, mut answer) = oneshot::channel();
         let state = Arc::new(AtomicU8::new(WAITING));
@@ -251,12 +254,7 @@ impl<R: Joined> Message<R> {
         // The next message need not wait until this one's calls have theirs.
         drop(self);
         for ((to, answer), started) in to.into_iter().zip(split::<R>(answer, &sizes)).zip(started) {
-            let may_have_started = match &answer {
-                Ok(_) => true,
-                Err(CallError::LocalOnly { sent }) => *sent,
-                Err(CallError::Failed(error)) => error.is_unknown(),
-            };
-            let puts = if may_have_started { started } else { Vec::new() };
+            let puts = if may_have_started(&answer) { started } else { Vec::new() };
             // If the call is gone, this drops the puts.
             drop(to.send((answer, Unended::new(&lane.revokes, puts))));
         }
@@ -277,6 +275,11 @@ impl<R: Joined> Drop for Message<R> {
         drop(over);
         self.lane.send(due);
     }
+}
+
+/// Returns whether the leader may have started the puts of a call with this answer.
+fn may_have_started<T>(answer: &Result<Answer<T>, CallError>) -> bool {
+    answer.as_ref().err().is_none_or(CallError::is_unknown)
 }
 
 /// Splits the answer to a message into those to its calls.
@@ -302,7 +305,8 @@ fn split<R: Joined>(
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use mc_proto::v1::BatchExistRequest;
+    use futures::FutureExt;
+    use mc_proto::v1::{BatchExistRequest, BatchPutStartRequest, PutStartItem};
     use tokio::runtime::Handle;
 
     use super::*;
@@ -325,6 +329,21 @@ mod tests {
         let (answer, _) = lane.call(exist(1), Instant::now() + LONG, LONG).await;
         let error = answer.unwrap_err().into_error("exist");
         assert_eq!(error.code, Code::UnavailableInCurrentStatus);
+    }
+
+    #[tokio::test]
+    async fn a_start_in_its_callers_future_is_revoked_if_that_is_dropped_and_not_if_nothing_was_sent() {
+        let lane = lane();
+        lane.0.masters.close();
+        let item = PutStartItem { put_id: vec![7; 16].into(), ..PutStartItem::default() };
+        let start = BatchPutStartRequest { items: vec![item], ..BatchPutStartRequest::default() };
+        let call = || Box::pin(lane.call(start.clone(), Instant::now() + LONG, LONG));
+        let (answer, unended) = call().await;
+        assert!(!answer.unwrap_err().is_unknown());
+        drop(unended);
+        assert_eq!(lane.0.revokes.take().len(), 0);
+        assert!(call().now_or_never().is_none(), "it yields before it fails");
+        assert_eq!(lane.0.revokes.take().len(), 1);
     }
 
     #[tokio::test]

@@ -74,6 +74,14 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
+    /// Returns whether the call may have taken effect.
+    pub(crate) fn is_unknown(&self) -> bool {
+        match self {
+            Self::LocalOnly { sent } => *sent,
+            Self::Failed(error) => error.is_unknown(),
+        }
+    }
+
     /// Converts to the error of a call that has no local-only answer.
     pub(crate) fn into_error(self, what: &'static str) -> Error {
         match self {

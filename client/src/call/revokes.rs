@@ -34,7 +34,7 @@ pub(crate) struct Revokes {
 
 /// A put to revoke, and when the masters will have ended it without.
 #[derive(Clone, Copy, Debug)]
-struct Abandoned {
+pub(super) struct Abandoned {
     put: PutId,
     ends: Instant,
 }
@@ -42,7 +42,8 @@ struct Abandoned {
 /// Puts that the leader has started for a call. They are revoked when this is dropped, unless they were settled.
 ///
 /// It exists from the leader's answer on, and whoever holds the answer holds it: the message's task, the channel to the call, or the
-/// call. So a put is revoked wherever the answer is dropped, and not before the leader has started it.
+/// call. So a put is revoked wherever the answer is dropped, and not before the leader has started it. A call that is sent in its
+/// caller's future holds it from before, since no task is left to take the answer if that future is dropped.
 #[derive(Debug)]
 pub(crate) struct Unended {
     puts: Vec<PutId>,
@@ -146,7 +147,7 @@ impl Revokes {
     }
 
     /// Takes the puts of one message, without those that have ended by themselves.
-    fn take(&self) -> Vec<Abandoned> {
+    pub(super) fn take(&self) -> Vec<Abandoned> {
         let (mut queue, now) = (self.queue.lock(), Instant::now());
         queue.retain(|abandoned| abandoned.ends > now);
         let count = queue.len().min(MAX_ITEMS);

@@ -573,8 +573,9 @@ impl Client {
 
     /// Ends the background tasks and fails every pending and later call of this client and its clones.
     pub fn close(&self) {
-        self.shared.closed.cancel();
+        // Pending calls fail first, so that the last revocations include the puts of those that fail at once.
         self.core().masters.close();
+        self.shared.closed.cancel();
     }
 }
 

@@ -18,8 +18,9 @@ use crate::{Client, Error, Put, PutOptions};
 ///
 /// Dropping a session that was not finished frees its space in the background, as [`abort`](Self::abort) does.
 pub struct PutSession {
-    client: Client,
+    /// Before `client`: its drop queues the put for revocation, which the end of the last handle of a client sends.
     put: OpenPut,
+    client: Client,
 }
 
 /// A range of an object, and its bytes.

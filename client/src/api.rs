@@ -127,7 +127,8 @@ impl Client {
             return Err(conflict.connect_error());
         }
         let revokes = Arc::default();
-        if builder.require_leader && !matches!(link, Link::Leader(_)) {
+        // The state now: the wait ends without one if a master of the list is silent, also with a leader.
+        if builder.require_leader && !matches!(masters.link(), Link::Leader(_)) {
             let within = builder.leader_timeout + builder.connect_timeout;
             let why = masters.failure().unwrap_or_else(|| "no master knows one".to_owned());
             return Err(ConnectError::NoLeader { within, why });

@@ -478,8 +478,16 @@ impl Core {
         let answer = match self.counters.put_end_ns.time(end).await.0 {
             Ok(answer) if answer.reply.results.len() == puts.len() => answer,
             Ok(_) => return Round::fail_all(puts, &nonsense("put end").unknown()),
-            Err(CallError::LocalOnly { sent: false }) => return self.keep_all(puts, call),
-            Err(error) => return Round::fail_all(puts, &error.into_error("put end")),
+            Err(error) => {
+                // Certainly not ended, and never will be: a session alone can be finished later.
+                if call.fill != Fill::Session && !error.is_unknown() {
+                    self.revokes.add(&puts.iter().map(|put| put.put).collect::<Vec<_>>());
+                }
+                return match error {
+                    CallError::LocalOnly { sent: false } => self.keep_all(puts, call),
+                    error => Round::fail_all(puts, &error.into_error("put end")),
+                };
+            }
         };
         let mut rounds = Vec::with_capacity(puts.len());
         let mut open = Vec::new();

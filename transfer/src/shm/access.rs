@@ -53,7 +53,8 @@ impl ShmAccess {
         match self {
             Self::Off => Err("shared memory is switched off".to_owned()),
             Self::SameUid if shared == Some(theirs) => Err(format!(
-                "its user is shown as {theirs}, which stands for every user without a number in this user namespace:                  run both as a user that is mapped into it, or allow any"
+                "its user is shown as {theirs}, which stands for every user without a number in this user namespace: \
+                 run both as a user that is mapped into it, or allow any"
             )),
             Self::SameUid if theirs != ours && theirs != 0 => Err(format!(
                 "its user is {theirs}, and only those of user {ours} may share memory (same-uid)"

@@ -241,6 +241,13 @@ impl Running {
         self.errors.lock().unwrap().clone()
     }
 
+    /// Lets the last reader, a new client, look for the masters at `addresses`: they have moved since the start.
+    #[must_use]
+    pub fn moved_to(mut self, addresses: String) -> Self {
+        self.builder = self.builder.masters(addresses);
+        self
+    }
+
     /// Ends the clients, reads every key that was touched once more with a client of its own, and returns the history.
     ///
     /// A store that is suspect for a moment makes misses that say nothing about what is kept. While the masters know an

@@ -72,7 +72,7 @@ async fn masters_that_move_one_after_the_other_are_followed_by_stores_and_client
         running.acknowledged(50).await;
     }
     assert_eq!(of_store(&cluster, "epoch").await, epoch, "the memory is the same");
-    running.stop().await.assert_nothing_lost(&cluster);
+    running.moved_to(cluster.addresses()).stop().await.assert_nothing_lost(&cluster);
 }
 
 #[tokio::test]

@@ -302,8 +302,12 @@ impl Evictor {
     }
 
     /// Returns the order of a unit, made when it is needed first.
+    ///
+    /// After a change of limits that [`Self::is_outdated`] has not looked at, older units of a tenant without an order may be
+    /// in the common one. Its further units join those, so that the tenant is found to need an order with all of them.
     fn order_of(&mut self, unit: UnitOf, state: &State) -> usize {
-        if !state.has_quota(&unit.tenant) {
+        let is_stale = self.limits != state.limits_changed() && !self.by_tenant.contains_key(&unit.tenant);
+        if is_stale || !state.has_quota(&unit.tenant) {
             return 0;
         }
         *self.by_tenant.entry(unit.tenant).or_insert_with(|| {

@@ -523,6 +523,27 @@ fn a_tenant_with_a_quota_evicts_its_own_and_the_pool_takes_the_oldest_of_all() {
 }
 
 #[test]
+fn a_tenant_that_puts_while_it_gets_a_quota_needs_a_new_order() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    assert!(!pool.evictor.is_outdated(&pool.rig.state));
+    for n in 1..4 {
+        put_grouped(&mut pool, "a", n, 0);
+    }
+    let quota = Some(Quota { bytes: 10 * SIZE, objects: 0 });
+    pool.rig.apply(Op::SetTenant { tenant: "a".into(), quota });
+    put_grouped(&mut pool, "a", 4, 0);
+    let a = TenantName::new(b"a");
+    assert!(!pool.evictor.has_order(&a), "its older objects would stay in the common order");
+    assert!(pool.evictor.is_outdated(&pool.rig.state));
+    pool.evictor = Evictor::of(&pool.rig.state);
+    assert!(!pool.evictor.is_outdated(&pool.rig.state));
+    put_grouped(&mut pool, "a", 5, 0);
+    let want = Want { tenant: Some(a), bytes: u64::MAX, objects: 0, max: 10 };
+    let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
+    assert_eq!(versions(&chosen), [1, 2, 3, 4, 5]);
+}
+
+#[test]
 fn a_pool_is_in_excess_whatever_waits_for_the_sweep() {
     let mut pool = Pool::new(&[100 * SIZE]);
     for n in 1..=98 {
@@ -545,6 +566,7 @@ fn a_tenant_and_the_pool_are_in_excess_by_bytes_and_by_objects() {
     let mut pool = Pool::new(&[1000 * SIZE]);
     let quota = Some(Quota { bytes: 0, objects: 10 });
     pool.rig.apply(Op::SetTenant { tenant: "a".into(), quota });
+    assert!(!pool.evictor.is_outdated(&pool.rig.state));
     for n in 1..11 {
         put_grouped(&mut pool, "a", n, 0);
     }

@@ -463,10 +463,11 @@ impl Evictor {
     /// pinned member protects the others. Marks that were taken back again are told by [`Leases::marks_taken_back`].
     ///
     /// Candidates that are leased go to the other end of their queue, and those that stay go aside until their stores count
-    /// again. After four of them for each victim the
-    /// choice stops, so that its cost depends on the number of victims alone, and on that of the orders. A pin is looked
-    /// up when its unit becomes a candidate, at most 1,024 times in one choice, and as many units are dropped whose
-    /// objects are gone. If such a limit is reached, less than wanted may be chosen, and `blocked` is `None`.
+    /// again. After four of them for each victim, and 64 more, the choice stops, so that its cost depends on the number of
+    /// victims alone, and on that of the orders. A pin is looked up when its unit becomes a candidate, at most 1,024 times in
+    /// one choice, and as many units are dropped whose objects are gone. If such a limit is reached, less than wanted may be
+    /// chosen, or nothing, and `blocked` is `None`: the next choice goes on. [`Blocked::Leased`] means that all without a pin
+    /// were passed over, by this choice and those before it.
     pub fn choose(
         &mut self,
         want: Want,
@@ -498,12 +499,12 @@ impl Evictor {
                     return chosen;
                 }
                 if looks >= FIRST_LOOKS + LOOKS_PER_VICTIM * (chosen.items.len() - before) {
-                    leased = true;
                     if class == Class::Unpinned && self.passed_over < self.unpinned(&orders) {
-                        // Others without a pin may be free: soft-pinned units wait for a later choice.
-                        chosen.blocked = Some(Blocked::Leased);
+                        // Others without a pin may be free: they are left to the next choice, soft-pinned ones to a later
+                        // one.
                         return chosen;
                     }
+                    leased = true;
                     break;
                 }
                 let Some((_, _, order)) = oldest.pop() else { break };
@@ -515,13 +516,16 @@ impl Evictor {
                     if self.take_out_pinned(place, it, class, &found, now) {
                         pins += 1;
                     } else {
-                        let items = chosen.items.len();
+                        let (items, aside) = (chosen.items.len(), self.orders[order].policy.aside());
                         let stays = !self.try_evict(place, it, found, &mut chosen, leases, now, without);
                         gone += usize::from(!stays && chosen.items.len() == items);
                         looks += usize::from(stays);
                         stayed[order] += u32::from(stays);
                         if class == Class::Unpinned {
-                            self.passed_over = if stays { self.passed_over + 1 } else { 0 };
+                            // A unit aside is no candidate any more, so that fewer are left to pass over.
+                            let went_aside = self.orders[order].policy.aside() > aside;
+                            let deferred = usize::from(stays && !went_aside);
+                            self.passed_over = if stays { self.passed_over + deferred } else { 0 };
                         }
                     }
                 }

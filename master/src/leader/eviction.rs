@@ -302,6 +302,10 @@ impl Term {
             }
             Some(_) => self.look_again(tenant),
             None => {
+                if chosen.items.is_empty() && coordinator.room.line(|line| line.is_waited(scope)) {
+                    // Others may be free: the next round goes on.
+                    coordinator.room.asked.notify_one();
+                }
                 self.above.entry(tenant).and_modify(|above| *above = above.less(freed.bytes, freed.objects));
             }
         }

@@ -163,7 +163,7 @@ fn soft_pinned_objects_stay_until_all_others_were_found_leased() {
     let mut evicted = Vec::new();
     while evicted.is_empty() {
         let chosen = pool.choose(SIZE);
-        assert!(chosen.blocked.is_none() != chosen.items.is_empty(), "{chosen:?}");
+        assert_eq!(chosen.blocked, None, "others without a pin may be free");
         evicted = versions(&chosen);
     }
     assert_eq!(evicted, [free]);
@@ -260,6 +260,43 @@ fn leased_objects_are_passed_over_and_when_all_are_leased_it_says_so() {
     let chosen = pool.choose(SIZE);
     assert_eq!((chosen.items.len(), chosen.blocked), (0, Some(Blocked::Leased)));
     assert_eq!(pool.evictor.len(), 6, "none is lost to the order");
+}
+
+#[test]
+fn a_free_object_behind_many_leased_ones_is_found_by_the_next_choices() {
+    const LEASED: u128 = 300;
+    let mut pool = Pool::new(&[400 * SIZE]);
+    for n in 1..=LEASED {
+        pool.put(n..n + 1);
+        assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
+    }
+    pool.put(LEASED + 1..LEASED + 2);
+    let found = (0..16).map(|_| pool.choose(SIZE)).map(|chosen| (versions(&chosen), chosen.blocked));
+    let found: Vec<_> = found.collect();
+    let at =
+        found.iter().position(|(found, _)| *found == [LEASED + 1]).expect("within one turn of the leader");
+    assert!(found[..at].iter().all(|(_, blocked)| blocked.is_none()), "{found:?}");
+    assert_eq!(found.last(), Some(&(vec![], Some(Blocked::Leased))), "once all were passed over");
+}
+
+#[test]
+fn a_free_object_behind_many_on_a_suspect_store_is_found() {
+    let mut pool = Pool::new(&[400 * SIZE]);
+    pool.put(1..100);
+    assert_eq!(pool.rig.mount(support::mount(2, 102, &[400 * SIZE])), Code::Ok);
+    let mut n = 100;
+    while pool.rig.state.stores().nth(1).is_some_and(|store| store.objects < 3) {
+        pool.put(n..n + 1);
+        n += 1;
+    }
+    let mut free = 0;
+    for _ in 0..16 {
+        let chosen = pool.choose_without(3 * SIZE, &[StoreId(1)]);
+        assert!(free < 3 || chosen.items.is_empty(), "{chosen:?}");
+        assert!(free == 3 || chosen.blocked != Some(Blocked::Leased), "{free} found: {chosen:?}");
+        free += chosen.items.len();
+    }
+    assert_eq!(free, 3);
 }
 
 #[test]

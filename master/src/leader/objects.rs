@@ -445,7 +445,9 @@ impl Objects {
             if !waiting.has_to_queue(scope) {
                 continue;
             }
-            let need = self.coordinator.index.read(|applied| untried(&applied.state, tenant, items));
+            let suspects = waiting.suspects();
+            let need =
+                self.coordinator.index.read(|applied| untried(&applied.state, &suspects, tenant, items));
             let Some((of_tenant, of_pool)) = need else { return };
             let need = match scope {
                 Some(_) => Need { excess: of_tenant, largest: 0 },

@@ -1,5 +1,6 @@
 //! Room in the pool and in the quotas of tenants: the wait of puts for it, and of reads for the outcome of evictions.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -152,6 +153,11 @@ impl<'a> Waiting<'a> {
     /// A call that does not wait yet.
     pub(super) fn new(coordinator: &'a Coordinator, leading: &'a Leading) -> Self {
         Self { coordinator, leading, ticket: None, scope: None, measured: None }
+    }
+
+    /// Stores that get no puts now, sorted.
+    pub(super) fn suspects(&self) -> Arc<Vec<StoreId>> {
+        self.leading.liveness.suspects()
     }
 
     /// Whether others wait in a scope, so that this call has to wait behind them.

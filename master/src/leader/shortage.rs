@@ -1,7 +1,7 @@
 //! Puts of a call that were refused for want of room, and what would make room for them.
 
 use mc_eviction::Excess;
-use mc_index::{PinAction, PutMode, PutStartItem, Quota, Replication, State, TenantName};
+use mc_index::{PinAction, PutMode, PutStartItem, Quota, Replication, State, TenantName, Usage};
 use mc_types::{ALLOCATION_ALIGN, Code, StoreId};
 
 use super::line::Need;
@@ -40,7 +40,7 @@ impl Shortage {
         let name = TenantName::new(tenant.as_bytes());
         let quota = state.quota(&name);
         let mut short = Self::default();
-        let (mut over, mut of_pool) = (Excess::default(), Need::default());
+        let (mut over, mut of_pool) = (Excess::default(), OfPool::default());
         // Made when the first item needs it: most calls have none.
         let mut stores = None;
         for (at, (item, code)) in answers.enumerate() {
@@ -59,11 +59,11 @@ impl Shortage {
                         0 => NO_STORE,
                         count if count < needed(item) => TOO_FEW_STORES,
                         _ if state.is_at_cap() => {
-                            of_pool.excess.objects += 1;
+                            of_pool.objects += 1;
                             ""
                         }
-                        _ => {
-                            of_pool = larger(of_pool, item);
+                        count => {
+                            of_pool.add(item, count);
                             ""
                         }
                     }
@@ -77,24 +77,34 @@ impl Shortage {
             }
         }
         short.need = match over.objects {
-            0 => (!short.places.is_empty()).then_some((None, of_pool)),
+            0 => (!short.places.is_empty()).then(|| (None, of_pool.need(state, suspects))),
             _ => Some((Some(name), Need { excess: within(quota, over), largest: 0 })),
         };
         short
     }
 }
 
-/// Returns what puts need in the pool of which none was tried, and whether they need any: those whose key is there don't.
-pub(super) fn untried(state: &State, tenant: &str, items: &[PutStartItem]) -> Option<(Excess, Need)> {
+/// Returns what puts need of which none was tried, in the tenant's quota and in the pool; `None` if they need nothing.
+/// Those whose key is there don't, nor those that too few stores can take: their first try refuses them.
+pub(super) fn untried(
+    state: &State,
+    suspects: &[StoreId],
+    tenant: &str,
+    items: &[PutStartItem],
+) -> Option<(Excess, Need)> {
     let needs_room =
         |item: &&PutStartItem| item.mode == PutMode::Upsert || state.get(tenant, &item.key).is_none();
-    let mut need: Option<(Excess, Need)> = None;
+    let takers = Takers::of(state, suspects);
+    let (mut sum, mut of_pool) = (Excess::default(), OfPool::default());
     for item in items.iter().filter(needs_room) {
-        let (sum, of_pool) = need.unwrap_or_default();
-        need = Some((add(sum, item), larger(of_pool, item)));
+        let stores = takers.count(item);
+        if stores >= needed(item) {
+            sum = add(sum, item);
+            of_pool.add(item, stores);
+        }
     }
     let name = TenantName::new(tenant.as_bytes());
-    need.map(|(sum, of_pool)| (within(state.quota(&name), sum), of_pool))
+    (sum.objects > 0).then(|| (within(state.quota(&name), sum), of_pool.need(state, suspects)))
 }
 
 /// Number of stores without which the put is refused.
@@ -106,17 +116,48 @@ fn needed(item: &PutStartItem) -> usize {
 }
 
 fn bytes_of(item: &PutStartItem) -> u64 {
+    bytes_on(item, item.replicas.into())
+}
+
+/// Bytes of this number of replicas.
+fn bytes_on(item: &PutStartItem, replicas: u64) -> u64 {
     let each = item.size.checked_next_multiple_of(ALLOCATION_ALIGN).unwrap_or(u64::MAX);
-    each.saturating_mul(item.replicas.into())
+    each.saturating_mul(replicas)
 }
 
 fn add(sum: Excess, item: &PutStartItem) -> Excess {
     Excess { bytes: sum.bytes.saturating_add(bytes_of(item)), objects: sum.objects + 1 }
 }
 
-fn larger(need: Need, item: &PutStartItem) -> Need {
-    let bytes = need.excess.bytes.saturating_add(bytes_of(item));
-    Need { excess: Excess { bytes, ..need.excess }, largest: need.largest.max(item.size) }
+/// What puts of one call need in the pool.
+#[derive(Debug, Default)]
+struct OfPool {
+    /// Bytes of all of them.
+    bytes: u64,
+    /// Objects where their number is what is short.
+    objects: u64,
+    /// Bytes of all replicas of the item that has most.
+    item: u64,
+    /// Bytes of the largest object.
+    largest: u64,
+}
+
+impl OfPool {
+    /// Adds a put that this number of stores can take. Each takes one replica at most.
+    fn add(&mut self, item: &PutStartItem, stores: usize) {
+        let bytes = bytes_on(item, u64::from(item.replicas).min(stores as u64));
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.item = self.item.max(bytes);
+        self.largest = self.largest.max(item.size);
+    }
+
+    /// Returns what is evicted for the call at a time: half of the pool at most, or its largest item. With that, some of the
+    /// puts start, and the others wait again. A call whose puts are larger than the pool would hold up all behind it.
+    fn need(&self, state: &State, suspects: &[StoreId]) -> Need {
+        let Usage { capacity, .. } = state.usage(suspects);
+        let bytes = self.bytes.min(self.item.max(capacity / 2));
+        Need { excess: Excess { bytes, objects: self.objects }, largest: self.largest }
+    }
 }
 
 /// Cuts what puts need to the whole quota: with all of it, some of them start.
@@ -219,10 +260,52 @@ mod tests {
         apply(&mut state, 8, Op::PutStart { tenant: String::new(), items: there() });
         let end = mc_index::PutEndItem::new(PutId(1), mc_index::KeyHash::of("", b"k"), 0);
         apply(&mut state, 9, Op::PutEnd { items: vec![end] });
-        assert_eq!(untried(&state, "", &there()), None);
+        assert_eq!(untried(&state, &[], "", &there()), None);
         let upsert = PutStartItem { mode: PutMode::Upsert, ..item(65, &[]) };
         let absent = PutStartItem { key: b"l"[..].into(), replicas: 2, ..item(1000, &[]) };
-        let (_, need) = untried(&state, "", &[there().remove(0), upsert, absent]).unwrap();
-        assert_eq!((need.excess, need.largest), (Excess { bytes: 128 + 2 * 1024, objects: 0 }, 1000));
+        let (_, need) = untried(&state, &[], "", &[there().remove(0), upsert, absent]).unwrap();
+        assert_eq!(
+            (need.excess, need.largest),
+            (Excess { bytes: 128 + 1024, objects: 0 }, 1000),
+            "one store"
+        );
+    }
+
+    #[test]
+    fn puts_that_can_never_start_need_no_room_and_do_not_wait() {
+        let state = pool(&[&[1 << 20], &[1 << 16]]);
+        let strict =
+            |replicas| PutStartItem { replication: Replication::Strict, replicas, ..item(1 << 17, &[]) };
+        let never = [item(1 << 21, &[]), strict(2), item(1 << 17, &[1])];
+        assert_eq!(
+            untried(&state, &[], "", &never),
+            None,
+            "too large, too few stores, the only store avoided"
+        );
+        assert_eq!(untried(&state, &[StoreId(1)], "", &[strict(1)]), None, "the only store is suspect");
+        let (quota, need) = untried(&state, &[], "", &[never[0].clone(), strict(1)]).unwrap();
+        assert_eq!((quota, need.largest), (Excess::default(), 1 << 17));
+        assert_eq!(need.excess, Excess { bytes: 1 << 17, objects: 0 }, "the others count");
+    }
+
+    #[test]
+    fn a_call_needs_half_of_the_pool_at_a_time_or_its_largest_item() {
+        let state = pool(&[&[1 << 20], &[1 << 20]]);
+        let half = 1 << 20;
+        let refused = |items: &[PutStartItem]| {
+            let answers = items.iter().map(|item| (item, Code::NoAvailableHandle));
+            let short = Shortage::of(&state, &[], "", answers);
+            assert_eq!(short.places.len(), items.len());
+            let (scope, need) = short.need.unwrap();
+            assert_eq!(untried(&state, &[], "", items).unwrap().1, need);
+            assert_eq!(scope, None);
+            need
+        };
+        let copies = |replicas, size| PutStartItem { replicas, ..item(size, &[]) };
+        assert_eq!(refused(&[copies(255, 4096)]).excess.bytes, 2 * 4096, "one replica on each store");
+        let many = vec![copies(1, 1 << 16); 4096];
+        assert_eq!((refused(&many).excess.bytes, refused(&many).largest), (half, 1 << 16));
+        let whole = copies(2, 1 << 20);
+        assert_eq!(refused(&[copies(1, 1 << 16), whole]).excess.bytes, 2 * half, "all of its replicas");
     }
 }

@@ -66,6 +66,11 @@ mod tests {
             assert!(clients.kept >= 3, "of {limit}: {clients:?}");
         }
         assert_eq!(Shares::of(64).clients, Room { most: 12, kept: 3 });
+        assert_eq!(
+            [1_024, 65_536].map(|limit| Shares::of(limit).clients.most),
+            [320, 62_848],
+            "as documented"
+        );
         // `mcctl bench fleet` has four descriptors for each client, and wants a limit of 4,000 above all.
         let fleet = Shares::of(4_000 + 1_000 * 12 + 1_000 * 4).clients;
         assert!(fleet.most - fleet.kept > 2 * 2_000, "{fleet:?}");

@@ -31,10 +31,10 @@ const LARGEST_BODY: usize = 2 << 20;
 /// The longest request mounts a segment, and a terabyte takes minutes to allocate.
 const LIFETIME: Duration = Duration::from_secs(600);
 
-/// Returns the most connections that HTTP gets of a process that may have `limit` descriptors.
+/// Returns the most connections that HTTP gets of a process that may have `limit` descriptors: a sixteenth, within bounds.
 #[must_use]
 pub fn most_connections(limit: usize) -> usize {
-    (limit / 16).clamp(4, 128)
+    (limit / 16).clamp(4, 2048)
 }
 
 type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn http_gets_a_share_of_the_descriptors() {
-        assert_eq!([64, 256, 1_024, 65_536].map(most_connections), [4, 16, 64, 128]);
+        assert_eq!([32, 64, 256, 1_024, 20_000, 65_536].map(most_connections), [4, 4, 16, 64, 1_250, 2_048]);
     }
 
     #[tokio::test]

@@ -233,7 +233,8 @@ impl<W> Line<W> {
     ) -> Wakes<W> {
         let (mut wakes, sole) = (Vec::new(), self.sole_in(scope));
         let (mut needed, mut sizes) = (Excess::default(), Vec::<(u64, bool)>::new());
-        let all = sole.is_some() || std::mem::take(&mut self.owing);
+        // Tenants have no sole waiter, so their lines owe nothing.
+        let all = sole.is_some() || scope.is_none() && std::mem::take(&mut self.owing);
         for (ticket, waiter) in self.scopes.get_mut(&scope).into_iter().flatten() {
             needed = add(needed, waiter.need.excess);
             let is_next = sole.is_none_or(|sole| sole == *ticket) && waiter.waits();
@@ -494,6 +495,17 @@ mod tests {
         assert!(line.let_in(POOL, free(1_000), fits).is_empty(), "it has not tried yet");
         line.leave(tickets[0], POOL);
         assert_eq!(woken(line.let_in(POOL, free(30), fits)), [2]);
+    }
+
+    #[test]
+    fn a_tenants_line_leaves_what_the_pool_owes() {
+        let a = Some(TenantName::new(b"a"));
+        let (mut line, tickets) = line(&[100, 10]);
+        line.close_for(tickets[0]);
+        assert_eq!(woken(line.pay(POOL, bytes(110))), [0], "the second one is paid, too, and waits");
+        line.wait(tickets[0], POOL, need(100), 0, After::Refusal, 0);
+        assert!(line.let_in(a, free(0), |_| true).is_empty());
+        assert_eq!(woken(line.let_in(POOL, free(0), |_| true)), [1]);
     }
 
     #[test]

@@ -266,7 +266,9 @@ impl Term {
                 coordinator.room.asked.notify_one();
                 return Entry::Applied;
             }
-            self.choose_in_quota(coordinator, tenant, &mut batch).await;
+            if self.choose_in_quota(coordinator, tenant, &mut batch).await == Entry::Failed {
+                return Entry::Failed;
+            }
             if batch.chosen.items.len() >= OBJECTS_PER_ENTRY {
                 entries += 1;
                 if self.evict_in_quotas(coordinator, std::mem::take(&mut batch)).await == Entry::Failed {
@@ -278,18 +280,26 @@ impl Term {
     }
 
     /// Adds objects of a tenant to those that the next entry evicts.
-    async fn choose_in_quota(&mut self, coordinator: &Coordinator, tenant: TenantName, batch: &mut Batch) {
+    async fn choose_in_quota(
+        &mut self,
+        coordinator: &Coordinator,
+        tenant: TenantName,
+        batch: &mut Batch,
+    ) -> Entry {
         let scope = Some(tenant);
         let above = self.above.get(&tenant).copied().unwrap_or_default();
         let wanted = above.max(self.needed(coordinator, scope));
         if wanted.is_none() {
             self.above.remove(&tenant);
-            return;
+            return Entry::Applied;
         }
         if !self.evictor.has_order(&tenant)
             && coordinator.index.read(|applied| self.evictor.is_outdated(&applied.state))
         {
-            // It has its quota since a moment ago.
+            // It has its quota since a moment ago. The new order knows nothing of the batch, and would choose it again.
+            if self.evict_in_quotas(coordinator, std::mem::take(batch)).await == Entry::Failed {
+                return Entry::Failed;
+            }
             self.evictor = ordered(coordinator).await;
         }
         let max = OBJECTS_PER_ENTRY.saturating_sub(batch.chosen.items.len()).max(1);
@@ -313,6 +323,7 @@ impl Term {
         batch.chosen.put_orders.extend(chosen.put_orders);
         batch.chosen.bytes += chosen.bytes;
         batch.freed.push((scope, freed));
+        Entry::Applied
     }
 
     /// Leaves a tenant alone until tenants are compared with their quotas again.

@@ -133,8 +133,10 @@ impl Finder {
                     if resolved.is_none_or(|at| at.elapsed() >= RESOLVE) {
                         let configured = self.configured.clone();
                         let last = Arc::clone(&self.last_known);
-                        tasks
-                            .spawn(async move { Ended::Resolved(Listed::resolve(&configured, &last).await) });
+                        tasks.spawn(async move {
+                            let list = Listed::resolve(&configured, &last).await;
+                            Ended::Resolved { configured, list }
+                        });
                         resolved = Some(Instant::now());
                     }
                     self.say_for_whom();
@@ -160,7 +162,7 @@ impl Finder {
                         self.second_watch.ended(&address, lasted);
                         self.replace(&address, broken.as_ref());
                     }
-                    Ended::Resolved(list) => self.listed(list),
+                    Ended::Resolved { configured, list } => self.listed(&configured, list),
                 },
                 () = tokio::time::sleep_until(look_again) => {}
             }
@@ -184,8 +186,12 @@ impl Finder {
         });
     }
 
-    /// Takes over the resolved list, in which a name with several records becomes its addresses.
-    fn listed(&mut self, list: Listed) {
+    /// Takes over the resolved list, in which a name with several records becomes its addresses. It is ignored if another
+    /// list than `configured`, of which it was made, has been taken over meanwhile: that one is resolved by itself.
+    fn listed(&mut self, configured: &[HostPort], list: Listed) {
+        if configured != self.configured {
+            return;
+        }
         for name in &self.configured {
             self.known.remove(&name.to_string());
         }
@@ -365,9 +371,20 @@ fn as_written(configured: &[HostPort]) -> Listed {
 
 /// A background task that ended: the master that it ran for, and its connection if that is broken.
 enum Ended {
-    Asked { address: String, broken: Option<Line> },
-    Watched { address: String, lasted: Duration, broken: Option<Line> },
-    Resolved(Listed),
+    Asked {
+        address: String,
+        broken: Option<Line>,
+    },
+    Watched {
+        address: String,
+        lasted: Duration,
+        broken: Option<Line>,
+    },
+    /// The list of masters that was resolved, and its addresses.
+    Resolved {
+        configured: Vec<HostPort>,
+        list: Listed,
+    },
 }
 
 /// Forwards one master's leader changes to `news` until its stream ends; returns why it ended.
@@ -401,5 +418,35 @@ fn in_words(unsaid: Unsaid) -> String {
             "speaks protocol versions {theirs}, this store {}: upgrade the older side",
             versions(&mc_proto::VERSIONS, SOFTWARE)
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mc_net::TcpNetwork;
+    use mc_types::{Clock, SegmentEpoch};
+
+    use super::*;
+
+    fn list(masters: &[&str]) -> Vec<HostPort> {
+        masters.iter().map(|master| master.parse().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_late_answer_for_the_list_before_changes_nothing() {
+        let (before, after) = (list(&["old.example:1"]), list(&["new.example:1"]));
+        let (lists, watched) = watch::channel(before.clone());
+        let clock = Clock::from_fn(|| Duration::ZERO);
+        let status = Arc::new(LinkStatus::new(clock, None, SegmentEpoch(1), Vec::new()));
+        let (leader, _) = watch::channel(None);
+        let network = TcpNetwork::shared();
+        let mut finder = Finder::new(network, watched, status, leader, Box::new(|_| {}));
+        lists.send_replace(after.clone());
+        finder.relist();
+        finder.listed(&before, as_written(&list(&["192.0.2.1:1"])));
+        assert_eq!(finder.identity.list().addresses, as_written(&after).addresses);
+        assert!(finder.known.contains("new.example:1") && !finder.known.contains("192.0.2.1:1"));
+        finder.listed(&after, as_written(&list(&["192.0.2.2:1"])));
+        assert!(finder.known.contains("192.0.2.2:1") && !finder.known.contains("new.example:1"));
     }
 }

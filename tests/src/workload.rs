@@ -333,9 +333,12 @@ impl One {
             PutMode::Upsert => Action::Upsert(digest(&value)),
         };
         let start = self.recorder.now();
+        let before = self.reach();
         let outcome = match self.client.put_with(key, &value, options).await {
             Ok(Put::Stored) => Outcome::Stored,
-            Ok(Put::AlreadyExists) => Outcome::Exists,
+            Ok(Put::AlreadyExists) if !self.cached || self.asked_the_pool(before) => Outcome::Exists,
+            // Without a leader, the client has a value of its own and stores nothing.
+            Ok(Put::AlreadyExists) => Outcome::Failed,
             Ok(Put::LocalOnly) => Outcome::LocalOnly,
             Err(error) => self.failed(&error),
         };

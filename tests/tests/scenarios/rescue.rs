@@ -4,7 +4,7 @@
 use mc_client::{ByteRange, Client};
 use mc_net::{ChannelOptions, Network as _, TcpNetwork};
 use mc_proto::v1::{self, master_client::MasterClient};
-use mc_tests::{Cluster, Faults, mcctl, value};
+use mc_tests::{Cluster, Faults, mcctl, until, value};
 use mc_types::{ClientId, Code};
 
 /// Of 64 MiB, so that two objects can't be there at once.
@@ -75,7 +75,9 @@ async fn after_a_rescue_no_read_returns_the_bytes_of_an_object_that_was_lost_wit
     // The fence forgets old writes while it admits new ones, and the cluster's time has jumped by a day.
     let client = cluster.client().await;
     for small in 0..4 {
-        client.put(format!("small {small}"), b"a few bytes").await.unwrap();
+        let key = format!("small {small}");
+        until("the store serves the new cluster", async || client.put(&key, b"a few bytes").await.is_ok())
+            .await;
     }
 
     for checks in [true, false] {

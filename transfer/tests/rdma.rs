@@ -461,6 +461,7 @@ async fn nothing_is_left_of_five_hundred_connections() {
         connect().await;
     }
     until("all are closed", closed).await;
-    assert_eq!((open(), pinned()), before);
+    // What the last ones held is given back on another thread.
+    until("no more is held than after the first", || open() <= before.0 && pinned() <= before.1).await;
     assert_eq!(counters.rdma_pairs.load(Ordering::SeqCst), 501);
 }

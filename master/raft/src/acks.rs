@@ -51,8 +51,8 @@ struct Held {
 
 /// A peer that no longer has an entry that it acknowledged in the same term.
 ///
-/// openraft counts the entry as held for the rest of the term. It sends the peer nothing that the peer could take, and with
-/// another voter down it never has a majority again.
+/// openraft counts the entry as held for the rest of the term, unless it is told to allow such a loss. It sends the peer
+/// nothing that the peer could take, and with another voter down it never has a majority again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lost {
     pub(crate) peer: NodeId,
@@ -114,7 +114,8 @@ impl Acks {
     /// Records an answer of `peer` to an append. With a newer term in it, the append was not accepted.
     ///
     /// # Errors
-    /// [`Lost`]: the answer proves that the peer has lost entries, and must not reach openraft.
+    /// [`Lost`]: the answer proves that the peer has lost entries, and must not reach openraft before openraft allows the loss
+    /// ([`Self::forget`]).
     pub(crate) fn answered(
         &self,
         peer: NodeId,
@@ -135,7 +136,9 @@ impl Acks {
                 });
                 if let Some(Held { last: acknowledged, .. }) = lost {
                     let lost = Lost { peer, term, acknowledged, missing: *missing };
-                    self.lost.send_if_modified(|known| known.replace(lost) != Some(lost));
+                    // Also if it is known: the same peer may lose the same entries twice, and two peers overwrite each
+                    // other here. Each answer until the loss is forgotten brings it again.
+                    self.lost.send_replace(Some(lost));
                     return Err(lost);
                 }
             }
@@ -151,6 +154,14 @@ impl Acks {
         let known = all.entry(peer).or_insert(held);
         if (term, last) > (known.term, known.last) {
             *known = held;
+        }
+    }
+
+    /// Forgets what the peer has acknowledged, after openraft was told to allow the loss: the peer's next conflict reaches it.
+    pub(super) fn forget(&self, lost: &Lost) {
+        let mut all = self.held.lock();
+        if all.get(&lost.peer).is_some_and(|held| held.term == lost.term) {
+            all.remove(&lost.peer);
         }
     }
 
@@ -384,6 +395,14 @@ mod tests {
         let lost = Lost { peer: PEER, term: 7, acknowledged: id(5), missing: id(4) };
         assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Err(lost));
         assert_eq!(*acks.losses().borrow(), Some(lost));
+        acks.forget(&Lost { term: 6, ..lost });
+        assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Err(lost), "another term's loss was allowed");
+        acks.forget(&lost);
+        assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Ok(()), "openraft allows it");
+        assert_eq!(acks.answered(PEER, 7, later, &Ok(Some(id(5)))), Ok(()), "it has them again");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let later = Instant::now();
+        assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Err(lost), "it has lost them twice");
         acks.holds(PEER, 8, LogId::new_term_index(3, 2));
         assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Ok(()), "of a term that is over");
     }

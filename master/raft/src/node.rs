@@ -301,7 +301,7 @@ impl RaftNode {
                 vote_timing.set(timing.election_max);
             }),
             tasks::take_snapshots(raft.clone(), bytes_since, limits, snapshots.clone()),
-            tasks::step_down_from_lost_entries(raft.clone(), &acks, ballots.clone()),
+            tasks::send_lost_entries_again(raft.clone(), acks.clone()),
             tasks::warn_of_slow_votes(leadership.clone(), pace.clone(), timing),
             tasks::spawn(leadership::follow(
                 raft.clone(),

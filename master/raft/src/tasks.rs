@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_log::{LogId, Raft, SyncPace, Vote};
+use mc_log::{LogId, Raft, SyncPace};
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::raft::VoteRequest;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::acks::Acks;
-use super::ballots::Ballots;
 use super::leadership::Leadership;
 use super::node::BytesSince;
 use super::timing::RaftTiming;
@@ -53,32 +51,25 @@ pub(super) fn send_heartbeats(raft: Raft<Machine>, pace: Duration) -> AbortOnDro
     })
 }
 
-/// Ends this node's leadership when a peer has lost entries that it acknowledged. The next leader, which may be this node
-/// again, asks each peer afresh which entries it has.
+/// Lets openraft find out again which entries a peer has, when the peer has lost some that it acknowledged.
 ///
-/// This node votes for that peer in the next term. The peer does not stand for election in that term, or has lost it: its log
-/// is shorter than this one. So the vote elects nobody, and all that it does is to end this term. openraft has no other way
-/// to make a leader step down.
-pub(super) fn step_down_from_lost_entries(
-    raft: Raft<Machine>,
-    acks: &Acks,
-    ballots: Arc<Ballots>,
-) -> AbortOnDropHandle<()> {
+/// The leader has these entries and sends them again in the same term. A step-down would expose them instead: a candidate
+/// without them could win. openraft lowers only its record of that peer, not what a quorum has accepted.
+pub(super) fn send_lost_entries_again(raft: Raft<Machine>, acks: Arc<Acks>) -> AbortOnDropHandle<()> {
     let mut losses = acks.losses();
     spawn(async move {
+        let mut said = None;
         while losses.changed().await.is_ok() {
             let Some(lost) = *losses.borrow_and_update() else { continue };
-            tracing::error!("{lost}; this leader steps down, and the next one sends them again");
-            ballots.yield_term(lost.term);
-            let vote = VoteRequest {
-                vote: Vote::new(lost.term + 1, lost.peer),
-                // No entry of this leader is behind it, so openraft does not refuse.
-                last_log_id: Some(LogId::new_term_index(lost.term, u64::MAX)),
-                leadership_transfer: true,
-            };
-            match raft.vote(vote).await {
-                Ok(reply) if reply.vote_granted => {}
-                Ok(reply) => tracing::info!(vote = %reply.vote, "another term has begun already"),
+            if said.replace(lost) != Some(lost) {
+                tracing::error!("{lost}; this leader sends them again");
+            }
+            // The order matters: openraft must not see the peer's next conflict before it allows it.
+            match raft.trigger().allow_next_revert(&lost.peer, true).await {
+                Ok(Ok(())) => acks.forget(&lost),
+                // Not the leader any more, or the peer is no member: nothing is to be sent. Otherwise the peer's next
+                // conflict comes back here.
+                Ok(Err(error)) => tracing::info!("node {} is not sent its lost entries: {error}", lost.peer),
                 Err(_) => return,
             }
         }

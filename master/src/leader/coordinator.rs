@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use mc_index::{Command, Request, Settings, allocation_order, known_from};
-use mc_log::{MasterNode, Proposal};
+use mc_log::{LogId, MasterNode, Proposal};
 use mc_raft::{
     Applied, Leadership, NotLeader, ProposeError, REMOVED_FIX, RaftNode, RaftView, SharedIndex, TransferError,
 };
@@ -94,6 +94,14 @@ pub(crate) struct Coordinator {
     pub(crate) stop: CancellationToken,
 }
 
+/// Returns the lowest order that an allocation after `last` can have.
+///
+/// The order of the term's first index would not do: where indexes exceed 2^32, as after each rescue, allocations of earlier terms
+/// have higher orders than that.
+fn begins_after(last: Option<LogId>) -> u64 {
+    last.map_or(0, |last| allocation_order(last.leader_id.term, last.index).saturating_add(1))
+}
+
 impl Coordinator {
     pub(crate) fn new(config: CoordinatorConfig) -> Self {
         let CoordinatorConfig { cluster, newcomer, synced, raft, clock, disk, metrics, unwritten, stop } =
@@ -169,7 +177,8 @@ impl Coordinator {
         }
         let leading = self.index.read(|applied| {
             let state = &applied.state;
-            let leading = Leading::begin(term, state.time(), state.settings(), self.clock.clone());
+            let mut leading = Leading::begin(term, state.time(), state.settings(), self.clock.clone());
+            leading.known_from = begins_after(applied.last_applied);
             leading.liveness.refresh(state.mounted().map(|(store, _)| store), leading.elapsed());
             Arc::new(leading)
         });
@@ -180,11 +189,11 @@ impl Coordinator {
     /// Returns the order of the first allocation whose place no entry that was lost can have given away.
     ///
     /// Without syncs an election may follow a loss of power that took the end of the log from a majority. So only the
-    /// allocations of the term `leading` are known.
+    /// allocations are known that were made since `leading` began.
     pub(super) fn known_from(&self, leading: &Leading, applied: &Applied) -> u64 {
         let latest = applied.last_applied.map_or(0, |last| allocation_order(last.leader_id.term, last.index));
         let rescued = known_from(latest);
-        if self.synced { rescued } else { rescued.max(allocation_order(leading.term, 0)) }
+        if self.synced { rescued } else { rescued.max(leading.known_from) }
     }
 
     /// Drops the soft state of a term that is over.
@@ -372,5 +381,22 @@ impl Coordinator {
 impl From<NotLeader> for Refusal {
     fn from(not: NotLeader) -> Self {
         Self::NotLeader { leader: KnownLeader::of(not.leader.as_ref(), not.term), term: not.term }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mc_index::RESCUE_GAP;
+
+    #[test]
+    fn only_allocations_after_the_beginning_of_a_term_are_known_whatever_the_index() {
+        for index in [1, 1 << 33, RESCUE_GAP + 5] {
+            // Term 8 begins with its entry at `index`.
+            let known_from = begins_after(Some(LogId::new_term_index(8, index)));
+            assert!(allocation_order(7, index - 1) < known_from, "{index}");
+            assert!(allocation_order(8, index + 1) >= known_from, "{index}");
+        }
+        assert_eq!(begins_after(None), 0);
     }
 }

@@ -16,6 +16,8 @@ const PUT_LIFETIME: Duration = Duration::from_secs(30);
 pub(crate) struct Leading {
     /// The term.
     pub(crate) term: u64,
+    /// Lowest order of an allocation that is made from now on in this term ([`mc_index::allocation_order`]).
+    pub(super) known_from: u64,
     /// Liveness of the stores.
     pub(crate) liveness: Liveness,
     /// Transports of the stores, for people.
@@ -59,6 +61,7 @@ impl Leading {
         let origin = clock.now();
         Self {
             term,
+            known_from: 0,
             liveness: Liveness::new(Duration::from_millis(settings.store_suspect_ms), origin),
             transports: TransportsInUse::default(),
             leases: Leases::new(),

@@ -116,6 +116,12 @@ pub enum MasterConfigError {
         /// Value as given.
         value: String,
     },
+    /// A disposable disk without the addresses of the other masters.
+    #[error(
+        "--ephemeral is given without --peers: the next start begins with an empty directory, and then finds its cluster by \
+         --peers alone; name all masters with --peers a,b,c, or leave out --ephemeral"
+    )]
+    EphemeralAlone,
     /// A value is out of its bounds.
     #[error("--{flag} {value} is out of bounds: {why}")]
     Bounds {
@@ -156,6 +162,9 @@ impl MasterArgs {
             return Err(MasterConfigError::Bounds { flag: "snapshot-log-bytes", value, why: "at least 1mb" });
         }
         if self.peers.is_empty() {
+            if self.ephemeral {
+                return Err(MasterConfigError::EphemeralAlone);
+            }
             return Ok(None);
         }
         Ok(Some(PeerList::parse(&self.peers, self.cluster_size)?))
@@ -224,6 +233,7 @@ mod tests {
             (&["--single", "--listen", "a:50051"], "--listen `a:50051` is not an address to listen on"),
             (&["--single", "--raft-listen", ":50055"], "--raft-listen `:50055`"),
             (&["--single", "--read-lease", "1s"], "--read-lease 1s is out of bounds: 5s to 60s"),
+            (&["--ephemeral"], "--ephemeral is given without --peers"),
             (&["--single", "--snapshot-log-bytes", "1kb"], "--snapshot-log-bytes 1KiB is out of bounds"),
         ] {
             let text = parse(args).unwrap().check().unwrap_err().to_string();

@@ -160,9 +160,16 @@ impl Life {
 
     /// Runs beside Raft until the end. Returns an error unless the end was asked for.
     async fn watch_over(&self, coordinator: &Coordinator, log: &LogStore) -> Result<(), StartError> {
-        let view = || ClusterView {
-            members: coordinator.raft.members(),
-            led: coordinator.raft.leadership().borrow().leader.is_some(),
+        let view = || {
+            let mut members = coordinator.raft.members();
+            if members.is_empty() {
+                // Raft reports the members only once its core runs; the index has them from the start.
+                members = coordinator.index.read(|applied| {
+                    let nodes = applied.membership.membership().nodes();
+                    nodes.map(|(node, addresses)| (*node, addresses.clone())).collect()
+                });
+            }
+            ClusterView { members, led: coordinator.raft.leadership().borrow().leader.is_some() }
         };
         tokio::select! {
             // Raft stops if the log fails, and only the log knows why. So the log is asked first.

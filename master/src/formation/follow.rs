@@ -34,9 +34,9 @@ impl Formation {
     /// - If a member says that it is elsewhere, it calls that address before it believes this.
     ///
     /// # Errors
-    /// [`FormationError`], in the first round only: this master is in the list twice or not at all, or all masters that
-    /// answer at the listed addresses are of another cluster. If only some of them are, or this master is its cluster's
-    /// only member, their addresses were reused, and a warning is logged.
+    /// [`FormationError`], in the first round only: this master is in the list twice or not at all, or every listed address
+    /// answers, and a master of another cluster and none of this one is there. Otherwise, or if this master is its
+    /// cluster's only member, a warning is logged about each master of another cluster.
     pub(crate) async fn follow(
         &self,
         book: &AddressBook,
@@ -133,7 +133,8 @@ impl Follower<'_> {
     /// Checks that the list is one of this cluster's masters.
     ///
     /// A master that is its cluster's only member needs no other one, as its own data proves. So it goes on beside masters of
-    /// another cluster: after a rescue these may be the old ones, started again with their old data.
+    /// another cluster: after a rescue these may be the old ones, started again with their old data. An address that does not
+    /// answer may be one of this cluster, which is about to start, too.
     fn check_list(&mut self, now: &ClusterView, met: &[Met]) -> Result<(), FormationError> {
         let (ours, me) = (self.cluster, self.formation.service.instance());
         let others = met
@@ -143,7 +144,8 @@ impl Follower<'_> {
         let clusters: Vec<_> =
             others.filter_map(|(address, answer)| Some((address, answer.cluster?))).collect();
         let alone = now.members.keys().eq([&self.formation.service.node()]);
-        let goes_on = alone || clusters.iter().any(|(_, theirs)| *theirs == ours);
+        let unanswered = met.iter().any(|met| met.answer.is_err());
+        let goes_on = alone || unanswered || clusters.iter().any(|(_, theirs)| *theirs == ours);
         for (address, theirs) in clusters.into_iter().filter(|(_, theirs)| *theirs != ours) {
             let error = FormationError::Foreign { address: address.clone(), theirs, ours };
             if !goes_on {

@@ -243,6 +243,12 @@ async fn a_foreign_cluster_at_a_reused_address_is_an_error_that_names_both() {
     assert!(tokio::time::timeout(SHORT, &mut follows).await.is_err());
     drop(follows);
     c.kill().await;
+    // One of ours may be about to start at c.
+    let waits = a.formation.follow(&book, ClusterView::default);
+    assert!(tokio::time::timeout(SHORT, waits).await.is_err(), "it goes on while an address is silent");
+    let other = Machine::new("c");
+    let mut on_c = other.start_with(&names, Plan::Single, None).await;
+    on_c.formed().await.unwrap();
     let said = a.formation.follow(&book, ClusterView::default).await.unwrap_err().to_string();
     assert!(said.contains(&format!("b:50055 belongs to cluster {theirs}")), "{said}");
     assert!(said.contains(&format!("this one to cluster {ours}")), "{said}");
@@ -255,6 +261,7 @@ async fn a_foreign_cluster_at_a_reused_address_is_an_error_that_names_both() {
     assert!(refused.message().contains(&theirs.to_string()), "{refused:?}");
 
     // A new node that the cluster took in and that still holds no data.
+    on_c.kill().await;
     a.kill().await;
     let new = Machine::new("a");
     new.belong(ours.0, None);

@@ -6,7 +6,7 @@ use mc_durable::{DirectoryLock, DurableError, FreeSpace};
 use mc_log::{LogOptions, LogStore, OpenError, OpenLog};
 use mc_net::{Listener, Network};
 use mc_process::{config::Loaded, metrics::Registry};
-use mc_raft::{Departure, RaftNode, StartError as RaftStartError, TransferError};
+use mc_raft::{Departure, RaftNode, Roster, StartError as RaftStartError, TransferError};
 use mc_types::{Clock, ClusterId, NodeId};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -239,6 +239,8 @@ impl Master {
                          does that while all other voters are up and have caught up"
                     ),
                 }
+                // It may have become leader meanwhile.
+                hand_over(raft).await;
             }
             tokio::time::sleep(LINGER).await;
         }
@@ -280,12 +282,23 @@ async fn hand_over(raft: &RaftNode) {
 /// Only a master that had a vote leaves. The place of one that has come back without it may be reserved still, and the leader
 /// may be about to give it the vote.
 ///
-/// A master that asks may become leader meanwhile, where all others ask, too, or do not take over. Then it lets others go
-/// while enough remain, and stops with its vote.
+/// A master that asks may become leader meanwhile. It hands over to one that stays, once in each term. Where all others ask,
+/// too, or do not take over, it lets others go while enough remain, and stops with its vote. If it handed over to one that
+/// asks, leadership would circle between them until all have stopped.
 async fn leave(raft: &RaftNode) -> bool {
     tracing::info!("this master asks for its vote to be taken before it stops");
     let (mut spared_at, mut voted) = (Instant::now(), false);
+    // The caller has tried in the term in which this begins.
+    let mut tried = raft.roster().map(|roster| roster.term);
     loop {
+        if let Some(roster) = raft.roster()
+            && tried != Some(roster.term)
+            && has_successor(&roster)
+        {
+            tried = Some(roster.term);
+            hand_over(raft).await;
+            spared_at = Instant::now();
+        }
         match raft.departure() {
             Departure::Left if voted => return true,
             Departure::Waits => (spared_at, voted) = (Instant::now(), true),
@@ -294,6 +307,15 @@ async fn leave(raft: &RaftNode) -> bool {
         }
         tokio::time::sleep(LOOK).await;
     }
+}
+
+/// Whether another voter is up, has caught up and stays, by its own report. Only a report says that there are descriptors, so
+/// a new leader waits for it.
+fn has_successor(roster: &Roster) -> bool {
+    let mut others = roster.voters.iter().filter(|voter| **voter != roster.me && roster.is_well(voter));
+    others.any(|voter| {
+        roster.members.get(voter).is_some_and(|member| member.has_descriptors && !member.leaving)
+    })
 }
 
 fn say_what_starts(args: &MasterArgs, node: NodeId, bound: &BoundAddresses) {

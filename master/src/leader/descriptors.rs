@@ -100,11 +100,11 @@ impl Watch {
     }
 }
 
-/// Returns the voter with the longest log of those that have caught up and report free descriptors.
+/// Returns the voter with the longest log of those that have caught up, stay and report free descriptors.
 fn successor(roster: &Roster) -> Option<NodeId> {
     let others = roster.voters.iter().filter(|voter| **voter != roster.me && roster.is_well(voter));
     let with_descriptors = others.filter_map(|voter| Some((*voter, roster.members.get(voter)?)));
-    let with_descriptors = with_descriptors.filter(|(_, member)| member.has_descriptors);
+    let with_descriptors = with_descriptors.filter(|(_, member)| member.has_descriptors && !member.leaving);
     with_descriptors.min_by_key(|(_, member)| member.lag).map(|(voter, _)| voter)
 }
 
@@ -141,6 +141,9 @@ mod tests {
         assert_eq!(successor(&roster(&[(3, true), (2, false)])), Some(NodeId(2)));
         assert_eq!(successor(&roster(&[(1_000_000, true), (2, false)])), None);
         assert_eq!(successor(&roster(&[(0, false), (0, false)])), None, "all are flooded");
+        let mut leaves = roster(&[(3, true), (2, true)]);
+        leaves.members.get_mut(&NodeId(3)).unwrap().leaving = true;
+        assert_eq!(successor(&leaves), Some(NodeId(2)));
         let mut learner = roster(&[(0, true)]);
         learner.voters.remove(&NodeId(2));
         assert_eq!(successor(&learner), None);

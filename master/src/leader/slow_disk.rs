@@ -55,7 +55,7 @@ pub(crate) async fn leave_to_a_better_disk(coordinator: Arc<Coordinator>) {
 }
 
 /// Returns a better leader, if the disk of this master, with pace `own`, is slow: of the other voters that have caught
-/// up, the one with the fastest disk, and its median sync time.
+/// up and stay, the one with the fastest disk, and its median sync time.
 ///
 /// Returns `None` unless the others with healthy disks are a majority by themselves. A vote is written before it
 /// counts, so the vote of a master with a slow disk comes too late, and an election that needs it has no winner.
@@ -65,13 +65,16 @@ fn successor(own: Pace, roster: &Roster) -> Option<(NodeId, Duration)> {
     }
     let others = roster.voters.iter().filter(|voter| **voter != roster.me && roster.is_well(voter));
     let well: Vec<_> = others
-        .filter_map(|voter| Some((*voter, roster.members.get(voter)?.sync?)))
-        .filter(|(_, sync)| *sync < WELL)
+        .filter_map(|voter| roster.members.get(voter).map(|member| (*voter, member)))
+        .filter_map(|(voter, member)| Some((voter, member.sync?, member.leaving)))
+        .filter(|(_, sync, _)| *sync < WELL)
         .collect();
     if 2 * well.len() <= roster.voters.len() {
         return None;
     }
-    well.into_iter().min_by_key(|(_, sync)| *sync)
+    // One that is about to stop still votes.
+    let stay = well.into_iter().filter(|(_, _, leaving)| !leaving);
+    stay.map(|(voter, sync, _)| (voter, sync)).min_by_key(|(_, sync)| *sync)
 }
 
 #[cfg(test)]
@@ -117,6 +120,9 @@ mod tests {
         assert_eq!(successor(slow, &roster(&[Some(1), Some(1), None])), None, "here, too");
         let five = roster(&[Some(1), Some(9), Some(8), Some(7), Some(300)]);
         assert_eq!(successor(slow, &five), Some((NodeId(4), ms(7))));
+        let mut leaves = five.clone();
+        leaves.members.get_mut(&NodeId(4)).unwrap().leaving = true;
+        assert_eq!(successor(slow, &leaves), Some((NodeId(3), ms(8))), "one that is about to stop");
         let mut behind = five;
         behind.members.get_mut(&NodeId(4)).unwrap().lag = 1_000_000;
         assert_eq!(successor(slow, &behind), None);

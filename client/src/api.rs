@@ -47,7 +47,7 @@ pub struct Client {
     shared: Arc<Shared>,
 }
 
-/// What all handles of a client share, whatever their deadlines.
+/// State that all handles of a client share, whatever their deadlines.
 struct Shared {
     background: Background,
     closed: CancellationToken,

@@ -9,15 +9,15 @@ const READY: Duration = Duration::from_secs(150);
 /// Order in which a roll stops and starts the masters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RollOrder {
-    /// Whoever leads, as long as the roll has not come to it.
+    /// The leader, as long as the roll has not come to it.
     LeaderFirst,
-    /// Whoever leads goes last.
+    /// The leader goes last.
     LeaderLast,
     /// By number from the highest, as a Kubernetes StatefulSet does.
     HighestFirst,
 }
 
-/// What becomes of a master's disk in a roll.
+/// Fate of a master's disk in a roll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RollDisk {
     /// It starts with its data.

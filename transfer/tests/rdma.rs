@@ -461,7 +461,7 @@ async fn nothing_is_left_of_five_hundred_connections() {
         connect().await;
     }
     until("all are closed", closed).await;
-    // What the last ones held is given back on another thread.
+    // Another thread gives back the resources of the last ones.
     until("no more is held than after the first", || open() <= before.0 && pinned() <= before.1).await;
     assert_eq!(counters.rdma_pairs.load(Ordering::SeqCst), 501);
 }

@@ -137,7 +137,7 @@ struct Term {
 #[derive(Default)]
 struct Batch {
     chosen: Chosen,
-    /// What is freed in the quota of each tenant.
+    /// Bytes and objects freed in the quota of each tenant.
     freed: Vec<(Scope, Excess)>,
 }
 
@@ -156,7 +156,7 @@ enum Entry {
     Failed,
 }
 
-/// What an unsuccessful proposal leaves of the marks of its versions.
+/// Marks that remain on its versions after an unsuccessful proposal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marks {
     /// The entry will never be applied: readers may have the versions again.

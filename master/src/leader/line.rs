@@ -69,7 +69,7 @@ pub(super) struct Line<W> {
 #[derive(Debug)]
 struct Waiter<W> {
     need: Need,
-    /// What was evicted for it since its last try, at most its need.
+    /// Evicted for it since its last try, at most its need.
     paid: Excess,
     /// Number of tries that were refused.
     refused: u32,

@@ -129,7 +129,7 @@ fn add(sum: Excess, item: &PutStartItem) -> Excess {
     Excess { bytes: sum.bytes.saturating_add(bytes_of(item)), objects: sum.objects + 1 }
 }
 
-/// What puts of one call need in the pool.
+/// Room that the puts of one call need in the pool.
 #[derive(Debug, Default)]
 struct OfPool {
     /// Bytes of all of them.

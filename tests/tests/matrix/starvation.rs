@@ -199,7 +199,7 @@ async fn no_descriptors() {
     Row::new("no more descriptors", "leader, which hands over")
         .run(async |round| {
             let leader = round.leader().await;
-            // What is closed leaves a descriptor free, so the limit follows.
+            // A closed connection leaves a descriptor free, so the limit follows.
             let no_more = |process: &Process| process.limit_descriptors(process.first_free_descriptor());
             let limit = no_more(&round.cluster.masters[leader]);
             round.hit().await;

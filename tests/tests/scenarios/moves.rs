@@ -43,7 +43,7 @@ async fn a_master_that_comes_back_at_other_addresses_is_found_by_the_others() {
     faults.assert_happened();
 }
 
-/// What the status of the first store shows.
+/// A field of the first store's status.
 async fn of_store(cluster: &Cluster, what: &str) -> Option<serde_json::Value> {
     let (_, status) = http_get(cluster.store_http(0), "/status").await.ok()?;
     serde_json::from_str::<serde_json::Value>(&status).ok()?.get(what).cloned()

@@ -24,7 +24,7 @@ async fn offset(client: &Client, key: &str) -> u64 {
     client.admin().lookup(key).await.unwrap().expect("it was put").replicas[0].offset
 }
 
-/// What the leader says about a key to a caller that does or does not read doubtful objects as it should.
+/// The leader's answer about a key to a caller that does or does not read doubtful objects whole.
 async fn asked(cluster: &Cluster, key: &str, reads_doubtful: bool) -> v1::GetResult {
     let channel = TcpNetwork.channel(cluster.master_address(0), ChannelOptions::default()).unwrap();
     let mut master = MasterClient::new(channel);

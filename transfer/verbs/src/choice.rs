@@ -60,7 +60,7 @@ pub enum GidKind {
     RoceV2,
 }
 
-/// What is asked for at a device; everything else is chosen.
+/// Options asked for at a device; everything else is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Number of the port.

@@ -11,7 +11,7 @@ use super::{Evictor, Found, Place};
 /// Maximum number of units aside that one choice looks at, once other stores count.
 const LOOKS_PER_CHOICE: usize = 1024;
 
-/// What is left to look at of the units aside.
+/// Units set aside that are still to be looked at.
 #[derive(Debug, Default)]
 pub(super) struct Aside {
     /// Stores that did not count in the last choice for the pool, sorted.

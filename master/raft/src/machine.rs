@@ -9,7 +9,7 @@ use mc_log::{Entry, EntryPayload, LogId, Proposal, SnapshotMeta, StoredMembershi
 use metrics::Histogram;
 use openraft::alias::{EntryPayloadOf, SnapshotOf};
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use super::snapshots::Installed;
 use super::{SnapshotFile, SnapshotStore};
@@ -137,7 +137,14 @@ impl SharedIndex {
 
     /// Changes the index. A new read policy is in force before anybody sees or hears of the change.
     fn change<R>(&self, change: impl FnOnce(&mut Applied) -> R) -> R {
-        let mut applied = self.0.applied.write();
+        self.change_locked(self.0.applied.write(), change)
+    }
+
+    fn change_locked<R>(
+        &self,
+        mut applied: RwLockWriteGuard<'_, Applied>,
+        change: impl FnOnce(&mut Applied) -> R,
+    ) -> R {
         let result = change(&mut applied);
         self.0.by_lease.store(reads_by_lease(&applied), Ordering::Release);
         result
@@ -161,23 +168,21 @@ impl Machine {
         Self { index, snapshots, apply_seconds }
     }
 
-    /// Applies some entries under one hold of the lock, then answers their callers. Blocks while the index is read.
-    ///
-    /// After an entry that can't be decoded it applies nothing, and returns the reason.
-    fn apply_some(&self, hold: Vec<(Entry, Responder)>) -> io::Result<()> {
-        let (mut ready, mut result) = (Vec::with_capacity(hold.len()), Ok(()));
-        for (entry, responder) in hold {
-            match prepare(entry.log_id, entry.payload) {
-                Ok(step) => ready.push((entry.log_id, step, responder)),
-                Err(err) => {
-                    result = Err(err);
-                    break;
-                }
-            }
+    /// Applies some entries of so many bytes, if they are few and the lock is free. Returns them otherwise.
+    fn apply_at_once(&self, ready: Vec<Ready>, bytes: usize) -> Result<(), Vec<Ready>> {
+        if bytes > BYTES_PER_HOLD {
+            return Err(ready);
         }
+        let Some(applied) = self.index.0.applied.try_write() else { return Err(ready) };
+        self.apply_some(applied, ready);
+        Ok(())
+    }
+
+    /// Applies some entries under one hold of the lock, then answers their callers.
+    fn apply_some(&self, applied: RwLockWriteGuard<'_, Applied>, ready: Vec<Ready>) {
         let mut answers = Vec::with_capacity(ready.len());
         let began = Instant::now();
-        self.index.change(|applied| {
+        self.index.change_locked(applied, |applied| {
             for (log_id, step, responder) in ready {
                 let response = match step {
                     Step::Nothing => Response::Done,
@@ -199,13 +204,14 @@ impl Machine {
         for (responder, response) in answers {
             responder.send(response);
         }
-        result
     }
 }
 
 type Responder = Option<openraft::storage::ApplyResponder<TypeConfig>>;
 
-/// An entry made ready outside the lock.
+/// An entry made ready outside the lock, and who waits for its answer.
+type Ready = (LogId, Step, Responder);
+
 enum Step {
     Nothing,
     Command(Command),
@@ -256,35 +262,51 @@ impl RaftStateMachine<TypeConfig> for Machine {
     /// An entry that cannot be decoded stops the node: it was committed by a newer build, and a replica that skipped
     /// it would answer differently from the others ever after. Entries before it are applied and answered.
     ///
-    /// The lock is waited for on another thread. Readers may hold it for long, and this task shares its thread with
-    /// heartbeats, votes and the Raft port: a leader that waited for a reader here would be voted out. openraft calls
-    /// nothing else of this machine before this returns, so entries are applied in order, and one at a time.
+    /// This task shares its thread with heartbeats, votes and the Raft port, and readers may hold the lock for long: a
+    /// leader that waited for a reader here would be voted out. So if the lock is not free, or there is much to apply,
+    /// another thread does it. openraft calls nothing else of this machine before this returns, so entries are applied in
+    /// order, and one at a time.
     async fn apply<S>(&mut self, mut entries: S) -> Result<(), io::Error>
     where
         S: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + Send,
     {
         let mut end = None;
         while end.is_none() {
-            let (mut hold, mut bytes) = (Vec::new(), 0);
-            while hold.len() < ENTRIES_PER_HOLD && bytes < BYTES_PER_HOLD {
-                match entries.next().await {
+            let (mut ready, mut bytes) = (Vec::new(), 0);
+            while ready.len() < ENTRIES_PER_HOLD && bytes < BYTES_PER_HOLD {
+                let prepared = match entries.next().await {
                     Some(Ok((entry, responder))) => {
                         bytes += command_bytes(&entry);
-                        hold.push((entry, responder));
+                        prepare(entry.log_id, entry.payload).map(|step| (entry.log_id, step, responder))
                     }
-                    Some(Err(err)) => {
-                        end = Some(Err(err));
-                        break;
-                    }
+                    Some(Err(err)) => Err(err),
                     None => {
                         end = Some(Ok(()));
                         break;
                     }
+                };
+                match prepared {
+                    Ok(entry) => ready.push(entry),
+                    Err(err) => {
+                        end = Some(Err(err));
+                        break;
+                    }
                 }
             }
-            if !hold.is_empty() {
+            if ready.is_empty() {
+                break;
+            }
+            if let Err(ready) = self.apply_at_once(ready, bytes) {
                 let machine = self.clone();
-                blocking(move || machine.apply_some(hold)).await?;
+                blocking(move || {
+                    machine.apply_some(machine.index.0.applied.write(), ready);
+                    Ok(())
+                })
+                .await?;
+            }
+            if end.is_none() {
+                // The thread has other work between two holds.
+                tokio::task::yield_now().await;
             }
         }
         end.unwrap_or(Ok(()))

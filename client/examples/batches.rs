@@ -46,7 +46,7 @@ pub(crate) async fn run(masters: &str) -> Result<(Puts, usize, RegisteredMemory)
 async fn by_value(client: &Client) -> Result<(Puts, usize), Failure> {
     // The last key cannot be one: that costs the others nothing.
     let items = [(BLOCKS[0], vec![b'0'; BLOCK]), (BLOCKS[1], vec![b'1'; BLOCK]), ("", vec![b'2'; BLOCK])];
-    let options = PutOptions { deadline: Duration::from_secs(10), ..PutOptions::default() };
+    let options = PutOptions::default().with_deadline(Duration::from_secs(10));
     let puts = client.batch_put(&items, &options).await;
     // One result for each item, in the order of the items.
     for ((key, _), put) in items.iter().zip(&puts) {
@@ -83,10 +83,8 @@ async fn in_place(client: &Client) -> Result<RegisteredMemory, Failure> {
 
     // An object's bytes may lie apart; they are one object in the pool.
     let (keys, values) = from.as_slice().split_at(BLOCK);
-    let items = [
-        PutFrom { key: LAYERS[0].as_bytes(), slices: &[keys, values], group: &[] },
-        PutFrom { key: LAYERS[1].as_bytes(), slices: &[values], group: &[] },
-    ];
+    let (both, one) = ([keys, values], [values]);
+    let items = [PutFrom::new(LAYERS[0], &both), PutFrom::new(LAYERS[1], &one)];
     for (key, put) in LAYERS.iter().zip(client.batch_put_from(&items, &PutOptions::default()).await) {
         println!("put {key:?} from registered memory: {:?}", put?);
     }
@@ -94,10 +92,7 @@ async fn in_place(client: &Client) -> Result<RegisteredMemory, Failure> {
     // Each object into its own part, which may be longer than the object, but not shorter.
     let mut into = client.register(vec![0; 4 * BLOCK]);
     let (first, second) = into.as_mut_slice().split_at_mut(2 * BLOCK);
-    let mut items = [
-        GetInto { key: LAYERS[0].as_bytes(), into: vec![first] },
-        GetInto { key: LAYERS[1].as_bytes(), into: vec![second] },
-    ];
+    let mut items = [GetInto::new(LAYERS[0], vec![first]), GetInto::new(LAYERS[1], vec![second])];
     for (key, len) in LAYERS.iter().zip(client.batch_get_into(&mut items).await) {
         match len? {
             Some(len) => println!("get {key:?} into registered memory: {len} bytes"),

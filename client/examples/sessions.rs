@@ -59,7 +59,7 @@ async fn put(client: &Client) -> Result<(), Failure> {
     for layer in (0..LAYERS).rev() {
         let bytes = vec![layer; LAYER];
         let range = [RangeFrom { offset: offset(layer), from: &bytes }];
-        let writes: Vec<_> = sessions.iter().map(|session| WriteFrom { session, ranges: &range }).collect();
+        let writes: Vec<_> = sessions.iter().map(|session| WriteFrom::new(session, &range)).collect();
         for written in client.batch_write_from(&writes).await {
             written?;
         }
@@ -84,10 +84,7 @@ async fn get(client: &Client) -> Result<Vec<[u8; 2]>, Failure> {
         let mut reads: Vec<_> = sessions
             .iter()
             .zip(memory.as_mut_slice().chunks_mut(LAYER))
-            .map(|(session, into)| ReadInto {
-                session,
-                ranges: vec![RangeInto { offset: offset(layer), into }],
-            })
+            .map(|(session, into)| ReadInto::new(session, vec![RangeInto { offset: offset(layer), into }]))
             .collect();
         // No call to the leader: only the stores are asked.
         for bytes in client.batch_read_into(&mut reads).await {

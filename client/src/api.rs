@@ -56,6 +56,7 @@ struct Shared {
 }
 
 /// One object to read into the caller's memory.
+#[non_exhaustive]
 pub struct GetInto<'a> {
     /// Its key.
     pub key: &'a [u8],
@@ -65,6 +66,7 @@ pub struct GetInto<'a> {
 
 /// One object to write from the caller's memory.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct PutFrom<'a> {
     /// Its key.
     pub key: &'a [u8],
@@ -75,6 +77,29 @@ pub struct PutFrom<'a> {
     /// The members of a group are evicted together or not at all, and a use of one renews all. A group has 1,024 members
     /// at most.
     pub group: &'a [u8],
+}
+
+impl<'a> GetInto<'a> {
+    /// The object of this key, to be read into these buffers.
+    #[must_use]
+    pub fn new<K: AsRef<[u8]> + ?Sized>(key: &'a K, into: Vec<&'a mut [u8]>) -> Self {
+        Self { key: key.as_ref(), into }
+    }
+}
+
+impl<'a> PutFrom<'a> {
+    /// An object of this key and value, in the group that the options name.
+    #[must_use]
+    pub fn new<K: AsRef<[u8]> + ?Sized>(key: &'a K, slices: &'a [&'a [u8]]) -> Self {
+        Self { key: key.as_ref(), slices, group: &[] }
+    }
+
+    /// Sets the [group](Self::group).
+    #[must_use]
+    pub fn with_group<G: AsRef<[u8]> + ?Sized>(mut self, group: &'a G) -> Self {
+        self.group = group.as_ref();
+        self
+    }
 }
 
 impl Client {

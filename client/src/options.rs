@@ -253,6 +253,7 @@ impl Builder {
 
 /// Behaviour of a put whose key exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PutMode {
     /// Keeps the existing object and returns [`Put::AlreadyExists`]. For content-addressed keys.
     #[default]
@@ -261,8 +262,14 @@ pub enum PutMode {
     Upsert,
 }
 
-/// Options of a put.
+/// Options of a put. One call sets what differs from the default:
+///
+/// ```
+/// # use mc_client::{PutMode, PutOptions};
+/// let options = PutOptions::default().with_mode(PutMode::Upsert).with_replicas(2);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PutOptions {
     /// Behaviour when the key exists.
     pub mode: PutMode,
@@ -291,6 +298,7 @@ pub struct PutOptions {
 
 /// Whether a put may have fewer replicas than it asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Replication {
     /// As many as there is room for, at least one.
     #[default]
@@ -301,6 +309,7 @@ pub enum Replication {
 
 /// Host whose stores a put prefers while they have room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Near {
     /// None: stores with more free space.
     #[default]
@@ -313,6 +322,7 @@ pub enum Near {
 
 /// Protection from eviction that a put requests for its object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PinAction {
     /// The object gets the pin of the one that it replaces, if any.
     #[default]
@@ -353,6 +363,76 @@ impl Default for PutOptions {
 const SOFT_PIN_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl PutOptions {
+    /// Sets the [behaviour when the key exists](Self::mode). Default: the existing object stays.
+    #[must_use]
+    pub fn with_mode(mut self, mode: PutMode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Sets the [number of replicas](Self::replicas). Default: 1.
+    #[must_use]
+    pub fn with_replicas(mut self, replicas: u32) -> Self {
+        self.replicas = replicas;
+        self
+    }
+
+    /// Sets [whether fewer replicas will do](Self::replication). Default: they do.
+    #[must_use]
+    pub fn with_replication(mut self, replication: Replication) -> Self {
+        self.replication = replication;
+        self
+    }
+
+    /// Sets the [time limit](Self::deadline). Default: 30 s.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sets the [stores to prefer](Self::preferred). Default: none.
+    #[must_use]
+    pub fn with_preferred(mut self, stores: impl Into<Vec<StoreId>>) -> Self {
+        self.preferred = stores.into();
+        self
+    }
+
+    /// Sets the [stores to prefer by name](Self::preferred_names). Default: none.
+    #[must_use]
+    pub fn with_preferred_names(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.preferred_names = names.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets the [host to prefer](Self::near). Default: none.
+    #[must_use]
+    pub fn with_near(mut self, near: Near) -> Self {
+        self.near = near;
+        self
+    }
+
+    /// Sets the [tag of the objects](Self::data_type). Default: 0.
+    #[must_use]
+    pub fn with_data_type(mut self, data_type: u8) -> Self {
+        self.data_type = data_type;
+        self
+    }
+
+    /// Sets the [group that the objects join](Self::group). Default: none.
+    #[must_use]
+    pub fn with_group(mut self, group: impl Into<Vec<u8>>) -> Self {
+        self.group = group.into();
+        self
+    }
+
+    /// Sets the [protection from eviction](Self::pin). Default: that of the object that it replaces.
+    #[must_use]
+    pub fn with_pin(mut self, pin: PinAction) -> Self {
+        self.pin = pin;
+        self
+    }
+
     /// Checks the options that no master can serve. Some would take a zero for their own default.
     ///
     /// # Errors
@@ -387,6 +467,7 @@ pub enum Put {
 
 /// Whether a client can work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Health {
     /// A leader is known, or the leader timeout has not passed yet without one.
     Healthy,
@@ -416,11 +497,8 @@ mod tests {
             |options: PutOptions| options.check().map_err(|why| why.split(':').next().unwrap().to_owned());
         let usual = PutOptions::default;
         assert_eq!(of(usual()), Ok(()));
-        assert_eq!(
-            of(PutOptions { deadline: Duration::ZERO, ..usual() }),
-            Err("a deadline of 0 s".to_owned())
-        );
-        assert_eq!(of(PutOptions { replicas: 0, ..usual() }), Err("0 replicas".to_owned()));
+        assert_eq!(of(usual().with_deadline(Duration::ZERO)), Err("a deadline of 0 s".to_owned()));
+        assert_eq!(of(usual().with_replicas(0)), Err("0 replicas".to_owned()));
         for (length, ok) in [
             (Duration::ZERO, false),
             (Duration::from_millis(1), true),
@@ -428,7 +506,7 @@ mod tests {
             (Duration::from_secs(24 * 3600 + 1), false),
             (Duration::MAX, false),
         ] {
-            assert_eq!(of(PutOptions { pin: PinAction::Soft(length), ..usual() }).is_ok(), ok, "{length:?}");
+            assert_eq!(of(usual().with_pin(PinAction::Soft(length))).is_ok(), ok, "{length:?}");
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::{Client, Code, Error};
 
 /// One object to read into memory that is handed over.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct GetIntoOwned {
     /// Its key.
     pub key: Bytes,
@@ -15,8 +16,17 @@ pub struct GetIntoOwned {
     pub into: Vec<RegisteredMemory>,
 }
 
+impl GetIntoOwned {
+    /// The object of this key, to be read into this memory.
+    #[must_use]
+    pub fn new(key: impl Into<Bytes>, into: Vec<RegisteredMemory>) -> Self {
+        Self { key: key.into(), into }
+    }
+}
+
 /// Result of a [`GetIntoOwned`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct GotOwned {
     /// Number of bytes, or `None` for a miss.
     pub read: Result<Option<usize>, Error>,

@@ -7,11 +7,20 @@ use crate::{Client, Error};
 
 /// Ranges of one object to read into the caller's memory.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct GetRangesInto<'a> {
     /// The object's key.
     pub key: &'a [u8],
     /// The ranges, in any order; they may overlap.
     pub ranges: Vec<RangeInto<'a>>,
+}
+
+impl<'a> GetRangesInto<'a> {
+    /// These ranges of the object of this key.
+    #[must_use]
+    pub fn new<K: AsRef<[u8]> + ?Sized>(key: &'a K, ranges: Vec<RangeInto<'a>>) -> Self {
+        Self { key: key.as_ref(), ranges }
+    }
 }
 
 /// A range of an object and the memory for it.

@@ -307,11 +307,11 @@ impl One {
                 drawn = drawn.saturating_sub(*weight);
                 hit
             });
-            let options = |mode| PutOptions {
-                mode,
-                deadline: workload.deadlines.put,
-                preferred: workload.preferred.clone(),
-                ..PutOptions::default()
+            let options = |mode| {
+                PutOptions::default()
+                    .with_mode(mode)
+                    .with_deadline(workload.deadlines.put)
+                    .with_preferred(workload.preferred.clone())
             };
             match kind {
                 Some(0) => self.put(&key, len, &options(PutMode::IfAbsent)).await,
@@ -328,10 +328,8 @@ impl One {
 
     async fn put(&self, key: &str, len: usize, options: &PutOptions) {
         let value = value(key, self.next_put.fetch_add(1, Ordering::Relaxed), len);
-        let action = match options.mode {
-            PutMode::IfAbsent => Action::PutIfAbsent(digest(&value)),
-            PutMode::Upsert => Action::Upsert(digest(&value)),
-        };
+        let action = if options.mode == PutMode::Upsert { Action::Upsert } else { Action::PutIfAbsent };
+        let action = action(digest(&value));
         let start = self.recorder.now();
         let before = self.reach();
         let outcome = match self.client.put_with(key, &value, options).await {

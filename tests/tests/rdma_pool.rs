@@ -68,11 +68,11 @@ async fn one_pool_serves_clients_of_every_transport_through_a_leader_kill() {
     let (client, bytes) = (&clients[0], value("allocated", 1, SIZE));
     let mut memory = client.allocate(2 * SIZE).unwrap();
     memory.as_mut_slice()[..SIZE].copy_from_slice(&bytes);
-    let item = PutFrom { key: b"allocated", slices: &[&memory.as_slice()[..SIZE]], group: &[] };
+    let slices = [&memory.as_slice()[..SIZE]];
+    let item = PutFrom::new("allocated", &slices);
     client.batch_put_from(&[item], &PutOptions::default()).await.remove(0).unwrap();
     let into = vec![memory.split_off(SIZE)];
-    let got =
-        client.batch_get_into_owned(vec![GetIntoOwned { key: "allocated".into(), into }]).await.remove(0);
+    let got = client.batch_get_into_owned(vec![GetIntoOwned::new("allocated", into)]).await.remove(0);
     assert_eq!(got.read.unwrap(), Some(SIZE));
     assert!(got.into[0].as_slice() == bytes);
 

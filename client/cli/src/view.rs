@@ -338,7 +338,7 @@ pub(crate) fn state_name(state: StoreState) -> &'static str {
     match state {
         StoreState::Alive => "alive",
         StoreState::Suspect => "suspect",
-        StoreState::Unknown => "unknown",
+        _ => "unknown",
     }
 }
 

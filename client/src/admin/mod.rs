@@ -218,7 +218,6 @@ impl Admin {
         Ok((reply.before, reply.after))
     }
 
-    /// Makes one call to the leader that may be repeated without harm.
     /// Lists the tenants that are registered or have something in the pool, by name.
     ///
     /// # Errors
@@ -257,6 +256,7 @@ impl Admin {
         self.ask(&request).await.map(drop)
     }
 
+    /// Makes one call to the leader that may be repeated without harm.
     async fn ask<R: Rpc>(&self, request: &R) -> Result<R::Reply, Error> {
         let core = self.client.core();
         let deadline = Instant::now() + core.call_timeout;

@@ -86,6 +86,7 @@ pub struct Members {
 
 /// State of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StoreState {
     /// The leader receives its heartbeats.
     Alive,
@@ -270,13 +271,30 @@ impl TransportStatus {
     }
 }
 
-/// Limits of what a tenant may have in the pool, puts in flight included.
+/// Limits of what a tenant may have in the pool, puts in flight included. The default has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Quota {
     /// Bytes of all replicas; 0 for no limit.
     pub bytes: ByteSize,
     /// Objects; 0 for no limit.
     pub objects: u64,
+}
+
+impl Quota {
+    /// Sets the limit on [bytes](Self::bytes).
+    #[must_use]
+    pub fn with_bytes(mut self, bytes: ByteSize) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// Sets the limit on [objects](Self::objects).
+    #[must_use]
+    pub fn with_objects(mut self, objects: u64) -> Self {
+        self.objects = objects;
+        self
+    }
 }
 
 /// A tenant with its quota and its use of the pool.

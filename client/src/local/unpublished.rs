@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn a_chunk_is_of_one_kind_of_put_and_no_longer_than_allowed() {
         let kept = Kept::new(1 << 20);
-        let two = Arc::new(PutOptions { replicas: 2, ..PutOptions::default() });
+        let two = Arc::new(PutOptions::default().with_replicas(2));
         kept.put_keys(1..=150);
         (151..=200).for_each(|key| kept.put(key, key, &two));
         let chunks: Vec<usize> = (0..4).map(|_| kept.versions().len()).collect();

@@ -47,6 +47,7 @@ pub struct DescribedGroup {
 
 /// Protection of an object from eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pin {
     /// Evicted only when nothing without a pin can be.
     Soft {

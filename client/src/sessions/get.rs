@@ -23,11 +23,20 @@ pub struct GetSession {
 
 /// Ranges to read in a session into the caller's memory.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ReadInto<'a> {
     /// The session.
     pub session: &'a GetSession,
     /// The ranges, in any order; they may overlap.
     pub ranges: Vec<RangeInto<'a>>,
+}
+
+impl<'a> ReadInto<'a> {
+    /// These ranges of the object of this session.
+    #[must_use]
+    pub fn new(session: &'a GetSession, ranges: Vec<RangeInto<'a>>) -> Self {
+        Self { session, ranges }
+    }
 }
 
 impl GetSession {

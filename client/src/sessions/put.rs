@@ -34,11 +34,20 @@ pub struct RangeFrom<'a> {
 
 /// Ranges to write in a session.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct WriteFrom<'a> {
     /// The session.
     pub session: &'a PutSession,
     /// The ranges, in any order.
     pub ranges: &'a [RangeFrom<'a>],
+}
+
+impl<'a> WriteFrom<'a> {
+    /// These ranges of the object of this session.
+    #[must_use]
+    pub fn new(session: &'a PutSession, ranges: &'a [RangeFrom<'a>]) -> Self {
+        Self { session, ranges }
+    }
 }
 
 impl PutSession {

@@ -107,10 +107,10 @@ async fn a_call_keeps_its_own_deadline_and_options() {
             tokio::spawn(async move { client.put(key(n), b"v").await })
         })
         .collect();
-    let soon = PutOptions { deadline: Duration::from_millis(100), ..PutOptions::default() };
+    let soon = PutOptions::default().with_deadline(Duration::from_millis(100));
     let error = client.put_with("soon", b"v", &soon).await.unwrap_err();
     assert_eq!((error.code, error.is_unknown()), (Code::RpcTimeout, false), "{error}");
-    let upsert = PutOptions { mode: PutMode::Upsert, replicas: 2, ..PutOptions::default() };
+    let upsert = PutOptions::default().with_mode(PutMode::Upsert).with_replicas(2);
     let (put, again, ()) =
         tokio::join!(client.put_with("first", b"new", &upsert), client.put("first", b"newer"), async {
             cluster.masters[0].stop(false);

@@ -40,8 +40,7 @@ async fn ranges_of_a_doubtful_object_are_its_own_bytes_or_a_miss() {
         let got = client.get_range("k", part()).await.unwrap().unwrap();
         assert_eq!(got, value[4_000..4_100]);
         let mut into = [0; 100];
-        let mut wanted =
-            [GetRangesInto { key: b"k", ranges: vec![RangeInto { offset: 4_000, into: &mut into }] }];
+        let mut wanted = [GetRangesInto::new(b"k", vec![RangeInto { offset: 4_000, into: &mut into }])];
         assert_eq!(client.batch_get_ranges_into(&mut wanted).await.remove(0).unwrap(), Some(100));
         assert_eq!(into, value[4_000..4_100]);
         assert_eq!(client.get("k").await.unwrap().unwrap(), value);
@@ -49,13 +48,12 @@ async fn ranges_of_a_doubtful_object_are_its_own_bytes_or_a_miss() {
         overwrite(&cluster, None);
         assert_eq!(client.get_range("k", part()).await.unwrap(), None);
         let mut into = [0; 100];
-        let mut wanted =
-            [GetRangesInto { key: b"k", ranges: vec![RangeInto { offset: 4_000, into: &mut into }] }];
+        let mut wanted = [GetRangesInto::new(b"k", vec![RangeInto { offset: 4_000, into: &mut into }])];
         assert_eq!(client.batch_get_ranges_into(&mut wanted).await.remove(0).unwrap(), None);
         assert_eq!(into, [0; 100], "no foreign byte is written to the caller's memory");
         assert_eq!(client.get("k").await.unwrap(), None);
         let mut whole = vec![0; value.len()];
-        let mut wanted = [GetInto { key: b"k", into: vec![&mut whole[..]] }];
+        let mut wanted = [GetInto::new(b"k", vec![&mut whole[..]])];
         assert_eq!(client.batch_get_into(&mut wanted).await.remove(0).unwrap(), None);
         assert!(client.stats().checksum_mismatches >= 4);
         cluster.world.lock().doubtful = false;
@@ -68,7 +66,7 @@ async fn a_good_replica_of_a_doubtful_object_answers_for_one_that_was_overwritte
     let cluster = Cluster::start(1);
     let value = value();
     for client in readers(&cluster).await {
-        client.put_with("k", &value, &PutOptions { replicas: 2, ..PutOptions::default() }).await.unwrap();
+        client.put_with("k", &value, &PutOptions::default().with_replicas(2)).await.unwrap();
         cluster.world.lock().doubtful = true;
         overwrite(&cluster, Some(STORE_A));
         assert_eq!(client.get_range("k", part()).await.unwrap().unwrap(), value[4_000..4_100]);

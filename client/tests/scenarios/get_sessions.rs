@@ -28,7 +28,7 @@ fn bytes_of(value: &[u8], range: ByteRange) -> &[u8] {
 }
 
 async fn upsert(client: &Client, key: &str, value: &[u8]) {
-    let options = PutOptions { mode: PutMode::Upsert, ..PutOptions::default() };
+    let options = PutOptions::default().with_mode(PutMode::Upsert);
     client.put_with(key, value, &options).await.unwrap();
 }
 
@@ -92,7 +92,7 @@ async fn one_layer_of_many_objects_is_one_call_to_each_store() {
     let mut reads: Vec<ReadInto<'_>> = sessions
         .iter()
         .zip(memory.chunks_mut(usize::try_from(LAYER).unwrap()))
-        .map(|(session, into)| ReadInto { session, ranges: vec![RangeInto { offset: 5 * LAYER, into }] })
+        .map(|(session, into)| ReadInto::new(session, vec![RangeInto { offset: 5 * LAYER, into }]))
         .collect();
     let results = client.batch_read_into(&mut reads).await;
     assert!(results.into_iter().all(|read| read.unwrap() as u64 == LAYER));
@@ -221,7 +221,7 @@ async fn a_handle_of_a_client_has_a_deadline_of_its_own() {
 async fn a_layer_is_read_from_another_replica_when_a_store_dies_and_fails_when_none_is_left() {
     let cluster = Cluster::start(1);
     let client = uncached(&cluster).await;
-    let two = PutOptions { replicas: 2, ..PutOptions::default() };
+    let two = PutOptions::default().with_replicas(2);
     client.put_with("k", &value(1), &two).await.unwrap();
     let session = open(&client, "k").await;
     assert_eq!(session.read(layer(0)).await.unwrap(), bytes_of(&value(1), layer(0)));

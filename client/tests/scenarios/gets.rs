@@ -15,7 +15,7 @@ async fn impatient(cluster: &Cluster, get_timeout: Duration) -> Client {
 }
 
 fn two() -> PutOptions {
-    PutOptions { replicas: 2, ..PutOptions::default() }
+    PutOptions::default().with_replicas(2)
 }
 
 fn flip(cluster: &Cluster, only: Option<mc_types::StoreId>) {
@@ -181,7 +181,7 @@ async fn a_call_that_never_has_its_turn_goes_elsewhere_or_fails_and_blames_no_st
     client.put("k", b"v").await.unwrap();
     cluster.world.lock().stores.insert(STORE_A, StoreHealth::Busy);
     assert_eq!(client.get("k").await.unwrap_err().code, Code::RpcTimeout, "it is not called a miss");
-    let soon = PutOptions { deadline: Duration::from_secs(1), ..PutOptions::default() };
+    let soon = PutOptions::default().with_deadline(Duration::from_secs(1));
     client.put_with("other", b"v", &soon).await.unwrap();
     assert_eq!(
         cluster.world.lock().objects[&b"other"[..]].replicas[0].0,
@@ -230,10 +230,10 @@ async fn objects_are_read_into_the_callers_memory() {
     client.batch_put(&[("a", "12345"), ("b", "67890")], &PutOptions::default()).await;
     let (mut exact, mut long, mut short, mut none) = ([0; 5], [0xff; 8], [0; 4], [0; 1]);
     let mut items = [
-        GetInto { key: b"a", into: vec![&mut exact] },
-        GetInto { key: b"b", into: vec![&mut long] },
-        GetInto { key: b"a", into: vec![&mut short] },
-        GetInto { key: b"c", into: vec![&mut none] },
+        GetInto::new(b"a", vec![&mut exact]),
+        GetInto::new(b"b", vec![&mut long]),
+        GetInto::new(b"a", vec![&mut short]),
+        GetInto::new(b"c", vec![&mut none]),
     ];
     let results = client.batch_get_into(&mut items).await;
     let results: Vec<_> = results.into_iter().map(|result| result.map_err(|error| error.code)).collect();
@@ -252,9 +252,9 @@ async fn memory_that_is_handed_over_comes_back_with_the_bytes() {
     let address = memory.as_slice().as_ptr();
     let rest = memory.split_off(2);
     let items = vec![
-        GetIntoOwned { key: "a".into(), into: vec![memory, rest] },
-        GetIntoOwned { key: "b".into(), into: vec![client.allocate(4).unwrap()] },
-        GetIntoOwned { key: "c".into(), into: vec![client.allocate(4).unwrap()] },
+        GetIntoOwned::new("a", vec![memory, rest]),
+        GetIntoOwned::new("b", vec![client.allocate(4).unwrap()]),
+        GetIntoOwned::new("c", vec![client.allocate(4).unwrap()]),
     ];
     let [a, b, c]: [GotOwned; 3] = client.batch_get_into_owned(items).await.try_into().unwrap();
     assert_eq!(a.read.unwrap(), Some(5));
@@ -286,18 +286,14 @@ async fn one_object_is_read_into_several_buffers_and_put_from_several_by_one_tra
     let addresses = |slices: &[&[u8]]| -> Vec<(usize, usize)> {
         slices.iter().map(|slice| (slice.as_ptr() as usize, slice.len())).collect()
     };
-    client
-        .batch_put_from(&[PutFrom { key: b"k", slices: &slices, group: &[] }], &PutOptions::default())
-        .await
-        .remove(0)
-        .unwrap();
+    client.batch_put_from(&[PutFrom::new(b"k", &slices)], &PutOptions::default()).await.remove(0).unwrap();
     assert_eq!(cluster.world.lock().buffers, [addresses(&slices)]);
 
     // Cut otherwise than it was put.
     let (mut one, mut two) = ([0; 250], [0; 50]);
     let expected = addresses(&[&one, &two]);
     let into: Vec<&mut [u8]> = vec![&mut one, &mut two];
-    let read = client.batch_get_into(&mut [GetInto { key: b"k", into }]).await.remove(0);
+    let read = client.batch_get_into(&mut [GetInto::new(b"k", into)]).await.remove(0);
     assert_eq!(read.unwrap(), Some(300));
     assert!([&one[..], &two].concat() == slices.concat());
     assert_eq!(cluster.world.lock().buffers[1], expected);
@@ -305,10 +301,10 @@ async fn one_object_is_read_into_several_buffers_and_put_from_several_by_one_tra
     // The checksum covers the object, however many buffers it fills.
     flip(&cluster, None);
     let into: Vec<&mut [u8]> = vec![&mut one, &mut two];
-    let read = client.batch_get_into(&mut [GetInto { key: b"k", into }]).await.remove(0);
+    let read = client.batch_get_into(&mut [GetInto::new(b"k", into)]).await.remove(0);
     assert_eq!((read.unwrap(), client.stats().checksum_mismatches), (None, 1));
     let into: Vec<&mut [u8]> = vec![&mut one, &mut two[..49]];
-    let short = client.batch_get_into(&mut [GetInto { key: b"k", into }]).await.remove(0).unwrap_err();
+    let short = client.batch_get_into(&mut [GetInto::new(b"k", into)]).await.remove(0).unwrap_err();
     assert_eq!(short.code, Code::InvalidParams);
     assert!(short.why.contains("299 bytes of memory for an object of 300"), "{short}");
 }

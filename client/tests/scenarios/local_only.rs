@@ -32,7 +32,7 @@ async fn without_a_leader_the_cache_answers_and_says_so_until_a_leader_is_back()
         assert_eq!(client.size("other").await.unwrap(), None);
         assert_eq!(client.put("new", b"w").await.unwrap(), Put::LocalOnly);
         assert_eq!(client.get("new").await.unwrap().unwrap(), b"w"[..]);
-        let upsert = PutOptions { mode: PutMode::Upsert, ..PutOptions::default() };
+        let upsert = PutOptions::default().with_mode(PutMode::Upsert);
         for error in [
             client.put_with("old", b"x", &upsert).await.unwrap_err(),
             client.remove("old", true).await.unwrap_err(),
@@ -141,7 +141,7 @@ async fn a_publish_that_loses_the_leader_leaves_the_value_of_a_later_put() {
     health(StoreHealth::Held);
     cluster.elect(1, 2);
     until("the publish to start", || !cluster.world.lock().puts.is_empty()).await;
-    let later = PutOptions { mode: PutMode::Upsert, preferred: vec![STORE_B], ..PutOptions::default() };
+    let later = PutOptions::default().with_mode(PutMode::Upsert).with_preferred([STORE_B]);
     assert_eq!(client.put_with("k", b"later", &later).await.unwrap(), Put::Stored);
 
     cluster.depose();
@@ -249,7 +249,7 @@ async fn durations_beyond_what_clocks_count_are_as_good_as_a_day() {
     let longest = Duration::MAX;
     let builder = cluster.builder().leader_timeout(longest).connect_timeout(longest);
     let client = builder.call_timeout(longest).get_timeout(longest).connect().await.unwrap();
-    let options = PutOptions { deadline: longest, ..PutOptions::default() };
+    let options = PutOptions::default().with_deadline(longest);
     assert_eq!(client.put_with("k", b"v", &options).await.unwrap(), Put::Stored);
     assert_eq!(client.get("k").await.unwrap().unwrap(), b"v"[..]);
     assert!(client.exist("k").await.unwrap() && client.connected(longest).await);

@@ -116,7 +116,7 @@ async fn an_upsert_that_is_gone_at_its_first_end_failed_definitely() {
     let cluster = Cluster::start(1);
     let client = cluster.client().await;
     cluster.fault(On::End, Fault::EndPut);
-    let upsert = PutOptions { mode: PutMode::Upsert, ..PutOptions::default() };
+    let upsert = PutOptions::default().with_mode(PutMode::Upsert);
     let error = client.put_with("k", b"v", &upsert).await.unwrap_err();
     assert_eq!((error.code, error.is_unknown()), (Code::PutGone, false));
 }

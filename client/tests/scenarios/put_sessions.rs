@@ -36,7 +36,7 @@ async fn write_all(session: &PutSession) {
 }
 
 fn two() -> PutOptions {
-    PutOptions { replicas: 2, ..PutOptions::default() }
+    PutOptions::default().with_replicas(2)
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn a_layer_of_many_objects_is_one_write_to_each_store_without_copies() {
             RangeFrom { offset: from as u64, from: keys },
             RangeFrom { offset: (from + keys.len()) as u64, from: values },
         ];
-        let writes: Vec<_> = sessions.iter().map(|session| WriteFrom { session, ranges: &ranges }).collect();
+        let writes: Vec<_> = sessions.iter().map(|session| WriteFrom::new(session, &ranges)).collect();
         let written = client.batch_write_from(&writes).await;
         assert!(written.into_iter().all(|written| written.unwrap() == LAYER));
         let world = cluster.world.lock();
@@ -152,9 +152,8 @@ async fn an_overlap_or_a_range_beyond_the_end_is_refused_by_its_range_and_the_se
         assert!(beyond.why.contains(&format!("{len} bytes at offset {offset} do not lie")), "{beyond}");
     }
     // Of two ranges in one write, the second of which overlaps, none is written.
-    let (first, second) =
-        (RangeFrom { offset: 0, from: &[0; 500] }, RangeFrom { offset: 999, from: &[0; 2] });
-    let write = WriteFrom { session: &session, ranges: &[first, second] };
+    let ranges = [RangeFrom { offset: 0, from: &[0; 500] }, RangeFrom { offset: 999, from: &[0; 2] }];
+    let write = WriteFrom::new(&session, &ranges);
     assert!(client.batch_write_from(&[write]).await.remove(0).is_err());
     assert_eq!(cluster.world.lock().writes, writes, "nothing was written");
     session.write(100, &[]).await.unwrap();
@@ -200,7 +199,7 @@ async fn a_key_that_exists_opens_no_session_unless_it_is_to_be_replaced() {
         .map(|result| result.map(|session| session.is_some()).map_err(|e| e.code))
         .collect();
     assert_eq!(opened, [Ok(false), Err(Code::InvalidKey), Err(Code::InvalidParams), Ok(true)]);
-    let upsert = PutOptions { mode: PutMode::Upsert, ..PutOptions::default() };
+    let upsert = PutOptions::default().with_mode(PutMode::Upsert);
     let session = open(&client, "k", &upsert).await;
     write_all(&session).await;
     assert_eq!(client.get("k").await.unwrap().unwrap(), b"old"[..]);
@@ -358,7 +357,7 @@ async fn a_finish_that_was_dropped_or_failed_can_be_repeated() {
 async fn a_session_ends_at_its_deadline() {
     let cluster = Cluster::start(1);
     let client = uncached(&cluster).await;
-    let soon = PutOptions { deadline: Duration::from_secs(1), ..PutOptions::default() };
+    let soon = PutOptions::default().with_deadline(Duration::from_secs(1));
     let session = open(&client, "k", &soon).await;
     let late = timeout(PATIENCE, async {
         loop {

@@ -7,7 +7,7 @@ use mc_client::{Code, Put, PutFrom, PutMode, PutOptions};
 use crate::support::{Cluster, On, STORE_A, STORE_B, StoreHealth};
 
 fn upsert() -> PutOptions {
-    PutOptions { mode: PutMode::Upsert, ..PutOptions::default() }
+    PutOptions::default().with_mode(PutMode::Upsert)
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn of_several_puts_of_one_key_in_a_batch_one_is_sent() {
 async fn scattered_memory_is_put_as_one_value() {
     let cluster = Cluster::start(1);
     let client = cluster.client().await;
-    let items = [PutFrom { key: b"k", slices: &[b"one, ", b"two, ", b"three"], group: &[] }];
+    let items = [PutFrom::new(b"k", &[b"one, ", b"two, ", b"three"])];
     client.batch_put_from(&items, &PutOptions::default()).await.pop().unwrap().unwrap();
     assert_eq!(client.stats().cache_bytes, 0, "nothing was copied");
     assert_eq!(client.get("k").await.unwrap().unwrap(), b"one, two, three"[..]);
@@ -121,7 +121,7 @@ async fn one_replica_of_two_is_a_success_and_the_other_is_freed() {
     let cluster = Cluster::start(1);
     cluster.world.lock().stores.insert(STORE_A, StoreHealth::Dead);
     let client = cluster.client().await;
-    let two = PutOptions { replicas: 2, ..PutOptions::default() };
+    let two = PutOptions::default().with_replicas(2);
     assert_eq!(client.put_with("k", b"v", &two).await.unwrap(), Put::Stored);
     let replicas = cluster.world.lock().objects[&b"k"[..]].replicas.clone();
     assert_eq!(replicas.iter().map(|(store, _)| *store).collect::<Vec<_>>(), [STORE_B]);
@@ -132,7 +132,7 @@ async fn a_replica_that_takes_all_of_the_time_does_not_fail_a_put_that_has_anoth
     let cluster = Cluster::start(1);
     cluster.world.lock().stores.insert(STORE_A, StoreHealth::Busy);
     let client = cluster.client().await;
-    let two = PutOptions { replicas: 2, deadline: Duration::from_secs(1), ..PutOptions::default() };
+    let two = PutOptions::default().with_replicas(2).with_deadline(Duration::from_secs(1));
     assert_eq!(client.put_with("k", b"v", &two).await.unwrap(), Put::Stored);
     let replicas = cluster.world.lock().objects[&b"k"[..]].replicas.clone();
     assert_eq!(replicas.iter().map(|(store, _)| *store).collect::<Vec<_>>(), [STORE_B]);

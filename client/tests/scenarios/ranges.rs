@@ -82,7 +82,7 @@ async fn ranges_that_follow_each_other_are_one_read_into_the_callers_buffers() {
         RangeInto { offset: 50, into: &mut two },
         RangeInto { offset: 0, into: &mut three },
     ];
-    let read = client.batch_get_ranges_into(&mut [GetRangesInto { key: b"k", ranges }]).await.remove(0);
+    let read = client.batch_get_ranges_into(&mut [GetRangesInto::new(b"k", ranges)]).await.remove(0);
     assert_eq!(read.unwrap(), Some(35));
     assert_eq!((&one[..], &two[..], &three[..]), (&value[40..50], &value[50..70], &value[..5]));
     assert_eq!(cluster.world.lock().buffers[1..], [expected[..2].to_vec(), expected[2..].to_vec()]);
@@ -106,7 +106,7 @@ async fn ranges_that_are_the_whole_object_are_compared_with_its_checksum() {
 async fn a_range_is_read_from_another_replica_when_a_store_fails() {
     let cluster = Cluster::start(1);
     let client = uncached(&cluster).await;
-    let two = PutOptions { replicas: 2, ..PutOptions::default() };
+    let two = PutOptions::default().with_replicas(2);
     client.put_with("k", b"0123456789", &two).await.unwrap();
     cluster.world.lock().stores.insert(STORE_A, StoreHealth::Dead);
     let parts = client.batch_get_ranges(&[("k", vec![range(8, 2), range(0, 2)])]).await.remove(0);

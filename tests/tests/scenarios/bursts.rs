@@ -21,7 +21,7 @@ async fn ten_thousand_spawned_puts_and_gets_are_all_answered_by_the_pool() {
     let long = Duration::from_secs(100);
     let client = cluster.client_builder().local_cache(ByteSize(0)).call_timeout(long).get_timeout(long);
     let client = client.connect().await.unwrap();
-    let options = PutOptions { deadline: long, ..PutOptions::default() };
+    let options = PutOptions::default().with_deadline(long);
     let mut puts = JoinSet::new();
     for n in 0..MANY {
         let (client, options) = (client.clone(), options.clone());
@@ -71,7 +71,7 @@ async fn dropped_puts_give_their_room_back_at_once() {
     let client = cluster.client().await;
     let bytes = value("k", 1, SIZE);
     // Their deadline is long after the test has given up.
-    let options = PutOptions { deadline: Duration::from_secs(600), ..PutOptions::default() };
+    let options = PutOptions::default().with_deadline(Duration::from_secs(600));
     for round in 0..4 {
         let mut puts = JoinSet::new();
         for n in 0..16 {

@@ -14,7 +14,7 @@ fn big(n: usize) -> Vec<u8> {
 }
 
 fn options() -> PutOptions {
-    PutOptions { deadline: Duration::from_secs(5), ..PutOptions::default() }
+    PutOptions::default().with_deadline(Duration::from_secs(5))
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn pinned_objects_outlast_a_pool_that_is_filled_again_and_again() {
     const ROOM: usize = 32;
     let cluster = Cluster::builder().masters(1).segment("32mb").start().await;
     let client = cluster.client().await;
-    let pinned = |pin| PutOptions { pin, ..options() };
+    let pinned = |pin| options().with_pin(pin);
     for n in 0..4 {
         assert_eq!(client.put_with(key(n), &big(n), &pinned(PinAction::Hard)).await.unwrap(), Put::Stored);
     }
@@ -136,7 +136,7 @@ async fn pinned_objects_outlast_a_pool_that_is_filled_again_and_again() {
         cluster.metric(leader, "mc_pool_hard_pinned_bytes").await == Some((ROOM / 2 * MIB) as f64)
     })
     .await;
-    let upsert = PutOptions { mode: PutMode::Upsert, ..pinned(PinAction::Disable) };
+    let upsert = pinned(PinAction::Disable).with_mode(PutMode::Upsert);
     assert_eq!(client.put_with(key(0), &big(0), &upsert).await.unwrap(), Put::Stored);
     assert_eq!(client.put_with("hard again", &big(1), &more).await.unwrap(), Put::Stored);
     let too_long = pinned(PinAction::Soft(Duration::from_secs(25 * 3600)));
@@ -154,7 +154,7 @@ async fn a_pool_full_of_small_objects_takes_large_ones_and_small_ones_again() {
     let cluster = Cluster::builder().masters(1).segment("64mb").start().await;
     let client = cluster.client().await;
     let evicted = async || cluster.metric_sum(0, "mc_evicted_bytes_total").await;
-    let upsert = PutOptions { mode: PutMode::Upsert, ..options() };
+    let upsert = options().with_mode(PutMode::Upsert);
     let count = POOL / SMALL;
     for n in 0..count {
         let key = format!("small-{n}");

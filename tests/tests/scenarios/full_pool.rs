@@ -21,7 +21,7 @@ fn bytes(tenant: &str, page: usize, part: &str) -> Vec<u8> {
 }
 
 fn options() -> PutOptions {
-    PutOptions { deadline: Duration::from_secs(10), ..PutOptions::default() }
+    PutOptions::default().with_deadline(Duration::from_secs(10))
 }
 
 async fn put_page(client: &Client, tenant: &str, page: usize, options: &PutOptions) {
@@ -32,7 +32,7 @@ async fn put_page(client: &Client, tenant: &str, page: usize, options: &PutOptio
     let item = |(key, slices)| {
         let key: &String = key;
         let slices: &[&[u8]; 1] = slices;
-        PutFrom { key: key.as_bytes(), slices, group: group.as_bytes() }
+        PutFrom::new(key.as_bytes(), slices).with_group(group.as_bytes())
     };
     let items: Vec<_> = keys.iter().zip(&slices).map(item).collect();
     for put in client.batch_put_from(&items, options).await {
@@ -57,13 +57,13 @@ async fn a_pool_filled_three_times_over_keeps_its_promises_through_kills_and_a_r
     let mut cluster = Cluster::builder().masters(3).stores(2).segment("40mb").start().await;
     let admin = mc_client::Admin::connect(&cluster.addresses()).await.unwrap();
     let quota = 12 * MIB;
-    admin.set_tenant("bound", Quota { bytes: ByteSize(quota), objects: 0 }).await.unwrap();
+    admin.set_tenant("bound", Quota::default().with_bytes(ByteSize(quota))).await.unwrap();
     let tenant = async |name: &str| {
         let builder = cluster.client_builder().tenant(name).local_cache(ByteSize(0));
         builder.connect().await.expect("the settings are right")
     };
     let (free, bound) = (tenant("").await, tenant("bound").await);
-    let pinned = PutOptions { pin: PinAction::Hard, ..options() };
+    let pinned = options().with_pin(PinAction::Hard);
     for page in 0..6 {
         put_page(&free, "", 1000 + page, &pinned).await;
     }
@@ -130,7 +130,7 @@ async fn a_pool_filled_three_times_over_keeps_its_promises_through_kills_and_a_r
     let room = (2 * 40 * MIB) as usize / (PARTS.len() * PART);
     assert!((room * 7 / 10..=room).contains(&(whole + 6)), "{whole} pages of {room} are left");
     // The pool goes on.
-    let upsert = PutOptions { mode: PutMode::Upsert, ..options() };
+    let upsert = options().with_mode(PutMode::Upsert);
     put_page(&free, "", 0, &upsert).await;
     assert_eq!(read_page(&free, "", 0).await, PARTS.len());
     faults.assert_happened();

@@ -25,7 +25,7 @@ async fn put_page(client: &Client, page: usize, options: &PutOptions) {
     let items: Vec<_> = keys
         .iter()
         .zip(&slices)
-        .map(|(key, slices)| PutFrom { key: key.as_bytes(), slices, group: group.as_bytes() })
+        .map(|(key, slices)| PutFrom::new(key.as_bytes(), slices).with_group(group.as_bytes()))
         .collect();
     for put in client.batch_put_from(&items, options).await {
         assert_eq!(put.unwrap(), Put::Stored, "page {page}");
@@ -40,7 +40,7 @@ async fn parts(client: &Client, page: usize) -> usize {
 }
 
 fn options() -> PutOptions {
-    PutOptions { deadline: Duration::from_secs(10), ..PutOptions::default() }
+    PutOptions::default().with_deadline(Duration::from_secs(10))
 }
 
 #[tokio::test]
@@ -93,12 +93,10 @@ async fn a_group_that_lost_a_member_with_its_store_says_so() {
         stores.iter().find(lies_there).expect("the store is mounted").name.clone()
     };
     for (n, address) in names.iter().enumerate() {
-        let options = PutOptions {
-            preferred_names: vec!["no such store".to_owned(), name_of(address)],
-            group: b"page".to_vec(),
-            data_type: 7,
-            ..options()
-        };
+        let options = options()
+            .with_preferred_names(["no such store".to_owned(), name_of(address)])
+            .with_group("page")
+            .with_data_type(7);
         assert_eq!(
             client.put_with(format!("part-{n}"), &part(0, "kv"), &options).await.unwrap(),
             Put::Stored
@@ -111,12 +109,12 @@ async fn a_group_that_lost_a_member_with_its_store_says_so() {
     assert_eq!((whole.members, whole.lost, whole.joining), (2, 0, 0));
 
     // All replicas or none: there are two stores.
-    let strict = PutOptions { replicas: 3, replication: Replication::Strict, ..options() };
+    let strict = options().with_replicas(3).with_replication(Replication::Strict);
     let refused = client.put_with("three", &part(0, "kv"), &strict).await.unwrap_err();
     assert_eq!(refused.code, mc_client::Code::NoAvailableHandle);
     assert!(refused.why.contains("fewer stores"), "{refused}");
     assert_eq!(group().await.members, 2, "a put that cannot succeed evicts nothing");
-    let strict = PutOptions { replicas: 2, ..strict };
+    let strict = strict.with_replicas(2);
     assert_eq!(client.put_with("two", &part(0, "kv"), &strict).await.unwrap(), Put::Stored);
     assert_eq!(client.describe("two").await.unwrap().unwrap().replicas.len(), 2);
     let dropped = client.batch_drop_replicas(&["two", "nothing"], &name_of(&names[1])).await;
@@ -131,7 +129,7 @@ async fn a_group_that_lost_a_member_with_its_store_says_so() {
     })
     .await;
     // Put again elsewhere, it is whole.
-    let again = PutOptions { group: b"page".to_vec(), ..options() };
+    let again = options().with_group("page");
     assert_eq!(client.put_with("part-1", &part(0, "kv"), &again).await.unwrap(), Put::Stored);
     let whole = group().await;
     assert_eq!((whole.members, whole.lost), (2, 0));

@@ -114,7 +114,7 @@ async fn without_any_leader_a_client_reads_its_own_store_s_memory_and_only_what_
     let fault = faults.plan_times("a master is killed", 3);
     let dir = tempfile::tempdir().unwrap();
     let store = embedded(&cluster, dir.path()).await;
-    let here = PutOptions { preferred: vec![store.id()], ..PutOptions::default() };
+    let here = PutOptions::default().with_preferred([store.id()]);
     let value = |key: &str| key.repeat(20_000).into_bytes();
     let client = cluster
         .client_builder()
@@ -146,7 +146,7 @@ async fn without_any_leader_a_client_reads_its_own_store_s_memory_and_only_what_
         assert_eq!(client.get(key).await.unwrap().as_deref(), Some(&*value(key)), "{key}");
     }
     let mut into = vec![0; value("put").len() + 1];
-    let read = client.batch_get_into(&mut [GetInto { key: b"put", into: vec![&mut into] }]).await;
+    let read = client.batch_get_into(&mut [GetInto::new(b"put", vec![&mut into])]).await;
     assert_eq!(*read[0].as_ref().unwrap(), Some(into.len() - 1));
     assert_eq!(into[..into.len() - 1], value("put"));
     for key in ["removed", "never seen"] {

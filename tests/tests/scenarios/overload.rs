@@ -233,7 +233,7 @@ async fn put_batches(client: mc_client::Client, name: String, end: Instant) -> M
         let key = |n| format!("{name}/{call}/{n:0>width$}", width = KEY_BYTES - 20);
         let keys: Vec<String> = (0..BATCH).map(key).collect();
         let puts: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (key.as_bytes(), &b"v"[..])).collect();
-        let options = PutOptions { deadline: Duration::from_secs(5), ..PutOptions::default() };
+        let options = PutOptions::default().with_deadline(Duration::from_secs(5));
         let asked = Instant::now();
         for answer in client.batch_put(&puts, &options).await {
             match answer {

@@ -139,7 +139,7 @@ impl Pool {
 }
 
 async fn put_and_remove(client: Client, expected: Expected, next: Arc<AtomicUsize>, mut random: Seeded) {
-    let options = PutOptions { deadline: Duration::from_secs(2), ..PutOptions::default() };
+    let options = PutOptions::default().with_deadline(Duration::from_secs(2));
     loop {
         let number = next.fetch_add(1, Ordering::Relaxed);
         let key = format!("key {number}");

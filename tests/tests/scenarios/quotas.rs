@@ -16,7 +16,7 @@ fn big(n: usize) -> Vec<u8> {
 }
 
 fn options() -> PutOptions {
-    PutOptions { deadline: Duration::from_secs(10), ..PutOptions::default() }
+    PutOptions::default().with_deadline(Duration::from_secs(10))
 }
 
 async fn tenant(cluster: &Cluster, name: &str) -> Client {
@@ -38,7 +38,7 @@ async fn a_tenant_at_its_quota_evicts_its_own_objects_and_leaves_those_of_others
     for n in 0..20 {
         assert_eq!(other.put_with(key(n), &big(n), &options()).await.unwrap(), Put::Stored);
     }
-    admin.set_tenant("red", Quota { bytes: ByteSize(10 * MIB), objects: 0 }).await.unwrap();
+    admin.set_tenant("red", Quota::default().with_bytes(ByteSize(10 * MIB))).await.unwrap();
     for n in 0..40 {
         if n == 20 {
             let leader = cluster.leader().await;
@@ -74,8 +74,8 @@ async fn a_tenant_at_its_quota_evicts_its_own_objects_and_leaves_those_of_others
     assert!(refusal.why.contains("smaller than the object"), "{refusal}");
 
     // Half of a quota may be hard-pinned.
-    let pinned = PutOptions { pin: PinAction::Hard, ..options() };
-    admin.set_tenant("blue", Quota { bytes: ByteSize(4 * MIB), objects: 0 }).await.unwrap();
+    let pinned = options().with_pin(PinAction::Hard);
+    admin.set_tenant("blue", Quota::default().with_bytes(ByteSize(4 * MIB))).await.unwrap();
     let blue = tenant(&cluster, "blue").await;
     for n in 0..2 {
         assert_eq!(blue.put_with(key(n), &big(n), &pinned).await.unwrap(), Put::Stored);

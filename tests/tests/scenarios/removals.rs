@@ -28,7 +28,7 @@ async fn patterns_remove_what_matches_of_one_tenant_and_spare_what_is_read() {
     let client = cluster.client().await;
     let other = cluster.client_builder().tenant("other").connect().await.unwrap();
     put_all(&client, "a", 3000, &PutOptions::default()).await;
-    put_all(&client, "b", 3000, &PutOptions { pin: PinAction::Hard, ..PutOptions::default() }).await;
+    put_all(&client, "b", 3000, &PutOptions::default().with_pin(PinAction::Hard)).await;
     put_all(&other, "a", 10, &PutOptions::default()).await;
     assert!(client.exist("a-7").await.unwrap(), "and is leased now");
 
@@ -65,7 +65,7 @@ async fn all_objects_of_a_tenant_go_at_once_and_their_bytes_come_back_through_a_
     let leader = cluster.leader().await;
     cluster.masters[leader].kill9();
     assert_eq!(client.put("a-7", b"again").await.unwrap(), Put::Stored);
-    let upsert = PutOptions { mode: PutMode::Upsert, ..PutOptions::default() };
+    let upsert = PutOptions::default().with_mode(PutMode::Upsert);
     assert_eq!(client.put_with("a-8", b"upserted", &upsert).await.unwrap(), Put::Stored);
     assert_eq!(client.get("a-7").await.unwrap().as_deref(), Some(&b"again"[..]));
     cluster.masters[leader].start();

@@ -13,8 +13,7 @@ fn bytes(key: &str, len: usize) -> Vec<u8> {
 }
 
 async fn put(client: &Client, store: StoreId, key: &str, len: usize) -> u32 {
-    let options =
-        PutOptions { preferred: vec![store], deadline: Duration::from_secs(10), ..PutOptions::default() };
+    let options = PutOptions::default().with_preferred([store]).with_deadline(Duration::from_secs(10));
     assert_eq!(client.put_with(key, &bytes(key, len), &options).await.unwrap(), Put::Stored);
     let replica = &client.admin().lookup(key).await.unwrap().unwrap().replicas[0];
     assert_eq!(replica.store, store);

@@ -67,7 +67,7 @@ async fn ranges_of_every_shape_come_back_as_they_went_in() {
     let mut memory = vec![0; 10_000 * 1_000];
     let ranges = memory.chunks_mut(1_000).enumerate();
     let ranges = ranges.map(|(n, into)| RangeInto { offset: n as u64 * 2_000, into }).collect();
-    let read = client.batch_get_ranges_into(&mut [GetRangesInto { key: key.as_bytes(), ranges }]).await;
+    let read = client.batch_get_ranges_into(&mut [GetRangesInto::new(key.as_bytes(), ranges)]).await;
     assert_eq!(read[0].as_ref().unwrap(), &Some(memory.len()));
     for (n, block) in memory.chunks(1_000).enumerate() {
         assert!(block == &bytes[n * 2_000..n * 2_000 + 1_000], "block {n}");
@@ -114,7 +114,7 @@ async fn a_get_session_never_reads_another_version() {
     let cluster = Cluster::builder().masters(1).segment("16mb").master_args(SHORT_LEASE).start().await;
     let client = cluster.client().await;
     let (old, new) = (value("k", 1, SIZE), value("k", 2, SIZE));
-    let upsert = PutOptions { mode: PutMode::Upsert, ..PutOptions::default() };
+    let upsert = PutOptions::default().with_mode(PutMode::Upsert);
     for key in ["replaced", "removed"] {
         assert_eq!(client.put(key, &old).await.unwrap(), Put::Stored);
     }
@@ -195,7 +195,7 @@ async fn a_store_that_dies_in_a_put_session_costs_its_replica_only() {
     let fault = faults.plan("a store is killed between two layers");
     let client = cluster.client().await;
     let bytes = value("k", 1, SIZE);
-    let session = start_put(&client, "k", &PutOptions { replicas: 2, ..PutOptions::default() }).await;
+    let session = start_put(&client, "k", &PutOptions::default().with_replicas(2)).await;
     write_layer(&session, &bytes, 5).await;
     cluster.stores[0].kill9();
     fault.happened();

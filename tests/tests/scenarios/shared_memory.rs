@@ -74,7 +74,7 @@ async fn a_put_session_through_shared_memory_outlives_its_leader() {
     let mut faults = Faults::new();
     let fault = faults.plan("the leader is killed between two layers");
     let client = sharing(&cluster).await;
-    let upsert = PutOptions { mode: PutMode::Upsert, ..PutOptions::default() };
+    let upsert = PutOptions::default().with_mode(PutMode::Upsert);
     until("a put goes through shared memory", async || {
         client.put_with("warm", &value("warm", 1, SIZE), &upsert).await.unwrap();
         client.stats().shm_bytes_written > 0

@@ -32,22 +32,21 @@ pub(crate) async fn put(global: &Global, args: &PutArgs, output: Output) -> Resu
         bail!("{} is empty: an object has at least one byte", args.file.display());
     }
     let client = connect::client_of(global).await?;
-    let options = PutOptions {
-        mode: if args.replace { PutMode::Upsert } else { PutMode::IfAbsent },
-        replicas: args.replicas,
-        pin: match args.pin {
-            PinKind::Preserve => PinAction::Preserve,
-            PinKind::Off => PinAction::Disable,
-            PinKind::Soft => PinAction::Soft(args.pin_for.0),
-            PinKind::Hard => PinAction::Hard,
-        },
-        replication: if args.all_replicas { Replication::Strict } else { Replication::BestEffort },
-        preferred_names: args.prefer.clone(),
-        near: if args.local { Near::Client } else { Near::Any },
-        group: args.group.clone().into_bytes(),
-        data_type: args.data_type,
-        ..PutOptions::default()
+    let pin = match args.pin {
+        PinKind::Preserve => PinAction::Preserve,
+        PinKind::Off => PinAction::Disable,
+        PinKind::Soft => PinAction::Soft(args.pin_for.0),
+        PinKind::Hard => PinAction::Hard,
     };
+    let options = PutOptions::default()
+        .with_mode(if args.replace { PutMode::Upsert } else { PutMode::IfAbsent })
+        .with_replicas(args.replicas)
+        .with_pin(pin)
+        .with_replication(if args.all_replicas { Replication::Strict } else { Replication::BestEffort })
+        .with_preferred_names(&args.prefer)
+        .with_near(if args.local { Near::Client } else { Near::Any })
+        .with_group(args.group.as_bytes())
+        .with_data_type(args.data_type);
     let key = printable(&args.key);
     let mut document =
         Document { key: &args.key, result: "stored", size: value.len(), error: None, code: None };

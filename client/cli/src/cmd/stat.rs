@@ -77,7 +77,7 @@ pub(crate) async fn stat(global: &Global, args: &KeyArgs, output: Output) -> Res
     let object = found.map(|found| {
         let left = match found.pin {
             Some(Pin::Soft { left }) => Some(left),
-            Some(Pin::Hard) | None => None,
+            _ => None,
         };
         Object {
             version: found.version.to_string(),
@@ -106,6 +106,7 @@ pub(super) fn pin_name(pin: Pin) -> &'static str {
     match pin {
         Pin::Soft { .. } => "soft",
         Pin::Hard => "hard",
+        _ => "other",
     }
 }
 

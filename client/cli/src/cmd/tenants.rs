@@ -69,7 +69,7 @@ pub(crate) async fn tenants(global: &Global, command: &TenantsCommand, output: O
 /// The quota is read before it is written, so of two changes at the same time one may take back the other.
 async fn wanted(admin: &Admin, name: &str, limits: &TenantLimits) -> Result<Quota> {
     if let (Some(bytes), Some(objects)) = (limits.bytes, limits.objects) {
-        return Ok(Quota { bytes, objects });
+        return Ok(Quota::default().with_bytes(bytes).with_objects(objects));
     }
     let now = match admin.tenants().await?.into_iter().find(|tenant| tenant.name == name) {
         Some(tenant) => tenant.quota,
@@ -79,7 +79,7 @@ async fn wanted(admin: &Admin, name: &str, limits: &TenantLimits) -> Result<Quot
 }
 
 fn changed(now: Quota, limits: &TenantLimits) -> Quota {
-    Quota { bytes: limits.bytes.unwrap_or(now.bytes), objects: limits.objects.unwrap_or(now.objects) }
+    now.with_bytes(limits.bytes.unwrap_or(now.bytes)).with_objects(limits.objects.unwrap_or(now.objects))
 }
 
 /// Returns the quota of tenants that have none of their own and nothing in the pool, so that they are not listed.
@@ -90,14 +90,11 @@ fn default_quota(settings: &[Setting]) -> Result<Quota> {
             format!("the masters have no setting {name}, so the present limits are unknown: give both limits")
         })
     };
-    Ok(Quota {
-        bytes: value("default-quota-bytes")?
-            .parse()
-            .context("cannot read the setting default-quota-bytes")?,
-        objects: value("default-quota-objects")?
-            .parse()
-            .context("cannot read the setting default-quota-objects")?,
-    })
+    let bytes =
+        value("default-quota-bytes")?.parse().context("cannot read the setting default-quota-bytes")?;
+    let objects =
+        value("default-quota-objects")?.parse().context("cannot read the setting default-quota-objects")?;
+    Ok(Quota::default().with_bytes(bytes).with_objects(objects))
 }
 
 fn listed(tenant: Tenant) -> Listed {
@@ -158,7 +155,7 @@ mod tests {
     use super::*;
 
     fn quota(bytes: u64, objects: u64) -> Quota {
-        Quota { bytes: ByteSize(bytes), objects }
+        Quota::default().with_bytes(ByteSize(bytes)).with_objects(objects)
     }
 
     fn of(quota: Quota) -> (u64, u64) {

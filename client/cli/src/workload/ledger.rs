@@ -35,7 +35,7 @@ impl Keyspace {
 
     /// Returns the options of a put.
     pub(crate) fn put_options(&self) -> PutOptions {
-        PutOptions { pin: self.pin, ..PutOptions::default() }
+        PutOptions::default().with_pin(self.pin)
     }
 
     /// Returns the block's key.

@@ -288,7 +288,7 @@ impl Core {
                 }
             }
         }
-        let options = MODES.map(|mode| PutOptions { mode, ..PutOptions::default() });
+        let options = MODES.map(|mode| PutOptions::default().with_mode(mode));
         let mut ends = Vec::new();
         for (written, options) in written.into_iter().zip(&options) {
             let cost =

@@ -343,8 +343,7 @@ impl Load {
         let blocks: Vec<Block> = room.iter().map(|_| rng.random_range(0..self.keys)).collect();
         let keys: Vec<_> = blocks.iter().map(|block| self.space.key(*block)).collect();
         let items = keys.iter().zip(room.iter_mut());
-        let mut items: Vec<_> =
-            items.map(|(key, into)| GetInto { key: key.as_bytes(), into: vec![into] }).collect();
+        let mut items: Vec<_> = items.map(|(key, into)| GetInto::new(key.as_bytes(), vec![into])).collect();
         let start = Instant::now();
         let results = self.client.batch_get_into(&mut items).await;
         counts.latencies.record(start.elapsed());

@@ -117,12 +117,8 @@ async fn probe(client: &Client, store: &StoreStatus) -> Result<Duration, String>
         return Err("it is suspect: the leader does not hear it".to_owned());
     }
     let key = format!("mcctl-check-{:032x}", rand::random::<u128>());
-    let options = PutOptions {
-        mode: PutMode::Upsert,
-        preferred: vec![store.store],
-        deadline: WITHIN,
-        ..PutOptions::default()
-    };
+    let options =
+        PutOptions::default().with_mode(PutMode::Upsert).with_preferred([store.store]).with_deadline(WITHIN);
     let said = |error: Error| error.to_string();
     let result = async {
         let value = vec![0x5a; usize::try_from(PROBE.0).unwrap_or(0)];

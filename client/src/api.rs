@@ -188,9 +188,14 @@ impl Client {
         &self.core
     }
 
-    /// Runs a call in the context of the client's runtime.
-    pub(crate) fn run<F: Future>(&self, call: F) -> impl Future<Output = F::Output> + use<F> {
-        self.shared.background.run(call)
+    /// Runs a call of that many items in a span, and in the context of the client's runtime.
+    pub(crate) fn run<F: Future>(
+        &self,
+        operation: &'static str,
+        items: usize,
+        call: F,
+    ) -> impl Future<Output = F::Output> + use<F> {
+        self.shared.background.run(operation, items, call)
     }
 
     /// Returns the token that [`close`](Self::close) and the drop of the last clone cancel.
@@ -202,7 +207,7 @@ impl Client {
     pub async fn connected(&self, timeout: Duration) -> bool {
         let mut beacon = self.core().masters.beacon.subscribe();
         let found = beacon.wait_for(|beacon| matches!(beacon.link, Link::Leader(_)));
-        let found = self.run(async { tokio::time::timeout(timeout, found).await });
+        let found = self.run("connected", 1, async { tokio::time::timeout(timeout, found).await });
         matches!(found.await, Ok(Ok(_)))
     }
 
@@ -226,7 +231,8 @@ impl Client {
     ) -> Result<Put, Error> {
         let key = key.as_ref();
         let item = PutFrom { key, slices: &[value], group: &[] };
-        let mut results = self.run(self.core().puts(std::slice::from_ref(&item), options, Fill::Cache)).await;
+        let mut results =
+            self.run("put", 1, self.core().puts(std::slice::from_ref(&item), options, Fill::Cache)).await;
         results.pop().unwrap_or_else(|| Err(nonsense("put")))
     }
 
@@ -245,7 +251,7 @@ impl Client {
             .zip(&slices)
             .map(|((key, _), slices)| PutFrom { key: key.as_ref(), slices, group: &[] })
             .collect();
-        self.run(self.core().puts(&items, options, Fill::Cache)).await
+        self.run("put", items.len(), self.core().puts(&items, options, Fill::Cache)).await
     }
 
     /// Puts objects from scattered memory without copying them.
@@ -256,7 +262,7 @@ impl Client {
         items: &[PutFrom<'_>],
         options: &PutOptions,
     ) -> Vec<Result<Put, Error>> {
-        self.run(self.core().puts(items, options, Fill::Nothing)).await
+        self.run("put", items.len(), self.core().puts(items, options, Fill::Nothing)).await
     }
 
     /// Puts an object whose bytes the caller gives away: the local cache keeps them and copies nothing. A value that is part
@@ -287,7 +293,7 @@ impl Client {
             .zip(&slices)
             .map(|((key, _), slices)| PutFrom { key: key.as_ref(), slices, group: &[] })
             .collect();
-        self.run(self.core().puts_given(&items, &values, options)).await
+        self.run("put", items.len(), self.core().puts_given(&items, &values, options)).await
     }
 
     /// Returns a handle of this client whose gets have this deadline, metadata and transfer together, in place of
@@ -321,7 +327,7 @@ impl Client {
     /// [`get`](Self::get) for many keys; one result each, in order.
     pub async fn batch_get<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Option<Bytes>, Error>> {
         let items = copied(keys).into_iter().map(|key| (key, Destination::whole())).collect();
-        let results = self.run(self.core().gets(items)).await;
+        let results = self.run("get", keys.len(), self.core().gets(items)).await;
         results.into_iter().map(|result| Ok(result?.and_then(Got::bytes))).collect()
     }
 
@@ -341,7 +347,7 @@ impl Client {
         keys: &[K],
     ) -> Vec<Result<(Option<Bytes>, Source), Error>> {
         let items = copied(keys).into_iter().map(|key| (key, Destination::whole())).collect();
-        let results = self.run(self.core().gets_with_source(items)).await;
+        let results = self.run("get", keys.len(), self.core().gets_with_source(items)).await;
         results.into_iter().map(|(result, source)| Ok((result?.and_then(Got::bytes), source))).collect()
     }
 
@@ -351,14 +357,14 @@ impl Client {
     /// item whose memory is shorter than its object fails with `INVALID_PARAMS`. If an item returns no bytes, the content
     /// of its memory is unspecified.
     pub async fn batch_get_into(&self, items: &mut [GetInto<'_>]) -> Vec<Result<Option<usize>, Error>> {
-        let items = items
+        let items: Vec<_> = items
             .iter_mut()
             .map(|GetInto { key, into }| {
                 let into = into.iter_mut().map(|buffer| ReadBuffer::from(&mut **buffer));
                 (Bytes::copy_from_slice(key), Destination::whole_into(into))
             })
             .collect();
-        let results = self.run(self.core().gets(items)).await;
+        let results = self.run("get", items.len(), self.core().gets(items)).await;
         results.into_iter().map(|result| Ok(result?.map(|got| got.len()))).collect()
     }
 
@@ -414,7 +420,7 @@ impl Client {
             Presence::Present(size) => Some(size),
             Presence::Unavailable | Presence::Absent => None,
         };
-        self.run(self.core().presences(copied(keys), Lease::Grant))
+        self.run("exist", keys.len(), self.core().presences(copied(keys), Lease::Grant))
             .await
             .into_iter()
             .map(|presence| presence.map(size))
@@ -428,7 +434,8 @@ impl Client {
     /// # Errors
     /// As for [`get`](Self::get).
     pub async fn presence(&self, key: impl AsRef<[u8]>) -> Result<Presence, Error> {
-        let mut results = self.run(self.core().presences(copied(&[key.as_ref()]), Lease::Grant)).await;
+        let mut results =
+            self.run("exist", 1, self.core().presences(copied(&[key.as_ref()]), Lease::Grant)).await;
         results.pop().unwrap_or_else(|| Err(nonsense("exist")))
     }
 
@@ -444,7 +451,7 @@ impl Client {
 
     /// [`peek`](Self::peek) for many keys; one result each, in order.
     pub async fn batch_peek<K: AsRef<[u8]> + Sync>(&self, keys: &[K]) -> Vec<Result<Presence, Error>> {
-        self.run(self.core().presences(copied(keys), Lease::None)).await
+        self.run("exist", keys.len(), self.core().presences(copied(keys), Lease::None)).await
     }
 
     /// Describes an object: its version, size, checksum, pin and replicas; `None` when there is none.
@@ -463,7 +470,7 @@ impl Client {
         &self,
         keys: &[K],
     ) -> Vec<Result<Option<Description>, Error>> {
-        self.run(self.core().descriptions(copied(keys))).await
+        self.run("describe", keys.len(), self.core().descriptions(copied(keys))).await
     }
 
     /// Lists objects of this client's tenant whose keys begin with `prefix`, at most `limit` of them (0: 1,000; at most
@@ -480,7 +487,8 @@ impl Client {
         from: Option<ListPosition>,
         limit: u32,
     ) -> Result<KeyPage, Error> {
-        self.run(self.core().list_keys(Bytes::copy_from_slice(prefix.as_ref()), from, limit)).await
+        let prefix = Bytes::copy_from_slice(prefix.as_ref());
+        self.run("list keys", 1, self.core().list_keys(prefix, from, limit)).await
     }
 
     /// Removes an object; returns `false` when there was none.
@@ -501,7 +509,7 @@ impl Client {
         keys: &[K],
         force: bool,
     ) -> Vec<Result<bool, Error>> {
-        self.run(self.core().removals(copied(keys), force)).await
+        self.run("remove", keys.len(), self.core().removals(copied(keys), force)).await
     }
 
     /// Removes all objects of this client's tenant, pinned ones included; with `force`, leased ones, too.
@@ -512,7 +520,7 @@ impl Client {
     /// # Errors
     /// [`Error`]; what was removed before a failure stays removed.
     pub async fn remove_all(&self, force: bool) -> Result<Removed, Error> {
-        self.run(self.core().remove_matching("", force)).await
+        self.run("remove all", 1, self.core().remove_matching("", force)).await
     }
 
     /// Removes the objects of this client's tenant whose keys match a regular expression, which is not anchored; with
@@ -529,7 +537,7 @@ impl Client {
             let why = "an empty pattern matches every key: call remove_all for that";
             return Err(Error::definite("remove by regex", Code::InvalidParams, "this client", why));
         }
-        self.run(self.core().remove_matching(pattern, force)).await
+        self.run("remove by regex", 1, self.core().remove_matching(pattern, force)).await
     }
 
     /// Drops the replicas of objects on the store of that name or host:port; `false` where there was none. An object without another
@@ -542,7 +550,7 @@ impl Client {
         keys: &[K],
         store_name: &str,
     ) -> Vec<Result<bool, Error>> {
-        self.run(self.core().drop_replicas(copied(keys), store_name)).await
+        self.run("drop replicas", keys.len(), self.core().drop_replicas(copied(keys), store_name)).await
     }
 
     /// Returns whether this client can work.

@@ -16,6 +16,7 @@ use futures::future::Either;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::context::TokioContext;
+use tracing::Instrument as _;
 
 /// A handle to the runtime of a client.
 #[derive(Clone, Debug)]
@@ -48,11 +49,17 @@ impl Background {
         &self.handle
     }
 
-    /// Runs a call in the context of the client's own runtime.
+    /// Runs a call of that many items in a span, and in the context of the client's own runtime.
     ///
     /// A runtime that the caller gave may end during the call, and timers of a runtime that has ended panic. So with such a
     /// one the call stays in the context that it is made in.
-    pub(crate) fn run<F: Future>(&self, call: F) -> impl Future<Output = F::Output> + use<F> {
+    pub(crate) fn run<F: Future>(
+        &self,
+        operation: &'static str,
+        items: usize,
+        call: F,
+    ) -> impl Future<Output = F::Output> + use<F> {
+        let call = call.instrument(tracing::debug_span!("mc_client", operation, items));
         match &self.life {
             Some(_) => Either::Left(TokioContext::new(call, self.handle.clone())),
             None => Either::Right(call),
@@ -72,7 +79,7 @@ mod tests {
     #[test]
     fn a_call_needs_no_runtime_of_its_caller() {
         let background = Background::start(None).unwrap();
-        let call = background.run(async {
+        let call = background.run("test", 1, async {
             sleep(Duration::from_millis(1)).await;
             tokio::spawn(async { 7 }).await.unwrap()
         });
@@ -89,7 +96,7 @@ mod tests {
         });
         let clone = background.clone();
         drop(background);
-        assert_eq!(clone.run(async { 7 }).await, 7);
+        assert_eq!(clone.run("test", 1, async { 7 }).await, 7);
         drop(clone);
         let ended = timeout(Duration::from_secs(20), ended).await;
         assert!(ended.expect("the thread goes on").is_err(), "its tasks are dropped");

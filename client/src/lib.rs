@@ -9,6 +9,8 @@
 //! range, and a [`PutSession`] writes one; both ask the leader once for a whole batch of objects, for example for all
 //! blocks of a prompt, and then move layer after layer.
 //!
+//! Each call runs in a `tracing` span `mc_client` at debug level, with its `operation` and its number of `items`, never a key.
+//!
 //! Runnable examples are in `client/examples/`: `put_get`, `batches`, `sessions` and `outcomes`. To run one: `cargo run
 //! -p mc-client --example put_get -- 127.0.0.1:50051`.
 

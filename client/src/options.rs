@@ -247,7 +247,7 @@ impl Builder {
     pub async fn connect(self) -> Result<Client, ConnectError> {
         let background = Background::start(self.runtime.clone())
             .map_err(|error| ConnectError::Thread { why: error.to_string() })?;
-        background.clone().run(Client::connect(self, background)).await
+        background.clone().run("connect", 1, Client::connect(self, background)).await
     }
 }
 

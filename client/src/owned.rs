@@ -45,11 +45,16 @@ impl Client {
     ///
     /// If the future is dropped, so is the memory.
     pub async fn batch_get_into_owned(&self, items: Vec<GetIntoOwned>) -> Vec<GotOwned> {
+        let count = items.len();
         let (keys, memory): (Vec<_>, Vec<_>) = items.into_iter().map(|item| (item.key, item.into)).unzip();
-        let mut lent = self.run(lend(memory)).await;
-        let into = |parts| Destination::whole_into(<[_]>::iter_mut(parts).map(LentMemory::buffer));
-        let items = keys.into_iter().zip(&mut lent).map(|(key, parts)| (key, into(parts)));
-        let results = self.run(self.core().gets(items.collect())).await;
+        let get = async {
+            let mut lent = lend(memory).await;
+            let into = |parts| Destination::whole_into(<[_]>::iter_mut(parts).map(LentMemory::buffer));
+            let items = keys.into_iter().zip(&mut lent).map(|(key, parts)| (key, into(parts)));
+            let results = self.core().gets(items.collect()).await;
+            (results, lent)
+        };
+        let (results, lent) = self.run("get", count, get).await;
         let back = |(read, parts): (Result<Option<Got>, Error>, Vec<LentMemory>)| {
             let (mut read, mut into) =
                 (read.map(|got| got.map(|got| got.len())), Vec::with_capacity(parts.len()));

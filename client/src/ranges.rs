@@ -72,7 +72,7 @@ impl Client {
         let item = |(key, ranges): &(K, Vec<ByteRange>)| {
             (Bytes::copy_from_slice(key.as_ref()), Destination::ranges(ranges.clone()))
         };
-        let results = self.run(self.core().gets(items.iter().map(item).collect())).await;
+        let results = self.run("get", items.len(), self.core().gets(items.iter().map(item).collect())).await;
         results.into_iter().map(|result| Ok(result?.and_then(Got::parts))).collect()
     }
 
@@ -85,13 +85,13 @@ impl Client {
         &self,
         items: &mut [GetRangesInto<'_>],
     ) -> Vec<Result<Option<usize>, Error>> {
-        let items = items
+        let items: Vec<_> = items
             .iter_mut()
             .map(|GetRangesInto { key, ranges }| {
                 (Bytes::copy_from_slice(key), RangeInto::destination(ranges))
             })
             .collect();
-        let results = self.run(self.core().gets(items)).await;
+        let results = self.run("get", items.len(), self.core().gets(items)).await;
         results.into_iter().map(|result| Ok(result?.map(|got| got.len()))).collect()
     }
 }

@@ -115,8 +115,10 @@ impl Admin {
         // Name no cluster in the request, so that masters of any cluster answer.
         let caller = Caller { cluster_id: Bytes::new(), ..masters.caller(None) };
         let request = StatusRequest { caller: Some(caller) };
-        let answer =
-            self.client.run(async { timeout(STATUS_TIMEOUT, line.client.status(request)).await }).await;
+        let answer = self
+            .client
+            .run("status", 1, async { timeout(STATUS_TIMEOUT, line.client.status(request)).await })
+            .await;
         let failed = match answer {
             Ok(Ok(reply)) => {
                 return MasterStatus::read(reply.into_inner()).ok_or_else(|| nonsense("status"));
@@ -260,7 +262,7 @@ impl Admin {
     async fn ask<R: Rpc>(&self, request: &R) -> Result<R::Reply, Error> {
         let core = self.client.core();
         let deadline = Instant::now() + core.call_timeout;
-        let answer = self.client.run(core.masters.call(request, deadline, Repeat::Freely)).await;
+        let answer = self.client.run(R::NAME, 1, core.masters.call(request, deadline, Repeat::Freely)).await;
         answer.map(|answer| answer.reply).map_err(|error| error.into_error(R::NAME))
     }
 
@@ -273,7 +275,8 @@ impl Admin {
         let to = to.map_or_else(Bytes::new, |id| id.to_bytes().to_vec().into());
         let request = TransferLeaderRequest { caller: None, to };
         let deadline = Instant::now() + core.call_timeout;
-        match self.client.run(core.masters.call(&request, deadline, Repeat::IfUnsent)).await {
+        let call = core.masters.call(&request, deadline, Repeat::IfUnsent);
+        match self.client.run("transfer leader", 1, call).await {
             Ok(answer) => Leader::read(answer.reply.leader.as_ref())
                 .ok_or_else(|| nonsense("transfer leader").unknown()),
             Err(error) => Err(error.into_error("transfer leader")),
@@ -293,9 +296,10 @@ impl Admin {
     /// but no bytes are read.
     pub async fn batch_lookup<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Option<Lookup>, Error>> {
         let core = self.client.core();
-        let keys = keys.iter().map(|key| Bytes::copy_from_slice(key.as_ref())).collect();
+        let keys: Vec<_> = keys.iter().map(|key| Bytes::copy_from_slice(key.as_ref())).collect();
         let deadline = Instant::now() + core.call_timeout;
-        self.client.run(core.by_chunks("lookup", keys, |keys| self.look_up(keys, deadline))).await
+        let look_up = |keys| self.look_up(keys, deadline);
+        self.client.run("lookup", keys.len(), core.by_chunks("lookup", keys, look_up)).await
     }
 
     async fn look_up(&self, keys: Vec<Bytes>, deadline: Instant) -> Vec<Result<Option<Lookup>, Error>> {

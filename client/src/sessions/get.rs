@@ -60,13 +60,12 @@ impl GetSession {
     /// read now. A read changes nothing, so its outcome is always definite.
     pub async fn read(&self, range: ByteRange) -> Result<Bytes, Error> {
         let read = vec![(&*self.opened.pinned, Destination::ranges(vec![range]))];
-        let read =
-            self.client.run(self.client.core().read_pinned(read)).await.pop().and_then(
-                |result| match result {
-                    Ok(got) => got.parts()?.pop().map(Ok),
-                    Err(error) => Some(Err(error)),
-                },
-            );
+        let read = self.client.core().read_pinned(read);
+        let read = self.client.run("get session read", 1, read).await.pop();
+        let read = read.and_then(|result| match result {
+            Ok(got) => got.parts()?.pop().map(Ok),
+            Err(error) => Some(Err(error)),
+        });
         read.unwrap_or_else(|| Err(nonsense("get session")))
     }
 
@@ -76,7 +75,7 @@ impl GetSession {
     /// As for [`read`](Self::read). The content of the memory is then unspecified.
     pub async fn read_into(&self, ranges: &mut [RangeInto<'_>]) -> Result<usize, Error> {
         let read = vec![(&*self.opened.pinned, RangeInto::destination(ranges))];
-        let read = self.client.run(self.client.core().read_pinned(read)).await.pop();
+        let read = self.client.run("get session read", 1, self.client.core().read_pinned(read)).await.pop();
         read.unwrap_or_else(|| Err(nonsense("get session"))).map(|got| got.len())
     }
 }
@@ -97,8 +96,9 @@ impl Client {
         &self,
         keys: &[K],
     ) -> Vec<Result<Option<GetSession>, Error>> {
-        let keys = keys.iter().map(|key| Bytes::copy_from_slice(key.as_ref())).collect();
-        let opened = self.run(self.core().open_gets(keys, self.closed())).await;
+        let copied = keys.iter().map(|key| Bytes::copy_from_slice(key.as_ref())).collect();
+        let open = self.core().open_gets(copied, self.closed());
+        let opened = self.run("get session", keys.len(), open).await;
         let session = |opened| GetSession { client: self.clone(), opened };
         opened.into_iter().map(|result| Ok(result?.map(session))).collect()
     }
@@ -106,11 +106,11 @@ impl Client {
     /// Reads ranges in many sessions of this client, without a copy on the way and without a call to the leader.
     /// There is one result for each item, in order, as of [`GetSession::read_into`].
     pub async fn batch_read_into(&self, items: &mut [ReadInto<'_>]) -> Vec<Result<usize, Error>> {
-        let reads = items
+        let reads: Vec<_> = items
             .iter_mut()
             .map(|ReadInto { session, ranges }| (&*session.opened.pinned, RangeInto::destination(ranges)))
             .collect();
-        let results = self.run(self.core().read_pinned(reads)).await;
+        let results = self.run("get session read", reads.len(), self.core().read_pinned(reads)).await;
         results.into_iter().map(|result| result.map(|got| got.len())).collect()
     }
 }

@@ -123,7 +123,8 @@ impl Client {
         options: &PutOptions,
     ) -> Vec<Result<Option<PutSession>, Error>> {
         let item = |(key, size): &(K, u64)| (Bytes::copy_from_slice(key.as_ref()), *size);
-        let opened = self.run(self.core().open_puts(items.iter().map(item).collect(), options)).await;
+        let open = self.core().open_puts(items.iter().map(item).collect(), options);
+        let opened = self.run("put session", items.len(), open).await;
         let session = |put| PutSession { client: self.clone(), put };
         opened.into_iter().map(|result| Ok(result?.map(session))).collect()
     }
@@ -141,13 +142,13 @@ impl Client {
                 ranges: ranges.iter().map(|range| (range.offset, range.from)).collect(),
             })
             .collect();
-        self.run(self.core().write_ranges(&writes)).await
+        self.run("put session write", items.len(), self.core().write_ranges(&writes)).await
     }
 
     /// [Finishes](PutSession::finish) many sessions of this client; one result each, in order.
     pub async fn batch_finish(&self, sessions: &[PutSession]) -> Vec<Result<Put, Error>> {
         let puts: Vec<&OpenPut> = sessions.iter().map(|session| &session.put).collect();
-        self.run(self.core().finish_puts(&puts)).await
+        self.run("put session finish", puts.len(), self.core().finish_puts(&puts)).await
     }
 
     /// [Aborts](PutSession::abort) many sessions of this client.
@@ -156,7 +157,7 @@ impl Client {
     /// [`Error`] when no leader answers in time; the space is then freed in the background, at the latest at the puts' deadlines.
     pub async fn batch_abort(&self, sessions: Vec<PutSession>) -> Result<(), Error> {
         let ids: Vec<_> = sessions.iter().map(|session| session.put.id).collect();
-        self.run(self.core().revoked(&ids)).await?;
+        self.run("put session abort", ids.len(), self.core().revoked(&ids)).await?;
         sessions.iter().for_each(|session| session.put.aborted());
         Ok(())
     }

@@ -16,4 +16,5 @@ mod put_sessions;
 mod puts;
 mod ranges;
 mod runtimes;
+mod spans;
 mod support;

@@ -41,16 +41,16 @@ pub use api::{Client, GetInto, PutFrom};
 pub use bytes::Bytes;
 pub use error::{ConnectError, Error, Outcome};
 pub use mc_discovery::Leader;
-pub use mc_net::{Network, TcpNetwork};
+pub use mc_net::{ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork};
 pub use mc_transfer::{
-    Checksum, LentMemory, LostMemory, Memory, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError,
-    ParseShmAccessError, ParseTransportsError, Peer, PeerEndpoint, PeerReport, PeerTransport, RdmaDevices,
-    RdmaOptions, ReadBuffer, ReadOp, RegisterError, RegisteredMemory, Seal, Segment, ShmAccess,
-    TransferError, Transport, Transports, WriteOp,
+    AllocateError, Checksum, LentMemory, LostMemory, Memory, NoRdma, ParseRdmaDevicesError,
+    ParseRdmaOptionsError, ParseShmAccessError, ParseTransportsError, Peer, PeerEndpoint, PeerReport,
+    PeerTransport, RdmaDevices, RdmaOptions, ReadBuffer, ReadOp, RegisterError, RegisteredMemory, Seal,
+    Segment, ShmAccess, TransferError, Transport, Transports, WriteOp,
 };
 pub use mc_types::{
     ByteSize, ClusterId, Code, Metric, MetricKind, NodeId, ParseAddressError, ParseSizeError, PutId,
-    SealedGrant, SegmentEpoch, StoreId,
+    SealedGrant, SegmentEpoch, SegmentNumber, StoreId, UnknownCode,
 };
 pub use metrics::{Stats, metrics_reference};
 pub use objects::{

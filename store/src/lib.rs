@@ -33,7 +33,7 @@ pub use data::Totals;
 pub use error::{Port, StartError};
 pub use masters::MasterList;
 pub use mc_durable::DurableError;
-pub use mc_net::{Network, TcpNetwork};
+pub use mc_net::{ChannelOptions, Connection, Incoming, Listener, Network, TcpNetwork};
 pub use mc_transfer::{
     AllocateError, Memory, NoRdma, ParseRdmaDevicesError, ParseRdmaOptionsError, ParseShmAccessError,
     ParseTransportsError, RdmaDevices, RdmaOptions, RequestSeconds, Segment, ShmAccess, Transports,

@@ -7,8 +7,7 @@ pub mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_client::{Builder, Client};
-use mc_transfer::Checksum;
+use mc_client::{Builder, Checksum, Client};
 use parking_lot::Mutex;
 use tokio::time::timeout;
 

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use mc_transfer::{Checksum, Peer, ReadBuffer, ReadOp, Seal, TransferError, Transport, WriteOp};
-use mc_types::{SealedGrant, StoreId};
+// From the client alone: a program with a transport of its own needs no other crate of the pool.
+use mc_client::{
+    Checksum, Peer, ReadBuffer, ReadOp, Seal, SealedGrant, StoreId, TransferError, Transport, WriteOp,
+};
 use tokio::time::{Instant, sleep_until};
 
 use super::world::{Shared, StoreHealth};

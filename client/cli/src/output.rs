@@ -64,7 +64,7 @@ impl Output {
                 let text = serde_json::to_string_pretty(document).unwrap_or_else(|why| {
                     format!("{{\"error\": \"cannot write the result as JSON: {why}\"}}")
                 });
-                print(&text);
+                print(&printable_json(text));
             }
             Format::Table => print(table().trim_end()),
         }
@@ -141,10 +141,6 @@ pub(crate) fn lost() -> Option<&'static io::Error> {
 /// Escapes the characters of a name with which it could write over, reorder or add lines on a terminal: control
 /// characters, and marks of line, paragraph and direction. Keys and tenants may have any.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
-    let is_harmful = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);
     }
@@ -157,6 +153,28 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
         escaped
     };
     Cow::Owned(text.chars().fold(String::new(), escape))
+}
+
+/// Escapes the same characters in a JSON document. JSON leaves most of them raw, and only in strings: of control
+/// characters, strings have DEL and those above it, and line ends are outside of strings.
+fn printable_json(document: String) -> String {
+    let is_raw = |c: char| c != '\n' && is_harmful(c);
+    if !document.contains(is_raw) {
+        return document;
+    }
+    let escape = |mut escaped: String, c: char| {
+        if is_raw(c) {
+            let _ = write!(escaped, "\\u{:04x}", u32::from(c));
+        } else {
+            escaped.push(c);
+        }
+        escaped
+    };
+    document.chars().fold(String::new(), escape)
+}
+
+fn is_harmful(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Aligns cells in columns; the first row is the heading. Escape codes count as zero width.
@@ -228,5 +246,15 @@ mod tests {
         assert_eq!(printable("a\x1b[2Jb"), "a\\u{1b}[2Jb");
         assert_eq!(printable("a\n1 B  b\r\t\x7f"), "a\\n1 B  b\\r\\t\\u{7f}");
         assert_eq!(printable("\u{9b}2J\u{202e}x\u{2028}"), "\\u{9b}2J\\u{202e}x\\u{2028}");
+    }
+
+    #[test]
+    fn a_name_in_a_document_is_as_harmless_and_stays_the_same_name() {
+        let names = ["page/1 \u{e4} \\ \u{540d}", "a\x1b[2J\n\x7f", "\u{9b}2J\u{202e}x\u{2028}"];
+        let document = printable_json(serde_json::to_string_pretty(&names).unwrap());
+        let read: Vec<String> = serde_json::from_str(&document).unwrap();
+        assert_eq!(read, names);
+        assert!(!document.contains(|c| c != '\n' && is_harmful(c)), "{document:?}");
+        assert!(document.contains("\u{e4}") && document.contains('\u{540d}'), "{document}");
     }
 }

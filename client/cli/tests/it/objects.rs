@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -48,6 +49,10 @@ fn document(output: &Output) -> Value {
     })
 }
 
+fn signal(process: &Child, signal: Signal) {
+    kill_process(Pid::from_child(process), signal).unwrap();
+}
+
 fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
@@ -55,7 +60,8 @@ fn path(path: &Path) -> &str {
 /// A master and a store for `mcctl`, ready to use.
 struct Pool {
     client: String,
-    _roles: [Role; 2],
+    _master: Role,
+    store: Role,
     _dir: TempDir,
 }
 
@@ -70,7 +76,8 @@ impl Pool {
         let start = |line: &str, dir: &Path| {
             Role::start(&[&line.split(' ').collect::<Vec<_>>()[..], &["--data-dir", path(dir)]].concat())
         };
-        let pool = Self { _roles: [start(&master, &of_master), start(&store, &of_store)], client, _dir: dir };
+        let (_master, store) = (start(&master, &of_master), start(&store, &of_store));
+        let pool = Self { _master, store, client, _dir: dir };
         pool.wait("the pool is healthy", || pool.run(&["status"]).status.success());
         pool
     }
@@ -87,6 +94,11 @@ impl Pool {
 
     fn tenants(&self) -> Value {
         document(&self.run(&["tenants", "list", "--json"]))["tenants"].clone()
+    }
+
+    /// Returns whether the default tenant, to which all objects belong, has any of these.
+    fn has(&self, name: &str) -> bool {
+        self.tenants()[0][name].as_u64().is_some_and(|number| number > 0)
     }
 
     fn wait(&self, what: &str, mut is: impl FnMut() -> bool) {
@@ -143,17 +155,38 @@ fn an_interrupted_bench_leaves_nothing_in_a_pool_that_others_use() {
         let line = format!("bench {kind} --size 64kb --keys 200 --threads 4 --duration 10m");
         let mut bench =
             pool.command(&line.split(' ').collect::<Vec<_>>()).stderr(Stdio::piped()).spawn().unwrap();
-        let has = |name: &str| pool.tenants()[0][name].as_u64().is_some_and(|number| number > 0);
-        pool.wait("it puts objects", || has("objects"));
-        let pid = rustix::process::Pid::from_child(&bench);
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        pool.wait("it puts objects", || pool.has("objects"));
+        signal(&bench, Signal::INT);
         let code = bench.wait().unwrap().code();
         let mut said = String::new();
         bench.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert_eq!(code, Some(130), "{kind}: {said}");
         assert!(said.contains("interrupted: "), "{kind}: {said}");
-        assert!(!has("objects") && !has("puts_in_flight"), "{kind}: {}", pool.tenants());
+        assert!(!pool.has("objects") && !pool.has("puts_in_flight"), "{kind}: {}", pool.tenants());
     }
+}
+
+#[test]
+fn an_interrupted_check_of_transports_leaves_nothing() {
+    let pool = Pool::start();
+    let mut ended = None;
+    pool.wait("it is interrupted while it puts", || {
+        // The leader suspects a stopped store in a moment: the put is open until then.
+        signal(&pool.store.0, Signal::STOP);
+        let mut check = pool.command(&["check", "transports"]).stderr(Stdio::piped()).spawn().unwrap();
+        while check.try_wait().unwrap().is_none() && !pool.has("puts_in_flight") {}
+        signal(&check, Signal::INT);
+        let code = check.wait().unwrap().code();
+        let mut said = String::new();
+        check.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        ended = Some((code, said.clone()));
+        let left = [pool.has("objects"), pool.has("puts_in_flight")];
+        signal(&pool.store.0, Signal::CONT);
+        assert_eq!(left, [false; 2], "{code:?}: {said}");
+        pool.wait("the store is back", || pool.run(&["status"]).status.success());
+        said.contains("interrupted: ")
+    });
+    assert!(ended.is_some_and(|(code, _)| code == Some(130)));
 }
 
 #[test]

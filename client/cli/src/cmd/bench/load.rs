@@ -1,6 +1,5 @@
 //! `mcctl bench put|get|exist|lookup|mixed`: measures one kind of call under load.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -98,7 +97,7 @@ pub(crate) async fn bench(
     let measured = match &pool {
         // Its processes end with this one, and the objects with them.
         Pool::Own(_) => interrupts.until(measure).await??,
-        Pool::Given(_) => load.leave_nothing(measure, interrupts).await?,
+        Pool::Given(_) => interrupts.wind_down(load.leave_nothing(measure), &load.over).await??,
     };
     let (counts, took, watch) = measured;
     let mut report = Report::new(kind.name(), args, keys, &counts, took, machine, kind.moves_bytes());
@@ -164,34 +163,13 @@ impl Load {
         Ok((counts, took, watch))
     }
 
-    /// Runs `measure` on a pool that others use, and leaves nothing behind if it fails or a signal ends it.
-    ///
-    /// Callers finish the call that they are in rather than being dropped, so that no put stays open and none is
-    /// committed after the removal. A second signal ends at once.
-    async fn leave_nothing<T>(
-        &self,
-        measure: impl Future<Output = Result<T>>,
-        interrupts: &mut Interrupts,
-    ) -> Result<T> {
-        let all = async {
-            let measured = measure.await;
-            if measured.is_err() {
-                self.remove(0..self.next.load(Ordering::Relaxed)).await;
-            }
-            measured
-        };
-        let mut all = pin!(all);
-        tokio::select! {
-            measured = &mut all => return measured,
-            () = interrupts.next() => {}
+    /// Runs `measure`, and removes the objects if it fails.
+    async fn leave_nothing<T>(&self, measure: impl Future<Output = Result<T>>) -> Result<T> {
+        let measured = measure.await;
+        if measured.is_err() {
+            self.remove(0..self.next.load(Ordering::Relaxed)).await;
         }
-        self.over.store(true, Ordering::Relaxed);
-        note(
-            "interrupted: waiting for the calls in flight and removing the objects; interrupt again to leave them",
-        );
-        // How far the measurement came does not matter any more.
-        let _: Result<T> = interrupts.until(all).await?;
-        Err(Interrupted.into())
+        measured
     }
 
     fn is_over(&self) -> bool {

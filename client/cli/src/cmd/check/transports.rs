@@ -1,5 +1,6 @@
 //! `mcctl check transports`: moves a few bytes to and from every store, and says by which transport they went.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -13,6 +14,7 @@ use crate::Ended;
 use crate::args::Global;
 use crate::connect;
 use crate::failure::NoLeader;
+use crate::interrupt::Interrupted;
 use crate::output::{Output, columns, human_bytes, printable, rounded};
 use crate::view::{Lacking, address, lines_of, state_name};
 
@@ -62,17 +64,21 @@ struct Transport {
     bytes: u64,
 }
 
-pub(super) async fn transports(global: &Global, output: Output) -> Result<Ended> {
+/// Tries every store. Once it is `over`, it begins no more calls, and removes its objects.
+pub(super) async fn transports(global: &Global, output: Output, over: &AtomicBool) -> Result<Ended> {
     let client = connect::client_of(global).await?;
     let status = client.admin().status().await;
     if status.leader.is_none() {
         return Err(NoLeader("no leader says which stores there are".to_owned()).into());
     }
     let stores = status.stores();
-    let tried: Vec<_> = futures::stream::iter(stores.iter().map(|store| probe(&client, store)))
+    let tried: Vec<_> = futures::stream::iter(stores.iter().map(|store| probe(&client, store, over)))
         .buffered(AT_ONCE)
         .collect()
         .await;
+    if over.load(Ordering::Relaxed) {
+        return Err(Interrupted.into());
+    }
     let peers = client.transports();
     let document = Document {
         probe_bytes: PROBE.0,
@@ -112,7 +118,11 @@ fn moved_by(transports: &[PeerTransport]) -> Option<&'static str> {
 }
 
 /// Puts an object on the store, reads it and removes it. Returns how long the fastest read took.
-async fn probe(client: &Client, store: &StoreStatus) -> Result<Duration, String> {
+async fn probe(client: &Client, store: &StoreStatus, over: &AtomicBool) -> Result<Duration, String> {
+    let is_over = || over.load(Ordering::Relaxed);
+    if is_over() {
+        return Err(Interrupted.to_string());
+    }
     if store.state == StoreState::Suspect {
         return Err("it is suspect: the leader does not hear it".to_owned());
     }
@@ -125,14 +135,21 @@ async fn probe(client: &Client, store: &StoreStatus) -> Result<Duration, String>
         // A put would go on with another store, and hide why this one failed.
         let session = client.put_session(&key, PROBE.0, &options).await.map_err(said)?;
         let session = session.ok_or("its key exists already")?;
-        session.write(0, &value).await.map_err(said)?;
-        session.finish().await.map_err(said)?;
+        let finished = async {
+            session.write(0, &value).await?;
+            session.finish().await
+        };
+        if let Err(error) = finished.await {
+            // The end of this process may come before that of a put that is only dropped.
+            let _ = session.abort().await;
+            return Err(said(error));
+        }
         let placed = client.describe(&key).await.map_err(said)?;
         if !placed.is_some_and(|placed| placed.replicas.iter().any(|replica| replica.store == store.store)) {
             return Err(format!("it had no room for {}", human_bytes(PROBE.0)));
         }
         let mut fastest = Duration::MAX;
-        for _ in 0..READS {
+        for _ in (0..READS).take_while(|_| !is_over()) {
             let began = Instant::now();
             match client.get(&key).await.map_err(said)? {
                 Some(read) if read == value => fastest = fastest.min(began.elapsed()),

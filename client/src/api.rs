@@ -51,7 +51,7 @@ pub struct Client {
 struct Shared {
     background: Background,
     closed: CancellationToken,
-    /// Stops the background tasks when the last clone is dropped.
+    /// Closes the client when the last clone is dropped.
     _life: DropGuard,
 }
 
@@ -129,8 +129,9 @@ impl Client {
         let masters = Arc::new(masters);
         tracing::info!("{}", local.cache);
         let mut beacon = masters.beacon.subscribe();
-        let closed = CancellationToken::new();
-        let life = closed.clone().drop_guard();
+        let dropped = CancellationToken::new();
+        let closed = dropped.child_token();
+        let life = dropped.clone().drop_guard();
         let work = masters::run(Arc::clone(&masters), closed.clone());
         let kept = background.clone();
         background.handle().spawn(async move {
@@ -172,7 +173,7 @@ impl Client {
             get_timeout: builder.get_timeout,
             fail_local_misses: builder.fail_local_misses,
         };
-        let (revoking, kept) = (core.clone().revoke_abandoned(closed.clone()), background.clone());
+        let (revoking, kept) = (core.clone().revoke_abandoned(closed.clone(), dropped), background.clone());
         background.handle().spawn(async move {
             revoking.await;
             drop(kept);

@@ -127,6 +127,11 @@ impl Revokes {
         }
     }
 
+    /// Returns once puts were added since the last look.
+    pub(crate) async fn more(&self) {
+        self.added.notified().await;
+    }
+
     /// Sends what waits to the leader, without a second try: the client ends.
     pub(crate) async fn flush(&self, masters: &Masters, tenant: &str) {
         let until = Instant::now() + LAST;

@@ -98,9 +98,19 @@ impl Core {
         self.masters.revoke(puts, &self.tenant, Instant::now() + self.call_timeout).await
     }
 
-    /// Revokes the puts that calls have given up, until `closed`, and then those that are left.
-    pub(crate) async fn revoke_abandoned(self, closed: CancellationToken) {
+    /// Revokes the puts that calls have given up, until the last handle of the client is `dropped`.
+    ///
+    /// A call may go on for a while when the client is `closed`, for example as long as its store writes. The put that it then gives
+    /// up comes after those that are left at the close.
+    pub(crate) async fn revoke_abandoned(self, closed: CancellationToken, dropped: CancellationToken) {
         closed.run_until_cancelled(self.revokes.run(&self.masters, &self.tenant, self.call_timeout)).await;
+        loop {
+            self.revokes.flush(&self.masters, &self.tenant).await;
+            if dropped.run_until_cancelled(self.revokes.more()).await.is_none() {
+                break;
+            }
+        }
+        // A handle's last puts are queued before it is gone.
         self.revokes.flush(&self.masters, &self.tenant).await;
     }
 

@@ -212,3 +212,28 @@ async fn many_dropped_puts_are_revoked_in_few_messages_also_as_the_client_ends()
     until("they are revoked", || cluster.world.lock().puts.is_empty()).await;
     assert!(cluster.world.lock().count(On::Revoke) < 100);
 }
+
+#[tokio::test]
+async fn a_put_that_a_close_overtakes_is_revoked_although_handles_of_the_client_live_on() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client().await;
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Held);
+    let mut put = Box::pin(client.put("k", b"v"));
+    tokio::select! {
+        _ = &mut put => panic!("the store holds it"),
+        () = until("it is started", || !cluster.world.lock().puts.is_empty()) => {}
+    }
+    // Another put is abandoned, and its revocation shows that the client has revoked what was left at its close.
+    let mut other = Box::pin(client.put("other", b"v"));
+    tokio::select! {
+        _ = &mut other => panic!("the store holds it"),
+        () = until("it is started", || cluster.world.lock().puts.len() == 2) => {}
+    }
+    client.close();
+    drop(other);
+    until("the other one is revoked", || cluster.world.lock().puts.len() == 1).await;
+    cluster.world.lock().stores.insert(STORE_A, StoreHealth::Well);
+    assert!(put.await.is_err(), "the client is closed");
+    until("it is revoked", || cluster.world.lock().puts.is_empty()).await;
+    assert!(cluster.world.lock().objects.is_empty());
+}

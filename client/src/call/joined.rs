@@ -1,5 +1,6 @@
 //! Requests that go together: several calls of one kind in one message.
 
+use bytes::Bytes;
 use mc_proto::v1::{
     BatchExistReply, BatchExistRequest, BatchGetReply, BatchGetRequest, BatchPutEndReply, BatchPutEndRequest,
     BatchPutStartReply, BatchPutStartRequest, Near, PutStartItem, Replica, StoreGrant,
@@ -36,11 +37,28 @@ pub(crate) trait Joined: Rpc + std::fmt::Debug {
     /// Makes one message of calls; returns it with the number of items of each.
     fn join(calls: Vec<Self>) -> (Self, Vec<usize>);
 
-    /// Splits the answer to a message of calls of these sizes; `None` if it has another number of results.
+    /// Splits the answer to a message of several calls of these sizes; `None` if it has another number of results.
     fn split(reply: Self::Reply, sizes: &[usize]) -> Option<Vec<Self::Reply>>;
 
     /// Returns whether the master that answered tells the calls of a message apart.
     fn tells_apart(reply: &Self::Reply) -> bool;
+}
+
+/// Returns the number of keys, and the most bytes that they take in a message.
+fn keys_size(keys: &[Bytes]) -> (usize, usize) {
+    (keys.len(), keys.iter().map(|key| key.len() + ITEM_BYTES).sum())
+}
+
+/// Makes one message of calls, each of which has its items in this field.
+fn joined<R: Default, T>(calls: Vec<R>, items: impl Fn(&mut R) -> &mut Vec<T>) -> (R, Vec<usize>) {
+    let mut calls = calls.into_iter();
+    let mut message = calls.next().unwrap_or_default();
+    let mut sizes = vec![items(&mut message).len()];
+    for mut call in calls {
+        sizes.push(items(&mut call).len());
+        items(&mut message).append(items(&mut call));
+    }
+    (message, sizes)
 }
 
 /// Returns the lengths of the calls as a message has them: one call alone needs none.
@@ -88,22 +106,15 @@ impl Joined for BatchGetRequest {
     }
 
     fn size(&self) -> (usize, usize) {
-        (self.keys.len(), self.keys.iter().map(|key| key.len() + ITEM_BYTES).sum())
+        keys_size(&self.keys)
     }
 
     fn join(calls: Vec<Self>) -> (Self, Vec<usize>) {
-        let sizes: Vec<usize> = calls.iter().map(|call| call.keys.len()).collect();
-        let mut calls = calls.into_iter();
-        let mut message = calls.next().unwrap_or_default();
-        message.keys.extend(calls.flat_map(|call| call.keys));
-        message.calls = boundaries(&sizes);
-        (message, sizes)
+        let (message, sizes) = joined(calls, |call| &mut call.keys);
+        (Self { calls: boundaries(&sizes), ..message }, sizes)
     }
 
     fn split(reply: BatchGetReply, sizes: &[usize]) -> Option<Vec<BatchGetReply>> {
-        if let [_] = sizes {
-            return Some(vec![reply]);
-        }
         let BatchGetReply { results, grants, lease_ms, apart } = reply;
         let each = cut(results, sizes)?.into_iter().map(|mut results| {
             let replicas = results.iter_mut().flat_map(|result| &mut result.replicas);
@@ -124,22 +135,15 @@ impl Joined for BatchExistRequest {
     }
 
     fn size(&self) -> (usize, usize) {
-        (self.keys.len(), self.keys.iter().map(|key| key.len() + ITEM_BYTES).sum())
+        keys_size(&self.keys)
     }
 
     fn join(calls: Vec<Self>) -> (Self, Vec<usize>) {
-        let sizes: Vec<usize> = calls.iter().map(|call| call.keys.len()).collect();
-        let mut calls = calls.into_iter();
-        let mut message = calls.next().unwrap_or_default();
-        message.keys.extend(calls.flat_map(|call| call.keys));
-        message.calls = boundaries(&sizes);
-        (message, sizes)
+        let (message, sizes) = joined(calls, |call| &mut call.keys);
+        (Self { calls: boundaries(&sizes), ..message }, sizes)
     }
 
     fn split(reply: BatchExistReply, sizes: &[usize]) -> Option<Vec<BatchExistReply>> {
-        if let [_] = sizes {
-            return Some(vec![reply]);
-        }
         let BatchExistReply { results, apart } = reply;
         Some(cut(results, sizes)?.into_iter().map(|results| BatchExistReply { results, apart }).collect())
     }
@@ -191,18 +195,11 @@ impl Joined for BatchPutStartRequest {
     }
 
     fn join(calls: Vec<Self>) -> (Self, Vec<usize>) {
-        let sizes: Vec<usize> = calls.iter().map(|call| call.items.len()).collect();
-        let mut calls = calls.into_iter();
-        let mut message = calls.next().unwrap_or_default();
-        message.items.extend(calls.flat_map(|call| call.items));
-        message.calls = boundaries(&sizes);
-        (message, sizes)
+        let (message, sizes) = joined(calls, |call| &mut call.items);
+        (Self { calls: boundaries(&sizes), ..message }, sizes)
     }
 
     fn split(reply: BatchPutStartReply, sizes: &[usize]) -> Option<Vec<BatchPutStartReply>> {
-        if let [_] = sizes {
-            return Some(vec![reply]);
-        }
         let BatchPutStartReply { results, grants, no_space, largest_segment, apart } = reply;
         let each = cut(results, sizes)?.into_iter().map(|mut results| {
             let replicas = results.iter_mut().flat_map(|result| &mut result.replicas);
@@ -229,9 +226,9 @@ impl Joined for BatchPutEndRequest {
     /// The objects of a message become visible at once, and count as used from the last to the first. So its calls are in
     /// reverse order, to be used in the order of the calls, each from its last item to its first.
     fn join(mut calls: Vec<Self>) -> (Self, Vec<usize>) {
-        let sizes: Vec<usize> = calls.iter().map(|call| call.items.len()).collect();
-        let mut message = calls.pop().unwrap_or_default();
-        message.items.extend(calls.into_iter().rev().flat_map(|call| call.items));
+        calls.reverse();
+        let (message, mut sizes) = joined(calls, |call| &mut call.items);
+        sizes.reverse();
         (message, sizes)
     }
 
@@ -249,7 +246,6 @@ impl Joined for BatchPutEndRequest {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
     use mc_proto::v1::{GetResult, PutEndItem, PutEndResult};
 
     use super::*;
@@ -327,6 +323,31 @@ mod tests {
         assert!(start(50).goes_with(&start(50)));
         for other in [0, 49, LONG_MS, 60_000] {
             assert!(!start(50).goes_with(&start(other)) && !start(other).goes_with(&start(50)));
+        }
+    }
+
+    /// A master refuses a message as a whole for one of these.
+    #[test]
+    fn a_start_that_a_master_refuses_shares_no_message_with_one_that_it_takes() {
+        let of = |item: PutStartItem| BatchPutStartRequest { items: vec![item], ..Default::default() };
+        let named = |names: usize| BatchPutStartRequest {
+            preferred_names: vec!["store".to_owned(); names],
+            ..of(PutStartItem::default())
+        };
+        let refused = [
+            of(PutStartItem { group: vec![b'g'; MAX_GROUP_LEN + 1].into(), ..Default::default() }),
+            of(PutStartItem { preferred_stores: vec![1; 65], ..Default::default() }),
+            of(PutStartItem { data_type: 256, ..Default::default() }),
+            of(PutStartItem { mode: 9, ..Default::default() }),
+            of(PutStartItem { pin: 9, ..Default::default() }),
+            of(PutStartItem { soft_pin_ms: u64::MAX, ..Default::default() }),
+            BatchPutStartRequest { near: 9, ..of(PutStartItem::default()) },
+            BatchPutStartRequest { tenant: "t".repeat(65), ..of(PutStartItem::default()) },
+            named(65),
+        ];
+        let taken = of(PutStartItem { group: b"group"[..].into(), ..Default::default() });
+        for refused in refused {
+            assert!(!refused.goes_with(&taken) && !taken.goes_with(&refused), "{refused:?}");
         }
     }
 

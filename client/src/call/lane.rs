@@ -288,6 +288,7 @@ fn split<R: Joined>(
     sizes: &[usize],
 ) -> Vec<Result<Answer<R::Reply>, CallError>> {
     match answer {
+        answer if sizes.len() == 1 => vec![answer],
         Ok(Answer { reply, sent_at, repeated }) => match R::split(reply, sizes) {
             Some(replies) => {
                 replies.into_iter().map(|reply| Ok(Answer { reply, sent_at, repeated })).collect()

@@ -608,7 +608,6 @@ impl Client {
 
     /// Ends the background tasks and fails every pending and later call of this client and its clones.
     pub fn close(&self) {
-        // Pending calls fail first, so that the last revocations include the puts of those that fail at once.
         self.core().masters.close();
         self.shared.closed.cancel();
     }

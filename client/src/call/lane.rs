@@ -332,6 +332,32 @@ mod tests {
         assert_eq!(error.code, Code::UnavailableInCurrentStatus);
     }
 
+    /// Each message that is dropped would hand its place to the next one, and drop that: too deep for a stack.
+    #[test]
+    fn any_number_of_waiting_calls_end_with_the_runtime() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let lane = Lane::new(&unmet(runtime.handle().clone()), &Arc::default(), 1);
+        drop(runtime);
+        let calls = (0..100_000).map(|_| {
+            let (to, answer) = oneshot::channel();
+            let deadline = Instant::now() + LONG;
+            lane.0.state.lock().waiting.push_back(Waiting {
+                request: exist(1),
+                deadline,
+                limit: LONG,
+                state: Arc::default(),
+                to,
+            });
+            answer
+        });
+        let mut calls: Vec<_> = calls.collect();
+        let due = lane.0.due(&mut lane.0.state.lock());
+        lane.0.send(due);
+        assert!(calls.iter_mut().all(|call| call.try_recv().is_err()));
+        let state = lane.0.state.lock();
+        assert_eq!((state.under_way, state.waiting.len()), (0, 0));
+    }
+
     #[tokio::test]
     async fn a_start_in_its_callers_future_is_revoked_if_that_is_dropped_and_not_if_nothing_was_sent() {
         let lane = lane();

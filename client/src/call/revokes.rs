@@ -219,6 +219,17 @@ mod tests {
     }
 
     #[test]
+    fn puts_of_a_message_that_is_cancelled_wait_again_and_those_that_have_ended_do_not() {
+        let revokes = Revokes::default();
+        revokes.add(&[PutId(1), PutId(2)]);
+        let taken = revokes.take();
+        assert_eq!((taken.len(), queued(&revokes).len()), (2, 0));
+        drop(Unrevoked { of: &revokes, puts: taken });
+        revokes.queue.lock().push_back(Abandoned { put: PutId(3), ends: Instant::now() });
+        assert_eq!(queued(&revokes), [1, 2]);
+    }
+
+    #[test]
     fn a_message_has_a_bounded_number_of_puts() {
         let revokes = Revokes::default();
         revokes.add(&vec![PutId(1); MAX_ITEMS + 1]);

@@ -616,6 +616,25 @@ pub(crate) mod tests {
         (masters, Arc::new(leader))
     }
 
+    #[test]
+    fn a_connection_belongs_to_the_clients_runtime_whatever_the_caller_has() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        assert!(unmet(runtime.handle().clone()).line(LEADER).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_late_hello_is_no_silence_of_a_leader_that_has_answered_a_call_since() {
+        let (masters, leader) = led();
+        let asked = Instant::now();
+        masters.doubt(&leader, asked);
+        masters.heard(&leader);
+        masters.silent(LEADER, asked, "no answer in time".to_owned());
+        assert!(matches!(masters.link(), Link::Leader(_)));
+        masters.doubt(&leader, asked);
+        masters.silent(LEADER, Instant::now() + Duration::from_nanos(1), "no answer in time".to_owned());
+        assert!(matches!(masters.link(), Link::Searching));
+    }
+
     #[tokio::test]
     async fn the_leader_timeout_counts_from_the_last_answer_to_any_call() {
         type Lose = fn(&Masters, &Leader, Instant);

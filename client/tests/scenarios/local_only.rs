@@ -1,8 +1,11 @@
 //! Without a leader: answers from the local cache in bounded time, and the way back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use mc_client::{ByteSize, Bytes, Code, ConnectError, Mode, Put, PutMode, PutOptions, Source};
+use mc_client::{
+    ByteSize, Bytes, Code, ConnectError, Memory, Mode, Put, PutFrom, PutMode, PutOptions, Segment, Source,
+};
 use tokio::time::timeout;
 
 use crate::support::{Cluster, FakeMaster, Fault, On, PATIENCE, STORE_A, STORE_B, StoreHealth, until};
@@ -306,4 +309,31 @@ async fn a_client_of_a_wrong_port_says_why_it_finds_no_leader() {
     let cluster = Cluster::start(1);
     let client = cluster.builder().require_leader(true).connect().await.unwrap();
     assert!(client.last_error().is_none());
+}
+
+#[tokio::test]
+async fn a_leader_is_enough_where_one_is_required_although_another_master_is_silent() {
+    let cluster = Cluster::start(2);
+    cluster.masters[1].stop(true);
+    // Shorter than the wait for the silent one. On a busy machine the leader may be as late.
+    let soon = Duration::from_millis(100);
+    let builder = cluster.builder().leader_timeout(soon).connect_timeout(soon).require_leader(true);
+    let connected = timeout(PATIENCE, async { while builder.clone().connect().await.is_err() {} });
+    assert!(connected.await.is_ok(), "the silent master is waited for");
+}
+
+#[tokio::test]
+async fn a_put_without_a_leader_finds_an_object_of_the_embedded_store() {
+    let cluster = Cluster::start(1);
+    let memory = Arc::new(Memory::of(vec![Segment::allocate(0, 4 << 20, &mut |_| {}).unwrap()]));
+    let builder = cluster.builder().leader_timeout(SOON).embedded_store(STORE_A, &memory);
+    let client = builder.connect().await.unwrap();
+    // Its bytes are not cached.
+    let item = PutFrom::new("k", &[b"value"]);
+    client.batch_put_from(&[item], &PutOptions::default()).await.remove(0).unwrap();
+    cluster.depose();
+    assert_eq!(client.get("nothing").await.unwrap(), None);
+    assert_eq!(client.mode(), Mode::LocalOnly);
+    assert_eq!(client.put("k", b"other").await.unwrap(), Put::AlreadyExists);
+    assert_eq!(client.put("other", b"value").await.unwrap(), Put::LocalOnly);
 }

@@ -49,7 +49,7 @@ fn request(frame: &[u8]) -> bool {
     let ops = body.get(request.grant_len as usize..request.body_len());
     ops.is_some_and(|ops| match request.ask {
         Ask::Pair(_) => end(ops),
-        Ask::RdmaRead | Ask::RdmaWrite | Ask::RdmaWriteAndSeal => {
+        Ask::RdmaRead | Ask::RdmaWrite | Ask::RdmaWriteAndSeal | Ask::Probe(_) => {
             wire::check_fetched(RdmaOp::decode_all(ops).map(|op| op.op)).is_ok()
         }
         Ask::AreaWrite | Ask::AreaWriteAndSeal => {

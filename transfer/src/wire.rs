@@ -48,6 +48,10 @@
 //! Since version 5 a store sends the id 0, without a verdict, before the reply to a request of kind 3 or 4 whose bytes take long, as
 //! long as its network card completes requests. No request has that id.
 //!
+//! Since version 6 a request of kind 7 tries the pair of its connection, with a grant of either access. It has one operation like those of
+//! kind 3, of which the length, the key and the address count: the store writes so many bytes there, 4 KiB at most, which mean
+//! nothing, and ends as after a read of kind 3.
+//!
 //! Every length is checked against its bound before anything is allocated or waited for.
 
 use mc_types::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
@@ -55,7 +59,7 @@ use mc_types::{Access, ClusterId, MAX_ITEMS, SegmentEpoch, StoreId};
 /// First bytes of the hello and its reply.
 pub(crate) const MAGIC: [u8; 4] = *b"mcTX";
 /// Oldest and newest protocol version that this build speaks.
-pub(crate) const VERSIONS: (u16, u16) = (1, 5);
+pub(crate) const VERSIONS: (u16, u16) = (1, 6);
 /// First version with requests of kind 1.
 pub(crate) const KINDS_SINCE: u16 = 2;
 /// First version with RDMA beside the connection.
@@ -64,6 +68,10 @@ pub(crate) const RDMA_SINCE: u16 = 3;
 pub(crate) const SHARING_SINCE: u16 = 4;
 /// First version with reports of the progress of RDMA.
 pub(crate) const PROGRESS_SINCE: u16 = 5;
+/// First version with requests that try a pair.
+pub(crate) const PROBE_SINCE: u16 = 6;
+/// Maximum bytes of a request that tries a pair: as many as the largest packet has, because some networks lose large packets only.
+pub(crate) const PROBE_LEN: u64 = 4 << 10;
 /// A report that the network card of the store completes requests.
 pub(crate) const PROGRESS: [u8; REPLY_LEN] = [0; REPLY_LEN];
 
@@ -221,6 +229,8 @@ pub(crate) enum Ask {
     WriteAndSeal,
     /// Makes a pair of queue pairs. What the grant permits does not matter.
     Pair(Access),
+    /// Tries the pair. What the grant permits does not matter.
+    Probe(Access),
     /// Like the others, with the bytes going by RDMA.
     RdmaRead,
     RdmaWrite,
@@ -236,7 +246,7 @@ impl Ask {
         match self {
             Self::Read | Self::Check | Self::Write | Self::WriteAndSeal => OP_LEN,
             Self::Pair(_) => END_LEN,
-            Self::RdmaRead | Self::RdmaWrite | Self::RdmaWriteAndSeal => RDMA_OP_LEN,
+            Self::RdmaRead | Self::RdmaWrite | Self::RdmaWriteAndSeal | Self::Probe(_) => RDMA_OP_LEN,
             Self::AreaWrite | Self::AreaWriteAndSeal => AREA_OP_LEN,
         }
     }
@@ -251,7 +261,7 @@ impl Ask {
             | Self::RdmaWriteAndSeal
             | Self::AreaWrite
             | Self::AreaWriteAndSeal => Access::Write,
-            Self::Pair(access) => access,
+            Self::Pair(access) | Self::Probe(access) => access,
         }
     }
 
@@ -263,6 +273,8 @@ impl Ask {
             Self::WriteAndSeal => [2, 1],
             Self::Pair(Access::Read) => [1, 2],
             Self::Pair(Access::Write) => [2, 2],
+            Self::Probe(Access::Read) => [1, 7],
+            Self::Probe(Access::Write) => [2, 7],
             Self::RdmaRead => [1, 3],
             Self::RdmaWrite => [2, 3],
             Self::RdmaWriteAndSeal => [2, 4],
@@ -299,6 +311,8 @@ impl Request {
             [2, 1] => Ask::WriteAndSeal,
             [1, 2] => Ask::Pair(Access::Read),
             [2, 2] => Ask::Pair(Access::Write),
+            [1, 7] => Ask::Probe(Access::Read),
+            [2, 7] => Ask::Probe(Access::Write),
             [1, 3] => Ask::RdmaRead,
             [2, 3] => Ask::RdmaWrite,
             [2, 4] => Ask::RdmaWriteAndSeal,
@@ -307,7 +321,7 @@ impl Request {
             [access, kind] => return Err(WireError::Access(access, kind)),
         };
         let (ops, grant_len) = (fields.u16(), fields.u32());
-        let most = if matches!(ask, Ask::Pair(_)) { 1 } else { MAX_OPS };
+        let most = if matches!(ask, Ask::Pair(_) | Ask::Probe(_)) { 1 } else { MAX_OPS };
         if ops == 0 || usize::from(ops) > most {
             return Err(WireError::Ops(ops));
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use mc_verbs::{Capacity, Op, QueuePair, Sge, Work};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
 use super::completions::Completions;
@@ -15,7 +15,7 @@ use super::ways::{Rdma, link};
 use super::{Direction, Failed, NoRdma};
 use crate::fence::CutOff;
 use crate::segment::Segment;
-use crate::wire::End;
+use crate::wire::{End, PROBE_LEN};
 
 /// Maximum number of requests posted with one doorbell. Only the last of them completes with an entry.
 const WINDOW: usize = 16;
@@ -165,6 +165,13 @@ impl StoreEnd {
             at += part;
         }
         Ok(())
+    }
+
+    /// Returns a part of bytes that belong to no object, [`PROBE_LEN`] at most.
+    pub(crate) fn probe_part(&self, len: u64, (address, key): (u64, u32)) -> Part {
+        let blank = &self.rdma.ways[self.way].blank;
+        let len = len.min(PROBE_LEN) as u32;
+        Part { local: smallvec![Sge { address: blank.address(), len, key: blank.local_key() }], address, key }
     }
 
     /// Moves all parts, and returns when the card touches neither the segments nor the client's memory any more.

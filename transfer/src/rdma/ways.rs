@@ -3,15 +3,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use mc_verbs::{
-    Address, Choice, Device, Domain, Limits, LinkLayer, Path, QueuePair, Timing, Wanted, choose,
-    device_names, self_test,
+    Access, Address, Choice, Device, Domain, Limits, LinkLayer, Path, QueuePair, Region, Timing, Wanted,
+    choose, device_names, self_test,
 };
 use parking_lot::Mutex;
 
 use super::buffers::Pool;
 use super::events;
 use super::{DeviceReport, NoRdma, RdmaDevices, RdmaOptions, Staging};
-use crate::wire::End;
+use crate::mapping::{Mapping, Protection, memory_file};
+use crate::wire::{End, PROBE_LEN};
 
 /// The RDMA devices that this process uses, open.
 pub struct Rdma {
@@ -27,6 +28,8 @@ pub(super) struct Way {
     /// The present path, or why there is none.
     path: Mutex<Result<Path, NoRdma>>,
     pub(super) limits: Limits,
+    /// Zeros, for probes of clients.
+    pub(super) blank: Region,
     /// Number of completions of all queue pairs of the store here.
     pub(super) completed: AtomicU64,
 }
@@ -189,8 +192,11 @@ impl Way {
         let device = Device::open(name).map_err(|error| error.to_string())?;
         let limits = device.limits().map_err(|error| error.to_string())?;
         let domain = Domain::new(device).map_err(|error| error.to_string())?;
+        let blank =
+            blank(&domain).map_err(|why| format!("RDMA device {name}: no memory for probes: {why}"))?;
         let way = Self {
             domain,
+            blank,
             path: Mutex::new(Err(NoRdma(String::new()))),
             limits,
             completed: AtomicU64::new(0),
@@ -247,6 +253,13 @@ impl Way {
         let Address { pair, first_packet, lid, gid, mtu } = pair.address();
         End { link, reads_at_once, way, pair, first_packet, mtu, lid, gid }
     }
+}
+
+/// Registers zeros, for requests of this process only.
+fn blank(domain: &Arc<Domain>) -> Result<Region, String> {
+    let file = memory_file("mc-rdma-probe", PROBE_LEN).map_err(|(step, error)| format!("{step}: {error}"))?;
+    let memory = Mapping::new(&file, PROBE_LEN, Protection::Write).map_err(|error| error.to_string())?;
+    Region::new(domain, Arc::new(memory), Access::Local).map_err(|error| error.to_string())
 }
 
 /// Number of the kind of link of a path in an end.

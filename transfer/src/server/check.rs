@@ -195,7 +195,7 @@ mod tests {
         let hello =
             Hello { versions: (7, 8), cluster: ClusterId(1), store: StoreId(2), epoch: SegmentEpoch(0xbad) };
         let skew = check_hello(HERE, times(), &hello).unwrap_err().to_string();
-        assert!(skew.contains("1 to 5") && skew.contains("7 to 8"), "{skew}");
+        assert!(skew.contains("1 to 6") && skew.contains("7 to 8"), "{skew}");
         let epoch = check_hello(HERE, times(), &Hello { versions: (1, 8), ..hello }).unwrap_err().to_string();
         assert!(epoch.contains("0000000000000003") && epoch.contains("0000000000000bad"), "{epoch}");
     }

@@ -114,7 +114,7 @@ impl<'a> Connection<'a> {
         // Checked before anything is answered.
         match request.ask {
             Ask::Pair(_) => {}
-            Ask::RdmaRead | Ask::RdmaWrite | Ask::RdmaWriteAndSeal => {
+            Ask::RdmaRead | Ask::RdmaWrite | Ask::RdmaWriteAndSeal | Ask::Probe(_) => {
                 wire::check_fetched(RdmaOp::decode_all(ops).map(|op| op.op))?;
             }
             Ask::AreaWrite | Ask::AreaWriteAndSeal => {
@@ -140,6 +140,7 @@ impl<'a> Connection<'a> {
                     Ask::Write => self.writes(&grant, ops, false).await?,
                     Ask::WriteAndSeal => self.writes(&grant, ops, true).await?,
                     Ask::Pair(_) => self.pair(ops).await,
+                    Ask::Probe(_) => end = self.rdma_probe(ops, request.id).await,
                     Ask::RdmaRead => end = self.rdma_reads(&grant, ops, request.id).await,
                     Ask::RdmaWrite => end = self.rdma_writes(&grant, ops, false).await,
                     Ask::RdmaWriteAndSeal => end = self.rdma_writes(&grant, ops, true).await,

@@ -142,7 +142,7 @@ impl Connection<'_> {
     /// Writes to the client's memory. The message `id` follows the bytes.
     pub(super) async fn rdma_reads(&mut self, grant: &Grant, ops: &[u8], id: u64) -> Result<(), Closed> {
         // It comes back if all goes well.
-        let Some(mut pair) = self.pair.take() else {
+        let Some(pair) = self.pair.take() else {
             self.refuse_all(RdmaOp::decode_all(ops).count(), &no_pair());
             return Ok(());
         };
@@ -157,19 +157,7 @@ impl Connection<'_> {
             kept.extend(read.as_ref().ok().map(|read| read.lent.clone()));
             reads.push(read);
         }
-        // A read holds no pass, so nobody orders this.
-        let cut_off = CutOff::new(self.server.transfer_ended.clone());
-        let (gone, reports) = (self.socket.gone(), Reports::new(self));
-        let number = Direction::ToClient(id as u32);
-        let waits = (self.server.timeouts.stall, || reports.send());
-        let carried = pair.end.carry(number, &parts, kept, &cut_off, gone, waits).await;
-        let rest = reports.rest();
-        self.out.splice(0..0, rest);
-        match carried {
-            Ok(()) => self.pair = Some(pair),
-            Err(Failed::Device(why)) => return self.failed(ops, why),
-            Err(Failed::Gone | Failed::CutOff) => return Err(Closed::ByPeer),
-        }
+        self.carry_to_client(pair, &parts, kept, (ops, id)).await?;
         for read in reads {
             // The second half of the seqlock, after the card has read the last byte.
             let good = read.and_then(|Reading { lent, bytes, index }| {
@@ -183,6 +171,46 @@ impl Connection<'_> {
             self.verdict(good.map(drop));
         }
         Ok(())
+    }
+
+    /// Tries the queue pair: writes bytes of no object to the client's memory. The message `id` follows them.
+    pub(super) async fn rdma_probe(&mut self, ops: &[u8], id: u64) -> Result<(), Closed> {
+        let count = RdmaOp::decode_all(ops).count();
+        let Some(pair) = self.pair.take() else {
+            self.refuse_all(count, &no_pair());
+            return Ok(());
+        };
+        let part = |op: RdmaOp| pair.end.probe_part(op.op.len, (op.address, op.key));
+        let parts: Vec<Part> = RdmaOp::decode_all(ops).map(part).collect();
+        self.carry_to_client(pair, &parts, (), (ops, id)).await?;
+        (0..count).for_each(|_| self.verdict(Ok(())));
+        Ok(())
+    }
+
+    /// Writes the parts to the client's memory. The message `id` follows the bytes, and the pair comes back if all goes well.
+    async fn carry_to_client<K>(
+        &mut self,
+        mut pair: Elsewhere<Pair>,
+        parts: &[Part],
+        kept: K,
+        (ops, id): (&[u8], u64),
+    ) -> Result<(), Closed> {
+        // A read holds no pass, so nobody orders this.
+        let cut_off = CutOff::new(self.server.transfer_ended.clone());
+        let (gone, reports) = (self.socket.gone(), Reports::new(self));
+        let waits = (self.server.timeouts.stall, || reports.send());
+        let carried =
+            pair.end.carry(Direction::ToClient(id as u32), parts, kept, &cut_off, gone, waits).await;
+        let rest = reports.rest();
+        self.out.splice(0..0, rest);
+        match carried {
+            Ok(()) => {
+                self.pair = Some(pair);
+                Ok(())
+            }
+            Err(Failed::Device(why)) => self.failed(ops, why),
+            Err(Failed::Gone | Failed::CutOff) => Err(Closed::ByPeer),
+        }
     }
 
     /// Reads from the client's memory.

@@ -5,8 +5,10 @@ mod link;
 mod pipe;
 mod plan;
 mod pool;
+mod probe;
 mod progress;
 mod rdma;
+mod ways;
 mod work;
 
 use std::fmt;
@@ -451,7 +453,10 @@ impl<'a> Call<'a> {
             };
             let watch = connection.link.watch();
             let turn = work.turn(turn, &mut connection.link, self.grant, done, pool, prepared);
-            match pool.watched(watch, self.deadline, turn).await.flatten() {
+            let carried = pool.watched(watch, self.deadline, turn).await.flatten();
+            // A way may have failed, also where the turn went on over TCP.
+            pool.probe_ways(self.hello, self.grant);
+            match carried {
                 Ok(()) => {
                     connection.put_back();
                     reuse = Reuse::Allowed;
@@ -564,6 +569,7 @@ impl<'a> Call<'a> {
         failures: u32,
     ) -> Result<Option<Prepared>, Failure> {
         let (Some((by, ways)), Some(places)) = (pool.rdma(), places) else { return Ok(None) };
+        pool.probe_ways(self.hello, self.grant);
         let lacks = lacks.or_else(|| by.rdma.why_down().map(|why| why.to_string()));
         let found = match lacks.map_or_else(|| ways.any(by.ways()), Err) {
             Ok(()) if failures < RDMA_FAILURES => {

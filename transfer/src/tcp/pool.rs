@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_types::{Access, StoreId};
+use mc_types::{Access, SealedGrant, StoreId};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep_until};
@@ -11,8 +11,9 @@ use super::health::Health;
 use super::link::{ConnectError, Link};
 use super::pipe::{Pipe, Place};
 use super::progress::Watch;
-use super::rdma::{ByRdma, RDMA, Ways};
-use super::{Failure, TRANSPORT, TcpOptions, plan};
+use super::rdma::ByRdma;
+use super::ways::{RDMA, Ways};
+use super::{Failure, TRANSPORT, TcpOptions, plan, probe};
 use crate::checksum::Sums;
 use crate::report::{PeerReport, PeerTransport, UNTRIED};
 use crate::wire::Hello;
@@ -155,6 +156,18 @@ impl Pool {
     /// Returns RDMA, if bytes may go by it, and the ways to the store.
     pub(super) fn rdma(&self) -> Option<(&ByRdma, &Ways)> {
         self.rdma.as_deref().map(|by| (by, &*self.ways))
+    }
+
+    /// Has the ways of RDMA that failed probed, if there are any, by the grant of a call.
+    pub(super) fn probe_ways(&self, hello: Hello, grant: &SealedGrant) {
+        let Some(by) = &self.rdma else { return };
+        probe::start(&self.ways, by, || probe::Target {
+            address: self.health.address.clone(),
+            options: self.health.options,
+            hello,
+            grant: grant.clone(),
+            patience: self.rdma_patience(),
+        });
     }
 
     /// How long an answer by RDMA may take. It is below the stall timeout, so that a way that fails does not look like

@@ -1,27 +1,25 @@
 //! Requests whose bytes go by RDMA, beside the connection. See [`crate::rdma`].
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_types::{Access, SegmentNumber};
-use parking_lot::Mutex;
+use mc_types::Access;
 use smallvec::SmallVec;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::link::{Broken, Link, Outcome, Refused};
 use super::plan::{Buffer, Piece};
 use super::progress::Progress;
+use super::ways::{Ways, devices_of};
 use super::work::is_for_now;
 use crate::ReadBuffer;
 use crate::areas::{Areas, Reached};
 use crate::checksum::{Checksum, RunningChecksum};
 use crate::elsewhere::Elsewhere;
 use crate::rdma::{Buffers, ClientEnd, Rdma, Staging};
-use crate::report::{PeerTransport, UNTRIED};
 use crate::transport::Seal;
-use crate::wire::{Ask, END_LEN, End, MAX_OPS, Op, RDMA_SINCE, RdmaOp};
+use crate::wire::{Ask, END_LEN, End, MAX_OPS, Op, PROBE_LEN, PROBE_SINCE, RDMA_SINCE, RdmaOp};
 
 /// Fewest bytes of a turn that go by RDMA. Fewer are there with the answer over TCP, which RDMA needs as well.
 const WORTH_IT: u64 = 16 << 10;
@@ -33,9 +31,6 @@ const CUTS: usize = 64;
 const CACHED: usize = 128 << 10;
 /// A request may take the transport's patience, and the time for its bytes at this rate, in bytes per second.
 const SLOWEST: u64 = 100 << 20;
-/// Time for which a way that failed is left. It doubles each time, up to [`LEFT_MOST`].
-const LEFT: Duration = Duration::from_secs(5);
-const LEFT_MOST: Duration = Duration::from_secs(60);
 
 /// RDMA, as the calls of a transport may use it.
 pub(super) struct ByRdma {
@@ -47,42 +42,8 @@ pub(super) struct ByRdma {
     pub(super) on_moved: OnRdma,
 }
 
-/// The name of this transport.
-pub(super) const RDMA: &str = "rdma";
-
 /// Callback with the number of bytes of each part of a transfer that went by RDMA and was found good.
 pub type OnRdma = Box<dyn Fn(Access, u64) + Send + Sync>;
-
-/// The ways to one store: each is a device of this process together with one of the store's.
-#[derive(Default)]
-pub(super) struct Ways(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    /// Number of the store's devices; 0 before the first answer.
-    theirs: usize,
-    /// Ways that failed.
-    left: HashMap<usize, Left>,
-    /// Segments that no device of the store reaches: when to try again, and why.
-    unreached: HashMap<SegmentNumber, (Instant, String)>,
-    next: usize,
-    /// Bytes that went by RDMA and were found good.
-    moved: u64,
-}
-
-struct Left {
-    until: Instant,
-    pause: Duration,
-    why: String,
-}
-
-/// Devices of a way: one of `ours`, and one of `theirs`. The first ways use each device of both ends, the others combine them in
-/// another order.
-fn devices_of(way: usize, ours: usize, theirs: usize) -> (usize, usize) {
-    let (ours, theirs) = (ours.max(1), theirs.max(1));
-    let (nth, round) = (way % ours.max(theirs), way / ours.max(theirs));
-    if ours >= theirs { (nth, (nth + round) % theirs) } else { ((nth + round) % ours, nth) }
-}
 
 /// The end of a pair beside a connection.
 pub(super) struct Paired {
@@ -102,110 +63,6 @@ pub(super) enum NoPair {
     NoWay(String),
     /// The store refused the grant, or knows no master yet: for any other request as well.
     Refused(Refused),
-}
-
-impl Ways {
-    /// Returns the way to try: the next one of those that did not fail. Devices of the same number go first, because they
-    /// are often on the same switch, and each of both ends is in one of these (see [`devices_of`]). `Err` says why there is none.
-    fn pick(&self, ours: usize) -> Result<usize, String> {
-        let mut state = self.0.lock();
-        let (now, next) = (Instant::now(), state.next);
-        let all = ours * state.theirs.max(1);
-        let free = |way: &usize| state.left.get(way).is_none_or(|left| left.until <= now);
-        let first = ours.max(state.theirs);
-        let rails = (0..first).map(|nth| (next + nth) % first);
-        let found = rails.chain(first..all).find(free);
-        state.next = next.wrapping_add(1);
-        found.ok_or_else(|| state.why())
-    }
-
-    /// Whether a way can be tried now; `Err` says why not.
-    pub(super) fn any(&self, ours: usize) -> Result<(), String> {
-        let state = self.0.lock();
-        let now = Instant::now();
-        let free = |way| state.left.get(&way).is_none_or(|left| left.until <= now);
-        if (0..ours * state.theirs.max(1)).any(free) { Ok(()) } else { Err(state.why()) }
-    }
-
-    /// Says whether bytes go by RDMA, and how, or why not. A way that failed counts as such until bytes have gone by it again.
-    pub(super) fn report(&self, rdma: &Rdma) -> PeerTransport {
-        let state = self.0.lock();
-        let all = rdma.len() * state.theirs;
-        let failed = state.left.keys().filter(|way| **way < all).count();
-        let names = || rdma.names().collect::<Vec<_>>().join(", ");
-        let now = Instant::now();
-        let unreached: Vec<&str> =
-            state.unreached.values().filter(|(until, _)| *until > now).map(|(_, why)| why.as_str()).collect();
-        if let Some(why) = rdma.why_not() {
-            return PeerTransport::unusable(RDMA, why.to_string()).moved(state.moved);
-        }
-        let report = match failed {
-            _ if state.theirs == 0 && state.left.is_empty() => PeerTransport::unusable(RDMA, UNTRIED),
-            failed if failed >= all => PeerTransport::unusable(RDMA, state.why()),
-            _ if state.moved == 0 && !unreached.is_empty() => {
-                PeerTransport::unusable(RDMA, unreached.join("; "))
-            }
-            _ => {
-                let mut how = vec![format!("over {}", names())];
-                if failed > 0 {
-                    how.push(format!("{failed} of {all} ways failed: {}", state.why()));
-                }
-                how.extend(unreached.into_iter().map(str::to_owned));
-                PeerTransport::usable(RDMA, how.join("; "))
-            }
-        };
-        report.moved(state.moved)
-    }
-
-    /// Notes that no device of the store reaches a segment, which is left for a while.
-    pub(super) fn leave_segment(&self, segment: SegmentNumber, why: &str) {
-        let until = Instant::now() + LEFT;
-        if self.0.lock().unreached.insert(segment, (until, why.to_owned())).is_none() {
-            tracing::warn!("no RDMA for bytes of segment {segment} of a store: {why}");
-        }
-    }
-
-    /// Returns why one of the segments is left; `None` if none is.
-    pub(super) fn lacks(&self, segments: impl Iterator<Item = SegmentNumber>) -> Option<String> {
-        let (state, now) = (self.0.lock(), Instant::now());
-        let mut found = segments.filter_map(|segment| state.unreached.get(&segment));
-        found.find(|(until, _)| *until > now).map(|(_, why)| why.clone())
-    }
-
-    /// Whether every segment is reached, as far as is known.
-    pub(super) fn reaches_all(&self) -> bool {
-        self.0.lock().unreached.is_empty()
-    }
-
-    /// Counts bytes that went over a way, which works.
-    fn moved(&self, way: usize, bytes: u64) {
-        let mut state = self.0.lock();
-        state.left.remove(&way);
-        state.moved += bytes;
-    }
-
-    /// Leaves a way for a while.
-    pub(super) fn leave(&self, way: usize, why: &str) {
-        let mut state = self.0.lock();
-        let pause = state.left.get(&way).map_or(LEFT, |left| LEFT_MOST.min(left.pause * 2));
-        if !state.left.contains_key(&way) {
-            tracing::warn!("no RDMA for {pause:?} on one way to a store: {why}");
-        }
-        state.left.insert(way, Left { until: Instant::now() + pause, pause, why: why.to_owned() });
-    }
-
-    fn is_left(&self, way: usize) -> bool {
-        self.0.lock().left.get(&way).is_some_and(|left| Instant::now() < left.until)
-    }
-}
-
-impl State {
-    fn why(&self) -> String {
-        let mut reasons: Vec<&str> = self.left.values().map(|left| left.why.as_str()).collect();
-        reasons.sort_unstable();
-        reasons.dedup();
-        reasons.join("; ")
-    }
 }
 
 impl ByRdma {
@@ -292,14 +149,68 @@ impl Link {
             Ok(way) => way,
             Err(why) => return Ok(Err(NoPair::NoWay(why))),
         };
-        // A device that reaches nobody any more may look for its peer for seconds, at either end.
-        let progress = self.progress();
-        let made = within(patience, 0, &progress, self.make_pair(by, ways, way, access, grant)).await;
+        let made = self.make_pair_within(patience, by, ways, way, (access, grant)).await;
         let made = made.inspect_err(|broken| broken.leave(ways, way))?;
         if let Err(NoPair::NoWay(why)) = &made {
             ways.leave(way, why);
         }
         Ok(made)
+    }
+
+    async fn make_pair_within(
+        &mut self,
+        patience: Duration,
+        by: &ByRdma,
+        ways: &Ways,
+        way: usize,
+        (access, grant): (Access, &[u8]),
+    ) -> Result<Result<(), NoPair>, Broken> {
+        // A device that reaches nobody any more may look for its peer for seconds, at either end.
+        let progress = self.progress();
+        within(patience, 0, &progress, self.make_pair(by, ways, way, access, grant)).await
+    }
+
+    /// Makes a pair over the way, and has the store write to memory of this process by it. A store before [`PROBE_SINCE`] makes the pair
+    /// only.
+    pub(super) async fn probe(
+        &mut self,
+        by: &ByRdma,
+        ways: &Ways,
+        way: usize,
+        (access, grant): (Access, &[u8]),
+        (staging, patience): (Staging, Duration),
+    ) -> Result<Result<(), NoPair>, Broken> {
+        if let Err(no_pair) = self.make_pair_within(patience, by, ways, way, (access, grant)).await? {
+            return Ok(Err(no_pair));
+        }
+        let Some(Paired { end, .. }) = self.paired.take().filter(|_| self.version() >= PROBE_SINCE) else {
+            return Ok(Ok(()));
+        };
+        let mut buffers = Buffers::new(end.into_inner(), staging, Vec::new());
+        let progress = self.progress();
+        let asked = async {
+            buffers.check().map_err(|why| Broken::Rdma(why.to_string()))?;
+            let id = self.begin(Ask::Probe(access), 1, grant);
+            for (offset, len, key, address) in buffers.parts(0, PROBE_LEN) {
+                RdmaOp { op: Op { range: 0, offset, len }, key, address }.encode(self.out());
+            }
+            self.send_out().await?;
+            if let Err(refused) = self.receiver.reply(id).await? {
+                return Ok(Err(NoPair::Refused(refused)));
+            }
+            if let Err(refused) = self.receiver.verdict().await? {
+                return Err(Broken::Rdma(refused.reason));
+            }
+            buffers.told(id as u32).await.map_err(|why| Broken::Rdma(why.to_string()))?;
+            Ok(Ok(()))
+        };
+        match within(patience, PROBE_LEN, &progress, asked).await {
+            Ok(answer) => {
+                self.paired = buffers.settled().map(|end| Paired::new(end, way));
+                Ok(answer)
+            }
+            Err(broken) => Err(broken.given_up(buffers).await),
+        }
     }
 
     async fn make_pair(
@@ -317,7 +228,7 @@ impl Link {
                 "the store speaks version {version} of the transfer protocol, without RDMA"
             ));
         }
-        let theirs = ways.0.lock().theirs;
+        let theirs = ways.theirs();
         let (device, wish) = devices_of(way, by.rdma.len(), theirs);
         // The store counts its devices around, so that before its first answer a device of ours wishes for that of the same number.
         let wish = u16::try_from(if theirs == 0 { device } else { wish }).unwrap_or(0);
@@ -339,7 +250,7 @@ impl Link {
         let mut theirs = [0; END_LEN];
         self.receiver.read_exact(&mut theirs).await?;
         let theirs = End::decode(&theirs);
-        ways.0.lock().theirs = usize::from(theirs.way).clamp(1, 64);
+        ways.learn(usize::from(theirs.way).clamp(1, 64));
         // Some drivers look up where the store is, and wait for an answer.
         let connect = move || end.connect(&theirs).map(|()| end);
         match tokio::task::spawn_blocking(connect).await {
@@ -550,6 +461,10 @@ impl Broken {
     /// The error of a request in `buffers`.
     async fn after(self, buffers: Buffers, ways: &Ways, way: usize) -> Self {
         self.leave(ways, way);
+        self.given_up(buffers).await
+    }
+
+    async fn given_up(self, buffers: Buffers) -> Self {
         match buffers.abandon().await {
             Ok(()) => self,
             Err(why) => Self::Held(why.to_string()),
@@ -680,6 +595,8 @@ async fn copy_out(
 
 #[cfg(test)]
 mod tests {
+    use tokio::time::Instant;
+
     use super::*;
 
     fn cut(lens: &[u64]) -> Vec<std::ops::Range<usize>> {
@@ -687,21 +604,6 @@ mod tests {
             lens.iter().map(|len| Piece { len: *len, ..Piece::empty(0, 0, 0) }).collect();
         let of_pieces = vec![OfPiece::new(); lens.len()];
         batches(&pieces, &Places { of_pieces, staged_bytes: 0 })
-    }
-
-    #[test]
-    fn every_device_of_both_ends_is_used_before_any_pair_of_them_comes_again() {
-        for (ours, theirs) in [(1, 1), (2, 4), (4, 2), (4, 8), (8, 4), (3, 3), (2, 3)] {
-            let pairs: Vec<_> = (0..ours * theirs).map(|way| devices_of(way, ours, theirs)).collect();
-            let first = &pairs[..ours.max(theirs)];
-            let used = |which: fn(&(usize, usize)) -> usize| {
-                first.iter().map(which).collect::<std::collections::BTreeSet<_>>().len()
-            };
-            assert_eq!((used(|pair| pair.0), used(|pair| pair.1)), (ours, theirs));
-            let distinct: std::collections::BTreeSet<_> = pairs.iter().collect();
-            assert_eq!(distinct.len(), ours * theirs, "each pair once: {pairs:?}");
-        }
-        assert_eq!(devices_of(3, 2, 4), (1, 3));
     }
 
     #[test]
@@ -731,39 +633,5 @@ mod tests {
             began.elapsed() < patience * 4 / 3,
             "of the paused clock: before the store is taken for dead"
         );
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_segment_that_no_device_reaches_is_not_asked_for_again_at_once() {
-        let ways = Ways::default();
-        assert!(ways.reaches_all());
-        ways.leave_segment(3, "memlock");
-        assert!(!ways.reaches_all());
-        assert_eq!(ways.lacks([1, 3].into_iter()), Some("memlock".to_owned()));
-        assert_eq!(ways.lacks([1, 2].into_iter()), None);
-        tokio::time::advance(LEFT).await;
-        assert_eq!(ways.lacks([3].into_iter()), None, "the store may have registered it");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_way_that_failed_is_left_for_a_while_and_others_are_tried() {
-        let ways = Ways::default();
-        assert_eq!((ways.pick(2), ways.pick(2)), (Ok(0), Ok(1)));
-        ways.0.lock().theirs = 2;
-        ways.leave(0, "cable");
-        assert_eq!((ways.pick(2), ways.pick(2)), (Ok(1), Ok(1)));
-        ways.leave(1, "switch");
-        assert_eq!(ways.pick(2), Ok(2), "the other device of the store");
-        ways.leave(2, "switch");
-        ways.leave(3, "switch");
-        assert_eq!(ways.pick(2), Err("cable; switch".to_owned()));
-        assert!(ways.any(2).is_err());
-        tokio::time::advance(LEFT).await;
-        assert!(ways.any(2).is_ok() && !ways.is_left(3));
-        ways.leave(3, "switch");
-        tokio::time::advance(LEFT).await;
-        assert!(ways.is_left(3), "longer the second time");
-        ways.moved(3, 0);
-        assert!(!ways.is_left(3));
     }
 }

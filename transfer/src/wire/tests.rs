@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The encoding must not change between builds: these bytes are versions 1 to 3.
+/// The encoding must not change between builds: these bytes are versions 1 to 6.
 #[test]
 fn the_encoding_is_stable() {
     let hello =
@@ -12,10 +12,10 @@ fn the_encoding_is_stable() {
     golden.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4]);
     assert_eq!(hello.encode().as_slice(), golden);
 
-    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x05\x00\x01\x00\x00\x00");
+    assert_eq!(HelloReply::encode(1, Ok(())), b"mcTX\x00\x01\x00\x06\x00\x01\x00\x00\x00");
     assert_eq!(
         HelloReply::encode(0, Err((Status::Identity, "no"))),
-        b"mcTX\x00\x01\x00\x05\x00\x00\x01\x00\x02no"
+        b"mcTX\x00\x01\x00\x06\x00\x00\x01\x00\x02no"
     );
 
     let mut out = Vec::new();
@@ -34,6 +34,8 @@ fn the_encoding_is_stable() {
         (Ask::Pair(Access::Write), [2, 2]),
         (Ask::RdmaWrite, [2, 3]),
         (Ask::RdmaWriteAndSeal, [2, 4]),
+        (Ask::Probe(Access::Read), [1, 7]),
+        (Ask::Probe(Access::Write), [2, 7]),
     ] {
         let mut out = Vec::new();
         Request { id: 9, ask, ops: 1, grant_len: 0x0203 }.encode(&mut out);
@@ -83,6 +85,8 @@ fn every_field_is_bounded_before_anything_is_read_for_it() {
     assert_eq!(request(0, 0, [1, 0]), Err(WireError::Ops(0)));
     assert_eq!(request(MAX_OPS as u16 + 1, 0, [1, 0]), Err(WireError::Ops(MAX_OPS as u16 + 1)));
     assert_eq!(request(1, u32::MAX, [1, 0]), Err(WireError::Grant(u32::MAX)));
+    assert_eq!(request(2, 0, [2, 2]), Err(WireError::Ops(2)));
+    assert_eq!(request(2, 0, [1, 7]), Err(WireError::Ops(2)));
     assert_eq!(request(1, 0, [3, 0]), Err(WireError::Access(3, 0)));
     assert_eq!(request(1, 0, [2, 9]), Err(WireError::Access(2, 9)));
     assert_eq!(VerdictHeader::decode(&[0, 255, 255]), Err(WireError::Reason(u16::MAX)));

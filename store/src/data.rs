@@ -182,9 +182,13 @@ impl Data {
             let segments = self.memory.segments();
             let registered = segments.iter().filter(|segment| segment.registrations() > 0).count();
             let devices = rdma.names().collect::<Vec<_>>().join(", ");
-            let lacks = segments.iter().find_map(|segment| segment.lacks_registration());
-            let lacks = lacks.map_or_else(String::new, |why| format!("; {why}"));
-            format!("{devices}; {registered} of {} segments are registered{lacks}", segments.len())
+            let mut how =
+                vec![devices, format!("{registered} of {} segments are registered", segments.len())];
+            how.extend(rdma.lacks());
+            how.extend(
+                segments.iter().find_map(|segment| segment.lacks_registration()).map(|why| why.to_string()),
+            );
+            how.join("; ")
         });
         let report = |name, how: Result<String, String>, bytes_read, bytes_written| TransportReport {
             name,

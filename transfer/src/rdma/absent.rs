@@ -42,8 +42,14 @@ impl Rdma {
         Self::open(devices, options).map(|rdma| match rdma.0 {})
     }
 
-    /// Names of the devices.
+    /// Names of the devices that can be used at present.
     pub fn names(&self) -> std::iter::Empty<&str> {
+        match self.0 {}
+    }
+
+    /// Why other devices can't be used at present.
+    #[must_use]
+    pub fn lacks(&self) -> Vec<String> {
         match self.0 {}
     }
 

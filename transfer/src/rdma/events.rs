@@ -28,7 +28,11 @@ fn follow_device(rdma: &Weak<Rdma>, nth: usize, device: &Arc<Device>) {
         let Some(rdma) = rdma.upgrade() else { return };
         match event {
             Ok(Some(Event::Changed(why))) => rdma.renew(nth, &why),
-            Ok(Some(Event::Fatal)) => rdma.fail(nth),
+            Ok(Some(Event::Fatal)) => {
+                // Later events don't make it good: it works again at the earliest when it is opened again.
+                rdma.fail(nth);
+                return;
+            }
             Ok(Some(Event::Other) | None) => {}
             Err(error) => {
                 tracing::warn!("{error}: its changes need a restart");

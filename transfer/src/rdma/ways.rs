@@ -17,6 +17,8 @@ use crate::wire::{End, PROBE_LEN};
 /// The RDMA devices that this process uses, open.
 pub struct Rdma {
     pub(super) ways: Vec<Way>,
+    /// Why other devices were left when these were opened.
+    left: Vec<String>,
     /// Memory of this process's transfers as a client.
     pub(super) buffers: Arc<Pool>,
     options: RdmaOptions,
@@ -72,7 +74,7 @@ impl Rdma {
             left.push("no RDMA device can be used".to_owned());
             return Err(NoRdma(left.join("; ")));
         }
-        let opened = Arc::new(Self { ways, buffers: Pool::new(), options: options.clone() });
+        let opened = Arc::new(Self { ways, left, buffers: Pool::new(), options: options.clone() });
         events::follow(&opened);
         Ok(opened)
     }
@@ -97,8 +99,8 @@ impl Rdma {
                     limits.region_bytes, limits.queue_pairs, limits.reads_at_once
                 ));
                 reasons.push("moved 4 KiB each way between two queue pairs of its own".to_owned());
-                let (ways, buffers) = (vec![way], Pool::new());
-                let memory = Staging::try_one(&Self { ways, buffers, options: options.clone() });
+                let (ways, left, buffers) = (vec![way], Vec::new(), Pool::new());
+                let memory = Staging::try_one(&Self { ways, left, buffers, options: options.clone() });
                 reasons.push(match &memory {
                     Ok(bytes) => format!("registered {bytes} bytes to try it"),
                     Err(why) => why.to_string(),
@@ -110,9 +112,16 @@ impl Rdma {
         Ok(names.into_iter().map(report).collect())
     }
 
-    /// Names of the devices.
+    /// Names of the devices that can be used at present.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.ways.iter().map(Way::name)
+        self.ways.iter().filter(|way| way.path().is_ok()).map(Way::name)
+    }
+
+    /// Why other devices can't be used at present: one line for each, which names it.
+    #[must_use]
+    pub fn lacks(&self) -> Vec<String> {
+        let down = self.ways.iter().filter_map(|way| way.path().err().map(|why| why.to_string()));
+        self.left.iter().cloned().chain(down).collect()
     }
 
     /// Why this process can't register memory for its transfers as a client at present.
@@ -182,6 +191,7 @@ impl fmt::Debug for Rdma {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rdma")
             .field("devices", &self.names().collect::<Vec<_>>())
+            .field("lacks", &self.lacks())
             .field("free_buffer_bytes", &self.buffers.free_bytes())
             .finish_non_exhaustive()
     }

@@ -106,6 +106,7 @@ impl Ways {
                 if failed > 0 {
                     how.push(format!("{failed} of {all} ways failed: {}", state.why()));
                 }
+                how.extend(rdma.lacks());
                 how.extend(unreached.into_iter().map(str::to_owned));
                 PeerTransport::usable(RDMA, how.join("; "))
             }

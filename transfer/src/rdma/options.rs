@@ -49,20 +49,21 @@ impl Default for RdmaOptions {
 
 impl RdmaOptions {
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let number = |most: u64| {
+        let number = |least: u64, most: u64| {
             let hexadecimal = value.strip_prefix("0x").map(|digits| u64::from_str_radix(digits, 16));
             let number = hexadecimal.unwrap_or_else(|| value.parse());
-            number.ok().filter(|number| *number <= most).ok_or_else(|| format!("{name} can't be {value:?}"))
+            let number = number.ok().filter(|number| (least..=most).contains(number));
+            number.ok_or_else(|| format!("{name} can't be {value:?}"))
         };
-        let byte = |most| number(most).map(|number| number as u8);
+        let byte = |least, most| number(least, most).map(|number| number as u8);
         match name {
-            "traffic-class" => self.traffic_class = byte(255)?,
-            "service-level" => self.service_level = byte(15)?,
-            "gid-index" => self.gid_index = Some(byte(255)?),
-            "pkey" => self.pkey = Some(number(0xffff)? as u16),
-            "port" => self.port = Some(byte(255)?),
-            "timeout" => self.timeout = byte(31)?.max(1),
-            "pairs" => self.pairs = number(1 << 20)? as usize,
+            "traffic-class" => self.traffic_class = byte(0, 255)?,
+            "service-level" => self.service_level = byte(0, 15)?,
+            "gid-index" => self.gid_index = Some(byte(0, 255)?),
+            "pkey" => self.pkey = Some(number(1, 0xffff)? as u16),
+            "port" => self.port = Some(byte(1, 255)?),
+            "timeout" => self.timeout = byte(1, 31)?,
+            "pairs" => self.pairs = number(1, 1 << 20)? as usize,
             _ => return Err(format!("there is no option {name:?}")),
         }
         Ok(())
@@ -118,19 +119,25 @@ mod tests {
             assert_eq!(text.parse::<RdmaOptions>().unwrap().to_string(), text);
         }
         assert_eq!("pkey=0x8001".parse::<RdmaOptions>().unwrap().pkey, Some(0x8001));
-        let bad = [
-            "",
-            "timeout",
-            "timeout=32",
-            "service-level=16",
-            "gid-index=256",
-            "dscp=3",
-            "port=-1",
-            "port=0x",
-        ];
-        for text in bad {
+        for (text, why) in [
+            ("", "there is no option \"\""),
+            ("dscp=3", "there is no option \"dscp\""),
+            ("timeout", "timeout can't be \"\""),
+            ("timeout=0", "timeout can't be \"0\""),
+            ("timeout=32", "timeout can't be \"32\""),
+            ("traffic-class=256", "traffic-class can't be \"256\""),
+            ("service-level=16", "service-level can't be \"16\""),
+            ("gid-index=256", "gid-index can't be \"256\""),
+            ("pkey=0x10000", "pkey can't be \"0x10000\""),
+            ("pkey=0", "pkey can't be \"0\""),
+            ("port=-1", "port can't be \"-1\""),
+            ("port=0x", "port can't be \"0x\""),
+            ("port=0", "port can't be \"0\""),
+            ("pairs=0", "pairs can't be \"0\""),
+            ("gid-index=1,pairs=all", "pairs can't be \"all\""),
+        ] {
             let error = text.parse::<RdmaOptions>().unwrap_err().to_string();
-            assert!(error.contains(&format!("{text:?}")) && error.contains("traffic-class"), "{error}");
+            assert!(error.starts_with(&format!("{text:?} is no list")) && error.contains(why), "{error}");
         }
     }
 }

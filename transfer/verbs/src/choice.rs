@@ -193,10 +193,17 @@ pub fn choose(ports: &[Port], wanted: Wanted) -> Choice {
                     marks: Marks::default(),
                 });
             }
+            None if wanted.gid_index.is_some() => {
+                reasons.push(format!("{name}: left, it has no such address"));
+            }
             None => {
                 reasons.push(format!("{name}: left, it has no address: give its interface an IP address"));
             }
         }
+    }
+    if path.is_none() {
+        reasons.extend(wanted.port.map(|port| format!("port {port} was asked for")));
+        reasons.extend(wanted.gid_index.map(|index| format!("an address with index {index} was asked for")));
     }
     Choice { path, reasons }
 }
@@ -265,8 +272,13 @@ mod tests {
         let taken = |wanted| choose(&ports, wanted).path.map(|path| (path.port, path.gid.index));
         assert_eq!(taken(Wanted { port: Some(2), gid_index: None }), Some((2, 1)));
         assert_eq!(taken(Wanted { port: None, gid_index: Some(2) }), Some((1, 2)));
-        assert_eq!(taken(Wanted { port: Some(3), gid_index: None }), None);
-        assert_eq!(taken(Wanted { port: None, gid_index: Some(7) }), None);
+        for (wanted, missing) in [
+            (Wanted { port: Some(3), gid_index: None }, "port 3 was asked for"),
+            (Wanted { port: None, gid_index: Some(7) }, "an address with index 7 was asked for"),
+        ] {
+            let Choice { path, reasons } = choose(&ports, wanted);
+            assert_eq!((path, reasons.last().map(String::as_str)), (None, Some(missing)));
+        }
         let reasons = choose(&ports, Wanted { port: Some(2), gid_index: Some(2) }).reasons.join("\n");
         assert!(reasons.contains("port 1 (Ethernet): left, another one was asked for"), "{reasons}");
         assert!(reasons.contains("gid 1 10.9.0.1 (RoCE v2): left, another one was asked for"), "{reasons}");

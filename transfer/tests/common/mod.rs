@@ -84,6 +84,7 @@ impl Store {
         let authority = Arc::new(Authority::new(clock));
         authority.learn(CLUSTER, ClusterTime(0));
         let segment = Segment::allocate(0, len, &mut |_| {}).unwrap();
+        let max_pairs = rdma.as_ref().map_or(0, |rdma| rdma.max_pairs());
         let config = DataServerConfig {
             store: STORE,
             epoch: EPOCH,
@@ -94,7 +95,7 @@ impl Store {
             fence_bytes,
             max_connections,
             rdma,
-            max_pairs: 1_000,
+            max_pairs,
         };
         let address = listener.local_addr().unwrap().to_string();
         let server = Arc::new(DataServer::new(config).with_timeouts(timeouts));

@@ -286,3 +286,36 @@ impl Connection<'_> {
 fn no_pair() -> Refusal {
     Refusal::Device("the connection has no queue pair".to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_report_reaches_a_client_that_knows_it_and_no_other() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let socket = Socket::new(listener.accept().await.unwrap().0, Duration::from_secs(10));
+        for are_known in [false, true] {
+            let reports = Reports { socket: &socket, are_known, sent: AtomicUsize::new(0) };
+            reports.send();
+            assert_eq!(reports.rest().count(), 0, "the client has taken what there was");
+        }
+        drop(socket);
+        let mut sent = Vec::new();
+        client.read_to_end(&mut sent).await.unwrap();
+        assert_eq!(sent, PROGRESS);
+    }
+
+    #[tokio::test]
+    async fn the_rest_of_a_report_that_was_sent_in_part_goes_before_the_reply() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let socket = Socket::new(listener.accept().await.unwrap().0, Duration::from_secs(10));
+        let reports = Reports { socket: &socket, are_known: true, sent: AtomicUsize::new(3) };
+        assert_eq!(reports.rest().count(), PROGRESS.len() - 3);
+    }
+}

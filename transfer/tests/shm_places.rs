@@ -100,7 +100,9 @@ async fn a_descriptor_that_takes_long_to_close_holds_up_no_thread_of_the_runtime
         drop(peers);
         in_time
     });
-    // The store has the only descriptors then. The second one comes with a message that is not read to its end.
+    // The store has the only descriptors then. The first one is closed after the answer to its message, for which the connection is
+    // kept, and the second one comes with a message that is not read to its end.
+    let mut kept = Vec::new();
     for (lingering, is_received) in [(one.0, true), (two.0, false)] {
         let stream = connected(&host).await;
         let message = if is_received { [&[0, 0, 0, 2][..], &[0; 16]].concat() } else { vec![0] };
@@ -110,6 +112,7 @@ async fn a_descriptor_that_takes_long_to_close_holds_up_no_thread_of_the_runtime
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
         let message = [IoSlice::new(&message)];
         rustix::net::sendmsg(stream.as_fd(), &message, &mut ancillary, SendFlags::empty()).unwrap();
+        kept.extend(is_received.then_some(stream));
     }
     let (transport, shared) = client(ShmAccess::SameUid);
     assert!(read(&transport, &host, &host.peer, (0, MIB, 5)).await.unwrap() == value);

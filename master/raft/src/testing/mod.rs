@@ -32,6 +32,9 @@ pub const CLUSTER: ClusterId = ClusterId(0xc1);
 
 pub const NO_CLUSTER: &str = "this node takes part in no cluster";
 
+/// Time limit of a commit, long enough for a machine that is busy with other builds.
+const COMMIT: Duration = Duration::from_secs(60);
+
 /// Metrics that are not read.
 pub fn unread_metrics() -> RpcTimes {
     RpcTimes::new(|_| Histogram::noop())
@@ -267,10 +270,13 @@ impl Pool {
     pub async fn propose(&self, command: Proposal) -> LogId {
         let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
         loop {
-            let at = self.leader().await;
-            match self.node(at).raft().client_write(command.clone()).await {
-                Ok(written) => return written.log_id,
-                Err(err) => assert!(tokio::time::Instant::now() < deadline, "no write for 10 s: {err}"),
+            let leader = self.node(self.leader().await);
+            // A leader without a majority may lead on, and never answers.
+            let write = tokio::time::timeout(COMMIT, leader.raft().client_write(command.clone()));
+            match write.await {
+                Ok(Ok(written)) => return written.log_id,
+                Ok(Err(err)) => assert!(tokio::time::Instant::now() < deadline, "no write for 10 s: {err}"),
+                Err(_) => panic!("the leader {} commits nothing for {COMMIT:?}", leader.node_id()),
             }
         }
     }

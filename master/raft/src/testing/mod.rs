@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a cluster for tests; shipped builds do not have it")]
 
+#[cfg(test)]
+pub(crate) mod gate;
 pub mod mem_log;
 
 use std::collections::BTreeMap;

@@ -1,10 +1,7 @@
 //! Raft goes on while a snapshot is received, read back and decoded. A gate delays that for as long as a test needs.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::fs;
 
 use mc_index::{Settings, State};
 use mc_log::{Entry, LogId, Membership, SnapshotMeta, StoredMembership, TypeConfig, Vote, encode_membership};
@@ -16,90 +13,14 @@ use openraft::EntryPayload;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::AppendEntriesRequest;
 use openraft::storage::{IOFlushed, RaftLogStorage};
-use parking_lot::{Condvar, Mutex};
-use tempfile::TempPath;
 use tokio::task::JoinHandle;
 use tonic::Status;
 
 use crate::convert::{append_to_wire, log_id_to_wire, vote_from_wire, vote_to_wire};
 use crate::envelope::Identity;
-use crate::snapshots::{Disk, FileSystem, SnapshotError};
+use crate::testing::gate::{Before, Gate};
 use crate::testing::{CLUSTER, Pool};
 use crate::{RaftTiming, SnapshotLimits, SnapshotStore};
-
-/// Point at which snapshots wait before they are read back.
-#[derive(Debug, Default)]
-struct Gate {
-    state: Mutex<GateState>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct GateState {
-    closed: bool,
-    came: usize,
-}
-
-/// Opens the gate when the test ends in any way, so that no thread waits for ever.
-struct Closed(Arc<Gate>);
-
-impl Closed {
-    fn new(pool: &mut Pool, at: usize) -> Self {
-        let gate = Arc::new(Gate::default());
-        gate.state.lock().closed = true;
-        pool.members[at].disk = gate.clone();
-        Self(gate)
-    }
-
-    /// Waits until that many snapshots have reached the gate.
-    async fn came(&self, count: usize) {
-        until("a snapshot to come to the gate", async || self.0.state.lock().came >= count).await;
-    }
-
-    fn open(&self) {
-        self.0.state.lock().closed = false;
-        self.0.changed.notify_all();
-    }
-}
-
-impl Drop for Closed {
-    fn drop(&mut self) {
-        self.open();
-    }
-}
-
-impl Disk for Gate {
-    fn free(&self, dir: &Path) -> io::Result<u64> {
-        FileSystem.free(dir)
-    }
-
-    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
-        FileSystem.write(file, bytes)
-    }
-
-    fn sync(&self, file: &File) -> io::Result<()> {
-        FileSystem.sync(file)
-    }
-
-    fn open(&self, path: &Path) -> io::Result<File> {
-        let mut state = self.state.lock();
-        state.came += 1;
-        self.changed.wait_while(&mut state, |state| state.closed);
-        FileSystem.open(path)
-    }
-
-    fn rename(&self, partial: TempPath, to: &Path) -> io::Result<()> {
-        FileSystem.rename(partial, to)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> Result<(), SnapshotError> {
-        FileSystem.sync_dir(dir)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        FileSystem.remove(path)
-    }
-}
 
 /// The three masters by their roles: A leads, B has all of its log, C was away and is sent a snapshot.
 #[tokio::test(flavor = "multi_thread")]
@@ -120,7 +41,8 @@ async fn a_voter_that_decodes_a_snapshot_votes() {
     })
     .await;
 
-    let gate = Closed::new(&mut pool, c);
+    let gate = Gate::closed(Before::ReadBack);
+    pool.members[c].disk = gate.disk();
     pool.start(c).await.unwrap();
     gate.came(1).await;
     let last = pool.write(150).await;
@@ -156,10 +78,11 @@ fn members() -> Membership {
 }
 
 /// Returns a master that has taken part in nothing so far, with a gate in front of its reading back.
-async fn newcomer() -> (Pool, Closed) {
+async fn newcomer() -> (Pool, Gate) {
     let mut pool = Pool::unformed(1, SnapshotLimits::default(), RaftTiming::LAN).await;
     pool.stop(0).await;
-    let gate = Closed::new(&mut pool, 0);
+    let gate = Gate::closed(Before::ReadBack);
+    pool.members[0].disk = gate.disk();
     pool.start(0).await.unwrap();
     (pool, gate)
 }
@@ -240,7 +163,7 @@ async fn a_snapshot_that_came_in_whole_is_installed_after_its_sender_has_gone() 
     // The sender tries again.
     let answer = send(&pool, 1, 20).await.unwrap().unwrap();
     assert_eq!(answer, Vote::new_committed(1, SENDER));
-    assert_eq!(gate.0.state.lock().came, 1, "it was answered without the transfer");
+    assert_eq!(gate.count(), 1, "it was answered without the transfer");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -63,6 +63,7 @@ pub(crate) fn sample(api: &Api) -> Sample {
         can_write: status.role == "leader"
             && coordinator.is_some_and(|coordinator| coordinator.raft.blocked().is_none()),
         round_trip: coordinator.and_then(|coordinator| coordinator.raft.round_trip()),
+        votes_late: coordinator.is_some_and(|coordinator| coordinator.raft.votes_late()),
         committed: status.committed,
         applied: status.applied,
         objects: status.keys,

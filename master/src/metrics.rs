@@ -262,6 +262,7 @@ pub(crate) struct MasterMetrics {
     has_leader: Gauge,
     can_write: Gauge,
     round_trip: Gauge,
+    votes_late: Gauge,
     committed: Gauge,
     applied: Gauge,
     purged: Gauge,
@@ -292,6 +293,8 @@ pub(crate) struct Sample {
     /// Whether this master leads and a majority answers it in time.
     pub(crate) can_write: bool,
     pub(crate) round_trip: Option<Duration>,
+    /// Whether the log's syncs take too long for this master's vote to count in an election.
+    pub(crate) votes_late: bool,
     pub(crate) committed: u64,
     pub(crate) applied: u64,
     pub(crate) purged: u64,
@@ -476,6 +479,12 @@ impl MasterMetrics {
                 "Time that a majority took to answer the last heartbeats, on the leader; else 0",
                 &[],
             ),
+            votes_late: r.gauge(
+                "mc_raft_votes_late",
+                "1 when this master's log takes too long for a sync for its vote to count in an election: elections fail while that \
+                 holds for a majority",
+                &[],
+            ),
             committed: r.gauge("mc_raft_committed_index", "Last log index known to be committed", &[]),
             applied: r.gauge("mc_raft_applied_index", "Last log index applied to the index of objects", &[]),
             purged: r.gauge("mc_raft_purged_index", "Last log index that a snapshot covers and the log no longer has", &[]),
@@ -580,6 +589,7 @@ impl MasterMetrics {
         self.has_leader.set(flag(sample.has_leader));
         self.can_write.set(flag(sample.can_write));
         self.round_trip.set(sample.round_trip.unwrap_or_default().as_secs_f64());
+        self.votes_late.set(flag(sample.votes_late));
         self.committed.set(sample.committed as f64);
         self.applied.set(sample.applied as f64);
         self.purged.set(sample.purged as f64);

@@ -158,7 +158,7 @@ pub struct RaftNode {
     pub(super) leaving: Arc<AtomicBool>,
     /// Held while the membership is changed.
     pub(super) changing: tokio::sync::Mutex<()>,
-    timing: RaftTiming,
+    pub(super) timing: RaftTiming,
     /// A hand-over yields the term: voters may elect another leader before this node's lease ends.
     ballots: Arc<Ballots>,
     blocked: watch::Receiver<Option<Blocked>>,

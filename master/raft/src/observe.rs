@@ -5,7 +5,7 @@ use openraft::async_runtime::watch::WatchReceiver as _;
 use openraft::{RaftMetrics, ServerState};
 use tokio::sync::watch;
 
-use super::{RaftNode, Seat};
+use super::{RaftNode, Seat, tasks};
 
 /// A Raft node's report of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,12 @@ impl RaftNode {
                 .max(self.heard.committed()),
             purged: metrics.purged.as_ref().map_or(0, |id| id.index),
         }
+    }
+
+    /// Whether this node's log takes so long for a sync that its vote may come too late for an election.
+    #[must_use]
+    pub fn votes_late(&self) -> bool {
+        tasks::late_votes(self.pace.now(), self.timing).is_some()
     }
 
     /// Returns this node's part in the committed membership, as far as this node knows it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_log::{LogId, Raft, SyncPace};
+use mc_log::{LogId, Pace, Raft, SyncPace};
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -78,7 +78,7 @@ pub(super) fn send_lost_entries_again(raft: Raft<Machine>, acks: Arc<Acks>) -> A
 
 /// Warns, at most once a minute, while there is no leader and this node's log takes longer for a sync than an election allows.
 ///
-/// A vote counts once it is durable. Where a majority's syncs take longer than the shortest election timeout, votes come
+/// A vote counts once it is durable. Where that takes a majority's disks too long ([`RaftTiming::longest_sync`]), votes come
 /// after the next candidate has begun, and no election may ever have a winner.
 pub(super) fn warn_of_slow_votes(
     leadership: watch::Receiver<Leadership>,
@@ -98,8 +98,8 @@ pub(super) fn warn_of_slow_votes(
                 continue;
             }
             let since = now - *leaderless.get_or_insert(now);
-            let sync = pace.now().map(|pace| pace.median);
-            if let Some(warning) = slow_votes(since, sync, timing)
+            let sync = late_votes(pace.now(), timing);
+            if let Some(warning) = sync.and_then(|sync| slow_votes(since, sync, timing))
                 && warned.is_none_or(|at| now - at >= WARN_EVERY)
             {
                 tracing::warn!("{warning}");
@@ -109,14 +109,18 @@ pub(super) fn warn_of_slow_votes(
     })
 }
 
-/// Returns the warning for a node that has known no leader for a while, and whose median sync takes that long.
-fn slow_votes(leaderless: Duration, sync: Option<Duration>, timing: RaftTiming) -> Option<String> {
-    let sync = sync.filter(|sync| *sync >= timing.election_min)?;
+/// Returns the median duration of the log's latest syncs, if it is too long for an election.
+pub(super) fn late_votes(pace: Option<Pace>, timing: RaftTiming) -> Option<Duration> {
+    pace.map(|pace| pace.median).filter(|sync| *sync > timing.longest_sync())
+}
+
+/// Returns the warning for a node that has known no leader for a while, and whose syncs take that long.
+fn slow_votes(leaderless: Duration, sync: Duration, timing: RaftTiming) -> Option<String> {
     // An election or two may fail for other reasons.
     (leaderless >= timing.election_max * 6).then(|| {
         format!(
-            "no leader has been elected for {} s, and this master's disk takes {} ms for a sync of the log: a vote counts once \
-             it is synced, and elections time out after {} to {} ms. Give the masters' logs faster disks, or stop all masters \
+            "no leader has been elected for {} s, and this master's disk takes {} ms for a sync of the log: an election \
+             takes two such syncs, and times out after {} to {} ms. Give the masters' logs faster disks, or stop all masters \
              and start them with a slower --raft-timing",
             leaderless.as_secs(),
             sync.as_millis(),
@@ -195,15 +199,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_syncs_are_named_while_elections_fail_and_not_otherwise() {
+    fn slow_syncs_are_named_while_elections_fail() {
         let ms = Duration::from_millis;
-        let said = |leaderless, sync: Option<u64>| slow_votes(ms(leaderless), sync.map(ms), RaftTiming::LAN);
-        let warning = said(4_000, Some(180)).unwrap();
+        let said = |leaderless| slow_votes(ms(leaderless), ms(180), RaftTiming::LAN);
+        let warning = said(4_000).unwrap();
         for part in ["for 4 s", "180 ms for a sync", "150 to 300 ms", "--raft-timing"] {
             assert!(warning.contains(part), "{part}: {warning}");
         }
-        assert_eq!(said(4_000, Some(149)), None);
-        assert_eq!(said(4_000, None), None, "nothing was synced");
-        assert_eq!(said(1_700, Some(180)), None, "elections may still be going on");
+        assert_eq!(said(1_700), None, "elections may still be going on");
+    }
+
+    #[test]
+    fn votes_are_late_where_two_syncs_take_longer_than_a_mean_election_timeout() {
+        let ms = Duration::from_millis;
+        let late = |median, timing| {
+            late_votes(Some(Pace { median: ms(median), spent: ms(900), latest: ms(900), syncs: 3 }), timing)
+        };
+        assert_eq!(late(112, RaftTiming::LAN), None, "one long sync is not the pace of the disk");
+        assert_eq!(late(113, RaftTiming::LAN), Some(ms(113)));
+        assert_eq!(late(375, RaftTiming::WAN), None);
+        assert_eq!(late(376, RaftTiming::WAN), Some(ms(376)));
+        assert_eq!(late_votes(None, RaftTiming::LAN), None, "nothing was synced");
     }
 }

@@ -45,6 +45,14 @@ impl RaftTiming {
         (self.election_min * 3 / 4).max(self.heartbeat)
     }
 
+    /// Returns the longest time for a sync of the log with which elections succeed: half of the mean election timeout.
+    ///
+    /// An election takes two syncs one after the other, of the candidate's own vote and of another voter's. If they take
+    /// longer, a mean timeout ends, and with it the election, before the vote counts.
+    pub(crate) fn longest_sync(self) -> Duration {
+        (self.election_min + self.election_max) / 4
+    }
+
     /// Returns the longest round trip between masters that it supports.
     pub(crate) fn supported_round_trip(self) -> Duration {
         self.election_min / 2

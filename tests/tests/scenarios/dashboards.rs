@@ -14,7 +14,7 @@ use serde_json::Value;
 const MIB: usize = 1 << 20;
 
 /// Endings of the names of counts, indexes and flags. All other gauges and histograms end in a unit.
-const WITHOUT_UNIT: [&str; 15] = [
+const WITHOUT_UNIT: [&str; 16] = [
     "_objects",
     "_groups",
     "_stores",
@@ -29,6 +29,7 @@ const WITHOUT_UNIT: [&str; 15] = [
     "_is_leader",
     "_has_leader",
     "_can_write",
+    "_votes_late",
     "_ready",
 ];
 const UNITS: [&str; 3] = ["_seconds", "_bytes", "_ratio"];

@@ -129,6 +129,16 @@ pub(super) const BOARD: Board = Board {
                 .alarm_from(0.05)
                 .see("A master's disk is slow, stuck or broken"),
                 Panel::graph(
+                    "Votes that come too late",
+                    Unit::Count,
+                    &[("mc_raft_votes_late{}", "{{instance}}")],
+                    "1: half of that master's syncs take longer than an election allows (112 ms with `--raft-timing lan`, 375 ms with \
+                     `wan`). A leader goes on with a majority at 1, but if it is lost, no other is elected. Give them faster disks, or \
+                     a slower timing.",
+                )
+                .alarm_from(1.0)
+                .see("A master's disk is slow, stuck or broken"),
+                Panel::graph(
                     "Other parts of a log write, p99",
                     Unit::Seconds,
                     &[

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use mc_log::{LogId, MasterNode};
+use mc_log::{LogId, MasterNode, Membership};
 use mc_types::NodeId;
 use openraft::ChangeMembers;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -45,6 +45,19 @@ pub enum ChangeError {
     /// It may still be made.
     #[error("{0}")]
     Unknown(String),
+}
+
+/// Whether a voter of `membership` that has no vote after `change` stays a member. It does if its place is reserved, also
+/// where the next leader finishes the change. Any other one is forgotten.
+fn keeps_places(change: &Change, membership: &Membership) -> bool {
+    let is_reserved = |node: &NodeId| membership.get_node(node).is_some_and(MasterNode::is_reserved);
+    match change {
+        Change::Leave(_) => true,
+        Change::Voters(voters) => {
+            membership.voter_ids().any(|voter| is_reserved(&voter) && !voters.contains(&voter))
+        }
+        Change::Learner(..) | Change::Forget(_) => false,
+    }
 }
 
 impl RaftNode {
@@ -117,13 +130,7 @@ impl RaftNode {
         if let Some(voters) = &voters {
             self.hear_majority(roster.term, voters).await?;
         }
-        // A voter that leaves its place reserved stays a member, also where the next leader finishes the change. Any other
-        // one that is no voter any more is forgotten.
-        let retain = match &change {
-            Change::Leave(_) => true,
-            Change::Voters(voters) => self.reserved_voters().iter().any(|voter| !voters.contains(voter)),
-            Change::Learner(..) | Change::Forget(_) => false,
-        };
+        let retain = keeps_places(&change, self.metrics.borrow_watched().membership_config.membership());
         let change = match change {
             Change::Learner(node, addresses) => ChangeMembers::AddNodes(BTreeMap::from([(node, addresses)])),
             Change::Voters(voters) => ChangeMembers::ReplaceAllVoters(voters),
@@ -140,14 +147,6 @@ impl RaftNode {
             }
         };
         self.change(change, retain, roster.version).await
-    }
-
-    /// Returns the voters of any configuration in force whose places are reserved: they are about to lose their votes.
-    fn reserved_voters(&self) -> Vec<NodeId> {
-        let metrics = self.metrics.borrow_watched();
-        let membership = metrics.membership_config.membership();
-        let reserved = |node: &NodeId| membership.get_node(node).is_some_and(MasterNode::is_reserved);
-        membership.voter_ids().filter(reserved).collect()
     }
 
     /// Returns once a majority of `voters` has answered something that was sent after the call.
@@ -219,5 +218,33 @@ impl RaftNode {
                 "no majority of the masters confirmed it within {CHANGE_TIMEOUT:?}"
             ))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leader_that_finishes_a_departure_keeps_the_place() {
+        let ids = |ids: &[u64]| -> BTreeSet<_> { ids.iter().copied().map(NodeId).collect() };
+        let membership = |configs: &[&[u64]], reserved: &[u64]| {
+            let node = |id| {
+                let node =
+                    MasterNode { raft: format!("m{id}:1"), http: "h:1".into(), ..MasterNode::default() };
+                (NodeId(id), if reserved.contains(&id) { node.reserved() } else { node })
+            };
+            let configs = configs.iter().map(|voters| ids(voters)).collect();
+            Membership::new(configs, (1..=3).map(node).collect::<BTreeMap<_, _>>()).unwrap()
+        };
+        let whole = membership(&[&[1, 2, 3]], &[]);
+        assert!(keeps_places(&Change::Leave(NodeId(3)), &whole));
+        assert!(!keeps_places(&Change::Voters(ids(&[1, 2])), &whole), "a removal");
+        let half_left = membership(&[&[1, 2, 3], &[1, 2]], &[3]);
+        assert!(keeps_places(&Change::Voters(ids(&[1, 2])), &half_left), "finished by the next leader");
+        let half_removed = membership(&[&[1, 2, 3], &[1, 2]], &[]);
+        assert!(!keeps_places(&Change::Voters(ids(&[1, 2])), &half_removed));
+        let left = membership(&[&[1, 2]], &[3]);
+        assert!(!keeps_places(&Change::Voters(ids(&[1])), &left), "a removal beside a reserved place");
     }
 }

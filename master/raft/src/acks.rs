@@ -394,7 +394,10 @@ mod tests {
         assert_eq!(acks.answered(PEER, 8, later, &conflict(5)), Ok(()), "another term");
         let lost = Lost { peer: PEER, term: 7, acknowledged: id(5), missing: id(4) };
         assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Err(lost));
-        assert_eq!(*acks.losses().borrow(), Some(lost));
+        let mut losses = acks.losses();
+        assert_eq!(*losses.borrow_and_update(), Some(lost));
+        assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Err(lost));
+        assert!(losses.has_changed().unwrap(), "until it is forgotten, each answer is acted on");
         acks.forget(&Lost { term: 6, ..lost });
         assert_eq!(acks.answered(PEER, 7, later, &conflict(4)), Err(lost), "another term's loss was allowed");
         acks.forget(&lost);

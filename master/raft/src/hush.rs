@@ -141,6 +141,34 @@ mod tests {
         assert!(hush.check(PEER).is_ok(), "it counts from the new one's first");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_has_just_ceased_to_answer_is_sent_messages_while_others_are_left_alone() {
+        let (hush, other) = (hush(), NodeId(3));
+        hush.no_answer(PEER);
+        pass(300).await;
+        hush.no_answer(other);
+        assert!(hush.check(PEER).is_err());
+        pass(149).await;
+        assert!(hush.check(other).is_ok(), "it may only be slow");
+        pass(1).await;
+        assert!(hush.check(other).is_err(), "it is left alone with the others from here on");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_ceases_to_answer_after_all_others_answered_is_left_alone_for_a_whole_pause() {
+        let hush = hush();
+        hush.no_answer(PEER);
+        pass(300).await;
+        hush.answered(PEER);
+        hush.no_answer(PEER);
+        pass(150).await;
+        for _ in 0..12 {
+            assert!(hush.check(PEER).is_err());
+            pass(50).await;
+        }
+        assert!(hush.check(PEER).is_ok(), "it is tried again");
+    }
+
     /// A follower stands once it has heard nothing for one maximum election timeout, and its own timeout is over; the other
     /// one votes for it if it has heard nothing for as long. Whenever the second link is cut, both hear nothing at once for
     /// two maximum timeouts.

@@ -395,7 +395,31 @@ async fn blocking<R: Send + 'static>(work: impl FnOnce() -> io::Result<R> + Send
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mc_index::Stamp;
+    use crate::snapshots::SnapshotStore;
+    use mc_index::{Settings, Stamp};
+    use mc_types::ClusterId;
+
+    /// Readers of the index wait for one hold, and never for a whole range of entries.
+    #[tokio::test]
+    async fn a_long_range_of_entries_is_applied_in_holds_of_a_few() {
+        const ENTRIES: u64 = 10 * ENTRIES_PER_HOLD as u64;
+        let dir = tempfile::tempdir().unwrap();
+        let (snapshots, _) = SnapshotStore::open(dir.path(), ClusterId(5)).unwrap();
+        let index = SharedIndex::new(Applied {
+            state: State::new(Settings::default()),
+            last_applied: None,
+            membership: StoredMembership::default(),
+        });
+        let applied = index.clone();
+        let entries = futures::stream::iter(1..=ENTRIES).map(move |at| {
+            let before = applied.read(|applied| applied.last_applied.map_or(0, |last| last.index));
+            assert!(at - before <= ENTRIES_PER_HOLD as u64, "entry {at} waits with those from {before} on");
+            Ok((Entry { log_id: LogId::new_term_index(1, at), payload: EntryPayload::Blank }, None))
+        });
+        let mut machine = Machine::new(index.clone(), snapshots, Histogram::noop());
+        machine.apply(entries).await.unwrap();
+        assert_eq!(index.read(|applied| applied.last_applied.unwrap().index), ENTRIES);
+    }
 
     #[test]
     fn a_cluster_version_that_this_build_does_not_support_stops_it() {

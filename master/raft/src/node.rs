@@ -603,3 +603,36 @@ fn successors(
     able.sort_by_key(|id| std::cmp::Reverse((stays(id), matching(id), heard(id))));
     if able.is_empty() { Err(TransferError::Silent(first)) } else { Ok(able) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use mc_log::Membership;
+    use openraft::metrics::SerdeInstant;
+    use openraft::type_config::TypeConfigExt;
+
+    use super::*;
+
+    #[test]
+    fn leadership_goes_to_a_voter_that_stays_before_one_with_a_longer_log() {
+        let [me, behind, leaves, silent] = [1, 2, 3, 4].map(NodeId);
+        let has = |index| Some(LogId::new_term_index(7, index));
+        let now = Some(SerdeInstant::from(TypeConfig::now()));
+        let voters = BTreeSet::from([me, behind, leaves, silent]);
+        let metrics = RaftMetrics::<TypeConfig> {
+            membership_config: Arc::new(StoredMembership::new(
+                has(1),
+                Membership::new_with_defaults(vec![voters], []),
+            )),
+            replication: Some(BTreeMap::from([(behind, has(40)), (leaves, has(50)), (silent, has(50))])),
+            heartbeat: Some(BTreeMap::from([(behind, now), (leaves, now), (silent, None)])),
+            ..RaftMetrics::new_initial(me)
+        };
+        let order = |leaving: Option<NodeId>| {
+            successors(&metrics, me, None, Duration::from_secs(60), |id| Some(*id) != leaving).unwrap()
+        };
+        assert_eq!(order(None), [leaves, behind]);
+        assert_eq!(order(Some(leaves)), [behind, leaves]);
+    }
+}

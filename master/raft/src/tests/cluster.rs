@@ -284,6 +284,17 @@ async fn a_voter_that_leaves_stays_a_member_and_learns_that_it_has_left() {
     pool.converge(written).await;
 }
 
+/// A master that judged its readiness by openraft's commit index alone would be ready too early.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_index_counts_as_soon_as_a_leaders_message_names_it() {
+    let pool = Pool::formed(3, SnapshotLimits::default()).await;
+    let written = pool.write(0).await;
+    let follower = pool.node((pool.leader().await + 1) % 3);
+    let ahead = written.index + 5_000;
+    follower.heard.heartbeat_of(written.leader_id.term, ahead, false);
+    assert_eq!(follower.view().committed, ahead);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_leader_answers_reads() {
     let pool = Pool::formed(3, SnapshotLimits::default()).await;

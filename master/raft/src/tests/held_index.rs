@@ -12,6 +12,9 @@ use crate::SnapshotLimits;
 use crate::testing::{Pool, command};
 use crate::writable::RaftInstant;
 
+/// Time after which a reader gives the index back. A test that passes is over long before.
+const AT_MOST: Duration = Duration::from_secs(30);
+
 /// A reader that holds the index of a master until it is dropped.
 struct Reader {
     release: Option<mpsc::Sender<()>>,
@@ -25,7 +28,8 @@ impl Reader {
         let thread = std::thread::spawn(move || {
             index.read(|_| {
                 held.send(()).unwrap();
-                let _released = released.recv();
+                // Not for ever: an apply that waits for this on the only Raft thread would stop the test's clock, too.
+                let _released = released.recv_timeout(AT_MOST);
             });
         });
         is_held.recv().unwrap();

@@ -391,3 +391,6 @@ impl Drop for Master {
         self.stop.cancel();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! Masters that give up their votes before they stop.
+
+use mc_raft::testing::Pool;
+use mc_raft::{Change, Departure, SnapshotLimits};
+use mc_tests::{eventually, until};
+
+use super::*;
+
+/// Three masters, and the places of the leader and of a follower that knows that it votes.
+async fn started() -> (Pool, usize, usize) {
+    let pool = Pool::formed(3, SnapshotLimits::default()).await;
+    let leads = pool.leader().await;
+    let follows = (leads + 1) % 3;
+    until("it knows that it votes", async || pool.node(follows).departure() == Departure::Waits).await;
+    (pool, leads, follows)
+}
+
+/// The leader takes the vote of one that asks for it.
+async fn release(pool: &Pool, leads: usize, node: NodeId) {
+    let leader = pool.node(leads);
+    let asks = || leader.roster().filter(|roster| roster.members[&node].leaving);
+    let roster = eventually("the leader hears that it leaves", async || asks()).await;
+    leader.change_members(&roster, Change::Leave(node)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_voter_leaves_when_its_vote_is_taken() {
+    let (pool, leads, follows) = started().await;
+    let node = pool.node(follows);
+    node.ask_to_leave();
+    let (left, ()) = tokio::join!(leave(&node), release(&pool, leads, node.node_id()));
+    assert!(left);
+}
+
+/// It has come back without its vote, and its leader may be giving it the vote: a mark would empty a voter's directory.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_has_no_vote_does_not_leave_although_its_place_is_reserved() {
+    let (pool, leads, follows) = started().await;
+    let node = pool.node(follows);
+    node.ask_to_leave();
+    release(&pool, leads, node.node_id()).await;
+    until("its place is reserved", async || node.departure() == Departure::Left).await;
+    assert!(!leave(&node).await);
+}
+
+/// A leader takes no vote from itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_is_elected_while_it_leaves_hands_over_again() {
+    let (pool, leads, follows) = started().await;
+    let node = pool.node(follows);
+    let elected = async {
+        let now = pool.node(leads).transfer_leader(Some(node.node_id())).await.unwrap();
+        node.ask_to_leave();
+        until("another one leads", async || {
+            let leadership = node.leadership().borrow().clone();
+            leadership.term > now.term
+                && leadership.leader.is_some_and(|(leader, _)| leader != node.node_id())
+        })
+        .await;
+    };
+    tokio::select! {
+        left = leave(&node) => panic!("it ended as {left} while it led"),
+        () = elected => {}
+    }
+}

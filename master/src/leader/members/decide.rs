@@ -11,7 +11,7 @@ use crate::formation::Answer;
 use crate::leader::Refusal;
 
 /// Silence after which an empty node at a member's address may replace it.
-pub(super) const DEAD_AFTER: Duration = Duration::from_secs(10);
+const DEAD_AFTER: Duration = Duration::from_secs(10);
 /// Least time between two swaps, so that a name that leads to one empty machine after the other is not chased. It
 /// counts from when this master last saw the voters change, whoever led: see [`SeenVoters`].
 const SWAP_INTERVAL: Duration = Duration::from_secs(60);
@@ -29,6 +29,20 @@ pub(super) enum Step {
     Forget(NodeId),
     /// Take the vote of a voter that is about to stop, and keep its place for it.
     Release(NodeId),
+}
+
+impl Step {
+    /// Whether all masters of a cluster of `version` keep to it: a build that supports only version 1 would give a vote
+    /// that was taken back at once.
+    pub(super) fn is_known_to(&self, version: u32) -> bool {
+        version >= 2 || !matches!(self, Self::Release(_))
+    }
+}
+
+/// Whether an empty node at the address of `node` may take its place: `node` has left it, or has been silent for long.
+pub(super) fn is_free(roster: &Roster, node: NodeId, since: Instant) -> bool {
+    let is_reserved = roster.members.get(&node).is_some_and(|member| member.addresses.is_reserved());
+    is_reserved || roster.silence(node, since) >= DEAD_AFTER
 }
 
 /// Decides the next step, if any. `since` is when this leader began to listen, `changed` when this master last saw the
@@ -427,6 +441,23 @@ mod tests {
         let mut votes = came;
         votes.voters.insert(NodeId(4));
         assert_eq!(step(&votes), Some(Step::Forget(NodeId(3))));
+    }
+
+    #[test]
+    fn a_place_is_free_at_once_if_its_master_has_left_it_and_after_a_long_silence_otherwise() {
+        let since = Instant::now() - Duration::from_secs(60);
+        let heard = |seconds| with(roster(), 3, member("m3:1", 0, Some(seconds)));
+        assert!(!is_free(&heard(0), NodeId(3), since));
+        assert!(!is_free(&heard(9), NodeId(3), since));
+        assert!(is_free(&heard(10), NodeId(3), since));
+        assert!(is_free(&left(), NodeId(3), since));
+    }
+
+    #[test]
+    fn no_vote_is_taken_before_all_masters_know_reserved_places() {
+        assert!(!Step::Release(NodeId(3)).is_known_to(1));
+        assert!(Step::Release(NodeId(3)).is_known_to(2));
+        assert!(Step::Promote(NodeId(3)).is_known_to(1));
     }
 
     #[test]

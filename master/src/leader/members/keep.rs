@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mc_raft::{Change, ChangeError, Member, Roster};
+use mc_raft::{Change, ChangeError, Roster};
 use mc_types::{HostPort, NodeId};
 use tokio::time::Instant;
 
 use super::Members;
-use super::decide::{DEAD_AFTER, Found, SeenVoters, Step, found, held_up, is_there, next_step};
+use super::decide::{Found, SeenVoters, Step, found, held_up, is_free, is_there, next_step};
 use crate::formation::Answer;
 use crate::metrics::MemberChange;
 use crate::peers::DEFAULT_RAFT_PORT;
@@ -68,9 +68,8 @@ impl Keeper {
         let roster = self.members.coordinator.raft.roster().filter(|roster| roster.term == self.term);
         let Some(roster) = roster else { return Ok(()) };
         let step = next_step(&roster, self.since, self.voters.changed);
-        // A build that supports only version 1 would give the vote back at once.
         let version = self.members.coordinator.index.read(|applied| applied.state.cluster_version());
-        match step.filter(|step| version >= 2 || !matches!(step, Step::Release(_))) {
+        match step.filter(|step| step.is_known_to(version)) {
             Some(Step::Finish) => self.change(&roster, Change::Voters(roster.voters.clone())).await,
             Some(Step::Promote(node)) => {
                 let voters = roster.voters.iter().copied().chain([node]).collect();
@@ -125,10 +124,7 @@ impl Keeper {
     /// Looks at the addresses of dead members, and of those that have left, for empty nodes, and takes those in.
     async fn take_in_the_empty(&mut self, roster: &Roster) -> Result<(), ChangeError> {
         let since = self.since;
-        let is_free = |node: NodeId, member: &Member| {
-            member.addresses.is_reserved() || roster.silence(node, since) >= DEAD_AFTER
-        };
-        for (node, member) in roster.members.iter().filter(|(node, member)| is_free(**node, member)) {
+        for (node, member) in roster.members.iter().filter(|(node, _)| is_free(roster, **node, since)) {
             let Ok(raft) = HostPort::parse(&member.addresses.raft, DEFAULT_RAFT_PORT) else { continue };
             let Ok(there) = self.members.formation.who_is_at(&raft).await else { continue };
             let met = found(roster, member, &there);

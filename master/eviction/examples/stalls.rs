@@ -3,8 +3,9 @@
 //! machine itself makes anyone wait.
 //!
 //!     cargo run --release -p mc-eviction --example stalls -- evict 10000000 1000000
+//!     cargo run --release -p mc-eviction --example stalls -- evict 1000000 100000 65536
 //!
-//! The first half leaves the index alone, the second half one of which a clone is held, as for a snapshot.
+//! The last number is that of tenants with a quota that share the objects. The first half leaves the index alone, the second half one of which a clone is held, as for a snapshot.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mc_eviction::{Evictor, Leases, OBJECTS_PER_ENTRY, Want};
-use mc_index::{Change, Command, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Settings, Stamp, State};
+use mc_index::{
+    Change, Command, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Quota, Settings, Stamp, State,
+};
 use mc_types::{ClusterTime, GrantKey, PutId, SegmentEpoch, StoreId};
 use parking_lot::RwLock;
 
@@ -22,13 +25,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const STORES: u64 = 8;
 const SIZE: u64 = 4096;
-/// Objects of an entry that puts.
+/// Maximum number of objects of an entry that puts.
 const BATCH: u64 = 128;
 /// Newest objects, which are read. They are leased, so that they stay.
 const READ: u64 = 1000;
 
-const USAGE: &str = "usage: stalls WHAT OBJECTS GONE, where WHAT is `evict`, OBJECTS the objects in the index and GONE \
-                     those that leave it, fewer by at least 1000";
+const USAGE: &str = "usage: stalls WHAT OBJECTS GONE [TENANTS], where WHAT is `evict`, OBJECTS the objects in the index, \
+                     GONE those that leave it, fewer by at least 1000, and TENANTS the tenants with a quota that have \
+                     them; without it all belong to one without a quota";
 
 /// How objects leave.
 #[derive(Clone, Copy)]
@@ -42,9 +46,33 @@ struct Leader {
     state: Arc<RwLock<State>>,
     leases: Arc<Leases>,
     evictor: Evictor,
+    tenants: Tenants,
     entries: u64,
     /// Longest time in which the order of eviction followed an entry.
     longest_follow: Duration,
+}
+
+/// Tenants that have the objects, a batch of each in turn.
+#[derive(Clone, Copy)]
+struct Tenants {
+    /// Number of those with a quota; 0 if all objects belong to one without.
+    count: u64,
+    /// Objects of an entry that puts.
+    batch: u64,
+}
+
+impl Tenants {
+    /// So many tenants, each with some of the objects.
+    fn new(count: u64, objects: u64) -> Self {
+        Self { count, batch: BATCH.min(objects / count.max(1)).max(1) }
+    }
+
+    fn of(self, n: u64) -> String {
+        match self.count {
+            0 => String::new(),
+            count => format!("tenant-{}", n / self.batch % count),
+        }
+    }
 }
 
 /// Durations of one thing.
@@ -82,11 +110,17 @@ fn put_id(n: u64) -> PutId {
 
 impl Leader {
     /// An index of so many objects.
-    fn filled(objects: u64) -> Self {
+    fn filled(objects: u64, tenants: Tenants) -> Self {
+        let default_quota = match tenants.count {
+            0 => Quota::default(),
+            _ => Quota { objects, ..Quota::default() },
+        };
+        let settings = Settings { default_quota, ..Settings::default() };
         let mut leader = Self {
-            state: Arc::new(RwLock::new(State::new(Settings::default()))),
+            state: Arc::new(RwLock::new(State::new(settings))),
             leases: Arc::default(),
             evictor: Evictor::default(),
+            tenants,
             entries: 0,
             longest_follow: Duration::ZERO,
         };
@@ -102,11 +136,12 @@ impl Leader {
                 http: String::new(),
             }));
         }
-        for from in (0..objects).step_by(BATCH as usize) {
-            let puts = from..(from + BATCH).min(objects);
+        for from in (0..objects).step_by(tenants.batch as usize) {
+            let puts = from..(from + tenants.batch).min(objects);
+            let tenant = tenants.of(from);
             let start = |n| PutStartItem::new(put_id(n), &key(n), SIZE, ClusterTime(30_000));
-            let end = |n| PutEndItem::new(put_id(n), KeyHash::of("", &key(n)), n);
-            leader.apply(Op::PutStart { tenant: String::new(), items: puts.clone().map(start).collect() });
+            let end = |n| PutEndItem::new(put_id(n), KeyHash::of(&tenant, &key(n)), n);
+            leader.apply(Op::PutStart { tenant: tenant.clone(), items: puts.clone().map(start).collect() });
             leader.apply(Op::PutEnd { items: puts.map(end).collect() });
         }
         leader
@@ -176,11 +211,12 @@ fn again_and_again(
 /// Lets `work` go on beside a reader and a sleeper.
 fn beside(leader: &mut Leader, objects: u64, work: impl FnOnce(&mut Leader)) {
     let over = Arc::new(AtomicBool::new(false));
-    let (state, leases) = (leader.state.clone(), leader.leases.clone());
+    let (state, leases, tenants) = (leader.state.clone(), leader.leases.clone(), leader.tenants);
     let reader = again_and_again(&over, move |n| {
-        let key = key(objects - 1 - n % READ);
+        let n = objects - 1 - n % READ;
+        let (tenant, key) = (tenants.of(n), key(n));
         let begun = Instant::now();
-        let found = state.read().get("", &key).expect("a leased object stays");
+        let found = state.read().get(&tenant, &key).expect("a leased object stays");
         assert!(leases.grant(found.version, 0, ClusterTime(10_000)), "a leased object is not being evicted");
         let took = begun.elapsed();
         // A leader has other things to do between two reads.
@@ -199,26 +235,32 @@ fn beside(leader: &mut Leader, objects: u64, work: impl FnOnce(&mut Leader)) {
     sleeper.join().expect("no panic").say("a sleep of 1 ms, too long by");
 }
 
-fn arguments() -> Option<(What, u64, u64)> {
+fn arguments() -> Option<(What, u64, u64, Tenants)> {
     let mut arguments = std::env::args().skip(1);
     let what = match arguments.next()?.as_str() {
         "evict" => What::Evict,
         _ => return None,
     };
     let (objects, gone): (u64, u64) = (arguments.next()?.parse().ok()?, arguments.next()?.parse().ok()?);
-    (arguments.next().is_none() && gone.checked_add(READ)? <= objects).then_some((what, objects, gone))
+    let tenants = arguments.next().map_or(Ok(0), |tenants| tenants.parse()).ok()?;
+    let is_right = arguments.next().is_none() && gone.checked_add(READ)? <= objects;
+    is_right.then_some((what, objects, gone, Tenants::new(tenants, objects)))
 }
 
 fn main() {
-    let Some((what, objects, gone)) = arguments() else {
+    let Some((what, objects, gone, tenants)) = arguments() else {
         eprintln!("{USAGE}");
         std::process::exit(2);
     };
-    let mut leader = Leader::filled(objects);
-    println!("{} objects in the index", leader.state.read().objects());
+    let mut leader = Leader::filled(objects, tenants);
+    println!(
+        "{} objects in the index, {} tenants with a quota",
+        leader.state.read().objects(),
+        tenants.count
+    );
     println!("following an entry while it filled: longest {:.2} ms", ms(leader.longest_follow));
     for n in objects - READ..objects {
-        let found = leader.state.read().get("", &key(n)).expect("it was put");
+        let found = leader.state.read().get(&tenants.of(n), &key(n)).expect("it was put");
         assert!(leader.leases.grant(found.version, 0, ClusterTime(10_000)));
     }
     let go = |leader: &mut Leader, count| match what {

@@ -1,11 +1,11 @@
 mod aside;
 mod clearing;
+mod orders;
 mod pins;
 
 pub use clearing::Slice;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use mc_index::{
@@ -18,6 +18,7 @@ use super::grow::Table;
 use super::leases::Leases;
 use super::policy::{Policy, Turn, Unit};
 use aside::Aside;
+use orders::{Class, Orders, Scope};
 use pins::SoftPins;
 
 /// Maximum number of objects that a leader evicts in one entry, besides the rest of the last group. The index is locked
@@ -104,29 +105,19 @@ pub enum Blocked {
     InFlight,
 }
 
-/// Candidates for eviction, in the order in which they are tried.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Class {
-    Unpinned,
-    Soft,
-}
-
 /// Follows the objects of the index and their use, and chooses which to evict.
 ///
-/// It costs constant work for each object put, read, removed or evicted. Its units are groups, known by the hash of
+/// It costs constant work for each object put, read, removed or evicted, and ranks the order of a tenant when its next
+/// victim changes. Its units are groups, known by the hash of
 /// their id, and objects without a group, known by the hash of their key. When two keys share one, the order of both is
 /// that of the last used, and they are evicted together.
 ///
 /// The units of each tenant with a quota are in an order of their own, those of all others in a common one. The pool
 /// takes the candidate of all orders that was used longest ago; a tenant at its quota takes its own.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Evictor {
-    /// The common order, then those of tenants with a quota.
-    orders: Vec<Order>,
-    by_tenant: HashMap<TenantName, usize>,
+    orders: Orders,
     units: Table<Place>,
-    /// Number of calls so far, by which the policy tells uses of one call from those of several.
-    calls: u32,
     /// Order and unit to check next against the index.
     prune_from: (usize, usize),
     /// Epoch of reuse now (see [`mc_index::reuse_epoch`]).
@@ -137,28 +128,16 @@ pub struct Evictor {
     passed_over: usize,
     /// Soft-pinned units that were candidates.
     soft_pins: SoftPins,
-    /// Number of looks so far at units that were taken out for a hard pin, by which each order has its turn.
-    hard_looks: usize,
+    /// Order of the last look at units that were taken out for a hard pin, by which each has its turn.
+    hard_looked: usize,
     /// Candidates on stores that did not count lately.
     aside: Aside,
     /// Number of choices of a clearing so far, the seed of the next one.
     clearings: u64,
     /// Tenants with a quota that have put objects since they were taken last.
     touched: BTreeSet<TenantName>,
-    /// Orders that may have lost their last unit.
-    emptied: Vec<usize>,
-    /// Numbers of orders that are free for further tenants.
-    free: Vec<usize>,
     /// State of the limits (see [`State::limits_changed`]) for which the orders are known to be right.
     limits: u64,
-}
-
-/// Units of one tenant, or of all that have no quota, in the order of eviction.
-#[derive(Debug, Default)]
-struct Order {
-    policy: Policy<Tracked>,
-    /// The tenant; `None` for the common order, and for a free one.
-    tenant: Option<TenantName>,
 }
 
 /// A unit in an order.
@@ -176,29 +155,6 @@ struct Tracked {
 struct Place {
     order: u32,
     unit: Unit,
-}
-
-impl Default for Evictor {
-    fn default() -> Self {
-        Self {
-            orders: vec![Order::default()],
-            by_tenant: HashMap::new(),
-            units: Table::default(),
-            calls: 0,
-            prune_from: (0, 0),
-            epoch: 0,
-            to_note: VecDeque::new(),
-            passed_over: 0,
-            soft_pins: SoftPins::default(),
-            hard_looks: 0,
-            aside: Aside::default(),
-            clearings: 0,
-            touched: BTreeSet::new(),
-            emptied: Vec::new(),
-            free: Vec::new(),
-            limits: 0,
-        }
-    }
 }
 
 impl Evictor {
@@ -221,16 +177,13 @@ impl Evictor {
         let limits = state.limits_changed();
         let mut evictor = Self { epoch: reuse_epoch(state.time()), limits, ..Self::default() };
         if let Some(share) = state.once_share() {
-            evictor.orders[0].policy.set_once_share(share);
+            evictor.orders.change(0, |policy| policy.set_once_share(share));
         }
         for (hash, ObjectAge { unit, reused: noted, .. }) in ages {
-            evictor.calls = evictor.calls.wrapping_add(1);
-            let order = evictor.order_of(unit, state);
-            let tracked = Tracked { hash, is_group: unit.group.is_some(), noted };
-            let unit = evictor.orders[order].policy.restore(hash.to_u64(), noted > 0, evictor.calls, tracked);
-            evictor.add(hash, order, unit);
+            evictor.orders.begin_call();
+            evictor.restore(Tracked { hash, is_group: unit.group.is_some(), noted }, unit, state);
         }
-        evictor.touched = evictor.by_tenant.keys().copied().collect();
+        evictor.touched = evictor.orders.tenants().copied().collect();
         evictor
     }
 
@@ -252,13 +205,13 @@ impl Evictor {
             return false;
         }
         let limited = |tenant: &TenantName| state.has_quota(tenant);
-        let is_new = |tenant: &TenantName| limited(tenant) && !self.by_tenant.contains_key(tenant);
+        let is_new = |tenant: &TenantName| limited(tenant) && !self.has_order(tenant);
         let mut with_objects = state.tenants().filter(|tenant| tenant.usage.objects.count > 0);
-        let outdated = self.by_tenant.keys().any(|tenant| !limited(tenant))
+        let outdated = self.orders.tenants().any(|tenant| !limited(tenant))
             || state.has_quotas() && with_objects.any(|tenant| is_new(&tenant.name));
         if !outdated {
             self.limits = state.limits_changed();
-            self.touched.extend(self.by_tenant.keys());
+            self.touched.extend(self.orders.tenants());
         }
         outdated
     }
@@ -280,7 +233,8 @@ impl Evictor {
             false => Some(hash),
         };
         let keys: Vec<_> = units.into_iter().filter_map(object).collect();
-        (!keys.is_empty()).then(|| (keys, self.epoch, self.orders[0].policy.once_share()))
+        let once_share = self.orders.policy(0)?.once_share();
+        (!keys.is_empty()).then_some((keys, self.epoch, once_share))
     }
 
     /// Number of units in the orders.
@@ -306,36 +260,19 @@ impl Evictor {
     /// After a change of limits that [`Self::is_outdated`] has not looked at, older units of a tenant without an order may be
     /// in the common one. Its further units join those, so that the tenant is found to need an order with all of them.
     fn order_of(&mut self, unit: UnitOf, state: &State) -> usize {
-        let is_stale = self.limits != state.limits_changed() && !self.by_tenant.contains_key(&unit.tenant);
+        let is_stale = self.limits != state.limits_changed() && !self.has_order(&unit.tenant);
         if is_stale || !state.has_quota(&unit.tenant) {
             return 0;
         }
-        *self.by_tenant.entry(unit.tenant).or_insert_with(|| {
-            let order = Order { tenant: Some(unit.tenant), ..Order::default() };
-            match self.free.pop() {
-                Some(free) => {
-                    self.orders[free] = order;
-                    free
-                }
-                None => {
-                    self.orders.push(order);
-                    self.orders.len() - 1
-                }
-            }
-        })
+        self.orders.make(unit.tenant)
     }
 
-    /// Forgets the orders of tenants that have nothing left, with the ghosts in them.
-    fn drop_empty_orders(&mut self) {
-        for at in std::mem::take(&mut self.emptied) {
-            let Some(order) = self.orders.get_mut(at).filter(|order| order.policy.is_empty()) else {
-                continue;
-            };
-            if let Some(tenant) = std::mem::take(order).tenant {
-                self.by_tenant.remove(&tenant);
-                self.free.push(at);
-            }
-        }
+    /// Adds a unit as the most recent one of its queue.
+    fn restore(&mut self, it: Tracked, of: UnitOf, state: &State) {
+        let (order, call) = (self.order_of(of, state), self.orders.call());
+        let is_reused = it.noted > 0;
+        let unit = self.orders.change(order, |policy| policy.restore(it.hash.to_u64(), is_reused, call, it));
+        self.add(it.hash, order, unit);
     }
 
     fn find(&self, hash: KeyHash) -> Option<Place> {
@@ -358,24 +295,19 @@ impl Evictor {
         self.soft_pins.forget(hash);
         let orders = &self.orders;
         let is_it = |place: &Place| tracked(orders, *place).is_some_and(|it| it.hash == hash);
-        let place = self.units.take(hash.to_u64(), is_it)?;
-        if place.order > 0 {
-            self.emptied.push(place.order as usize);
-        }
-        Some(place)
+        self.units.take(hash.to_u64(), is_it)
     }
 
-    fn policy(&mut self, place: Place) -> &mut Policy<Tracked> {
-        // Every place names an order that exists: orders are only added.
-        let order = (place.order as usize).min(self.orders.len() - 1);
-        &mut self.orders[order].policy
+    /// Changes the order that a unit is in.
+    fn change<R>(&mut self, place: Place, change: impl FnOnce(&mut Policy<Tracked>) -> R) -> R {
+        self.orders.change(place.order as usize, change)
     }
 
     /// Follows a change of the index, which `state` has gone through.
     pub fn follow(&mut self, change: &Change, state: &State) {
         match change {
             Change::Put(keys) => {
-                self.calls = self.calls.wrapping_add(1);
+                self.orders.begin_call();
                 for &key in keys.iter().rev() {
                     self.put(key, state);
                 }
@@ -383,7 +315,7 @@ impl Evictor {
             Change::Gone(keys) => {
                 for &key in keys {
                     if let Some(place) = self.forget(key) {
-                        self.policy(place).remove(place.unit);
+                        self.change(place, |policy| policy.remove(place.unit));
                     }
                 }
             }
@@ -395,27 +327,28 @@ impl Evictor {
         let of = if state.has_units() { state.unit_of(key) } else { None };
         let group = of.and_then(|of| of.group);
         let hash = group.map_or(key, |group| group.unit());
+        let call = self.orders.call();
         let place = match self.find(hash) {
             Some(place) => {
-                let calls = self.calls;
-                let policy = self.policy(place);
-                match group {
-                    // A further part of the group was put, which is no reuse.
-                    Some(_) => policy.defer(place.unit, calls),
-                    None => policy.hit(place.unit, calls),
-                }
-                // The new version may have another pin. The next choice that meets it looks it up.
-                policy.unpin(place.unit);
-                if let Some(replaced) = policy.get_mut(place.unit).filter(|_| group.is_none()) {
-                    replaced.noted = 0;
-                }
+                self.change(place, |policy| {
+                    match group {
+                        // A further part of the group was put, which is no reuse.
+                        Some(_) => policy.defer(place.unit, call),
+                        None => policy.hit(place.unit, call),
+                    }
+                    // The new version may have another pin. The next choice that meets it looks it up.
+                    policy.unpin(place.unit);
+                    if let Some(replaced) = policy.get_mut(place.unit).filter(|_| group.is_none()) {
+                        replaced.noted = 0;
+                    }
+                });
                 self.soft_pins.forget(hash);
                 place
             }
             None => {
                 let order = of.map_or(0, |of| self.order_of(of, state));
                 let tracked = Tracked { hash, is_group: group.is_some(), noted: 0 };
-                let unit = self.orders[order].policy.insert(hash.to_u64(), self.calls, tracked);
+                let unit = self.orders.change(order, |policy| policy.insert(hash.to_u64(), call, tracked));
                 self.add(hash, order, unit);
                 Place { order: u32::try_from(order).unwrap_or_default(), unit }
             }
@@ -432,12 +365,12 @@ impl Evictor {
     /// They are used from the last to the first. A call names the blocks of a prefix in their order, and a block is of
     /// no use without those before it, so the first one must be evicted last.
     pub fn hit(&mut self, units: &[KeyHash]) {
-        self.calls = self.calls.wrapping_add(1);
+        self.orders.begin_call();
+        let call = self.orders.call();
         for &hash in units.iter().rev() {
             // Else it has just been evicted or removed.
             if let Some(place) = self.find(hash) {
-                let calls = self.calls;
-                self.policy(place).hit(place.unit, calls);
+                self.change(place, |policy| policy.hit(place.unit, call));
                 self.note(place);
             }
         }
@@ -445,15 +378,13 @@ impl Evictor {
 
     /// Lets a reused unit be noted in the index, once in an epoch.
     fn note(&mut self, place: Place) {
-        let (epoch, full) = (self.epoch, self.to_note.len() >= NOTES_MAX);
-        let policy = self.policy(place);
-        if full || !policy.is_reused(place.unit) {
+        if self.to_note.len() >= NOTES_MAX {
             return;
         }
-        if let Some(it) = policy.get_mut(place.unit).filter(|it| it.noted < epoch) {
-            it.noted = epoch;
-            let hash = it.hash;
-            self.to_note.push_back(hash);
+        let reused = self.orders.reused_mut(place.order as usize, place.unit);
+        if let Some(it) = reused.filter(|it| it.noted < self.epoch) {
+            it.noted = self.epoch;
+            self.to_note.push_back(it.hash);
         }
     }
 
@@ -464,7 +395,7 @@ impl Evictor {
     ///
     /// Candidates that are leased go to the other end of their queue, and those that stay go aside until their stores count
     /// again. After four of them for each victim, and 64 more, the choice stops, so that its cost depends on the number of
-    /// victims alone, and on that of the orders. A pin is looked up when its unit becomes a candidate, at most 1,024 times in
+    /// victims alone. A pin is looked up when its unit becomes a candidate, at most 1,024 times in
     /// one choice, and as many units are dropped whose objects are gone. If such a limit is reached, less than wanted may be
     /// chosen, or nothing, and `blocked` is `None`: the next choice goes on. [`Blocked::Leased`] means that all without a pin
     /// were passed over, by this choice and those before it.
@@ -478,28 +409,37 @@ impl Evictor {
     ) -> Chosen {
         self.end_soft_pins(now);
         self.end_hard_pins(HARD_PINS_PER_CHOICE, state);
+        let scope = want.tenant.and_then(|tenant| self.orders.of(&tenant));
+        if want.tenant.is_some() && scope.is_none() {
+            return Chosen { blocked: Some(Blocked::Empty), ..Chosen::default() };
+        }
+        self.look_aside(scope, state, without);
+        let chosen = self.choose_in(scope, want, state, leases, now, without);
+        self.orders.end_choice();
+        chosen
+    }
+
+    fn choose_in(
+        &mut self,
+        scope: Scope,
+        want: Want,
+        state: &State,
+        leases: &Leases,
+        now: ClusterTime,
+        without: &[StoreId],
+    ) -> Chosen {
         let mut chosen = Chosen::default();
-        let orders = self.orders_for(want.tenant);
-        self.look_aside(want.tenant, &orders, state, without);
-        // Number of candidates of each order that stayed.
-        let mut stayed = vec![0u32; self.orders.len()];
-        let mut ahead = vec![Ahead::default(); self.orders.len()];
+        let mut ahead: HashMap<usize, Ahead> = HashMap::new();
         let mut leased = false;
         for class in [Class::Unpinned, Class::Soft] {
             let (mut looks, mut pins, mut gone) = (0, 0, 0);
             let before = chosen.items.len();
-            // The order whose candidate is the oldest; of several, the one of which fewer have stayed.
-            let rank = |evictor: &Self, order: usize, stayed: &[u32]| {
-                Some((evictor.age_of_candidate(order, class)?, Reverse(stayed[order]), order))
-            };
-            let mut oldest: BinaryHeap<_> =
-                orders.iter().filter_map(|&order| rank(self, order, &stayed)).collect();
             loop {
                 if chosen.is_enough(&want) || pins >= PINS_PER_CHOICE || gone >= GONE_PER_CHOICE {
                     return chosen;
                 }
                 if looks >= FIRST_LOOKS + LOOKS_PER_VICTIM * (chosen.items.len() - before) {
-                    if class == Class::Unpinned && self.passed_over < self.unpinned(&orders) {
+                    if class == Class::Unpinned && self.passed_over < self.orders.unpinned(scope) {
                         // Others without a pin may be free: they are left to the next choice, soft-pinned ones to a later
                         // one.
                         return chosen;
@@ -507,64 +447,55 @@ impl Evictor {
                     leased = true;
                     break;
                 }
-                let Some((_, _, order)) = oldest.pop() else { break };
+                let Some(order) = self.orders.next(scope, class) else { break };
                 // All of one queue may be leased while the other has victims: those that stay give way to it.
-                let turn = if stayed[order].is_multiple_of(2) { Turn::ByShare } else { Turn::Other };
-                if let Some((place, it)) = self.candidate(order, class, turn) {
-                    ahead[order].pass(|units| self.touch(place, units, state));
-                    let found = Found::of(it, state);
-                    if self.take_out_pinned(place, it, class, &found, now) {
-                        pins += 1;
-                    } else {
-                        let (items, aside) = (chosen.items.len(), self.orders[order].policy.aside());
-                        let stays = !self.try_evict(place, it, found, &mut chosen, leases, now, without);
-                        gone += usize::from(!stays && chosen.items.len() == items);
-                        looks += usize::from(stays);
-                        stayed[order] += u32::from(stays);
-                        if class == Class::Unpinned {
-                            // A unit aside is no candidate any more, so that fewer are left to pass over.
-                            let went_aside = self.orders[order].policy.aside() > aside;
-                            let deferred = usize::from(stays && !went_aside);
-                            self.passed_over = if stays { self.passed_over + deferred } else { 0 };
-                        }
+                let turn =
+                    if self.orders.stayed(order).is_multiple_of(2) { Turn::ByShare } else { Turn::Other };
+                let Some((place, it)) = self.candidate(order, class, turn) else { break };
+                ahead.entry(order).or_default().pass(|units| self.touch(place, units, state));
+                let found = Found::of(it, state);
+                if self.take_out_pinned(place, it, class, &found, now) {
+                    pins += 1;
+                    continue;
+                }
+                let tried = self.try_evict(place, it, found, &mut chosen, leases, now, without);
+                match tried {
+                    Tried::Chosen => {}
+                    Tried::Gone => gone += 1,
+                    Tried::Leased | Tried::Aside => {
+                        looks += 1;
+                        self.orders.stay(order);
                     }
                 }
-                oldest.extend(rank(self, order, &stayed));
+                if class == Class::Unpinned {
+                    match tried {
+                        Tried::Chosen | Tried::Gone => self.passed_over = 0,
+                        Tried::Leased => self.passed_over += 1,
+                        // It is no candidate any more, so that fewer are left to pass over.
+                        Tried::Aside => {}
+                    }
+                }
             }
         }
-        let has_hard = orders.iter().any(|&order| self.orders[order].policy.has_hard());
-        if !leased && has_hard && self.end_hard_pins(PINS_PER_CHOICE, state) {
+        if !leased && self.orders.has_hard(scope) && self.end_hard_pins(PINS_PER_CHOICE, state) {
             return chosen;
         }
-        let on_other_stores = orders.iter().any(|&order| self.orders[order].policy.aside() > 0);
-        chosen.blocked = Some(match leased || on_other_stores {
+        chosen.blocked = Some(match leased || self.orders.has_aside(scope) {
             true => Blocked::Leased,
-            false if has_hard => Blocked::Pinned,
+            false if self.orders.has_hard(scope) => Blocked::Pinned,
             false => Blocked::Empty,
         });
         chosen
     }
 
-    /// Lists the orders of a tenant, or all.
-    fn orders_for(&self, tenant: Option<TenantName>) -> Vec<usize> {
-        match tenant {
-            None => (0..self.orders.len()).collect(),
-            Some(tenant) => self.by_tenant.get(&tenant).copied().into_iter().collect(),
-        }
-    }
-
     /// Whether a tenant has an order of its own.
     #[must_use]
     pub fn has_order(&self, tenant: &TenantName) -> bool {
-        self.by_tenant.contains_key(tenant)
-    }
-
-    fn unpinned(&self, orders: &[usize]) -> usize {
-        orders.iter().map(|&order| self.orders[order].policy.unpinned()).sum()
+        self.orders.of(tenant).is_some()
     }
 
     fn candidate(&self, order: usize, class: Class, turn: Turn) -> Option<(Place, Tracked)> {
-        let policy = &self.orders.get(order)?.policy;
+        let policy = self.orders.policy(order)?;
         let unit = match class {
             Class::Unpinned => policy.candidate_of(turn),
             Class::Soft => policy.soft_candidate(),
@@ -574,21 +505,13 @@ impl Evictor {
 
     /// Looks up a candidate and those that follow it, so many in all, to bring them into the processor's cache.
     fn touch(&self, first: Place, units: usize, state: &State) {
-        if let Some(order) = self.orders.get(first.order as usize) {
-            let next = order.policy.from(first.unit).take(units);
+        if let Some(policy) = self.orders.policy(first.order as usize) {
+            let next = policy.from(first.unit).take(units);
             state.touch(next.filter(|it| !it.is_group).map(|it| it.hash));
         }
     }
 
-    /// Returns for how many calls the candidate of an order was not used.
-    fn age_of_candidate(&self, order: usize, class: Class) -> Option<u32> {
-        let (place, _) = self.candidate(order, class, Turn::ByShare)?;
-        let used = self.orders[order].policy.last_used(place.unit)?;
-        Some(self.calls.wrapping_sub(used))
-    }
-
-    /// Adds the objects of a unit to the chosen ones and takes it out of the order, or defers it. Returns whether it is
-    /// out.
+    /// Adds the objects of a unit to the chosen ones and takes it out of the order, or defers it.
     #[expect(clippy::too_many_arguments, reason = "the parameters of a choice")]
     fn try_evict(
         &mut self,
@@ -599,30 +522,30 @@ impl Evictor {
         leases: &Leases,
         now: ClusterTime,
         without: &[StoreId],
-    ) -> bool {
+    ) -> Tried {
         let bytes = found.bytes_without(without);
         let Found { objects, is_joined } = found;
         if !objects.is_empty() && bytes == 0 {
             self.set_aside(place);
-            return false;
+            return Tried::Aside;
         }
         let is_free = || !is_joined && mark_all(leases, &objects, now);
         if !objects.is_empty() && !is_free() {
             // Counted as a use, so that the candidates of other orders have their turn.
-            let calls = self.calls;
-            self.policy(place).defer(place.unit, calls);
-            return false;
+            let call = self.orders.call();
+            self.change(place, |policy| policy.defer(place.unit, call));
+            return Tried::Leased;
         }
         self.forget(it.hash);
         if objects.is_empty() {
             // Its store was dropped, it was removed with all others, or it belongs to a group now.
-            self.policy(place).remove(place.unit);
-        } else {
-            self.policy(place).evict(place.unit);
+            self.change(place, |policy| policy.remove(place.unit));
+            return Tried::Gone;
         }
+        self.change(place, |policy| policy.evict(place.unit));
         chosen.bytes += bytes;
         objects.iter().for_each(|object| chosen.add(object));
-        true
+        Tried::Chosen
     }
 
     /// Takes objects back into the order whose eviction was refused, as if they were seen once just now.
@@ -631,23 +554,20 @@ impl Evictor {
             let Some(of) = state.unit_of(key) else { continue };
             let hash = of.group.map_or(key, |group| group.unit());
             if self.find(hash).is_none() {
-                let order = self.order_of(of, state);
-                let tracked = Tracked { hash, is_group: of.group.is_some(), noted: 0 };
-                let unit = self.orders[order].policy.restore(hash.to_u64(), false, self.calls, tracked);
-                self.add(hash, order, unit);
+                self.restore(Tracked { hash, is_group: of.group.is_some(), noted: 0 }, of, state);
             }
         }
     }
 
     /// Drops units whose objects a dropped store took along, a slice at each call, while there seem to be many.
     pub fn prune(&mut self, state: &State) {
-        self.drop_empty_orders();
+        self.orders.drop_empty();
         if self.len() as u64 <= state.objects() + state.objects() / 8 + PRUNE_SLICE as u64 {
             return;
         }
         for _ in 0..PRUNE_SLICE {
             let (order, at) = self.prune_from;
-            let Some(policy) = self.orders.get(order).map(|order| &order.policy) else {
+            let Some(policy) = self.orders.policy(order) else {
                 self.prune_from = (0, 0);
                 return;
             };
@@ -660,14 +580,27 @@ impl Evictor {
             if let Some(it) = it.filter(|it| Found::of(*it, state).objects.is_empty())
                 && let Some(place) = self.forget(it.hash)
             {
-                self.policy(place).remove(place.unit);
+                self.change(place, |policy| policy.remove(place.unit));
             }
         }
     }
 }
 
-fn tracked(orders: &[Order], place: Place) -> Option<&Tracked> {
-    orders.get(place.order as usize)?.policy.get(place.unit)
+fn tracked(orders: &Orders, place: Place) -> Option<&Tracked> {
+    orders.policy(place.order as usize)?.get(place.unit)
+}
+
+/// Outcome for a candidate that is not pinned.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tried {
+    /// Its objects are to be evicted.
+    Chosen,
+    /// It had no objects, and was dropped.
+    Gone,
+    /// It stays, because an object is leased or a put is about to join the group.
+    Leased,
+    /// It stays aside.
+    Aside,
 }
 
 /// Objects of a unit, as the index has them.

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use mc_index::{State, TenantName};
+use mc_index::State;
 use mc_types::StoreId;
 
-use super::{Evictor, Found, Place};
+use super::orders::Scope;
+use super::{Evictor, Found, Place, Tracked};
 
 /// Maximum number of units aside that one choice looks at, once other stores count.
 const LOOKS_PER_CHOICE: usize = 1024;
@@ -22,7 +23,7 @@ pub(super) struct Aside {
 
 impl Evictor {
     pub(super) fn set_aside(&mut self, place: Place) {
-        self.policy(place).set_aside(place.unit);
+        self.change(place, |policy| policy.set_aside(place.unit));
         // It is looked at before the others: one more look, so that the last of these gets its own.
         if let Some(left) = self.aside.left.get_mut(&(place.order as usize)) {
             *left += 1;
@@ -30,25 +31,18 @@ impl Evictor {
     }
 
     /// Takes units back into their order that would free bytes now, a slice at each choice.
-    pub(super) fn look_aside(
-        &mut self,
-        tenant: Option<TenantName>,
-        orders: &[usize],
-        state: &State,
-        without: &[StoreId],
-    ) {
-        if tenant.is_some() {
+    pub(super) fn look_aside(&mut self, scope: Scope, state: &State, without: &[StoreId]) {
+        if let Some(order) = scope {
             // All stores count in a quota.
-            for &order in orders {
-                let policy = &mut self.orders[order].policy;
+            self.orders.change(order, |policy| {
                 (0..policy.aside().min(LOOKS_PER_CHOICE)).for_each(|_| policy.look_aside(|_| true));
-            }
+            });
             return;
         }
         if self.aside.without != without {
             self.aside.without = without.to_vec();
-            let aside = orders.iter().map(|&order| (order, self.orders[order].policy.aside()));
-            self.aside.left = aside.filter(|(_, aside)| *aside > 0).collect();
+            let aside = |order| Some((order, self.orders.policy(order)?.aside()));
+            self.aside.left = self.orders.with_aside().filter_map(aside).collect();
         }
         for _ in 0..LOOKS_PER_CHOICE {
             let Some(mut left) = self.aside.left.first_entry() else { return };
@@ -57,13 +51,12 @@ impl Evictor {
             if *left.get() == 0 {
                 left.remove();
             }
-            if let Some(order) = self.orders.get_mut(order) {
-                // One whose objects are gone is dropped when it is a candidate.
-                order.policy.look_aside(|it| {
-                    let found = Found::of(*it, state);
-                    found.objects.is_empty() || found.bytes_without(without) > 0
-                });
-            }
+            // One whose objects are gone is dropped when it is a candidate.
+            let takes_back = |it: &Tracked| {
+                let found = Found::of(*it, state);
+                found.objects.is_empty() || found.bytes_without(without) > 0
+            };
+            self.orders.change(order, |policy| policy.look_aside(takes_back));
         }
     }
 }

@@ -122,8 +122,8 @@ impl Evictor {
         };
         for (hash, objects) in units.values() {
             let place = self.find(*hash)?;
-            let used = self.orders.get(place.order as usize)?.policy.last_used(place.unit)?;
-            warmth.unused_for = warmth.unused_for.max(Reverse(self.calls.wrapping_sub(used)));
+            let age = self.orders.age(place.order as usize, place.unit)?;
+            warmth.unused_for = warmth.unused_for.max(Reverse(age));
             for object in objects {
                 let pin = object.pin.at(now);
                 if pin.is_hard() || leases.holds(object.version, now) {
@@ -155,7 +155,7 @@ impl Evictor {
         }
         for (hash, _) in units.into_values() {
             if let Some(place) = self.forget(hash) {
-                self.policy(place).evict(place.unit);
+                self.change(place, |policy| policy.evict(place.unit));
             }
         }
         Some(chosen)

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use mc_index::{KeyHash, Pin, State};
 use mc_types::ClusterTime;
 
-use super::{Class, Evictor, Found, PINS_PER_CHOICE, Place, Tracked};
+use super::orders::Class;
+use super::{Evictor, Found, PINS_PER_CHOICE, Place, Tracked};
 
 /// Units behind all others because of a soft pin, by its end.
 #[derive(Debug, Default)]
@@ -51,7 +52,7 @@ impl Evictor {
     ) -> bool {
         if found.is_hard_pinned() {
             self.soft_pins.forget(it.hash);
-            self.policy(place).pin(place.unit, true);
+            self.change(place, |policy| policy.pin(place.unit, true));
             return true;
         }
         if class == Class::Soft {
@@ -59,7 +60,7 @@ impl Evictor {
         }
         let pins = found.objects.iter().map(|object| object.pin.at(now));
         let Some(until) = pins.filter_map(Pin::soft_until).max() else { return false };
-        self.policy(place).pin(place.unit, false);
+        self.change(place, |policy| policy.pin(place.unit, false));
         self.soft_pins.insert(it.hash, until);
         true
     }
@@ -69,7 +70,7 @@ impl Evictor {
         for _ in 0..PINS_PER_CHOICE {
             let Some(unit) = self.soft_pins.ended(now) else { return };
             if let Some(place) = self.find(unit) {
-                self.policy(place).unpin(place.unit);
+                self.change(place, |policy| policy.unpin(place.unit));
             }
         }
     }
@@ -80,28 +81,23 @@ impl Evictor {
     /// A hard pin ends with its object. That of a group's member may end without a word about the group: the member was
     /// removed, lost, or replaced by a version outside of the group.
     pub(super) fn end_hard_pins(&mut self, looks: usize, state: &State) -> bool {
-        let (mut came_back, mut without) = (false, 0);
+        let mut came_back = false;
         for _ in 0..looks {
-            if without == self.orders.len() {
-                break;
-            }
-            let order = self.hard_looks % self.orders.len();
-            self.hard_looks = self.hard_looks.wrapping_add(1);
-            let policy = &self.orders[order].policy;
-            let oldest = policy.oldest_hard().and_then(|unit| Some((unit, *policy.get(unit)?)));
-            let Some((unit, it)) = oldest else {
-                without += 1;
-                continue;
-            };
-            without = 0;
+            let Some(order) = self.orders.with_hard_after(self.hard_looked) else { break };
+            self.hard_looked = order;
+            let oldest = self.orders.policy(order).and_then(|policy| {
+                let unit = policy.oldest_hard()?;
+                Some((unit, *policy.get(unit)?))
+            });
+            let Some((unit, it)) = oldest else { break };
             let found = Found::of(it, state);
             if found.objects.is_empty() {
                 self.forget(it.hash);
-                self.orders[order].policy.remove(unit);
+                self.orders.change(order, |policy| policy.remove(unit));
             } else if found.is_hard_pinned() {
-                self.orders[order].policy.pin(unit, true);
+                self.orders.change(order, |policy| policy.pin(unit, true));
             } else {
-                self.orders[order].policy.unpin(unit);
+                self.orders.change(order, |policy| policy.unpin(unit));
                 came_back = true;
             }
         }

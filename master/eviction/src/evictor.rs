@@ -124,8 +124,6 @@ pub struct Evictor {
     epoch: u32,
     /// Reused units whose epoch in the index is behind.
     to_note: VecDeque<KeyHash>,
-    /// Number of candidates without a pin that were passed over one after the other, over several choices.
-    passed_over: usize,
     /// Soft-pinned units that were candidates.
     soft_pins: SoftPins,
     /// Order of the last look at units that were taken out for a hard pin, by which each has its turn.
@@ -398,7 +396,7 @@ impl Evictor {
     /// victims alone. A pin is looked up when its unit becomes a candidate, at most 1,024 times in
     /// one choice, and as many units are dropped whose objects are gone. If such a limit is reached, less than wanted may be
     /// chosen, or nothing, and `blocked` is `None`: the next choice goes on. [`Blocked::Leased`] means that all without a pin
-    /// were passed over, by this choice and those before it.
+    /// were passed over, by this choice and those before it for the same tenant or for the pool.
     pub fn choose(
         &mut self,
         want: Want,
@@ -439,7 +437,9 @@ impl Evictor {
                     return chosen;
                 }
                 if looks >= FIRST_LOOKS + LOOKS_PER_VICTIM * (chosen.items.len() - before) {
-                    if class == Class::Unpinned && self.passed_over < self.orders.unpinned(scope) {
+                    if class == Class::Unpinned
+                        && *self.orders.passed_over(scope) < self.orders.unpinned(scope)
+                    {
                         // Others without a pin may be free: they are left to the next choice, soft-pinned ones to a later
                         // one.
                         return chosen;
@@ -468,9 +468,10 @@ impl Evictor {
                     }
                 }
                 if class == Class::Unpinned {
+                    let passed_over = self.orders.passed_over(scope);
                     match tried {
-                        Tried::Chosen | Tried::Gone => self.passed_over = 0,
-                        Tried::Leased => self.passed_over += 1,
+                        Tried::Chosen | Tried::Gone => *passed_over = 0,
+                        Tried::Leased => *passed_over += 1,
                         // It is no candidate any more, so that fewer are left to pass over.
                         Tried::Aside => {}
                     }

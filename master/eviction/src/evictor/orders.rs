@@ -44,6 +44,8 @@ pub(super) struct Orders {
     with_aside: BTreeSet<usize>,
     /// Number of units without a pin.
     unpinned: usize,
+    /// Candidates without a pin that choices for the pool passed over one after the other.
+    passed_over: usize,
     /// Orders of which candidates have stayed in this choice.
     stayed: Vec<usize>,
 }
@@ -55,6 +57,8 @@ struct Order {
     /// The tenant; `None` for the common order, and for a free one.
     tenant: Option<TenantName>,
     standing: Standing,
+    /// Candidates without a pin that choices for the tenant passed over one after the other.
+    passed_over: usize,
     /// Candidates that have stayed in this choice.
     stayed: u32,
 }
@@ -80,6 +84,7 @@ impl Default for Orders {
             with_hard: BTreeSet::new(),
             with_aside: BTreeSet::new(),
             unpinned: 0,
+            passed_over: 0,
             stayed: Vec::new(),
         }
     }
@@ -193,6 +198,17 @@ impl Orders {
     /// Returns the order with hard-pinned units that comes after another one, in turn.
     pub(super) fn with_hard_after(&self, order: usize) -> Option<usize> {
         self.with_hard.range(order + 1..).next().or_else(|| self.with_hard.first()).copied()
+    }
+
+    /// Number of candidates without a pin that choices in a scope passed over one after the other.
+    ///
+    /// Each scope counts its own. The candidates that others passed over tell nothing about those that a tenant has left,
+    /// and a tenant finds victims among objects on suspect stores, which free nothing for the pool.
+    pub(super) fn passed_over(&mut self, scope: Scope) -> &mut usize {
+        match scope {
+            None => &mut self.passed_over,
+            Some(order) => &mut self.all[order].passed_over,
+        }
     }
 
     /// Number of candidates of an order that have stayed in this choice.

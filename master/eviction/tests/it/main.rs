@@ -280,6 +280,31 @@ fn a_free_object_behind_many_leased_ones_is_found_by_the_next_choices() {
 }
 
 #[test]
+fn a_tenant_finds_its_free_object_whatever_the_pool_passed_over() {
+    const LEASED: u128 = 100;
+    let mut pool = Pool::new(&[400 * SIZE]);
+    let quota = Some(Quota { bytes: 200 * SIZE, objects: 0 });
+    pool.rig.apply(Op::SetTenant { tenant: "a".into(), quota });
+    assert!(!pool.evictor.is_outdated(&pool.rig.state));
+    for n in 1..=2 * LEASED {
+        put_grouped(&mut pool, if n <= LEASED { "" } else { "a" }, n, 0);
+        assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
+    }
+    let free = 2 * LEASED + 1;
+    put_grouped(&mut pool, "a", free, 0);
+    let want = Want { tenant: Some(TenantName::new(b"a")), bytes: SIZE, objects: 0, max: 10 };
+    // The pool passes over more candidates than the tenant has: those of others, which are older.
+    for _ in 0..2 {
+        assert_eq!(pool.choose(SIZE), Chosen::default());
+    }
+    let found = [(); 2].map(|()| {
+        let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
+        (versions(&chosen), chosen.blocked)
+    });
+    assert_eq!(found, [(vec![], None), (vec![free], None)]);
+}
+
+#[test]
 fn a_free_object_behind_many_on_a_suspect_store_is_found() {
     let mut pool = Pool::new(&[400 * SIZE]);
     pool.put(1..100);

@@ -75,7 +75,7 @@ pub struct PutFrom<'a> {
     /// Name of the group that it joins, at most 256 bytes; empty for that of the options.
     ///
     /// The members of a group are evicted together or not at all, and a use of one renews all. A group has 1,024 members
-    /// at most.
+    /// at most. A put that has started protects its group from eviction until it ends or its deadline is over.
     pub group: &'a [u8],
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::support::{Rig, TERM, end, endpoint, mount, restore, snapshot, start};
 use mc_index::{
-    KeyHash, MountStore, Op, Pin, PinAction, PutEndItem, PutMode, PutStartItem, Response, Settings,
+    KeyHash, MountStore, Op, Pin, PinAction, PutEndItem, PutMode, PutStartItem, Quota, Response, Settings,
 };
 use mc_types::{ClusterTime, Code, MAX_NAMED_STORES, PutId, StoreId};
 
@@ -542,4 +542,40 @@ fn a_tenant_that_removes_all_again_and_again_does_not_keep_others_from_being_swe
     while rig.sweep(256) {}
     assert_eq!((rig.state.objects(), rig.used()), (OBJECTS as u64, OBJECTS as u64 * 64));
     assert!(!rig.state.needs_sweep());
+}
+
+#[test]
+fn tenants_that_are_not_registered_are_bounded_and_count_in_the_memory_of_the_index() {
+    const MOST: u128 = 1 << 16;
+    for version in [1, 2] {
+        let mut rig = Rig::with_stores(&[8 * MIB]);
+        rig.apply(Op::SetClusterVersion(version));
+        let first = |rig: &mut Rig, put: u128, tenant: &str| {
+            let items = vec![start(put, "k", 64)];
+            match rig.apply(Op::PutStart { tenant: tenant.into(), items }) {
+                Response::PutStarted(started) => started[0].code,
+                other => panic!("{other:?}"),
+            }
+        };
+        let one_more = |rig: &mut Rig, n: u128| first(rig, n, &n.to_string());
+        let before = rig.state.index_bytes();
+        assert_eq!(one_more(&mut rig, 1), Code::Ok);
+        let of_the_first = rig.state.index_bytes() - before;
+        assert!((2..=MOST).all(|n| one_more(&mut rig, n) == Code::Ok));
+        assert_eq!(rig.state.index_bytes() - before, MOST as u64 * of_the_first);
+        if version == 1 {
+            assert_eq!(one_more(&mut rig, MOST + 1), Code::Ok, "as in the first release");
+            continue;
+        }
+        assert!(of_the_first > 2048);
+        assert_eq!(one_more(&mut rig, MOST + 1), Code::TenantNotRegistered);
+        assert_eq!(first(&mut rig, MOST + 1, "1"), Code::Ok, "one that is there");
+        let quota = Some(Quota { bytes: 0, objects: 9 });
+        assert_eq!(rig.code(Op::SetTenant { tenant: "registered".into(), quota }), Code::Ok);
+        assert_eq!(first(&mut rig, MOST + 2, "registered"), Code::Ok);
+        assert_eq!(one_more(&mut rig, MOST + 3), Code::TenantNotRegistered);
+        assert_eq!(rig.revoke(2), Code::Ok);
+        assert_eq!(one_more(&mut rig, MOST + 3), Code::Ok, "another has left");
+        assert_eq!(one_more(&mut rig, MOST + 4), Code::TenantNotRegistered);
+    }
 }

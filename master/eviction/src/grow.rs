@@ -175,7 +175,10 @@ mod tests {
         assert!(table.find(hash(1), |_| true).is_none() && table.take(hash(1), |_| true).is_none());
         for n in 0..10_000 {
             table.insert(hash(n), n, |n| hash(*n));
+            // Each tenant has tables, and most have a few items.
+            assert!(n >= 1000 || table.parts.len() == 1);
         }
+        assert_eq!(table.parts.len(), PARTS);
         for n in (0..10_000).step_by(2) {
             assert_eq!(table.take(hash(n), |it| *it == n), Some(n));
         }

@@ -232,6 +232,31 @@ fn a_group_whose_hard_pinned_member_is_gone_can_be_evicted() {
 }
 
 #[test]
+fn hard_pins_of_each_tenant_are_looked_at_in_turn() {
+    const PINNED: u128 = 100;
+    let mut pool = Pool::new(&[400 * SIZE]);
+    let quota = Some(Quota { bytes: 200 * SIZE, objects: 0 });
+    pool.rig.apply(Op::SetTenant { tenant: "a".into(), quota });
+    assert!(!pool.evictor.is_outdated(&pool.rig.state));
+    for n in 1..=PINNED {
+        pool.put_pinned(n, PinAction::Hard);
+    }
+    // The member that protected a group of the tenant is gone.
+    let (group, tenant) = (Some(GroupId::of("a", b"g")), String::from("a"));
+    for (n, pin) in [(PINNED + 1, PinAction::Preserve), (PINNED + 2, PinAction::Hard)] {
+        let item = PutStartItem { pin, group, ..support::start(n, &n.to_string(), SIZE) };
+        pool.rig.apply(Op::PutStart { tenant: tenant.clone(), items: vec![item] });
+        let key = KeyHash::of("a", n.to_string().as_bytes());
+        pool.apply(Op::PutEnd { items: vec![PutEndItem { key, ..support::end(n, "") }] });
+    }
+    assert_eq!(pool.choose(1).blocked, Some(Blocked::Pinned));
+    let key = (PINNED + 2).to_string().into_bytes();
+    let items = vec![RemoveItem { key, version: PutId(PINNED + 2), reuse_at: ClusterTime(0) }];
+    pool.apply(Op::Remove { tenant, items });
+    assert_eq!(pool.evict(1), [PINNED + 1]);
+}
+
+#[test]
 fn marks_that_are_taken_back_are_told() {
     let mut pool = Pool::new(&[100 * SIZE]);
     for n in 1..4 {
@@ -280,6 +305,23 @@ fn a_free_object_behind_many_leased_ones_is_found_by_the_next_choices() {
 }
 
 #[test]
+fn candidates_that_were_passed_over_before_the_last_victim_do_not_count() {
+    let mut pool = Pool::new(&[400 * SIZE]);
+    let (free, last) = ([61, 122], 143);
+    for n in 1..last {
+        pool.put(n..n + 1);
+        assert!(free.contains(&n) || pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
+    }
+    assert_eq!(free.map(|_| pool.evict(SIZE)), free.map(|n| vec![n]));
+    pool.put(last..last + 1);
+    let found = [(); 3].map(|()| {
+        let chosen = pool.choose(SIZE);
+        (versions(&chosen), chosen.blocked)
+    });
+    assert_eq!(found, [(vec![], None), (vec![], None), (vec![last], None)]);
+}
+
+#[test]
 fn a_tenant_finds_its_free_object_whatever_the_pool_passed_over() {
     const LEASED: u128 = 100;
     let mut pool = Pool::new(&[400 * SIZE]);
@@ -297,11 +339,12 @@ fn a_tenant_finds_its_free_object_whatever_the_pool_passed_over() {
     for _ in 0..2 {
         assert_eq!(pool.choose(SIZE), Chosen::default());
     }
-    let found = [(); 2].map(|()| {
+    let found = [(); 4].map(|()| {
         let chosen = pool.evictor.choose(want, &pool.rig.state, &pool.leases, NOW, &[]);
         (versions(&chosen), chosen.blocked)
     });
-    assert_eq!(found, [(vec![], None), (vec![free], None)]);
+    let all_were_passed_over = (vec![], Some(Blocked::Leased));
+    assert_eq!(found, [(vec![], None), (vec![free], None), (vec![], None), all_were_passed_over]);
 }
 
 #[test]
@@ -643,6 +686,33 @@ fn a_tenant_and_the_pool_are_in_excess_by_bytes_and_by_objects() {
     let max_index_bytes = pool.rig.state.index_bytes();
     pool.rig.apply(Op::SetSettings(Settings { max_index_bytes, ..Settings::default() }));
     assert_eq!(excess(&pool.rig.state, &[]), expected);
+}
+
+#[test]
+fn tenants_are_looked_at_when_they_put_when_limits_change_and_by_a_new_leader() {
+    let mut pool = Pool::new(&[100 * SIZE]);
+    let set_quota = |pool: &mut Pool, tenant: &str, objects| {
+        let quota = Some(Quota { bytes: 0, objects });
+        pool.rig.apply(Op::SetTenant { tenant: tenant.into(), quota });
+        assert!(!pool.evictor.is_outdated(&pool.rig.state));
+    };
+    let names = ["a", "b"].map(|tenant| TenantName::new(tenant.as_bytes()));
+    for (n, tenant) in [(1, "a"), (2, "b")] {
+        set_quota(&mut pool, tenant, 10);
+        put_grouped(&mut pool, tenant, n, 0);
+    }
+    assert_eq!(pool.evictor.take_touched(9), names);
+    assert_eq!(pool.evictor.take_touched(9), []);
+    set_quota(&mut pool, "b", 1);
+    assert_eq!(pool.evictor.take_touched(1), names[..1], "some at a time");
+    assert_eq!(pool.evictor.take_touched(9), names[1..]);
+    pool.rig.apply(Op::SetSettings(Settings::default()));
+    assert!(!pool.evictor.is_outdated(&pool.rig.state));
+    assert_eq!(pool.evictor.take_touched(9), names, "the watermarks may be others");
+    pool.evictor.touch_tenant(names[1]);
+    assert_eq!(pool.evictor.take_touched(9), names[1..]);
+    pool.evictor = Evictor::of(&pool.rig.state);
+    assert_eq!(pool.evictor.take_touched(9), names);
 }
 
 #[test]

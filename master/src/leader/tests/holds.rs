@@ -5,14 +5,16 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use mc_index::{Command, GroupId, KeyHash, MountStore, Op, PutEndItem, PutStartItem, Settings, Stamp, State};
+use mc_index::{
+    Command, GroupId, KeyHash, MountStore, Op, PinAction, PutEndItem, PutStartItem, Settings, Stamp, State,
+};
 use mc_types::{
     Clock, ClusterTime, Code, GrantKey, MAX_GROUP_MEMBERS, MAX_ITEMS, PutId, SegmentEpoch, StoreId,
 };
 
 use crate::leader::Leading;
 use crate::leader::describe::Describing;
-use crate::leader::shortage::Shortage;
+use crate::leader::shortage::{Shortage, untried};
 
 const STORES: u64 = 1_000;
 const SEGMENTS: usize = 4;
@@ -69,28 +71,51 @@ fn timed<R>(work: impl FnOnce() -> R) -> (R, Duration) {
     (result, began.elapsed())
 }
 
-/// Describes keys as a call does, and returns the codes and the longest slice.
-fn describe(state: &State, leading: &Leading, keys: &[Bytes]) -> (Vec<Code>, Duration) {
+/// Describes keys as a call does, and returns the codes and the time of each slice.
+fn describe(state: &State, leading: &Leading, keys: &[Bytes]) -> (Vec<Code>, Vec<Duration>) {
     let mut describing = Describing::new(leading, "", keys);
-    let mut longest = Duration::ZERO;
+    let mut slices = Vec::new();
     loop {
         let (more, took) = timed(|| describing.slice(state));
-        longest = longest.max(took);
+        slices.push(took);
         if !more {
             break;
         }
     }
     let code = |described: &Result<_, Code>| described.as_ref().err().copied().unwrap_or(Code::Ok);
-    (describing.described.iter().map(code).collect(), longest)
+    (describing.described.iter().map(code).collect(), slices)
+}
+
+/// An index with the members of full groups, as many as a call may name.
+fn with_groups(stores: u64) -> (Index, Vec<Bytes>) {
+    let mut index = Index { state: State::new(Settings::default()), entries: 0, puts: 0 };
+    (1..=stores).for_each(|id| index.mount(id));
+    let members = keys("member", MAX_ITEMS);
+    index.put(&members, |at| Some(GroupId::of("", &[(at / MAX_GROUP_MEMBERS) as u8])));
+    (index, members)
+}
+
+fn leading(state: &State) -> Leading {
+    Leading::begin(1, state.time(), state.settings(), Clock::from_fn(|| Duration::ZERO))
+}
+
+#[test]
+fn a_call_is_described_in_slices_and_each_group_is_looked_up_once() {
+    let (Index { state, .. }, members) = with_groups(1);
+    let leading = leading(&state);
+    let (codes, slices) = describe(&state, &leading, &members);
+    assert_eq!(codes, [Code::Ok; MAX_ITEMS]);
+    // A full group takes as many looks as its members after it, and a slice has that many.
+    let groups = MAX_ITEMS / MAX_GROUP_MEMBERS;
+    assert!((groups..=2 * groups).contains(&slices.len()), "{} slices", slices.len());
+    let (_, slices) = describe(&state, &leading, &keys("absent", MAX_ITEMS));
+    assert_eq!(slices.len(), groups);
 }
 
 #[test]
 #[ignore = "prints figures"]
 fn the_largest_calls() {
-    let mut index = Index { state: State::new(Settings::default()), entries: 0, puts: 0 };
-    (1..=STORES).for_each(|id| index.mount(id));
-    let members = keys("member", MAX_ITEMS);
-    index.put(&members, |at| Some(GroupId::of("", &[(at / MAX_GROUP_MEMBERS) as u8])));
+    let (mut index, members) = with_groups(STORES);
     let open = keys("open", OPEN_PUTS);
     open.chunks(MAX_ITEMS).for_each(|keys| index.put(keys, |_| None));
     let state = index.state;
@@ -99,21 +124,26 @@ fn the_largest_calls() {
     let items: Vec<_> = (0..MAX_ITEMS as u64)
         .map(|n| PutStartItem::new(PutId(n.into()), b"k", 1 + (n << 17), ClusterTime(60_000)))
         .collect();
-    let refused = || items.iter().map(|item| (item, Code::NoAvailableHandle));
-    let (short, took) = timed(|| Shortage::of(&state, &[], "", refused()));
-    assert_eq!(short.places.len(), items.len());
-    println!("shortage of {MAX_ITEMS} refused puts, {STORES} stores: {took:?}");
+    let pinned: Vec<_> =
+        items.iter().map(|item| PutStartItem { pin: PinAction::Hard, ..item.clone() }).collect();
+    for (what, items) in [("puts", &items), ("hard-pinned puts", &pinned)] {
+        let refused = items.iter().map(|item| (item, Code::NoAvailableHandle));
+        let (short, took) = timed(|| Shortage::of(&state, &[], "", refused));
+        assert_eq!(short.places.len(), items.len());
+        println!("shortage of {MAX_ITEMS} refused {what}, {STORES} stores: {took:?}");
+    }
+    let (need, took) = timed(|| untried(&state, &[], "", &items));
+    assert!(need.is_some());
+    println!("need of {MAX_ITEMS} puts that queue behind others, {STORES} stores: {took:?}");
 
-    let leading = Leading::begin(1, state.time(), state.settings(), Clock::from_fn(|| Duration::ZERO));
-    let (codes, longest) = describe(&state, &leading, &members);
-    assert!(codes.iter().all(|code| *code == Code::Ok));
-    println!(
-        "description of {MAX_ITEMS} members of groups of {MAX_GROUP_MEMBERS}: longest slice {longest:?}"
-    );
-    let (codes, longest) = describe(&state, &leading, &keys("absent", MAX_ITEMS));
-    assert!(codes.iter().all(|code| *code == Code::ObjectNotFound));
-    println!("description of {MAX_ITEMS} absent keys, {OPEN_PUTS} open puts: longest slice {longest:?}");
-    let (codes, longest) = describe(&state, &leading, &open[..MAX_ITEMS]);
-    assert!(codes.iter().all(|code| *code == Code::ReplicaIsNotReady));
-    println!("description of {MAX_ITEMS} keys that are being written: longest slice {longest:?}");
+    let leading = leading(&state);
+    let print = |what: String, keys: &[Bytes], code| {
+        let (codes, slices) = describe(&state, &leading, keys);
+        assert_eq!(codes, [code; MAX_ITEMS]);
+        let longest = slices.iter().max().copied().unwrap_or_default();
+        println!("description of {MAX_ITEMS} {what}: {} slices, the longest {longest:?}", slices.len());
+    };
+    print(format!("members of groups of {MAX_GROUP_MEMBERS}"), &members, Code::Ok);
+    print(format!("absent keys, {OPEN_PUTS} open puts"), &keys("absent", MAX_ITEMS), Code::ObjectNotFound);
+    print("keys that are being written".into(), &open[..MAX_ITEMS], Code::ReplicaIsNotReady);
 }

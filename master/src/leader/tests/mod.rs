@@ -1,2 +1,3 @@
 mod holds;
+mod refused;
 mod upgrade;

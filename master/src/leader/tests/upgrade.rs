@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::data_disk::DataDisk;
 use crate::formation::{Advertise, BoundAddresses, Formation, FormationConfig, Plan};
 use crate::identity::Identity;
+use crate::leader::admission::Unwritten;
 use crate::leader::{CoordinatorConfig, Services, ServicesConfig};
 use crate::metrics::MasterMetrics;
 use crate::peers::system_resolver;
@@ -48,7 +49,7 @@ impl Upgraded {
         pool.converge(last).await;
         let leads = pool.leader().await;
         let dir = tempfile::tempdir().unwrap();
-        let leader = services(pool.take(leads), &dir);
+        let leader = services(pool.take(leads), &dir, Box::new(|| 0));
         let this = Self { pool, leader, _dir: dir };
         this.assert_version(version).await;
         this
@@ -81,7 +82,7 @@ impl Upgraded {
 }
 
 /// Services that answer calls; unlike a whole master they do nothing unasked, so the version stays as it is.
-fn services(raft: RaftNode, dir: &TempDir) -> Services {
+pub(super) fn services(raft: RaftNode, dir: &TempDir, unwritten: Unwritten) -> Services {
     let identity = Identity::open(&DirectoryLock::acquire(dir.path()).unwrap()).unwrap();
     let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let bound = BoundAddresses { raft: nowhere, client: nowhere, http: nowhere };
@@ -98,7 +99,7 @@ fn services(raft: RaftNode, dir: &TempDir) -> Services {
             synced: true,
             raft,
             clock: Clock::monotonic(),
-            unwritten: Box::new(|| 0),
+            unwritten,
             disk: DataDisk::new(dir.path(), 0, Arc::new(FileSystem)),
             metrics: Arc::new(MasterMetrics::new(Registry::new())),
             stop: CancellationToken::new(),

@@ -72,7 +72,8 @@ async fn objects_whose_eviction_is_refused_are_read_and_evicted_later() {
         let (unwritten, proposed, go) = (unwritten.clone(), proposed.clone(), Mutex::new(go));
         move || {
             proposed.fetch_add(1, Ordering::Relaxed);
-            let _let_go_by_a_drop = go.lock().recv();
+            // Another thread takes over this worker's tasks and timers meanwhile.
+            let _let_go_by_a_drop = tokio::task::block_in_place(|| go.lock().recv());
             unwritten.load(Ordering::Relaxed)
         }
     };

@@ -45,8 +45,8 @@
 //!   one of kind 6 writes and seals, bytes that are in such areas: each operation goes on with `area:u64 at:u64`, and the
 //!   reply is as for a write by RDMA, with the same bound of bytes. Status 10 says that the store can't reach an area.
 //!
-//! Since version 5 a store sends the id 0, without a verdict, before the reply to a request of kind 3 or 4 whose bytes take long, as
-//! long as its network card completes requests. No request has that id.
+//! Since version 5 a store sends the id 0, without a verdict, before the reply to a request of kind 3 or 4 (or 7, since version 6) whose
+//! bytes take long, as long as its network card completes requests. No request has that id.
 //!
 //! Since version 6 a request of kind 7 tries the pair of its connection, with a grant of either access. It has one operation like those of
 //! kind 3, of which the length, the key and the address count: the store writes so many bytes there, 4 KiB at most, which mean

@@ -29,7 +29,7 @@ fn follow_device(rdma: &Weak<Rdma>, nth: usize, device: &Arc<Device>) {
         match event {
             Ok(Some(Event::Changed(why))) => rdma.renew(nth, &why),
             Ok(Some(Event::Fatal)) => {
-                // Later events don't make it good: it works again at the earliest when it is opened again.
+                // Later events cannot repair it: it stays failed until it is opened again.
                 rdma.fail(nth);
                 return;
             }

@@ -67,13 +67,11 @@ impl Rdma {
                 Err(why) => left.push(why),
             }
         }
-        if !ways.is_empty() {
-            left.iter().for_each(|why| tracing::warn!("goes on without an RDMA device: {why}"));
-        }
         if ways.is_empty() {
             left.push("no RDMA device can be used".to_owned());
             return Err(NoRdma(left.join("; ")));
         }
+        left.iter().for_each(|why| tracing::warn!("goes on without an RDMA device: {why}"));
         let opened = Arc::new(Self { ways, left, buffers: Pool::new(), options: options.clone() });
         events::follow(&opened);
         Ok(opened)

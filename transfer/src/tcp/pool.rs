@@ -158,7 +158,7 @@ impl Pool {
         self.rdma.as_deref().map(|by| (by, &*self.ways))
     }
 
-    /// Has the ways of RDMA that failed probed, if there are any, by the grant of a call.
+    /// Starts probes of the RDMA ways that failed, if there are any. They use this call's grant.
     pub(super) fn probe_ways(&self, hello: Hello, grant: &SealedGrant) {
         let Some(by) = &self.rdma else { return };
         probe::start(&self.ways, by, || probe::Target {

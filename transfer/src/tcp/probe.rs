@@ -5,16 +5,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mc_types::{Grant, SealedGrant};
-use tokio::time::{sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::TcpOptions;
 use super::link::{Broken, Link};
 use super::rdma::{ByRdma, NoPair};
-use super::ways::Ways;
+use super::ways::{LEFT, Ways};
 use crate::rdma::Staging;
 use crate::wire::{Hello, PROBE_LEN};
 
-/// Longest wait of a probe for buffers, which calls need more.
+/// Longest wait of a probe for buffers. Calls come first.
 const STAGING_WITHIN: Duration = Duration::from_secs(1);
 
 /// The store that probes go to, and what they ask with. A store makes queue pairs for clients with a grant only, so this is that of the
@@ -55,7 +55,12 @@ async fn run<F: Future<Output = Probed>>(
 ) {
     loop {
         let Some((way, at)) = ways.upgrade().and_then(|ways| ways.next_probe(ours)) else { return };
-        sleep_until(at).await;
+        let now = Instant::now();
+        if at > now {
+            // A way that fails meanwhile is due after this time at the earliest, and this one may work again by then.
+            sleep_until(at.min(now + LEFT)).await;
+            continue;
+        }
         let Some(ways) = ways.upgrade() else { return };
         match probe(ways.clone(), way).await {
             Probed::Works => ways.take_back(way),
@@ -119,13 +124,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn each_way_is_probed_in_its_own_time_and_none_that_calls_have_taken_back() {
+        let ways = Arc::new(Ways::default());
+        ways.learn(2);
+        (0..5).for_each(|_| ways.leave(0, "cable"));
+        let (task, count) = probing(&ways, Vec::new());
+        tokio::task::yield_now().await;
+        ways.leave(1, "switch");
+        tokio::time::sleep(2 * LEFT).await;
+        assert_eq!(count.load(Ordering::SeqCst), 1, "the first one waits for a minute");
+        assert!(ways.is_left(0) && !ways.is_left(1));
+        ways.moved(0, 1);
+        task.await.unwrap();
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_probe_that_says_nothing_waits_for_the_next_call() {
         let ways = Arc::new(Ways::default());
         ways.leave(0, "cable");
         let (task, count) = probing(&ways, vec![Probed::Unclear]);
         task.await.unwrap();
         assert_eq!((count.load(Ordering::SeqCst), ways.any(1)), (1, Err("cable".to_owned())));
-        assert!(ways.next_probe(1).is_some_and(|(_, at)| at > tokio::time::Instant::now()), "not at once");
+        assert!(ways.next_probe(1).is_some_and(|(_, at)| at > Instant::now()), "not at once");
     }
 
     #[tokio::test(start_paused = true)]
@@ -137,7 +158,7 @@ mod tests {
         task.await.unwrap();
         assert_eq!(count.load(Ordering::SeqCst), 0);
 
-        // The same for a task that the ways own, which is in the middle of a probe or of a pause.
+        // The same for a task that the ways own, in the middle of a pause.
         let ways = Arc::new(Ways::default());
         ways.leave(0, "cable");
         let alive = Arc::new(());

@@ -17,8 +17,9 @@ use crate::report::{PeerTransport, UNTRIED};
 /// The name of this transport.
 pub(super) const RDMA: &str = "rdma";
 
-/// Time after which a way that failed is probed. It doubles each time, up to [`LEFT_MOST`].
-const LEFT: Duration = Duration::from_secs(5);
+/// Time after which a way that failed is probed first, and for which a segment that no device reaches is left. The former
+/// doubles each time, up to [`LEFT_MOST`].
+pub(super) const LEFT: Duration = Duration::from_secs(5);
 const LEFT_MOST: Duration = Duration::from_secs(60);
 
 /// The ways to one store: each is a device of this process together with one of the store's.
@@ -31,6 +32,8 @@ struct State {
     theirs: usize,
     /// Ways that failed.
     left: HashMap<usize, Left>,
+    /// Last pause before the probes of each way by which no bytes of a call have gone since it failed.
+    pauses: HashMap<usize, Duration>,
     /// How the ways that failed are probed, since the first one did.
     probing: Option<Probing>,
     /// Segments that no device of the store reaches: when to try again, and why.
@@ -42,13 +45,12 @@ struct State {
 
 struct Left {
     probe_at: Instant,
-    pause: Duration,
     why: String,
 }
 
 struct Probing {
     target: Arc<Target>,
-    /// It ends with the ways.
+    /// It ends with the ways; a probe under way ends first.
     task: AbortOnDropHandle<()>,
 }
 
@@ -144,36 +146,42 @@ impl Ways {
         self.0.lock().theirs = theirs;
     }
 
-    /// Counts bytes that went over a way, which works.
+    /// Counts bytes of a call that went over a way, which works.
     pub(super) fn moved(&self, way: usize, bytes: u64) {
         let mut state = self.0.lock();
         state.left.remove(&way);
+        if bytes > 0 {
+            state.pauses.remove(&way);
+        }
         state.moved += bytes;
     }
 
     /// Leaves a way until a probe finds that it works.
     pub(super) fn leave(&self, way: usize, why: &str) {
         let mut state = self.0.lock();
-        let pause = state.left.get(&way).map_or(LEFT, |left| LEFT_MOST.min(left.pause * 2));
+        let pause = state.pauses.get(&way).map_or(LEFT, |pause| LEFT_MOST.min(*pause * 2));
         if !state.left.contains_key(&way) {
             tracing::warn!(
                 "no RDMA on one way to a store, which is probed every {pause:?} to {LEFT_MOST:?}: {why}"
             );
         }
-        state.left.insert(way, Left { probe_at: Instant::now() + pause, pause, why: why.to_owned() });
+        state.pauses.insert(way, pause);
+        state.left.insert(way, Left { probe_at: Instant::now() + pause, why: why.to_owned() });
     }
 
-    /// Ends the time for which a way is left, because a probe has gone by it.
+    /// Ends the time for which a way is left, because a probe has gone by it. Its pause is not forgotten: a probe may work
+    /// where calls fail.
     pub(super) fn take_back(&self, way: usize) {
         if self.0.lock().left.remove(&way).is_some() {
-            tracing::info!("RDMA goes over a way to a store again that had failed");
+            tracing::info!("RDMA works again on a way to a store that had failed");
         }
     }
 
-    /// Puts the probe of a way off that says nothing about it.
+    /// Puts the probe of a way off that says nothing about it. Only a call starts the next one, with its own grant, which
+    /// must not expire before.
     pub(super) fn put_off(&self, way: usize) {
         if let Some(left) = self.0.lock().left.get_mut(&way) {
-            left.probe_at = Instant::now() + left.pause;
+            left.probe_at = Instant::now() + LEFT;
         }
     }
 
@@ -201,10 +209,9 @@ impl Ways {
         self.0.lock().probing.as_ref().map(|probing| probing.target.clone())
     }
 
-    /// The way that is probed next, and when; `None` if none is left.
+    /// Forgets ways that the store has no more. Returns the way that is probed next, and when; `None` if none is left.
     pub(super) fn next_probe(&self, ours: usize) -> Option<(usize, Instant)> {
         let mut state = self.0.lock();
-        // The store may have fewer devices than it had.
         let all = ours * state.theirs.max(1);
         state.left.retain(|way, _| *way < all);
         state.left.iter().map(|(way, left)| (*way, left.probe_at)).min_by_key(|(_, at)| *at)
@@ -252,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_way_that_failed_is_left_for_a_while_and_others_are_tried() {
+    async fn a_way_that_failed_is_left_until_a_probe_works_and_others_are_tried() {
         let ways = Ways::default();
         assert_eq!((ways.pick(2), ways.pick(2)), (Ok(0), Ok(1)));
         ways.learn(2);
@@ -286,10 +293,14 @@ mod tests {
         }
         assert_eq!(pauses, [5, 10, 20, 40, 60, 60]);
         ways.put_off(0);
-        assert_eq!(ways.next_probe(1).map(|(_, at)| at - Instant::now()), Some(LEFT_MOST));
+        let wait = || ways.next_probe(1).map(|(_, at)| at - Instant::now());
+        assert_eq!(wait(), Some(LEFT), "for the grant of the next call");
         ways.take_back(0);
         ways.leave(0, "cable");
-        assert_eq!(ways.next_probe(1).map(|(_, at)| at - Instant::now()), Some(LEFT), "it had worked");
+        assert_eq!(wait(), Some(LEFT_MOST), "no call's bytes have gone by it");
+        ways.moved(0, 1);
+        ways.leave(0, "cable");
+        assert_eq!(wait(), Some(LEFT), "it had worked");
         ways.leave(1, "of a device that the store has no more");
         assert_eq!(ways.next_probe(1).map(|(way, _)| way), Some(0));
         assert!(!ways.is_left(1));

@@ -481,8 +481,8 @@ impl MasterMetrics {
             ),
             votes_late: r.gauge(
                 "mc_raft_votes_late",
-                "1 when this master's log takes too long for a sync for its vote to count in an election: elections fail while that \
-                 holds for a majority",
+                "1 while this master's syncs of the log take too long for its vote to count in an election: no election succeeds \
+                 while that holds for a majority",
                 &[],
             ),
             committed: r.gauge("mc_raft_committed_index", "Last log index known to be committed", &[]),

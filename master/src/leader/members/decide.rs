@@ -32,8 +32,8 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Whether all masters of a cluster of `version` keep to it: a build that supports only version 1 would give a vote
-    /// that was taken back at once.
+    /// Whether every master of a cluster of `version` knows this step: a build that supports only version 1 would give the
+    /// vote back at once.
     pub(super) fn is_known_to(&self, version: u32) -> bool {
         version >= 2 || !matches!(self, Self::Release(_))
     }

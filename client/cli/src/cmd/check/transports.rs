@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use futures::StreamExt as _;
 use mc_client::{
     ByteSize, Client, Error, PeerReport, PeerTransport, PutMode, PutOptions, StoreState, StoreStatus,
@@ -14,7 +14,7 @@ use crate::Ended;
 use crate::args::Global;
 use crate::connect;
 use crate::failure::NoLeader;
-use crate::interrupt::Interrupted;
+use crate::interrupt::{Interrupted, Interrupts};
 use crate::output::{Output, columns, human_bytes, printable, rounded};
 use crate::view::{Lacking, address, lines_of, state_name};
 
@@ -64,21 +64,18 @@ struct Transport {
     bytes: u64,
 }
 
-/// Tries every store. Once it is `over`, it begins no more calls, and removes its objects.
-pub(super) async fn transports(global: &Global, output: Output, over: &AtomicBool) -> Result<Ended> {
-    let client = connect::client_of(global).await?;
-    let status = client.admin().status().await;
+/// Tries every store. After a signal it begins no more calls, and removes its objects.
+pub(super) async fn transports(global: &Global, output: Output) -> Result<Ended> {
+    let mut interrupts = Interrupts::catch().context("cannot catch signals")?;
+    let client = interrupts.until(connect::client_of(global)).await??;
+    let status = interrupts.until(async { client.admin().status().await }).await?;
     if status.leader.is_none() {
         return Err(NoLeader("no leader says which stores there are".to_owned()).into());
     }
     let stores = status.stores();
-    let tried: Vec<_> = futures::stream::iter(stores.iter().map(|store| probe(&client, store, over)))
-        .buffered(AT_ONCE)
-        .collect()
-        .await;
-    if over.load(Ordering::Relaxed) {
-        return Err(Interrupted.into());
-    }
+    let over = AtomicBool::new(false);
+    let probes = futures::stream::iter(stores.iter().map(|store| probe(&client, store, &over)));
+    let tried: Vec<_> = interrupts.wind_down(probes.buffered(AT_ONCE).collect(), &over).await?;
     let peers = client.transports();
     let document = Document {
         probe_bytes: PROBE.0,

@@ -606,7 +606,8 @@ impl Client {
         Admin::new(self.clone())
     }
 
-    /// Ends the background tasks and fails every pending and later call of this client and its clones.
+    /// Ends the background tasks and fails every pending and later call of this client and its clones. Puts that such calls
+    /// give up are still revoked, until the last handle is dropped.
     pub fn close(&self) {
         self.core().masters.close();
         self.shared.closed.cancel();

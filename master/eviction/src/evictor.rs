@@ -108,9 +108,8 @@ pub enum Blocked {
 /// Follows the objects of the index and their use, and chooses which to evict.
 ///
 /// It costs constant work for each object put, read, removed or evicted, and ranks the order of a tenant when its next
-/// victim changes. Its units are groups, known by the hash of
-/// their id, and objects without a group, known by the hash of their key. When two keys share one, the order of both is
-/// that of the last used, and they are evicted together.
+/// victim changes. Its units are groups, known by the hash of their id, and objects without a group, known by the hash of
+/// their key. When two keys share one, the order of both is that of the last used, and they are evicted together.
 ///
 /// The units of each tenant with a quota are in an order of their own, those of all others in a common one. The pool
 /// takes the candidate of all orders that was used longest ago; a tenant at its quota takes its own.

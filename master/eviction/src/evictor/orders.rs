@@ -162,7 +162,7 @@ impl Orders {
         self.calls as u32
     }
 
-    /// Number of calls since one used a unit.
+    /// Number of calls since a unit was used last.
     pub(super) fn age(&self, order: usize, unit: Unit) -> Option<u32> {
         Some(self.call().wrapping_sub(self.policy(order)?.last_used(unit)?))
     }
@@ -244,6 +244,10 @@ impl Orders {
         };
         let before = std::mem::replace(&mut self.all[order].standing, now);
         self.unpinned = self.unpinned - before.unpinned + now.unpinned;
+        // Units that have left are not left to pass over.
+        self.passed_over = self.passed_over.min(self.unpinned);
+        let of_order = &mut self.all[order].passed_over;
+        *of_order = (*of_order).min(now.unpinned);
         for ((ranked, before), now) in self.ranked.iter_mut().zip(before.ranks).zip(now.ranks) {
             if before != now {
                 before.inspect(|before| _ = ranked.remove(before));

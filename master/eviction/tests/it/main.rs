@@ -322,6 +322,28 @@ fn candidates_that_were_passed_over_before_the_last_victim_do_not_count() {
 }
 
 #[test]
+fn a_free_object_is_found_after_objects_that_were_passed_over_have_gone() {
+    const LEASED: u128 = 200;
+    let mut pool = Pool::new(&[400 * SIZE]);
+    for n in 1..=LEASED {
+        pool.put(n..n + 1);
+        assert!(pool.leases.grant(PutId(n), 0, ClusterTime(NOW.0 + 1)));
+    }
+    let blocked = [(); 4].map(|()| pool.choose(SIZE).blocked);
+    assert_eq!(blocked, [None, None, None, Some(Blocked::Leased)], "all were passed over");
+    let gone = LEASED / 2 + 1..=LEASED;
+    let remove =
+        |n: u128| RemoveItem { key: n.to_string().into_bytes(), version: PutId(n), reuse_at: ClusterTime(0) };
+    pool.apply(Op::Remove { tenant: String::new(), items: gone.map(remove).collect() });
+    (0..LEASED / 2).for_each(|n| pool.put(LEASED + 1 + n..LEASED + 2 + n));
+    let found = [(); 2].map(|()| {
+        let chosen = pool.choose(SIZE);
+        (versions(&chosen), chosen.blocked)
+    });
+    assert_eq!(found, [(vec![], None), (vec![LEASED + 1], None)]);
+}
+
+#[test]
 fn a_tenant_finds_its_free_object_whatever_the_pool_passed_over() {
     const LEASED: u128 = 100;
     let mut pool = Pool::new(&[400 * SIZE]);

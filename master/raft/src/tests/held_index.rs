@@ -12,13 +12,14 @@ use crate::SnapshotLimits;
 use crate::testing::{Pool, command};
 use crate::writable::RaftInstant;
 
-/// Time after which a reader gives the index back. A test that passes is over long before.
+/// Time after which a reader gives the index back, and the test fails. One that passes is over long before.
 const AT_MOST: Duration = Duration::from_secs(30);
 
 /// A reader that holds the index of a master until it is dropped.
 struct Reader {
     release: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Returns whether the test let it go.
+    thread: Option<JoinHandle<bool>>,
 }
 
 impl Reader {
@@ -29,8 +30,8 @@ impl Reader {
             index.read(|_| {
                 held.send(()).unwrap();
                 // Not for ever: an apply that waits for this on the only Raft thread would stop the test's clock, too.
-                let _released = released.recv_timeout(AT_MOST);
-            });
+                released.recv_timeout(AT_MOST) == Err(mpsc::RecvTimeoutError::Disconnected)
+            })
         });
         is_held.recv().unwrap();
         Self { release: Some(release), thread: Some(thread) }
@@ -40,7 +41,11 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         drop(self.release.take());
-        drop(self.thread.take().map(JoinHandle::join));
+        let was_let_go = self.thread.take().is_none_or(|thread| thread.join().unwrap_or(false));
+        assert!(
+            was_let_go || std::thread::panicking(),
+            "Raft stood still until the reader gave the index back"
+        );
     }
 }
 

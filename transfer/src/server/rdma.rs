@@ -290,15 +290,20 @@ fn no_pair() -> Refusal {
 #[cfg(test)]
 mod tests {
     use tokio::io::AsyncReadExt as _;
-    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
+    /// A client's end of a connection and the store's.
+    async fn connected() -> (tokio::net::TcpStream, Socket) {
+        let listener = mc_net::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let client = mc_net::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = tokio::net::TcpListener::from_std(listener).unwrap().accept().await.unwrap();
+        (client, Socket::new(stream, Duration::from_secs(10)))
+    }
+
     #[tokio::test]
     async fn a_report_reaches_a_client_that_knows_it_and_no_other() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let socket = Socket::new(listener.accept().await.unwrap().0, Duration::from_secs(10));
+        let (mut client, socket) = connected().await;
         for are_known in [false, true] {
             let reports = Reports { socket: &socket, are_known, sent: AtomicUsize::new(0) };
             reports.send();
@@ -312,9 +317,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_rest_of_a_report_that_was_sent_in_part_goes_before_the_reply() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let socket = Socket::new(listener.accept().await.unwrap().0, Duration::from_secs(10));
+        let (_client, socket) = connected().await;
         let reports = Reports { socket: &socket, are_known: true, sent: AtomicUsize::new(3) };
         assert_eq!(reports.rest().count(), PROGRESS.len() - 3);
     }

@@ -328,7 +328,7 @@ async fn without_a_leader_a_session_is_neither_opened_nor_finished_and_nothing_i
     assert_eq!((client.stats().cache_bytes, client.stats().puts_local), (0, 0));
     cluster.elect(0, 2);
     assert!(client.connected(PATIENCE).await);
-    // What was to be revoked is revoked before this one.
+    // Earlier revocations are sent before this one.
     drop(open(&client, "dropped", &PutOptions::default()).await);
     until("the other session alone is left", || {
         let world = cluster.world.lock();

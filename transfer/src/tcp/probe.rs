@@ -28,7 +28,7 @@ pub(super) struct Target {
     pub(super) patience: Duration,
 }
 
-/// What a probe says about a way.
+/// Result of a probe of a way.
 enum Probed {
     Works,
     Failed(String),

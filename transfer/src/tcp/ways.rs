@@ -204,7 +204,7 @@ impl Ways {
         state.probing = Some(Probing { target, task });
     }
 
-    /// What the next probe asks with.
+    /// The store that the next probe asks, and its grant.
     pub(super) fn target(&self) -> Option<Arc<Target>> {
         self.0.lock().probing.as_ref().map(|probing| probing.target.clone())
     }

@@ -6,7 +6,7 @@ use std::ptr;
 
 use parking_lot::Mutex;
 
-/// What a device does instead of what it should.
+/// How a device misbehaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// It has no reliable connections, like EFA and iWARP.

@@ -54,7 +54,7 @@ async fn an_entry_whose_last_parts_are_missing_is_a_torn_end() {
         let (mut store, mut writer, recovered) = open(&image).unwrap();
         assert_eq!(recovered.last, Some(id(1, 2)));
         assert_eq!(recovered.truncated.map(|cut| (cut.from, cut.records)), Some((3, parts as usize)));
-        // What is written there next is not mixed with what is left of it.
+        // Later writes there are not mixed with the rest of it.
         let done = append(&mut store, [entry(1, 3, 10), entry(1, 4, 10)]).await;
         writer.step();
         done.await.unwrap().unwrap();

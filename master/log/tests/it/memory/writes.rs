@@ -1,4 +1,4 @@
-//! What is acknowledged when, and the order in which it lasts.
+//! When writes are acknowledged, and in which order they become durable.
 
 use std::time::Duration;
 
@@ -136,7 +136,7 @@ async fn votes_and_entries_keep_their_order_through_a_crash_at_every_step() {
                 "an entry before its vote, {at}"
             );
             assert_committed_is_held(&recovered, &held, &at);
-            // What the next term removes is acknowledged no more, once that term's vote is there.
+            // Once the vote of the next term is there, entries that it removes are acknowledged no more.
             let floor = acknowledged.map(|last| if found > term { last - 2 } else { last });
             assert!(
                 recovered.last.map(|last| last.index) >= floor,

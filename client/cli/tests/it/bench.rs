@@ -97,9 +97,8 @@ fn a_put_of_one_key_is_told_in_parts_that_the_masters_measured() {
         .map(|name| part(&format!("{name}_mean_us")))
         .sum();
     assert!((sum - part("put_mean_us")).abs() < 1.0, "the parts add up: {report}");
-    // Two a put, as a rule. A round's removal adds one now and then, and where the leader's disk is slower than those of
-    // both followers, which are a majority without it, one of its syncs covers several entries.
-    assert!(part("fdatasyncs_a_put") > 0.0, "{report}");
+    // Only the start's and the end's own syncs are sure: a round's removal adds one now and then.
+    assert!(part("fdatasyncs_a_put") >= 2.0, "{report}");
     for name in ["fdatasync_leader_mean_us", "fdatasync_followers_mean_us", "commit_alone_fdatasync_mean_us"]
     {
         assert!(part(name) > 0.0, "{name}: {report}");
